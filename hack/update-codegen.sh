@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+#
+# Copyright The cnat Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+# Generates, from the types in pkg/apis: deepcopy functions, pkg/generated
+# (clientset, listers, informers, apply configurations) and the CRD.
+
+set -o errexit -o nounset -o pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# kube_codegen.sh installs the generators into GOBIN: keep that out of the user's.
+GOBIN="$(mktemp -d)"
+export GOBIN
+trap 'rm -rf "${GOBIN}"' EXIT
+
+go mod download k8s.io/code-generator
+codegen="$(go list -m -f '{{.Dir}}' k8s.io/code-generator)"
+source "${codegen}/kube_codegen.sh"
+
+kube::codegen::gen_helpers \
+    --boilerplate hack/boilerplate.go.txt \
+    pkg/apis
+
+kube::codegen::gen_client \
+    --with-watch \
+    --with-applyconfig \
+    --output-dir pkg/generated \
+    --output-pkg programming-kubernetes.info/cnat-controller/pkg/generated \
+    --boilerplate hack/boilerplate.go.txt \
+    pkg/apis
+
+go -C hack/tools build -o "${GOBIN}/controller-gen" sigs.k8s.io/controller-tools/cmd/controller-gen
+"${GOBIN}/controller-gen" crd paths=./pkg/apis/... output:crd:stdout >artifacts/examples/cnat-crd.yaml.new
+mv artifacts/examples/cnat-crd.yaml.new artifacts/examples/cnat-crd.yaml

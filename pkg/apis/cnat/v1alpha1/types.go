@@ -1,0 +1,250 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Labels of the Pods of an At.
+const (
+	// LabelAtUID holds the UID of the At that a Pod belongs to. The controller
+	// watches the Pods that carry it, and no others.
+	LabelAtUID = "cnat.programming-kubernetes.info/at-uid"
+	// LabelAtName holds the name of the At that a Pod belongs to. A name of
+	// more than 63 characters is no label value: its Pods go without.
+	LabelAtName = "cnat.programming-kubernetes.info/at-name"
+)
+
+// AtKind is the kind of an At, as owner references name it.
+const AtKind = "At"
+
+// AtPhase is where an At stands in its life, for people. Machines read the conditions.
+type AtPhase string
+
+// The phases of an At, in their order. A phase never goes back.
+const (
+	// PhasePending means that no Pod was seen yet: the time has not come, or the
+	// Pod cannot be created (condition Ready says why).
+	PhasePending AtPhase = "PENDING"
+	// PhaseRunning means that the Pod exists.
+	PhaseRunning AtPhase = "RUNNING"
+	// PhaseDone means that the run has ended, well or badly, and that nothing
+	// more will happen.
+	PhaseDone AtPhase = "DONE"
+)
+
+// Types of the conditions of an At.
+const (
+	// ConditionComplete is True once the command has ended with exit code 0.
+	ConditionComplete = "Complete"
+	// ConditionFailed is True once the At has ended in any other way.
+	ConditionFailed = "Failed"
+	// ConditionReady is False while the At cannot run as it is written, or as
+	// its namespace is set up; its message says what to do. It is absent as long
+	// as nothing ever stood in the way.
+	ConditionReady = "Ready"
+)
+
+// Reasons of the conditions Complete and Failed, of status.reason, and of the
+// event that tells the end.
+const (
+	// ReasonCompleted: the command ended with exit code 0.
+	ReasonCompleted = "Completed"
+	// ReasonCommandFailed: the command ended with another exit code.
+	ReasonCommandFailed = "CommandFailed"
+	// ReasonPodFailed: the Pod failed without an exit code of the command, as
+	// one does that is evicted or whose node is gone.
+	ReasonPodFailed = "PodFailed"
+	// ReasonPodLost: the Pod was deleted before its end was seen. Whether the
+	// command ended is not known, so it is not run again.
+	ReasonPodLost = "PodLost"
+	// ReasonInvalidPod: the API server says that the Pod is invalid.
+	ReasonInvalidPod = "InvalidPod"
+)
+
+// Reasons of the condition Ready, and of the event that tells its change to False.
+const (
+	// ReasonRunnable: what stood in the way is gone.
+	ReasonRunnable = "Runnable"
+	// ReasonInvalidSchedule: spec.schedule cannot be read. The CRD refuses such a
+	// schedule; this is for Ats that were stored before it did.
+	ReasonInvalidSchedule = "InvalidSchedule"
+	// ReasonPodNameConflict: a Pod of somebody else has the name that this At's
+	// Pod needs.
+	ReasonPodNameConflict = "PodNameConflict"
+	// ReasonPodRefused: the API server refuses the Pod (quota, Pod Security,
+	// RBAC, a webhook). It is tried again with back-off.
+	ReasonPodRefused = "PodRefused"
+)
+
+// ReasonSuccessfulCreate is the reason of the event that tells that the Pod was
+// created. Job uses the same word.
+const ReasonSuccessfulCreate = "SuccessfulCreate"
+
+// +genclient
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=ats,singular=at,shortName=at,categories=all,scope=Namespaced
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Schedule",type=string,JSONPath=`.spec.schedule`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Result",type=string,JSONPath=`.status.reason`
+// +kubebuilder:printcolumn:name="Exit",type=integer,JSONPath=`.status.exitCode`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Pod",type=string,priority=1,JSONPath=`.status.pod.name`
+// +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.status.pod.nodeName`
+// +kubebuilder:printcolumn:name="Started",type=date,priority=1,JSONPath=`.status.startTime`
+// +kubebuilder:printcolumn:name="Completed",type=date,priority=1,JSONPath=`.status.completionTime`
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.schedule == oldSelf.spec.schedule",fieldPath=".spec.schedule",message="is immutable once the At has started: delete the At and create it anew to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.command == oldSelf.spec.command",fieldPath=".spec.command",message="is immutable once the At has started: delete the At and create it anew to run it again"
+
+// At runs a command once, at a given time.
+type At struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata. The name is also the name of
+	// the Pod: <name>-pod, shortened with a hash beyond 63 characters.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says what to run, and when.
+	// +required
+	Spec AtSpec `json:"spec"`
+
+	// status says how far it is. The controller writes it.
+	// +optional
+	// +default={"phase":"PENDING"}
+	Status AtStatus `json:"status,omitempty"`
+}
+
+// AtSpec says what to run, and when. While the phase is PENDING everything may
+// be edited and is honoured at once.
+type AtSpec struct {
+	// schedule is the instant at which the command runs, as RFC 3339 writes it:
+	// date, time and zone, such as 2026-12-24T10:12:00Z or
+	// 2026-12-24T11:12:00+01:00, with fractions of a second if wanted. An instant in the
+	// past means at once. Immutable once the At has started.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$')",message="must be an instant as RFC 3339 writes it, with date, time and zone, such as 2026-12-24T10:12:00Z or 2026-12-24T11:12:00+01:00"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T') || self.matches('^[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-9]))T') && !self.startsWith('0000') && (!self.matches('^[0-9]{4}-02-29') || int(self.substring(0, 4)) % 4 == 0 && (int(self.substring(0, 4)) % 100 != 0 || int(self.substring(0, 4)) % 400 == 0))",message="must be a day that the calendar has: years 0001 to 9999, months 01 to 12, and no day beyond the month's last"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('T[0-9]{2}:[0-9]{2}:[0-9]{2}') || self.matches('T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])?$')",message="must be a time that the clock shows: hours 00 to 23, minutes and seconds 00 to 59, in the zone's offset too"
+	Schedule string `json:"schedule"`
+
+	// command is run by /bin/sh -c: quotes, pipes and $VARS work. An exit code
+	// of 0 is success. Immutable once the At has started.
+	//
+	// At most 32767 characters, so that it fits, whatever the characters,
+	// into the 128 KiB that Linux allows one argument of a program.
+	// +required
+	// +kubebuilder:validation:MaxLength=32767
+	// +kubebuilder:validation:XValidation:rule="self.trim() != ''",message="must not be empty: write what /bin/sh is to run"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\x00')",message="must not contain NUL, which no program's argument can hold"
+	Command string `json:"command"`
+}
+
+// AtStatus says how far an At is. Once the phase is DONE it changes no more.
+// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'DONE' || self.phase == 'DONE'",fieldPath=".phase",message="is DONE, and stays so: delete the At and create it anew to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'RUNNING' || self.phase != 'PENDING'",fieldPath=".phase",message="is RUNNING, and cannot go back to PENDING"
+type AtStatus struct {
+	// phase is PENDING until the Pod exists, then RUNNING, and DONE from the end
+	// on. It is for people: machines read the conditions.
+	// +optional
+	// +default="PENDING"
+	// +kubebuilder:validation:Enum=PENDING;RUNNING;DONE
+	Phase AtPhase `json:"phase,omitempty"`
+
+	// reason is the reason of the end, in one word; absent before the end.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
+	// exitCode is the exit code of the command; absent where there is none.
+	// +optional
+	ExitCode *int32 `json:"exitCode,omitempty"`
+
+	// message is what the command wrote to /dev/termination-log or, where it
+	// wrote nothing there and failed, the last of its output. Without a command's message it
+	// says in a sentence why the At failed.
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// scheduledTime is the instant at which the run was due.
+	// +optional
+	ScheduledTime *metav1.Time `json:"scheduledTime,omitempty"`
+
+	// startTime is when the Pod was created.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+
+	// completionTime is when the command ended or, where that is not known, when
+	// the controller saw that it had.
+	// +optional
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+
+	// pod is the Pod of the run, as it was when its phase last changed.
+	// +optional
+	Pod *AtPod `json:"pod,omitempty"`
+
+	// observedGeneration is the metadata.generation of the spec that this status
+	// speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions are for machines: Complete and Failed, as Job has them, tell
+	// the end; Ready is False, with a reason and a message, while the At cannot run
+	// as it is written.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AtPod is the Pod of a run. It is kept after the Pod is gone.
+type AtPod struct {
+	// name is the name of the Pod.
+	Name string `json:"name"`
+	// uid is the UID of the Pod.
+	UID types.UID `json:"uid"`
+	// phase is the phase of the Pod.
+	// +optional
+	Phase corev1.PodPhase `json:"phase,omitempty"`
+	// podIP is the address of the Pod.
+	// +optional
+	PodIP string `json:"podIP,omitempty"`
+	// hostIP is the address of the Pod's node.
+	// +optional
+	HostIP string `json:"hostIP,omitempty"`
+	// nodeName is the name of the Pod's node.
+	// +optional
+	NodeName string `json:"nodeName,omitempty"`
+	// startTime is when the kubelet took the Pod on.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+}
+
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+// +kubebuilder:object:root=true
+
+// AtList is a list of Ats.
+type AtList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []At `json:"items"`
+}
