@@ -1,0 +1,267 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package plan decides what happens to an At next. It is pure: it reads the
+// objects and the time that it is given, and calls nobody.
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// maxDelay is the longest time after which the clock is looked at again. A timer
+// runs on monotonic time: without this, a step of the wall clock, or the machine
+// asleep, would make an At late by as much.
+const maxDelay = time.Minute
+
+// Decision is the one step to take next. The zero value is: nothing to do until
+// the At or its Pod changes.
+type Decision struct {
+	// CreatePod is set when the Pod (see NewPod) is to be created.
+	CreatePod bool
+	// Status is the status to write; nil if it is to stay as it is.
+	Status *v1alpha1.AtStatus
+	// Event is to be recorded once the status is written; nil if there is none.
+	Event *Event
+	// Delay is the time after which to decide again; 0 if there is no need.
+	Delay time.Duration
+	// Retry is set when to decide again with back-off, and says why.
+	Retry error
+}
+
+// Event is an event on an At.
+type Event struct {
+	// Type is corev1.EventTypeNormal or corev1.EventTypeWarning.
+	Type string
+	// Reason is one of the reason constants of the API.
+	Reason string
+	// Message is for people.
+	Message string
+}
+
+// Decide returns the one step that is next for an At. pod is the Pod that
+// exists under the name that PodName gives, whoever owns it, or nil. Where the
+// status records a Pod, nil must be certain: it ends the At. now is the wall clock.
+func Decide(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+	owned := pod != nil && metav1.IsControlledBy(pod, at)
+	recorded := at.Status.Pod
+	switch {
+	case at.Status.Phase == v1alpha1.PhaseDone, at.DeletionTimestamp != nil:
+		return Decision{}
+	case recorded != nil && (!owned || pod.UID != recorded.UID):
+		return finish(at, nil, now, v1alpha1.ReasonPodLost,
+			fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", recorded.Name))
+	case !owned:
+		return decidePending(at, pod, now)
+	case pod.Status.Phase == corev1.PodSucceeded:
+		return finish(at, pod, now, v1alpha1.ReasonCompleted, "")
+	case pod.Status.Phase == corev1.PodFailed:
+		return decideFailed(at, pod, now)
+	default:
+		return decision(at, started(at, pod), nil)
+	}
+}
+
+// Refused returns what follows when the API server answered the creation of the
+// Pod with err: the end, if the Pod is invalid; another try, told in condition
+// Ready, if the namespace or the cluster does not let it in; just another try, if
+// err says nothing about the Pod.
+func Refused(at *v1alpha1.At, err error, now time.Time) Decision {
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		// The At goes with its namespace.
+		return Decision{}
+	case apierrors.IsInvalid(err):
+		return finish(at, nil, now, v1alpha1.ReasonInvalidPod, err.Error())
+	case apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		d := notReady(at, now, v1alpha1.ReasonPodRefused, err.Error())
+		d.Retry = err
+		return d
+	default:
+		return Decision{Retry: err}
+	}
+}
+
+// decidePending decides for an At that has no Pod yet. other is somebody else's
+// Pod that has its name, or nil.
+func decidePending(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decision {
+	instant, err := ParseSchedule(at.Spec.Schedule)
+	if err != nil {
+		return notReady(at, now, v1alpha1.ReasonInvalidSchedule, err.Error())
+	}
+	wait := instant.Sub(now)
+	if wait <= 0 && other != nil {
+		return decideConflict(at, other, now)
+	}
+	if wait <= 0 {
+		return Decision{CreatePod: true}
+	}
+	status := at.Status.DeepCopy()
+	if ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.ObservedGeneration != at.Generation {
+		// What stood in the way was said of an earlier spec.
+		setReady(at, status, now)
+	}
+	d := decision(at, status, nil)
+	d.Delay = min(wait, maxDelay)
+	return d
+}
+
+// decideConflict decides for an At that is due while its Pod's name is taken.
+func decideConflict(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+	owner := metav1.GetControllerOf(pod)
+	if owner != nil && owner.Kind == v1alpha1.AtKind && owner.Name == at.Name && owner.APIVersion == v1alpha1.SchemeGroupVersion.String() {
+		return Decision{Retry: fmt.Errorf("pod %s is still that of an earlier At of this name", pod.Name)}
+	}
+	message := fmt.Sprintf("Pod %s exists and is not this At's: delete or rename that Pod, or give the At another name.", pod.Name)
+	d := notReady(at, now, v1alpha1.ReasonPodNameConflict, message)
+	d.Retry = fmt.Errorf("pod %s exists and is not this At's", pod.Name)
+	return d
+}
+
+// decideFailed decides for an At whose Pod has failed.
+func decideFailed(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+	if terminated := commandTerminated(pod); terminated != nil && terminated.ExitCode != 0 {
+		return finish(at, pod, now, v1alpha1.ReasonCommandFailed,
+			fmt.Sprintf("The command ended with exit code %d.", terminated.ExitCode))
+	}
+	message := fmt.Sprintf("Pod %s failed before the command had ended", pod.Name)
+	for _, detail := range []string{pod.Status.Reason, pod.Status.Message} {
+		if detail != "" {
+			message += ": " + detail
+		}
+	}
+	return finish(at, pod, now, v1alpha1.ReasonPodFailed, message)
+}
+
+// finish ends an At: well if reason is Completed, badly otherwise. Where the
+// command left no message, message is the status's.
+func finish(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
+	status := at.Status.DeepCopy()
+	completionTime := now
+	if pod != nil {
+		status = started(at, pod)
+		if terminated := commandTerminated(pod); terminated != nil {
+			status.ExitCode = &terminated.ExitCode
+			status.Message = terminated.Message
+			if !terminated.FinishedAt.IsZero() {
+				completionTime = terminated.FinishedAt.Time
+			}
+		}
+	}
+	if status.Message == "" {
+		status.Message = message
+	}
+	status.Phase = v1alpha1.PhaseDone
+	status.Reason = reason
+	status.CompletionTime = &metav1.Time{Time: completionTime}
+
+	condition := metav1.Condition{
+		Type:               v1alpha1.ConditionFailed,
+		Status:             metav1.ConditionTrue,
+		ObservedGeneration: at.Generation,
+		LastTransitionTime: metav1.Time{Time: now},
+		Reason:             reason,
+		Message:            message,
+	}
+	event := &Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
+	if reason == v1alpha1.ReasonCompleted {
+		condition.Type = v1alpha1.ConditionComplete
+		event.Type = corev1.EventTypeNormal
+		event.Message = "The command ended with exit code 0."
+		condition.Message = event.Message
+	}
+	meta.SetStatusCondition(&status.Conditions, condition)
+	return decision(at, status, event)
+}
+
+// started returns the status of an At whose Pod exists.
+func started(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
+	status := at.Status.DeepCopy()
+	if status.Pod == nil {
+		status.Phase = v1alpha1.PhaseRunning
+		status.StartTime = &pod.CreationTimestamp
+		// metav1.Time writes the first instant of year 1 as null.
+		if instant, err := ParseSchedule(at.Spec.Schedule); err == nil && !instant.IsZero() {
+			status.ScheduledTime = &metav1.Time{Time: instant}
+		}
+		if meta.IsStatusConditionFalse(status.Conditions, v1alpha1.ConditionReady) {
+			setReady(at, status, pod.CreationTimestamp.Time)
+		}
+	}
+	// One write for a change of phase: an address that comes in between waits for it.
+	if status.Pod == nil || status.Pod.Phase != pod.Status.Phase {
+		status.Pod = &v1alpha1.AtPod{
+			Name:      pod.Name,
+			UID:       pod.UID,
+			Phase:     pod.Status.Phase,
+			PodIP:     pod.Status.PodIP,
+			HostIP:    pod.Status.HostIP,
+			NodeName:  pod.Spec.NodeName,
+			StartTime: pod.Status.StartTime,
+		}
+	}
+	return status
+}
+
+// notReady sets condition Ready to False. The event comes with the change, not
+// with every new wording of the message.
+func notReady(at *v1alpha1.At, now time.Time, reason, message string) Decision {
+	before := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionReady)
+	status := at.Status.DeepCopy()
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type:               v1alpha1.ConditionReady,
+		Status:             metav1.ConditionFalse,
+		ObservedGeneration: at.Generation,
+		LastTransitionTime: metav1.Time{Time: now},
+		Reason:             reason,
+		Message:            message,
+	})
+	var event *Event
+	if before == nil || before.Status != metav1.ConditionFalse || before.Reason != reason {
+		event = &Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
+	}
+	return decision(at, status, event)
+}
+
+// setReady sets condition Ready to True.
+func setReady(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time) {
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type:               v1alpha1.ConditionReady,
+		Status:             metav1.ConditionTrue,
+		ObservedGeneration: at.Generation,
+		LastTransitionTime: metav1.Time{Time: now},
+		Reason:             v1alpha1.ReasonRunnable,
+		Message:            "What stood in the way is gone.",
+	})
+}
+
+// decision returns the decision to write status, unless it is what the At has.
+func decision(at *v1alpha1.At, status *v1alpha1.AtStatus, event *Event) Decision {
+	if equality.Semantic.DeepEqual(&at.Status, status) {
+		return Decision{}
+	}
+	status.ObservedGeneration = at.Generation
+	return Decision{Status: status, Event: event}
+}
