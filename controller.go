@@ -1,0 +1,321 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
+	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
+	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+const controllerName = "cnat-controller"
+
+// What could not be done is tried again after minBackoff, then after twice as
+// long each time, at most maxBackoff.
+const (
+	minBackoff = 200 * time.Millisecond
+	maxBackoff = time.Minute
+)
+
+// Controller runs the command of each At once, at its time, in a Pod that the
+// At owns.
+type Controller struct {
+	kubeClient kubernetes.Interface
+	cnatClient clientset.Interface
+
+	atLister  listers.AtLister
+	podLister corelisters.PodLister
+	synced    []cache.DoneChecker
+
+	queue       workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	broadcaster record.EventBroadcaster
+	recorder    record.EventRecorder
+	clock       clock.WithTicker
+
+	defaultImage string
+}
+
+// NewController returns a controller that is fed by the given informers, which
+// the caller starts. Of the Pods it needs those that carry the label
+// v1alpha1.LabelAtUID, and no others. defaultImage is the image of the container
+// that runs spec.command.
+func NewController(
+	ctx context.Context,
+	kubeClient kubernetes.Interface,
+	cnatClient clientset.Interface,
+	podInformer coreinformers.TypedPodInformer,
+	atInformer informers.TypedAtInformer,
+	defaultImage string,
+) (*Controller, error) {
+	return newControllerWithClock(ctx, kubeClient, cnatClient, podInformer, atInformer, defaultImage, clock.RealClock{})
+}
+
+func newControllerWithClock(
+	ctx context.Context,
+	kubeClient kubernetes.Interface,
+	cnatClient clientset.Interface,
+	podInformer coreinformers.TypedPodInformer,
+	atInformer informers.TypedAtInformer,
+	defaultImage string,
+	clock clock.WithTicker,
+) (*Controller, error) {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	c := &Controller{
+		kubeClient: kubeClient,
+		cnatClient: cnatClient,
+		atLister:   atInformer.Lister(),
+		podLister:  podInformer.Lister(),
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff),
+			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "ats", Clock: clock},
+		),
+		broadcaster:  broadcaster,
+		recorder:     broadcaster.NewRecorder(cnatscheme.Scheme, corev1.EventSource{Component: controllerName}),
+		clock:        clock,
+		defaultImage: defaultImage,
+	}
+
+	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtHandlerFuncs{
+		AddFunc:    c.addAt,
+		UpdateFunc: c.updateAt,
+		DeleteFunc: c.deleteAt,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add the event handler for Ats: %w", err)
+	}
+	podHandler, err := podInformer.TypedInformer().AddTypedEventHandler(coreinformers.PodHandlerFuncs{
+		AddFunc:    c.addPod,
+		UpdateFunc: c.updatePod,
+		DeleteFunc: c.deletePod,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add the event handler for Pods: %w", err)
+	}
+	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker()}
+	return c, nil
+}
+
+// Run waits for the caches, works with the given number of workers until ctx is
+// done, and returns when the last worker has ended its sync.
+func (c *Controller) Run(ctx context.Context, workers int) {
+	defer utilruntime.HandleCrashWithContext(ctx)
+	logger := klog.FromContext(ctx)
+
+	c.broadcaster.StartStructuredLogging(3)
+	c.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kubeClient.CoreV1().Events("")})
+	defer c.broadcaster.Shutdown()
+
+	logger.Info("Starting controller", "workers", workers)
+	var wg sync.WaitGroup
+	defer func() {
+		logger.Info("Shutting down controller")
+		c.queue.ShutDown()
+		wg.Wait()
+	}()
+
+	if !cache.WaitFor(ctx, "caches to sync", c.synced...) {
+		return
+	}
+	for range workers {
+		wg.Go(func() {
+			for c.processNextWorkItem(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+}
+
+func (c *Controller) addAt(at *v1alpha1.At) {
+	c.queue.Add(cache.MetaObjectToName(at))
+}
+
+func (c *Controller) updateAt(old, cur *v1alpha1.At) {
+	if old.ResourceVersion != cur.ResourceVersion {
+		c.queue.Add(cache.MetaObjectToName(cur))
+	}
+}
+
+func (c *Controller) deleteAt(at informers.DeletedAt) {
+	c.queue.Add(at.GetObjectName())
+}
+
+func (c *Controller) addPod(pod *corev1.Pod) {
+	c.enqueueOwner(pod)
+}
+
+func (c *Controller) updatePod(old, cur *corev1.Pod) {
+	if old.ResourceVersion != cur.ResourceVersion {
+		c.enqueueOwner(cur)
+	}
+}
+
+func (c *Controller) deletePod(pod coreinformers.DeletedPod) {
+	if pod.OptionalObj != nil {
+		c.enqueueOwner(pod.OptionalObj)
+	}
+}
+
+// enqueueOwner enqueues the At that pod names as its controller. The UID is left
+// to plan.Decide: when the Pod of an earlier At goes, the At that now has the name waits to hear
+// of it.
+func (c *Controller) enqueueOwner(pod *corev1.Pod) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != v1alpha1.AtKind {
+		return
+	}
+	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != cnat.GroupName {
+		return
+	}
+	c.queue.Add(cache.NewObjectName(pod.Namespace, owner.Name))
+}
+
+func (c *Controller) processNextWorkItem(ctx context.Context) bool {
+	name, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(name)
+
+	delay, err := c.syncHandler(ctx, name)
+	switch {
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "Sync failed, trying again later", "at", klog.KRef(name.Parts()))
+		c.queue.AddRateLimited(name)
+	case delay > 0:
+		c.queue.Forget(name)
+		c.queue.AddAfter(name, delay)
+	default:
+		c.queue.Forget(name)
+	}
+	return true
+}
+
+// syncHandler takes the one step that is next for an At. It returns the delay
+// after which to look at the At again, 0 if there is no need, or an error if the step is to
+// be tried again with back-off.
+func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts()))
+	ctx = klog.NewContext(ctx, logger)
+
+	at, err := c.atLister.Ats(name.Namespace).Get(name.Name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	pod, err := c.getPod(ctx, at)
+	if err != nil {
+		return 0, err
+	}
+
+	decision := plan.Decide(at, pod, c.clock.Now())
+	logger.V(4).Info("Syncing", "phase", at.Status.Phase, "createPod", decision.CreatePod, "writeStatus", decision.Status != nil, "delay", decision.Delay)
+	if decision.CreatePod {
+		decision, err = c.createPod(ctx, at)
+		if err != nil {
+			return 0, err
+		}
+	}
+	if err := c.writeStatus(ctx, at, decision); err != nil {
+		return 0, err
+	}
+	return decision.Delay, decision.Retry
+}
+
+// getPod returns the At's Pod, nil if there is none. That a Pod which the At's
+// status records is gone ends the At, so the cache's word is not enough for it.
+func (c *Controller) getPod(ctx context.Context, at *v1alpha1.At) (*corev1.Pod, error) {
+	pod, err := c.podLister.Pods(at.Namespace).Get(plan.PodName(at.Name))
+	if apierrors.IsNotFound(err) && at.Status.Pod != nil && at.Status.Phase != v1alpha1.PhaseDone {
+		pod, err = c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, at.Status.Pod.Name, metav1.GetOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get Pod of At: %w", err)
+	}
+	return pod, nil
+}
+
+// createPod creates the At's Pod and returns what follows from the API server's
+// answer. The Pod's name is the lock against running a command twice.
+func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At) (plan.Decision, error) {
+	pods := c.kubeClient.CoreV1().Pods(at.Namespace)
+	pod, err := pods.Create(ctx, plan.NewPod(at, c.defaultImage), metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod))
+		c.recorder.Eventf(at, corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod %s", pod.Name)
+		// The informer's event of the Pod brings the next step.
+		return plan.Decision{}, nil
+	case apierrors.IsAlreadyExists(err):
+		pod, err := pods.Get(ctx, plan.PodName(at.Name), metav1.GetOptions{})
+		if err != nil {
+			return plan.Decision{}, fmt.Errorf("get the Pod that exists already: %w", err)
+		}
+		return plan.Decide(at, pod, c.clock.Now()), nil
+	default:
+		return plan.Refused(at, fmt.Errorf("create Pod: %w", err), c.clock.Now()), nil
+	}
+}
+
+// writeStatus writes the decision's status, if it has one, and then tells of it.
+func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) error {
+	if decision.Status == nil {
+		return nil
+	}
+	updated := at.DeepCopy()
+	updated.Status = *decision.Status
+	_, err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).UpdateStatus(ctx, updated, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("update status: %w", err)
+	}
+	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
+	if event := decision.Event; event != nil {
+		c.recorder.Event(at, event.Type, event.Reason, event.Message)
+	}
+	return nil
+}

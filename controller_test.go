@@ -1,0 +1,564 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	kubeinformers "k8s.io/client-go/informers"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
+	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+const image = "busybox:test"
+
+var (
+	due  = time.Date(2026, 12, 24, 10, 12, 0, 0, time.UTC)
+	name = cache.ObjectName{Namespace: "default", Name: "example-at"}
+
+	podsResource = corev1.SchemeGroupVersion.WithResource("pods")
+	atsResource  = v1alpha1.SchemeGroupVersion.WithResource("ats")
+)
+
+// fixture is a controller in a world of fakes. What its caches hold is set apart
+// from what the fake API server has.
+type fixture struct {
+	*Controller
+	kubeClient *kubefake.Clientset
+	cnatClient *cnatfake.Clientset
+	recorder   *record.FakeRecorder
+}
+
+type world struct {
+	ats        []*v1alpha1.At
+	cachedPods []*corev1.Pod
+	livePods   []*corev1.Pod
+}
+
+func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	var livePods, liveAts []runtime.Object
+	for _, pod := range w.livePods {
+		livePods = append(livePods, pod)
+	}
+	for _, at := range w.ats {
+		liveAts = append(liveAts, at)
+	}
+	f := &fixture{
+		kubeClient: kubefake.NewClientset(livePods...),
+		cnatClient: cnatfake.NewClientset(liveAts...),
+		recorder:   record.NewFakeRecorder(10),
+	}
+	pods := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Pods()
+	ats := cnatinformers.NewSharedInformerFactory(f.cnatClient, 0).Cnat().V1alpha1().Ats()
+	c, err := newControllerWithClock(ctx, f.kubeClient, f.cnatClient, pods, ats, image, clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.queue.ShutDown)
+	t.Cleanup(c.broadcaster.Shutdown)
+	c.recorder = f.recorder
+	f.Controller = c
+	for _, pod := range w.cachedPods {
+		if err := pods.Informer().GetStore().Add(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, at := range w.ats {
+		if err := ats.Informer().GetStore().Add(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// events returns what was recorded, and nothing more is to come.
+func (f *fixture) events() []string {
+	var events []string
+	for len(f.recorder.Events) > 0 {
+		events = append(events, <-f.recorder.Events)
+	}
+	return events
+}
+
+func newAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+	at := &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{Name: name.Name, Namespace: name.Namespace, UID: "at-uid", Generation: 1, ResourceVersion: "1"},
+		Spec:       v1alpha1.AtSpec{Schedule: "2026-12-24T10:12:00Z", Command: "echo YAY"},
+		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
+	}
+	for _, m := range mutate {
+		m(at)
+	}
+	return at
+}
+
+// running is an At whose Pod was seen.
+func running(at *v1alpha1.At) {
+	at.Status = v1alpha1.AtStatus{
+		Phase:              v1alpha1.PhaseRunning,
+		ScheduledTime:      &metav1.Time{Time: due},
+		StartTime:          &metav1.Time{Time: due},
+		Pod:                &v1alpha1.AtPod{Name: "example-at-pod", UID: "pod-uid", Phase: corev1.PodPending},
+		ObservedGeneration: 1,
+	}
+}
+
+// ended is an At that is DONE.
+func ended(conditionType, reason, message string, transition time.Time) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		at.Status.Phase = v1alpha1.PhaseDone
+		at.Status.Reason = reason
+		at.Status.CompletionTime = &metav1.Time{Time: transition}
+		at.Status.ObservedGeneration = 1
+		at.Status.Conditions = []metav1.Condition{{
+			Type: conditionType, Status: metav1.ConditionTrue, ObservedGeneration: 1,
+			LastTransitionTime: metav1.Time{Time: transition}, Reason: reason, Message: message,
+		}}
+	}
+}
+
+func notReady(reason, message string) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		at.Status.ObservedGeneration = 1
+		at.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: 1,
+			LastTransitionTime: metav1.Time{Time: due}, Reason: reason, Message: message,
+		}}
+	}
+}
+
+func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
+	pod := plan.NewPod(newAt(), image)
+	pod.UID = "pod-uid"
+	pod.ResourceVersion = "1"
+	pod.CreationTimestamp = metav1.Time{Time: due}
+	pod.Status.Phase = phase
+	for _, m := range mutate {
+		m(pod)
+	}
+	return pod
+}
+
+func owner(apiVersion, kind, name string, uid types.UID) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: ptr.To(true)}}
+	}
+}
+
+func noOwner(pod *corev1.Pod) { pod.OwnerReferences = nil }
+
+func TestSyncHandler(t *testing.T) {
+	const (
+		lost     = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
+		conflict = "Pod example-at-pod exists and is not this At's: delete or rename that Pod, or give the At another name."
+		complete = "The command ended with exit code 0."
+		unread   = `spec.schedule "at noon" cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z`
+	)
+	createPod := clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(), image))
+	getPod := clienttesting.NewGetAction(podsResource, name.Namespace, "example-at-pod")
+	updateStatus := func(at *v1alpha1.At) clienttesting.Action {
+		return clienttesting.NewUpdateSubresourceAction(atsResource, "status", name.Namespace, at)
+	}
+	forbidden := apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", nil)
+
+	for testName, tc := range map[string]struct {
+		world
+		now time.Time
+		// faults of the API server, by verb and resource
+		faults map[string]error
+		// expectations
+		wantKube   []clienttesting.Action
+		wantCnat   []clienttesting.Action
+		wantEvents []string
+		wantDelay  time.Duration
+		wantErr    string
+	}{
+		"the At is gone": {
+			world: world{}, now: due,
+		},
+		"not due yet": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(-10 * time.Second),
+			wantDelay: 10 * time.Second,
+		},
+		"due: one create, and nothing else": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
+			wantKube:   []clienttesting.Action{createPod},
+			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
+		},
+		"due, the create was done before and its answer lost": {
+			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
+			wantKube: []clienttesting.Action{createPod, getPod},
+			wantCnat: []clienttesting.Action{updateStatus(newAt(running))},
+		},
+		"due, a stranger has the name": {
+			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)}}, now: due,
+			wantKube:   []clienttesting.Action{createPod, getPod},
+			wantCnat:   []clienttesting.Action{updateStatus(newAt(notReady(v1alpha1.ReasonPodNameConflict, conflict)))},
+			wantEvents: []string{"Warning PodNameConflict " + conflict},
+			wantErr:    "is not this At's",
+		},
+		"due, a stranger still has the name": {
+			world: world{
+				ats:      []*v1alpha1.At{newAt(notReady(v1alpha1.ReasonPodNameConflict, conflict))},
+				livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)},
+			}, now: due,
+			wantKube: []clienttesting.Action{createPod, getPod},
+			wantErr:  "is not this At's",
+		},
+		"due, the Pod of an earlier At of this name is still there": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt()},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, owner("cnat.programming-kubernetes.info/v1alpha1", "At", name.Name, "earlier"))},
+			}, now: due,
+			wantErr: "earlier At",
+		},
+		"due, the stranger is gone between create and get": {
+			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)}}, now: due,
+			faults:   map[string]error{"get pods": apierrors.NewNotFound(podsResource.GroupResource(), "example-at-pod")},
+			wantKube: []clienttesting.Action{createPod, getPod},
+			wantErr:  "not found",
+		},
+		"due, refused by quota": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
+			faults:     map[string]error{"create pods": forbidden},
+			wantKube:   []clienttesting.Action{createPod},
+			wantCnat:   []clienttesting.Action{updateStatus(newAt(notReady(v1alpha1.ReasonPodRefused, "create Pod: "+forbidden.Error())))},
+			wantEvents: []string{"Warning PodRefused create Pod: " + forbidden.Error()},
+			wantErr:    "exceeded quota",
+		},
+		"due, the Pod is invalid": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
+			faults:   map[string]error{"create pods": invalid},
+			wantKube: []clienttesting.Action{createPod},
+			wantCnat: []clienttesting.Action{updateStatus(newAt(
+				ended(v1alpha1.ConditionFailed, v1alpha1.ReasonInvalidPod, "create Pod: "+invalid.Error(), due),
+				func(at *v1alpha1.At) { at.Status.Message = "create Pod: " + invalid.Error() },
+			))},
+			wantEvents: []string{"Warning InvalidPod create Pod: " + invalid.Error()},
+		},
+		"due, the API server is away": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
+			faults:   map[string]error{"create pods": errors.New("connection refused")},
+			wantKube: []clienttesting.Action{createPod},
+			wantErr:  "connection refused",
+		},
+		"unreadable schedule": {
+			world: world{ats: []*v1alpha1.At{newAt(func(at *v1alpha1.At) { at.Spec.Schedule = "at noon" })}}, now: due,
+			wantCnat: []clienttesting.Action{updateStatus(newAt(
+				notReady(v1alpha1.ReasonInvalidSchedule, unread), func(at *v1alpha1.At) { at.Spec.Schedule = "at noon" },
+			))},
+			wantEvents: []string{"Warning InvalidSchedule " + unread},
+		},
+		"the Pod is seen": {
+			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
+			wantCnat: []clienttesting.Action{updateStatus(newAt(running))},
+		},
+		"the Pod is seen, the status is written already": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
+		},
+		"the Pod has succeeded": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
+			wantCnat: []clienttesting.Action{updateStatus(newAt(running,
+				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
+				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
+			))},
+			wantEvents: []string{"Normal Completed " + complete},
+		},
+		"the write of the end fails: no event, and another try": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
+			faults: map[string]error{"update ats": apierrors.NewConflict(atsResource.GroupResource(), name.Name, errors.New("modified"))},
+			wantCnat: []clienttesting.Action{updateStatus(newAt(running,
+				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
+				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
+			))},
+			wantErr: "modified",
+		},
+		"the At is deleted before the end is written": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
+			faults: map[string]error{"update ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
+			wantCnat: []clienttesting.Action{updateStatus(newAt(running,
+				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
+				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
+			))},
+		},
+		"the recorded Pod is missing in the cache, but there": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
+			wantKube: []clienttesting.Action{getPod},
+		},
+		"the recorded Pod is gone": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}}, now: due.Add(time.Minute),
+			wantKube: []clienttesting.Action{getPod},
+			wantCnat: []clienttesting.Action{updateStatus(newAt(running,
+				ended(v1alpha1.ConditionFailed, v1alpha1.ReasonPodLost, lost, due.Add(time.Minute)),
+				func(at *v1alpha1.At) { at.Status.Message = lost },
+			))},
+			wantEvents: []string{"Warning PodLost " + lost},
+		},
+		"whether the recorded Pod is gone cannot be said": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}}, now: due.Add(time.Minute),
+			faults:   map[string]error{"get pods": errors.New("connection refused")},
+			wantKube: []clienttesting.Action{getPod},
+			wantErr:  "connection refused",
+		},
+		"done, the Pod gone: nothing, not even a look": {
+			world: world{ats: []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))}}, now: due.Add(time.Minute),
+		},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			f := newFixture(t, tc.world, testingclock.NewFakeClock(tc.now))
+			for verbAndResource, err := range tc.faults {
+				verb, resource, _ := strings.Cut(verbAndResource, " ")
+				fault := func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err }
+				f.kubeClient.PrependReactor(verb, resource, fault)
+				f.cnatClient.PrependReactor(verb, resource, fault)
+			}
+			_, ctx := ktesting.NewTestContext(t)
+
+			delay, err := f.syncHandler(ctx, name)
+
+			if delay != tc.wantDelay {
+				t.Errorf("delay %v, want %v", delay, tc.wantDelay)
+			}
+			if (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
+				t.Errorf("error %v, want %q", err, tc.wantErr)
+			}
+			if diff := cmp.Diff(tc.wantKube, f.kubeClient.Actions(), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("actions on Pods (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.wantCnat, f.cnatClient.Actions(), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("actions on Ats (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.wantEvents, f.events()); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestProcessNextWorkItem(t *testing.T) {
+	// next returns how long it took until there was an item to work on.
+	next := func(t *testing.T, f *fixture) time.Duration {
+		t.Helper()
+		_, ctx := ktesting.NewTestContext(t)
+		start := time.Now()
+		if !f.processNextWorkItem(ctx) {
+			t.Fatal("the queue is shut down")
+		}
+		return time.Since(start)
+	}
+	in := func(delay time.Duration) world {
+		return world{ats: []*v1alpha1.At{newAt(func(at *v1alpha1.At) {
+			at.Spec.Schedule = time.Now().Add(delay).Format(time.RFC3339Nano)
+		})}}
+	}
+
+	t.Run("not due: comes back when it is, and only then", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t, in(1500*time.Millisecond), clock.RealClock{})
+			f.queue.Add(name)
+			got := []time.Duration{next(t, f), next(t, f)}
+			if diff := cmp.Diff([]time.Duration{0, 1500 * time.Millisecond}, got); diff != "" {
+				t.Errorf("waits (-want +got):\n%s", diff)
+			}
+			if got := len(f.kubeClient.Actions()); got != 1 {
+				t.Errorf("%d requests, want the create", got)
+			}
+			synctest.Wait()
+			if got := f.queue.Len(); got != 0 {
+				t.Errorf("%d items in the queue, want none", got)
+			}
+		})
+	})
+	t.Run("refused: comes back with growing back-off, which success forgets", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t, in(0), clock.RealClock{})
+			refusals := 9
+			f.kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+				refusals--
+				return refusals >= 0, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))
+			})
+			f.queue.Add(name)
+			var got []time.Duration
+			for range 10 {
+				got = append(got, next(t, f))
+			}
+			want := []time.Duration{0}
+			for backoff := minBackoff; len(want) < 10; backoff = min(2*backoff, maxBackoff) {
+				want = append(want, backoff)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("waits (-want +got):\n%s", diff)
+			}
+			if got := f.queue.NumRequeues(name); got != 0 {
+				t.Errorf("%d requeues remembered, want none", got)
+			}
+		})
+	})
+	t.Run("shut down", func(t *testing.T) {
+		f := newFixture(t, world{}, clock.RealClock{})
+		f.queue.ShutDown()
+		if f.processNextWorkItem(t.Context()) {
+			t.Error("goes on after the shutdown")
+		}
+	})
+}
+
+func TestHandlers(t *testing.T) {
+	const group = "cnat.programming-kubernetes.info/"
+	newer := func(pod *corev1.Pod) { pod.ResourceVersion = "2" }
+	deleted := func(pod *corev1.Pod) cache.DeletedObject[*corev1.Pod] {
+		return cache.DeletedObject[*corev1.Pod]{OptionalObj: pod}
+	}
+
+	for testName, tc := range map[string]struct {
+		event func(*Controller)
+		want  bool
+	}{
+		"At added":                          {func(c *Controller) { c.addAt(newAt()) }, true},
+		"At updated":                        {func(c *Controller) { c.updateAt(newAt(), newAt(func(at *v1alpha1.At) { at.ResourceVersion = "2" })) }, true},
+		"At resynced, same resourceVersion": {func(c *Controller) { c.updateAt(newAt(), newAt()) }, false},
+		"At deleted":                        {func(c *Controller) { c.deleteAt(cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
+		"At deleted, tombstone": {func(c *Controller) {
+			c.deleteAt(cache.DeletedObject[*v1alpha1.At]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: name.String()}})
+		}, true},
+		"Pod added":                          {func(c *Controller) { c.addPod(newPod(corev1.PodPending)) }, true},
+		"Pod updated":                        {func(c *Controller) { c.updatePod(newPod(corev1.PodPending), newPod(corev1.PodRunning, newer)) }, true},
+		"Pod resynced, same resourceVersion": {func(c *Controller) { c.updatePod(newPod(corev1.PodPending), newPod(corev1.PodPending)) }, false},
+		"Pod deleted":                        {func(c *Controller) { c.deletePod(deleted(newPod(corev1.PodRunning))) }, true},
+		"Pod deleted, tombstone": {func(c *Controller) {
+			pod := newPod(corev1.PodRunning)
+			c.deletePod(cache.DeletedObject[*corev1.Pod]{OptionalObj: pod, FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: "default/example-at-pod", Obj: pod}})
+		}, true},
+		"Pod deleted, tombstone without the Pod": {func(c *Controller) {
+			c.deletePod(cache.DeletedObject[*corev1.Pod]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: "default/example-at-pod"}})
+		}, false},
+		"Pod of an earlier At of this name": {func(c *Controller) {
+			c.deletePod(deleted(newPod("", owner(group+"v1alpha1", "At", name.Name, "earlier"))))
+		}, true},
+		"Pod of another version of the group":   {func(c *Controller) { c.addPod(newPod("", owner(group+"v1", "At", name.Name, "at-uid"))) }, true},
+		"Pod without owner":                     {func(c *Controller) { c.addPod(newPod("", noOwner)) }, false},
+		"Pod of another kind":                   {func(c *Controller) { c.addPod(newPod("", owner(group+"v1alpha1", "Cron", name.Name, "at-uid"))) }, false},
+		"Pod of another group":                  {func(c *Controller) { c.addPod(newPod("", owner("example.com/v1alpha1", "At", name.Name, "at-uid"))) }, false},
+		"Pod whose owner's group is unreadable": {func(c *Controller) { c.addPod(newPod("", owner("a/b/c", "At", name.Name, "at-uid"))) }, false},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			f := newFixture(t, world{}, clock.RealClock{})
+			tc.event(f.Controller)
+			if got := f.queue.Len() == 1; got != tc.want {
+				t.Fatalf("enqueued: %v, want %v", got, tc.want)
+			}
+			if tc.want {
+				if got, _ := f.queue.Get(); got != name {
+					t.Errorf("enqueued %v, want %v", got, name)
+				}
+			}
+		})
+	}
+}
+
+// TestRun runs the whole controller, informers included, in a time of its own:
+// an At is created an hour ahead, moved, and runs at its instant.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		kubeClient := kubefake.NewClientset()
+		//nolint:staticcheck // NewClientset needs an OpenAPI schema of At, for the sake of server-side apply alone.
+		cnatClient := cnatfake.NewSimpleClientset()
+		podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
+		atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
+		c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), atFactory.Cnat().V1alpha1().Ats(), image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var createdAt atomic.Pointer[time.Time]
+		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			createdAt.Store(ptr.To(time.Now()))
+			return false, nil, nil
+		})
+		podFactory.StartWithContext(ctx)
+		atFactory.StartWithContext(ctx)
+		var running sync.WaitGroup
+		running.Go(func() { c.Run(ctx, 2) })
+		defer func() {
+			cancel()
+			running.Wait()
+			podFactory.Shutdown()
+			atFactory.Shutdown()
+		}()
+		synctest.Wait()
+
+		ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
+		scheduled := time.Now().Add(time.Hour)
+		at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = scheduled.Format(time.RFC3339) })
+		if at, err = ats.Create(ctx, at, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		scheduled = scheduled.Add(30 * time.Minute)
+		at.Spec.Schedule = scheduled.Format(time.RFC3339)
+		at.ResourceVersion = "2"
+		if _, err = ats.Update(ctx, at, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Until(scheduled) - time.Nanosecond)
+		synctest.Wait()
+		if early := createdAt.Load(); early != nil {
+			t.Fatalf("the Pod was created at %v, due is %v", early, scheduled)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := createdAt.Load(); got == nil || !got.Equal(scheduled) {
+			t.Errorf("the Pod was created at %v, due was %v", got, scheduled)
+		}
+		if at, err = ats.Get(ctx, name.Name, metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if at.Status.Phase != v1alpha1.PhaseRunning {
+			t.Errorf("phase %s, want RUNNING", at.Status.Phase)
+		}
+	})
+}

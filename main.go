@@ -1,0 +1,202 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Command cnat-controller runs the command of each At once, at its time.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	kubeinformers "k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/signals"
+)
+
+const (
+	// crdPollPeriod is how often the API server is asked whether the CRD is there.
+	crdPollPeriod = 2 * time.Second
+	// firstAnswer is how long the API server may take for its first answer.
+	firstAnswer = 15 * time.Second
+)
+
+type options struct {
+	kubeconfig   string
+	master       string
+	namespace    string
+	workers      int
+	defaultImage string
+	qps          float64
+	burst        int
+}
+
+func (o *options) addFlags(flags *flag.FlagSet) {
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of a kubeconfig file (default: $KUBECONFIG, then ~/.kube/config, then the Pod's service account)")
+	flags.StringVar(&o.master, "master", "", "URL of the API server, instead of the kubeconfig's")
+	flags.StringVar(&o.namespace, "namespace", metav1.NamespaceAll, "namespace whose Ats are run (default: all namespaces)")
+	flags.IntVar(&o.workers, "workers", 16, "number of Ats that are worked on at the same time")
+	flags.StringVar(&o.defaultImage, "default-image", "busybox:1.37.0", "image in which commands run; it needs /bin/sh")
+	flags.Float64Var(&o.qps, "kube-api-qps", 0, "most requests a second to the API server (default: no limit, the API server's own fairness decides)")
+	flags.IntVar(&o.burst, "kube-api-burst", 0, "most requests at a time above -kube-api-qps (default: twice that)")
+}
+
+func (o *options) validate(args []string) error {
+	switch {
+	case len(args) > 0:
+		return fmt.Errorf("unexpected argument %q: all options are flags, see -help", args[0])
+	case o.workers < 1:
+		return fmt.Errorf("-workers is %d: it must be at least 1", o.workers)
+	case o.defaultImage == "":
+		return errors.New("-default-image is empty: name an image that has /bin/sh")
+	case o.qps < 0 || o.burst < 0:
+		return errors.New("-kube-api-qps and -kube-api-burst must not be negative: 0 means no limit")
+	case o.qps == 0 && o.burst > 0:
+		return errors.New("-kube-api-burst means nothing without -kube-api-qps: set both")
+	}
+	return nil
+}
+
+func main() {
+	klog.InitFlags(nil)
+	var o options
+	o.addFlags(flag.CommandLine)
+	flag.Parse()
+
+	err := o.validate(flag.Args())
+	if err == nil {
+		err = run(signals.SetupSignalHandler(), &o)
+	}
+	klog.Flush()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cnat-controller:", err)
+		os.Exit(1)
+	}
+}
+
+// run runs the controller until ctx is done. Its errors are for the person who
+// started it, and say what to do.
+func run(ctx context.Context, o *options) error {
+	config, err := loadConfig(o)
+	if err != nil {
+		return err
+	}
+	cnatClient, err := clientset.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create the client for Ats: %w", err)
+	}
+	// Unlike custom resources, the built-in ones speak protobuf, which costs less.
+	protobuf := rest.CopyConfig(config)
+	protobuf.ContentType = runtime.ContentTypeProtobuf
+	protobuf.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	kubeClient, err := kubernetes.NewForConfig(protobuf)
+	if err != nil {
+		return fmt.Errorf("create the client for Pods: %w", err)
+	}
+	if err := waitForCRD(ctx, cnatClient, o.namespace, config.Host); err != nil {
+		if ctx.Err() != nil {
+			return nil // Asked to stop while waiting.
+		}
+		return err
+	}
+
+	podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
+		kubeinformers.WithNamespace(o.namespace),
+		kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
+			options.LabelSelector = v1alpha1.LabelAtUID
+		}))
+	atFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
+		cnatinformers.WithNamespace(o.namespace))
+
+	controller, err := NewController(ctx, kubeClient, cnatClient,
+		podFactory.Core().V1().Pods(),
+		atFactory.Cnat().V1alpha1().Ats(),
+		o.defaultImage)
+	if err != nil {
+		return err
+	}
+	podFactory.StartWithContext(ctx)
+	atFactory.StartWithContext(ctx)
+	controller.Run(ctx, o.workers)
+	podFactory.Shutdown()
+	atFactory.Shutdown()
+	return nil
+}
+
+// loadConfig finds the API server the way kubectl does, and then as a Pod does.
+func loadConfig(o *options) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	overrides := &clientcmd.ConfigOverrides{}
+	overrides.ClusterInfo.Server = o.master
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("no API server is configured: pass -kubeconfig, set $KUBECONFIG, write ~/.kube/config, or run in a Pod with a service account")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load the kubeconfig: %w", err)
+	}
+	config.UserAgent = controllerName
+	// A negative QPS is client-go's word for no limit.
+	config.QPS = -1
+	if o.qps > 0 {
+		config.QPS = float32(o.qps)
+		config.Burst = o.burst
+		if config.Burst == 0 {
+			config.Burst = max(1, int(2*o.qps))
+		}
+	}
+	return config, nil
+}
+
+// waitForCRD returns once Ats can be listed. It waits as long as the CRD is not
+// there; any other error is returned.
+func waitForCRD(ctx context.Context, client clientset.Interface, namespace, host string) error {
+	told := false
+	return wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, firstAnswer)
+		defer cancel()
+		_, err := client.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		switch {
+		case err == nil:
+			return true, nil
+		case apierrors.IsNotFound(err):
+			if !told {
+				klog.FromContext(ctx).Info("The CRD of At is not installed; waiting for: kubectl apply -f artifacts/examples/cnat-crd.yaml")
+				told = true
+			}
+			return false, nil
+		case apierrors.ReasonForError(err) == metav1.StatusReasonUnknown:
+			return false, fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", host, err)
+		default:
+			return false, fmt.Errorf("the API server at %s does not let Ats be listed: %w; artifacts/deploy/rbac.yaml has the permissions that are needed", host, err)
+		}
+	})
+}

@@ -1,0 +1,41 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package signals turns the signals that ask a process to stop into a context.
+package signals
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// SetupSignalHandler returns a context that is cancelled by the first SIGTERM or
+// SIGINT. A second one ends the process at once, with exit code 1. It is to
+// be called once.
+func SetupSignalHandler() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	received := make(chan os.Signal, 2)
+	signal.Notify(received, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-received
+		cancel()
+		<-received
+		os.Exit(1)
+	}()
+	return ctx
+}
