@@ -151,7 +151,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		wg.Wait()
 	}()
 
-	if !cache.WaitFor(ctx, "caches to sync", c.synced...) {
+	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches to sync", c.synced...) {
 		return
 	}
 	for range workers {
@@ -194,8 +194,8 @@ func (c *Controller) deletePod(pod coreinformers.DeletedPod) {
 }
 
 // enqueueOwner enqueues the At that pod names as its controller. The UID is left
-// to plan.Decide: when the Pod of an earlier At goes, the At that now has the name waits to hear
-// of it.
+// to plan.Decide: when the Pod of an earlier At goes, the At that has the name
+// now is waiting to hear of it.
 func (c *Controller) enqueueOwner(pod *corev1.Pod) {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil || owner.Kind != v1alpha1.AtKind {
@@ -229,8 +229,8 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 }
 
 // syncHandler takes the one step that is next for an At. It returns the delay
-// after which to look at the At again, 0 if there is no need, or an error if the step is to
-// be tried again with back-off.
+// after which to look at the At again, 0 if there is no need, or an error if the
+// step is to be tried again with back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts()))
 	ctx = klog.NewContext(ctx, logger)

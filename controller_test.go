@@ -506,7 +506,7 @@ func TestRun(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		kubeClient := kubefake.NewClientset()
-		//nolint:staticcheck // NewClientset needs an OpenAPI schema of At, for the sake of server-side apply alone.
+		// NewClientset would need an OpenAPI schema of At, for server-side apply.
 		cnatClient := cnatfake.NewSimpleClientset()
 		podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
 		atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)

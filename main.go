@@ -120,10 +120,7 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return fmt.Errorf("create the client for Pods: %w", err)
 	}
-	if err := waitForCRD(ctx, cnatClient, o.namespace, config.Host); err != nil {
-		if ctx.Err() != nil {
-			return nil // Asked to stop while waiting.
-		}
+	if err := waitForCRD(ctx, cnatClient, o.namespace, config.Host); err != nil || ctx.Err() != nil {
 		return err
 	}
 
@@ -176,11 +173,11 @@ func loadConfig(o *options) (*rest.Config, error) {
 	return config, nil
 }
 
-// waitForCRD returns once Ats can be listed. It waits as long as the CRD is not
-// there; any other error is returned.
+// waitForCRD returns once Ats can be listed, or nil once ctx is done. It waits as
+// long as the CRD is not there; any other error is returned.
 func waitForCRD(ctx context.Context, client clientset.Interface, namespace, host string) error {
 	told := false
-	return wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, firstAnswer)
 		defer cancel()
 		_, err := client.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{Limit: 1})
@@ -199,4 +196,8 @@ func waitForCRD(ctx context.Context, client clientset.Interface, namespace, host
 			return false, fmt.Errorf("the API server at %s does not let Ats be listed: %w; artifacts/deploy/rbac.yaml has the permissions that are needed", host, err)
 		}
 	})
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // To be asked to stop is no error.
+	}
+	return err
 }

@@ -139,7 +139,7 @@ func build(ctx context.Context, bin string, components []component) error {
 // buildOne builds under a temporary name: whatever bears the final name is whole.
 func buildOne(ctx context.Context, src, target, pkg string) error {
 	tmp := fmt.Sprintf("%s.%d.tmp", target, os.Getpid())
-	defer os.Remove(tmp)
+	defer func() { _ = os.Remove(tmp) }()
 	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build"}, buildFlags()...), "-o", tmp, pkg)...)
 	cmd.Dir = src
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")

@@ -147,7 +147,7 @@ func up(ctx context.Context, dir string, node bool, images []string) error {
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer func() { _ = unlock() }()
 
 	switch missing := c.missing(); {
 	case c.state.Bin == "" && len(c.processes()) == 0: // nothing there
@@ -322,7 +322,7 @@ func down(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer func() { _ = unlock() }()
 	for _, name := range c.missing() {
 		say("%s had ended before", name)
 		c.showLog(name)

@@ -76,7 +76,7 @@ func freePorts(apiHost string) (ports, error) {
 			if err != nil {
 				continue
 			}
-			listener.Close()
+			_ = listener.Close()
 			if !taken[candidate] {
 				taken[candidate], *port = true, candidate
 			}
@@ -151,7 +151,7 @@ func (a *apiClient) get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return err

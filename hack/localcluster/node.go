@@ -322,7 +322,7 @@ func (c *cluster) stopContainers() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		if ids, err := c.ctr(ctx, "tasks", "list", "--quiet").Output(); err == nil {
-			c.ctr(ctx, append([]string{"tasks", "delete", "--force"}, strings.Fields(string(ids))...)...).Run()
+			_ = c.ctr(ctx, append([]string{"tasks", "delete", "--force"}, strings.Fields(string(ids))...)...).Run()
 		}
 	}
 	// A shim adopts what its containers leave, hence again until there is none.
@@ -332,7 +332,7 @@ func (c *cluster) stopContainers() {
 			break
 		}
 		for _, p := range running {
-			syscall.Kill(p.pid, syscall.SIGKILL)
+			_ = syscall.Kill(p.pid, syscall.SIGKILL)
 		}
 	}
 	c.stop(time.Second, shim)
@@ -345,7 +345,7 @@ func (c *cluster) cleanHost() error {
 		mounts := mountPoints(c.dir)
 		slices.SortFunc(mounts, func(a, b string) int { return len(b) - len(a) })
 		for _, mount := range mounts {
-			syscall.Unmount(mount, syscall.MNT_DETACH)
+			_ = syscall.Unmount(mount, syscall.MNT_DETACH)
 		}
 		if len(mounts) == 0 {
 			break
@@ -364,19 +364,19 @@ func (c *cluster) cleanHost() error {
 	}
 	var errs []error
 	for _, family := range []string{"ip", "ip6"} {
-		exec.Command("nft", "delete", "table", family, "kube-proxy").Run() // it may have had no time to make it
+		_ = exec.Command("nft", "delete", "table", family, "kube-proxy").Run() // it may have had no time to make it
 	}
 	cgroups, _ := filepath.Glob("/sys/fs/cgroup/*/kubepods")
 	for _, root := range append(cgroups, "/sys/fs/cgroup/kubepods") {
 		var dirs []string
-		filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && entry.IsDir() {
 				dirs = append(dirs, path)
 			}
 			return nil
 		})
 		for _, dir := range slices.Backward(dirs) { // leaves first
-			syscall.Rmdir(dir) // refused for one that is in use
+			_ = syscall.Rmdir(dir) // refused for one that is in use
 		}
 	}
 	for _, path := range c.state.HostPaths {

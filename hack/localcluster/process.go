@@ -134,7 +134,7 @@ func (c *cluster) stop(grace time.Duration, names ...string) {
 			signal = syscall.SIGKILL
 		}
 		for _, p := range procs {
-			syscall.Kill(p.pid, signal) // gone meanwhile is as good
+			_ = syscall.Kill(p.pid, signal) // gone meanwhile is as good
 		}
 		signal = 0 // which only asks whether it is there
 	}

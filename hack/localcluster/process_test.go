@@ -82,8 +82,8 @@ func daemon(t *testing.T, bin, name, script string, args ...string) {
 	if _, err := io.ReadFull(output, make([]byte, len("ready"))); err != nil {
 		t.Fatal(err)
 	}
-	go func() { cmd.Wait(); close(ended) }()
-	t.Cleanup(func() { cmd.Process.Kill(); <-ended })
+	go func() { _ = cmd.Wait(); close(ended) }()
+	t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
 }
 
 func TestStopEndsOnlyOurs(t *testing.T) {

@@ -133,8 +133,8 @@ const (
 )
 
 var (
-	// anyError stands for an error whose wording does not matter.
-	anyError = errors.New("any")
+	// errAny stands for an error whose wording does not matter.
+	errAny = errors.New("any")
 	// equateErrorPresence takes any two errors for equal.
 	equateErrorPresence = cmp.Comparer(func(a, b error) bool { return (a == nil) == (b == nil) })
 )
@@ -234,7 +234,7 @@ func TestDecide(t *testing.T) {
 					Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, now, v1alpha1.ReasonPodNameConflict, conflictMessage)},
 				},
 				Event: warning(v1alpha1.ReasonPodNameConflict, conflictMessage),
-				Retry: anyError,
+				Retry: errAny,
 			},
 		},
 		"the name is taken by a Pod of another kind, told before": {
@@ -242,18 +242,18 @@ func TestDecide(t *testing.T) {
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodSucceeded, ownedBy(stranger)), now: now,
-			want: Decision{Retry: anyError},
+			want: Decision{Retry: errAny},
 		},
 		"an owner that is not the controller does not make it ours": {
 			at: newAt(withStatus(v1alpha1.AtStatus{
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodSucceeded, ownedBy(notController)), now: now,
-			want: Decision{Retry: anyError},
+			want: Decision{Retry: errAny},
 		},
 		"the Pod of an earlier At of this name: waited for, no word of it": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: now,
-			want: Decision{Retry: anyError},
+			want: Decision{Retry: errAny},
 		},
 		"the Pod is seen": {
 			at: newAt(), pod: newPod(corev1.PodPending), now: now,
@@ -484,8 +484,8 @@ func TestRefused(t *testing.T) {
 				Event: warning(v1alpha1.ReasonInvalidPod, invalid.Error()),
 			},
 		},
-		"overloaded: just another try":     {at: newAt(), err: apierrors.NewTooManyRequests("busy", 1), want: Decision{Retry: anyError}},
-		"the connection broke: just again": {at: newAt(), err: errors.New("connection reset by peer"), want: Decision{Retry: anyError}},
+		"overloaded: just another try":     {at: newAt(), err: apierrors.NewTooManyRequests("busy", 1), want: Decision{Retry: errAny}},
+		"the connection broke: just again": {at: newAt(), err: errors.New("connection reset by peer"), want: Decision{Retry: errAny}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Refused(tc.at, tc.err, now), equateErrorPresence); diff != "" {

@@ -1,4 +1,4 @@
-module programming-kubernetes.info/cnat-controller/hack/tools
+module programming-kubernetes.info/cnat-controller/hack/tools/controller-gen
 
 go 1.26.0
 

@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+#
+# Copyright The cnat Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+
+# The book's scenario, end to end: a command that is due in five seconds runs in
+# a real container and prints YAY.
+#
+# Usage: hack/demo.sh [--keep]
+#
+# Without KUBECONFIG it builds and starts a cluster of its own, for which it needs
+# Linux and root; with KUBECONFIG it uses that cluster, and needs kubectl. At the end it
+# takes away what it brought, unless --keep is given.
+
+set -o errexit -o nounset -o pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+keep=""
+case "$*" in
+"") ;;
+--keep) keep=yes ;;
+*)
+    echo "Usage: hack/demo.sh [--keep]" >&2
+    exit 2
+    ;;
+esac
+
+own_cluster=""
+controller=""
+watch=""
+crd_is_ours=""
+at_is_ours=""
+bin="$(mktemp -d)"
+log="${bin}/controller.log"
+cluster_dir="${XDG_CACHE_HOME:-${HOME}/.cache}/cnat-localcluster/demo"
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+run() {
+    printf '\033[1m$ %s\033[0m\n' "$*"
+    "$@"
+}
+fail() {
+    echo "hack/demo.sh: $*" >&2
+    exit 1
+}
+
+finish() {
+    local code=$?
+    trap - EXIT
+    if [[ -n "${watch}" ]]; then
+        kill "${watch}" 2>/dev/null || true
+    fi
+    if [[ "${code}" != 0 && -s "${log}" ]]; then
+        echo "The end of the controller's log:" >&2
+        tail -n 20 "${log}" >&2
+    fi
+    if [[ -n "${keep}" && "${code}" == 0 ]]; then
+        exit
+    fi
+    if [[ -n "${own_cluster}" ]]; then
+        [[ -z "${controller}" ]] || kill "${controller}" 2>/dev/null || true
+        "${bin}/localcluster" down --dir="${cluster_dir}" || code=1
+    else
+        [[ -z "${at_is_ours}" ]] || kubectl delete --ignore-not-found -f artifacts/examples/cnat-example.yaml || code=1
+        [[ -z "${crd_is_ours}" ]] || kubectl delete --ignore-not-found -f artifacts/examples/cnat-crd.yaml || code=1
+        [[ -z "${controller}" ]] || kill "${controller}" 2>/dev/null || true
+    fi
+    rm -rf "${bin}"
+    exit "${code}"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+command -v go >/dev/null || fail "needs Go"
+
+if [[ -n "${KUBECONFIG:-}" ]]; then
+    command -v kubectl >/dev/null || fail "with KUBECONFIG it needs kubectl"
+    say "Using the cluster of KUBECONFIG=${KUBECONFIG}"
+elif [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]]; then
+    say "Building and starting a cluster with a node (the first time: some minutes)"
+    go -C hack/localcluster build -o "${bin}/localcluster" .
+    own_cluster=yes
+    exports="$("${bin}/localcluster" up --node --dir="${cluster_dir}")"
+    eval "${exports}"
+else
+    fail "a cluster of its own needs Linux and root; or set KUBECONFIG to the cluster that is to be used"
+fi
+
+namespace="$(kubectl config view --minify --output 'jsonpath={..namespace}')"
+namespace="${namespace:-default}"
+if kubectl get crd ats.cnat.programming-kubernetes.info >/dev/null 2>&1; then
+    [[ -z "$(kubectl get at --ignore-not-found example-at)" ]] || fail "there is an At example-at in namespace ${namespace} already"
+else
+    crd_is_ours=yes
+fi
+
+say "Building and starting the controller"
+run go build -o "${bin}/cnat-controller" .
+"${bin}/cnat-controller" -v=2 -namespace="${namespace}" >"${log}" 2>&1 &
+controller=$!
+
+say "Installing the CRD, and an At that is due in five seconds"
+run kubectl apply -f artifacts/examples/cnat-crd.yaml
+run kubectl wait --for=condition=Established --timeout=60s -f artifacts/examples/cnat-crd.yaml
+due="$(date --utc --date='5 seconds' +%Y-%m-%dT%H:%M:%SZ)"
+at_is_ours=yes
+printf '\033[1m$ sed s/2026-12-24T10:12:00Z/%s/ artifacts/examples/cnat-example.yaml | kubectl apply -f -\033[0m\n' "${due}"
+sed "s/2026-12-24T10:12:00Z/${due}/" artifacts/examples/cnat-example.yaml | kubectl apply -f -
+
+say "Watching it"
+printf '\033[1m$ kubectl get at -w\033[0m\n'
+kubectl get at -w &
+watch=$!
+kubectl wait --for=condition=Complete --timeout=120s at/example-at >/dev/null
+sleep 0.5 # for the watch to print the last line
+kill "${watch}"
+watch=""
+
+say "What ran"
+run kubectl get at,pods
+printf '\033[1m$ kubectl logs example-at-pod\033[0m\n'
+output="$(kubectl logs example-at-pod)"
+echo "${output}"
+[[ "${output}" == YAY ]] || fail "the command's output is not YAY"
+
+if [[ -n "${keep}" ]]; then
+    say "All is left running. To use it:"
+    [[ -z "${own_cluster}" ]] || echo "${exports}"
+    echo "tail -f ${log}"
+    say "To end it:"
+    echo "kill ${controller}"
+    if [[ -n "${own_cluster}" ]]; then
+        echo "${bin}/localcluster down --dir=${cluster_dir}"
+    else
+        echo "kubectl delete -f artifacts/examples/cnat-example.yaml"
+        [[ -z "${crd_is_ours}" ]] || echo "kubectl delete -f artifacts/examples/cnat-crd.yaml"
+    fi
+    echo "rm -r ${bin}"
+fi

@@ -1,0 +1,518 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// TestStartup is what a person meets who starts the controller before all is in
+// place. It is not parallel: it takes the CRD away.
+func TestStartup(t *testing.T) {
+	for name, tc := range map[string]struct {
+		env  []string
+		args []string
+		want string
+	}{
+		"wrong path":         {args: []string{"-kubeconfig=/nowhere/config"}, want: "cnat-controller: load the kubeconfig: stat /nowhere/config: no such file or directory\n"},
+		"wrong path in env":  {env: []string{"KUBECONFIG=/nowhere/config"}, want: "no API server is configured: pass -kubeconfig"},
+		"nothing configured": {env: []string{"KUBECONFIG=", "HOME=/nowhere"}, want: "no API server is configured: pass -kubeconfig"},
+		"unreachable server": {args: []string{"-master=https://127.0.0.1:1"}, want: "cnat-controller: cannot reach the API server at https://127.0.0.1:1: "},
+		"argument":           {args: []string{"run"}, want: `cnat-controller: unexpected argument "run": all options are flags, see -help` + "\n"},
+		"no workers":         {args: []string{"-workers=0"}, want: "cnat-controller: -workers is 0: it must be at least 1\n"},
+		"burst alone":        {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst means nothing without -kube-api-qps: set both\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, binary, tc.args...)
+			cmd.Env = append(os.Environ(), tc.env...)
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+				t.Errorf("ended with %v, want exit code 1", err)
+			}
+			if !strings.Contains(string(out), tc.want) || strings.Count(string(out), "\n") != 1 {
+				t.Errorf("it says:\n%swant one line:\n%s", out, tc.want)
+			}
+		})
+	}
+
+	t.Run("missing CRD", func(t *testing.T) {
+		kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
+		namespace := newNamespace(t)
+		c := startController(t, namespace)
+		eventually(t, "the word of the missing CRD", func(context.Context) (bool, error) {
+			return strings.Contains(c.output(), "kubectl apply -f artifacts/examples/cnat-crd.yaml"), nil
+		})
+		applyCRD(t)
+		createAt(t, newAt(namespace, "at", time.Now(), "true"))
+		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	})
+
+	// Ats that were stored before the CRD had its rules.
+	t.Run("unreadable schedule", func(t *testing.T) {
+		content, err := os.ReadFile(crd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
+		kubectl(t, strings.ReplaceAll(string(content), "rule: self.matches('^[0-9]{4}-", "rule: true || self.matches('^[0-9]{4}-"), "apply", "-f", "-")
+		kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", crd)
+		namespace := newNamespace(t)
+		at := newAt(namespace, "at", time.Now(), "true")
+		at.Spec.Schedule = "tomorrow"
+		eventually(t, "the API server to take the weaker rules", func(context.Context) (bool, error) {
+			created, err := cnatClient.CnatV1alpha1().Ats(namespace).Create(t.Context(), at, metav1.CreateOptions{})
+			if err == nil {
+				at = created
+			}
+			return err == nil, ignoreInvalid(err)
+		})
+		applyCRD(t)
+		startController(t, namespace)
+		waitReady(t, namespace, metav1.ConditionFalse, v1alpha1.ReasonInvalidSchedule)
+		update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Add(time.Hour).UTC().Format(time.RFC3339) })
+		waitReady(t, namespace, metav1.ConditionTrue, v1alpha1.ReasonRunnable)
+		update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().UTC().Format(time.RFC3339) })
+		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+		waitEvents(t, at, map[string]int32{v1alpha1.ReasonInvalidSchedule: 1, v1alpha1.ReasonSuccessfulCreate: 1})
+	})
+}
+
+func TestPastScheduleRunsAtOnce(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	at := createAt(t, newAt(namespace, "at", time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), "true"))
+	pod := waitPod(t, namespace, "at-pod")
+	if !metav1.IsControlledBy(pod, at) || pod.Labels[v1alpha1.LabelAtUID] != string(at.UID) {
+		t.Errorf("the Pod does not belong to the At: owners %v, labels %v", pod.OwnerReferences, pod.Labels)
+	}
+	at = waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	if at.Status.StartTime == nil || at.Status.Pod == nil || at.Status.Pod.UID != pod.UID {
+		t.Errorf("status says %+v, the Pod's UID is %s", at.Status, pod.UID)
+	}
+
+	endPod(t, pod, corev1.PodSucceeded, 0, "")
+	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
+	if writes := len(requests(t, namespace, "create", "pods")) + len(requests(t, namespace, "update", "ats/status")); writes != 3 {
+		t.Errorf("%d writes, want 3: the Pod, RUNNING, DONE", writes)
+	}
+	if reads := len(requests(t, namespace, "get", "pods")); reads != 0 {
+		t.Errorf("%d reads, want none", reads)
+	}
+}
+
+func TestFailure(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "exit 3"))
+	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodFailed, 3, "no such host")
+	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonCommandFailed)
+	if at.Status.ExitCode == nil || *at.Status.ExitCode != 3 || at.Status.Message != "no such host" {
+		t.Errorf("exit code %v and message %q, want 3 and the command's", at.Status.ExitCode, at.Status.Message)
+	}
+}
+
+// TestNeverEarly has many Ats due within two seconds, each at a millisecond of its own, and
+// asks the API server when it received the creation of each Pod.
+func TestNeverEarly(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	const number = 50
+	first := time.Now().Add(3 * time.Second).Truncate(time.Millisecond)
+	due := map[string]time.Time{}
+	for i := range number {
+		at := newAt(namespace, fmt.Sprintf("at-%d", i), first.Add(time.Duration(i)*41*time.Millisecond), "true")
+		if i%2 == 1 {
+			at.Spec.Schedule = first.Add(time.Duration(i) * 41 * time.Millisecond).In(time.FixedZone("", -(5*60+30)*60)).Format(time.RFC3339Nano)
+		}
+		createAt(t, at)
+		due[at.Name+"-pod"] = first.Add(time.Duration(i) * 41 * time.Millisecond)
+	}
+	for name := range due {
+		waitPod(t, namespace, name)
+	}
+	creates := requests(t, namespace, "create", "pods")
+	if len(creates) != number {
+		t.Errorf("%d Pods created, want %d", len(creates), number)
+	}
+	var latest time.Duration
+	for _, create := range creates {
+		late := create.RequestReceivedTimestamp.Sub(due[create.ObjectRef.Name])
+		if late < 0 {
+			t.Errorf("Pod %s was created %v early", create.ObjectRef.Name, -late)
+		}
+		latest = max(latest, late)
+	}
+	t.Logf("the latest of %d was %v late", number, latest)
+}
+
+func TestEditToEarlier(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now().Add(time.Hour), "true"))
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().UTC().Format(time.RFC3339) })
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+}
+
+func TestEditToLater(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	first := time.Now().Add(3 * time.Second).Truncate(time.Millisecond)
+	second := first.Add(3 * time.Second)
+	createAt(t, newAt(namespace, "at", first, "echo first"))
+	update(t, namespace, func(at *v1alpha1.At) {
+		at.Spec.Schedule = second.UTC().Format(time.RFC3339Nano)
+		at.Spec.Command = "echo second"
+	})
+	pod := waitPod(t, namespace, "at-pod")
+	if got := pod.Spec.Containers[0].Command[2]; got != "echo second" {
+		t.Errorf("it runs %q, want what was written last", got)
+	}
+	creates := requests(t, namespace, "create", "pods")
+	if len(creates) != 1 || creates[0].RequestReceivedTimestamp.Before(&metav1.MicroTime{Time: second}) {
+		t.Errorf("created %+v, want one at %v", creates, second)
+	}
+}
+
+// TestDeletedWhilePendingNeverRuns has a second At that is due later, to know
+// when the first one's time has passed.
+func TestDeletedWhilePendingNeverRuns(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	due := time.Now().Add(3 * time.Second)
+	createAt(t, newAt(namespace, "deleted", due, "true"))
+	createAt(t, newAt(namespace, "later", due.Add(time.Second), "true"))
+	if err := cnatClient.CnatV1alpha1().Ats(namespace).Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitPod(t, namespace, "later-pod")
+	if creates := requests(t, namespace, "create", "pods"); len(creates) != 1 {
+		t.Errorf("created %+v, want the later one's alone", creates)
+	}
+}
+
+func TestRecreatedRunsAnew(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	ats := cnatClient.CnatV1alpha1().Ats(namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	first := waitPod(t, namespace, "at-pod")
+	endPod(t, first, corev1.PodSucceeded, 0, "")
+	waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	if err := ats.Delete(t.Context(), "at", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	at := createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	second := waitPod(t, namespace, "at-pod")
+	if second.UID == first.UID || !metav1.IsControlledBy(second, at) {
+		t.Errorf("the Pod is %s of %v, want a new one of the new At", second.UID, second.OwnerReferences)
+	}
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
+}
+
+func TestStrangersPod(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	pods := kubeClient.CoreV1().Pods(namespace)
+	stranger, err := pods.Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "at-pod", Labels: map[string]string{"app": "stranger"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "stranger", Image: "stranger"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	endPod(t, stranger, corev1.PodSucceeded, 0, "")
+	stranger = waitPod(t, namespace, "at-pod")
+
+	startController(t, namespace)
+	at := createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	waitReady(t, namespace, metav1.ConditionFalse, v1alpha1.ReasonPodNameConflict)
+	eventually(t, "three tries", func(context.Context) (bool, error) {
+		return len(requests(t, namespace, "create", "pods")) >= 3, nil
+	})
+	if got := waitPod(t, namespace, "at-pod"); got.ResourceVersion != stranger.ResourceVersion {
+		t.Errorf("the stranger's Pod was changed:\n%+v\n%+v", stranger, got)
+	}
+	if at := waitPhase(t, namespace, "at", v1alpha1.PhasePending); at.Status.Pod != nil {
+		t.Errorf("the stranger's Pod was adopted: %+v", at.Status)
+	}
+
+	if err := pods.Delete(t.Context(), "at-pod", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	waitReady(t, namespace, metav1.ConditionTrue, v1alpha1.ReasonRunnable)
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonPodNameConflict: 1, v1alpha1.ReasonSuccessfulCreate: 1})
+}
+
+func TestQuota(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	quotas := kubeClient.CoreV1().ResourceQuotas(namespace)
+	quota, err := quotas.Create(t.Context(), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "quota"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the quota to be in force", func(ctx context.Context) (bool, error) {
+		quota, err = quotas.Get(ctx, "quota", metav1.GetOptions{})
+		return err == nil && len(quota.Status.Hard) > 0, err
+	})
+	startController(t, namespace)
+	at := createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	refused := waitReady(t, namespace, metav1.ConditionFalse, v1alpha1.ReasonPodRefused)
+	if want := "exceeded quota"; !strings.Contains(refused.Message, want) {
+		t.Errorf("condition Ready says %q, want the refusal's words: %s", refused.Message, want)
+	}
+	if err := quotas.Delete(t.Context(), "quota", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	waitReady(t, namespace, metav1.ConditionTrue, v1alpha1.ReasonRunnable)
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonPodRefused: 1, v1alpha1.ReasonSuccessfulCreate: 1})
+}
+
+// TestRestart kills the controller in each phase of a run: the next one goes on
+// where it was, and the command has run once.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for name, killIn := range map[string]func(t *testing.T, c *controller, namespace string, due time.Time){
+		"PENDING": func(t *testing.T, c *controller, namespace string, _ time.Time) {
+			t.Helper()
+			c.kill(t)
+		},
+		"PENDING, and back when it is overdue": func(t *testing.T, c *controller, namespace string, due time.Time) {
+			t.Helper()
+			c.kill(t)
+			eventually(t, "the At to be due", func(context.Context) (bool, error) { return time.Now().After(due), nil })
+		},
+		"RUNNING": func(t *testing.T, c *controller, namespace string, _ time.Time) {
+			t.Helper()
+			waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+			c.kill(t)
+		},
+		"RUNNING, and back when the Pod has ended": func(t *testing.T, c *controller, namespace string, _ time.Time) {
+			t.Helper()
+			waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+			c.kill(t)
+			endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodSucceeded, 0, "")
+		},
+		"DONE": func(t *testing.T, c *controller, namespace string, _ time.Time) {
+			t.Helper()
+			endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodSucceeded, 0, "")
+			waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+			c.kill(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			due := time.Now().Add(2 * time.Second)
+			createAt(t, newAt(namespace, "at", due, "true"))
+			killIn(t, startController(t, namespace), namespace, due)
+			startController(t, namespace)
+
+			pod := waitPod(t, namespace, "at-pod")
+			if pod.Status.Phase != corev1.PodSucceeded {
+				endPod(t, pod, corev1.PodSucceeded, 0, "")
+			}
+			at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+			wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+			if creates := requests(t, namespace, "create", "pods"); len(creates) != 1 {
+				t.Errorf("%d creations, want 1", len(creates))
+			}
+		})
+	}
+}
+
+func TestPodLost(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	if err := kubeClient.CoreV1().Pods(namespace).Delete(t.Context(), "at-pod", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonPodLost)
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonPodLost: 1})
+	if creates := requests(t, namespace, "create", "pods"); len(creates) != 1 {
+		t.Errorf("%d creations, want 1: it is not to run again", len(creates))
+	}
+}
+
+// TestNames runs Ats whose names are as long as they may be.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	for _, name := range []string{
+		strings.Repeat("a", 59), strings.Repeat("a", 60), strings.Repeat("a", 64),
+		strings.Repeat("a", 48) + "." + strings.Repeat("b", 60), strings.Repeat("a.b", 84) + "c",
+	} {
+		createAt(t, newAt(namespace, name, time.Now(), "true"))
+		waitPhase(t, namespace, name, v1alpha1.PhaseRunning)
+	}
+}
+
+// kill ends the process as a crash does.
+func (c *controller) kill(t *testing.T) {
+	t.Helper()
+	var exit *exec.ExitError
+	if err := c.stop(syscall.SIGKILL); !errors.As(err, &exit) {
+		t.Fatalf("killed, it ended with: %v", err)
+	}
+}
+
+func waitPod(t *testing.T, namespace, name string) *corev1.Pod {
+	t.Helper()
+	var pod *corev1.Pod
+	eventually(t, "Pod "+name, func(ctx context.Context) (bool, error) {
+		got, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			pod = got
+		}
+		return err == nil, ignoreNotFound(err)
+	})
+	return pod
+}
+
+// endPod does what a kubelet does when a container has ended.
+func endPod(t *testing.T, pod *corev1.Pod, phase corev1.PodPhase, exitCode int32, message string) {
+	t.Helper()
+	pod = pod.DeepCopy()
+	now := metav1.Now()
+	pod.Status.Phase = phase
+	pod.Status.StartTime = &now
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: pod.Spec.Containers[0].Name,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: exitCode, Message: message, StartedAt: now, FinishedAt: now,
+		}},
+	}}
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		current, err := kubeClient.CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		current.Status = pod.Status
+		_, err = kubeClient.CoreV1().Pods(pod.Namespace).UpdateStatus(t.Context(), current, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// update edits the At named at, as a person does.
+func update(t *testing.T, namespace string, edit func(*v1alpha1.At)) {
+	t.Helper()
+	ats := cnatClient.CnatV1alpha1().Ats(namespace)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		at, err := ats.Get(t.Context(), "at", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		edit(at)
+		_, err = ats.Update(t.Context(), at, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func waitReady(t *testing.T, namespace string, status metav1.ConditionStatus, reason string) metav1.Condition {
+	t.Helper()
+	var ready *metav1.Condition
+	waitAt(t, namespace, "at", fmt.Sprintf("to be Ready=%s/%s", status, reason), func(at *v1alpha1.At) bool {
+		ready = meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionReady)
+		return ready != nil && ready.Status == status && ready.Reason == reason
+	})
+	return *ready
+}
+
+// wantEnd checks what an At that is DONE says of its end.
+func wantEnd(t *testing.T, at *v1alpha1.At, condition, reason string) {
+	t.Helper()
+	got := meta.FindStatusCondition(at.Status.Conditions, condition)
+	if got == nil || got.Status != metav1.ConditionTrue || got.Reason != reason || at.Status.Reason != reason {
+		t.Errorf("reason %s and conditions %+v, want %s/%s", at.Status.Reason, at.Status.Conditions, condition, reason)
+	}
+	for _, other := range []string{v1alpha1.ConditionComplete, v1alpha1.ConditionFailed} {
+		if other != condition && meta.IsStatusConditionTrue(at.Status.Conditions, other) {
+			t.Errorf("it is both %s and %s", condition, other)
+		}
+	}
+	if at.Status.CompletionTime == nil || at.Status.StartTime == nil {
+		t.Errorf("start %v, completion %v: want both", at.Status.StartTime, at.Status.CompletionTime)
+	}
+}
+
+func ignoreInvalid(err error) error {
+	if apierrors.IsInvalid(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,186 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+const golden = root + "/pkg/apis/cnat/v1alpha1/testdata"
+
+// TestValidObjects applies the documents of each valid golden file, one after
+// the other, and what the API server lets in the controller must be able to read.
+func TestValidObjects(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	forEachGolden(t, "valid", func(t *testing.T, path string) {
+		t.Helper()
+		objects, _ := readGolden(t, path)
+		namespace := newNamespace(t)
+		for _, object := range objects {
+			if err := writeGolden(t, namespace, object); err != nil {
+				t.Fatal(err)
+			}
+			schedule, _, _ := unstructured.NestedString(object.Object, "spec", "schedule")
+			if _, err := plan.ParseSchedule(schedule); err != nil {
+				t.Errorf("the CRD lets in what the controller cannot read: %v", err)
+			}
+		}
+	})
+}
+
+// TestInvalidObjects applies the documents of each invalid golden file: the last
+// one must be refused with the message that the file's first line gives.
+func TestInvalidObjects(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	forEachGolden(t, "invalid", func(t *testing.T, path string) {
+		t.Helper()
+		objects, want := readGolden(t, path)
+		if want == "" {
+			t.Fatal("the first line must be: # want: MESSAGE")
+		}
+		namespace := newNamespace(t)
+		for i, object := range objects {
+			err := writeGolden(t, namespace, object)
+			if i < len(objects)-1 {
+				if err != nil {
+					t.Fatalf("document %d: %v", i, err)
+				}
+				continue
+			}
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got:  %v\nwant: %s", err, want)
+			}
+		}
+	})
+}
+
+// TestCommandLength tries the longest command, and one that is longer.
+func TestCommandLength(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	ats := cnatClient.CnatV1alpha1().Ats(newNamespace(t))
+	// The character takes as many bytes as one can.
+	at := newAt("", "longest", time.Now().AddDate(1, 0, 0), strings.Repeat("🌍", 32767))
+	if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+		t.Error(err)
+	}
+	at.Name = "longer"
+	at.Spec.Command += "a"
+	_, err := ats.Create(t.Context(), at, metav1.CreateOptions{})
+	if want := "spec.command: Too long"; !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestPhaseIsPendingWithoutAWrite reads the phase of an At that nobody looked at.
+func TestPhaseIsPendingWithoutAWrite(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	created := createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	read := waitPhase(t, namespace, "at", v1alpha1.PhasePending)
+	if read.ResourceVersion != created.ResourceVersion {
+		t.Error("somebody wrote it")
+	}
+	if got, want := kubectl(t, "", "get", "at", "-n", namespace), "PENDING"; !strings.Contains(got, want) {
+		t.Errorf("kubectl get at: got\n%s\nwant %s", got, want)
+	}
+}
+
+func forEachGolden(t *testing.T, kind string, test func(t *testing.T, path string)) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(golden, kind, "*.yaml"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
+			t.Parallel()
+			test(t, path)
+		})
+	}
+}
+
+// readGolden returns the documents of a golden file and the message that it wants.
+func readGolden(t *testing.T, path string) (objects []*unstructured.Unstructured, want string) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(content), "\n")
+	want, _ = strings.CutPrefix(first, "# want: ")
+	if want == first {
+		want = ""
+	}
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 1<<20)
+	for {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(&object.Object)
+		if errors.Is(err, io.EOF) {
+			return objects, want
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, object)
+	}
+}
+
+// writeGolden writes a golden document as strictly as kubectl apply does: the
+// status if it has one, else the rest.
+func writeGolden(t *testing.T, namespace string, object *unstructured.Unstructured) error {
+	t.Helper()
+	ats := dynamicClient.Resource(v1alpha1.SchemeGroupVersion.WithResource("ats")).Namespace(namespace)
+	object = object.DeepCopy()
+	status, hasStatus := object.Object["status"]
+	delete(object.Object, "status")
+
+	existing, err := ats.Get(t.Context(), object.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		existing, err = ats.Create(t.Context(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	case err == nil && !hasStatus:
+		object.SetResourceVersion(existing.GetResourceVersion())
+		existing, err = ats.Update(t.Context(), object, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+	}
+	if err != nil || !hasStatus {
+		return err
+	}
+	existing.Object["status"] = status
+	_, err = ats.UpdateStatus(t.Context(), existing, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+	return err
+}

@@ -1,0 +1,189 @@
+//go:build e2e
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// TestBook is the book's scenario as a person types it: the CRD, the example due
+// in some seconds, and the log.
+func TestBook(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	example, err := os.ReadFile(root + "/artifacts/examples/cnat-example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	due := time.Now().Add(3 * time.Second).UTC().Format(time.RFC3339)
+	kubectl(t, strings.ReplaceAll(string(example), "2026-12-24T10:12:00Z", due), "apply", "-n", namespace, "-f", "-")
+	wantOutput(t, kubectl(t, "", "get", "ats", "-n", namespace), `example-at +`+due+` +PENDING +\d+s`)
+	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=60s", "at/example-at")
+	wantOutput(t, kubectl(t, "", "get", "at,pods", "-n", namespace), `example-at +`+due+` +DONE +Completed +0 +\d+s`, `pod/example-at-pod +0/1 +Completed +0`)
+	wantOutput(t, kubectl(t, "", "get", "at", "-o", "wide", "-n", namespace), `NODE +STARTED +COMPLETED`, `example-at-pod +localhost +\d+s +\d+s`)
+	if got := kubectl(t, "", "logs", "-n", namespace, "example-at-pod"); got != "YAY\n" {
+		t.Errorf("the log says %q, want YAY", got)
+	}
+}
+
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	// Pods of the default image must be let in by the strictest level.
+	namespace := newNamespace(t)
+	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+	startController(t, namespace)
+	for name, tc := range map[string]struct {
+		command string
+		// expectations
+		exitCode int32
+		log      string
+		message  string
+	}{
+		"success":              {command: "true"},
+		"quotes":               {command: `echo "it's" 'a "test"'`, log: "it's a \"test\"\n"},
+		"pipe":                 {command: "printf 'b\\na\\n' | sort", log: "a\nb\n"},
+		"variables":            {command: `A=1; B='$A'; echo "$A ${B} $HOSTNAME"`, log: "1 $A variables-pod\n"},
+		"substitution":         {command: `echo $(echo $(echo a)) $((1+1))`, log: "a 2\n"},
+		"not the kubelet's":    {command: `echo '$(PATH)' '$$(PATH)' '$$'`, log: "$(PATH) $$(PATH) $$\n"},
+		"the shell's pid":      {command: `test "$$" = 1 && echo $$`, log: "1\n"},
+		"lines":                {command: "set -e\necho a\n\necho b", log: "a\nb\n"},
+		"unicode":              {command: "echo grüß 🌍", log: "grüß 🌍\n"},
+		"redirection":          {command: "echo a > /tmp/a; cat < /tmp/a", log: "a\n"},
+		"failure":              {command: "echo no such host >&2; exit 3", exitCode: 3, log: "no such host\n", message: "no such host\n"},
+		"failure, silent":      {command: "exit 255", exitCode: 255, message: "The command ended with exit code 255."},
+		"no such program":      {command: "nonesuch", exitCode: 127, log: "/bin/sh: nonesuch: not found\n", message: "/bin/sh: nonesuch: not found\n"},
+		"termination message":  {command: "echo log; printf told > /dev/termination-log", log: "log\n", message: "told"},
+		"not root, no service": {command: "id -u; ls /var/run/secrets 2>/dev/null | wc -l", log: "65534\n0\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			name := strings.Trim(regexp.MustCompile("[^a-z]+").ReplaceAllString(name, "-"), "-")
+			createAt(t, newAt(namespace, name, time.Now(), tc.command))
+			at := waitPhase(t, namespace, name, v1alpha1.PhaseDone)
+			if at.Status.ExitCode == nil || *at.Status.ExitCode != tc.exitCode || at.Status.Message != tc.message {
+				t.Errorf("exit code %v, message %q; want %d, %q", at.Status.ExitCode, at.Status.Message, tc.exitCode, tc.message)
+			}
+			if got := kubectl(t, "", "logs", "-n", namespace, at.Status.Pod.Name); got != tc.log {
+				t.Errorf("log %q, want %q", got, tc.log)
+			}
+			condition := "Complete"
+			if tc.exitCode != 0 {
+				condition = "Failed"
+			}
+			kubectl(t, "", "wait", "-n", namespace, "--for=condition="+condition, "--timeout=1s", "at/"+name)
+		})
+	}
+}
+
+// TestDeleteCascades deletes an At whose command is running.
+func TestDeleteCascades(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
+	waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool { return at.Status.Pod != nil && at.Status.Pod.Phase == "Running" })
+	kubectl(t, "", "delete", "-n", namespace, "at/at")
+	eventually(t, "the Pod to be gone", func(ctx context.Context) (bool, error) {
+		_, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, "at-pod", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), ignoreNotFound(err)
+	})
+}
+
+// TestPodDeleted deletes the Pod of a command that is running: it failed, and
+// does not run again.
+func TestPodDeleted(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "trap 'exit 7' TERM; sleep 3600 & wait"))
+	waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool { return at.Status.Pod != nil && at.Status.Pod.Phase == "Running" })
+	kubectl(t, "", "delete", "-n", namespace, "pod/at-pod")
+	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	if at.Status.ExitCode == nil || *at.Status.ExitCode != 7 || at.Status.Reason != v1alpha1.ReasonCommandFailed {
+		t.Errorf("exit code %v, reason %s; want 7, CommandFailed", at.Status.ExitCode, at.Status.Reason)
+	}
+	if creates := requests(t, namespace, "create", "pods"); len(creates) != 1 {
+		t.Errorf("%d creations, want 1", len(creates))
+	}
+}
+
+// TestInCluster runs the controller as the README deploys it: its image, made
+// of the static binary as the Dockerfile makes it, in a Deployment with its own
+// service account. It is not parallel: that controller sees all namespaces.
+func TestInCluster(t *testing.T) {
+	installCRD(t)
+	static := filepath.Join(t.TempDir(), "cnat-controller")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", static, root)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the controller: %v\n%s", err, out)
+	}
+	load := exec.Command("go", "run", ".", "load-image", "-dir="+filepath.Dir(os.Getenv("KUBECONFIG")), "cnat-controller:v0.1.0="+static)
+	load.Dir = root + "/hack/localcluster"
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("load the image: %v\n%s", err, out)
+	}
+
+	const deploy = root + "/artifacts/deploy/"
+	// Files of a folder are applied by name; a Namespace that comes late is waited for by a second try.
+	eventually(t, "kubectl apply to come through", func(context.Context) (bool, error) {
+		_, err := tryKubectl(t, "", "apply", "-f", deploy)
+		return err == nil, nil
+	})
+	t.Cleanup(func() {
+		if out, err := exec.Command("kubectl", "delete", "-f", deploy).CombinedOutput(); err != nil {
+			t.Errorf("kubectl delete: %v\n%s", err, out)
+		}
+	})
+	kubectl(t, "", "rollout", "status", "-n", "cnat-system", "--timeout=90s", "deployment/cnat-controller")
+
+	namespace := newNamespace(t)
+	createAt(t, newAt(namespace, "at", time.Now(), "echo YAY"))
+	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
+	if creates := requests(t, namespace, "create", "pods"); len(creates) != 1 {
+		t.Errorf("%d creations, want 1", len(creates))
+	}
+}
+
+func wantOutput(t *testing.T, got string, want ...string) {
+	t.Helper()
+	for _, pattern := range want {
+		if !regexp.MustCompile(pattern).MatchString(got) {
+			t.Errorf("got:\n%s\nwant: %s", got, pattern)
+		}
+	}
+}

@@ -1,0 +1,334 @@
+//go:build integration || e2e
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package integration tests the controller's binary against the real API server
+// that $KUBECONFIG names. With the tag integration it plays the kubelet, so the
+// cluster must have no node; with the tag e2e real containers run, so it must
+// have one. hack/test.sh starts both kinds.
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+)
+
+const (
+	root       = "../.." // of the repository
+	crd        = root + "/artifacts/examples/cnat-crd.yaml"
+	pollPeriod = 20 * time.Millisecond
+	// patience is how long anything that must happen may take; not how long it takes.
+	patience = 90 * time.Second
+)
+
+var (
+	kubeClient    kubernetes.Interface
+	cnatClient    clientset.Interface
+	dynamicClient dynamic.Interface
+	binary        string // of the controller
+)
+
+func TestMain(m *testing.M) {
+	code, err := setUpAndRun(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "integration:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func setUpAndRun(m *testing.M) (int, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		return 0, fmt.Errorf("these tests need a cluster, hack/test.sh starts one: %w", err)
+	}
+	config.QPS = -1
+	if kubeClient, err = kubernetes.NewForConfig(config); err != nil {
+		return 0, err
+	}
+	if cnatClient, err = clientset.NewForConfig(config); err != nil {
+		return 0, err
+	}
+	if dynamicClient, err = dynamic.NewForConfig(config); err != nil {
+		return 0, err
+	}
+	dir, err := os.MkdirTemp("", "cnat-integration-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary = filepath.Join(dir, "cnat-controller")
+	build := exec.Command("go", "build", "-race", "-o", binary, root)
+	if out, err := build.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("build the controller: %w\n%s", err, out)
+	}
+	return m.Run(), nil
+}
+
+// kubectl runs kubectl with input on its standard input and returns what it prints.
+func kubectl(t *testing.T, input string, args ...string) string {
+	t.Helper()
+	out, err := tryKubectl(t, input, args...)
+	if err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "kubectl", args...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+var installOnce sync.Once
+
+// installCRD installs the CRD as the README says. Tests call it once they are
+// parallel: those which are not may take it away.
+func installCRD(t *testing.T) {
+	t.Helper()
+	installOnce.Do(func() { applyCRD(t) })
+}
+
+func applyCRD(t *testing.T) {
+	t.Helper()
+	kubectl(t, "", "apply", "-f", crd)
+	kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", crd)
+}
+
+// newNamespace makes a namespace for one test, in which Pods can be created.
+func newNamespace(t *testing.T) string {
+	t.Helper()
+	namespaces := kubeClient.CoreV1().Namespaces()
+	ns, err := namespaces.Create(t.Context(), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "cnat-test-"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := namespaces.Delete(context.Background(), ns.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "the service account that Pods need", func(ctx context.Context) (bool, error) {
+		_, err := kubeClient.CoreV1().ServiceAccounts(ns.Name).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil, ignoreNotFound(err)
+	})
+	return ns.Name
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// eventually waits until condition holds, and fails the test if it never does.
+func eventually(t *testing.T, what string, condition wait.ConditionWithContextFunc) {
+	t.Helper()
+	if err := wait.PollUntilContextTimeout(t.Context(), pollPeriod, patience, true, condition); err != nil {
+		t.Fatalf("waiting for %s: %v", what, err)
+	}
+}
+
+// controller is a running controller process.
+type controller struct {
+	cmd    *exec.Cmd
+	exited chan error
+
+	lock sync.Mutex
+	log  bytes.Buffer
+}
+
+// startController starts the controller for one namespace. At the end of the
+// test it is asked to stop, and must do so without complaint.
+func startController(t *testing.T, namespace string) *controller {
+	t.Helper()
+	c := &controller{exited: make(chan error, 1)}
+	c.cmd = exec.Command(binary, "-v=4", "-namespace="+namespace)
+	c.cmd.Stdout, c.cmd.Stderr = c, c
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { c.exited <- c.cmd.Wait() }()
+	eventually(t, "the controller's first word, before which a signal just ends it", func(context.Context) (bool, error) {
+		return c.output() != "", nil
+	})
+	t.Cleanup(func() {
+		if err := c.stop(syscall.SIGTERM); err != nil {
+			t.Errorf("the controller ended badly: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("the controller's log:\n%s", c.output())
+		}
+	})
+	return c
+}
+
+func (c *controller) Write(p []byte) (int, error) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return c.log.Write(p)
+}
+
+func (c *controller) output() string {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return c.log.String()
+}
+
+// stop ends the process with the given signal, unless it has ended, and waits
+// until it is gone.
+func (c *controller) stop(signal syscall.Signal) error {
+	if c.exited == nil {
+		return nil
+	}
+	if err := c.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case err := <-c.exited:
+		c.exited = nil
+		return err
+	case <-time.After(patience):
+		return errors.Join(errors.New("it does not end"), c.cmd.Process.Kill())
+	}
+}
+
+func newAt(namespace, name string, schedule time.Time, command string) *v1alpha1.At {
+	return &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       v1alpha1.AtSpec{Schedule: schedule.UTC().Format(time.RFC3339Nano), Command: command},
+	}
+}
+
+func createAt(t *testing.T, at *v1alpha1.At) *v1alpha1.At {
+	t.Helper()
+	at, err := cnatClient.CnatV1alpha1().Ats(at.Namespace).Create(t.Context(), at, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// waitAt waits until the At fulfils the condition, and returns it.
+func waitAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1.At) bool) *v1alpha1.At {
+	t.Helper()
+	var at *v1alpha1.At
+	eventually(t, fmt.Sprintf("At %s %s", name, what), func(ctx context.Context) (bool, error) {
+		got, err := cnatClient.CnatV1alpha1().Ats(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		at = got
+		return condition(at), nil
+	})
+	return at
+}
+
+func waitPhase(t *testing.T, namespace, name string, phase v1alpha1.AtPhase) *v1alpha1.At {
+	t.Helper()
+	return waitAt(t, namespace, name, "to be "+string(phase), func(at *v1alpha1.At) bool { return at.Status.Phase == phase })
+}
+
+// waitEvents waits until the events on the At are those wanted: how often each
+// reason was told.
+func waitEvents(t *testing.T, at *v1alpha1.At, want map[string]int32) {
+	t.Helper()
+	got := map[string]int32{}
+	err := wait.PollUntilContextTimeout(t.Context(), pollPeriod, patience/3, true, func(ctx context.Context) (bool, error) {
+		events, err := kubeClient.CoreV1().Events(at.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(at.UID)})
+		if err != nil {
+			return false, err
+		}
+		clear(got)
+		for _, event := range events.Items {
+			got[event.Reason] += event.Count
+		}
+		return fmt.Sprint(got) == fmt.Sprint(want), nil
+	})
+	if err != nil {
+		t.Errorf("events: got %v, want %v", got, want)
+	}
+}
+
+// request is a request that the API server has logged.
+type request struct {
+	Verb                     string
+	UserAgent                string
+	RequestReceivedTimestamp metav1.MicroTime
+	ObjectRef                struct{ Resource, Subresource, Namespace, Name string }
+	ResponseStatus           struct{ Code int }
+}
+
+// requests returns the controller's requests on a resource ("pods", "ats/status")
+// in a namespace, from the API server's audit log.
+func requests(t *testing.T, namespace, verb, resource string) []request {
+	t.Helper()
+	file, err := os.Open(filepath.Join(filepath.Dir(os.Getenv("KUBECONFIG")), "audit.log"))
+	if err != nil {
+		t.Fatalf("these tests need the audit log that hack/localcluster keeps: %v", err)
+	}
+	defer file.Close()
+	var found []request
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if !bytes.Contains(lines.Bytes(), []byte(namespace)) {
+			continue
+		}
+		var r request
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(r.ObjectRef.Resource+"/"+r.ObjectRef.Subresource, "/")
+		if r.ObjectRef.Namespace == namespace && r.Verb == verb && name == resource && strings.HasPrefix(r.UserAgent, "cnat-controller") {
+			found = append(found, r)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}

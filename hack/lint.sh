@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+#
+# Copyright The cnat Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+
+# Runs the linters of .golangci.yaml on the modules of this repository.
+
+set -o errexit -o nounset -o pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root="${PWD}"
+
+bin="$(mktemp -d)"
+trap 'rm -rf "${bin}"' EXIT
+echo "Building golangci-lint (the first time: some minutes)"
+go -C hack/tools/golangci-lint build -o "${bin}/golangci-lint" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+for tag in integration e2e; do
+    "${bin}/golangci-lint" run --build-tags="${tag}"
+done
+(cd hack/localcluster && "${bin}/golangci-lint" run --config="${root}/.golangci.yaml")
