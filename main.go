@@ -158,7 +158,7 @@ func loadConfig(o *options) (*rest.Config, error) {
 		return nil, errors.New("no API server is configured: pass -kubeconfig, set $KUBECONFIG, write ~/.kube/config, or run in a Pod with a service account")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load the kubeconfig: %w", err)
+		return nil, fmt.Errorf("load the kubeconfig: %w; check -kubeconfig and $KUBECONFIG", err)
 	}
 	config.UserAgent = controllerName
 	// A negative QPS is client-go's word for no limit.

@@ -117,8 +117,9 @@ run kubectl apply -f artifacts/examples/cnat-crd.yaml
 run kubectl wait --for=condition=Established --timeout=60s -f artifacts/examples/cnat-crd.yaml
 due="$(date --utc --date='5 seconds' +%Y-%m-%dT%H:%M:%SZ)"
 at_is_ours=yes
-printf '\033[1m$ sed s/2026-12-24T10:12:00Z/%s/ artifacts/examples/cnat-example.yaml | kubectl apply -f -\033[0m\n' "${due}"
-sed "s/2026-12-24T10:12:00Z/${due}/" artifacts/examples/cnat-example.yaml | kubectl apply -f -
+edit="s/2019-04-12T10:12:00Z/${due}/"
+printf '\033[1m$ sed %s artifacts/examples/cnat-example.yaml | kubectl apply -f -\033[0m\n' "${edit}"
+sed "${edit}" artifacts/examples/cnat-example.yaml | kubectl apply -f -
 
 say "Watching it"
 printf '\033[1m$ kubectl get at -w\033[0m\n'

@@ -28,6 +28,7 @@ trap 'rm -rf "${GOBIN}"' EXIT
 
 go mod download k8s.io/code-generator
 codegen="$(go list -m -f '{{.Dir}}' k8s.io/code-generator)"
+# shellcheck source=/dev/null
 source "${codegen}/kube_codegen.sh"
 
 kube::codegen::gen_helpers \

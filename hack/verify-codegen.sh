@@ -26,10 +26,6 @@ copy="$(mktemp -d)"
 trap 'rm -rf "${copy}"' EXIT
 
 git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents --target-directory="${copy}"
-# What is generated must come from the generators alone.
-rm -rf "${copy}/pkg/generated" "${copy}/artifacts/examples/cnat-crd.yaml"
-find "${copy}/pkg" -name 'zz_generated.*' -delete
-
 "${copy}/hack/update-codegen.sh"
 
 for generated in pkg artifacts go.mod go.sum; do

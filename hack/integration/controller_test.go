@@ -47,7 +47,7 @@ func TestStartup(t *testing.T) {
 		args []string
 		want string
 	}{
-		"wrong path":         {args: []string{"-kubeconfig=/nowhere/config"}, want: "cnat-controller: load the kubeconfig: stat /nowhere/config: no such file or directory\n"},
+		"wrong path":         {args: []string{"-kubeconfig=/nowhere/config"}, want: "cnat-controller: load the kubeconfig: stat /nowhere/config: no such file or directory; check -kubeconfig and $KUBECONFIG\n"},
 		"wrong path in env":  {env: []string{"KUBECONFIG=/nowhere/config"}, want: "no API server is configured: pass -kubeconfig"},
 		"nothing configured": {env: []string{"KUBECONFIG=", "HOME=/nowhere"}, want: "no API server is configured: pass -kubeconfig"},
 		"unreachable server": {args: []string{"-master=https://127.0.0.1:1"}, want: "cnat-controller: cannot reach the API server at https://127.0.0.1:1: "},
@@ -270,7 +270,10 @@ func TestStrangersPod(t *testing.T) {
 	pods := kubeClient.CoreV1().Pods(namespace)
 	stranger, err := pods.Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "at-pod", Labels: map[string]string{"app": "stranger"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "stranger", Image: "stranger"}}},
+		Spec: corev1.PodSpec{
+			SchedulerName: "nobody", // whose own writes would look like harm
+			Containers:    []corev1.Container{{Name: "stranger", Image: "stranger"}},
+		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -20,11 +20,13 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,7 +48,7 @@ func TestBook(t *testing.T) {
 		t.Fatal(err)
 	}
 	due := time.Now().Add(3 * time.Second).UTC().Format(time.RFC3339)
-	kubectl(t, strings.ReplaceAll(string(example), "2026-12-24T10:12:00Z", due), "apply", "-n", namespace, "-f", "-")
+	kubectl(t, strings.ReplaceAll(string(example), "2019-04-12T10:12:00Z", due), "apply", "-n", namespace, "-f", "-")
 	wantOutput(t, kubectl(t, "", "get", "ats", "-n", namespace), `example-at +`+due+` +PENDING +\d+s`)
 	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=60s", "at/example-at")
 	wantOutput(t, kubectl(t, "", "get", "at,pods", "-n", namespace), `example-at +`+due+` +DONE +Completed +0 +\d+s`, `pod/example-at-pod +0/1 +Completed +0`)
@@ -140,11 +142,82 @@ func TestPodDeleted(t *testing.T) {
 	}
 }
 
-// TestInCluster runs the controller as the README deploys it: its image, made
-// of the static binary as the Dockerfile makes it, in a Deployment with its own
-// service account. It is not parallel: that controller sees all namespaces.
-func TestInCluster(t *testing.T) {
-	installCRD(t)
+// TestReadme runs the commands of the README, each as it stands there. It is not
+// parallel: it takes the CRD away in the end, and its controllers see all namespaces.
+func TestReadme(t *testing.T) {
+	home := t.TempDir()
+	config, err := os.ReadFile(os.Getenv("KUBECONFIG"))
+	if err == nil {
+		err = os.Mkdir(filepath.Join(home, ".kube"), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(home, ".kube", "config"), config, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(filepath.Join(root, "cnat-controller")) })
+
+	var controller *exec.Cmd
+	for _, command := range readmeCommands(t) {
+		shell := exec.Command("bash", "-c", "exec "+command)
+		shell.Dir = root
+		switch {
+		case strings.HasPrefix(command, "hack/"):
+			continue // .ci/run runs them.
+		case strings.HasPrefix(command, "./cnat-controller"):
+			shell.Env = append(os.Environ(), "HOME="+home, "KUBECONFIG=")
+			if err := shell.Start(); err != nil {
+				t.Fatal(err)
+			}
+			controller = shell
+			continue
+		case strings.HasPrefix(command, "docker build"):
+			if err := errors.Join(controller.Process.Signal(syscall.SIGTERM), controller.Wait()); err != nil {
+				t.Fatalf("the controller ended badly: %v", err)
+			}
+			loadImage(t)
+			kubectl(t, "", "delete", "at/example-at")
+			continue
+		}
+		out, err := shell.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		switch {
+		case strings.HasPrefix(command, "kubectl logs") && string(out) != "YAY\n":
+			t.Errorf("%s: got %q, want YAY", command, out)
+		case strings.HasPrefix(command, "kubectl rollout"):
+			kubectl(t, "", "apply", "-f", root+"/artifacts/examples/cnat-example.yaml")
+			kubectl(t, "", "wait", "--for=condition=Complete", "--timeout=60s", "at/example-at")
+			at := waitPhase(t, "default", "example-at", v1alpha1.PhaseDone)
+			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
+		}
+	}
+}
+
+// readmeCommands returns the lines of the README's console blocks.
+func readmeCommands(t *testing.T) []string {
+	t.Helper()
+	readme, err := os.ReadFile(root + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands []string
+	for _, block := range strings.Split(string(readme), "```console\n")[1:] {
+		block, _, _ = strings.Cut(block, "```")
+		for line := range strings.Lines(block) {
+			command, _, _ := strings.Cut(line, "#")
+			commands = append(commands, strings.TrimSpace(command))
+		}
+	}
+	return commands
+}
+
+// loadImage stands in for docker build and docker push: it makes the same image
+// as the Dockerfile, and brings it to the node.
+func loadImage(t *testing.T) {
+	t.Helper()
 	static := filepath.Join(t.TempDir(), "cnat-controller")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", static, root)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -155,27 +228,6 @@ func TestInCluster(t *testing.T) {
 	load.Dir = root + "/hack/localcluster"
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("load the image: %v\n%s", err, out)
-	}
-
-	const deploy = root + "/artifacts/deploy/"
-	// Files of a folder are applied by name; a Namespace that comes late is waited for by a second try.
-	eventually(t, "kubectl apply to come through", func(context.Context) (bool, error) {
-		_, err := tryKubectl(t, "", "apply", "-f", deploy)
-		return err == nil, nil
-	})
-	t.Cleanup(func() {
-		if out, err := exec.Command("kubectl", "delete", "-f", deploy).CombinedOutput(); err != nil {
-			t.Errorf("kubectl delete: %v\n%s", err, out)
-		}
-	})
-	kubectl(t, "", "rollout", "status", "-n", "cnat-system", "--timeout=90s", "deployment/cnat-controller")
-
-	namespace := newNamespace(t)
-	createAt(t, newAt(namespace, "at", time.Now(), "echo YAY"))
-	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
-	if creates := requests(t, namespace, "create", "pods"); len(creates) != 1 {
-		t.Errorf("%d creations, want 1", len(creates))
 	}
 }
 
