@@ -18,6 +18,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -25,7 +26,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -37,7 +39,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
@@ -71,6 +72,12 @@ type Controller struct {
 	clock       clock.WithTicker
 
 	defaultImage string
+
+	// written holds the Ats as the API server returned them after the last write
+	// of their status, until the cache has them too. To decide on an older one
+	// could run its command again.
+	written     map[types.UID]*v1alpha1.At
+	writtenLock sync.Mutex
 }
 
 // NewController returns a controller that is fed by the given informers, which
@@ -95,9 +102,10 @@ func newControllerWithClock(
 	podInformer coreinformers.TypedPodInformer,
 	atInformer informers.TypedAtInformer,
 	defaultImage string,
-	clock clock.WithTicker,
+	wallClock clock.WithTicker,
 ) (*Controller, error) {
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	// The end of ctx is not the end of the events: the last syncs tell theirs after it.
+	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	c := &Controller{
 		kubeClient: kubeClient,
 		cnatClient: cnatClient,
@@ -105,12 +113,13 @@ func newControllerWithClock(
 		podLister:  podInformer.Lister(),
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff),
-			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "ats", Clock: clock},
+			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "ats", Clock: wallClock},
 		),
 		broadcaster:  broadcaster,
 		recorder:     broadcaster.NewRecorder(cnatscheme.Scheme, corev1.EventSource{Component: controllerName}),
-		clock:        clock,
+		clock:        wallClock,
 		defaultImage: defaultImage,
+		written:      map[types.UID]*v1alpha1.At{},
 	}
 
 	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtHandlerFuncs{
@@ -167,13 +176,23 @@ func (c *Controller) addAt(at *v1alpha1.At) {
 	c.queue.Add(cache.MetaObjectToName(at))
 }
 
+// updateAt enqueues an At that a person has changed. A mere change of its status
+// is the controller's own and calls for nothing: the Pod's events do, or the
+// time. Were it enqueued, a status that changes with each refusal of the Pod
+// would go round without back-off.
 func (c *Controller) updateAt(old, cur *v1alpha1.At) {
-	if old.ResourceVersion != cur.ResourceVersion {
+	c.forgetWritten(cur)
+	if old.Generation != cur.Generation || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
 		c.queue.Add(cache.MetaObjectToName(cur))
 	}
 }
 
 func (c *Controller) deleteAt(at informers.DeletedAt) {
+	if at.OptionalObj != nil {
+		c.writtenLock.Lock()
+		delete(c.written, at.OptionalObj.UID)
+		c.writtenLock.Unlock()
+	}
 	c.queue.Add(at.GetObjectName())
 }
 
@@ -197,14 +216,9 @@ func (c *Controller) deletePod(pod coreinformers.DeletedPod) {
 // to plan.Decide: when the Pod of an earlier At goes, the At that has the name
 // now is waiting to hear of it.
 func (c *Controller) enqueueOwner(pod *corev1.Pod) {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil || owner.Kind != v1alpha1.AtKind {
-		return
+	if owner := plan.OwnerAt(pod); owner != nil {
+		c.queue.Add(cache.NewObjectName(pod.Namespace, owner.Name))
 	}
-	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != cnat.GroupName {
-		return
-	}
-	c.queue.Add(cache.NewObjectName(pod.Namespace, owner.Name))
 }
 
 func (c *Controller) processNextWorkItem(ctx context.Context) bool {
@@ -216,6 +230,10 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 
 	delay, err := c.syncHandler(ctx, name)
 	switch {
+	case errors.Is(err, plan.ErrBlocked):
+		// The At's status tells it: it is no news for the log.
+		klog.FromContext(ctx).V(2).Info("Trying again later", "at", klog.KRef(name.Parts()), "reason", err)
+		c.queue.AddRateLimited(name)
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "Sync failed, trying again later", "at", klog.KRef(name.Parts()))
 		c.queue.AddRateLimited(name)
@@ -242,6 +260,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	if err != nil {
 		return 0, err
 	}
+	at = c.latest(at)
 	pod, err := c.getPod(ctx, at)
 	if err != nil {
 		return 0, err
@@ -261,18 +280,18 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	return decision.Delay, decision.Retry
 }
 
-// getPod returns the At's Pod, nil if there is none. That a Pod which the At's
-// status records is gone ends the At, so the cache's word is not enough for it.
+// getPod returns the At's Pod, nil if there is none. A recorded Pod that is gone
+// ends the At, so the cache's word is not enough for that.
 func (c *Controller) getPod(ctx context.Context, at *v1alpha1.At) (*corev1.Pod, error) {
 	pod, err := c.podLister.Pods(at.Namespace).Get(plan.PodName(at.Name))
-	if apierrors.IsNotFound(err) && at.Status.Pod != nil && at.Status.Phase != v1alpha1.PhaseDone {
+	if plan.ExpectsPod(at) && (apierrors.IsNotFound(err) || err == nil && pod.UID != at.Status.Pod.UID) {
 		pod, err = c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, at.Status.Pod.Name, metav1.GetOptions{})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get Pod of At: %w", err)
+		return nil, fmt.Errorf("get the Pod: %w", err)
 	}
 	return pod, nil
 }
@@ -306,16 +325,52 @@ func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision 
 	}
 	updated := at.DeepCopy()
 	updated.Status = *decision.Status
-	_, err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).UpdateStatus(ctx, updated, metav1.UpdateOptions{})
+	updated, err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).UpdateStatus(ctx, updated, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("update status: %w", err)
 	}
+	c.rememberWritten(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
 	if event := decision.Event; event != nil {
 		c.recorder.Event(at, event.Type, event.Reason, event.Message)
 	}
 	return nil
+}
+
+// latest returns the At as this process last wrote it, if that is newer than
+// what the cache has.
+func (c *Controller) latest(cached *v1alpha1.At) *v1alpha1.At {
+	c.writtenLock.Lock()
+	defer c.writtenLock.Unlock()
+	if written := c.written[cached.UID]; written != nil && newer(written, cached) {
+		return written
+	}
+	return cached
+}
+
+func (c *Controller) rememberWritten(at *v1alpha1.At) {
+	c.writtenLock.Lock()
+	defer c.writtenLock.Unlock()
+	// The handlers run after the cache has changed: what it does not have yet
+	// they will hear of, and forget.
+	if cached, err := c.atLister.Ats(at.Namespace).Get(at.Name); err == nil && cached.UID == at.UID && newer(at, cached) {
+		c.written[at.UID] = at
+	}
+}
+
+func (c *Controller) forgetWritten(cached *v1alpha1.At) {
+	c.writtenLock.Lock()
+	defer c.writtenLock.Unlock()
+	if written := c.written[cached.UID]; written != nil && !newer(written, cached) {
+		delete(c.written, cached.UID)
+	}
+}
+
+// newer says whether a is a later version of the same object than b.
+func newer(a, b *v1alpha1.At) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order > 0
 }

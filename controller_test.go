@@ -19,6 +19,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,6 +36,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	kubeinformers "k8s.io/client-go/informers"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -46,6 +49,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
+	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -189,6 +193,8 @@ func owner(apiVersion, kind, name string, uid types.UID) func(*corev1.Pod) {
 
 func noOwner(pod *corev1.Pod) { pod.OwnerReferences = nil }
 
+func newerVersion(at *v1alpha1.At) { at.ResourceVersion = "2" }
+
 func TestSyncHandler(t *testing.T) {
 	const (
 		lost     = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
@@ -202,11 +208,13 @@ func TestSyncHandler(t *testing.T) {
 		return clienttesting.NewUpdateSubresourceAction(atsResource, "status", name.Namespace, at)
 	}
 	forbidden := apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))
-	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", nil)
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})
 
 	for testName, tc := range map[string]struct {
 		world
 		now time.Time
+		// written is what the controller wrote last, and the cache does not have
+		written *v1alpha1.At
 		// faults of the API server, by verb and resource
 		faults map[string]error
 		// expectations
@@ -230,8 +238,9 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"due, the create was done before and its answer lost": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			wantKube: []clienttesting.Action{createPod, getPod},
-			wantCnat: []clienttesting.Action{updateStatus(newAt(running))},
+			wantKube:  []clienttesting.Action{createPod, getPod},
+			wantCnat:  []clienttesting.Action{updateStatus(newAt(running))},
+			wantDelay: time.Minute,
 		},
 		"due, a stranger has the name": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)}}, now: due,
@@ -294,10 +303,12 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"the Pod is seen": {
 			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			wantCnat: []clienttesting.Action{updateStatus(newAt(running))},
+			wantCnat:  []clienttesting.Action{updateStatus(newAt(running))},
+			wantDelay: time.Minute,
 		},
 		"the Pod is seen, the status is written already": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
+			wantDelay: time.Minute,
 		},
 		"the Pod has succeeded": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
@@ -326,7 +337,28 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"the recorded Pod is missing in the cache, but there": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			wantKube: []clienttesting.Action{getPod},
+			wantKube:  []clienttesting.Action{getPod},
+			wantDelay: time.Minute,
+		},
+		"the recorded Pod is there, but the cache has that of an earlier At": {
+			world: world{
+				ats: []*v1alpha1.At{newAt(running)},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, owner("cnat.programming-kubernetes.info/v1alpha1", "At", name.Name, "earlier"), func(pod *corev1.Pod) {
+					pod.UID = "earlier-pod"
+				})},
+				livePods: []*corev1.Pod{newPod(corev1.PodPending)},
+			}, now: due,
+			wantKube:  []clienttesting.Action{getPod},
+			wantDelay: time.Minute,
+		},
+		"the cache is behind: it does not know that the At is done and its Pod gone": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
+			written: newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), newerVersion),
+		},
+		"the cache is behind: RUNNING is written already": {
+			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
+			written:   newAt(running, newerVersion),
+			wantDelay: time.Minute,
 		},
 		"the recorded Pod is gone": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}}, now: due.Add(time.Minute),
@@ -349,6 +381,9 @@ func TestSyncHandler(t *testing.T) {
 	} {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, tc.world, testingclock.NewFakeClock(tc.now))
+			if tc.written != nil {
+				f.rememberWritten(tc.written)
+			}
 			for verbAndResource, err := range tc.faults {
 				verb, resource, _ := strings.Cut(verbAndResource, " ")
 				fault := func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err }
@@ -418,7 +453,7 @@ func TestProcessNextWorkItem(t *testing.T) {
 			refusals := 9
 			f.kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 				refusals--
-				return refusals >= 0, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))
+				return refusals >= 0, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", fmt.Errorf("exceeded quota, refusal %d", refusals))
 			})
 			f.queue.Add(name)
 			var got []time.Duration
@@ -446,6 +481,34 @@ func TestProcessNextWorkItem(t *testing.T) {
 	})
 }
 
+// TestRefusedForEver has the API server refuse a Pod in other words each time:
+// the status follows, and still the tries are a back-off apart.
+func TestRefusedForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kubeClient := kubefake.NewClientset()
+		var creates atomic.Int32
+		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", fmt.Errorf("request %d", creates.Add(1)))
+		})
+		ats := runController(t, kubeClient)
+		if _, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Format(time.RFC3339) }), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		// 9 tries until the back-off is a minute, from then on one a minute.
+		if got := creates.Load(); got < 60 || got > 70 {
+			t.Errorf("%d tries within an hour, want one a minute in the end", got)
+		}
+		at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("request %d", creates.Load()); !strings.Contains(at.Status.Conditions[0].Message, want) {
+			t.Errorf("condition %+v, want the last refusal's words: %s", at.Status.Conditions[0], want)
+		}
+	})
+}
+
 func TestHandlers(t *testing.T) {
 	const group = "cnat.programming-kubernetes.info/"
 	newer := func(pod *corev1.Pod) { pod.ResourceVersion = "2" }
@@ -457,10 +520,16 @@ func TestHandlers(t *testing.T) {
 		event func(*Controller)
 		want  bool
 	}{
-		"At added":                          {func(c *Controller) { c.addAt(newAt()) }, true},
-		"At updated":                        {func(c *Controller) { c.updateAt(newAt(), newAt(func(at *v1alpha1.At) { at.ResourceVersion = "2" })) }, true},
-		"At resynced, same resourceVersion": {func(c *Controller) { c.updateAt(newAt(), newAt()) }, false},
-		"At deleted":                        {func(c *Controller) { c.deleteAt(cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
+		"At added": {func(c *Controller) { c.addAt(newAt()) }, true},
+		"At edited": {func(c *Controller) {
+			c.updateAt(newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.Generation = 2 }))
+		}, true},
+		"At asked to go": {func(c *Controller) {
+			c.updateAt(newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} }))
+		}, true},
+		"At's status changed, which is our own": {func(c *Controller) { c.updateAt(newAt(), newAt(newerVersion, running)) }, false},
+		"At resynced, same resourceVersion":     {func(c *Controller) { c.updateAt(newAt(), newAt()) }, false},
+		"At deleted":                            {func(c *Controller) { c.deleteAt(cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
 		"At deleted, tombstone": {func(c *Controller) {
 			c.deleteAt(cache.DeletedObject[*v1alpha1.At]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: name.String()}})
 		}, true},
@@ -499,48 +568,55 @@ func TestHandlers(t *testing.T) {
 	}
 }
 
+func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
+	for testName, event := range map[string]func(*Controller){
+		"updated": func(c *Controller) { c.updateAt(newAt(), newAt(newerVersion)) },
+		"deleted": func(c *Controller) { c.deleteAt(cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) },
+	} {
+		t.Run(testName, func(t *testing.T) {
+			f := newFixture(t, world{ats: []*v1alpha1.At{newAt()}}, clock.RealClock{})
+			f.rememberWritten(newAt(newerVersion, running))
+			if got := f.latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
+				t.Errorf("phase %s, want what was written", got.Status.Phase)
+			}
+			event(f.Controller)
+			if len(f.written) != 0 {
+				t.Errorf("%d Ats remembered, want none", len(f.written))
+			}
+		})
+	}
+	t.Run("the cache was faster", func(t *testing.T) {
+		f := newFixture(t, world{ats: []*v1alpha1.At{newAt(newerVersion)}}, clock.RealClock{})
+		f.rememberWritten(newAt(newerVersion))
+		if len(f.written) != 0 {
+			t.Errorf("%d Ats remembered, want none", len(f.written))
+		}
+	})
+}
+
 // TestRun runs the whole controller, informers included, in a time of its own:
 // an At is created an hour ahead, moved, and runs at its instant.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, ctx := ktesting.NewTestContext(t)
-		ctx, cancel := context.WithCancel(ctx)
 		kubeClient := kubefake.NewClientset()
-		// NewClientset would need an OpenAPI schema of At, for server-side apply.
-		cnatClient := cnatfake.NewSimpleClientset()
-		podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
-		atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
-		c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), atFactory.Cnat().V1alpha1().Ats(), image)
-		if err != nil {
-			t.Fatal(err)
-		}
+		var creates atomic.Int32
 		var createdAt atomic.Pointer[time.Time]
 		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			creates.Add(1)
 			createdAt.Store(ptr.To(time.Now()))
 			return false, nil, nil
 		})
-		podFactory.StartWithContext(ctx)
-		atFactory.StartWithContext(ctx)
-		var running sync.WaitGroup
-		running.Go(func() { c.Run(ctx, 2) })
-		defer func() {
-			cancel()
-			running.Wait()
-			podFactory.Shutdown()
-			atFactory.Shutdown()
-		}()
-		synctest.Wait()
-
-		ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
+		ats, ctx := runController(t, kubeClient), t.Context()
 		scheduled := time.Now().Add(time.Hour)
 		at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = scheduled.Format(time.RFC3339) })
-		if at, err = ats.Create(ctx, at, metav1.CreateOptions{}); err != nil {
+		at, err := ats.Create(ctx, at, metav1.CreateOptions{})
+		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Minute)
 		scheduled = scheduled.Add(30 * time.Minute)
 		at.Spec.Schedule = scheduled.Format(time.RFC3339)
-		at.ResourceVersion = "2"
+		at.Generation = 2
 		if _, err = ats.Update(ctx, at, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -551,8 +627,8 @@ func TestRun(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := createdAt.Load(); got == nil || !got.Equal(scheduled) {
-			t.Errorf("the Pod was created at %v, due was %v", got, scheduled)
+		if got := createdAt.Load(); got == nil || !got.Equal(scheduled) || creates.Load() != 1 {
+			t.Errorf("%d creations, the last at %v; want one at %v", creates.Load(), got, scheduled)
 		}
 		if at, err = ats.Get(ctx, name.Name, metav1.GetOptions{}); err != nil {
 			t.Fatal(err)
@@ -561,4 +637,37 @@ func TestRun(t *testing.T) {
 			t.Errorf("phase %s, want RUNNING", at.Status.Phase)
 		}
 	})
+}
+
+// runController runs the whole controller, informers included, until the end of the test.
+func runController(t *testing.T, kubeClient *kubefake.Clientset) typedcnatv1alpha1.AtInterface {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	// NewClientset would need an OpenAPI schema of At, for server-side apply.
+	cnatClient := cnatfake.NewSimpleClientset()
+	// The fake does not count versions, as the API server does.
+	var version atomic.Int64
+	cnatClient.PrependReactor("update", "ats", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		action.(clienttesting.UpdateAction).GetObject().(*v1alpha1.At).ResourceVersion = strconv.FormatInt(10+version.Add(1), 10)
+		return false, nil, nil
+	})
+	podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
+	atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
+	c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), atFactory.Cnat().V1alpha1().Ats(), image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	podFactory.StartWithContext(ctx)
+	atFactory.StartWithContext(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx, 2) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		podFactory.Shutdown()
+		atFactory.Shutdown()
+	})
+	synctest.Wait()
+	return cnatClient.CnatV1alpha1().Ats(name.Namespace)
 }

@@ -18,12 +18,17 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +38,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -41,12 +47,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/signals"
 )
 
-const (
-	// crdPollPeriod is how often the API server is asked whether the CRD is there.
-	crdPollPeriod = 2 * time.Second
-	// firstAnswer is how long the API server may take for its first answer.
-	firstAnswer = 15 * time.Second
-)
+// crdPollPeriod is how often the API server is asked whether the CRD is there.
+const crdPollPeriod = 2 * time.Second
 
 type options struct {
 	kubeconfig   string
@@ -74,8 +76,8 @@ func (o *options) validate(args []string) error {
 		return fmt.Errorf("unexpected argument %q: all options are flags, see -help", args[0])
 	case o.workers < 1:
 		return fmt.Errorf("-workers is %d: it must be at least 1", o.workers)
-	case o.defaultImage == "":
-		return errors.New("-default-image is empty: name an image that has /bin/sh")
+	case o.defaultImage == "" || strings.ContainsFunc(o.defaultImage, unicode.IsSpace):
+		return fmt.Errorf("-default-image is %q: name an image that has /bin/sh", o.defaultImage)
 	case o.qps < 0 || o.burst < 0:
 		return errors.New("-kube-api-qps and -kube-api-burst must not be negative: 0 means no limit")
 	case o.qps == 0 && o.burst > 0:
@@ -120,7 +122,7 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return fmt.Errorf("create the client for Pods: %w", err)
 	}
-	if err := waitForCRD(ctx, cnatClient, o.namespace, config.Host); err != nil || ctx.Err() != nil {
+	if err := waitForServer(ctx, cnatClient, o.namespace, config.Host); err != nil || ctx.Err() != nil {
 		return err
 	}
 
@@ -153,6 +155,9 @@ func loadConfig(o *options) (*rest.Config, error) {
 	rules.ExplicitPath = o.kubeconfig
 	overrides := &clientcmd.ConfigOverrides{}
 	overrides.ClusterInfo.Server = o.master
+	if files := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); files != "" && o.kubeconfig == "" && !anyExists(filepath.SplitList(files)) {
+		return nil, fmt.Errorf("$KUBECONFIG names %s, which does not exist: correct or unset it", files)
+	}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		return nil, errors.New("no API server is configured: pass -kubeconfig, set $KUBECONFIG, write ~/.kube/config, or run in a Pod with a service account")
@@ -164,37 +169,55 @@ func loadConfig(o *options) (*rest.Config, error) {
 	// A negative QPS is client-go's word for no limit.
 	config.QPS = -1
 	if o.qps > 0 {
-		config.QPS = float32(o.qps)
-		config.Burst = o.burst
-		if config.Burst == 0 {
-			config.Burst = max(1, int(2*o.qps))
+		burst := o.burst
+		if burst == 0 {
+			burst = max(1, int(2*o.qps))
 		}
+		// One for all clients together.
+		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(float32(o.qps), burst)
 	}
 	return config, nil
 }
 
-// waitForCRD returns once Ats can be listed, or nil once ctx is done. It waits as
-// long as the CRD is not there; any other error is returned.
-func waitForCRD(ctx context.Context, client clientset.Interface, namespace, host string) error {
-	told := false
-	err := wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, firstAnswer)
-		defer cancel()
+func anyExists(files []string) bool {
+	return slices.ContainsFunc(files, func(file string) bool {
+		_, err := os.Stat(file)
+		return !errors.Is(err, os.ErrNotExist)
+	})
+}
+
+// waitForServer returns once Ats can be listed, or nil once ctx is done. An API
+// server that cannot be reached, or that does not let the controller in, is an
+// error; one that is busy, starting, or without the CRD is waited for.
+func waitForServer(ctx context.Context, client clientset.Interface, namespace, host string) error {
+	logger := klog.FromContext(ctx)
+	version, err := client.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", host, err)
+	}
+	logger.Info("Found the API server", "host", host, "version", version.GitVersion, "namespace", cmp.Or(namespace, "all"))
+
+	told := ""
+	err = wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
 		_, err := client.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		var reason string
 		switch {
 		case err == nil:
 			return true, nil
+		case apierrors.IsForbidden(err):
+			return false, fmt.Errorf("the API server at %s does not let the controller list Ats: %w; artifacts/deploy/rbac.yaml has the permissions that it needs", host, err)
+		case apierrors.IsUnauthorized(err):
+			return false, fmt.Errorf("the API server at %s does not know the controller's credentials: %w; check -kubeconfig", host, err)
 		case apierrors.IsNotFound(err):
-			if !told {
-				klog.FromContext(ctx).Info("The CRD of At is not installed; waiting for: kubectl apply -f artifacts/examples/cnat-crd.yaml")
-				told = true
-			}
-			return false, nil
-		case apierrors.ReasonForError(err) == metav1.StatusReasonUnknown:
-			return false, fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", host, err)
+			reason = "The CRD of At is not installed; waiting for: kubectl apply -f artifacts/examples/cnat-crd.yaml"
 		default:
-			return false, fmt.Errorf("the API server at %s does not let Ats be listed: %w; artifacts/deploy/rbac.yaml has the permissions that are needed", host, err)
+			reason = "The API server does not list Ats; waiting for it"
 		}
+		if reason != told {
+			logger.Info(reason, "answer", err)
+			told = reason
+		}
+		return false, nil
 	})
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // To be asked to stop is no error.

@@ -92,8 +92,11 @@ if [[ -n "${KUBECONFIG:-}" ]]; then
 elif [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]]; then
     say "Building and starting a cluster with a node (the first time: some minutes)"
     go -C hack/localcluster build -o "${bin}/localcluster" .
-    own_cluster=yes
+    if "${bin}/localcluster" status --dir="${cluster_dir}" >/dev/null 2>&1; then
+        fail "an earlier demo's cluster still runs; end it with: go -C hack/localcluster run . down --dir=${cluster_dir}"
+    fi
     exports="$("${bin}/localcluster" up --node --dir="${cluster_dir}")"
+    own_cluster=yes
     eval "${exports}"
 else
     fail "a cluster of its own needs Linux and root; or set KUBECONFIG to the cluster that is to be used"
@@ -108,7 +111,8 @@ else
 fi
 
 say "Building and starting the controller"
-run go build -o "${bin}/cnat-controller" .
+# As the cluster was built, so that what they share is compiled once.
+run env CGO_ENABLED=0 go build -o "${bin}/cnat-controller" .
 "${bin}/cnat-controller" -v=2 -namespace="${namespace}" >"${log}" 2>&1 &
 controller=$!
 
@@ -123,11 +127,15 @@ sed "${edit}" artifacts/examples/cnat-example.yaml | kubectl apply -f -
 
 say "Watching it"
 printf '\033[1m$ kubectl get at -w\033[0m\n'
-kubectl get at -w &
+exec 3< <(exec timeout 120 kubectl get at -w)
 watch=$!
-kubectl wait --for=condition=Complete --timeout=120s at/example-at >/dev/null
-sleep 0.5 # for the watch to print the last line
-kill "${watch}"
+while IFS= read -r line <&3; do
+    echo "${line}"
+    if [[ "${line}" == *" DONE "* ]]; then
+        break
+    fi
+done
+kill "${watch}" 2>/dev/null || true
 watch=""
 
 say "What ran"

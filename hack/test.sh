@@ -28,15 +28,19 @@ set -o errexit -o nounset -o pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 dir=""
-cache="${XDG_CACHE_HOME:-${HOME}/.cache}/cnat-localcluster"
-bin="$(mktemp -d)"
+tmp="$(mktemp -d)"
 
 finish() {
     local code=$?
+    trap - EXIT
     if [[ -n "${dir}" ]]; then
-        "${bin}/localcluster" down --dir="${dir}" || code=1
+        "${tmp}/localcluster" down --dir="${dir}" || code=1
     fi
-    rm -rf "${bin}"
+    if [[ "${code}" == 0 ]]; then
+        rm -rf "${tmp}"
+    else
+        echo "The logs of the clusters are in ${tmp}." >&2
+    fi
     exit "${code}"
 }
 trap finish EXIT
@@ -48,16 +52,16 @@ skip() {
     skipped=1
 }
 
-# with_cluster DIR TAG [UP-FLAG...] runs the tests of a tag in a cluster of their own.
+# with_cluster TAG [UP-FLAG...] runs the tests of a tag in a cluster of their own.
 with_cluster() {
-    local tag="$2" exports
-    dir="${cache}/$1"
-    exports="$("${bin}/localcluster" up --dir="${dir}" "${@:3}")"
+    local tag="$1" exports
+    exports="$("${tmp}/localcluster" up --dir="${tmp}/${tag}" "${@:2}")"
+    dir="${tmp}/${tag}"
     (
         eval "${exports}"
         go test -count=1 -timeout=20m -tags="${tag}" ./hack/integration
     )
-    "${bin}/localcluster" down --dir="${dir}"
+    "${tmp}/localcluster" down --dir="${dir}"
     dir=""
 }
 
@@ -68,25 +72,26 @@ if ! command -v gcc >/dev/null; then
         echo "hack/test.sh needs gcc, for the race detector." >&2
         exit 1
     fi
-    apt-get update -qq && apt-get install -qq -y --no-install-recommends gcc libc6-dev
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev
 fi
 
 echo "=== unit"
-go build -o "${bin}/" .
-go -C hack/localcluster build -o "${bin}/localcluster" .
+go build -o "${tmp}/" .
+go -C hack/localcluster build -o "${tmp}/localcluster" .
 go test -race ./...
 go -C hack/localcluster test -race ./...
 
 echo "=== integration"
 if [[ "$(uname -s)" == Linux ]]; then
-    with_cluster test-control-plane integration
+    with_cluster integration
 else
     skip integration "hack/localcluster runs on Linux only"
 fi
 
 echo "=== e2e"
 if [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]]; then
-    with_cluster test-node e2e --node
+    with_cluster e2e --node
 else
     skip e2e "a node needs Linux and root"
 fi

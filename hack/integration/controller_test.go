@@ -48,7 +48,7 @@ func TestStartup(t *testing.T) {
 		want string
 	}{
 		"wrong path":         {args: []string{"-kubeconfig=/nowhere/config"}, want: "cnat-controller: load the kubeconfig: stat /nowhere/config: no such file or directory; check -kubeconfig and $KUBECONFIG\n"},
-		"wrong path in env":  {env: []string{"KUBECONFIG=/nowhere/config"}, want: "no API server is configured: pass -kubeconfig"},
+		"wrong path in env":  {env: []string{"KUBECONFIG=/nowhere/config"}, want: "cnat-controller: $KUBECONFIG names /nowhere/config, which does not exist: correct or unset it\n"},
 		"nothing configured": {env: []string{"KUBECONFIG=", "HOME=/nowhere"}, want: "no API server is configured: pass -kubeconfig"},
 		"unreachable server": {args: []string{"-master=https://127.0.0.1:1"}, want: "cnat-controller: cannot reach the API server at https://127.0.0.1:1: "},
 		"argument":           {args: []string{"run"}, want: `cnat-controller: unexpected argument "run": all options are flags, see -help` + "\n"},
@@ -175,10 +175,7 @@ func TestNeverEarly(t *testing.T) {
 	for name := range due {
 		waitPod(t, namespace, name)
 	}
-	creates := requests(t, namespace, "create", "pods")
-	if len(creates) != number {
-		t.Errorf("%d Pods created, want %d", len(creates), number)
-	}
+	creates := wantCreates(t, namespace, number)
 	var latest time.Duration
 	for _, create := range creates {
 		late := create.RequestReceivedTimestamp.Sub(due[create.ObjectRef.Name])
@@ -216,9 +213,9 @@ func TestEditToLater(t *testing.T) {
 	if got := pod.Spec.Containers[0].Command[2]; got != "echo second" {
 		t.Errorf("it runs %q, want what was written last", got)
 	}
-	creates := requests(t, namespace, "create", "pods")
-	if len(creates) != 1 || creates[0].RequestReceivedTimestamp.Before(&metav1.MicroTime{Time: second}) {
-		t.Errorf("created %+v, want one at %v", creates, second)
+	creates := wantCreates(t, namespace, 1)
+	if creates[0].RequestReceivedTimestamp.Before(&metav1.MicroTime{Time: second}) {
+		t.Errorf("created %+v, want at %v", creates, second)
 	}
 }
 
@@ -236,9 +233,7 @@ func TestDeletedWhilePendingNeverRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitPod(t, namespace, "later-pod")
-	if creates := requests(t, namespace, "create", "pods"); len(creates) != 1 {
-		t.Errorf("created %+v, want the later one's alone", creates)
-	}
+	wantCreates(t, namespace, 1)
 }
 
 func TestRecreatedRunsAnew(t *testing.T) {
@@ -379,9 +374,7 @@ func TestRestart(t *testing.T) {
 			}
 			at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 			wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
-			if creates := requests(t, namespace, "create", "pods"); len(creates) != 1 {
-				t.Errorf("%d creations, want 1", len(creates))
-			}
+			wantCreates(t, namespace, 1)
 		})
 	}
 }
@@ -399,9 +392,7 @@ func TestPodLost(t *testing.T) {
 	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonPodLost)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonPodLost: 1})
-	if creates := requests(t, namespace, "create", "pods"); len(creates) != 1 {
-		t.Errorf("%d creations, want 1: it is not to run again", len(creates))
-	}
+	wantCreates(t, namespace, 1)
 }
 
 // TestNames runs Ats whose names are as long as they may be.

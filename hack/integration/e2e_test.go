@@ -19,6 +19,7 @@ limitations under the License.
 package integration
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -137,9 +138,7 @@ func TestPodDeleted(t *testing.T) {
 	if at.Status.ExitCode == nil || *at.Status.ExitCode != 7 || at.Status.Reason != v1alpha1.ReasonCommandFailed {
 		t.Errorf("exit code %v, reason %s; want 7, CommandFailed", at.Status.ExitCode, at.Status.Reason)
 	}
-	if creates := requests(t, namespace, "create", "pods"); len(creates) != 1 {
-		t.Errorf("%d creations, want 1", len(creates))
-	}
+	wantCreates(t, namespace, 1)
 }
 
 // TestReadme runs the commands of the README, each as it stands there. It is not
@@ -156,9 +155,17 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.Remove(filepath.Join(root, "cnat-controller")) })
-
 	var controller *exec.Cmd
+	var log bytes.Buffer
+	t.Cleanup(func() {
+		if controller != nil && controller.ProcessState == nil {
+			_ = controller.Process.Kill()
+			_ = controller.Wait()
+		}
+		if t.Failed() {
+			t.Logf("the controller's log:\n%s", log.String())
+		}
+	})
 	for _, command := range readmeCommands(t) {
 		shell := exec.Command("bash", "-c", "exec "+command)
 		shell.Dir = root
@@ -167,6 +174,7 @@ func TestReadme(t *testing.T) {
 			continue // .ci/run runs them.
 		case strings.HasPrefix(command, "./cnat-controller"):
 			shell.Env = append(os.Environ(), "HOME="+home, "KUBECONFIG=")
+			shell.Stdout, shell.Stderr = &log, &log
 			if err := shell.Start(); err != nil {
 				t.Fatal(err)
 			}

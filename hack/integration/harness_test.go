@@ -332,3 +332,19 @@ func requests(t *testing.T, namespace, verb, resource string) []request {
 	}
 	return found
 }
+
+// wantCreates returns the controller's creations of Pods in a namespace, answered
+// well or not, and fails the test if there are not as many as wanted. The log is
+// written after the answer, so it may have to be waited for.
+func wantCreates(t *testing.T, namespace string, want int) []request {
+	t.Helper()
+	var creates []request
+	eventually(t, fmt.Sprintf("%d creations of Pods", want), func(context.Context) (bool, error) {
+		creates = requests(t, namespace, "create", "pods")
+		return len(creates) >= want, nil
+	})
+	if len(creates) != want {
+		t.Fatalf("%d creations of Pods, want %d: %+v", len(creates), want, creates)
+	}
+	return creates
+}

@@ -74,7 +74,7 @@ func buildFlags() []string {
 	v := kubernetesVersion()
 	part := strings.SplitN(strings.TrimPrefix(v, "v"), ".", 3)
 	const version = " -X k8s.io/component-base/version."
-	return []string{"-mod=readonly", "-trimpath", "-ldflags=-s -w" +
+	return []string{"-mod=readonly", "-ldflags=-s -w" +
 		version + "gitVersion=" + v + version + "gitMajor=" + part[0] + version + "gitMinor=" + part[1]}
 }
 

@@ -184,6 +184,9 @@ func up(ctx context.Context, dir string, node bool, images []string) error {
 		}
 	}
 	if node {
+		if err := c.refuseSecondNode(); err != nil {
+			return err
+		}
 		if err := c.installPackages(ctx); err != nil {
 			return err
 		}

@@ -152,6 +152,19 @@ func (c *cluster) noteHost() {
 	}
 }
 
+// refuseSecondNode keeps off a machine that is a Kubernetes node already: the
+// two would share network tables and cgroups, which the end of this one removes.
+func (c *cluster) refuseSecondNode() error {
+	kubelets := c.scan(func(pid int) (string, bool) {
+		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		return "kubelet", err == nil && strings.TrimSpace(string(comm)) == "kubelet"
+	})
+	if len(kubelets) > 0 {
+		return fmt.Errorf("a kubelet runs on this machine already (process %d): one node per machine; end that first, or leave out --node", kubelets[0].pid)
+	}
+	return nil
+}
+
 func (c *cluster) installPackages(ctx context.Context) error {
 	var missing []string
 	for program, pkg := range map[string]string{"runc": "runc", "nft": "nftables", "ip": "iproute2"} {

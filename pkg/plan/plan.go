@@ -19,7 +19,10 @@ limitations under the License.
 package plan
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +30,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -35,6 +39,18 @@ import (
 // runs on monotonic time: without this, a step of the wall clock, or the machine
 // asleep, would make an At late by as much.
 const maxDelay = time.Minute
+
+// overdue is how long after its deletion time a Pod may still be there without
+// a word of it.
+const overdue = time.Minute
+
+// maxMessage is the most characters that a message may have; the CRD allows
+// 32768 in a condition, and an API server's refusal can be of any length.
+const maxMessage = 4096
+
+// ErrBlocked is in Decision.Retry when the At's status tells what stands in the
+// way, or when it is but a matter of moments.
+var ErrBlocked = errors.New("blocked")
 
 // Decision is the one step to take next. The zero value is: nothing to do until
 // the At or its Pod changes.
@@ -66,22 +82,29 @@ type Event struct {
 // status records a Pod, nil must be certain: it ends the At. now is the wall clock.
 func Decide(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	owned := pod != nil && metav1.IsControlledBy(pod, at)
-	recorded := at.Status.Pod
 	switch {
 	case at.Status.Phase == v1alpha1.PhaseDone, at.DeletionTimestamp != nil:
 		return Decision{}
-	case recorded != nil && (!owned || pod.UID != recorded.UID):
+	case ExpectsPod(at) && (!owned || pod.UID != at.Status.Pod.UID):
 		return finish(at, nil, now, v1alpha1.ReasonPodLost,
-			fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", recorded.Name))
+			fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", at.Status.Pod.Name))
 	case !owned:
 		return decidePending(at, pod, now)
 	case pod.Status.Phase == corev1.PodSucceeded:
-		return finish(at, pod, now, v1alpha1.ReasonCompleted, "")
+		return finish(at, pod, now, v1alpha1.ReasonCompleted, "The command ended with exit code 0.")
 	case pod.Status.Phase == corev1.PodFailed:
 		return decideFailed(at, pod, now)
 	default:
-		return decision(at, started(at, pod), nil)
+		d := decision(at, started(at, pod), nil)
+		// In case that the Pod's events do not come: somebody took its label away.
+		d.Delay = maxDelay
+		return d
 	}
+}
+
+// ExpectsPod says whether the At has a Pod without which it cannot go on.
+func ExpectsPod(at *v1alpha1.At) bool {
+	return at.Status.Pod != nil && at.Status.Phase != v1alpha1.PhaseDone && at.DeletionTimestamp == nil
 }
 
 // Refused returns what follows when the API server answered the creation of the
@@ -93,15 +116,26 @@ func Refused(at *v1alpha1.At, err error, now time.Time) Decision {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		// The At goes with its namespace.
 		return Decision{}
-	case apierrors.IsInvalid(err):
+	case isInvalidPod(err):
 		return finish(at, nil, now, v1alpha1.ReasonInvalidPod, err.Error())
-	case apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		d := notReady(at, now, v1alpha1.ReasonPodRefused, err.Error())
-		d.Retry = err
+		d.Retry = fmt.Errorf("%w: %w", ErrBlocked, err)
 		return d
 	default:
 		return Decision{Retry: err}
 	}
+}
+
+// isInvalidPod says whether err is the validation of the Pod itself, which names
+// the fields at fault. An admission policy that denies the Pod is Invalid too by
+// default, but names none, and may be changed.
+func isInvalidPod(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool { return cause.Field != "" })
 }
 
 // decidePending decides for an At that has no Pod yet. other is somebody else's
@@ -130,13 +164,15 @@ func decidePending(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decision {
 
 // decideConflict decides for an At that is due while its Pod's name is taken.
 func decideConflict(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
-	owner := metav1.GetControllerOf(pod)
-	if owner != nil && owner.Kind == v1alpha1.AtKind && owner.Name == at.Name && owner.APIVersion == v1alpha1.SchemeGroupVersion.String() {
-		return Decision{Retry: fmt.Errorf("pod %s is still that of an earlier At of this name", pod.Name)}
-	}
 	message := fmt.Sprintf("Pod %s exists and is not this At's: delete or rename that Pod, or give the At another name.", pod.Name)
+	if owner := OwnerAt(pod); owner != nil && owner.Name == at.Name {
+		if pod.DeletionTimestamp == nil || now.Sub(pod.DeletionTimestamp.Time) < overdue {
+			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At of this name is still there", ErrBlocked, pod.Name)}
+		}
+		message = fmt.Sprintf("Pod %s of an earlier At of this name should be gone and is not: look at it with kubectl describe pod %s.", pod.Name, pod.Name)
+	}
 	d := notReady(at, now, v1alpha1.ReasonPodNameConflict, message)
-	d.Retry = fmt.Errorf("pod %s exists and is not this At's", pod.Name)
+	d.Retry = fmt.Errorf("%w: %s", ErrBlocked, message)
 	return d
 }
 
@@ -155,23 +191,28 @@ func decideFailed(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	return finish(at, pod, now, v1alpha1.ReasonPodFailed, message)
 }
 
-// finish ends an At: well if reason is Completed, badly otherwise. Where the
-// command left no message, message is the status's.
+// finish ends an At: well if reason is Completed, badly otherwise. A message of
+// the command's goes before ours in the status.
 func finish(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
+	message = cut(message)
 	status := at.Status.DeepCopy()
 	completionTime := now
 	if pod != nil {
 		status = started(at, pod)
 		if terminated := commandTerminated(pod); terminated != nil {
-			status.ExitCode = &terminated.ExitCode
+			status.ExitCode = ptr.To(terminated.ExitCode)
 			status.Message = terminated.Message
 			if !terminated.FinishedAt.IsZero() {
 				completionTime = terminated.FinishedAt.Time
 			}
 		}
 	}
-	if status.Message == "" {
+	if status.Message == "" && reason != v1alpha1.ReasonCompleted {
 		status.Message = message
+	}
+	if meta.IsStatusConditionFalse(status.Conditions, v1alpha1.ConditionReady) {
+		// What stood in the way of a run that is over is of no concern.
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionReady)
 	}
 	status.Phase = v1alpha1.PhaseDone
 	status.Reason = reason
@@ -189,8 +230,6 @@ func finish(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message str
 	if reason == v1alpha1.ReasonCompleted {
 		condition.Type = v1alpha1.ConditionComplete
 		event.Type = corev1.EventTypeNormal
-		event.Message = "The command ended with exit code 0."
-		condition.Message = event.Message
 	}
 	meta.SetStatusCondition(&status.Conditions, condition)
 	return decision(at, status, event)
@@ -201,9 +240,10 @@ func started(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 	status := at.Status.DeepCopy()
 	if status.Pod == nil {
 		status.Phase = v1alpha1.PhaseRunning
-		status.StartTime = &pod.CreationTimestamp
+		status.StartTime = pod.CreationTimestamp.DeepCopy()
+		// The Pod knows what it was created for; spec.schedule may be another by now.
 		// metav1.Time writes the first instant of year 1 as null.
-		if instant, err := ParseSchedule(at.Spec.Schedule); err == nil && !instant.IsZero() {
+		if instant, err := ParseSchedule(pod.Annotations[v1alpha1.AnnotationScheduledTime]); err == nil && !instant.IsZero() {
 			status.ScheduledTime = &metav1.Time{Time: instant}
 		}
 		if meta.IsStatusConditionFalse(status.Conditions, v1alpha1.ConditionReady) {
@@ -219,7 +259,7 @@ func started(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 			PodIP:     pod.Status.PodIP,
 			HostIP:    pod.Status.HostIP,
 			NodeName:  pod.Spec.NodeName,
-			StartTime: pod.Status.StartTime,
+			StartTime: pod.Status.StartTime.DeepCopy(),
 		}
 	}
 	return status
@@ -228,6 +268,7 @@ func started(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 // notReady sets condition Ready to False. The event comes with the change, not
 // with every new wording of the message.
 func notReady(at *v1alpha1.At, now time.Time, reason, message string) Decision {
+	message = cut(message)
 	before := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionReady)
 	status := at.Status.DeepCopy()
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
@@ -264,4 +305,11 @@ func decision(at *v1alpha1.At, status *v1alpha1.AtStatus, event *Event) Decision
 	}
 	status.ObservedGeneration = at.Generation
 	return Decision{Status: status, Event: event}
+}
+
+func cut(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
 }

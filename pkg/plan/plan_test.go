@@ -18,6 +18,7 @@ package plan
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -126,6 +128,7 @@ func warning(reason, message string) *Event {
 
 const (
 	completedMessage = "The command ended with exit code 0."
+	overdueMessage   = "Pod example-at-pod of an earlier At of this name should be gone and is not: look at it with kubectl describe pod example-at-pod."
 	lostMessage      = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
 	conflictMessage  = "Pod example-at-pod exists and is not this At's: delete or rename that Pod, or give the At another name."
 	invalidMessage   = `spec.schedule "tomorrow" cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z`
@@ -133,10 +136,12 @@ const (
 )
 
 var (
-	// errAny stands for an error whose wording does not matter.
+	// errAny stands for an error that is not ErrBlocked.
 	errAny = errors.New("any")
-	// equateErrorPresence takes any two errors for equal.
-	equateErrorPresence = cmp.Comparer(func(a, b error) bool { return (a == nil) == (b == nil) })
+	// equateErrors compares errors by what they mean to the worker.
+	equateErrors = cmp.Comparer(func(a, b error) bool {
+		return (a == nil) == (b == nil) && errors.Is(a, ErrBlocked) == errors.Is(b, ErrBlocked)
+	})
 )
 
 func TestDecide(t *testing.T) {
@@ -234,7 +239,7 @@ func TestDecide(t *testing.T) {
 					Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, now, v1alpha1.ReasonPodNameConflict, conflictMessage)},
 				},
 				Event: warning(v1alpha1.ReasonPodNameConflict, conflictMessage),
-				Retry: errAny,
+				Retry: ErrBlocked,
 			},
 		},
 		"the name is taken by a Pod of another kind, told before": {
@@ -242,45 +247,65 @@ func TestDecide(t *testing.T) {
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodSucceeded, ownedBy(stranger)), now: now,
-			want: Decision{Retry: errAny},
+			want: Decision{Retry: ErrBlocked},
 		},
 		"an owner that is not the controller does not make it ours": {
 			at: newAt(withStatus(v1alpha1.AtStatus{
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodSucceeded, ownedBy(notController)), now: now,
-			want: Decision{Retry: errAny},
+			want: Decision{Retry: ErrBlocked},
 		},
 		"the Pod of an earlier At of this name: waited for, no word of it": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: now,
-			want: Decision{Retry: errAny},
+			want: Decision{Retry: ErrBlocked},
+		},
+		"the Pod of an earlier At of this name is about to go: waited for, no word of it": {
+			at: newAt(), now: now,
+			pod: newPod(corev1.PodRunning, ownedBy(earlierAt), func(pod *corev1.Pod) {
+				pod.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute + 1)}
+			}),
+			want: Decision{Retry: ErrBlocked},
+		},
+		"the Pod of an earlier At of this name is overdue to go: told": {
+			at: newAt(), now: now,
+			pod: newPod(corev1.PodRunning, ownedBy(earlierAt), func(pod *corev1.Pod) {
+				pod.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)}
+			}),
+			want: Decision{
+				Status: &v1alpha1.AtStatus{
+					Phase: v1alpha1.PhasePending, ObservedGeneration: 2,
+					Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, now, v1alpha1.ReasonPodNameConflict, overdueMessage)},
+				},
+				Event: warning(v1alpha1.ReasonPodNameConflict, overdueMessage),
+				Retry: ErrBlocked,
+			},
 		},
 		"the Pod is seen": {
 			at: newAt(), pod: newPod(corev1.PodPending), now: now,
-			want: Decision{Status: ptr.To(running(corev1.PodPending))},
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
 		},
 		"the Pod is seen, though the schedule was moved since": {
 			at: newAt(withSchedule("2027-12-24T10:12:00Z")), pod: newPod(corev1.PodPending), now: now,
-			want: Decision{Status: func() *v1alpha1.AtStatus {
-				status := running(corev1.PodPending)
-				status.ScheduledTime = &metav1.Time{Time: due.AddDate(1, 0, 0)}
-				return &status
-			}()},
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
 		},
 		"the Pod is seen, the zero time is not written": {
-			at: newAt(withSchedule("0001-01-01T00:00:00Z")), pod: newPod(corev1.PodPending), now: now,
+			at: newAt(withSchedule("0001-01-01T00:00:00Z")), now: now,
+			pod: newPod(corev1.PodPending, func(pod *corev1.Pod) {
+				pod.Annotations = map[string]string{v1alpha1.AnnotationScheduledTime: "0001-01-01T00:00:00Z"}
+			}),
 			want: Decision{Status: func() *v1alpha1.AtStatus {
 				status := running(corev1.PodPending)
 				status.ScheduledTime = nil
 				return &status
-			}()},
+			}(), Delay: time.Minute},
 		},
 		"the Pod is seen, what stood in the way is gone": {
 			at: newAt(withStatus(v1alpha1.AtStatus{
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodPending), now: now,
-			want: Decision{Status: ptr.To(running(corev1.PodPending, runnable(created)))},
+			want: Decision{Status: ptr.To(running(corev1.PodPending, runnable(created))), Delay: time.Minute},
 		},
 		"the Pod's phase changes: mirrored": {
 			at: newAt(withStatus(running(corev1.PodPending))),
@@ -294,19 +319,19 @@ func TestDecide(t *testing.T) {
 				status.Pod.NodeName, status.Pod.PodIP, status.Pod.HostIP = "node", "10.0.0.2", "192.168.0.1"
 				status.Pod.StartTime = &metav1.Time{Time: due}
 				return &status
-			}()},
+			}(), Delay: time.Minute},
 		},
 		"the Pod changes in another way: not written": {
 			at:  newAt(withStatus(running(corev1.PodPending))),
 			pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Spec.NodeName = "node" }), now: now,
-			want: Decision{},
+			want: Decision{Delay: time.Minute},
 		},
 		"the Pod is being deleted: its end is waited for": {
 			at: newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodRunning, func(pod *corev1.Pod) {
 				pod.DeletionTimestamp = &metav1.Time{Time: now}
 			}), now: now,
-			want: Decision{},
+			want: Decision{Delay: time.Minute},
 		},
 		"success": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, terminated(0, "written to the termination log")), now: now,
@@ -423,7 +448,7 @@ func TestDecide(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := tc.at.DeepCopy()
 			got := Decide(tc.at, tc.pod, tc.now)
-			if diff := cmp.Diff(tc.want, got, equateErrorPresence); diff != "" {
+			if diff := cmp.Diff(tc.want, got, equateErrors); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, tc.at); diff != "" {
@@ -438,7 +463,13 @@ func TestRefused(t *testing.T) {
 	quota := apierrors.NewForbidden(pods, "example-at-pod", errors.New("exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3"))
 	terminating := apierrors.NewForbidden(pods, "example-at-pod", errors.New("namespace default is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
-	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", nil)
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})
+	// As the API server makes it of a ValidatingAdmissionPolicy without a reason of its own.
+	policy := apierrors.NewForbidden(pods, "example-at-pod", errors.New("ValidatingAdmissionPolicy 'images' denied request"))
+	policy.ErrStatus.Reason, policy.ErrStatus.Code = metav1.StatusReasonInvalid, 422
+	policy.ErrStatus.Details.Causes = []metav1.StatusCause{{Message: "ValidatingAdmissionPolicy 'images' denied request"}}
+	tooLarge := apierrors.NewRequestEntityTooLargeError("limit is 3145728")
+	long := apierrors.NewBadRequest(strings.Repeat("🌍", 2000))
 	badRequest := apierrors.NewBadRequest("admission webhook says no")
 
 	refused := func(transition time.Time, message string) *v1alpha1.AtStatus {
@@ -455,19 +486,43 @@ func TestRefused(t *testing.T) {
 	}{
 		"quota: told, and tried again": {
 			at: newAt(), err: quota,
-			want: Decision{Status: refused(now, quota.Error()), Event: warning(v1alpha1.ReasonPodRefused, quota.Error()), Retry: quota},
+			want: Decision{Status: refused(now, quota.Error()), Event: warning(v1alpha1.ReasonPodRefused, quota.Error()), Retry: ErrBlocked},
 		},
 		"quota again: tried again, no word of it": {
 			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: quota,
-			want: Decision{Retry: quota},
+			want: Decision{Retry: ErrBlocked},
 		},
 		"refused in other words: the condition follows, the event does not come again": {
 			at: newAt(withStatus(*refused(earlier, "used: pods=4"))), err: quota,
-			want: Decision{Status: refused(earlier, quota.Error()), Retry: quota},
+			want: Decision{Status: refused(earlier, quota.Error()), Retry: ErrBlocked},
 		},
 		"a webhook's bad request": {
 			at: newAt(), err: badRequest,
-			want: Decision{Status: refused(now, badRequest.Error()), Event: warning(v1alpha1.ReasonPodRefused, badRequest.Error()), Retry: badRequest},
+			want: Decision{Status: refused(now, badRequest.Error()), Event: warning(v1alpha1.ReasonPodRefused, badRequest.Error()), Retry: ErrBlocked},
+		},
+		"a policy's denial": {
+			at: newAt(), err: policy,
+			want: Decision{Status: refused(now, policy.Error()), Event: warning(v1alpha1.ReasonPodRefused, policy.Error()), Retry: ErrBlocked},
+		},
+		"too large a Pod": {
+			at: newAt(), err: tooLarge,
+			want: Decision{Status: refused(now, tooLarge.Error()), Event: warning(v1alpha1.ReasonPodRefused, tooLarge.Error()), Retry: ErrBlocked},
+		},
+		"a refusal longer than a condition's message can be": {
+			at: newAt(), err: long,
+			want: Decision{Status: refused(now, strings.Repeat("🌍", 1024)+"…"), Event: warning(v1alpha1.ReasonPodRefused, strings.Repeat("🌍", 1024)+"…"), Retry: ErrBlocked},
+		},
+		"invalid, after it was refused: the refusal is of no concern any more": {
+			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: invalid,
+			want: Decision{
+				Status: done(v1alpha1.AtStatus{}, func(status *v1alpha1.AtStatus) {
+					status.Reason = v1alpha1.ReasonInvalidPod
+					status.Message = invalid.Error()
+					status.CompletionTime = &metav1.Time{Time: now}
+					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonInvalidPod, invalid.Error())}
+				}),
+				Event: warning(v1alpha1.ReasonInvalidPod, invalid.Error()),
+			},
 		},
 		"the namespace goes: nothing to do": {
 			at: newAt(), err: terminating, want: Decision{},
@@ -488,7 +543,7 @@ func TestRefused(t *testing.T) {
 		"the connection broke: just again": {at: newAt(), err: errors.New("connection reset by peer"), want: Decision{Retry: errAny}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Refused(tc.at, tc.err, now), equateErrorPresence); diff != "" {
+			if diff := cmp.Diff(tc.want, Refused(tc.at, tc.err, now), equateErrors); diff != "" {
 				t.Errorf("Refused (-want +got):\n%s", diff)
 			}
 		})

@@ -23,9 +23,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
@@ -49,6 +51,19 @@ func PodName(at string) string {
 	return strings.TrimRight(at[:validation.DNS1123LabelMaxLength-len(tail)], "-.") + tail
 }
 
+// OwnerAt returns the owner reference of the At that pod names as its controller,
+// or nil. Whether the At still has that UID is another question.
+func OwnerAt(pod *corev1.Pod) *metav1.OwnerReference {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != v1alpha1.AtKind {
+		return nil
+	}
+	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != cnat.GroupName {
+		return nil
+	}
+	return owner
+}
+
 // NewPod returns the Pod of an At: one container of the given image that runs
 // spec.command, with no rights that the restricted Pod Security level does not grant.
 func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
@@ -61,6 +76,7 @@ func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
 			Name:            PodName(at.Name),
 			Namespace:       at.Namespace,
 			Labels:          labels,
+			Annotations:     map[string]string{v1alpha1.AnnotationScheduledTime: at.Spec.Schedule},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
 		},
 		Spec: corev1.PodSpec{

@@ -62,6 +62,7 @@ func TestNewPod(t *testing.T) {
 				"cnat.programming-kubernetes.info/at-uid":  "at-uid",
 				"cnat.programming-kubernetes.info/at-name": "example-at",
 			},
+			Annotations: map[string]string{"cnat.programming-kubernetes.info/scheduled-time": "2026-12-24T10:12:00Z"},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: atUID,
 				Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),

@@ -32,6 +32,10 @@ const (
 	LabelAtName = "cnat.programming-kubernetes.info/at-name"
 )
 
+// AnnotationScheduledTime is the annotation of a Pod of an At that holds the
+// instant at which it was due, as RFC 3339 writes it. CronJob annotates its Jobs alike.
+const AnnotationScheduledTime = "cnat.programming-kubernetes.info/scheduled-time"
+
 // AtKind is the kind of an At, as owner references name it.
 const AtKind = "At"
 
