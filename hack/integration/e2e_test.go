@@ -37,8 +37,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestBook is the book's scenario as a person types it: the CRD, the example due
-// in some seconds, and the log.
+// TestBook is the book's scenario as a person types it: the example, due in an
+// hour, then brought forward, and the log.
 func TestBook(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -48,9 +48,14 @@ func TestBook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	due := time.Now().Add(3 * time.Second).UTC().Format(time.RFC3339)
-	kubectl(t, strings.ReplaceAll(string(example), "2019-04-12T10:12:00Z", due), "apply", "-n", namespace, "-f", "-")
+	apply := func(in time.Duration) string {
+		due := time.Now().Add(in).UTC().Format(time.RFC3339)
+		kubectl(t, strings.ReplaceAll(string(example), "2019-04-12T10:12:00Z", due), "apply", "-n", namespace, "-f", "-")
+		return due
+	}
+	due := apply(time.Hour)
 	wantOutput(t, kubectl(t, "", "get", "ats", "-n", namespace), `example-at +`+due+` +PENDING +\d+s`)
+	due = apply(2 * time.Second)
 	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=60s", "at/example-at")
 	wantOutput(t, kubectl(t, "", "get", "at,pods", "-n", namespace), `example-at +`+due+` +DONE +Completed +0 +\d+s`, `pod/example-at-pod +0/1 +Completed +0`)
 	wantOutput(t, kubectl(t, "", "get", "at", "-o", "wide", "-n", namespace), `NODE +STARTED +COMPLETED`, `example-at-pod +localhost +\d+s +\d+s`)
