@@ -156,8 +156,8 @@ func (c *cluster) noteHost() {
 // two would share network tables and cgroups, which the end of this one removes.
 func (c *cluster) refuseSecondNode() error {
 	kubelets := c.scan(func(pid int) (string, bool) {
-		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		return "kubelet", err == nil && strings.TrimSpace(string(comm)) == "kubelet"
+		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)) // fails for a zombie, which does no harm
+		return "kubelet", err == nil && filepath.Base(exe) == "kubelet"
 	})
 	if len(kubelets) > 0 {
 		return fmt.Errorf("a kubelet runs on this machine already (process %d): one node per machine; end that first, or leave out --node", kubelets[0].pid)
