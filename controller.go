@@ -267,12 +267,17 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	}
 
 	decision := plan.Decide(at, pod, c.clock.Now())
-	logger.V(4).Info("Syncing", "phase", at.Status.Phase, "createPod", decision.CreatePod, "writeStatus", decision.Status != nil, "delay", decision.Delay)
-	if decision.CreatePod {
+	logger.V(4).Info("Syncing", "phase", at.Status.Phase, "createPod", decision.CreatePod, "deletePod", decision.DeletePod, "deleteAt", decision.DeleteAt, "writeStatus", decision.Status != nil, "delay", decision.Delay)
+	switch {
+	case decision.CreatePod:
 		decision, err = c.createPod(ctx, at)
-		if err != nil {
-			return 0, err
-		}
+	case decision.DeletePod:
+		err = c.removePod(ctx, pod)
+	case decision.DeleteAt:
+		err = c.removeAt(ctx, at)
+	}
+	if err != nil {
+		return 0, err
 	}
 	if err := c.writeStatus(ctx, at, decision); err != nil {
 		return 0, err
@@ -316,6 +321,31 @@ func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At) (plan.Decis
 	default:
 		return plan.Refused(at, fmt.Errorf("create Pod: %w", err), c.clock.Now()), nil
 	}
+}
+
+// removePod deletes the At's Pod, and no other that may have its name by now.
+func (c *Controller) removePod(ctx context.Context, pod *corev1.Pod) error {
+	err := c.kubeClient.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete the Pod: %w", err)
+	}
+	klog.FromContext(ctx).V(2).Info("Deleted Pod", "pod", klog.KObj(pod))
+	return nil
+}
+
+// removeAt deletes the At as it was when that was decided: an edit of its TTL
+// meanwhile makes it a conflict.
+func (c *Controller) removeAt(ctx context.Context, at *v1alpha1.At) error {
+	err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete the At: %w", err)
+	}
+	klog.FromContext(ctx).V(2).Info("Deleted At, its time to live is over")
+	return nil
 }
 
 // writeStatus writes the decision's status, if it has one, and then tells of it.

@@ -191,6 +191,10 @@ func owner(apiVersion, kind, name string, uid types.UID) func(*corev1.Pod) {
 	}
 }
 
+func withActiveDeadline(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) }
+
+func withTTL(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) }
+
 func noOwner(pod *corev1.Pod) { pod.OwnerReferences = nil }
 
 func newerVersion(at *v1alpha1.At) { at.ResourceVersion = "2" }
@@ -204,6 +208,10 @@ func TestSyncHandler(t *testing.T) {
 	)
 	createPod := clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(), image))
 	getPod := clienttesting.NewGetAction(podsResource, name.Namespace, "example-at-pod")
+	deletePod := clienttesting.NewDeleteActionWithOptions(podsResource, name.Namespace, "example-at-pod",
+		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("pod-uid")})
+	deleteAt := clienttesting.NewDeleteActionWithOptions(atsResource, name.Namespace, name.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("at-uid")), ResourceVersion: ptr.To("1")}})
 	updateStatus := func(at *v1alpha1.At) clienttesting.Action {
 		return clienttesting.NewUpdateSubresourceAction(atsResource, "status", name.Namespace, at)
 	}
@@ -374,6 +382,32 @@ func TestSyncHandler(t *testing.T) {
 			faults:   map[string]error{"get pods": errors.New("connection refused")},
 			wantKube: []clienttesting.Action{getPod},
 			wantErr:  "connection refused",
+		},
+		"the active deadline has come: the Pod is deleted, and no other of its name": {
+			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
+			wantKube:  []clienttesting.Action{deletePod},
+			wantDelay: time.Minute,
+		},
+		"the active deadline has come, the Pod is gone meanwhile": {
+			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
+			wantKube:  []clienttesting.Action{deletePod},
+			wantDelay: time.Minute,
+		},
+		"the active deadline has come, the API server is away": {
+			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
+			faults:   map[string]error{"delete pods": errors.New("connection refused")},
+			wantKube: []clienttesting.Action{deletePod},
+			wantErr:  "connection refused",
+		},
+		"the time to live is over: the At is deleted, if it is still the same": {
+			world: world{ats: []*v1alpha1.At{newAt(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), withTTL)}}, now: due.Add(time.Minute),
+			wantCnat: []clienttesting.Action{deleteAt},
+		},
+		"the time to live is over, but the At was edited meanwhile": {
+			world: world{ats: []*v1alpha1.At{newAt(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), withTTL)}}, now: due.Add(time.Minute),
+			faults:   map[string]error{"delete ats": apierrors.NewConflict(atsResource.GroupResource(), name.Name, errors.New("modified"))},
+			wantCnat: []clienttesting.Action{deleteAt},
+			wantErr:  "modified",
 		},
 		"done, the Pod gone: nothing, not even a look": {
 			world: world{ats: []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))}}, now: due.Add(time.Minute),

@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	_ "time/tzdata" // For machines and images without the zones of spec.timeZone.
 	"unicode"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"

@@ -35,6 +35,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -395,6 +396,169 @@ func TestPodLost(t *testing.T) {
 	wantCreates(t, namespace, 1)
 }
 
+func TestTimeZone(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	due := time.Now().Add(2 * time.Second).Truncate(time.Second)
+	at := newAt(namespace, "at", due, "true")
+	at.Spec.Schedule, at.Spec.TimeZone = due.In(berlin).Format("2006-01-02T15:04:05"), ptr.To("Europe/Berlin")
+	createAt(t, at)
+	at = waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	if !at.Status.ScheduledTime.Time.Equal(due) {
+		t.Errorf("status.scheduledTime is %v, want %v", at.Status.ScheduledTime, due)
+	}
+	if create := wantCreates(t, namespace, 1)[0]; create.RequestReceivedTimestamp.Time.Before(due) {
+		t.Errorf("the Pod was created at %v, before %v", create.RequestReceivedTimestamp, due)
+	}
+}
+
+// TestTimeZoneMistakes makes each mistake that only the controller can find, and
+// corrects it.
+func TestTimeZoneMistakes(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for name, tc := range map[string]struct{ schedule, timeZone, want string }{
+		"skipped":  {"2026-03-29T02:30:00", "Europe/Berlin", "2026-03-29T03:30:00+02:00 or 2026-03-29T01:30:00+01:00"},
+		"repeated": {"2026-10-25T02:30:00", "Europe/Berlin", "2026-10-25T02:30:00+02:00 or 2026-10-25T02:30:00+01:00"},
+		"unknown":  {"2026-10-25T02:30:00", "Europe/Hamburg", `spec.timeZone "Europe/Hamburg" is not known`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			startController(t, namespace)
+			at := newAt(namespace, "at", time.Now(), "true")
+			at.Spec.Schedule, at.Spec.TimeZone = tc.schedule, &tc.timeZone
+			at = createAt(t, at)
+			if got := waitReady(t, namespace, metav1.ConditionFalse, v1alpha1.ReasonInvalidSchedule); !strings.Contains(got.Message, tc.want) {
+				t.Errorf("condition Ready says %q, want %q", got.Message, tc.want)
+			}
+			update(t, namespace, func(at *v1alpha1.At) {
+				at.Spec.Schedule, at.Spec.TimeZone = time.Now().UTC().Format(time.RFC3339), nil
+			})
+			waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+			waitReady(t, namespace, metav1.ConditionTrue, v1alpha1.ReasonRunnable)
+			waitEvents(t, at, map[string]int32{v1alpha1.ReasonInvalidSchedule: 1, v1alpha1.ReasonSuccessfulCreate: 1})
+		})
+	}
+}
+
+func TestSuspend(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	at := newAt(namespace, "at", time.Now(), "true")
+	at.Spec.Suspend = ptr.To(true)
+	at = createAt(t, at)
+	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended)
+	// Another At, created later, runs: so would this one have done.
+	createAt(t, newAt(namespace, "later", time.Now(), "true"))
+	waitPhase(t, namespace, "later", v1alpha1.PhaseRunning)
+	wantCreates(t, namespace, 1)
+
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Suspend = nil })
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed)
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuspended: 1, v1alpha1.ReasonResumed: 1, v1alpha1.ReasonSuccessfulCreate: 1})
+
+	// What runs goes on.
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) })
+	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended)
+	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodSucceeded, 0, "")
+	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+}
+
+// TestStartingDeadlineSeconds has one At that is too late when the controller
+// comes, one that is not, and one that is too late when it is resumed.
+func TestStartingDeadlineSeconds(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	ago := time.Now().Add(-time.Minute)
+	for name, seconds := range map[string]int64{"at": 10, "in-time": 3600, "suspended": 10} {
+		at := newAt(namespace, name, ago, "true")
+		at.Spec.StartingDeadlineSeconds = &seconds
+		at.Spec.Suspend = ptr.To(name == "suspended")
+		createAt(t, at)
+	}
+	startController(t, namespace)
+	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	if at.Status.Reason != v1alpha1.ReasonStartingDeadlineExceeded || !meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionFailed) || at.Status.StartTime != nil {
+		t.Errorf("status %+v, want Failed/StartingDeadlineExceeded, never started", at.Status)
+	}
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonStartingDeadlineExceeded: 1})
+	waitPhase(t, namespace, "in-time", v1alpha1.PhaseRunning)
+
+	waitAt(t, namespace, "suspended", "to be held", func(at *v1alpha1.At) bool {
+		return meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionSuspended) && at.Status.Phase == v1alpha1.PhasePending
+	})
+	kubectl(t, "", "patch", "-n", namespace, "at/suspended", "--type=merge", "-p", `{"spec":{"suspend":false}}`)
+	if at := waitPhase(t, namespace, "suspended", v1alpha1.PhaseDone); at.Status.Reason != v1alpha1.ReasonStartingDeadlineExceeded {
+		t.Errorf("reason %s, want StartingDeadlineExceeded", at.Status.Reason)
+	}
+	wantCreates(t, namespace, 1)
+}
+
+func TestTTLSecondsAfterFinished(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	for name, seconds := range map[string]*int32{"zero": ptr.To[int32](0), "two": ptr.To[int32](2), "at": nil} {
+		at := newAt(namespace, name, time.Now(), "true")
+		at.Spec.TTLSecondsAfterFinished = seconds
+		createAt(t, at)
+		endPod(t, waitPod(t, namespace, name+"-pod"), corev1.PodSucceeded, 0, "")
+	}
+	waitGone := func(name string) {
+		t.Helper()
+		eventually(t, "At "+name+" and its Pod to be gone", func(ctx context.Context) (bool, error) {
+			_, err := cnatClient.CnatV1alpha1().Ats(namespace).Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				_, err = kubeClient.CoreV1().Pods(namespace).Get(ctx, name+"-pod", metav1.GetOptions{})
+			}
+			return apierrors.IsNotFound(err), ignoreNotFound(err)
+		})
+	}
+	waitGone("zero")
+	waitGone("two")
+	// An edit after the end counts.
+	waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](3600) })
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](1) })
+	waitGone("at")
+	for _, deletion := range requests(t, namespace, "delete", "ats") {
+		if deletion.ResponseStatus.Code >= 500 {
+			t.Errorf("a deletion was answered with %d", deletion.ResponseStatus.Code)
+		}
+	}
+}
+
+// TestActiveDeadlineSeconds has a Pod that never gets a node, for which a
+// kubelet's own deadline would not do.
+func TestActiveDeadlineSeconds(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	at := newAt(namespace, "at", time.Now(), "true")
+	at.Spec.ActiveDeadlineSeconds = ptr.To[int64](2)
+	createAt(t, at)
+	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonDeadlineExceeded)
+	if took := at.Status.CompletionTime.Sub(at.Status.StartTime.Time); took < 2*time.Second || took > 4*time.Second {
+		t.Errorf("it took %v, want 2 s", took)
+	}
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonDeadlineExceeded: 1})
+	wantCreates(t, namespace, 1)
+}
+
 // TestNames runs Ats whose names are as long as they may be.
 func TestNames(t *testing.T) {
 	t.Parallel()
@@ -479,12 +643,18 @@ func update(t *testing.T, namespace string, edit func(*v1alpha1.At)) {
 
 func waitReady(t *testing.T, namespace string, status metav1.ConditionStatus, reason string) metav1.Condition {
 	t.Helper()
-	var ready *metav1.Condition
-	waitAt(t, namespace, "at", fmt.Sprintf("to be Ready=%s/%s", status, reason), func(at *v1alpha1.At) bool {
-		ready = meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionReady)
-		return ready != nil && ready.Status == status && ready.Reason == reason
+	return waitCondition(t, namespace, v1alpha1.ConditionReady, status, reason)
+}
+
+// waitCondition waits until the At named at has the condition, and returns it.
+func waitCondition(t *testing.T, namespace, conditionType string, status metav1.ConditionStatus, reason string) metav1.Condition {
+	t.Helper()
+	var condition *metav1.Condition
+	waitAt(t, namespace, "at", fmt.Sprintf("to be %s=%s/%s", conditionType, status, reason), func(at *v1alpha1.At) bool {
+		condition = meta.FindStatusCondition(at.Status.Conditions, conditionType)
+		return condition != nil && condition.Status == status && condition.Reason == reason
 	})
-	return *ready
+	return *condition
 }
 
 // wantEnd checks what an At that is DONE says of its end.

@@ -31,6 +31,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -52,8 +53,11 @@ func TestValidObjects(t *testing.T) {
 			if err := writeGolden(t, namespace, object); err != nil {
 				t.Fatal(err)
 			}
-			schedule, _, _ := unstructured.NestedString(object.Object, "spec", "schedule")
-			if _, err := plan.ParseSchedule(schedule); err != nil {
+			var at v1alpha1.At
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &at); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := plan.Instant(&at.Spec); err != nil {
 				t.Errorf("the CRD lets in what the controller cannot read: %v", err)
 			}
 		}
@@ -148,10 +152,14 @@ func readGolden(t *testing.T, path string) (objects []*unstructured.Unstructured
 	}
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 1<<20)
 	for {
-		object := &unstructured.Unstructured{}
-		err := decoder.Decode(&object.Object)
+		var document runtime.RawExtension
+		err := decoder.Decode(&document)
 		if errors.Is(err, io.EOF) {
 			return objects, want
+		}
+		object := &unstructured.Unstructured{}
+		if err == nil {
+			err = object.UnmarshalJSON(document.Raw)
 		}
 		if err != nil {
 			t.Fatal(err)

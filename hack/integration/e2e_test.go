@@ -33,6 +33,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -144,6 +145,66 @@ func TestPodDeleted(t *testing.T) {
 		t.Errorf("exit code %v, reason %s; want 7, CommandFailed", at.Status.ExitCode, at.Status.Reason)
 	}
 	wantCreates(t, namespace, 1)
+}
+
+// TestActiveDeadline stops a command that takes too long, and keeps what it left.
+func TestActiveDeadline(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	at := newAt(namespace, "at", time.Now(), "trap 'echo stopped; exit 5' TERM; sleep 3600 & wait")
+	at.Spec.ActiveDeadlineSeconds = ptr.To[int64](4)
+	createAt(t, at)
+	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	if at.Status.Reason != v1alpha1.ReasonDeadlineExceeded || at.Status.ExitCode == nil || *at.Status.ExitCode != 5 || at.Status.Message != "stopped\n" {
+		t.Errorf("status %+v, want DeadlineExceeded, exit code 5, stopped", at.Status)
+	}
+	wantCreates(t, namespace, 1)
+}
+
+// TestExamples applies each example, its time replaced by now, and waits for its end.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	paths, err := filepath.Glob(root + "/artifacts/examples/cnat-example*.yaml")
+	if err != nil || len(paths) < 2 {
+		t.Fatalf("%d examples: %v", len(paths), err)
+	}
+	schedule := regexp.MustCompile(`schedule: .*`)
+	timeZone := regexp.MustCompile(`timeZone: .*`)
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".yaml")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			startController(t, namespace)
+			example, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// As it stands it must be let in, too.
+			kubectl(t, string(example), "apply", "--dry-run=server", "-n", namespace, "-f", "-")
+			now := time.Now().UTC().Format("2006-01-02T15:04:05")
+			if timeZone.Match(example) {
+				example = timeZone.ReplaceAll(example, []byte("timeZone: UTC"))
+			} else {
+				now += "Z"
+			}
+			example = schedule.ReplaceAll(example, []byte(`schedule: "`+now+`"`))
+			kubectl(t, string(example), "apply", "-n", namespace, "-f", "-")
+			ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(ats.Items) != 1 {
+				t.Fatalf("%d Ats, %v", len(ats.Items), err)
+			}
+			at := &ats.Items[0]
+			if at.Spec.Suspend != nil && *at.Spec.Suspend {
+				kubectl(t, "", "wait", "-n", namespace, "--for=condition=Suspended", "at/"+at.Name)
+				kubectl(t, "", "patch", "-n", namespace, "at/"+at.Name, "--type=merge", "-p", `{"spec":{"suspend":false}}`)
+			}
+			kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=60s", "at/"+at.Name)
+		})
+	}
 }
 
 // TestReadme runs the commands of the README, each as it stands there. It is not

@@ -21,6 +21,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,10 @@ import (
 // asleep, would make an At late by as much.
 const maxDelay = time.Minute
 
+// again is the delay after a write of the status that something else has to
+// follow: the write itself wakes nobody.
+const again = time.Nanosecond
+
 // overdue is how long after its deletion time a Pod may still be there without
 // a word of it.
 const overdue = time.Minute
@@ -57,6 +62,10 @@ var ErrBlocked = errors.New("blocked")
 type Decision struct {
 	// CreatePod is set when the Pod (see NewPod) is to be created.
 	CreatePod bool
+	// DeletePod is set when the Pod is to be deleted.
+	DeletePod bool
+	// DeleteAt is set when the At is to be deleted.
+	DeleteAt bool
 	// Status is the status to write; nil if it is to stay as it is.
 	Status *v1alpha1.AtStatus
 	// Event is to be recorded once the status is written; nil if there is none.
@@ -81,24 +90,33 @@ type Event struct {
 // exists under the name that PodName gives, whoever owns it, or nil. Where the
 // status records a Pod, nil must be certain: it ends the At. now is the wall clock.
 func Decide(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+	if at.DeletionTimestamp != nil {
+		return Decision{}
+	}
+	if at.Status.Phase == v1alpha1.PhaseDone {
+		return decideDone(at, now)
+	}
+	if d := decideSuspended(at, now); d.Status != nil {
+		return d
+	}
 	owned := pod != nil && metav1.IsControlledBy(pod, at)
 	switch {
-	case at.Status.Phase == v1alpha1.PhaseDone, at.DeletionTimestamp != nil:
-		return Decision{}
 	case ExpectsPod(at) && (!owned || pod.UID != at.Status.Pod.UID):
+		if stopped(at, nil, now) {
+			return finishDeadlineExceeded(at, nil, now)
+		}
 		return finish(at, nil, now, v1alpha1.ReasonPodLost,
 			fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", at.Status.Pod.Name))
 	case !owned:
 		return decidePending(at, pod, now)
-	case pod.Status.Phase == corev1.PodSucceeded:
+	case pod.Status.Phase == corev1.PodSucceeded && !stopped(at, pod, now):
 		return finish(at, pod, now, v1alpha1.ReasonCompleted, "The command ended with exit code 0.")
-	case pod.Status.Phase == corev1.PodFailed:
+	case pod.Status.Phase == corev1.PodFailed && !stopped(at, pod, now):
 		return decideFailed(at, pod, now)
+	case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
+		return finishDeadlineExceeded(at, pod, now)
 	default:
-		d := decision(at, started(at, pod), nil)
-		// In case that the Pod's events do not come: somebody took its label away.
-		d.Delay = maxDelay
-		return d
+		return decideRunning(at, pod, now)
 	}
 }
 
@@ -138,18 +156,78 @@ func isInvalidPod(err error) bool {
 	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool { return cause.Field != "" })
 }
 
+// decideDone decides for an At that has ended: when to delete it.
+func decideDone(at *v1alpha1.At, now time.Time) Decision {
+	if at.Spec.TTLSecondsAfterFinished == nil {
+		return Decision{}
+	}
+	// The time at which a controller saw the end: the clock of the node, which
+	// completionTime may be of, is not to be trusted with a deletion.
+	for _, condition := range at.Status.Conditions {
+		if isEnd(condition) {
+			ttl := time.Duration(*at.Spec.TTLSecondsAfterFinished) * time.Second
+			return waitOr(condition.LastTransitionTime.Add(ttl), now, Decision{DeleteAt: true})
+		}
+	}
+	return Decision{}
+}
+
+func isEnd(condition metav1.Condition) bool {
+	return condition.Status == metav1.ConditionTrue &&
+		(condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed)
+}
+
+// waitOr returns then once it is time for it, and the delay before.
+func waitOr(instant, now time.Time, then Decision) Decision {
+	if wait := instant.Sub(now); wait > 0 {
+		return Decision{Delay: min(wait, maxDelay)}
+	}
+	return then
+}
+
+// decideSuspended keeps condition Suspended in step with spec.suspend.
+func decideSuspended(at *v1alpha1.At, now time.Time) Decision {
+	suspend := ptr.Deref(at.Spec.Suspend, false)
+	if suspend == meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionSuspended) {
+		return Decision{}
+	}
+	condition := metav1.Condition{
+		Type:               v1alpha1.ConditionSuspended,
+		Status:             metav1.ConditionTrue,
+		ObservedGeneration: at.Generation,
+		LastTransitionTime: metav1.Time{Time: now},
+		Reason:             v1alpha1.ReasonSuspended,
+		Message:            "The At is held: spec.suspend is true.",
+	}
+	if !suspend {
+		condition.Status = metav1.ConditionFalse
+		condition.Reason = v1alpha1.ReasonResumed
+		condition.Message = "The At is held no more."
+	}
+	status := at.Status.DeepCopy()
+	meta.SetStatusCondition(&status.Conditions, condition)
+	d := decision(at, status, &Event{Type: corev1.EventTypeNormal, Reason: condition.Reason, Message: condition.Message})
+	d.Delay = again
+	return d
+}
+
 // decidePending decides for an At that has no Pod yet. other is somebody else's
 // Pod that has its name, or nil.
 func decidePending(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decision {
-	instant, err := ParseSchedule(at.Spec.Schedule)
+	instant, err := Instant(&at.Spec)
 	if err != nil {
 		return notReady(at, now, v1alpha1.ReasonInvalidSchedule, err.Error())
 	}
-	wait := instant.Sub(now)
-	if wait <= 0 && other != nil {
+	late := now.Sub(instant)
+	switch {
+	case late >= 0 && ptr.Deref(at.Spec.Suspend, false):
+		return Decision{}
+	case late >= 0 && at.Spec.StartingDeadlineSeconds != nil && int64(late/time.Second) > *at.Spec.StartingDeadlineSeconds:
+		return finish(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded,
+			fmt.Sprintf("It was later than spec.startingDeadlineSeconds allows, which is %d: the command did not run.", *at.Spec.StartingDeadlineSeconds))
+	case late >= 0 && other != nil:
 		return decideConflict(at, other, now)
-	}
-	if wait <= 0 {
+	case late >= 0:
 		return Decision{CreatePod: true}
 	}
 	status := at.Status.DeepCopy()
@@ -158,8 +236,60 @@ func decidePending(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decision {
 		setReady(at, status, now)
 	}
 	d := decision(at, status, nil)
-	d.Delay = min(wait, maxDelay)
+	d.Delay = min(instant.Sub(now), maxDelay)
 	return d
+}
+
+// decideRunning decides for an At whose Pod has not ended.
+func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+	d := decision(at, started(at, pod), nil)
+	// In case that the Pod's events do not come: somebody took its label away.
+	d.Delay = maxDelay
+	if at.Spec.ActiveDeadlineSeconds == nil || pod.DeletionTimestamp != nil {
+		return d
+	}
+	switch left := activeDeadline(at, pod).Sub(now); {
+	case left > 0:
+		d.Delay = min(left, maxDelay)
+	case d.Status != nil:
+		d.Delay = again
+	default:
+		d.DeletePod = true
+	}
+	return d
+}
+
+// activeDeadline returns when the run has taken as long as it may.
+func activeDeadline(at *v1alpha1.At, pod *corev1.Pod) time.Time {
+	start := at.Status.StartTime
+	if start == nil {
+		start = &pod.CreationTimestamp
+	}
+	// A Duration ends after 292 years, the seconds of a spec do not.
+	limit := min(*at.Spec.ActiveDeadlineSeconds, math.MaxInt64/int64(time.Second))
+	return start.Add(time.Duration(limit) * time.Second)
+}
+
+// stopped says whether the Pod was deleted because the run had taken too long. A
+// nil Pod is one that is gone.
+func stopped(at *v1alpha1.At, pod *corev1.Pod, now time.Time) bool {
+	if at.Spec.ActiveDeadlineSeconds == nil {
+		return false
+	}
+	asked := now
+	if pod != nil {
+		if pod.DeletionTimestamp == nil {
+			return false
+		}
+		grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
+		asked = pod.DeletionTimestamp.Add(-grace)
+	}
+	return !asked.Before(activeDeadline(at, pod))
+}
+
+func finishDeadlineExceeded(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+	return finish(at, pod, now, v1alpha1.ReasonDeadlineExceeded,
+		fmt.Sprintf("The run took longer than spec.activeDeadlineSeconds allows, which is %d, and was stopped.", *at.Spec.ActiveDeadlineSeconds))
 }
 
 // decideConflict decides for an At that is due while its Pod's name is taken.
@@ -232,7 +362,11 @@ func finish(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message str
 		event.Type = corev1.EventTypeNormal
 	}
 	meta.SetStatusCondition(&status.Conditions, condition)
-	return decision(at, status, event)
+	d := decision(at, status, event)
+	if at.Spec.TTLSecondsAfterFinished != nil {
+		d.Delay = again
+	}
+	return d
 }
 
 // started returns the status of an At whose Pod exists.
@@ -243,7 +377,7 @@ func started(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 		status.StartTime = pod.CreationTimestamp.DeepCopy()
 		// The Pod knows what it was created for; spec.schedule may be another by now.
 		// metav1.Time writes the first instant of year 1 as null.
-		if instant, err := ParseSchedule(pod.Annotations[v1alpha1.AnnotationScheduledTime]); err == nil && !instant.IsZero() {
+		if instant, err := time.Parse(time.RFC3339, pod.Annotations[v1alpha1.AnnotationScheduledTime]); err == nil && !instant.IsZero() {
 			status.ScheduledTime = &metav1.Time{Time: instant}
 		}
 		if meta.IsStatusConditionFalse(status.Conditions, v1alpha1.ConditionReady) {

@@ -18,6 +18,7 @@ package plan
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,58 @@ func condition(conditionType string, status metav1.ConditionStatus, at time.Time
 
 func warning(reason, message string) *Event {
 	return &Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
+}
+
+func withSuspended(at *v1alpha1.At) {
+	at.Spec.Suspend = ptr.To(true)
+	at.Status = v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}}
+}
+
+func suspended(since time.Time) metav1.Condition {
+	return condition(v1alpha1.ConditionSuspended, metav1.ConditionTrue, since, v1alpha1.ReasonSuspended, "The At is held: spec.suspend is true.")
+}
+
+func resumed(since time.Time) metav1.Condition {
+	return condition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, since, v1alpha1.ReasonResumed, "The At is held no more.")
+}
+
+func withActiveDeadline(seconds int64) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = &seconds }
+}
+
+func withTTL(seconds int32) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = &seconds }
+}
+
+func withDone(conditionType string, since time.Time) func(*v1alpha1.At) {
+	return withStatus(v1alpha1.AtStatus{
+		Phase:      v1alpha1.PhaseDone,
+		Conditions: []metav1.Condition{runnableCondition, condition(conditionType, metav1.ConditionTrue, since, "Any", "")},
+	})
+}
+
+var runnableCondition = condition(v1alpha1.ConditionReady, metav1.ConditionTrue, earlier, v1alpha1.ReasonRunnable, runnableMessage)
+
+// deletedAt is a Pod that somebody asked to delete at the given time.
+func deletedAt(asked time.Time) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.DeletionTimestamp = &metav1.Time{Time: asked.Add(30 * time.Second)}
+		pod.DeletionGracePeriodSeconds = ptr.To[int64](30)
+	}
+}
+
+func deadlineExceeded(phase corev1.PodPhase, exitCode *int32, completion time.Time) Decision {
+	const message = "The run took longer than spec.activeDeadlineSeconds allows, which is 1, and was stopped."
+	return Decision{
+		Status: done(running(phase), func(status *v1alpha1.AtStatus) {
+			status.Reason = v1alpha1.ReasonDeadlineExceeded
+			status.ExitCode = exitCode
+			status.Message = message
+			status.CompletionTime = &metav1.Time{Time: completion}
+			status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonDeadlineExceeded, message)}
+		}),
+		Event: warning(v1alpha1.ReasonDeadlineExceeded, message),
+	}
 }
 
 const (
@@ -435,6 +488,166 @@ func TestDecide(t *testing.T) {
 				}),
 				Event: warning(v1alpha1.ReasonPodLost, lostMessage),
 			},
+		},
+		"suspended: told": {
+			at: newAt(func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: earlier,
+			want: Decision{
+				Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}},
+				Event:  &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuspended, Message: "The At is held: spec.suspend is true."},
+				Delay:  again,
+			},
+		},
+		"suspended and due: held": {
+			at: newAt(withSuspended), now: now, want: Decision{},
+		},
+		"suspended and due, whatever the starting deadline: held": {
+			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: now, want: Decision{},
+		},
+		"suspended, not due": {
+			at: newAt(withSuspended), now: earlier, want: Decision{Delay: time.Minute},
+		},
+		"suspended with a Pod: it goes on": {
+			at: newAt(withSuspended), pod: newPod(corev1.PodPending), now: now,
+			want: Decision{Status: ptr.To(running(corev1.PodPending, suspended(earlier))), Delay: time.Minute},
+		},
+		"resumed: told": {
+			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.Suspend = nil }), now: now,
+			want: Decision{
+				Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{resumed(now)}},
+				Event:  &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonResumed, Message: "The At is held no more."},
+				Delay:  again,
+			},
+		},
+		"resumed and due: runs": {
+			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(earlier)}})), now: now,
+			want: Decision{CreatePod: true},
+		},
+		"done: suspend has no meaning": {
+			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: now, want: Decision{},
+		},
+		"late, within the starting deadline": {
+			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](4) }), now: now.Add(time.Second - 1),
+			want: Decision{CreatePod: true},
+		},
+		"late, beyond the starting deadline": {
+			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](3) }), now: now,
+			want: Decision{
+				Status: done(v1alpha1.AtStatus{}, func(status *v1alpha1.AtStatus) {
+					status.Reason = v1alpha1.ReasonStartingDeadlineExceeded
+					status.Message = "It was later than spec.startingDeadlineSeconds allows, which is 3: the command did not run."
+					status.CompletionTime = &metav1.Time{Time: now}
+					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonStartingDeadlineExceeded, status.Message)}
+				}),
+				Event: warning(v1alpha1.ReasonStartingDeadlineExceeded, "It was later than spec.startingDeadlineSeconds allows, which is 3: the command did not run."),
+			},
+		},
+		"the least starting deadline allows less than a second": {
+			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: due.Add(time.Second - 1),
+			want: Decision{CreatePod: true},
+		},
+		"the longest starting deadline": {
+			at:  newAt(withSchedule("0001-01-01T00:00:00Z"), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](math.MaxInt64) }),
+			now: now, want: Decision{CreatePod: true},
+		},
+		"beyond the starting deadline, with a Pod: it goes on": {
+			at: newAt(withStatus(running(corev1.PodPending)), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), pod: newPod(corev1.PodPending), now: now,
+			want: Decision{Delay: time.Minute},
+		},
+		"running, within the active deadline": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(9500 * time.Millisecond),
+			want: Decision{Delay: 500 * time.Millisecond},
+		},
+		"running, the active deadline has come": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(10 * time.Second),
+			want: Decision{DeletePod: true, Delay: time.Minute},
+		},
+		"running, the active deadline has come, but the status goes first": {
+			at: newAt(withActiveDeadline(10)), pod: newPod(corev1.PodPending), now: created.Add(time.Hour),
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: again},
+		},
+		"running, the longest active deadline": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(math.MaxInt64)), pod: newPod(corev1.PodRunning), now: now,
+			want: Decision{Delay: time.Minute},
+		},
+		"stopped for the active deadline, the Pod not ended yet": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning, deletedAt(created.Add(10*time.Second))), now: created.Add(time.Minute),
+			want: Decision{Delay: time.Minute},
+		},
+		"stopped for the active deadline, and failed of it": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), now: now,
+			pod:  newPod(corev1.PodFailed, deletedAt(created.Add(time.Second)), terminated(137, "")),
+			want: deadlineExceeded(corev1.PodFailed, ptr.To[int32](137), ended),
+		},
+		"stopped for the active deadline, and calls it a success": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), now: now,
+			pod:  newPod(corev1.PodSucceeded, deletedAt(created.Add(time.Second)), terminated(0, "")),
+			want: deadlineExceeded(corev1.PodSucceeded, ptr.To[int32](0), ended),
+		},
+		"stopped for the active deadline, and gone": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), now: now,
+			want: deadlineExceeded(corev1.PodRunning, nil, now),
+		},
+		"deleted by somebody before the active deadline, ended after it": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), now: now,
+			pod: newPod(corev1.PodFailed, deletedAt(created.Add(time.Second)), terminated(143, "")),
+			want: Decision{
+				Status: done(running(corev1.PodFailed), func(status *v1alpha1.AtStatus) {
+					status.Reason = v1alpha1.ReasonCommandFailed
+					status.ExitCode = ptr.To[int32](143)
+					status.Message = "The command ended with exit code 143."
+					status.CompletionTime = &metav1.Time{Time: ended}
+					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonCommandFailed, status.Message)}
+				}),
+				Event: warning(v1alpha1.ReasonCommandFailed, "The command ended with exit code 143."),
+			},
+		},
+		"ended before the active deadline, seen after it": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), now: now,
+			pod: newPod(corev1.PodSucceeded, terminated(0, "")),
+			want: Decision{
+				Status: done(running(corev1.PodSucceeded), func(status *v1alpha1.AtStatus) {
+					status.Reason = v1alpha1.ReasonCompleted
+					status.ExitCode = ptr.To[int32](0)
+					status.CompletionTime = &metav1.Time{Time: ended}
+					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, now, v1alpha1.ReasonCompleted, completedMessage)}
+				}),
+				Event: &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonCompleted, Message: completedMessage},
+			},
+		},
+		"the end, with a time to live: looked at again": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withTTL(60)), pod: newPod(corev1.PodSucceeded), now: now,
+			want: Decision{
+				Status: done(running(corev1.PodSucceeded), func(status *v1alpha1.AtStatus) {
+					status.Reason = v1alpha1.ReasonCompleted
+					status.CompletionTime = &metav1.Time{Time: now}
+					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, now, v1alpha1.ReasonCompleted, completedMessage)}
+				}),
+				Event: &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonCompleted, Message: completedMessage},
+				Delay: again,
+			},
+		},
+		"done, its time to live not over": {
+			at: newAt(withDone(v1alpha1.ConditionFailed, now), withTTL(30)), now: now.Add(29 * time.Second),
+			want: Decision{Delay: time.Second},
+		},
+		"done, its time to live far from over": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(math.MaxInt32)), now: now,
+			want: Decision{Delay: time.Minute},
+		},
+		"done, its time to live over": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(30)), now: now.Add(30 * time.Second),
+			want: Decision{DeleteAt: true},
+		},
+		"done, no time to live": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now,
+			want: Decision{DeleteAt: true},
+		},
+		"done, its time to live over, but it is being deleted": {
+			at:  newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
+			now: now, want: Decision{},
+		},
+		"done without a condition, which nobody writes: kept": {
+			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), withTTL(0)), now: now, want: Decision{},
 		},
 		"done, the Pod there": {
 			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),

@@ -20,6 +20,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,12 +72,16 @@ func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
 	if len(at.Name) <= validation.LabelValueMaxLength {
 		labels[v1alpha1.LabelAtName] = at.Name
 	}
+	annotations := map[string]string{}
+	if instant, err := Instant(&at.Spec); err == nil {
+		annotations[v1alpha1.AnnotationScheduledTime] = instant.UTC().Format(time.RFC3339Nano)
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            PodName(at.Name),
 			Namespace:       at.Namespace,
 			Labels:          labels,
-			Annotations:     map[string]string{v1alpha1.AnnotationScheduledTime: at.Spec.Schedule},
+			Annotations:     annotations,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
 		},
 		Spec: corev1.PodSpec{

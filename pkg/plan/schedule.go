@@ -19,14 +19,62 @@ package plan
 import (
 	"fmt"
 	"time"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// ParseSchedule returns the instant that spec.schedule names. It reads all that the
-// CRD lets in. An error says in a sentence what to write.
-func ParseSchedule(schedule string) (time.Time, error) {
-	instant, err := time.Parse(time.RFC3339, schedule)
+// wallClock is how a schedule is written beside a time zone. When it is parsed,
+// fractions of a second may follow.
+const wallClock = "2006-01-02T15:04:05"
+
+// Instant returns the instant that a spec's schedule names. An error says in a
+// sentence what is wrong and what to write.
+func Instant(spec *v1alpha1.AtSpec) (time.Time, error) {
+	if spec.TimeZone != nil {
+		return wallClockInstant(spec.Schedule, *spec.TimeZone)
+	}
+	instant, err := time.Parse(time.RFC3339, spec.Schedule)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("spec.schedule %q cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z", schedule)
+		return time.Time{}, fmt.Errorf("spec.schedule %q cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z", spec.Schedule)
 	}
 	return instant, nil
+}
+
+// wallClockInstant returns the one instant at which the clocks of a time zone
+// show the given time.
+func wallClockInstant(schedule, timeZone string) (time.Time, error) {
+	// Local is Go's name for the zone of the controller's machine.
+	location, err := time.LoadLocation(timeZone)
+	if err != nil || timeZone == "Local" {
+		return time.Time{}, fmt.Errorf("spec.timeZone %q is not known: write a name of the IANA time zone database, such as Europe/Berlin", timeZone)
+	}
+	shown, err := time.Parse(wallClock, schedule)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("spec.schedule %q cannot be read: beside spec.timeZone write date and time without a zone, such as 2026-12-24T10:12:00", schedule)
+	}
+
+	// Each offset that is in force around that time makes an instant of it. Where
+	// the offset changes, both of them may show the time, or neither.
+	before := withOffsetOf(shown.Add(-24*time.Hour), shown, location)
+	after := withOffsetOf(shown.Add(24*time.Hour), shown, location)
+	shows := func(instant time.Time) bool { return instant.Format(wallClock) == shown.Format(wallClock) }
+	switch {
+	case shows(before) && (!shows(after) || before.Equal(after)):
+		return before, nil
+	case shows(after) && !shows(before):
+		return after, nil
+	}
+	verb := "skip"
+	if shows(before) {
+		verb = "repeat"
+	}
+	return time.Time{}, fmt.Errorf("the clocks of %s %s %s: leave out spec.timeZone and write the instant that is meant as spec.schedule, %s or %s",
+		timeZone, verb, schedule, before.Format(time.RFC3339Nano), after.Format(time.RFC3339Nano))
+}
+
+// withOffsetOf returns the instant of a time shown, by the offset that is in
+// force at about the time near.
+func withOffsetOf(near, shown time.Time, location *time.Location) time.Time {
+	_, offset := near.In(location).Zone()
+	return shown.Add(-time.Duration(offset) * time.Second).In(location)
 }

@@ -17,11 +17,16 @@ limitations under the License.
 package plan
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-func TestParseSchedule(t *testing.T) {
+func TestInstant(t *testing.T) {
 	for schedule, want := range map[string]time.Time{
 		"2026-12-24T10:12:00Z":                due,
 		"2026-12-24T11:12:00+01:00":           due,
@@ -31,9 +36,23 @@ func TestParseSchedule(t *testing.T) {
 		"2024-02-29T00:00:00Z":                time.Date(2024, 2, 29, 0, 0, 0, 0, time.UTC),
 		"0001-01-01T00:00:00Z":                {},
 		"9999-12-31T23:59:59Z":                time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
+
+		"2026-12-24T11:12:00 Europe/Berlin":           due,
+		"2026-12-24T10:12:00 UTC":                     due,
+		"2026-12-24T15:42:00.25 Asia/Kolkata":         due.Add(time.Second / 4),
+		"2026-07-01T12:00:00 Europe/Berlin":           time.Date(2026, 7, 1, 10, 0, 0, 0, time.UTC),
+		"2026-03-29T01:59:59.999999999 Europe/Berlin": time.Date(2026, 3, 29, 0, 59, 59, 999999999, time.UTC),
+		"2026-03-29T03:00:00 Europe/Berlin":           time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC),
+		"2026-10-25T01:59:59.999999999 Europe/Berlin": time.Date(2026, 10, 24, 23, 59, 59, 999999999, time.UTC),
+		"2026-10-25T03:00:00 Europe/Berlin":           time.Date(2026, 10, 25, 2, 0, 0, 0, time.UTC),
+		"2026-04-05T03:00:00 Australia/Lord_Howe":     time.Date(2026, 4, 4, 16, 30, 0, 0, time.UTC),
+		"2011-12-29T23:59:59 Pacific/Apia":            time.Date(2011, 12, 30, 9, 59, 59, 0, time.UTC),
+		"2011-12-31T00:00:00 Pacific/Apia":            time.Date(2011, 12, 30, 10, 0, 0, 0, time.UTC),
+		"0001-01-01T00:00:00 UTC":                     {},
+		"9999-12-31T23:59:59 UTC":                     time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
 	} {
 		t.Run(schedule, func(t *testing.T) {
-			got, err := ParseSchedule(schedule)
+			got, err := Instant(specOf(schedule))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,16 +62,71 @@ func TestParseSchedule(t *testing.T) {
 		})
 	}
 
-	for _, schedule := range []string{
-		"", " ", "tomorrow", "10:12", "2026-12-24", "2026-12-24T10:12:00", "2026-12-24 10:12:00Z",
-		"2026-12-24T10:12Z", "2026-12-24T10:12:00z",
-		"2026-13-24T10:12:00Z", "2026-02-30T10:12:00Z", "2025-02-29T10:12:00Z", "2026-12-24T24:00:00Z",
-		"2026-12-24T10:60:00Z", "2026-12-24T10:12:60Z", " 2026-12-24T10:12:00Z",
+	for schedule, want := range map[string]string{
+		"":                              "cannot be read",
+		"tomorrow":                      "cannot be read",
+		"10:12":                         "cannot be read",
+		"2026-12-24":                    "cannot be read",
+		"2026-12-24T10:12:00":           "write an instant as RFC 3339 does",
+		"2026-12-24T10:12Z":             "cannot be read",
+		"2026-12-24T10:12:00z":          "cannot be read",
+		"2026-13-24T10:12:00Z":          "cannot be read",
+		"2026-02-30T10:12:00Z":          "cannot be read",
+		"2025-02-29T10:12:00Z":          "cannot be read",
+		"2026-12-24T24:00:00Z":          "cannot be read",
+		"2026-12-24T10:60:00Z":          "cannot be read",
+		"2026-12-24T10:12:60Z":          "cannot be read",
+		"2026-12-24T10:12:00Z UTC":      "without a zone",
+		"2026-02-30T10:12:00 UTC":       "cannot be read",
+		"2026-12-24T10:12:00 Berlin":    `spec.timeZone "Berlin" is not known`,
+		"2026-12-24T10:12:00 Local":     `spec.timeZone "Local" is not known`,
+		"2026-12-24T10:12:00 ../passwd": `spec.timeZone "../passwd" is not known`,
+		"2026-03-29T02:30:00 Europe/Berlin": "the clocks of Europe/Berlin skip 2026-03-29T02:30:00: leave out spec.timeZone and write the instant that is meant as spec.schedule, " +
+			"2026-03-29T03:30:00+02:00 or 2026-03-29T01:30:00+01:00",
+		"2026-10-25T02:30:00.5 Europe/Berlin": "the clocks of Europe/Berlin repeat 2026-10-25T02:30:00.5: leave out spec.timeZone and write the instant that is meant as spec.schedule, " +
+			"2026-10-25T02:30:00.5+02:00 or 2026-10-25T02:30:00.5+01:00",
+		"2026-03-29T02:00:00 Europe/Berlin":       "skip",
+		"2026-10-25T02:00:00 Europe/Berlin":       "repeat",
+		"2026-10-04T02:15:00 Australia/Lord_Howe": "skip",
+		"2026-04-05T01:45:00 Australia/Lord_Howe": "repeat",
+		"2011-12-30T12:00:00 Pacific/Apia":        "skip",
 	} {
-		t.Run("unreadable: "+schedule, func(t *testing.T) {
-			if got, err := ParseSchedule(schedule); err == nil {
-				t.Errorf("got %v, want an error", got)
+		t.Run("no instant: "+schedule, func(t *testing.T) {
+			if got, err := Instant(specOf(schedule)); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v and %v, want %s", got, err, want)
 			}
 		})
 	}
+}
+
+// specOf returns the spec with a schedule and, behind a space, a time zone.
+func specOf(schedule string) *v1alpha1.AtSpec {
+	spec := &v1alpha1.AtSpec{Schedule: schedule}
+	if schedule, timeZone, found := strings.Cut(schedule, " "); found {
+		spec.Schedule, spec.TimeZone = schedule, ptr.To(timeZone)
+	}
+	return spec
+}
+
+// FuzzInstant looks for a schedule that panics, or that does not say the same
+// again when it is written as the controller writes it into the Pod's annotation.
+func FuzzInstant(f *testing.F) {
+	for _, seed := range []string{"2026-12-24T10:12:00Z", "2026-12-24T10:12:00.5+01:00", "2026-10-25T02:30:00 Europe/Berlin", "0001-01-01T00:00:00+23:59 UTC"} {
+		schedule, timeZone, _ := strings.Cut(seed, " ")
+		f.Add(schedule, timeZone)
+	}
+	f.Fuzz(func(t *testing.T, schedule, timeZone string) {
+		spec := &v1alpha1.AtSpec{Schedule: schedule}
+		if timeZone != "" {
+			spec.TimeZone = &timeZone
+		}
+		instant, err := Instant(spec)
+		if err != nil || instant.UTC().Year() < 0 || instant.UTC().Year() > 9999 {
+			return // RFC 3339 has no such years.
+		}
+		again, err := Instant(&v1alpha1.AtSpec{Schedule: instant.UTC().Format(time.RFC3339Nano)})
+		if err != nil || !again.Equal(instant) {
+			t.Errorf("%q in %q is %v, and written again %v (%v)", schedule, timeZone, instant, again, err)
+		}
+	})
 }

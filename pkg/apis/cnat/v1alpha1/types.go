@@ -64,6 +64,9 @@ const (
 	// its namespace is set up; its message says what to do. It is absent as long
 	// as nothing ever stood in the way.
 	ConditionReady = "Ready"
+	// ConditionSuspended is True while spec.suspend holds the At, and False once
+	// it was resumed. It is absent from an At that never was suspended.
+	ConditionSuspended = "Suspended"
 )
 
 // Reasons of the conditions Complete and Failed, of status.reason, and of the
@@ -81,14 +84,21 @@ const (
 	ReasonPodLost = "PodLost"
 	// ReasonInvalidPod: the API server says that the Pod is invalid.
 	ReasonInvalidPod = "InvalidPod"
+	// ReasonStartingDeadlineExceeded: it was later than spec.startingDeadlineSeconds
+	// allows before the Pod could be created. The command did not run.
+	ReasonStartingDeadlineExceeded = "StartingDeadlineExceeded"
+	// ReasonDeadlineExceeded: the run took longer than spec.activeDeadlineSeconds
+	// allows, and the Pod was stopped.
+	ReasonDeadlineExceeded = "DeadlineExceeded"
 )
 
 // Reasons of the condition Ready, and of the event that tells its change to False.
 const (
 	// ReasonRunnable: what stood in the way is gone.
 	ReasonRunnable = "Runnable"
-	// ReasonInvalidSchedule: spec.schedule cannot be read. The CRD refuses such a
-	// schedule; this is for Ats that were stored before it did.
+	// ReasonInvalidSchedule: spec.schedule with spec.timeZone names no instant, or
+	// more than one: the time zone is not known, or its clocks skip or repeat that
+	// time.
 	ReasonInvalidSchedule = "InvalidSchedule"
 	// ReasonPodNameConflict: a Pod of somebody else has the name that this At's
 	// Pod needs.
@@ -96,6 +106,14 @@ const (
 	// ReasonPodRefused: the API server refuses the Pod (quota, Pod Security,
 	// RBAC, a webhook). It is tried again with back-off.
 	ReasonPodRefused = "PodRefused"
+)
+
+// Reasons of the condition Suspended, and of the events that tell its change.
+const (
+	// ReasonSuspended: spec.suspend is true.
+	ReasonSuspended = "Suspended"
+	// ReasonResumed: spec.suspend is true no more.
+	ReasonResumed = "Resumed"
 )
 
 // ReasonSuccessfulCreate is the reason of the event that tells that the Pod was
@@ -112,11 +130,13 @@ const ReasonSuccessfulCreate = "SuccessfulCreate"
 // +kubebuilder:printcolumn:name="Result",type=string,JSONPath=`.status.reason`
 // +kubebuilder:printcolumn:name="Exit",type=integer,JSONPath=`.status.exitCode`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Time Zone",type=string,priority=1,JSONPath=`.spec.timeZone`
 // +kubebuilder:printcolumn:name="Pod",type=string,priority=1,JSONPath=`.status.pod.name`
 // +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.status.pod.nodeName`
 // +kubebuilder:printcolumn:name="Started",type=date,priority=1,JSONPath=`.status.startTime`
 // +kubebuilder:printcolumn:name="Completed",type=date,priority=1,JSONPath=`.status.completionTime`
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.schedule == oldSelf.spec.schedule",fieldPath=".spec.schedule",message="is immutable once the At has started: delete the At and create it anew to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '')",fieldPath=".spec.timeZone",message="is immutable once the At has started: delete the At and create it anew to run it again"
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.command == oldSelf.spec.command",fieldPath=".spec.command",message="is immutable once the At has started: delete the At and create it anew to run it again"
 
 // At runs a command once, at a given time.
@@ -139,17 +159,31 @@ type At struct {
 
 // AtSpec says what to run, and when. While the phase is PENDING everything may
 // be edited and is honoured at once.
+// +kubebuilder:validation:XValidation:rule="has(self.timeZone) || self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$') || !self.schedule.matches('T')",fieldPath=".schedule",message="needs a zone: end it with Z or an offset such as +01:00, or set timeZone"
+// +kubebuilder:validation:XValidation:rule="!has(self.timeZone) || !self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$')",fieldPath=".timeZone",message="must not be set beside a schedule that has a zone itself: leave out one of the two"
 type AtSpec struct {
 	// schedule is the instant at which the command runs, as RFC 3339 writes it:
 	// date, time and zone, such as 2026-12-24T10:12:00Z or
-	// 2026-12-24T11:12:00+01:00, with fractions of a second if wanted. An instant in the
-	// past means at once. Immutable once the At has started.
+	// 2026-12-24T11:12:00+01:00, with fractions of a second if wanted. With
+	// timeZone it is a time on the clocks there, without a zone:
+	// 2026-12-24T11:12:00. In the past means at once. Immutable once the At has
+	// started.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$')",message="must be an instant as RFC 3339 writes it, with date, time and zone, such as 2026-12-24T10:12:00Z or 2026-12-24T11:12:00+01:00"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})?$')",message="must be an instant as RFC 3339 writes it, with date, time and zone, such as 2026-12-24T10:12:00Z or 2026-12-24T11:12:00+01:00"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T') || self.matches('^[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-9]))T') && !self.startsWith('0000') && (!self.matches('^[0-9]{4}-02-29') || int(self.substring(0, 4)) % 4 == 0 && (int(self.substring(0, 4)) % 100 != 0 || int(self.substring(0, 4)) % 400 == 0))",message="must be a day that the calendar has: years 0001 to 9999, months 01 to 12, and no day beyond the month's last"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('T[0-9]{2}:[0-9]{2}:[0-9]{2}') || self.matches('T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])?$')",message="must be a time that the clock shows: hours 00 to 23, minutes and seconds 00 to 59, in the zone's offset too"
 	Schedule string `json:"schedule"`
+
+	// timeZone is the name of a time zone of the IANA database, such as
+	// Europe/Berlin. It is needed by a schedule without a zone, and refused beside
+	// one that has a zone. A time that the clocks there skip or repeat
+	// (daylight-saving time) is not guessed: condition Ready tells it. Immutable
+	// once the At has started.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	TimeZone *string `json:"timeZone,omitempty"`
 
 	// command is run by /bin/sh -c: quotes, pipes and $VARS work. An exit code
 	// of 0 is success. Immutable once the At has started.
@@ -161,6 +195,33 @@ type AtSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.trim() != ''",message="must not be empty: write what /bin/sh is to run"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\x00')",message="must not contain NUL, which no program's argument can hold"
 	Command string `json:"command"`
+
+	// suspend holds the At while it is true: nothing starts. What runs already
+	// goes on. Default: false.
+	// +optional
+	Suspend *bool `json:"suspend,omitempty"`
+
+	// startingDeadlineSeconds is how late after its time the command may start,
+	// in whole seconds: 0 allows less than one. Later the At ends as
+	// Failed/StartingDeadlineExceeded without having run. Default: it runs
+	// however late it is.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
+
+	// activeDeadlineSeconds is how long the run may take, counted from the
+	// creation of the Pod. Then the Pod is stopped and the At ends as
+	// Failed/DeadlineExceeded. Default: no limit.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
+
+	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
+	// its Pod with it. It may be set and changed after the end. Default: the At is
+	// kept.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
 // AtStatus says how far an At is. Once the phase is DONE it changes no more.

@@ -26,15 +26,39 @@ package v1alpha1
 type AtSpecApplyConfiguration struct {
 	// schedule is the instant at which the command runs, as RFC 3339 writes it:
 	// date, time and zone, such as 2026-12-24T10:12:00Z or
-	// 2026-12-24T11:12:00+01:00, with fractions of a second if wanted. An instant in the
-	// past means at once. Immutable once the At has started.
+	// 2026-12-24T11:12:00+01:00, with fractions of a second if wanted. With
+	// timeZone it is a time on the clocks there, without a zone:
+	// 2026-12-24T11:12:00. In the past means at once. Immutable once the At has
+	// started.
 	Schedule *string `json:"schedule,omitempty"`
+	// timeZone is the name of a time zone of the IANA database, such as
+	// Europe/Berlin. It is needed by a schedule without a zone, and refused beside
+	// one that has a zone. A time that the clocks there skip or repeat
+	// (daylight-saving time) is not guessed: condition Ready tells it. Immutable
+	// once the At has started.
+	TimeZone *string `json:"timeZone,omitempty"`
 	// command is run by /bin/sh -c: quotes, pipes and $VARS work. An exit code
 	// of 0 is success. Immutable once the At has started.
 	//
 	// At most 32767 characters, so that it fits, whatever the characters,
 	// into the 128 KiB that Linux allows one argument of a program.
 	Command *string `json:"command,omitempty"`
+	// suspend holds the At while it is true: nothing starts. What runs already
+	// goes on. Default: false.
+	Suspend *bool `json:"suspend,omitempty"`
+	// startingDeadlineSeconds is how late after its time the command may start,
+	// in whole seconds: 0 allows less than one. Later the At ends as
+	// Failed/StartingDeadlineExceeded without having run. Default: it runs
+	// however late it is.
+	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
+	// activeDeadlineSeconds is how long the run may take, counted from the
+	// creation of the Pod. Then the Pod is stopped and the At ends as
+	// Failed/DeadlineExceeded. Default: no limit.
+	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
+	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
+	// its Pod with it. It may be set and changed after the end. Default: the At is
+	// kept.
+	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
 // AtSpecApplyConfiguration constructs a declarative configuration of the AtSpec type for use with
@@ -51,10 +75,50 @@ func (b *AtSpecApplyConfiguration) WithSchedule(value string) *AtSpecApplyConfig
 	return b
 }
 
+// WithTimeZone sets the TimeZone field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TimeZone field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithTimeZone(value string) *AtSpecApplyConfiguration {
+	b.TimeZone = &value
+	return b
+}
+
 // WithCommand sets the Command field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Command field is set to the value of the last call.
 func (b *AtSpecApplyConfiguration) WithCommand(value string) *AtSpecApplyConfiguration {
 	b.Command = &value
+	return b
+}
+
+// WithSuspend sets the Suspend field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Suspend field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithSuspend(value bool) *AtSpecApplyConfiguration {
+	b.Suspend = &value
+	return b
+}
+
+// WithStartingDeadlineSeconds sets the StartingDeadlineSeconds field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the StartingDeadlineSeconds field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithStartingDeadlineSeconds(value int64) *AtSpecApplyConfiguration {
+	b.StartingDeadlineSeconds = &value
+	return b
+}
+
+// WithActiveDeadlineSeconds sets the ActiveDeadlineSeconds field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ActiveDeadlineSeconds field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithActiveDeadlineSeconds(value int64) *AtSpecApplyConfiguration {
+	b.ActiveDeadlineSeconds = &value
+	return b
+}
+
+// WithTTLSecondsAfterFinished sets the TTLSecondsAfterFinished field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TTLSecondsAfterFinished field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithTTLSecondsAfterFinished(value int32) *AtSpecApplyConfiguration {
+	b.TTLSecondsAfterFinished = &value
 	return b
 }
