@@ -261,12 +261,18 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 		return 0, err
 	}
 	at = c.latest(at)
-	pod, err := c.getPod(ctx, at)
+	pod, err := orNil(c.podLister.Pods(at.Namespace).Get(plan.PodName(at.Name)))
 	if err != nil {
 		return 0, err
 	}
-
 	decision := plan.Decide(at, pod, c.clock.Now())
+	if decision.Confirm {
+		pod, err = orNil(c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, plan.PodName(at.Name), metav1.GetOptions{}))
+		if err != nil {
+			return 0, fmt.Errorf("look for the Pod: %w", err)
+		}
+		decision = plan.Decide(at, pod, c.clock.Now())
+	}
 	logger.V(4).Info("Syncing", "phase", at.Status.Phase, "createPod", decision.CreatePod, "deletePod", decision.DeletePod, "deleteAt", decision.DeleteAt, "writeStatus", decision.Status != nil, "delay", decision.Delay)
 	switch {
 	case decision.CreatePod:
@@ -285,20 +291,12 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	return decision.Delay, decision.Retry
 }
 
-// getPod returns the At's Pod, nil if there is none. A recorded Pod that is gone
-// ends the At, so the cache's word is not enough for that.
-func (c *Controller) getPod(ctx context.Context, at *v1alpha1.At) (*corev1.Pod, error) {
-	pod, err := c.podLister.Pods(at.Namespace).Get(plan.PodName(at.Name))
-	if plan.ExpectsPod(at) && (apierrors.IsNotFound(err) || err == nil && pod.UID != at.Status.Pod.UID) {
-		pod, err = c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, at.Status.Pod.Name, metav1.GetOptions{})
-	}
+// orNil makes no Pod and no error of a Pod that is not found.
+func orNil(pod *corev1.Pod, err error) (*corev1.Pod, error) {
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("get the Pod: %w", err)
-	}
-	return pod, nil
+	return pod, err
 }
 
 // createPod creates the At's Pod and returns what follows from the API server's

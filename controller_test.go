@@ -193,6 +193,8 @@ func owner(apiVersion, kind, name string, uid types.UID) func(*corev1.Pod) {
 
 func withActiveDeadline(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) }
 
+func withStartingDeadline(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](30) }
+
 func withTTL(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) }
 
 func noOwner(pod *corev1.Pod) { pod.OwnerReferences = nil }
@@ -203,6 +205,7 @@ func TestSyncHandler(t *testing.T) {
 	const (
 		lost     = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
 		conflict = "Pod example-at-pod exists and is not this At's: delete or rename that Pod, or give the At another name."
+		tooLate  = "It was later than spec.startingDeadlineSeconds allows, which is 30: the command did not run."
 		complete = "The command ended with exit code 0."
 		unread   = `spec.schedule "at noon" cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z`
 	)
@@ -366,6 +369,21 @@ func TestSyncHandler(t *testing.T) {
 		"the cache is behind: RUNNING is written already": {
 			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			written:   newAt(running, newerVersion),
+			wantDelay: time.Minute,
+		},
+		"beyond the starting deadline": {
+			world: world{ats: []*v1alpha1.At{newAt(withStartingDeadline)}}, now: due.Add(time.Minute),
+			wantKube: []clienttesting.Action{getPod},
+			wantCnat: []clienttesting.Action{updateStatus(newAt(withStartingDeadline,
+				ended(v1alpha1.ConditionFailed, v1alpha1.ReasonStartingDeadlineExceeded, tooLate, due.Add(time.Minute)),
+				func(at *v1alpha1.At) { at.Status.Message = tooLate },
+			))},
+			wantEvents: []string{"Warning StartingDeadlineExceeded " + tooLate},
+		},
+		"beyond the starting deadline, but the Pod is there, which the cache does not know": {
+			world: world{ats: []*v1alpha1.At{newAt(withStartingDeadline)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
+			wantKube:  []clienttesting.Action{getPod},
+			wantCnat:  []clienttesting.Action{updateStatus(newAt(withStartingDeadline, running))},
 			wantDelay: time.Minute,
 		},
 		"the recorded Pod is gone": {

@@ -23,11 +23,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,10 +47,6 @@ const again = time.Nanosecond
 // a word of it.
 const overdue = time.Minute
 
-// maxMessage is the most characters that a message may have; the CRD allows
-// 32768 in a condition, and an API server's refusal can be of any length.
-const maxMessage = 4096
-
 // ErrBlocked is in Decision.Retry when the At's status tells what stands in the
 // way, or when it is but a matter of moments.
 var ErrBlocked = errors.New("blocked")
@@ -70,6 +64,9 @@ type Decision struct {
 	Status *v1alpha1.AtStatus
 	// Event is to be recorded once the status is written; nil if there is none.
 	Event *Event
+	// Confirm is set when the step rests on there being no Pod, which a cache
+	// cannot know: look for it in the API server, and decide again.
+	Confirm bool
 	// Delay is the time after which to decide again; 0 if there is no need.
 	Delay time.Duration
 	// Retry is set when to decide again with back-off, and says why.
@@ -87,8 +84,8 @@ type Event struct {
 }
 
 // Decide returns the one step that is next for an At. pod is the Pod that
-// exists under the name that PodName gives, whoever owns it, or nil. Where the
-// status records a Pod, nil must be certain: it ends the At. now is the wall clock.
+// exists under the name that PodName gives, whoever owns it, or nil. now is the
+// wall clock.
 func Decide(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	if at.DeletionTimestamp != nil {
 		return Decision{}
@@ -101,12 +98,8 @@ func Decide(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	}
 	owned := pod != nil && metav1.IsControlledBy(pod, at)
 	switch {
-	case ExpectsPod(at) && (!owned || pod.UID != at.Status.Pod.UID):
-		if stopped(at, nil, now) {
-			return finishDeadlineExceeded(at, nil, now)
-		}
-		return finish(at, nil, now, v1alpha1.ReasonPodLost,
-			fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", at.Status.Pod.Name))
+	case at.Status.Pod != nil && (!owned || pod.UID != at.Status.Pod.UID):
+		return decideLost(at, now)
 	case !owned:
 		return decidePending(at, pod, now)
 	case pod.Status.Phase == corev1.PodSucceeded && !stopped(at, pod, now):
@@ -118,11 +111,6 @@ func Decide(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	default:
 		return decideRunning(at, pod, now)
 	}
-}
-
-// ExpectsPod says whether the At has a Pod without which it cannot go on.
-func ExpectsPod(at *v1alpha1.At) bool {
-	return at.Status.Pod != nil && at.Status.Phase != v1alpha1.PhaseDone && at.DeletionTimestamp == nil
 }
 
 // Refused returns what follows when the API server answered the creation of the
@@ -223,8 +211,10 @@ func decidePending(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decision {
 	case late >= 0 && ptr.Deref(at.Spec.Suspend, false):
 		return Decision{}
 	case late >= 0 && at.Spec.StartingDeadlineSeconds != nil && int64(late/time.Second) > *at.Spec.StartingDeadlineSeconds:
-		return finish(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded,
+		d := finish(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded,
 			fmt.Sprintf("It was later than spec.startingDeadlineSeconds allows, which is %d: the command did not run.", *at.Spec.StartingDeadlineSeconds))
+		d.Confirm = true
+		return d
 	case late >= 0 && other != nil:
 		return decideConflict(at, other, now)
 	case late >= 0:
@@ -306,6 +296,17 @@ func decideConflict(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	return d
 }
 
+// decideLost decides for an At whose recorded Pod is gone.
+func decideLost(at *v1alpha1.At, now time.Time) Decision {
+	d := finish(at, nil, now, v1alpha1.ReasonPodLost,
+		fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", at.Status.Pod.Name))
+	if stopped(at, nil, now) {
+		d = finishDeadlineExceeded(at, nil, now)
+	}
+	d.Confirm = true
+	return d
+}
+
 // decideFailed decides for an At whose Pod has failed.
 func decideFailed(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	if terminated := commandTerminated(pod); terminated != nil && terminated.ExitCode != 0 {
@@ -319,131 +320,4 @@ func decideFailed(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 		}
 	}
 	return finish(at, pod, now, v1alpha1.ReasonPodFailed, message)
-}
-
-// finish ends an At: well if reason is Completed, badly otherwise. A message of
-// the command's goes before ours in the status.
-func finish(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
-	message = cut(message)
-	status := at.Status.DeepCopy()
-	completionTime := now
-	if pod != nil {
-		status = started(at, pod)
-		if terminated := commandTerminated(pod); terminated != nil {
-			status.ExitCode = ptr.To(terminated.ExitCode)
-			status.Message = terminated.Message
-			if !terminated.FinishedAt.IsZero() {
-				completionTime = terminated.FinishedAt.Time
-			}
-		}
-	}
-	if status.Message == "" && reason != v1alpha1.ReasonCompleted {
-		status.Message = message
-	}
-	if meta.IsStatusConditionFalse(status.Conditions, v1alpha1.ConditionReady) {
-		// What stood in the way of a run that is over is of no concern.
-		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionReady)
-	}
-	status.Phase = v1alpha1.PhaseDone
-	status.Reason = reason
-	status.CompletionTime = &metav1.Time{Time: completionTime}
-
-	condition := metav1.Condition{
-		Type:               v1alpha1.ConditionFailed,
-		Status:             metav1.ConditionTrue,
-		ObservedGeneration: at.Generation,
-		LastTransitionTime: metav1.Time{Time: now},
-		Reason:             reason,
-		Message:            message,
-	}
-	event := &Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
-	if reason == v1alpha1.ReasonCompleted {
-		condition.Type = v1alpha1.ConditionComplete
-		event.Type = corev1.EventTypeNormal
-	}
-	meta.SetStatusCondition(&status.Conditions, condition)
-	d := decision(at, status, event)
-	if at.Spec.TTLSecondsAfterFinished != nil {
-		d.Delay = again
-	}
-	return d
-}
-
-// started returns the status of an At whose Pod exists.
-func started(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
-	status := at.Status.DeepCopy()
-	if status.Pod == nil {
-		status.Phase = v1alpha1.PhaseRunning
-		status.StartTime = pod.CreationTimestamp.DeepCopy()
-		// The Pod knows what it was created for; spec.schedule may be another by now.
-		// metav1.Time writes the first instant of year 1 as null.
-		if instant, err := time.Parse(time.RFC3339, pod.Annotations[v1alpha1.AnnotationScheduledTime]); err == nil && !instant.IsZero() {
-			status.ScheduledTime = &metav1.Time{Time: instant}
-		}
-		if meta.IsStatusConditionFalse(status.Conditions, v1alpha1.ConditionReady) {
-			setReady(at, status, pod.CreationTimestamp.Time)
-		}
-	}
-	// One write for a change of phase: an address that comes in between waits for it.
-	if status.Pod == nil || status.Pod.Phase != pod.Status.Phase {
-		status.Pod = &v1alpha1.AtPod{
-			Name:      pod.Name,
-			UID:       pod.UID,
-			Phase:     pod.Status.Phase,
-			PodIP:     pod.Status.PodIP,
-			HostIP:    pod.Status.HostIP,
-			NodeName:  pod.Spec.NodeName,
-			StartTime: pod.Status.StartTime.DeepCopy(),
-		}
-	}
-	return status
-}
-
-// notReady sets condition Ready to False. The event comes with the change, not
-// with every new wording of the message.
-func notReady(at *v1alpha1.At, now time.Time, reason, message string) Decision {
-	message = cut(message)
-	before := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionReady)
-	status := at.Status.DeepCopy()
-	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type:               v1alpha1.ConditionReady,
-		Status:             metav1.ConditionFalse,
-		ObservedGeneration: at.Generation,
-		LastTransitionTime: metav1.Time{Time: now},
-		Reason:             reason,
-		Message:            message,
-	})
-	var event *Event
-	if before == nil || before.Status != metav1.ConditionFalse || before.Reason != reason {
-		event = &Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
-	}
-	return decision(at, status, event)
-}
-
-// setReady sets condition Ready to True.
-func setReady(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time) {
-	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type:               v1alpha1.ConditionReady,
-		Status:             metav1.ConditionTrue,
-		ObservedGeneration: at.Generation,
-		LastTransitionTime: metav1.Time{Time: now},
-		Reason:             v1alpha1.ReasonRunnable,
-		Message:            "What stood in the way is gone.",
-	})
-}
-
-// decision returns the decision to write status, unless it is what the At has.
-func decision(at *v1alpha1.At, status *v1alpha1.AtStatus, event *Event) Decision {
-	if equality.Semantic.DeepEqual(&at.Status, status) {
-		return Decision{}
-	}
-	status.ObservedGeneration = at.Generation
-	return Decision{Status: status, Event: event}
-}
-
-func cut(message string) string {
-	if len(message) <= maxMessage {
-		return message
-	}
-	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
 }

@@ -460,7 +460,8 @@ func TestDecide(t *testing.T) {
 					status.CompletionTime = &metav1.Time{Time: now}
 					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonPodLost, lostMessage)}
 				}),
-				Event: warning(v1alpha1.ReasonPodLost, lostMessage),
+				Event:   warning(v1alpha1.ReasonPodLost, lostMessage),
+				Confirm: true,
 			},
 		},
 		"the Pod is gone, and a stranger has its name": {
@@ -473,7 +474,8 @@ func TestDecide(t *testing.T) {
 					status.CompletionTime = &metav1.Time{Time: now}
 					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonPodLost, lostMessage)}
 				}),
-				Event: warning(v1alpha1.ReasonPodLost, lostMessage),
+				Event:   warning(v1alpha1.ReasonPodLost, lostMessage),
+				Confirm: true,
 			},
 		},
 		"the Pod is gone, and another claims to be this At's": {
@@ -486,7 +488,8 @@ func TestDecide(t *testing.T) {
 					status.CompletionTime = &metav1.Time{Time: now}
 					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonPodLost, lostMessage)}
 				}),
-				Event: warning(v1alpha1.ReasonPodLost, lostMessage),
+				Event:   warning(v1alpha1.ReasonPodLost, lostMessage),
+				Confirm: true,
 			},
 		},
 		"suspended: told": {
@@ -538,7 +541,8 @@ func TestDecide(t *testing.T) {
 					status.CompletionTime = &metav1.Time{Time: now}
 					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonStartingDeadlineExceeded, status.Message)}
 				}),
-				Event: warning(v1alpha1.ReasonStartingDeadlineExceeded, "It was later than spec.startingDeadlineSeconds allows, which is 3: the command did not run."),
+				Event:   warning(v1alpha1.ReasonStartingDeadlineExceeded, "It was later than spec.startingDeadlineSeconds allows, which is 3: the command did not run."),
+				Confirm: true,
 			},
 		},
 		"the least starting deadline allows less than a second": {
@@ -585,7 +589,11 @@ func TestDecide(t *testing.T) {
 		},
 		"stopped for the active deadline, and gone": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), now: now,
-			want: deadlineExceeded(corev1.PodRunning, nil, now),
+			want: func() Decision {
+				d := deadlineExceeded(corev1.PodRunning, nil, now)
+				d.Confirm = true
+				return d
+			}(),
 		},
 		"deleted by somebody before the active deadline, ended after it": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), now: now,
