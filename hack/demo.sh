@@ -74,7 +74,7 @@ finish() {
         [[ -z "${controller}" ]] || kill "${controller}" 2>/dev/null || true
         "${bin}/localcluster" down --dir="${cluster_dir}" || code=1
     else
-        [[ -z "${at_is_ours}" ]] || kubectl delete --ignore-not-found -f artifacts/examples/cnat-example.yaml || code=1
+        [[ -z "${at_is_ours}" ]] || kubectl delete --ignore-not-found --cascade=foreground -f artifacts/examples/cnat-example.yaml || code=1
         [[ -z "${crd_is_ours}" ]] || kubectl delete --ignore-not-found -f artifacts/examples/cnat-crd.yaml || code=1
         [[ -z "${controller}" ]] || kill "${controller}" 2>/dev/null || true
     fi
