@@ -182,6 +182,11 @@ func (c *Controller) addAt(at *v1alpha1.At) {
 // would go round without back-off.
 func (c *Controller) updateAt(old, cur *v1alpha1.At) {
 	c.forgetWritten(cur)
+	if old.UID != cur.UID {
+		// The informer missed that one was deleted, and another created by its name.
+		c.deleteAt(informers.DeletedAt{OptionalObj: old})
+		return
+	}
 	if old.Generation != cur.Generation || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
 		c.queue.Add(cache.MetaObjectToName(cur))
 	}
@@ -286,6 +291,9 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 		return 0, err
 	}
 	if err := c.writeStatus(ctx, at, decision); err != nil {
+		if apierrors.IsNotFound(err) {
+			return 0, nil // The At is deleted, of which the cache does not know yet.
+		}
 		return 0, err
 	}
 	return decision.Delay, decision.Retry
@@ -354,9 +362,6 @@ func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision 
 	updated := at.DeepCopy()
 	updated.Status = *decision.Status
 	updated, err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).UpdateStatus(ctx, updated, metav1.UpdateOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
 	if err != nil {
 		return fmt.Errorf("update status: %w", err)
 	}

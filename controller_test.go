@@ -346,6 +346,14 @@ func TestSyncHandler(t *testing.T) {
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
 			))},
 		},
+		"the At is deleted before the end is written, and would have had a time to live": {
+			world: world{ats: []*v1alpha1.At{newAt(running, withTTL)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
+			faults: map[string]error{"update ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
+			wantCnat: []clienttesting.Action{updateStatus(newAt(running, withTTL,
+				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
+				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
+			))},
+		},
 		"the recorded Pod is missing in the cache, but there": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			wantKube:  []clienttesting.Action{getPod},
@@ -579,6 +587,9 @@ func TestHandlers(t *testing.T) {
 		"At asked to go": {func(c *Controller) {
 			c.updateAt(newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} }))
 		}, true},
+		"At recreated, seen as an update": {func(c *Controller) {
+			c.updateAt(newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.UID = "recreated" }))
+		}, true},
 		"At's status changed, which is our own": {func(c *Controller) { c.updateAt(newAt(), newAt(newerVersion, running)) }, false},
 		"At resynced, same resourceVersion":     {func(c *Controller) { c.updateAt(newAt(), newAt()) }, false},
 		"At deleted":                            {func(c *Controller) { c.deleteAt(cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
@@ -623,6 +634,9 @@ func TestHandlers(t *testing.T) {
 func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
 	for testName, event := range map[string]func(*Controller){
 		"updated": func(c *Controller) { c.updateAt(newAt(), newAt(newerVersion)) },
+		"recreated, seen as an update": func(c *Controller) {
+			c.updateAt(newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.UID = "recreated" }))
+		},
 		"deleted": func(c *Controller) { c.deleteAt(cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) },
 	} {
 		t.Run(testName, func(t *testing.T) {

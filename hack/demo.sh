@@ -104,7 +104,9 @@ fi
 
 namespace="$(kubectl config view --minify --output 'jsonpath={..namespace}')"
 namespace="${namespace:-default}"
-if kubectl get crd ats.cnat.programming-kubernetes.info >/dev/null 2>&1; then
+installed="$(kubectl get crd --ignore-not-found --output=name ats.cnat.programming-kubernetes.info)" ||
+    fail "cannot tell whether the CRD is installed"
+if [[ -n "${installed}" ]]; then
     [[ -z "$(kubectl get at --ignore-not-found example-at)" ]] || fail "there is an At example-at in namespace ${namespace} already"
 else
     crd_is_ours=yes
@@ -126,8 +128,8 @@ printf '\033[1m$ sed %s artifacts/examples/cnat-example.yaml | kubectl apply -f 
 sed "${edit}" artifacts/examples/cnat-example.yaml | kubectl apply -f -
 
 say "Watching it"
-printf '\033[1m$ kubectl get at -w\033[0m\n'
-exec 3< <(exec timeout 120 kubectl get at -w)
+printf '\033[1m$ kubectl get at example-at -w\033[0m\n'
+exec 3< <(exec timeout 120 kubectl get at example-at -w)
 watch=$!
 while IFS= read -r line <&3; do
     echo "${line}"

@@ -43,9 +43,9 @@ func Instant(spec *v1alpha1.AtSpec) (time.Time, error) {
 // wallClockInstant returns the one instant at which the clocks of a time zone
 // show the given time.
 func wallClockInstant(schedule, timeZone string) (time.Time, error) {
-	// Local is Go's name for the zone of the controller's machine.
+	// Local, and a file of Debian's, are the zone of the controller's machine.
 	location, err := time.LoadLocation(timeZone)
-	if err != nil || timeZone == "Local" {
+	if err != nil || timeZone == "Local" || timeZone == "localtime" {
 		return time.Time{}, fmt.Errorf("spec.timeZone %q is not known: write a name of the IANA time zone database, such as Europe/Berlin", timeZone)
 	}
 	shown, err := time.Parse(wallClock, schedule)
