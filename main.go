@@ -35,6 +35,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -192,11 +193,16 @@ func anyExists(files []string) bool {
 // error; one that is busy, starting, or without the CRD is waited for.
 func waitForServer(ctx context.Context, client clientset.Interface, namespace, host string) error {
 	logger := klog.FromContext(ctx)
-	version, err := client.Discovery().ServerVersion()
-	if err != nil {
+	version, err := discovery.ToDiscoveryInterfaceWithContext(client.Discovery()).ServerVersionWithContext(ctx)
+	var answer apierrors.APIStatus
+	switch {
+	case err == nil:
+		logger.Info("Found the API server", "host", host, "version", version.GitVersion, "namespace", cmp.Or(namespace, "all"))
+	case ctx.Err() != nil:
+		return nil //nolint:nilerr // To be asked to stop is no error.
+	case !errors.As(err, &answer): // An answer, whatever it is, comes to the list, too.
 		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", host, err)
 	}
-	logger.Info("Found the API server", "host", host, "version", version.GitVersion, "namespace", cmp.Or(namespace, "all"))
 
 	told := ""
 	err = wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
