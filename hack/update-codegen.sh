@@ -43,6 +43,7 @@ kube::codegen::gen_client \
     --boilerplate hack/boilerplate.go.txt \
     pkg/apis
 
-go -C hack/tools/controller-gen build -o "${GOBIN}/controller-gen" sigs.k8s.io/controller-tools/cmd/controller-gen
-"${GOBIN}/controller-gen" crd paths=./pkg/apis/... output:crd:stdout >artifacts/examples/cnat-crd.yaml.new
+go -C hack/tools/controller-gen build -o "${GOBIN}/" sigs.k8s.io/controller-tools/cmd/controller-gen ./slim
+"${GOBIN}/controller-gen" crd:generateEmbeddedObjectMeta=true paths=./pkg/apis/... output:crd:stdout |
+    "${GOBIN}/slim" >artifacts/examples/cnat-crd.yaml.new
 mv artifacts/examples/cnat-crd.yaml.new artifacts/examples/cnat-crd.yaml

@@ -47,37 +47,48 @@ const (
 	// PhasePending means that no Pod was seen yet: the time has not come, or the
 	// Pod cannot be created (condition Ready says why).
 	PhasePending AtPhase = "PENDING"
-	// PhaseRunning means that the Pod exists.
+	// PhaseRunning means that the run has begun: a Pod was created, and has not
+	// ended, or another attempt is to follow.
 	PhaseRunning AtPhase = "RUNNING"
 	// PhaseDone means that the run has ended, well or badly, and that nothing
-	// more will happen.
+	// more will happen, but for the deletion that spec.ttlSecondsAfterFinished asks for.
 	PhaseDone AtPhase = "DONE"
 )
 
 // Types of the conditions of an At.
 const (
-	// ConditionComplete is True once the command has ended with exit code 0.
+	// ConditionComplete is True once the Pod has succeeded: the command, and each
+	// other container, has ended with exit code 0.
 	ConditionComplete = "Complete"
 	// ConditionFailed is True once the At has ended in any other way.
 	ConditionFailed = "Failed"
+	// ConditionFailureTarget is True once the run is being stopped because it has
+	// failed: what is left is to wait for its Pod. Job has the same condition.
+	ConditionFailureTarget = "FailureTarget"
 	// ConditionReady is False while the At cannot run as it is written, or as
 	// its namespace is set up; its message says what to do. It is absent as long
 	// as nothing ever stood in the way.
 	ConditionReady = "Ready"
-	// ConditionSuspended is True while spec.suspend holds the At, and False once
-	// it was resumed. It is absent from an At that never was suspended.
+	// ConditionSuspended is True while spec.suspend lets nothing start, and False
+	// once it does again. It is absent from an At that never was suspended.
 	ConditionSuspended = "Suspended"
 )
 
-// Reasons of the conditions Complete and Failed, of status.reason, and of the
-// event that tells the end.
+// Reasons of the conditions Complete, Failed and FailureTarget, of status.reason,
+// and of the events that tell the end and each attempt that failed before.
 const (
 	// ReasonCompleted: the command ended with exit code 0.
 	ReasonCompleted = "Completed"
 	// ReasonCommandFailed: the command ended with another exit code.
 	ReasonCommandFailed = "CommandFailed"
-	// ReasonPodFailed: the Pod failed without an exit code of the command, as
-	// one does that is evicted or whose node is gone.
+	// ReasonOOMKilled: the command used more memory than its container may, and
+	// was killed.
+	ReasonOOMKilled = "OOMKilled"
+	// ReasonEvicted: the Pod was evicted by its node, by a drain, by preemption or
+	// by a taint.
+	ReasonEvicted = "Evicted"
+	// ReasonPodFailed: the Pod failed in another way, such as by another container
+	// than the command's, or without its node.
 	ReasonPodFailed = "PodFailed"
 	// ReasonPodLost: the Pod was deleted before its end was seen. Whether the
 	// command ended is not known, so it is not run again.
@@ -88,7 +99,7 @@ const (
 	// allows before the Pod could be created. The command did not run.
 	ReasonStartingDeadlineExceeded = "StartingDeadlineExceeded"
 	// ReasonDeadlineExceeded: the run took longer than spec.activeDeadlineSeconds
-	// allows, and the Pod was stopped.
+	// allows, and was stopped; or the Pod longer than the template's own limit.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
 )
 
@@ -106,6 +117,12 @@ const (
 	// ReasonPodRefused: the API server refuses the Pod (quota, Pod Security,
 	// RBAC, a webhook). It is tried again with back-off.
 	ReasonPodRefused = "PodRefused"
+	// ReasonImagePullFailed: the node cannot pull an image of the Pod. It tries
+	// again.
+	ReasonImagePullFailed = "ImagePullFailed"
+	// ReasonContainerNotCreated: the node cannot make a container of the Pod, as
+	// when a ConfigMap or Secret that it reads is missing. It tries again.
+	ReasonContainerNotCreated = "ContainerNotCreated"
 )
 
 // Reasons of the condition Suspended, and of the events that tell its change.
@@ -137,13 +154,15 @@ const ReasonSuccessfulCreate = "SuccessfulCreate"
 // +kubebuilder:printcolumn:name="Completed",type=date,priority=1,JSONPath=`.status.completionTime`
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.schedule == oldSelf.spec.schedule",fieldPath=".spec.schedule",message="is immutable once the At has started: delete the At and create it anew to run it again"
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '')",fieldPath=".spec.timeZone",message="is immutable once the At has started: delete the At and create it anew to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.command == oldSelf.spec.command",fieldPath=".spec.command",message="is immutable once the At has started: delete the At and create it anew to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '')",fieldPath=".spec.command",message="is immutable once the At has started: delete the At and create it anew to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template)",fieldPath=".spec.template",message="is immutable once the At has started: delete the At and create it anew to run it again"
 
 // At runs a command once, at a given time.
 type At struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is also the name of
-	// the Pod: <name>-pod, shortened with a hash beyond 63 characters.
+	// the Pod: <name>-pod, and <name>-pod-1 and so on of further attempts,
+	// shortened with a hash beyond 63 characters.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -158,7 +177,8 @@ type At struct {
 }
 
 // AtSpec says what to run, and when. While the phase is PENDING everything may
-// be edited and is honoured at once.
+// be edited and is honoured at once, unless the Pod is there already.
+// +kubebuilder:validation:XValidation:rule="has(self.command) || has(self.template)",message="needs a command or a template: write what is to run"
 // +kubebuilder:validation:XValidation:rule="has(self.timeZone) || self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$') || !self.schedule.matches('T')",fieldPath=".schedule",message="needs a zone: end it with Z or an offset such as +01:00, or set timeZone"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeZone) || !self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$')",fieldPath=".timeZone",message="must not be set beside a schedule that has a zone itself: leave out one of the two"
 type AtSpec struct {
@@ -176,8 +196,8 @@ type AtSpec struct {
 	Schedule string `json:"schedule"`
 
 	// timeZone is the name of a time zone of the IANA database, such as
-	// Europe/Berlin. It is needed by a schedule without a zone, and refused beside
-	// one that has a zone. A time that the clocks there skip or repeat
+	// Europe/Berlin. It is needed by a schedule without a zone, and refused
+	// beside one that has a zone. A time that the clocks there skip or repeat
 	// (daylight-saving time) is not guessed: condition Ready tells it. Immutable
 	// once the At has started.
 	// +optional
@@ -186,18 +206,36 @@ type AtSpec struct {
 	TimeZone *string `json:"timeZone,omitempty"`
 
 	// command is run by /bin/sh -c: quotes, pipes and $VARS work. An exit code
-	// of 0 is success. Immutable once the At has started.
+	// of 0 is success. It is needed unless there is a template, whose first
+	// container it runs in. Immutable once the At has started.
 	//
-	// At most 32767 characters, so that it fits, whatever the characters,
-	// into the 128 KiB that Linux allows one argument of a program.
-	// +required
+	// At most 32767 characters, so that it fits, whatever the characters, into
+	// the 128 KiB that Linux allows one argument of a program.
+	// +optional
 	// +kubebuilder:validation:MaxLength=32767
 	// +kubebuilder:validation:XValidation:rule="self.trim() != ''",message="must not be empty: write what /bin/sh is to run"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\x00')",message="must not contain NUL, which no program's argument can hold"
-	Command string `json:"command"`
+	Command string `json:"command,omitempty"`
 
-	// suspend holds the At while it is true: nothing starts. What runs already
-	// goes on. Default: false.
+	// template is the Pod that runs: labels, annotations and spec, which kubectl
+	// explain pod.spec describes. If there is a command too, it replaces command
+	// and args of the first container. The restartPolicy is Never by default and
+	// may be OnFailure, the terminationMessagePolicy is FallbackToLogsOnError by
+	// default. The exit code that is kept is that of the container which the
+	// annotation kubectl.kubernetes.io/default-container names, or else of the
+	// first. Default: one container with a shell and without privileges.
+	// Immutable once the At has started.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.metadata) || !has(self.metadata.labels) || !self.metadata.labels.exists(key, key.startsWith('cnat.programming-kubernetes.info/'))",fieldPath=".metadata.labels",message="must not begin with cnat.programming-kubernetes.info/, which is reserved: the controller sets those labels"
+	// +kubebuilder:validation:XValidation:rule="!has(self.metadata) || !has(self.metadata.annotations) || !self.metadata.annotations.exists(key, key.startsWith('cnat.programming-kubernetes.info/'))",fieldPath=".metadata.annotations",message="must not begin with cnat.programming-kubernetes.info/, which is reserved: the controller sets those annotations"
+	// +kubebuilder:validation:XValidation:rule="has(self.spec) && size(self.spec.containers) > 0",fieldPath=".spec.containers",message="must hold a container: the first one runs the command"
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || self.spec.containers.all(container, has(container.image) && container.image != '')",fieldPath=".spec.containers",message="must name an image in each container: an image is defaulted only without a template"
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.initContainers) || self.spec.initContainers.all(container, has(container.image) && container.image != '')",fieldPath=".spec.initContainers",message="must name an image in each container"
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy in ['', 'Never', 'OnFailure']",fieldPath=".spec.restartPolicy",message="must be Never or OnFailure: a Pod that always restarts never ends"
+	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
+
+	// suspend holds the At while it is true: nothing starts, not even another
+	// attempt. What runs already goes on. Default: false.
 	// +optional
 	Suspend *bool `json:"suspend,omitempty"`
 
@@ -209,16 +247,24 @@ type AtSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 
-	// activeDeadlineSeconds is how long the run may take, counted from the
-	// creation of the Pod. Then the Pod is stopped and the At ends as
-	// Failed/DeadlineExceeded. Default: no limit.
+	// backoffLimit is how many further attempts, each in a Pod of its own,
+	// follow a failed one: 10 seconds after it, then 20, 40 and so on, at most 6
+	// minutes. It is looked at when an attempt fails. Default: 0, once means
+	// once.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	BackoffLimit *int32 `json:"backoffLimit,omitempty"`
+
+	// activeDeadlineSeconds is how long the run may take, with all its attempts,
+	// counted from the creation of the first Pod. Then the Pod is stopped and
+	// the At ends as Failed/DeadlineExceeded. Default: no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
 
 	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
-	// its Pod with it. It may be set and changed after the end. Default: the At is
-	// kept.
+	// its Pods with it. It may be set and changed after the end. Default: the At
+	// is kept.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
@@ -239,13 +285,15 @@ type AtStatus struct {
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// exitCode is the exit code of the command; absent where there is none.
+	// exitCode is the exit code of the command in the newest attempt; absent
+	// where there is none.
 	// +optional
 	ExitCode *int32 `json:"exitCode,omitempty"`
 
 	// message is what the command wrote to /dev/termination-log or, where it
-	// wrote nothing there and failed, the last of its output. Without a command's message it
-	// says in a sentence why the At failed.
+	// wrote nothing there and failed, the last of its output, in the newest
+	// attempt. Without a command's message it says in a sentence why that
+	// failed.
 	// +optional
 	Message string `json:"message,omitempty"`
 
@@ -253,7 +301,7 @@ type AtStatus struct {
 	// +optional
 	ScheduledTime *metav1.Time `json:"scheduledTime,omitempty"`
 
-	// startTime is when the Pod was created.
+	// startTime is when the first Pod was created.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 
@@ -262,9 +310,19 @@ type AtStatus struct {
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 
-	// pod is the Pod of the run, as it was when its phase last changed.
+	// pod is the Pod of the newest attempt, as it was when its phase last
+	// changed.
 	// +optional
 	Pod *AtPod `json:"pod,omitempty"`
+
+	// failed is the number of attempts that have failed.
+	// +optional
+	Failed int32 `json:"failed,omitempty"`
+
+	// nextAttemptTime is when another attempt follows the one that failed;
+	// absent where none is waited for.
+	// +optional
+	NextAttemptTime *metav1.Time `json:"nextAttemptTime,omitempty"`
 
 	// observedGeneration is the metadata.generation of the spec that this status
 	// speaks of.
@@ -272,8 +330,9 @@ type AtStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are for machines: Complete and Failed, as Job has them, tell
-	// the end; Ready is False, with a reason and a message, while the At cannot run
-	// as it is written.
+	// the end, and FailureTarget that it is near; Suspended is True while
+	// spec.suspend lets nothing start; Ready is False, with a reason and a
+	// message, while the At cannot run as it is written.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

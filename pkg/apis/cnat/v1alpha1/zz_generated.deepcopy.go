@@ -22,7 +22,8 @@ limitations under the License.
 package v1alpha1
 
 import (
-	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtime "k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -115,6 +116,11 @@ func (in *AtSpec) DeepCopyInto(out *AtSpec) {
 		*out = new(string)
 		**out = **in
 	}
+	if in.Template != nil {
+		in, out := &in.Template, &out.Template
+		*out = new(v1.PodTemplateSpec)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Suspend != nil {
 		in, out := &in.Suspend, &out.Suspend
 		*out = new(bool)
@@ -123,6 +129,11 @@ func (in *AtSpec) DeepCopyInto(out *AtSpec) {
 	if in.StartingDeadlineSeconds != nil {
 		in, out := &in.StartingDeadlineSeconds, &out.StartingDeadlineSeconds
 		*out = new(int64)
+		**out = **in
+	}
+	if in.BackoffLimit != nil {
+		in, out := &in.BackoffLimit, &out.BackoffLimit
+		*out = new(int32)
 		**out = **in
 	}
 	if in.ActiveDeadlineSeconds != nil {
@@ -173,9 +184,13 @@ func (in *AtStatus) DeepCopyInto(out *AtStatus) {
 		*out = new(AtPod)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.NextAttemptTime != nil {
+		in, out := &in.NextAttemptTime, &out.NextAttemptTime
+		*out = (*in).DeepCopy()
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
-		*out = make([]v1.Condition, len(*in))
+		*out = make([]metav1.Condition, len(*in))
 		for i := range *in {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}

@@ -31,7 +31,8 @@ import (
 type AtApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration `json:""`
 	// metadata is the standard object's metadata. The name is also the name of
-	// the Pod: <name>-pod, shortened with a hash beyond 63 characters.
+	// the Pod: <name>-pod, and <name>-pod-1 and so on of further attempts,
+	// shortened with a hash beyond 63 characters.
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// spec says what to run, and when.
 	Spec *AtSpecApplyConfiguration `json:"spec,omitempty"`

@@ -18,11 +18,15 @@ limitations under the License.
 
 package v1alpha1
 
+import (
+	v1 "k8s.io/api/core/v1"
+)
+
 // AtSpecApplyConfiguration represents a declarative configuration of the AtSpec type for use
 // with apply.
 //
 // AtSpec says what to run, and when. While the phase is PENDING everything may
-// be edited and is honoured at once.
+// be edited and is honoured at once, unless the Pod is there already.
 type AtSpecApplyConfiguration struct {
 	// schedule is the instant at which the command runs, as RFC 3339 writes it:
 	// date, time and zone, such as 2026-12-24T10:12:00Z or
@@ -32,32 +36,47 @@ type AtSpecApplyConfiguration struct {
 	// started.
 	Schedule *string `json:"schedule,omitempty"`
 	// timeZone is the name of a time zone of the IANA database, such as
-	// Europe/Berlin. It is needed by a schedule without a zone, and refused beside
-	// one that has a zone. A time that the clocks there skip or repeat
+	// Europe/Berlin. It is needed by a schedule without a zone, and refused
+	// beside one that has a zone. A time that the clocks there skip or repeat
 	// (daylight-saving time) is not guessed: condition Ready tells it. Immutable
 	// once the At has started.
 	TimeZone *string `json:"timeZone,omitempty"`
 	// command is run by /bin/sh -c: quotes, pipes and $VARS work. An exit code
-	// of 0 is success. Immutable once the At has started.
+	// of 0 is success. It is needed unless there is a template, whose first
+	// container it runs in. Immutable once the At has started.
 	//
-	// At most 32767 characters, so that it fits, whatever the characters,
-	// into the 128 KiB that Linux allows one argument of a program.
+	// At most 32767 characters, so that it fits, whatever the characters, into
+	// the 128 KiB that Linux allows one argument of a program.
 	Command *string `json:"command,omitempty"`
-	// suspend holds the At while it is true: nothing starts. What runs already
-	// goes on. Default: false.
+	// template is the Pod that runs: labels, annotations and spec, which kubectl
+	// explain pod.spec describes. If there is a command too, it replaces command
+	// and args of the first container. The restartPolicy is Never by default and
+	// may be OnFailure, the terminationMessagePolicy is FallbackToLogsOnError by
+	// default. The exit code that is kept is that of the container which the
+	// annotation kubectl.kubernetes.io/default-container names, or else of the
+	// first. Default: one container with a shell and without privileges.
+	// Immutable once the At has started.
+	Template *v1.PodTemplateSpec `json:"template,omitempty"`
+	// suspend holds the At while it is true: nothing starts, not even another
+	// attempt. What runs already goes on. Default: false.
 	Suspend *bool `json:"suspend,omitempty"`
 	// startingDeadlineSeconds is how late after its time the command may start,
 	// in whole seconds: 0 allows less than one. Later the At ends as
 	// Failed/StartingDeadlineExceeded without having run. Default: it runs
 	// however late it is.
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
-	// activeDeadlineSeconds is how long the run may take, counted from the
-	// creation of the Pod. Then the Pod is stopped and the At ends as
-	// Failed/DeadlineExceeded. Default: no limit.
+	// backoffLimit is how many further attempts, each in a Pod of its own,
+	// follow a failed one: 10 seconds after it, then 20, 40 and so on, at most 6
+	// minutes. It is looked at when an attempt fails. Default: 0, once means
+	// once.
+	BackoffLimit *int32 `json:"backoffLimit,omitempty"`
+	// activeDeadlineSeconds is how long the run may take, with all its attempts,
+	// counted from the creation of the first Pod. Then the Pod is stopped and
+	// the At ends as Failed/DeadlineExceeded. Default: no limit.
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
 	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
-	// its Pod with it. It may be set and changed after the end. Default: the At is
-	// kept.
+	// its Pods with it. It may be set and changed after the end. Default: the At
+	// is kept.
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
@@ -91,6 +110,14 @@ func (b *AtSpecApplyConfiguration) WithCommand(value string) *AtSpecApplyConfigu
 	return b
 }
 
+// WithTemplate sets the Template field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Template field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithTemplate(value v1.PodTemplateSpec) *AtSpecApplyConfiguration {
+	b.Template = &value
+	return b
+}
+
 // WithSuspend sets the Suspend field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Suspend field is set to the value of the last call.
@@ -104,6 +131,14 @@ func (b *AtSpecApplyConfiguration) WithSuspend(value bool) *AtSpecApplyConfigura
 // If called multiple times, the StartingDeadlineSeconds field is set to the value of the last call.
 func (b *AtSpecApplyConfiguration) WithStartingDeadlineSeconds(value int64) *AtSpecApplyConfiguration {
 	b.StartingDeadlineSeconds = &value
+	return b
+}
+
+// WithBackoffLimit sets the BackoffLimit field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the BackoffLimit field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithBackoffLimit(value int32) *AtSpecApplyConfiguration {
+	b.BackoffLimit = &value
 	return b
 }
 

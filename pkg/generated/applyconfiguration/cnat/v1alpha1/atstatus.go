@@ -34,27 +34,36 @@ type AtStatusApplyConfiguration struct {
 	Phase *cnatv1alpha1.AtPhase `json:"phase,omitempty"`
 	// reason is the reason of the end, in one word; absent before the end.
 	Reason *string `json:"reason,omitempty"`
-	// exitCode is the exit code of the command; absent where there is none.
+	// exitCode is the exit code of the command in the newest attempt; absent
+	// where there is none.
 	ExitCode *int32 `json:"exitCode,omitempty"`
 	// message is what the command wrote to /dev/termination-log or, where it
-	// wrote nothing there and failed, the last of its output. Without a command's message it
-	// says in a sentence why the At failed.
+	// wrote nothing there and failed, the last of its output, in the newest
+	// attempt. Without a command's message it says in a sentence why that
+	// failed.
 	Message *string `json:"message,omitempty"`
 	// scheduledTime is the instant at which the run was due.
 	ScheduledTime *v1.Time `json:"scheduledTime,omitempty"`
-	// startTime is when the Pod was created.
+	// startTime is when the first Pod was created.
 	StartTime *v1.Time `json:"startTime,omitempty"`
 	// completionTime is when the command ended or, where that is not known, when
 	// the controller saw that it had.
 	CompletionTime *v1.Time `json:"completionTime,omitempty"`
-	// pod is the Pod of the run, as it was when its phase last changed.
+	// pod is the Pod of the newest attempt, as it was when its phase last
+	// changed.
 	Pod *AtPodApplyConfiguration `json:"pod,omitempty"`
+	// failed is the number of attempts that have failed.
+	Failed *int32 `json:"failed,omitempty"`
+	// nextAttemptTime is when another attempt follows the one that failed;
+	// absent where none is waited for.
+	NextAttemptTime *v1.Time `json:"nextAttemptTime,omitempty"`
 	// observedGeneration is the metadata.generation of the spec that this status
 	// speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// conditions are for machines: Complete and Failed, as Job has them, tell
-	// the end; Ready is False, with a reason and a message, while the At cannot run
-	// as it is written.
+	// the end, and FailureTarget that it is near; Suspended is True while
+	// spec.suspend lets nothing start; Ready is False, with a reason and a
+	// message, while the At cannot run as it is written.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 
@@ -125,6 +134,22 @@ func (b *AtStatusApplyConfiguration) WithCompletionTime(value v1.Time) *AtStatus
 // If called multiple times, the Pod field is set to the value of the last call.
 func (b *AtStatusApplyConfiguration) WithPod(value *AtPodApplyConfiguration) *AtStatusApplyConfiguration {
 	b.Pod = value
+	return b
+}
+
+// WithFailed sets the Failed field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Failed field is set to the value of the last call.
+func (b *AtStatusApplyConfiguration) WithFailed(value int32) *AtStatusApplyConfiguration {
+	b.Failed = &value
+	return b
+}
+
+// WithNextAttemptTime sets the NextAttemptTime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the NextAttemptTime field is set to the value of the last call.
+func (b *AtStatusApplyConfiguration) WithNextAttemptTime(value v1.Time) *AtStatusApplyConfiguration {
+	b.NextAttemptTime = &value
 	return b
 }
 

@@ -1,0 +1,96 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Command slim takes a CRD on its standard input, and prints it with less below
+// spec.template: without the descriptions, for with them it would be too large for a
+// client-side kubectl apply, and kubectl explain pod.spec has them; and without the
+// metadata that a Pod cannot take from a template.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"sigs.k8s.io/yaml"
+)
+
+func main() {
+	if err := run(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "slim:", err)
+		os.Exit(1)
+	}
+}
+
+func run(in io.Reader, out io.Writer) error {
+	content, err := io.ReadAll(in)
+	if err != nil {
+		return err
+	}
+	crd := map[string]any{}
+	if err := yaml.Unmarshal(content, &crd); err != nil {
+		return err
+	}
+	versions, _ := at(crd, "spec", "versions").([]any)
+	if len(versions) == 0 {
+		return errors.New("not a CRD")
+	}
+	for _, version := range versions {
+		template := at(version, "schema", "openAPIV3Schema", "properties", "spec", "properties", "template", "properties")
+		if template == nil {
+			return errors.New("there is no spec.template")
+		}
+		withoutDescriptions(template)
+		metadata, _ := at(template, "metadata", "properties").(map[string]any)
+		for name := range metadata {
+			if name != "labels" && name != "annotations" {
+				delete(metadata, name)
+			}
+		}
+	}
+	if content, err = yaml.Marshal(crd); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "---\n%s", content)
+	return err
+}
+
+// at returns what is at a path of keys, or nil.
+func at(node any, path ...string) any {
+	for _, key := range path {
+		object, _ := node.(map[string]any)
+		node = object[key]
+	}
+	return node
+}
+
+func withoutDescriptions(node any) {
+	switch node := node.(type) {
+	case map[string]any:
+		// A property of that name would be an object.
+		if _, ok := node["description"].(string); ok {
+			delete(node, "description")
+		}
+		for _, child := range node {
+			withoutDescriptions(child)
+		}
+	case []any:
+		for _, child := range node {
+			withoutDescriptions(child)
+		}
+	}
+}
