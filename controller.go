@@ -266,13 +266,13 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 		return 0, err
 	}
 	at = c.latest(at)
-	pod, err := orNil(c.podLister.Pods(at.Namespace).Get(plan.PodName(at.Name)))
+	pod, err := orNil(c.podLister.Pods(at.Namespace).Get(plan.PodName(at)))
 	if err != nil {
 		return 0, err
 	}
 	decision := plan.Decide(at, pod, c.clock.Now())
 	if decision.Confirm {
-		pod, err = orNil(c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, plan.PodName(at.Name), metav1.GetOptions{}))
+		pod, err = orNil(c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, plan.PodName(at), metav1.GetOptions{}))
 		if err != nil {
 			return 0, fmt.Errorf("look for the Pod: %w", err)
 		}
@@ -281,7 +281,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	logger.V(4).Info("Syncing", "phase", at.Status.Phase, "createPod", decision.CreatePod, "deletePod", decision.DeletePod, "deleteAt", decision.DeleteAt, "writeStatus", decision.Status != nil, "delay", decision.Delay)
 	switch {
 	case decision.CreatePod:
-		decision, err = c.createPod(ctx, at)
+		decision, err = c.createPod(ctx, at, decision.Delay)
 	case decision.DeletePod:
 		err = c.removePod(ctx, pod)
 	case decision.DeleteAt:
@@ -308,8 +308,9 @@ func orNil(pod *corev1.Pod, err error) (*corev1.Pod, error) {
 }
 
 // createPod creates the At's Pod and returns what follows from the API server's
-// answer. The Pod's name is the lock against running a command twice.
-func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At) (plan.Decision, error) {
+// answer, which is the delay if it was created. The Pod's name is the lock against
+// running a command twice.
+func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At, delay time.Duration) (plan.Decision, error) {
 	pods := c.kubeClient.CoreV1().Pods(at.Namespace)
 	pod, err := pods.Create(ctx, plan.NewPod(at, c.defaultImage), metav1.CreateOptions{})
 	switch {
@@ -317,9 +318,9 @@ func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At) (plan.Decis
 		klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod))
 		c.recorder.Eventf(at, corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod %s", pod.Name)
 		// The informer's event of the Pod brings the next step.
-		return plan.Decision{}, nil
+		return plan.Decision{Delay: delay}, nil
 	case apierrors.IsAlreadyExists(err):
-		pod, err := pods.Get(ctx, plan.PodName(at.Name), metav1.GetOptions{})
+		pod, err := pods.Get(ctx, plan.PodName(at), metav1.GetOptions{})
 		if err != nil {
 			return plan.Decision{}, fmt.Errorf("get the Pod that exists already: %w", err)
 		}
@@ -329,12 +330,16 @@ func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At) (plan.Decis
 	}
 }
 
-// removePod deletes the At's Pod, and no other that may have its name by now.
+// removePod deletes the At's Pod as it was when that was decided: one that has
+// ended meanwhile is left as it is.
 func (c *Controller) removePod(ctx context.Context, pod *corev1.Pod) error {
 	err := c.kubeClient.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
-		Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
 	})
-	if err != nil && !apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return nil // The Pod has changed, and its event brings the next step.
+	case err != nil:
 		return fmt.Errorf("delete the Pod: %w", err)
 	}
 	klog.FromContext(ctx).V(2).Info("Deleted Pod", "pod", klog.KObj(pod))
@@ -347,7 +352,10 @@ func (c *Controller) removeAt(ctx context.Context, at *v1alpha1.At) error {
 	err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion},
 	})
-	if err != nil && !apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
 		return fmt.Errorf("delete the At: %w", err)
 	}
 	klog.FromContext(ctx).V(2).Info("Deleted At, its time to live is over")

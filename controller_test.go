@@ -193,6 +193,15 @@ func owner(apiVersion, kind, name string, uid types.UID) func(*corev1.Pod) {
 
 func withActiveDeadline(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) }
 
+// stopping is an At that is about to be stopped for its active deadline.
+func stopping(at *v1alpha1.At) {
+	at.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionFailureTarget, Status: metav1.ConditionTrue, ObservedGeneration: 1,
+		LastTransitionTime: metav1.Time{Time: due.Add(time.Minute)}, Reason: v1alpha1.ReasonDeadlineExceeded,
+		Message: "The run took longer than spec.activeDeadlineSeconds allows, which is 60.",
+	}}
+}
+
 func withStartingDeadline(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](30) }
 
 func withTTL(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) }
@@ -212,7 +221,7 @@ func TestSyncHandler(t *testing.T) {
 	createPod := clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(), image))
 	getPod := clienttesting.NewGetAction(podsResource, name.Namespace, "example-at-pod")
 	deletePod := clienttesting.NewDeleteActionWithOptions(podsResource, name.Namespace, "example-at-pod",
-		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("pod-uid")})
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("pod-uid")), ResourceVersion: ptr.To("1")}})
 	deleteAt := clienttesting.NewDeleteActionWithOptions(atsResource, name.Namespace, name.Name,
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("at-uid")), ResourceVersion: ptr.To("1")}})
 	updateStatus := func(at *v1alpha1.At) clienttesting.Action {
@@ -246,6 +255,7 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			wantKube:   []clienttesting.Action{createPod},
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
+			wantDelay:  time.Minute,
 		},
 		"due, the create was done before and its answer lost": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
@@ -399,7 +409,7 @@ func TestSyncHandler(t *testing.T) {
 			wantKube: []clienttesting.Action{getPod},
 			wantCnat: []clienttesting.Action{updateStatus(newAt(running,
 				ended(v1alpha1.ConditionFailed, v1alpha1.ReasonPodLost, lost, due.Add(time.Minute)),
-				func(at *v1alpha1.At) { at.Status.Message = lost },
+				func(at *v1alpha1.At) { at.Status.Message, at.Status.Failed = lost, 1 },
 			))},
 			wantEvents: []string{"Warning PodLost " + lost},
 		},
@@ -409,18 +419,28 @@ func TestSyncHandler(t *testing.T) {
 			wantKube: []clienttesting.Action{getPod},
 			wantErr:  "connection refused",
 		},
-		"the active deadline has come: the Pod is deleted, and no other of its name": {
-			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
-			wantKube:  []clienttesting.Action{deletePod},
-			wantDelay: time.Minute,
-		},
-		"the active deadline has come, the Pod is gone meanwhile": {
+		"the active deadline has come: that is written first": {
 			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
-			wantKube:  []clienttesting.Action{deletePod},
-			wantDelay: time.Minute,
+			wantCnat:  []clienttesting.Action{updateStatus(newAt(running, withActiveDeadline, stopping))},
+			wantDelay: 1,
 		},
-		"the active deadline has come, the API server is away": {
-			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
+		"to be stopped: the Pod is deleted, and no other of its name, nor one that has ended": {
+			world:    world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}},
+			now:      due.Add(time.Minute),
+			wantKube: []clienttesting.Action{deletePod}, wantDelay: time.Minute,
+		},
+		"to be stopped, the Pod is gone meanwhile": {
+			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
+			wantKube: []clienttesting.Action{deletePod}, wantDelay: time.Minute,
+		},
+		"to be stopped, the Pod has changed meanwhile": {
+			world:    world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}},
+			now:      due.Add(time.Minute),
+			faults:   map[string]error{"delete pods": apierrors.NewConflict(podsResource.GroupResource(), "example-at-pod", errors.New("modified"))},
+			wantKube: []clienttesting.Action{deletePod}, wantDelay: time.Minute,
+		},
+		"to be stopped, the API server is away": {
+			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
 			faults:   map[string]error{"delete pods": errors.New("connection refused")},
 			wantKube: []clienttesting.Action{deletePod},
 			wantErr:  "connection refused",
@@ -565,6 +585,55 @@ func TestRefusedForEver(t *testing.T) {
 		}
 		if want := fmt.Sprintf("request %d", creates.Load()); !strings.Contains(at.Status.Conditions[0].Message, want) {
 			t.Errorf("condition %+v, want the last refusal's words: %s", at.Status.Conditions[0], want)
+		}
+	})
+}
+
+// TestRetries has each Pod fail a second after it was created: each further
+// attempt is a new Pod, later each time, and the last is the end.
+func TestRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type attempt struct {
+			pod string
+			at  time.Duration
+		}
+		kubeClient, start := kubefake.NewClientset(), time.Now()
+		var attempts []attempt
+		var lock sync.Mutex
+		kubeClient.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			pod := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
+			pod.UID, pod.CreationTimestamp = types.UID(pod.Name), metav1.Now()
+			lock.Lock()
+			defer lock.Unlock()
+			attempts = append(attempts, attempt{pod.Name, time.Since(start)})
+			failed := pod.DeepCopy()
+			failed.ResourceVersion = "2"
+			failed.Status.Phase = corev1.PodFailed
+			time.AfterFunc(time.Second, func() {
+				if err := kubeClient.Tracker().Update(podsResource, failed, failed.Namespace); err != nil {
+					t.Error(err)
+				}
+			})
+			return false, nil, nil
+		})
+		ats := runController(t, kubeClient)
+		at := newAt(func(at *v1alpha1.At) {
+			at.Spec.Schedule, at.Spec.BackoffLimit = start.Format(time.RFC3339), ptr.To[int32](2)
+		})
+		if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		want := []attempt{{"example-at-pod", 0}, {"example-at-pod-1", 11 * time.Second}, {"example-at-pod-2", 32 * time.Second}}
+		if diff := cmp.Diff(want, attempts, cmp.AllowUnexported(attempt{})); diff != "" {
+			t.Errorf("attempts (-want +got):\n%s", diff)
+		}
+		at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at.Status.Reason != v1alpha1.ReasonPodFailed || at.Status.Failed != 3 {
+			t.Errorf("reason %s after %d failed attempts, want PodFailed after 3", at.Status.Reason, at.Status.Failed)
 		}
 	})
 }

@@ -21,7 +21,6 @@ package plan
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -43,8 +42,8 @@ const maxDelay = time.Minute
 // follow: the write itself wakes nobody.
 const again = time.Nanosecond
 
-// overdue is how long after its deletion time a Pod may still be there without
-// a word of it.
+// overdue is how long the Pod of an earlier At may be in the way without a word
+// of it.
 const overdue = time.Minute
 
 // ErrBlocked is in Decision.Retry when the At's status tells what stands in the
@@ -54,7 +53,8 @@ var ErrBlocked = errors.New("blocked")
 // Decision is the one step to take next. The zero value is: nothing to do until
 // the At or its Pod changes.
 type Decision struct {
-	// CreatePod is set when the Pod (see NewPod) is to be created.
+	// CreatePod is set when the Pod (see NewPod) is to be created. What follows
+	// depends on the answer: see Refused.
 	CreatePod bool
 	// DeletePod is set when the Pod is to be deleted.
 	DeletePod bool
@@ -98,18 +98,16 @@ func Decide(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	}
 	owned := pod != nil && metav1.IsControlledBy(pod, at)
 	switch {
-	case at.Status.Pod != nil && (!owned || pod.UID != at.Status.Pod.UID):
+	case recorded(at) && (!owned || pod.UID != at.Status.Pod.UID):
 		return decideLost(at, now)
-	case !owned:
-		return decidePending(at, pod, now)
-	case pod.Status.Phase == corev1.PodSucceeded && !stopped(at, pod, now):
-		return finish(at, pod, now, v1alpha1.ReasonCompleted, "The command ended with exit code 0.")
-	case pod.Status.Phase == corev1.PodFailed && !stopped(at, pod, now):
-		return decideFailed(at, pod, now)
-	case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
-		return finishDeadlineExceeded(at, pod, now)
-	default:
+	case owned && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed):
+		return decideEnded(at, pod, now)
+	case owned:
 		return decideRunning(at, pod, now)
+	case at.Status.NextAttemptTime != nil:
+		return decideNextAttempt(at, pod, now)
+	default:
+		return decidePending(at, pod, now)
 	}
 }
 
@@ -185,7 +183,7 @@ func decideSuspended(at *v1alpha1.At, now time.Time) Decision {
 		ObservedGeneration: at.Generation,
 		LastTransitionTime: metav1.Time{Time: now},
 		Reason:             v1alpha1.ReasonSuspended,
-		Message:            "The At is held: spec.suspend is true.",
+		Message:            "Nothing starts while spec.suspend is true.",
 	}
 	if !suspend {
 		condition.Status = metav1.ConditionFalse
@@ -207,18 +205,17 @@ func decidePending(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decision {
 		return notReady(at, now, v1alpha1.ReasonInvalidSchedule, err.Error())
 	}
 	late := now.Sub(instant)
-	switch {
-	case late >= 0 && ptr.Deref(at.Spec.Suspend, false):
-		return Decision{}
-	case late >= 0 && at.Spec.StartingDeadlineSeconds != nil && int64(late/time.Second) > *at.Spec.StartingDeadlineSeconds:
-		d := finish(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded,
-			fmt.Sprintf("It was later than spec.startingDeadlineSeconds allows, which is %d: the command did not run.", *at.Spec.StartingDeadlineSeconds))
-		d.Confirm = true
-		return d
-	case late >= 0 && other != nil:
-		return decideConflict(at, other, now)
-	case late >= 0:
-		return Decision{CreatePod: true}
+	if late >= 0 && !ptr.Deref(at.Spec.Suspend, false) {
+		if limit := at.Spec.StartingDeadlineSeconds; limit != nil && int64(late/time.Second) > *limit {
+			d := finish(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded, withObstacle(at,
+				fmt.Sprintf("It was later than spec.startingDeadlineSeconds allows, which is %d: the command did not run.", *limit)))
+			d.Confirm = true
+			return d
+		}
+		if instant.Before(at.CreationTimestamp.Time) {
+			instant = at.CreationTimestamp.Time
+		}
+		return start(at, other, instant, now)
 	}
 	status := at.Status.DeepCopy()
 	if ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.ObservedGeneration != at.Generation {
@@ -226,67 +223,50 @@ func decidePending(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decision {
 		setReady(at, status, now)
 	}
 	d := decision(at, status, nil)
-	d.Delay = min(instant.Sub(now), maxDelay)
+	if late < 0 {
+		d.Delay = min(instant.Sub(now), maxDelay)
+	}
 	return d
 }
 
-// decideRunning decides for an At whose Pod has not ended.
-func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
-	d := decision(at, started(at, pod), nil)
-	// In case that the Pod's events do not come: somebody took its label away.
-	d.Delay = maxDelay
-	if at.Spec.ActiveDeadlineSeconds == nil || pod.DeletionTimestamp != nil {
+// decideNextAttempt decides for an At whose last attempt has failed. other is
+// somebody else's Pod that has the name of the next one, or nil.
+func decideNextAttempt(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decision {
+	left := timeLeft(at, &at.Status, now)
+	wait := at.Status.NextAttemptTime.Sub(now)
+	switch {
+	case left <= 0:
+		d := finish(at, nil, now, v1alpha1.ReasonDeadlineExceeded, deadlineExceeded(at))
+		d.Confirm = true
 		return d
-	}
-	switch left := activeDeadline(at, pod).Sub(now); {
-	case left > 0:
-		d.Delay = min(left, maxDelay)
-	case d.Status != nil:
-		d.Delay = again
+	case wait > 0:
+		return Decision{Delay: min(wait, left, maxDelay)}
+	case ptr.Deref(at.Spec.Suspend, false):
+		return Decision{Delay: min(left, maxDelay)}
 	default:
-		d.DeletePod = true
+		return start(at, other, at.Status.NextAttemptTime.Time, now)
 	}
-	return d
 }
 
-// activeDeadline returns when the run has taken as long as it may.
-func activeDeadline(at *v1alpha1.At, pod *corev1.Pod) time.Time {
-	start := at.Status.StartTime
-	if start == nil {
-		start = &pod.CreationTimestamp
+// start starts an attempt that has been due since the given time.
+func start(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decision {
+	if other != nil {
+		return decideConflict(at, other, since, now)
 	}
-	// A Duration ends after 292 years, the seconds of a spec do not.
-	limit := min(*at.Spec.ActiveDeadlineSeconds, math.MaxInt64/int64(time.Second))
-	return start.Add(time.Duration(limit) * time.Second)
+	// The delay is in case that the Pod's events do not come: its label may be
+	// taken away.
+	return Decision{CreatePod: true, Delay: maxDelay}
 }
 
-// stopped says whether the Pod was deleted because the run had taken too long. A
-// nil Pod is one that is gone.
-func stopped(at *v1alpha1.At, pod *corev1.Pod, now time.Time) bool {
-	if at.Spec.ActiveDeadlineSeconds == nil {
-		return false
-	}
-	asked := now
-	if pod != nil {
-		if pod.DeletionTimestamp == nil {
-			return false
-		}
-		grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
-		asked = pod.DeletionTimestamp.Add(-grace)
-	}
-	return !asked.Before(activeDeadline(at, pod))
-}
-
-func finishDeadlineExceeded(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
-	return finish(at, pod, now, v1alpha1.ReasonDeadlineExceeded,
-		fmt.Sprintf("The run took longer than spec.activeDeadlineSeconds allows, which is %d, and was stopped.", *at.Spec.ActiveDeadlineSeconds))
-}
-
-// decideConflict decides for an At that is due while its Pod's name is taken.
-func decideConflict(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+// decideConflict decides for an At that has been due since the given time while
+// its Pod's name is taken.
+func decideConflict(at *v1alpha1.At, pod *corev1.Pod, since, now time.Time) Decision {
 	message := fmt.Sprintf("Pod %s exists and is not this At's: delete or rename that Pod, or give the At another name.", pod.Name)
 	if owner := OwnerAt(pod); owner != nil && owner.Name == at.Name {
-		if pod.DeletionTimestamp == nil || now.Sub(pod.DeletionTimestamp.Time) < overdue {
+		if pod.DeletionTimestamp != nil {
+			since = pod.DeletionTimestamp.Time
+		}
+		if now.Sub(since) < overdue {
 			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At of this name is still there", ErrBlocked, pod.Name)}
 		}
 		message = fmt.Sprintf("Pod %s of an earlier At of this name should be gone and is not: look at it with kubectl describe pod %s.", pod.Name, pod.Name)
@@ -296,28 +276,53 @@ func decideConflict(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	return d
 }
 
+// decideRunning decides for an At whose Pod has not ended.
+func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+	status := started(at, pod)
+	event := mirrorReady(at, status, pod, now)
+	d := decision(at, status, event)
+	d.Delay = maxDelay // As in start.
+	stopping := failureTarget(at) != nil
+	left := timeLeft(at, status, now)
+	switch {
+	case pod.DeletionTimestamp != nil:
+	case left > 0 && !stopping:
+		d.Delay = min(left, maxDelay)
+	case d.Status != nil:
+		d.Delay = again
+	case stopping:
+		d.DeletePod = true
+	default:
+		// Said before it is done: from a deletion alone nobody could tell later why
+		// it was.
+		return stop(at, now, v1alpha1.ReasonDeadlineExceeded, deadlineExceeded(at))
+	}
+	return d
+}
+
 // decideLost decides for an At whose recorded Pod is gone.
 func decideLost(at *v1alpha1.At, now time.Time) Decision {
-	d := finish(at, nil, now, v1alpha1.ReasonPodLost,
-		fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", at.Status.Pod.Name))
-	if stopped(at, nil, now) {
-		d = finishDeadlineExceeded(at, nil, now)
+	reason, message := v1alpha1.ReasonPodLost, fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", at.Status.Pod.Name)
+	if target := failureTarget(at); target != nil {
+		reason, message = target.Reason, target.Message
 	}
+	d := finish(at, nil, now, reason, message)
 	d.Confirm = true
 	return d
 }
 
-// decideFailed decides for an At whose Pod has failed.
-func decideFailed(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
-	if terminated := commandTerminated(pod); terminated != nil && terminated.ExitCode != 0 {
-		return finish(at, pod, now, v1alpha1.ReasonCommandFailed,
-			fmt.Sprintf("The command ended with exit code %d.", terminated.ExitCode))
+// decideEnded decides for an At whose Pod has ended.
+func decideEnded(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+	target := failureTarget(at)
+	if target != nil && pod.DeletionTimestamp != nil {
+		return finish(at, pod, now, target.Reason, target.Message)
 	}
-	message := fmt.Sprintf("Pod %s failed before the command had ended", pod.Name)
-	for _, detail := range []string{pod.Status.Reason, pod.Status.Message} {
-		if detail != "" {
-			message += ": " + detail
-		}
+	if pod.Status.Phase == corev1.PodSucceeded {
+		return finish(at, pod, now, v1alpha1.ReasonCompleted, "The command ended with exit code 0.")
 	}
-	return finish(at, pod, now, v1alpha1.ReasonPodFailed, message)
+	reason, message := failure(pod)
+	if target == nil && at.Status.Failed < ptr.Deref(at.Spec.BackoffLimit, 0) {
+		return retry(at, pod, now, reason, message)
+	}
+	return finish(at, pod, now, reason, message)
 }

@@ -43,7 +43,7 @@ const (
 var (
 	due     = time.Date(2026, 12, 24, 10, 12, 0, 0, time.UTC)
 	created = due.Add(10 * time.Millisecond)
-	ended   = due.Add(3 * time.Second)
+	endTime = due.Add(3 * time.Second)
 	now     = due.Add(4 * time.Second)
 	earlier = due.Add(-time.Hour)
 )
@@ -89,9 +89,9 @@ func terminated(exitCode int32, message string) func(*corev1.Pod) {
 			Name:  "sidecar",
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 99}},
 		}, {
-			Name: commandContainer,
+			Name: "command",
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-				ExitCode: exitCode, Message: message, FinishedAt: metav1.Time{Time: ended},
+				ExitCode: exitCode, Message: message, FinishedAt: metav1.Time{Time: endTime},
 			}},
 		}}
 	}
@@ -107,13 +107,6 @@ func running(phase corev1.PodPhase, conditions ...metav1.Condition) v1alpha1.AtS
 		ObservedGeneration: 2,
 		Conditions:         conditions,
 	}
-}
-
-func done(from v1alpha1.AtStatus, mutate func(*v1alpha1.AtStatus)) *v1alpha1.AtStatus {
-	from.Phase = v1alpha1.PhaseDone
-	from.ObservedGeneration = 2
-	mutate(&from)
-	return &from
 }
 
 func condition(conditionType string, status metav1.ConditionStatus, at time.Time, reason, message string) metav1.Condition {
@@ -133,7 +126,7 @@ func withSuspended(at *v1alpha1.At) {
 }
 
 func suspended(since time.Time) metav1.Condition {
-	return condition(v1alpha1.ConditionSuspended, metav1.ConditionTrue, since, v1alpha1.ReasonSuspended, "The At is held: spec.suspend is true.")
+	return condition(v1alpha1.ConditionSuspended, metav1.ConditionTrue, since, v1alpha1.ReasonSuspended, "Nothing starts while spec.suspend is true.")
 }
 
 func resumed(since time.Time) metav1.Condition {
@@ -144,6 +137,16 @@ func withActiveDeadline(seconds int64) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = &seconds }
 }
 
+func withBackoffLimit(limit int32) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.Spec.BackoffLimit = &limit }
+}
+
+// withSuspendedRun suspends an At that has begun to run.
+func withSuspendedRun(at *v1alpha1.At) {
+	at.Spec.Suspend = ptr.To(true)
+	at.Status.Conditions = []metav1.Condition{suspended(earlier)}
+}
+
 func withTTL(seconds int32) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = &seconds }
 }
@@ -151,41 +154,98 @@ func withTTL(seconds int32) func(*v1alpha1.At) {
 func withDone(conditionType string, since time.Time) func(*v1alpha1.At) {
 	return withStatus(v1alpha1.AtStatus{
 		Phase:      v1alpha1.PhaseDone,
-		Conditions: []metav1.Condition{runnableCondition, condition(conditionType, metav1.ConditionTrue, since, "Any", "")},
+		Conditions: []metav1.Condition{runnable(earlier), condition(conditionType, metav1.ConditionTrue, since, "Any", "")},
 	})
 }
 
-var runnableCondition = condition(v1alpha1.ConditionReady, metav1.ConditionTrue, earlier, v1alpha1.ReasonRunnable, runnableMessage)
+// deleted is a Pod that is to go.
+func deleted(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: now} }
 
-// deletedAt is a Pod that somebody asked to delete at the given time.
-func deletedAt(asked time.Time) func(*corev1.Pod) {
+// second is the Pod of the second attempt.
+func second(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-1", "second" }
+
+func waiting(reason, message string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		pod.DeletionTimestamp = &metav1.Time{Time: asked.Add(30 * time.Second)}
-		pod.DeletionGracePeriodSeconds = ptr.To[int64](30)
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+		}}
 	}
 }
 
-func deadlineExceeded(phase corev1.PodPhase, exitCode *int32, completion time.Time) Decision {
-	const message = "The run took longer than spec.activeDeadlineSeconds allows, which is 1, and was stopped."
-	return Decision{
-		Status: done(running(phase), func(status *v1alpha1.AtStatus) {
-			status.Reason = v1alpha1.ReasonDeadlineExceeded
-			status.ExitCode = exitCode
-			status.Message = message
-			status.CompletionTime = &metav1.Time{Time: completion}
-			status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonDeadlineExceeded, message)}
-		}),
-		Event: warning(v1alpha1.ReasonDeadlineExceeded, message),
+func imagePullFailed(since time.Time, message string) metav1.Condition {
+	return condition(v1alpha1.ConditionReady, metav1.ConditionFalse, since, v1alpha1.ReasonImagePullFailed, message)
+}
+
+func runnable(since time.Time) metav1.Condition {
+	return condition(v1alpha1.ConditionReady, metav1.ConditionTrue, since, v1alpha1.ReasonRunnable, "What stood in the way is gone.")
+}
+
+func failureTargetCondition(since time.Time, message string) metav1.Condition {
+	return condition(v1alpha1.ConditionFailureTarget, metav1.ConditionTrue, since, v1alpha1.ReasonDeadlineExceeded, message)
+}
+
+var stopping = failureTargetCondition(earlier, deadlineMessage)
+
+// nextAttempt is the status of an At which waits for its next attempt.
+func nextAttempt(failed int32, next time.Time) *v1alpha1.AtStatus {
+	status := running(corev1.PodFailed)
+	status.Failed, status.ExitCode, status.Message = failed, ptr.To[int32](1), "no such host"
+	status.NextAttemptTime = &metav1.Time{Time: next}
+	return &status
+}
+
+// secondRunning is the status of an At whose second attempt is in the given phase.
+func secondRunning(phase corev1.PodPhase) *v1alpha1.AtStatus {
+	status := running(phase)
+	status.Failed = 1
+	status.Pod.Name, status.Pod.UID = "example-at-pod-1", "second"
+	return &status
+}
+
+// ends is the decision to end an At that has the given status so far.
+func ends(from v1alpha1.AtStatus, conditionType, reason, message string, mutate ...func(*v1alpha1.AtStatus)) Decision {
+	status := from.DeepCopy()
+	status.Phase = v1alpha1.PhaseDone
+	status.ObservedGeneration = 2
+	status.Reason = reason
+	status.CompletionTime = &metav1.Time{Time: now}
+	status.Conditions = append(status.Conditions, condition(conditionType, metav1.ConditionTrue, now, reason, message))
+	event := &Event{Type: corev1.EventTypeNormal, Reason: reason, Message: message}
+	if conditionType == v1alpha1.ConditionFailed {
+		status.Message = message
+		event.Type = corev1.EventTypeWarning
 	}
+	for _, m := range mutate {
+		m(status)
+	}
+	return Decision{Status: status, Event: event}
+}
+
+func failed(from v1alpha1.AtStatus, reason, message string, mutate ...func(*v1alpha1.AtStatus)) Decision {
+	return ends(from, v1alpha1.ConditionFailed, reason, message, mutate...)
+}
+
+func complete(mutate ...func(*v1alpha1.AtStatus)) Decision {
+	return ends(running(corev1.PodSucceeded), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, completedMessage, mutate...)
+}
+
+func attempts(failed int32) func(*v1alpha1.AtStatus) {
+	return func(status *v1alpha1.AtStatus) { status.Failed = failed }
+}
+
+func confirm(d Decision) Decision {
+	d.Confirm = true
+	return d
 }
 
 const (
 	completedMessage = "The command ended with exit code 0."
+	deadlineMessage  = "The run took longer than spec.activeDeadlineSeconds allows, which is 10."
+	tooLateMessage   = "It was later than spec.startingDeadlineSeconds allows, which is 3: the command did not run."
 	overdueMessage   = "Pod example-at-pod of an earlier At of this name should be gone and is not: look at it with kubectl describe pod example-at-pod."
 	lostMessage      = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
 	conflictMessage  = "Pod example-at-pod exists and is not this At's: delete or rename that Pod, or give the At another name."
 	invalidMessage   = `spec.schedule "tomorrow" cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z`
-	runnableMessage  = "What stood in the way is gone."
 )
 
 var (
@@ -200,9 +260,6 @@ var (
 func TestDecide(t *testing.T) {
 	invalidSchedule := condition(v1alpha1.ConditionReady, metav1.ConditionFalse, earlier, v1alpha1.ReasonInvalidSchedule, invalidMessage)
 	conflict := condition(v1alpha1.ConditionReady, metav1.ConditionFalse, earlier, v1alpha1.ReasonPodNameConflict, conflictMessage)
-	runnable := func(at time.Time) metav1.Condition {
-		return condition(v1alpha1.ConditionReady, metav1.ConditionTrue, at, v1alpha1.ReasonRunnable, runnableMessage)
-	}
 	stranger := metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "example-at", UID: "job-uid", Controller: ptr.To(true)}
 	earlierAt := metav1.OwnerReference{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: "earlier-uid", Controller: ptr.To(true)}
 	notController := metav1.OwnerReference{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: atUID}
@@ -229,7 +286,7 @@ func TestDecide(t *testing.T) {
 		},
 		"exactly due": {
 			at: newAt(), now: due,
-			want: Decision{CreatePod: true},
+			want: Decision{CreatePod: true, Delay: time.Minute},
 		},
 		"fractions of a second count": {
 			at: newAt(withSchedule("2026-12-24T10:12:00.25Z")), now: due,
@@ -241,7 +298,7 @@ func TestDecide(t *testing.T) {
 		},
 		"long overdue": {
 			at: newAt(withSchedule("0001-01-01T00:00:00Z")), now: now,
-			want: Decision{CreatePod: true},
+			want: Decision{CreatePod: true, Delay: time.Minute},
 		},
 		"as far as the calendar goes": {
 			at: newAt(withSchedule("9999-12-31T23:59:59Z")), now: now,
@@ -310,8 +367,24 @@ func TestDecide(t *testing.T) {
 			want: Decision{Retry: ErrBlocked},
 		},
 		"the Pod of an earlier At of this name: waited for, no word of it": {
-			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: now,
+			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Minute - 1),
 			want: Decision{Retry: ErrBlocked},
+		},
+		"the Pod of an earlier At of this name, which was due long before it was created: waited for, no word of it": {
+			at:  newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = due.Add(time.Hour) }),
+			pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Hour + time.Minute - 1),
+			want: Decision{Retry: ErrBlocked},
+		},
+		"the Pod of an earlier At of this name, which nobody deletes: told": {
+			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Minute),
+			want: Decision{
+				Status: &v1alpha1.AtStatus{
+					Phase: v1alpha1.PhasePending, ObservedGeneration: 2,
+					Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, due.Add(time.Minute), v1alpha1.ReasonPodNameConflict, overdueMessage)},
+				},
+				Event: warning(v1alpha1.ReasonPodNameConflict, overdueMessage),
+				Retry: ErrBlocked,
+			},
 		},
 		"the Pod of an earlier At of this name is about to go: waited for, no word of it": {
 			at: newAt(), now: now,
@@ -358,7 +431,7 @@ func TestDecide(t *testing.T) {
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodPending), now: now,
-			want: Decision{Status: ptr.To(running(corev1.PodPending, runnable(created))), Delay: time.Minute},
+			want: Decision{Status: ptr.To(running(corev1.PodPending, runnable(now))), Delay: time.Minute},
 		},
 		"the Pod's phase changes: mirrored": {
 			at: newAt(withStatus(running(corev1.PodPending))),
@@ -388,120 +461,168 @@ func TestDecide(t *testing.T) {
 		},
 		"success": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, terminated(0, "written to the termination log")), now: now,
-			want: Decision{
-				Status: done(running(corev1.PodSucceeded), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonCompleted
-					status.ExitCode = ptr.To[int32](0)
-					status.Message = "written to the termination log"
-					status.CompletionTime = &metav1.Time{Time: ended}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, now, v1alpha1.ReasonCompleted, completedMessage)}
-				}),
-				Event: &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonCompleted, Message: completedMessage},
-			},
+			want: complete(func(status *v1alpha1.AtStatus) {
+				status.ExitCode, status.Message = ptr.To[int32](0), "written to the termination log"
+				status.CompletionTime = &metav1.Time{Time: endTime}
+			}),
 		},
 		"success, of which nothing was seen before": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded), now: now,
-			want: Decision{
-				Status: done(running(corev1.PodSucceeded), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonCompleted
-					status.CompletionTime = &metav1.Time{Time: now}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, now, v1alpha1.ReasonCompleted, completedMessage)}
-				}),
-				Event: &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonCompleted, Message: completedMessage},
-			},
+			want: complete(),
 		},
 		"failure with a message": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, terminated(3, "no such host")), now: now,
-			want: Decision{
-				Status: done(running(corev1.PodFailed), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonCommandFailed
-					status.ExitCode = ptr.To[int32](3)
-					status.Message = "no such host"
-					status.CompletionTime = &metav1.Time{Time: ended}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonCommandFailed, "The command ended with exit code 3.")}
-				}),
-				Event: warning(v1alpha1.ReasonCommandFailed, "The command ended with exit code 3."),
-			},
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonCommandFailed, "The command ended with exit code 3.", func(status *v1alpha1.AtStatus) {
+				status.Failed, status.ExitCode, status.Message = 1, ptr.To[int32](3), "no such host"
+				status.CompletionTime = &metav1.Time{Time: endTime}
+			}),
 		},
 		"failure without a message": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, terminated(1, "")), now: now,
-			want: Decision{
-				Status: done(running(corev1.PodFailed), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonCommandFailed
-					status.ExitCode = ptr.To[int32](1)
-					status.Message = "The command ended with exit code 1."
-					status.CompletionTime = &metav1.Time{Time: ended}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonCommandFailed, "The command ended with exit code 1.")}
-				}),
-				Event: warning(v1alpha1.ReasonCommandFailed, "The command ended with exit code 1."),
-			},
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonCommandFailed, "The command ended with exit code 1.", func(status *v1alpha1.AtStatus) {
+				status.Failed, status.ExitCode = 1, ptr.To[int32](1)
+				status.CompletionTime = &metav1.Time{Time: endTime}
+			}),
 		},
 		"failure of the Pod, not of the command": {
-			at: newAt(withStatus(running(corev1.PodRunning))),
-			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) {
-				pod.Status.Reason, pod.Status.Message = "Evicted", "The node was low on resource: memory."
-			}), now: now,
-			want: Decision{
-				Status: done(running(corev1.PodFailed), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonPodFailed
-					status.Message = "Pod example-at-pod failed before the command had ended: Evicted: The node was low on resource: memory."
-					status.CompletionTime = &metav1.Time{Time: now}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonPodFailed, status.Message)}
-				}),
-				Event: warning(v1alpha1.ReasonPodFailed, "Pod example-at-pod failed before the command had ended: Evicted: The node was low on resource: memory."),
-			},
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed), now: now,
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
 		},
 		"the Pod is gone: never run again": {
-			at: newAt(withStatus(running(corev1.PodRunning))), now: now,
-			want: Decision{
-				Status: done(running(corev1.PodRunning), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonPodLost
-					status.Message = lostMessage
-					status.CompletionTime = &metav1.Time{Time: now}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonPodLost, lostMessage)}
-				}),
-				Event:   warning(v1alpha1.ReasonPodLost, lostMessage),
-				Confirm: true,
-			},
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)), now: now,
+			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
 		},
 		"the Pod is gone, and a stranger has its name": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodSucceeded, ownedBy(), func(pod *corev1.Pod) { pod.UID = "stranger" }), now: now,
-			want: Decision{
-				Status: done(running(corev1.PodRunning), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonPodLost
-					status.Message = lostMessage
-					status.CompletionTime = &metav1.Time{Time: now}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonPodLost, lostMessage)}
-				}),
-				Event:   warning(v1alpha1.ReasonPodLost, lostMessage),
-				Confirm: true,
-			},
+			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
 		},
 		"the Pod is gone, and another claims to be this At's": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodSucceeded, func(pod *corev1.Pod) { pod.UID = "second" }), now: now,
+			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
+		},
+		"an image cannot be pulled: told": {
+			at: newAt(withStatus(running(corev1.PodPending))), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")), now: now,
 			want: Decision{
-				Status: done(running(corev1.PodRunning), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonPodLost
-					status.Message = lostMessage
-					status.CompletionTime = &metav1.Time{Time: now}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonPodLost, lostMessage)}
-				}),
-				Event:   warning(v1alpha1.ReasonPodLost, lostMessage),
-				Confirm: true,
+				Status: ptr.To(running(corev1.PodPending, imagePullFailed(now, "Container command: ErrImagePull: no such image"))),
+				Event:  warning(v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: no such image"),
+				Delay:  time.Minute,
 			},
+		},
+		"an image cannot be pulled, seen with the Pod: told in the same write": {
+			at: newAt(), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")), now: now,
+			want: Decision{
+				Status: ptr.To(running(corev1.PodPending, imagePullFailed(now, "Container command: ErrImagePull: no such image"))),
+				Event:  warning(v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: no such image"),
+				Delay:  time.Minute,
+			},
+		},
+		"an image cannot be pulled, in other words: not written again": {
+			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image")))),
+			pod: newPod(corev1.PodPending, waiting("ImagePullBackOff", "Back-off")), now: now,
+			want: Decision{Delay: time.Minute},
+		},
+		"an image could not be pulled, and now runs": {
+			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "")))),
+			pod: newPod(corev1.PodRunning), now: now,
+			want: Decision{Status: ptr.To(running(corev1.PodRunning, runnable(now))), Delay: time.Minute},
+		},
+		"a failed attempt, another allowed: announced": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now,
+			want: Decision{
+				Status: nextAttempt(1, now.Add(10*time.Second)),
+				Event:  warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next follows at 2026-12-24T10:12:14Z: The command ended with exit code 1."),
+				Delay:  again,
+			},
+		},
+		"a failed attempt, of which nothing was seen before, at a fraction of a second": {
+			at: newAt(withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now.Add(1),
+			want: Decision{
+				Status: nextAttempt(1, now.Add(11*time.Second)),
+				Event:  warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next follows at 2026-12-24T10:12:15Z: The command ended with exit code 1."),
+				Delay:  again,
+			},
+		},
+		"a failed attempt, what stood in the way of it is no concern": {
+			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, ""))), withBackoffLimit(2)),
+			pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now,
+			want: Decision{
+				Status: func() *v1alpha1.AtStatus {
+					status := nextAttempt(1, now.Add(10*time.Second))
+					status.Conditions = []metav1.Condition{runnable(now)}
+					return status
+				}(),
+				Event: warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next follows at 2026-12-24T10:12:14Z: The command ended with exit code 1."),
+				Delay: again,
+			},
+		},
+		"between two attempts: the next is waited for": {
+			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second))), withBackoffLimit(2)), now: now,
+			want: Decision{Delay: 10 * time.Second},
+		},
+		"between two attempts, a long time": {
+			at: newAt(withStatus(*nextAttempt(9, now.Add(6*time.Minute))), withBackoffLimit(10)), now: now,
+			want: Decision{Delay: time.Minute},
+		},
+		"between two attempts, suspended: held": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2)), now: now,
+			want: Decision{Delay: time.Minute},
+		},
+		"between two attempts, the limit lowered: what was announced follows": {
+			at: newAt(withStatus(*nextAttempt(1, now))), now: now,
+			want: Decision{CreatePod: true, Delay: time.Minute},
+		},
+		"the next attempt is due": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), now: now,
+			want: Decision{CreatePod: true, Delay: time.Minute},
+		},
+		"the next attempt is due, a stranger has its name": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second, ownedBy()), now: now,
+			want: Decision{
+				Status: func() *v1alpha1.AtStatus {
+					status := nextAttempt(1, now)
+					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, now, v1alpha1.ReasonPodNameConflict, strings.ReplaceAll(conflictMessage, "-pod", "-pod-1"))}
+					return status
+				}(),
+				Event: warning(v1alpha1.ReasonPodNameConflict, strings.ReplaceAll(conflictMessage, "-pod", "-pod-1")),
+				Retry: ErrBlocked,
+			},
+		},
+		"the Pod of the next attempt is seen: what the first left makes way": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodPending, second), now: now,
+			want: Decision{Status: secondRunning(corev1.PodPending), Delay: time.Minute},
+		},
+		"the next attempt succeeds": {
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodSucceeded, second), now: now,
+			want: ends(*secondRunning(corev1.PodSucceeded), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, completedMessage),
+		},
+		"the last attempt fails": {
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(1)), pod: newPod(corev1.PodFailed, second), now: now,
+			want: failed(*secondRunning(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod-1 failed", attempts(2)),
+		},
+		"the Pod of the next attempt is gone": {
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), now: now,
+			want: confirm(failed(*secondRunning(corev1.PodRunning), v1alpha1.ReasonPodLost, strings.ReplaceAll(lostMessage, "-pod", "-pod-1"), attempts(2))),
 		},
 		"suspended: told": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: earlier,
 			want: Decision{
 				Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}},
-				Event:  &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuspended, Message: "The At is held: spec.suspend is true."},
+				Event:  &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuspended, Message: "Nothing starts while spec.suspend is true."},
 				Delay:  again,
 			},
 		},
 		"suspended and due: held": {
 			at: newAt(withSuspended), now: now, want: Decision{},
+		},
+		"suspended and due, what was said of an earlier spec is taken back": {
+			at: newAt(withSuspended, func(at *v1alpha1.At) {
+				stale := imagePullFailed(earlier, "")
+				stale.ObservedGeneration = 1
+				at.Status.Conditions = append(at.Status.Conditions, stale)
+			}), now: now,
+			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier), runnable(now)}}},
 		},
 		"suspended and due, whatever the starting deadline: held": {
 			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: now, want: Decision{},
@@ -523,35 +644,32 @@ func TestDecide(t *testing.T) {
 		},
 		"resumed and due: runs": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(earlier)}})), now: now,
-			want: Decision{CreatePod: true},
+			want: Decision{CreatePod: true, Delay: time.Minute},
 		},
 		"done: suspend has no meaning": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: now, want: Decision{},
 		},
 		"late, within the starting deadline": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](4) }), now: now.Add(time.Second - 1),
-			want: Decision{CreatePod: true},
+			want: Decision{CreatePod: true, Delay: time.Minute},
 		},
 		"late, beyond the starting deadline": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](3) }), now: now,
-			want: Decision{
-				Status: done(v1alpha1.AtStatus{}, func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonStartingDeadlineExceeded
-					status.Message = "It was later than spec.startingDeadlineSeconds allows, which is 3: the command did not run."
-					status.CompletionTime = &metav1.Time{Time: now}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonStartingDeadlineExceeded, status.Message)}
-				}),
-				Event:   warning(v1alpha1.ReasonStartingDeadlineExceeded, "It was later than spec.startingDeadlineSeconds allows, which is 3: the command did not run."),
-				Confirm: true,
-			},
+			want: confirm(failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage)),
+		},
+		"late, beyond the starting deadline, because it was refused": {
+			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](3) }, withStatus(v1alpha1.AtStatus{
+				Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, earlier, v1alpha1.ReasonPodRefused, "exceeded quota")},
+			})), now: now,
+			want: confirm(failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" What stood in the way: exceeded quota")),
 		},
 		"the least starting deadline allows less than a second": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: due.Add(time.Second - 1),
-			want: Decision{CreatePod: true},
+			want: Decision{CreatePod: true, Delay: time.Minute},
 		},
 		"the longest starting deadline": {
 			at:  newAt(withSchedule("0001-01-01T00:00:00Z"), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](math.MaxInt64) }),
-			now: now, want: Decision{CreatePod: true},
+			now: now, want: Decision{CreatePod: true, Delay: time.Minute},
 		},
 		"beyond the starting deadline, with a Pod: it goes on": {
 			at: newAt(withStatus(running(corev1.PodPending)), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), pod: newPod(corev1.PodPending), now: now,
@@ -561,8 +679,21 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(9500 * time.Millisecond),
 			want: Decision{Delay: 500 * time.Millisecond},
 		},
-		"running, the active deadline has come": {
+		"running, the active deadline has come: said first": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(10 * time.Second),
+			want: Decision{Status: ptr.To(running(corev1.PodRunning, failureTargetCondition(created.Add(10*time.Second), deadlineMessage))), Delay: again},
+		},
+		"running, the active deadline has come while an image cannot be pulled: said, too": {
+			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "no such image"))), withActiveDeadline(10)),
+			pod: newPod(corev1.PodPending, waiting("ErrImagePull", "")), now: created.Add(10 * time.Second),
+			want: Decision{
+				Status: ptr.To(running(corev1.PodPending, imagePullFailed(earlier, "no such image"),
+					failureTargetCondition(created.Add(10*time.Second), deadlineMessage+" What stood in the way: no such image"))),
+				Delay: again,
+			},
+		},
+		"running, the active deadline has come, and that is said": {
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: now,
 			want: Decision{DeletePod: true, Delay: time.Minute},
 		},
 		"running, the active deadline has come, but the status goes first": {
@@ -573,66 +704,76 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(math.MaxInt64)), pod: newPod(corev1.PodRunning), now: now,
 			want: Decision{Delay: time.Minute},
 		},
-		"stopped for the active deadline, the Pod not ended yet": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning, deletedAt(created.Add(10*time.Second))), now: created.Add(time.Minute),
+		"being stopped, the Pod not ended yet": {
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning, deleted), now: now,
 			want: Decision{Delay: time.Minute},
 		},
-		"stopped for the active deadline, and failed of it": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), now: now,
-			pod:  newPod(corev1.PodFailed, deletedAt(created.Add(time.Second)), terminated(137, "")),
-			want: deadlineExceeded(corev1.PodFailed, ptr.To[int32](137), ended),
+		"being stopped, and failed of it": {
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), now: now,
+			pod: newPod(corev1.PodFailed, deleted, terminated(137, "")),
+			want: failed(running(corev1.PodFailed, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
+				status.Failed, status.ExitCode, status.CompletionTime = 1, ptr.To[int32](137), &metav1.Time{Time: endTime}
+			}),
 		},
-		"stopped for the active deadline, and calls it a success": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), now: now,
-			pod:  newPod(corev1.PodSucceeded, deletedAt(created.Add(time.Second)), terminated(0, "")),
-			want: deadlineExceeded(corev1.PodSucceeded, ptr.To[int32](0), ended),
+		"being stopped, and calls it a success; the limit is another by now": {
+			at: newAt(withStatus(running(corev1.PodRunning, stopping))), now: now,
+			pod: newPod(corev1.PodSucceeded, deleted, terminated(0, "")),
+			want: failed(running(corev1.PodSucceeded, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
+				status.Failed, status.ExitCode, status.CompletionTime = 1, ptr.To[int32](0), &metav1.Time{Time: endTime}
+			}),
 		},
-		"stopped for the active deadline, and gone": {
-			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), now: now,
-			want: func() Decision {
-				d := deadlineExceeded(corev1.PodRunning, nil, now)
-				d.Confirm = true
-				return d
-			}(),
+		"being stopped, and gone": {
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), now: now,
+			want: confirm(failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1))),
+		},
+		"to be stopped, but succeeded before": {
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), now: now,
+			pod: newPod(corev1.PodSucceeded), want: complete(),
+		},
+		"to be stopped, but failed before: no further attempt": {
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), now: now,
+			pod:  newPod(corev1.PodFailed),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
 		},
 		"deleted by somebody before the active deadline, ended after it": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), now: now,
-			pod: newPod(corev1.PodFailed, deletedAt(created.Add(time.Second)), terminated(143, "")),
-			want: Decision{
-				Status: done(running(corev1.PodFailed), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonCommandFailed
-					status.ExitCode = ptr.To[int32](143)
-					status.Message = "The command ended with exit code 143."
-					status.CompletionTime = &metav1.Time{Time: ended}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonCommandFailed, status.Message)}
-				}),
-				Event: warning(v1alpha1.ReasonCommandFailed, "The command ended with exit code 143."),
-			},
+			pod:  newPod(corev1.PodFailed, deleted),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
+		},
+		"gone, nobody knows how, after the active deadline": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), now: now,
+			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
 		},
 		"ended before the active deadline, seen after it": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), now: now,
-			pod: newPod(corev1.PodSucceeded, terminated(0, "")),
-			want: Decision{
-				Status: done(running(corev1.PodSucceeded), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonCompleted
-					status.ExitCode = ptr.To[int32](0)
-					status.CompletionTime = &metav1.Time{Time: ended}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, now, v1alpha1.ReasonCompleted, completedMessage)}
-				}),
-				Event: &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonCompleted, Message: completedMessage},
-			},
+			pod: newPod(corev1.PodSucceeded), want: complete(),
+		},
+		"between two attempts, the active deadline comes before the next": {
+			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second))), withBackoffLimit(2), withActiveDeadline(10)), now: now,
+			want: Decision{Delay: 6*time.Second + 10*time.Millisecond},
+		},
+		"between two attempts, suspended, the active deadline is to come": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2), withActiveDeadline(10)), now: now,
+			want: Decision{Delay: 6*time.Second + 10*time.Millisecond},
+		},
+		"between two attempts, the active deadline has come": {
+			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second))), withBackoffLimit(2), withActiveDeadline(10)), now: created.Add(10 * time.Second),
+			want: func() Decision {
+				d := confirm(failed(*nextAttempt(1, now), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
+					status.NextAttemptTime, status.Message = nil, "no such host"
+					status.CompletionTime.Time = created.Add(10 * time.Second)
+					status.Conditions[0].LastTransitionTime.Time = created.Add(10 * time.Second)
+				}))
+				return d
+			}(),
 		},
 		"the end, with a time to live: looked at again": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withTTL(60)), pod: newPod(corev1.PodSucceeded), now: now,
-			want: Decision{
-				Status: done(running(corev1.PodSucceeded), func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonCompleted
-					status.CompletionTime = &metav1.Time{Time: now}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, now, v1alpha1.ReasonCompleted, completedMessage)}
-				}),
-				Event: &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonCompleted, Message: completedMessage},
-				Delay: again,
-			},
+			want: func() Decision {
+				d := complete()
+				d.Delay = again
+				return d
+			}(),
 		},
 		"done, its time to live not over": {
 			at: newAt(withDone(v1alpha1.ConditionFailed, now), withTTL(30)), now: now.Add(29 * time.Second),
@@ -735,30 +876,14 @@ func TestRefused(t *testing.T) {
 		},
 		"invalid, after it was refused: the refusal is of no concern any more": {
 			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: invalid,
-			want: Decision{
-				Status: done(v1alpha1.AtStatus{}, func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonInvalidPod
-					status.Message = invalid.Error()
-					status.CompletionTime = &metav1.Time{Time: now}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonInvalidPod, invalid.Error())}
-				}),
-				Event: warning(v1alpha1.ReasonInvalidPod, invalid.Error()),
-			},
+			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonInvalidPod, invalid.Error()),
 		},
 		"the namespace goes: nothing to do": {
 			at: newAt(), err: terminating, want: Decision{},
 		},
 		"invalid: the end": {
 			at: newAt(), err: invalid,
-			want: Decision{
-				Status: done(v1alpha1.AtStatus{}, func(status *v1alpha1.AtStatus) {
-					status.Reason = v1alpha1.ReasonInvalidPod
-					status.Message = invalid.Error()
-					status.CompletionTime = &metav1.Time{Time: now}
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionFailed, metav1.ConditionTrue, now, v1alpha1.ReasonInvalidPod, invalid.Error())}
-				}),
-				Event: warning(v1alpha1.ReasonInvalidPod, invalid.Error()),
-			},
+			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonInvalidPod, invalid.Error()),
 		},
 		"overloaded: just another try":     {at: newAt(), err: apierrors.NewTooManyRequests("busy", 1), want: Decision{Retry: errAny}},
 		"the connection broke: just again": {at: newAt(), err: errors.New("connection reset by peer"), want: Decision{Retry: errAny}},

@@ -19,6 +19,9 @@ package plan
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,23 +36,30 @@ import (
 )
 
 const (
-	podSuffix = "-pod"
-	// commandContainer is the name of the container that runs spec.command.
-	commandContainer = "command"
+	// defaultContainer is the annotation that names the container of a Pod that
+	// kubectl logs and kubectl exec mean if they are not told.
+	defaultContainer = "kubectl.kubernetes.io/default-container"
+	// statusUnknown is the reason that a kubelet gives for the end of a container of
+	// which it knows nothing, beside an exit code that is none.
+	statusUnknown = "ContainerStatusUnknown"
 	// nobody is the conventional UID of the user without rights.
 	nobody = 65534
 )
 
-// PodName returns the name of the Pod of the At with the given name: <at>-pod. A
-// name of more than 63 characters would not make a host name: it is cut, and a
-// hash of the whole At name takes the place of what is lost.
-func PodName(at string) string {
-	if len(at)+len(podSuffix) <= validation.DNS1123LabelMaxLength {
-		return at + podSuffix
+// PodName returns the name of the Pod of an At's present attempt: <at>-pod, after
+// a failed one <at>-pod-1, and so on. A name of more than 63 characters would not make
+// a host name: it is cut, and a hash of the whole At name takes the place of what is lost.
+func PodName(at *v1alpha1.At) string {
+	suffix := "-pod"
+	if at.Status.Failed > 0 {
+		suffix += fmt.Sprintf("-%d", at.Status.Failed)
 	}
-	sum := sha256.Sum256([]byte(at))
-	tail := "-" + hex.EncodeToString(sum[:5]) + podSuffix
-	return strings.TrimRight(at[:validation.DNS1123LabelMaxLength-len(tail)], "-.") + tail
+	if len(at.Name)+len(suffix) <= validation.DNS1123LabelMaxLength {
+		return at.Name + suffix
+	}
+	sum := sha256.Sum256([]byte(at.Name))
+	suffix = "-" + hex.EncodeToString(sum[:5]) + suffix
+	return strings.TrimRight(at.Name[:validation.DNS1123LabelMaxLength-len(suffix)], "-.") + suffix
 }
 
 // OwnerAt returns the owner reference of the At that pod names as its controller,
@@ -65,46 +75,74 @@ func OwnerAt(pod *corev1.Pod) *metav1.OwnerReference {
 	return owner
 }
 
-// NewPod returns the Pod of an At: one container of the given image that runs
-// spec.command, with no rights that the restricted Pod Security level does not grant.
+// NewPod returns the Pod of an At's next attempt: that of spec.template or,
+// without one, a container of the given image with no rights that the restricted Pod
+// Security level does not grant.
 func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
-	labels := map[string]string{v1alpha1.LabelAtUID: string(at.UID)}
+	template := at.Spec.Template.DeepCopy()
+	if template == nil {
+		template = defaultTemplate(image)
+	}
+	spec := &template.Spec
+	if spec.RestartPolicy == "" {
+		spec.RestartPolicy = corev1.RestartPolicyNever
+	}
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			if containers[i].TerminationMessagePolicy == "" {
+				containers[i].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+			}
+		}
+	}
+	first := &spec.Containers[0]
+	if at.Spec.Command != "" {
+		first.Command = []string{"/bin/sh", "-c", escape(at.Spec.Command)}
+		first.Args = nil
+	}
+
+	labels := map[string]string{}
+	maps.Copy(labels, template.Labels)
+	labels[v1alpha1.LabelAtUID] = string(at.UID)
 	if len(at.Name) <= validation.LabelValueMaxLength {
 		labels[v1alpha1.LabelAtName] = at.Name
 	}
-	annotations := map[string]string{}
+	// What a webhook adds to the Pod does not change which container counts.
+	annotations := map[string]string{defaultContainer: first.Name}
+	maps.Copy(annotations, template.Annotations)
 	if instant, err := Instant(&at.Spec); err == nil {
 		annotations[v1alpha1.AnnotationScheduledTime] = instant.UTC().Format(time.RFC3339Nano)
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:            PodName(at.Name),
+			Name:            PodName(at),
 			Namespace:       at.Namespace,
 			Labels:          labels,
 			Annotations:     annotations,
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
 		},
-		Spec: corev1.PodSpec{
-			RestartPolicy:                corev1.RestartPolicyNever,
-			AutomountServiceAccountToken: ptr.To(false),
-			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot:   ptr.To(true),
-				RunAsUser:      ptr.To[int64](nobody),
-				RunAsGroup:     ptr.To[int64](nobody),
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
-			Containers: []corev1.Container{{
-				Name:                     commandContainer,
-				Image:                    image,
-				Command:                  []string{"/bin/sh", "-c", escape(at.Spec.Command)},
-				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: ptr.To(false),
-					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-				},
-			}},
-		},
+		Spec: *spec,
 	}
+}
+
+// defaultTemplate returns the template of an At that has none.
+func defaultTemplate(image string) *corev1.PodTemplateSpec {
+	return &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		AutomountServiceAccountToken: ptr.To(false),
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot:   ptr.To(true),
+			RunAsUser:      ptr.To[int64](nobody),
+			RunAsGroup:     ptr.To[int64](nobody),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		Containers: []corev1.Container{{
+			Name:  "command",
+			Image: image,
+			SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: ptr.To(false),
+				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			},
+		}},
+	}}
 }
 
 // escape protects a command from the kubelet, which replaces $(NAME) and $$ in a
@@ -113,11 +151,25 @@ func escape(command string) string {
 	return strings.ReplaceAll(command, "$", "$$")
 }
 
-// commandTerminated returns how the command's container ended; nil if it has not.
+// commandTerminated returns how the container that counts has ended: the default
+// container or, if there is none of that name, the first. It is nil if that has not
+// ended, or nobody knows how.
 func commandTerminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
-	for i := range pod.Status.ContainerStatuses {
-		if container := &pod.Status.ContainerStatuses[i]; container.Name == commandContainer {
-			return container.State.Terminated
+	named := func(name string) func(corev1.ContainerStatus) bool {
+		return func(container corev1.ContainerStatus) bool { return container.Name == name }
+	}
+	statuses := pod.Status.ContainerStatuses
+	i := slices.IndexFunc(statuses, named(pod.Annotations[defaultContainer]))
+	if i < 0 {
+		i = slices.IndexFunc(statuses, named(pod.Spec.Containers[0].Name))
+	}
+	if i < 0 {
+		return nil
+	}
+	// With restartPolicy OnFailure it may be waiting for its next start.
+	for _, state := range []corev1.ContainerState{statuses[i].State, statuses[i].LastTerminationState} {
+		if state.Terminated != nil && state.Terminated.Reason != statusUnknown {
+			return state.Terminated
 		}
 	}
 	return nil

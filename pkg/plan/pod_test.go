@@ -17,6 +17,8 @@ limitations under the License.
 package plan
 
 import (
+	"maps"
+	"math"
 	"strings"
 	"testing"
 
@@ -30,15 +32,26 @@ import (
 )
 
 func TestPodName(t *testing.T) {
-	a59, a60 := strings.Repeat("a", 59), strings.Repeat("a", 60)
-	for name, tc := range map[string]struct{ at, want string }{
-		"the book's":                     {"example-at", "example-at-pod"},
-		"the longest that fits":          {a59, a59 + "-pod"},
-		"the shortest that does not fit": {a60, strings.Repeat("a", 48) + "-11ee391211-pod"},
-		"cut at a dot":                   {strings.Repeat("a", 46) + ".-b" + a60, strings.Repeat("a", 46) + "-ab23ae99ff-pod"},
+	podName := func(at string, failed int32) string {
+		return PodName(&v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: at}, Status: v1alpha1.AtStatus{Failed: failed}})
+	}
+	a57, a59, a60 := strings.Repeat("a", 57), strings.Repeat("a", 59), strings.Repeat("a", 60)
+	for name, tc := range map[string]struct {
+		at     string
+		failed int32
+		want   string
+	}{
+		"the book's":                          {"example-at", 0, "example-at-pod"},
+		"the second attempt":                  {"example-at", 1, "example-at-pod-1"},
+		"the last attempt that there can be":  {"example-at", math.MaxInt32, "example-at-pod-2147483647"},
+		"the longest that fits":               {a59, 0, a59 + "-pod"},
+		"the longest that fits with a number": {a57, 9, a57 + "-pod-9"},
+		"the shortest that does not fit":      {a60, 0, strings.Repeat("a", 48) + "-11ee391211-pod"},
+		"one that does not fit with a number": {a57, 10, strings.Repeat("a", 45) + "-f13b2d7246-pod-10"},
+		"cut at a dot":                        {strings.Repeat("a", 46) + ".-b" + a60, 0, strings.Repeat("a", 46) + "-ab23ae99ff-pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := PodName(tc.at)
+			got := podName(tc.at, tc.failed)
 			if got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
@@ -47,7 +60,7 @@ func TestPodName(t *testing.T) {
 			}
 		})
 	}
-	if a, b := PodName(strings.Repeat("a", 252)+"b"), PodName(strings.Repeat("a", 253)); a == b {
+	if a, b := podName(strings.Repeat("a", 252)+"b", 0), podName(strings.Repeat("a", 253), 0); a == b {
 		t.Errorf("two Ats with one Pod name: %s", a)
 	}
 }
@@ -62,7 +75,10 @@ func TestNewPod(t *testing.T) {
 				"cnat.programming-kubernetes.info/at-uid":  "at-uid",
 				"cnat.programming-kubernetes.info/at-name": "example-at",
 			},
-			Annotations: map[string]string{"cnat.programming-kubernetes.info/scheduled-time": "2026-12-24T10:12:00Z"},
+			Annotations: map[string]string{
+				"cnat.programming-kubernetes.info/scheduled-time": "2026-12-24T10:12:00Z",
+				"kubectl.kubernetes.io/default-container":         "command",
+			},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: atUID,
 				Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
@@ -93,5 +109,91 @@ func TestNewPod(t *testing.T) {
 	at.Name = strings.Repeat("a", 64)
 	if labels := NewPod(at, "image").Labels; len(labels) != 1 {
 		t.Errorf("a name that is no label value is a label all the same: %v", labels)
+	}
+}
+
+func TestNewPodFromTemplate(t *testing.T) {
+	template := func(mutate ...func(*corev1.PodTemplateSpec)) *corev1.PodTemplateSpec {
+		template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			RestartPolicy:  corev1.RestartPolicyNever,
+			InitContainers: []corev1.Container{{Name: "init", Image: "a", TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError}},
+			Containers: []corev1.Container{
+				{Name: "first", Image: "b", Command: []string{"/b"}, Args: []string{"$(HOME)"}, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError},
+				{Name: "second", Image: "c", TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError},
+			},
+			ServiceAccountName: "runner",
+		}}
+		for _, m := range mutate {
+			m(template)
+		}
+		return template
+	}
+	same := func(*corev1.PodTemplateSpec) {}
+	for name, tc := range map[string]struct {
+		command string
+		given   func(*corev1.PodTemplateSpec)
+		// expectations
+		want            func(*corev1.PodTemplateSpec)
+		wantLabels      map[string]string
+		wantAnnotations map[string]string
+	}{
+		"verbatim": {given: same, want: same},
+		"with a command: for the first container, in place of its own": {
+			command: "echo $HOME", given: same,
+			want: func(template *corev1.PodTemplateSpec) {
+				template.Spec.Containers[0].Command, template.Spec.Containers[0].Args = []string{"/bin/sh", "-c", "echo $$HOME"}, nil
+			},
+		},
+		"what is left out is set": {
+			given: func(template *corev1.PodTemplateSpec) {
+				template.Spec.RestartPolicy = ""
+				template.Spec.InitContainers[0].TerminationMessagePolicy = ""
+				template.Spec.Containers[1].TerminationMessagePolicy = ""
+			},
+			want: same,
+		},
+		"what is chosen is kept": {
+			given: func(template *corev1.PodTemplateSpec) {
+				template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+				template.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageReadFile
+			},
+			want: func(template *corev1.PodTemplateSpec) {
+				template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+				template.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageReadFile
+			},
+		},
+		"labels and annotations, of which the reserved ones are not overridden": {
+			given: func(template *corev1.PodTemplateSpec) {
+				template.Labels = map[string]string{"app": "backup", v1alpha1.LabelAtUID: "mine", v1alpha1.LabelAtName: "mine"}
+				template.Annotations = map[string]string{"note": "night", v1alpha1.AnnotationScheduledTime: "never", defaultContainer: "second"}
+			},
+			want:            same,
+			wantLabels:      map[string]string{"app": "backup"},
+			wantAnnotations: map[string]string{"note": "night", defaultContainer: "second"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := newAt(func(at *v1alpha1.At) { at.Spec.Command, at.Spec.Template = tc.command, template(tc.given) })
+			before := at.DeepCopy()
+			labels := map[string]string{v1alpha1.LabelAtUID: "at-uid", v1alpha1.LabelAtName: "example-at"}
+			maps.Copy(labels, tc.wantLabels)
+			annotations := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:12:00Z", defaultContainer: "first"}
+			maps.Copy(annotations, tc.wantAnnotations)
+
+			got := NewPod(at, "image")
+
+			if diff := cmp.Diff(template(tc.want).Spec, got.Spec); diff != "" {
+				t.Errorf("spec (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(labels, got.Labels); diff != "" {
+				t.Errorf("labels (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(annotations, got.Annotations); diff != "" {
+				t.Errorf("annotations (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, at); diff != "" {
+				t.Errorf("NewPod changed the At that it was given:\n%s", diff)
+			}
+		})
 	}
 }

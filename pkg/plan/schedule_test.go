@@ -111,7 +111,11 @@ func specOf(schedule string) *v1alpha1.AtSpec {
 // FuzzInstant looks for a schedule that panics, or that does not say the same
 // again when it is written as the controller writes it into the Pod's annotation.
 func FuzzInstant(f *testing.F) {
-	for _, seed := range []string{"2026-12-24T10:12:00Z", "2026-12-24T10:12:00.5+01:00", "2026-10-25T02:30:00 Europe/Berlin", "0001-01-01T00:00:00+23:59 UTC"} {
+	for _, seed := range []string{
+		"2026-12-24T10:12:00Z", "2026-12-24T10:12:00.5+01:00", "0001-01-01T00:00:00+23:59 UTC",
+		"2026-03-29T02:30:00 Europe/Berlin", "2026-10-25T02:30:00 Europe/Berlin", "2026-10-25T02:30:00.123456789 Asia/Kolkata",
+		"1883-11-18T12:03:00 America/New_York", "1972-01-07T00:30:00 Africa/Monrovia", "2011-12-30T12:00:00 Pacific/Apia",
+	} {
 		schedule, timeZone, _ := strings.Cut(seed, " ")
 		f.Add(schedule, timeZone)
 	}
@@ -121,6 +125,12 @@ func FuzzInstant(f *testing.F) {
 			spec.TimeZone = &timeZone
 		}
 		instant, err := Instant(spec)
+		if err == nil && spec.TimeZone != nil {
+			location, err := time.LoadLocation(timeZone)
+			if err != nil || !strings.HasPrefix(schedule, instant.In(location).Format(wallClock)) {
+				t.Errorf("%q in %q is %v, when the clocks there show another time (%v)", schedule, timeZone, instant, err)
+			}
+		}
 		if err != nil || instant.UTC().Year() < 0 || instant.UTC().Year() > 9999 {
 			return // RFC 3339 has no such years.
 		}

@@ -1,0 +1,169 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+func TestBackoff(t *testing.T) {
+	for failed, want := range map[int32]time.Duration{
+		1: 10 * time.Second, 2: 20 * time.Second, 3: 40 * time.Second, 4: 80 * time.Second,
+		5: 160 * time.Second, 6: 320 * time.Second, 7: 6 * time.Minute, math.MaxInt32: 6 * time.Minute,
+	} {
+		if got := backoff(failed); got != want {
+			t.Errorf("after %d failed attempts %v, want %v", failed, got, want)
+		}
+	}
+}
+
+// exited is the status of a container that has ended.
+func exited(name string, exitCode int32, reason, message string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: exitCode, Reason: reason, Message: message},
+	}}
+}
+
+func TestFailure(t *testing.T) {
+	type result struct{ reason, message string }
+	disrupted := []corev1.PodCondition{
+		{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+		{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"},
+	}
+	for name, tc := range map[string]struct {
+		status corev1.PodStatus
+		want   result
+	}{
+		"the command": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("helper", 99, "Error", ""), exited("command", 3, "Error", "no such host")}},
+			result{v1alpha1.ReasonCommandFailed, "The command ended with exit code 3."},
+		},
+		"out of memory": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 137, "OOMKilled", "")}},
+			result{v1alpha1.ReasonOOMKilled, "The command was killed, with exit code 137, because it used more memory than its container may."},
+		},
+		"evicted by its node": {
+			corev1.PodStatus{Reason: "Evicted", Message: "The node was low on resource: memory."},
+			result{v1alpha1.ReasonEvicted, "Pod example-at-pod was evicted: The node was low on resource: memory."},
+		},
+		"evicted by a drain, and the command fails of it": {
+			corev1.PodStatus{Conditions: disrupted, ContainerStatuses: []corev1.ContainerStatus{exited("command", 143, "Error", "")}},
+			result{v1alpha1.ReasonEvicted, "Pod example-at-pod was evicted: EvictionByEvictionAPI: Eviction API: evicting"},
+		},
+		"the template's own deadline": {
+			corev1.PodStatus{Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline", ContainerStatuses: []corev1.ContainerStatus{exited("command", 143, "Error", "")}},
+			result{v1alpha1.ReasonDeadlineExceeded, "Pod example-at-pod took longer than its template allows: Pod was active on the node longer than the specified deadline"},
+		},
+		"another container": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 0, "Completed", ""), exited("upload", 1, "Error", "no route")}},
+			result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: container upload ended with exit code 1: no route"},
+		},
+		"an init container": {
+			corev1.PodStatus{
+				InitContainerStatuses: []corev1.ContainerStatus{exited("first", 0, "Completed", ""), exited("clone", 128, "Error", "")},
+				ContainerStatuses:     []corev1.ContainerStatus{{Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}}},
+			},
+			result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: container clone ended with exit code 128"},
+		},
+		"with its node": {
+			corev1.PodStatus{Reason: "NodeLost"}, result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: NodeLost"},
+		},
+		"nobody says why": {
+			corev1.PodStatus{}, result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := newPod(corev1.PodFailed)
+			pod.Status = tc.status
+			reason, message := failure(pod)
+			if diff := cmp.Diff(tc.want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
+				t.Errorf("failure (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestObstacle(t *testing.T) {
+	type result struct{ reason, message string }
+	for waitingReason, want := range map[string]result{
+		"ErrImagePull":               {v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: words"},
+		"ImagePullBackOff":           {v1alpha1.ReasonImagePullFailed, "Container command: ImagePullBackOff: words"},
+		"InvalidImageName":           {v1alpha1.ReasonImagePullFailed, "Container command: InvalidImageName: words"},
+		"CreateContainerConfigError": {v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerConfigError: words"},
+		"CreateContainerError":       {v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerError: words"},
+		"ContainerCreating":          {},
+		"PodInitializing":            {},
+		"CrashLoopBackOff":           {},
+	} {
+		reason, message := obstacle(newPod(corev1.PodPending, waiting(waitingReason, "words")))
+		if diff := cmp.Diff(want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", waitingReason, diff)
+		}
+	}
+	init := newPod(corev1.PodPending, waiting("PodInitializing", ""), func(pod *corev1.Pod) {
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
+			exited("first", 0, "Completed", ""),
+			{Name: "clone", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull"}}},
+		}
+	})
+	if reason, message := obstacle(init); reason != v1alpha1.ReasonImagePullFailed || message != "Container clone: ErrImageNeverPull" {
+		t.Errorf("of an init container: %s, %s", reason, message)
+	}
+}
+
+func TestCommandTerminated(t *testing.T) {
+	statuses := []corev1.ContainerStatus{exited("injected", 1, "", ""), exited("first", 2, "", ""), exited("second", 3, "", "")}
+	restarting := corev1.ContainerStatus{
+		Name:                 "first",
+		State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: exited("", 4, "", "").State,
+	}
+	for name, tc := range map[string]struct {
+		annotation string
+		statuses   []corev1.ContainerStatus
+		want       int32 // -1 if there is none
+	}{
+		"the default container":           {"second", statuses, 3},
+		"no such container: the first":    {"third", statuses, 2},
+		"not started":                     {"first", nil, -1},
+		"running":                         {"first", []corev1.ContainerStatus{{Name: "first"}}, -1},
+		"nobody knows":                    {"first", []corev1.ContainerStatus{exited("first", 137, "ContainerStatusUnknown", "")}, -1},
+		"between two starts of a restart": {"first", []corev1.ContainerStatus{restarting}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := newPod(corev1.PodFailed, func(pod *corev1.Pod) {
+				pod.Annotations[defaultContainer] = tc.annotation
+				pod.Spec.Containers = []corev1.Container{{Name: "first"}, {Name: "second"}}
+				pod.Status.ContainerStatuses = tc.statuses
+			})
+			got := int32(-1)
+			if terminated := commandTerminated(pod); terminated != nil {
+				got = terminated.ExitCode
+			}
+			if got != tc.want {
+				t.Errorf("exit code %d, want %d", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,225 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// optional sets each optional field of a spec.
+var optional = map[string]func(*v1alpha1.AtSpec){
+	"activeDeadlineSeconds": func(spec *v1alpha1.AtSpec) { spec.ActiveDeadlineSeconds = ptr.To[int64](10) },
+	"backoffLimit":          func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](2) },
+	"command":               func(spec *v1alpha1.AtSpec) { spec.Command = "echo YAY" },
+	"template": func(spec *v1alpha1.AtSpec) {
+		spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "own", Image: "own", Command: []string{"own"}}}}}
+	},
+	"timeZone": func(spec *v1alpha1.AtSpec) {
+		spec.Schedule, spec.TimeZone = "2026-12-24T11:12:00", ptr.To("Europe/Berlin")
+	},
+	"startingDeadlineSeconds": func(spec *v1alpha1.AtSpec) { spec.StartingDeadlineSeconds = ptr.To[int64](3) },
+	"suspend":                 func(spec *v1alpha1.AtSpec) { spec.Suspend = ptr.To(true) },
+	"ttlSecondsAfterFinished": func(spec *v1alpha1.AtSpec) { spec.TTLSecondsAfterFinished = ptr.To[int32](30) },
+}
+
+// TestCombinations says, for every two optional fields, what happens when both
+// are set: README.md has it in words.
+func TestCombinations(t *testing.T) {
+	type scenario struct {
+		// world
+		status v1alpha1.AtStatus
+		pod    *corev1.Pod
+		late   time.Duration // after the instant
+		// expectations
+		want string
+	}
+	pending := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending}
+	held := newAt(withSuspended).Status
+	run := running(corev1.PodRunning)
+	runHeld := running(corev1.PodRunning, suspended(earlier))
+	waits := *nextAttempt(1, due.Add(20*time.Second))
+	waitsHeld := *nextAttempt(1, due.Add(20*time.Second))
+	waitsHeld.Conditions = append(waitsHeld.Conditions, suspended(earlier))
+	end := newAt(withDone(v1alpha1.ConditionFailed, due)).Status
+	const untilCreated = 10 * time.Millisecond // from the instant to the creation of the Pod
+
+	scenarios := map[string]map[string]scenario{
+		"activeDeadlineSeconds + backoffLimit": {
+			"the limit is for all attempts together": {waits, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
+		},
+		"activeDeadlineSeconds + command": {
+			"the command is stopped": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+		},
+		"activeDeadlineSeconds + startingDeadlineSeconds": {
+			"before the start the one counts":      {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"and from the start on only the other": {run, newPod(corev1.PodRunning), 4 * time.Second, "wait 6.01s"},
+		},
+		"activeDeadlineSeconds + suspend": {
+			"what runs is stopped all the same":     {runHeld, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+			"and between attempts the time goes on": {waitsHeld, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
+			"before the start it does not":          {held, nil, time.Hour, "nothing"},
+		},
+		"activeDeadlineSeconds + template": {
+			"the template's own limit is that of an attempt": {run, newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Status.Reason = "DeadlineExceeded" }), 5 * time.Second, "DONE Failed/DeadlineExceeded"},
+		},
+		"activeDeadlineSeconds + timeZone": {
+			"seconds are seconds": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+		},
+		"activeDeadlineSeconds + ttlSecondsAfterFinished": {
+			"the one ends the run":           {run, newPod(corev1.PodRunning), time.Minute, "FailureTarget/DeadlineExceeded"},
+			"the other counts from that end": {end, nil, 29 * time.Second, "wait 1s"},
+		},
+		"backoffLimit + command": {
+			"the same command again": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
+		},
+		"backoffLimit + startingDeadlineSeconds": {
+			"the deadline is for the first attempt": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
+		},
+		"backoffLimit + suspend": {
+			"no attempt is added": {waitsHeld, nil, 20 * time.Second, "wait 1m0s"},
+		},
+		"backoffLimit + template": {
+			"the same Pod again": {waits, nil, 20 * time.Second, "create example-at-pod-1: own own"},
+		},
+		"backoffLimit + timeZone": {
+			"the zone is for the first attempt": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
+		},
+		"backoffLimit + ttlSecondsAfterFinished": {
+			"a failed attempt that another follows is no end": {run, newPod(corev1.PodFailed), time.Minute, "next attempt in 10s"},
+		},
+		"command + startingDeadlineSeconds": {
+			"too late, it does not run": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+		},
+		"command + suspend": {
+			"it does not run": {held, nil, time.Hour, "nothing"},
+		},
+		"command + template": {
+			"the command runs in the template's first container": {pending, nil, 0, "create example-at-pod: own /bin/sh -c echo YAY"},
+		},
+		"command + timeZone": {
+			"it runs when the clocks there show the time": {pending, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY"},
+			"and not before": {pending, nil, -1, "wait 1ns"},
+		},
+		"command + ttlSecondsAfterFinished": {
+			"it goes with the At": {end, newPod(corev1.PodFailed), 30 * time.Second, "delete At"},
+		},
+		"startingDeadlineSeconds + suspend": {
+			"held beyond the deadline": {held, nil, time.Hour, "nothing"},
+		},
+		"startingDeadlineSeconds + template": {
+			"too late, it does not run": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+		},
+		"startingDeadlineSeconds + timeZone": {
+			"the deadline counts from the zone's instant": {pending, nil, 4*time.Second - 1, "create example-at-pod: image /bin/sh -c echo YAY"},
+			"and not a second longer":                     {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+		},
+		"startingDeadlineSeconds + ttlSecondsAfterFinished": {
+			"what never ran ends, too": {end, nil, 30 * time.Second, "delete At"},
+		},
+		"suspend + template": {
+			"it does not run": {held, nil, time.Hour, "nothing"},
+		},
+		"suspend + timeZone": {
+			"held when the clocks show the time": {held, nil, 0, "nothing"},
+		},
+		"suspend + ttlSecondsAfterFinished": {
+			"what has ended is not held": {end, nil, 30 * time.Second, "delete At"},
+		},
+		"template + timeZone": {
+			"it runs when the clocks there show the time": {pending, nil, 0, "create example-at-pod: own own"},
+		},
+		"template + ttlSecondsAfterFinished": {
+			"it goes with the At": {end, newPod(corev1.PodFailed), 30 * time.Second, "delete At"},
+		},
+		"timeZone + ttlSecondsAfterFinished": {
+			"seconds are seconds": {end, nil, 30 * time.Second, "delete At"},
+		},
+	}
+
+	var names []string
+	for field := range reflect.TypeFor[v1alpha1.AtSpec]().Fields() {
+		if name, isOptional := strings.CutSuffix(field.Tag.Get("json"), ",omitempty"); isOptional {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for i, first := range names {
+		for _, second := range names[i+1:] {
+			pair := first + " + " + second
+			if len(scenarios[pair]) == 0 {
+				t.Errorf("nothing is said of %s", pair)
+			}
+			for what, tc := range scenarios[pair] {
+				t.Run(pair+": "+what, func(t *testing.T) {
+					at := newAt(withStatus(tc.status))
+					if first == "template" || second == "template" {
+						at.Spec.Command = ""
+					}
+					optional[first](&at.Spec)
+					optional[second](&at.Spec)
+					at.Status.ObservedGeneration = at.Generation
+					if got := describe(at, Decide(at, tc.pod, due.Add(tc.late)), due.Add(tc.late)); got != tc.want {
+						t.Errorf("got %s, want %s", got, tc.want)
+					}
+				})
+			}
+			delete(scenarios, pair)
+		}
+	}
+	for pair := range scenarios {
+		t.Errorf("%s is no pair of optional fields", pair)
+	}
+}
+
+// describe says in a word what a decision does.
+func describe(at *v1alpha1.At, d Decision, now time.Time) string {
+	switch {
+	case d.CreatePod:
+		pod := NewPod(at, "image")
+		container := pod.Spec.Containers[0]
+		return fmt.Sprintf("create %s: %s %s", pod.Name, container.Image, strings.Join(container.Command, " "))
+	case d.DeletePod:
+		return "delete Pod"
+	case d.DeleteAt:
+		return "delete At"
+	case d.Status == nil && d.Delay > 0:
+		return fmt.Sprintf("wait %v", d.Delay)
+	case d.Status == nil:
+		return "nothing"
+	case d.Status.Phase == v1alpha1.PhaseDone && meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionFailed):
+		return "DONE Failed/" + d.Status.Reason
+	case d.Status.Phase == v1alpha1.PhaseDone:
+		return "DONE Complete/" + d.Status.Reason
+	case d.Status.NextAttemptTime != nil:
+		return fmt.Sprintf("next attempt in %v", d.Status.NextAttemptTime.Sub(now))
+	case meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionFailureTarget):
+		return "FailureTarget/" + meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionFailureTarget).Reason
+	default:
+		return string(d.Status.Phase)
+	}
+}
