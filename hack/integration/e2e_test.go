@@ -22,6 +22,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +32,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -97,7 +102,7 @@ func TestCommands(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			name := strings.Trim(regexp.MustCompile("[^a-z]+").ReplaceAllString(name, "-"), "-")
+			name := dashes(name)
 			createAt(t, newAt(namespace, name, time.Now(), tc.command))
 			at := waitPhase(t, namespace, name, v1alpha1.PhaseDone)
 			if at.Status.ExitCode == nil || *at.Status.ExitCode != tc.exitCode || at.Status.Message != tc.message {
@@ -122,7 +127,7 @@ func TestDeleteCascades(t *testing.T) {
 	namespace := newNamespace(t)
 	startController(t, namespace)
 	createAt(t, newAt(namespace, "at", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
-	waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool { return at.Status.Pod != nil && at.Status.Pod.Phase == "Running" })
+	waitPodRunning(t, namespace)
 	kubectl(t, "", "delete", "-n", namespace, "at/at")
 	eventually(t, "the Pod to be gone", func(ctx context.Context) (bool, error) {
 		_, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, "at-pod", metav1.GetOptions{})
@@ -138,7 +143,7 @@ func TestPodDeleted(t *testing.T) {
 	namespace := newNamespace(t)
 	startController(t, namespace)
 	createAt(t, newAt(namespace, "at", time.Now(), "trap 'exit 7' TERM; sleep 3600 & wait"))
-	waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool { return at.Status.Pod != nil && at.Status.Pod.Phase == "Running" })
+	waitPodRunning(t, namespace)
 	kubectl(t, "", "delete", "-n", namespace, "pod/at-pod")
 	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	if at.Status.ExitCode == nil || *at.Status.ExitCode != 7 || at.Status.Reason != v1alpha1.ReasonCommandFailed {
@@ -153,14 +158,192 @@ func TestActiveDeadline(t *testing.T) {
 	installCRD(t)
 	namespace := newNamespace(t)
 	startController(t, namespace)
-	at := newAt(namespace, "at", time.Now(), "trap 'echo stopped; exit 5' TERM; sleep 3600 & wait")
-	at.Spec.ActiveDeadlineSeconds = ptr.To[int64](4)
-	createAt(t, at)
-	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	createAt(t, newAt(namespace, "at", time.Now(), "trap 'echo stopped; exit 5' TERM; sleep 3600 & wait"))
+	waitPodRunning(t, namespace)
+	kubectl(t, "", "patch", "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
+	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	if at.Status.Reason != v1alpha1.ReasonDeadlineExceeded || at.Status.ExitCode == nil || *at.Status.ExitCode != 5 || at.Status.Message != "stopped\n" {
 		t.Errorf("status %+v, want DeadlineExceeded, exit code 5, stopped", at.Status)
 	}
+	kubectl(t, "", "wait", "-n", namespace, "--for=condition=FailureTarget", "--timeout=1s", "at/at")
 	wantCreates(t, namespace, 1)
+}
+
+// TestEvicted evicts the Pod of a command that is running, as a drain does.
+func TestEvicted(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "trap 'exit 143' TERM; sleep 3600 & wait"))
+	waitPodRunning(t, namespace)
+	err := kubeClient.CoreV1().Pods(namespace).EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "at-pod"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	if at.Status.Reason != v1alpha1.ReasonEvicted || at.Status.ExitCode == nil || *at.Status.ExitCode != 143 {
+		t.Errorf("status %+v, want Evicted, exit code 143", at.Status)
+	}
+}
+
+// TestPodEnds runs templates that end in each way that a Pod can.
+func TestPodEnds(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	shell := func(name, command string) corev1.Container {
+		return corev1.Container{Name: name, Image: "busybox:1.37.0", Command: []string{"/bin/sh", "-c", command}}
+	}
+	for name, tc := range map[string]struct {
+		template    corev1.PodSpec
+		annotations map[string]string
+		// expectations
+		reason   string
+		exitCode string
+		message  string
+	}{
+		"each container succeeds": {
+			template: corev1.PodSpec{Containers: []corev1.Container{shell("a", "true"), shell("b", "true")}},
+			reason:   v1alpha1.ReasonCompleted, exitCode: "0",
+		},
+		"the first container counts": {
+			template: corev1.PodSpec{Containers: []corev1.Container{shell("a", "echo a; exit 5"), shell("b", "exit 6")}},
+			reason:   v1alpha1.ReasonCommandFailed, exitCode: "5", message: "a\n",
+		},
+		"the default container counts": {
+			template:    corev1.PodSpec{Containers: []corev1.Container{shell("a", "true"), shell("b", "echo b; exit 6")}},
+			annotations: map[string]string{"kubectl.kubernetes.io/default-container": "b"},
+			reason:      v1alpha1.ReasonCommandFailed, exitCode: "6", message: "b\n",
+		},
+		"another container fails": {
+			template: corev1.PodSpec{Containers: []corev1.Container{shell("a", "true"), shell("b", "echo b; exit 6")}},
+			reason:   v1alpha1.ReasonPodFailed, exitCode: "0", message: "Pod another-container-fails-pod failed: container b ended with exit code 6: b\n",
+		},
+		"an init container fails": {
+			template: corev1.PodSpec{InitContainers: []corev1.Container{shell("i", "exit 7")}, Containers: []corev1.Container{shell("a", "true")}},
+			reason:   v1alpha1.ReasonPodFailed, exitCode: "<nil>", message: "Pod an-init-container-fails-pod failed: container i ended with exit code 7",
+		},
+		"out of memory": {
+			template: corev1.PodSpec{Containers: []corev1.Container{func() corev1.Container {
+				container := shell("a", "exec tail /dev/zero")
+				container.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi")}
+				return container
+			}()}},
+			reason: v1alpha1.ReasonOOMKilled, exitCode: "137", message: "The command was killed, with exit code 137, because it used more memory than its container may.",
+		},
+		"the template's own deadline": {
+			template: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](1), TerminationGracePeriodSeconds: ptr.To[int64](1), Containers: []corev1.Container{shell("a", "sleep 3600")}},
+			reason:   v1alpha1.ReasonDeadlineExceeded, exitCode: "137", message: "Pod the-template-s-own-deadline-pod took longer than its template allows: Pod was active on the node longer than the specified deadline",
+		},
+		"restarted by the node": {
+			template: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyOnFailure,
+				Containers: []corev1.Container{func() corev1.Container {
+					container := shell("a", "test -f /data/again || { touch /data/again; exit 1; }")
+					container.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+					return container
+				}()},
+				Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+			},
+			reason: v1alpha1.ReasonCompleted, exitCode: "0",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := newAt(namespace, dashes(name), time.Now(), "")
+			at.Spec.Template = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}, Spec: tc.template}
+			createAt(t, at)
+			at = waitPhase(t, namespace, at.Name, v1alpha1.PhaseDone)
+			exitCode := "<nil>"
+			if at.Status.ExitCode != nil {
+				exitCode = fmt.Sprint(*at.Status.ExitCode)
+			}
+			if at.Status.Reason != tc.reason || exitCode != tc.exitCode || at.Status.Message != tc.message {
+				t.Errorf("reason %s, exit code %s, message %q; want %s, %s, %q", at.Status.Reason, exitCode, at.Status.Message, tc.reason, tc.exitCode, tc.message)
+			}
+		})
+	}
+}
+
+// TestPodDoesNotStart has what keeps a node from starting a Pod, which is told
+// while it lasts.
+func TestPodDoesNotStart(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for name, tc := range map[string]struct {
+		container corev1.Container
+		// mend takes away what stands in the way; without it, the deadline comes
+		mend func(t *testing.T, namespace string)
+		// expectations
+		reason  string
+		message string
+	}{
+		"the image is not there, and comes": {
+			container: corev1.Container{Image: "localhost/late:NAMESPACE", ImagePullPolicy: corev1.PullNever, Command: []string{"/busybox", "true"}},
+			mend: func(t *testing.T, namespace string) {
+				t.Helper()
+				loadImage(t, "localhost/late:"+namespace+"=/bin/busybox")
+			},
+			reason: v1alpha1.ReasonImagePullFailed, message: "Container main: ErrImageNeverPull: Container image",
+		},
+		"the image cannot be pulled, ever": {
+			container: corev1.Container{Image: "localhost:1/none:1"},
+			reason:    v1alpha1.ReasonImagePullFailed, message: "Container main: ErrImagePull: ",
+		},
+		"a Secret is missing, and comes": {
+			container: corev1.Container{Image: "busybox:1.37.0", Command: []string{"true"}, EnvFrom: []corev1.EnvFromSource{{
+				SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "late"}},
+			}}},
+			mend: func(t *testing.T, namespace string) {
+				t.Helper()
+				kubectl(t, "", "create", "secret", "generic", "-n", namespace, "late")
+			},
+			reason: v1alpha1.ReasonContainerNotCreated, message: "Container main: CreateContainerConfigError: ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			startController(t, namespace)
+			tc.container.Name = "main"
+			// An image of its own, for a cluster in which this has run before.
+			tc.container.Image = strings.ReplaceAll(tc.container.Image, "NAMESPACE", namespace)
+			at := newAt(namespace, "at", time.Now(), "")
+			at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{tc.container}}}
+			at = createAt(t, at)
+			told := waitCondition(t, namespace, v1alpha1.ConditionReady, metav1.ConditionFalse, tc.reason)
+			if !strings.HasPrefix(told.Message, tc.message) {
+				t.Errorf("condition Ready says %q, want %q", told.Message, tc.message)
+			}
+			if tc.mend == nil {
+				kubectl(t, "", "patch", "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
+				done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+				if done.Status.Reason != v1alpha1.ReasonDeadlineExceeded || !strings.Contains(done.Status.Message, tc.message) {
+					t.Errorf("reason %s, message %q; want DeadlineExceeded, and what stood in the way", done.Status.Reason, done.Status.Message)
+				}
+				waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, tc.reason: 1, v1alpha1.ReasonDeadlineExceeded: 1})
+				return
+			}
+			tc.mend(t, namespace)
+			if done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone); done.Status.Reason != v1alpha1.ReasonCompleted || meta.IsStatusConditionFalse(done.Status.Conditions, v1alpha1.ConditionReady) {
+				t.Errorf("status %+v, want Completed, and nothing in the way", done.Status)
+			}
+			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, tc.reason: 1, v1alpha1.ReasonCompleted: 1})
+		})
+	}
+}
+
+// waitPodRunning waits until the command of the At named at has started.
+func waitPodRunning(t *testing.T, namespace string) {
+	t.Helper()
+	waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool { return at.Status.Pod != nil && at.Status.Pod.Phase == corev1.PodRunning })
+}
+
+// dashes makes a name for an object of the name of a test.
+func dashes(name string) string {
+	return strings.Trim(regexp.MustCompile("[^a-z]+").ReplaceAllString(name, "-"), "-")
 }
 
 // TestExamples applies each example, its time replaced by now, and waits for its end.
@@ -233,12 +416,14 @@ func TestReadme(t *testing.T) {
 		}
 	})
 	for _, command := range readmeCommands(t) {
-		shell := exec.Command("bash", "-c", "exec "+command)
+		shell := exec.Command("bash", "-c", command)
 		shell.Dir = root
 		switch {
 		case strings.HasPrefix(command, "hack/"):
 			continue // .ci/run runs them.
 		case strings.HasPrefix(command, "./cnat-controller"):
+			// The signal is for the controller, not for the shell.
+			shell.Args[2] = "exec " + command
 			shell.Env = append(os.Environ(), "HOME="+home, "KUBECONFIG=")
 			shell.Stdout, shell.Stderr = &log, &log
 			if err := shell.Start(); err != nil {
@@ -250,7 +435,7 @@ func TestReadme(t *testing.T) {
 			if err := errors.Join(controller.Process.Signal(syscall.SIGTERM), controller.Wait()); err != nil {
 				t.Fatalf("the controller ended badly: %v", err)
 			}
-			loadImage(t)
+			buildImage(t)
 			kubectl(t, "", "delete", "at/example-at")
 			continue
 		}
@@ -288,9 +473,9 @@ func readmeCommands(t *testing.T) []string {
 	return commands
 }
 
-// loadImage stands in for docker build and docker push: it makes the same image
+// buildImage stands in for docker build and docker push: it makes the same image
 // as the Dockerfile, and brings it to the node.
-func loadImage(t *testing.T) {
+func buildImage(t *testing.T) {
 	t.Helper()
 	static := filepath.Join(t.TempDir(), "cnat-controller")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", static, root)
@@ -298,7 +483,13 @@ func loadImage(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the controller: %v\n%s", err, out)
 	}
-	load := exec.Command("go", "run", ".", "load-image", "-dir="+filepath.Dir(os.Getenv("KUBECONFIG")), "cnat-controller:v0.1.0="+static)
+	loadImage(t, "cnat-controller:v0.1.0="+static)
+}
+
+// loadImage brings an image to the node, made of a static binary.
+func loadImage(t *testing.T, image string) {
+	t.Helper()
+	load := exec.Command("go", "run", ".", "load-image", "-dir="+filepath.Dir(os.Getenv("KUBECONFIG")), image)
 	load.Dir = root + "/hack/localcluster"
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("load the image: %v\n%s", err, out)

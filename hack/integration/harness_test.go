@@ -40,6 +40,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
@@ -132,7 +133,17 @@ func installCRD(t *testing.T) {
 func applyCRD(t *testing.T) {
 	t.Helper()
 	kubectl(t, "", "apply", "-f", crd)
-	kubectl(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", crd)
+	waitServed(t)
+}
+
+// waitServed waits until the API server serves Ats. kubectl wait would not do: it
+// fails on a CRD whose status has no conditions yet.
+func waitServed(t *testing.T) {
+	t.Helper()
+	eventually(t, "Ats to be served", func(ctx context.Context) (bool, error) {
+		_, err := cnatClient.CnatV1alpha1().Ats(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{Limit: 1})
+		return err == nil, ignoreNotFound(err)
+	})
 }
 
 // newNamespace makes a namespace for one test, in which Pods can be created.
@@ -270,6 +281,17 @@ func waitAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1
 func waitPhase(t *testing.T, namespace, name string, phase v1alpha1.AtPhase) *v1alpha1.At {
 	t.Helper()
 	return waitAt(t, namespace, name, "to be "+string(phase), func(at *v1alpha1.At) bool { return at.Status.Phase == phase })
+}
+
+// waitCondition waits until the At named at has the condition, and returns it.
+func waitCondition(t *testing.T, namespace, conditionType string, status metav1.ConditionStatus, reason string) metav1.Condition {
+	t.Helper()
+	var condition *metav1.Condition
+	waitAt(t, namespace, "at", fmt.Sprintf("to be %s=%s/%s", conditionType, status, reason), func(at *v1alpha1.At) bool {
+		condition = meta.FindStatusCondition(at.Status.Conditions, conditionType)
+		return condition != nil && condition.Status == status && condition.Reason == reason
+	})
+	return *condition
 }
 
 // waitEvents waits until the events on the At are those wanted: how often each
