@@ -507,6 +507,21 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
+// TestTemplateIsKept has a Go client read a started At and write it back with
+// another field changed.
+func TestTemplateIsKept(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	kubectl(t, `{"apiVersion": "cnat.programming-kubernetes.info/v1alpha1", "kind": "At", "metadata": {"name": "at"}, "spec": {
+		"schedule": "0001-01-01T00:00:00Z", "template": {"spec": {"containers": [{"name": "main", "image": "image"}], "initContainers": [{"name": "first", "image": "image"}]}}}}`,
+		"apply", "-n", namespace, "-f", "-")
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) })
+	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended)
+}
+
 // TestInvalidPod has a template whose fields are well-formed and do not make a Pod.
 func TestInvalidPod(t *testing.T) {
 	t.Parallel()

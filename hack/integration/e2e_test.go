@@ -231,7 +231,7 @@ func TestPodEnds(t *testing.T) {
 				container.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi")}
 				return container
 			}()}},
-			reason: v1alpha1.ReasonOOMKilled, exitCode: "137", message: "The command was killed, with exit code 137, because it used more memory than its container may.",
+			reason: v1alpha1.ReasonOOMKilled, exitCode: "137", message: "The command ended with exit code 137: it used more memory than its container may.",
 		},
 		"the template's own deadline": {
 			template: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](1), TerminationGracePeriodSeconds: ptr.To[int64](1), Containers: []corev1.Container{shell("a", "sleep 3600")}},
@@ -290,7 +290,7 @@ func TestPodDoesNotStart(t *testing.T) {
 		},
 		"the image cannot be pulled, ever": {
 			container: corev1.Container{Image: "localhost:1/none:1"},
-			reason:    v1alpha1.ReasonImagePullFailed, message: "Container main: ErrImagePull: ",
+			reason:    v1alpha1.ReasonImagePullFailed, message: "Container main: ",
 		},
 		"a Secret is missing, and comes": {
 			container: corev1.Container{Image: "busybox:1.37.0", Command: []string{"true"}, EnvFrom: []corev1.EnvFromSource{{
@@ -416,14 +416,17 @@ func TestReadme(t *testing.T) {
 		}
 	})
 	for _, command := range readmeCommands(t) {
-		shell := exec.Command("bash", "-c", command)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		shell := exec.CommandContext(ctx, "bash", "-c", command)
 		shell.Dir = root
 		switch {
 		case strings.HasPrefix(command, "hack/"):
 			continue // .ci/run runs them.
 		case strings.HasPrefix(command, "./cnat-controller"):
-			// The signal is for the controller, not for the shell.
-			shell.Args[2] = "exec " + command
+			// The signal is for the controller, not for the shell; and it is not waited for.
+			shell = exec.Command("bash", "-c", "exec "+command)
+			shell.Dir = root
 			shell.Env = append(os.Environ(), "HOME="+home, "KUBECONFIG=")
 			shell.Stdout, shell.Stderr = &log, &log
 			if err := shell.Start(); err != nil {

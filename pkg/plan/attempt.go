@@ -75,13 +75,15 @@ func failure(pod *corev1.Pod) (reason, message string) {
 		return v1alpha1.ReasonEvicted, join(fmt.Sprintf("Pod %s was evicted", pod.Name), pod.Status.Message)
 	case pod.Status.Reason == v1alpha1.ReasonDeadlineExceeded:
 		return v1alpha1.ReasonDeadlineExceeded, join(fmt.Sprintf("Pod %s took longer than its template allows", pod.Name), pod.Status.Message)
-	case terminated != nil && terminated.Reason == v1alpha1.ReasonOOMKilled:
-		return v1alpha1.ReasonOOMKilled, fmt.Sprintf("The command was killed, with exit code %d, because it used more memory than its container may.", terminated.ExitCode)
-	case terminated != nil && terminated.ExitCode != 0:
+	case terminated == nil || terminated.ExitCode == 0:
+	case terminated.Reason == v1alpha1.ReasonOOMKilled:
+		return v1alpha1.ReasonOOMKilled, fmt.Sprintf("The command ended with exit code %d: it used more memory than its container may.", terminated.ExitCode)
+	default:
 		return v1alpha1.ReasonCommandFailed, fmt.Sprintf("The command ended with exit code %d.", terminated.ExitCode)
 	}
 	message = join(fmt.Sprintf("Pod %s failed", pod.Name), pod.Status.Reason, pod.Status.Message)
-	for _, container := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+	// Sidecars, which are init containers, may end as they like when the others have.
+	for _, container := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
 		if other := container.State.Terminated; other != nil && other.ExitCode != 0 {
 			message = join(message, fmt.Sprintf("container %s ended with exit code %d", container.Name, other.ExitCode), other.Message)
 			break
@@ -90,9 +92,15 @@ func failure(pod *corev1.Pod) (reason, message string) {
 	return v1alpha1.ReasonPodFailed, message
 }
 
-// obstacle returns what keeps a node from starting a container of a Pod: a reason
-// of the API, and a sentence. The reason is empty if nothing does.
-func obstacle(pod *corev1.Pod) (reason, message string) {
+// obstacle returns what keeps a Pod from starting: a reason of the API, and a
+// sentence. The reason is empty if nothing does.
+func obstacle(pod *corev1.Pod, now time.Time) (reason, message string) {
+	for _, condition := range pod.Status.Conditions {
+		// A cluster that grows when there is need of it takes a while.
+		if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable && now.Sub(condition.LastTransitionTime.Time) >= overdue {
+			return v1alpha1.ReasonUnschedulable, join("Pod "+pod.Name, condition.Message)
+		}
+	}
 	for _, container := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		waiting := container.State.Waiting
 		if waiting == nil {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -61,7 +62,7 @@ func TestFailure(t *testing.T) {
 		},
 		"out of memory": {
 			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 137, "OOMKilled", "")}},
-			result{v1alpha1.ReasonOOMKilled, "The command was killed, with exit code 137, because it used more memory than its container may."},
+			result{v1alpha1.ReasonOOMKilled, "The command ended with exit code 137: it used more memory than its container may."},
 		},
 		"evicted by its node": {
 			corev1.PodStatus{Reason: "Evicted", Message: "The node was low on resource: memory."},
@@ -86,8 +87,20 @@ func TestFailure(t *testing.T) {
 			},
 			result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: container clone ended with exit code 128"},
 		},
+		"out of memory, which the command took well, and another container": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 0, "OOMKilled", ""), exited("upload", 1, "Error", "")}},
+			result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: container upload ended with exit code 1"},
+		},
+		"another container, and a sidecar that was stopped then": {
+			corev1.PodStatus{
+				InitContainerStatuses: []corev1.ContainerStatus{exited("log", 143, "Error", "")},
+				ContainerStatuses:     []corev1.ContainerStatus{exited("command", 0, "Completed", ""), exited("upload", 1, "Error", "")},
+			},
+			result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: container upload ended with exit code 1"},
+		},
 		"with its node": {
-			corev1.PodStatus{Reason: "NodeLost"}, result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: NodeLost"},
+			corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists"}}},
+			result{v1alpha1.ReasonEvicted, "Pod example-at-pod was evicted: DeletionByPodGC: PodGC: node no longer exists"},
 		},
 		"nobody says why": {
 			corev1.PodStatus{}, result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed"},
@@ -116,7 +129,7 @@ func TestObstacle(t *testing.T) {
 		"PodInitializing":            {},
 		"CrashLoopBackOff":           {},
 	} {
-		reason, message := obstacle(newPod(corev1.PodPending, waiting(waitingReason, "words")))
+		reason, message := obstacle(newPod(corev1.PodPending, waiting(waitingReason, "words")), now)
 		if diff := cmp.Diff(want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", waitingReason, diff)
 		}
@@ -127,8 +140,20 @@ func TestObstacle(t *testing.T) {
 			{Name: "clone", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull"}}},
 		}
 	})
-	if reason, message := obstacle(init); reason != v1alpha1.ReasonImagePullFailed || message != "Container clone: ErrImageNeverPull" {
+	if reason, message := obstacle(init, now); reason != v1alpha1.ReasonImagePullFailed || message != "Container clone: ErrImageNeverPull" {
 		t.Errorf("of an init container: %s, %s", reason, message)
+	}
+	unschedulable := newPod(corev1.PodPending, func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			Message: "0/1 nodes are available", LastTransitionTime: metav1.Time{Time: due},
+		}}
+	})
+	if reason, message := obstacle(unschedulable, due.Add(time.Minute)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
+		t.Errorf("without a node for a minute: %s, %s", reason, message)
+	}
+	if reason, _ := obstacle(unschedulable, due.Add(time.Minute-1)); reason != "" {
+		t.Errorf("without a node for less than a minute: %s", reason)
 	}
 }
 

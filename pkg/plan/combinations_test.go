@@ -70,7 +70,8 @@ func TestCombinations(t *testing.T) {
 
 	scenarios := map[string]map[string]scenario{
 		"activeDeadlineSeconds + backoffLimit": {
-			"the limit is for all attempts together": {waits, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
+			"an attempt that would come too late is not made": {run, newPod(corev1.PodFailed), untilCreated, "DONE Failed/PodFailed"},
+			"the limit is for all attempts together":          {waits, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + command": {
 			"the command is stopped": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},

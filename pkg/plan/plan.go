@@ -42,8 +42,8 @@ const maxDelay = time.Minute
 // follow: the write itself wakes nobody.
 const again = time.Nanosecond
 
-// overdue is how long the Pod of an earlier At may be in the way without a word
-// of it.
+// overdue is how long what should pass by itself may be in the way without a word
+// of it: the Pod of an earlier At, or the want of a node.
 const overdue = time.Minute
 
 // ErrBlocked is in Decision.Retry when the At's status tells what stands in the
@@ -321,8 +321,8 @@ func decideEnded(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 		return finish(at, pod, now, v1alpha1.ReasonCompleted, "The command ended with exit code 0.")
 	}
 	reason, message := failure(pod)
-	if target == nil && at.Status.Failed < ptr.Deref(at.Spec.BackoffLimit, 0) {
-		return retry(at, pod, now, reason, message)
+	if at.Status.Failed >= ptr.Deref(at.Spec.BackoffLimit, 0) || target != nil || timeLeft(at, started(at, pod), now) <= backoff(at.Status.Failed+1) {
+		return finish(at, pod, now, reason, message)
 	}
-	return finish(at, pod, now, reason, message)
+	return retry(at, pod, now, reason, message)
 }

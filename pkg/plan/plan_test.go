@@ -532,7 +532,7 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now,
 			want: Decision{
 				Status: nextAttempt(1, now.Add(10*time.Second)),
-				Event:  warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next follows at 2026-12-24T10:12:14Z: The command ended with exit code 1."),
+				Event:  warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."),
 				Delay:  again,
 			},
 		},
@@ -540,9 +540,32 @@ func TestDecide(t *testing.T) {
 			at: newAt(withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now.Add(1),
 			want: Decision{
 				Status: nextAttempt(1, now.Add(11*time.Second)),
-				Event:  warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next follows at 2026-12-24T10:12:15Z: The command ended with exit code 1."),
+				Event:  warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1."),
 				Delay:  again,
 			},
+		},
+		"a failed attempt, very many others allowed": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(math.MaxInt32)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now,
+			want: Decision{
+				Status: nextAttempt(1, now.Add(10*time.Second)),
+				Event:  warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 2147483648 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."),
+				Delay:  again,
+			},
+		},
+		"a failed attempt, evicted, another allowed": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(1)), now: now,
+			pod: newPod(corev1.PodFailed, deleted, terminated(1, "no such host"), func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }),
+			want: Decision{
+				Status: nextAttempt(1, now.Add(10*time.Second)),
+				Event:  warning(v1alpha1.ReasonEvicted, "Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted"),
+				Delay:  again,
+			},
+		},
+		"a failed attempt, another allowed, but not before the active deadline": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2), withActiveDeadline(13)), pod: newPod(corev1.PodFailed), now: created.Add(3 * time.Second),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1), func(status *v1alpha1.AtStatus) {
+				status.CompletionTime.Time, status.Conditions[0].LastTransitionTime.Time = created.Add(3*time.Second), created.Add(3*time.Second)
+			}),
 		},
 		"a failed attempt, what stood in the way of it is no concern": {
 			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, ""))), withBackoffLimit(2)),
@@ -553,7 +576,7 @@ func TestDecide(t *testing.T) {
 					status.Conditions = []metav1.Condition{runnable(now)}
 					return status
 				}(),
-				Event: warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next follows at 2026-12-24T10:12:14Z: The command ended with exit code 1."),
+				Event: warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."),
 				Delay: again,
 			},
 		},
@@ -884,6 +907,23 @@ func TestRefused(t *testing.T) {
 		"invalid: the end": {
 			at: newAt(), err: invalid,
 			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonInvalidPod, invalid.Error()),
+		},
+		"invalid, of a further attempt: the end, and no more failed than before": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(5)), err: invalid,
+			want: failed(*nextAttempt(1, now), v1alpha1.ReasonInvalidPod, invalid.Error(), func(status *v1alpha1.AtStatus) {
+				status.NextAttemptTime, status.Message = nil, "no such host"
+			}),
+		},
+		"quota, of a further attempt: told, and tried again": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(5)), err: quota,
+			want: Decision{
+				Status: func() *v1alpha1.AtStatus {
+					status := nextAttempt(1, now)
+					status.Conditions = refused(now, quota.Error()).Conditions
+					return status
+				}(),
+				Event: warning(v1alpha1.ReasonPodRefused, quota.Error()), Retry: ErrBlocked,
+			},
 		},
 		"overloaded: just another try":     {at: newAt(), err: apierrors.NewTooManyRequests("busy", 1), want: Decision{Retry: errAny}},
 		"the connection broke: just again": {at: newAt(), err: errors.New("connection reset by peer"), want: Decision{Retry: errAny}},

@@ -94,7 +94,7 @@ func retry(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message stri
 		setReady(at, status, now)
 	}
 	d := decision(at, status, &Event{Type: corev1.EventTypeWarning, Reason: reason, Message: cut(fmt.Sprintf(
-		"Attempt %d of %d failed, the next follows at %s: %s", status.Failed, *at.Spec.BackoffLimit+1, next.UTC().Format(time.RFC3339), message))})
+		"Attempt %d of %d failed, the next is due at %s: %s", status.Failed, int64(*at.Spec.BackoffLimit)+1, next.UTC().Format(time.RFC3339), message))})
 	d.Delay = again
 	return d
 }
@@ -188,7 +188,7 @@ func failureTarget(at *v1alpha1.At) *metav1.Condition {
 // mirrorReady sets condition Ready to what the node says about the Pod's start.
 func mirrorReady(at *v1alpha1.At, status *v1alpha1.AtStatus, pod *corev1.Pod, now time.Time) *Event {
 	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
-	reason, message := obstacle(pod)
+	reason, message := obstacle(pod, now)
 	switch {
 	case reason == "":
 		if ready != nil && ready.Status == metav1.ConditionFalse {

@@ -14,10 +14,15 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command slim takes a CRD on its standard input, and prints it with less below
-// spec.template: without the descriptions, for with them it would be too large for a
-// client-side kubectl apply, and kubectl explain pod.spec has them; and without the
-// metadata that a Pod cannot take from a template.
+// Command slim takes a CRD on its standard input, and prints it with another schema
+// below spec.template:
+//   - without descriptions: with them the CRD would be too large for a client-side
+//     kubectl apply, and kubectl explain pod.spec has them;
+//   - without the metadata that a Pod cannot take from a template;
+//   - with lists whose order counts, as it does for containers and variables, when
+//     the template must not change;
+//   - with the empty objects that Go clients write, so that one which reads an At
+//     and writes it back does not change the template.
 package main
 
 import (
@@ -54,12 +59,20 @@ func run(in io.Reader, out io.Writer) error {
 		if template == nil {
 			return errors.New("there is no spec.template")
 		}
-		withoutDescriptions(template)
-		metadata, _ := at(template, "metadata", "properties").(map[string]any)
-		for name := range metadata {
+		slim(template)
+		metadata, _ := at(template, "metadata").(map[string]any)
+		metadata["default"] = map[string]any{}
+		properties, _ := metadata["properties"].(map[string]any)
+		for name := range properties {
 			if name != "labels" && name != "annotations" {
-				delete(metadata, name)
+				delete(properties, name)
 			}
+		}
+		// Templates that kubectl before 1.34 has printed hold it as null.
+		properties["creationTimestamp"] = map[string]any{"type": "string", "format": "date-time"}
+		for _, containers := range []string{"containers", "initContainers"} {
+			resources, _ := at(template, "spec", "properties", containers, "items", "properties", "resources").(map[string]any)
+			resources["default"] = map[string]any{}
 		}
 	}
 	if content, err = yaml.Marshal(crd); err != nil {
@@ -78,19 +91,24 @@ func at(node any, path ...string) any {
 	return node
 }
 
-func withoutDescriptions(node any) {
+// slim takes descriptions and list types from a schema. Properties of these names
+// would be objects.
+func slim(node any) {
 	switch node := node.(type) {
 	case map[string]any:
-		// A property of that name would be an object.
 		if _, ok := node["description"].(string); ok {
 			delete(node, "description")
 		}
+		if _, ok := node["x-kubernetes-list-type"].(string); ok {
+			delete(node, "x-kubernetes-list-type")
+			delete(node, "x-kubernetes-list-map-keys")
+		}
 		for _, child := range node {
-			withoutDescriptions(child)
+			slim(child)
 		}
 	case []any:
 		for _, child := range node {
-			withoutDescriptions(child)
+			slim(child)
 		}
 	}
 }

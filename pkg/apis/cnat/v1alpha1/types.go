@@ -85,10 +85,10 @@ const (
 	// was killed.
 	ReasonOOMKilled = "OOMKilled"
 	// ReasonEvicted: the Pod was evicted by its node, by a drain, by preemption or
-	// by a taint.
+	// by a taint, or its node is gone.
 	ReasonEvicted = "Evicted"
 	// ReasonPodFailed: the Pod failed in another way, such as by another container
-	// than the command's, or without its node.
+	// than the command's.
 	ReasonPodFailed = "PodFailed"
 	// ReasonPodLost: the Pod was deleted before its end was seen. Whether the
 	// command ended is not known, so it is not run again.
@@ -121,8 +121,11 @@ const (
 	// again.
 	ReasonImagePullFailed = "ImagePullFailed"
 	// ReasonContainerNotCreated: the node cannot make a container of the Pod, as
-	// when a ConfigMap or Secret that it reads is missing. It tries again.
+	// when a ConfigMap or Secret that its environment is from is missing. It tries
+	// again.
 	ReasonContainerNotCreated = "ContainerNotCreated"
+	// ReasonUnschedulable: there has been no node for the Pod for a minute.
+	ReasonUnschedulable = "Unschedulable"
 )
 
 // Reasons of the condition Suspended, and of the events that tell its change.
@@ -230,6 +233,7 @@ type AtSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.metadata) || !has(self.metadata.annotations) || !self.metadata.annotations.exists(key, key.startsWith('cnat.programming-kubernetes.info/'))",fieldPath=".metadata.annotations",message="must not begin with cnat.programming-kubernetes.info/, which is reserved: the controller sets those annotations"
 	// +kubebuilder:validation:XValidation:rule="has(self.spec) && size(self.spec.containers) > 0",fieldPath=".spec.containers",message="must hold a container: the first one runs the command"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || self.spec.containers.all(container, has(container.image) && container.image != '')",fieldPath=".spec.containers",message="must name an image in each container: an image is defaulted only without a template"
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || self.spec.containers.all(container, !has(container.restartPolicy) || container.restartPolicy != 'Always')",fieldPath=".spec.containers",message="must not have restartPolicy Always: a Pod with a container that always restarts never ends"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.initContainers) || self.spec.initContainers.all(container, has(container.image) && container.image != '')",fieldPath=".spec.initContainers",message="must name an image in each container"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy in ['', 'Never', 'OnFailure']",fieldPath=".spec.restartPolicy",message="must be Never or OnFailure: a Pod that always restarts never ends"
 	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
