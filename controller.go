@@ -20,7 +20,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,7 +35,6 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -49,6 +51,9 @@ import (
 
 const controllerName = "cnat-controller"
 
+// byAt is the index of the Pods by the At that they belong to.
+const byAt = "at"
+
 // What could not be done is tried again after minBackoff, then after twice as
 // long each time, at most maxBackoff.
 const (
@@ -62,9 +67,9 @@ type Controller struct {
 	kubeClient kubernetes.Interface
 	cnatClient clientset.Interface
 
-	atLister  listers.AtLister
-	podLister corelisters.PodLister
-	synced    []cache.DoneChecker
+	atLister   listers.AtLister
+	podIndexer cache.Indexer
+	synced     []cache.DoneChecker
 
 	queue       workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	broadcaster record.EventBroadcaster
@@ -72,6 +77,9 @@ type Controller struct {
 	clock       clock.WithTicker
 
 	defaultImage string
+	isLeader     func() bool
+
+	panics atomic.Int64 // of syncs, so far
 
 	// written holds the Ats as the API server returned them after the last write
 	// of their status, until the cache has them too. To decide on an older one
@@ -83,7 +91,8 @@ type Controller struct {
 // NewController returns a controller that is fed by the given informers, which
 // the caller starts. Of the Pods it needs those that carry the label
 // v1alpha1.LabelAtUID, and no others. defaultImage is the image of the container
-// that runs spec.command.
+// that runs spec.command. isLeader says whether no other controller can be at work;
+// when it is not sure, each At is read from the API server before it is run.
 func NewController(
 	ctx context.Context,
 	kubeClient kubernetes.Interface,
@@ -91,8 +100,9 @@ func NewController(
 	podInformer coreinformers.TypedPodInformer,
 	atInformer informers.TypedAtInformer,
 	defaultImage string,
+	isLeader func() bool,
 ) (*Controller, error) {
-	return newControllerWithClock(ctx, kubeClient, cnatClient, podInformer, atInformer, defaultImage, clock.RealClock{})
+	return newControllerWithClock(ctx, kubeClient, cnatClient, podInformer, atInformer, defaultImage, isLeader, clock.RealClock{})
 }
 
 func newControllerWithClock(
@@ -102,6 +112,7 @@ func newControllerWithClock(
 	podInformer coreinformers.TypedPodInformer,
 	atInformer informers.TypedAtInformer,
 	defaultImage string,
+	isLeader func() bool,
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
 	// The end of ctx is not the end of the events: the last syncs tell theirs after it.
@@ -110,7 +121,7 @@ func newControllerWithClock(
 		kubeClient: kubeClient,
 		cnatClient: cnatClient,
 		atLister:   atInformer.Lister(),
-		podLister:  podInformer.Lister(),
+		podIndexer: podInformer.Informer().GetIndexer(),
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff),
 			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "ats", Clock: wallClock},
@@ -119,9 +130,17 @@ func newControllerWithClock(
 		recorder:     broadcaster.NewRecorder(cnatscheme.Scheme, corev1.EventSource{Component: controllerName}),
 		clock:        wallClock,
 		defaultImage: defaultImage,
+		isLeader:     isLeader,
 		written:      map[types.UID]*v1alpha1.At{},
 	}
 
+	err := podInformer.Informer().AddIndexers(cache.Indexers{byAt: func(obj any) ([]string, error) {
+		pod := obj.(*corev1.Pod)
+		return []string{cache.NewObjectName(pod.Namespace, plan.AtName(pod)).String()}, nil
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("add the index of Pods: %w", err)
+	}
 	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtHandlerFuncs{
 		AddFunc:    c.addAt,
 		UpdateFunc: c.updateAt,
@@ -217,12 +236,12 @@ func (c *Controller) deletePod(pod coreinformers.DeletedPod) {
 	}
 }
 
-// enqueueOwner enqueues the At that pod names as its controller. The UID is left
-// to plan.Decide: when the Pod of an earlier At goes, the At that has the name
-// now is waiting to hear of it.
+// enqueueOwner enqueues the At that a Pod belongs to. The UID is left to the sync:
+// when the Pod of an earlier At goes, the At that has the name now is waiting to
+// hear of it.
 func (c *Controller) enqueueOwner(pod *corev1.Pod) {
-	if owner := plan.OwnerAt(pod); owner != nil {
-		c.queue.Add(cache.NewObjectName(pod.Namespace, owner.Name))
+	if name := plan.AtName(pod); name != "" {
+		c.queue.Add(cache.NewObjectName(pod.Namespace, name))
 	}
 }
 
@@ -233,7 +252,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	}
 	defer c.queue.Done(name)
 
-	delay, err := c.syncHandler(ctx, name)
+	delay, err := c.syncOrRecover(ctx, name)
 	switch {
 	case errors.Is(err, plan.ErrBlocked):
 		// The At's status tells it: it is no news for the log.
@@ -251,6 +270,17 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	return true
 }
 
+// syncOrRecover makes an error of a panic: one At must not end the work on all
+// others.
+func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (delay time.Duration, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic %d of this process: %v\n%s", c.panics.Add(1), cause, debug.Stack())
+		}
+	}()
+	return c.syncHandler(ctx, name)
+}
+
 // syncHandler takes the one step that is next for an At. It returns the delay
 // after which to look at the At again, 0 if there is no need, or an error if the
 // step is to be tried again with back-off.
@@ -258,32 +288,48 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts()))
 	ctx = klog.NewContext(ctx, logger)
 
-	at, err := c.atLister.Ats(name.Namespace).Get(name.Name)
-	if apierrors.IsNotFound(err) {
+	pods, err := c.podsOf(name)
+	if err != nil {
+		return 0, err
+	}
+	at, err := orNil(c.atLister.Ats(name.Namespace).Get(name.Name))
+	if err != nil {
+		return 0, err
+	}
+	if orphan := plan.Orphan(at, pods); orphan != nil {
+		return 0, c.releaseOrphan(ctx, name, orphan)
+	}
+	if at == nil {
 		return 0, nil
 	}
-	if err != nil {
-		return 0, err
-	}
 	at = c.latest(at)
-	pod, err := orNil(c.podLister.Pods(at.Namespace).Get(plan.PodName(at)))
-	if err != nil {
-		return 0, err
+	decision := plan.Decide(at, pods, c.clock.Now())
+	if decision.CreatePod && !c.isLeader() {
+		// Another controller may have run it, and its Pod be gone.
+		at, err = orNil(c.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
+		if err != nil {
+			return 0, fmt.Errorf("look for the At: %w", err)
+		}
+		if at == nil {
+			return 0, nil
+		}
+		decision = plan.Decide(at, pods, c.clock.Now())
 	}
-	decision := plan.Decide(at, pod, c.clock.Now())
 	if decision.Confirm {
-		pod, err = orNil(c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, plan.PodName(at), metav1.GetOptions{}))
+		pod, err := orNil(c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, plan.PodName(at), metav1.GetOptions{}))
 		if err != nil {
 			return 0, fmt.Errorf("look for the Pod: %w", err)
 		}
-		decision = plan.Decide(at, pod, c.clock.Now())
+		decision = plan.Decide(at, replace(pods, plan.PodName(at), pod), c.clock.Now())
 	}
-	logger.V(4).Info("Syncing", "phase", at.Status.Phase, "createPod", decision.CreatePod, "deletePod", decision.DeletePod, "deleteAt", decision.DeleteAt, "writeStatus", decision.Status != nil, "delay", decision.Delay)
+	logger.V(4).Info("Syncing", "phase", at.Status.Phase, "createPod", decision.CreatePod, "deletePod", klog.KObj(decision.DeletePod), "releasePod", klog.KObj(decision.ReleasePod), "deleteAt", decision.DeleteAt, "writeStatus", decision.Status != nil, "delay", decision.Delay)
 	switch {
 	case decision.CreatePod:
-		decision, err = c.createPod(ctx, at, decision.Delay)
-	case decision.DeletePod:
-		err = c.removePod(ctx, pod)
+		decision, err = c.createPod(ctx, at, pods, decision.Delay)
+	case decision.DeletePod != nil:
+		err = c.removePod(ctx, decision.DeletePod)
+	case decision.ReleasePod != nil:
+		err = c.releasePod(ctx, decision.ReleasePod)
 	case decision.DeleteAt:
 		err = c.removeAt(ctx, at)
 	}
@@ -299,20 +345,40 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	return decision.Delay, decision.Retry
 }
 
-// orNil makes no Pod and no error of a Pod that is not found.
-func orNil(pod *corev1.Pod, err error) (*corev1.Pod, error) {
+// podsOf returns the Pods of all Ats that have, or had, the given name.
+func (c *Controller) podsOf(name cache.ObjectName) ([]*corev1.Pod, error) {
+	objects, err := c.podIndexer.ByIndex(byAt, name.String())
+	pods := make([]*corev1.Pod, len(objects))
+	for i, object := range objects {
+		pods[i] = object.(*corev1.Pod)
+	}
+	return pods, err
+}
+
+// replace returns the Pods with live, which may be nil, in place of what the cache
+// has of that name.
+func replace(pods []*corev1.Pod, name string, live *corev1.Pod) []*corev1.Pod {
+	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == name })
+	if live != nil {
+		pods = append(pods, live)
+	}
+	return pods
+}
+
+// orNil makes no object and no error of an object that is not found.
+func orNil[T any](object *T, err error) (*T, error) {
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	return pod, err
+	return object, err
 }
 
 // createPod creates the At's Pod and returns what follows from the API server's
 // answer, which is the delay if it was created. The Pod's name is the lock against
 // running a command twice.
-func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At, delay time.Duration) (plan.Decision, error) {
-	pods := c.kubeClient.CoreV1().Pods(at.Namespace)
-	pod, err := pods.Create(ctx, plan.NewPod(at, c.defaultImage), metav1.CreateOptions{})
+func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At, pods []*corev1.Pod, delay time.Duration) (plan.Decision, error) {
+	client := c.kubeClient.CoreV1().Pods(at.Namespace)
+	pod, err := client.Create(ctx, plan.NewPod(at, c.defaultImage), metav1.CreateOptions{})
 	switch {
 	case err == nil:
 		klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod))
@@ -320,11 +386,12 @@ func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At, delay time.
 		// The informer's event of the Pod brings the next step.
 		return plan.Decision{Delay: delay}, nil
 	case apierrors.IsAlreadyExists(err):
-		pod, err := pods.Get(ctx, plan.PodName(at), metav1.GetOptions{})
+		pod, err := client.Get(ctx, plan.PodName(at), metav1.GetOptions{})
 		if err != nil {
 			return plan.Decision{}, fmt.Errorf("get the Pod that exists already: %w", err)
 		}
-		return plan.Decide(at, pod, c.clock.Now()), nil
+		// It is there: what follows is a word in the status.
+		return plan.Decide(at, replace(pods, pod.Name, pod), c.clock.Now()), nil
 	default:
 		return plan.Refused(at, fmt.Errorf("create Pod: %w", err), c.clock.Now()), nil
 	}
@@ -344,6 +411,34 @@ func (c *Controller) removePod(ctx context.Context, pod *corev1.Pod) error {
 	}
 	klog.FromContext(ctx).V(2).Info("Deleted Pod", "pod", klog.KObj(pod))
 	return nil
+}
+
+// releasePod takes the finalizer from a Pod, and from no other that may have its
+// name by now.
+func (c *Controller) releasePod(ctx context.Context, pod *corev1.Pod) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`, pod.UID, v1alpha1.FinalizerTracking)
+	_, err := c.kubeClient.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return nil // It is gone, of which its event tells.
+	case err != nil:
+		return fmt.Errorf("take the finalizer from the Pod: %w", err)
+	}
+	klog.FromContext(ctx).V(2).Info("Released Pod", "pod", klog.KObj(pod))
+	return nil
+}
+
+// releaseOrphan takes the finalizer from a Pod whose At is gone. If that is there
+// all the same, the cache does not have it yet, and will tell when it has.
+func (c *Controller) releaseOrphan(ctx context.Context, name cache.ObjectName, pod *corev1.Pod) error {
+	at, err := orNil(c.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
+	if err != nil {
+		return fmt.Errorf("look for the At: %w", err)
+	}
+	if at != nil && plan.IsOf(pod, at) {
+		return nil
+	}
+	return c.releasePod(ctx, pod)
 }
 
 // removeAt deletes the At as it was when that was decided: an edit of its TTL

@@ -77,6 +77,8 @@ type world struct {
 	ats        []*v1alpha1.At
 	cachedPods []*corev1.Pod
 	livePods   []*corev1.Pod
+	liveAts    []*v1alpha1.At // if they are not what the cache has
+	notLeader  bool
 }
 
 func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
@@ -86,7 +88,10 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	for _, pod := range w.livePods {
 		livePods = append(livePods, pod)
 	}
-	for _, at := range w.ats {
+	if w.liveAts == nil {
+		w.liveAts = w.ats
+	}
+	for _, at := range w.liveAts {
 		liveAts = append(liveAts, at)
 	}
 	f := &fixture{
@@ -96,7 +101,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	}
 	pods := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Pods()
 	ats := cnatinformers.NewSharedInformerFactory(f.cnatClient, 0).Cnat().V1alpha1().Ats()
-	c, err := newControllerWithClock(ctx, f.kubeClient, f.cnatClient, pods, ats, image, clock)
+	c, err := newControllerWithClock(ctx, f.kubeClient, f.cnatClient, pods, ats, image, func() bool { return !w.notLeader }, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +211,15 @@ func withStartingDeadline(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = p
 
 func withTTL(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) }
 
-func noOwner(pod *corev1.Pod) { pod.OwnerReferences = nil }
+func noOwner(pod *corev1.Pod) { pod.OwnerReferences, pod.Labels, pod.Finalizers = nil, nil, nil }
+
+// earlier is the Pod of an earlier At of this name.
+func earlier(pod *corev1.Pod) {
+	owner("cnat.programming-kubernetes.info/v1alpha1", "At", name.Name, "earlier")(pod)
+	pod.UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier-pod", "earlier"
+}
+
+func released(pod *corev1.Pod) { pod.Finalizers = nil }
 
 func newerVersion(at *v1alpha1.At) { at.ResourceVersion = "2" }
 
@@ -222,6 +235,11 @@ func TestSyncHandler(t *testing.T) {
 	getPod := clienttesting.NewGetAction(podsResource, name.Namespace, "example-at-pod")
 	deletePod := clienttesting.NewDeleteActionWithOptions(podsResource, name.Namespace, "example-at-pod",
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("pod-uid")), ResourceVersion: ptr.To("1")}})
+	getAt := clienttesting.NewGetAction(atsResource, name.Namespace, name.Name)
+	releasePod := func(uid string) clienttesting.Action {
+		return clienttesting.NewPatchAction(podsResource, name.Namespace, "example-at-pod", types.StrategicMergePatchType,
+			fmt.Appendf(nil, `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":["cnat.programming-kubernetes.info/tracking"]}}`, uid))
+	}
 	deleteAt := clienttesting.NewDeleteActionWithOptions(atsResource, name.Namespace, name.Name,
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("at-uid")), ResourceVersion: ptr.To("1")}})
 	updateStatus := func(at *v1alpha1.At) clienttesting.Action {
@@ -281,7 +299,7 @@ func TestSyncHandler(t *testing.T) {
 		"due, the Pod of an earlier At of this name is still there": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt()},
-				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, owner("cnat.programming-kubernetes.info/v1alpha1", "At", name.Name, "earlier"))},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, earlier, released)},
 			}, now: due,
 			wantErr: "earlier At",
 		},
@@ -338,6 +356,7 @@ func TestSyncHandler(t *testing.T) {
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
 			))},
 			wantEvents: []string{"Normal Completed " + complete},
+			wantDelay:  1,
 		},
 		"the write of the end fails: no event, and another try": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
@@ -371,11 +390,9 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"the recorded Pod is there, but the cache has that of an earlier At": {
 			world: world{
-				ats: []*v1alpha1.At{newAt(running)},
-				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, owner("cnat.programming-kubernetes.info/v1alpha1", "At", name.Name, "earlier"), func(pod *corev1.Pod) {
-					pod.UID = "earlier-pod"
-				})},
-				livePods: []*corev1.Pod{newPod(corev1.PodPending)},
+				ats:        []*v1alpha1.At{newAt(running)},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, earlier, released)},
+				livePods:   []*corev1.Pod{newPod(corev1.PodPending)},
 			}, now: due,
 			wantKube:  []clienttesting.Action{getPod},
 			wantDelay: time.Minute,
@@ -443,6 +460,78 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
 			faults:   map[string]error{"delete pods": errors.New("connection refused")},
 			wantKube: []clienttesting.Action{deletePod},
+			wantErr:  "connection refused",
+		},
+		"due, but this may not be the only controller: the At is looked at first": {
+			world:      world{ats: []*v1alpha1.At{newAt()}, notLeader: true},
+			now:        due,
+			wantKube:   []clienttesting.Action{createPod},
+			wantCnat:   []clienttesting.Action{getAt},
+			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
+			wantDelay:  time.Minute,
+		},
+		"due, but another controller has run it, and its Pod is gone": {
+			world: world{
+				ats:       []*v1alpha1.At{newAt()},
+				liveAts:   []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
+				notLeader: true,
+			}, now: due,
+			wantCnat: []clienttesting.Action{getAt},
+		},
+		"due, but deleted, which the cache does not know": {
+			world: world{ats: []*v1alpha1.At{newAt()}, liveAts: []*v1alpha1.At{}, notLeader: true}, now: due,
+			wantCnat: []clienttesting.Action{getAt},
+		},
+		"due, but whether it was run cannot be said": {
+			world:    world{ats: []*v1alpha1.At{newAt()}, notLeader: true},
+			now:      due,
+			faults:   map[string]error{"get ats": errors.New("connection refused")},
+			wantCnat: []clienttesting.Action{getAt},
+			wantErr:  "connection refused",
+		},
+		"the end is written: the Pod is released": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
+			}, now: due,
+			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+		},
+		"the end is written, the Pod is gone meanwhile": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
+			}, now: due,
+			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+		},
+		"the end is written, the API server is away": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
+			}, now: due,
+			faults:   map[string]error{"patch pods": errors.New("connection refused")},
+			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+			wantErr:  "connection refused",
+		},
+		"the At is gone, its Pod is not: released": {
+			world:    world{cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}, livePods: []*corev1.Pod{newPod(corev1.PodRunning)}},
+			now:      due,
+			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+			wantCnat: []clienttesting.Action{getAt},
+		},
+		"the At is recreated, the Pod of the earlier one is still there: released": {
+			world:    world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodRunning, earlier)}},
+			now:      due,
+			wantKube: []clienttesting.Action{releasePod("earlier-pod")},
+			wantCnat: []clienttesting.Action{getAt},
+		},
+		"the At is not in the cache yet, its Pod is: kept": {
+			world: world{liveAts: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}}, now: due,
+			wantCnat: []clienttesting.Action{getAt},
+		},
+		"whether the At is gone cannot be said: its Pod is kept": {
+			world: world{cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}}, now: due,
+			faults:   map[string]error{"get ats": errors.New("connection refused")},
+			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "connection refused",
 		},
 		"the time to live is over: the At is deleted, if it is still the same": {
@@ -552,6 +641,26 @@ func TestProcessNextWorkItem(t *testing.T) {
 			}
 		})
 	})
+	t.Run("a panic: comes back, and the others are worked on", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t, in(0), clock.RealClock{})
+			panics := 1
+			f.kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+				if panics--; panics >= 0 {
+					panic("an object that nobody has thought of")
+				}
+				return false, nil, nil
+			})
+			f.queue.Add(name)
+			got := []time.Duration{next(t, f), next(t, f)}
+			if diff := cmp.Diff([]time.Duration{0, minBackoff}, got); diff != "" {
+				t.Errorf("waits (-want +got):\n%s", diff)
+			}
+			if got := f.panics.Load(); got != 1 {
+				t.Errorf("%d panics counted, want 1", got)
+			}
+		})
+	})
 	t.Run("shut down", func(t *testing.T) {
 		f := newFixture(t, world{}, clock.RealClock{})
 		f.queue.ShutDown()
@@ -570,7 +679,7 @@ func TestRefusedForEver(t *testing.T) {
 		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", fmt.Errorf("request %d", creates.Add(1)))
 		})
-		ats := runController(t, kubeClient)
+		ats := runController(t, kubeClient, clock.RealClock{})
 		if _, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Format(time.RFC3339) }), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -616,7 +725,17 @@ func TestRetries(t *testing.T) {
 			})
 			return false, nil, nil
 		})
-		ats := runController(t, kubeClient)
+		// The fake does not count versions, as the API server does.
+		kubeClient.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			pod, err := kubeClient.Tracker().Get(podsResource, name.Namespace, action.(clienttesting.PatchAction).GetName())
+			if err != nil {
+				return true, nil, err
+			}
+			released := pod.(*corev1.Pod).DeepCopy()
+			released.ResourceVersion, released.Finalizers = "3", nil
+			return true, released, kubeClient.Tracker().Update(podsResource, released, name.Namespace)
+		})
+		ats := runController(t, kubeClient, clock.RealClock{})
 		at := newAt(func(at *v1alpha1.At) {
 			at.Spec.Schedule, at.Spec.BackoffLimit = start.Format(time.RFC3339), ptr.To[int32](2)
 		})
@@ -624,6 +743,8 @@ func TestRetries(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
+		lock.Lock()
+		defer lock.Unlock()
 		want := []attempt{{"example-at-pod", 0}, {"example-at-pod-1", 11 * time.Second}, {"example-at-pod-2", 32 * time.Second}}
 		if diff := cmp.Diff(want, attempts, cmp.AllowUnexported(attempt{})); diff != "" {
 			t.Errorf("attempts (-want +got):\n%s", diff)
@@ -679,11 +800,19 @@ func TestHandlers(t *testing.T) {
 		"Pod of an earlier At of this name": {func(c *Controller) {
 			c.deletePod(deleted(newPod("", owner(group+"v1alpha1", "At", name.Name, "earlier"))))
 		}, true},
-		"Pod of another version of the group":   {func(c *Controller) { c.addPod(newPod("", owner(group+"v1", "At", name.Name, "at-uid"))) }, true},
-		"Pod without owner":                     {func(c *Controller) { c.addPod(newPod("", noOwner)) }, false},
-		"Pod of another kind":                   {func(c *Controller) { c.addPod(newPod("", owner(group+"v1alpha1", "Cron", name.Name, "at-uid"))) }, false},
-		"Pod of another group":                  {func(c *Controller) { c.addPod(newPod("", owner("example.com/v1alpha1", "At", name.Name, "at-uid"))) }, false},
-		"Pod whose owner's group is unreadable": {func(c *Controller) { c.addPod(newPod("", owner("a/b/c", "At", name.Name, "at-uid"))) }, false},
+		"Pod orphaned, with its finalizer": {func(c *Controller) { c.addPod(newPod("", func(pod *corev1.Pod) { pod.OwnerReferences = nil })) }, true},
+		"Pod orphaned and released": {func(c *Controller) {
+			c.addPod(newPod("", released, func(pod *corev1.Pod) { pod.OwnerReferences = nil }))
+		}, false},
+		"Pod of another version of the group": {func(c *Controller) { c.addPod(newPod("", owner(group+"v1", "At", name.Name, "at-uid"))) }, true},
+		"Pod without owner":                   {func(c *Controller) { c.addPod(newPod("", noOwner)) }, false},
+		"Pod of another kind": {func(c *Controller) {
+			c.addPod(newPod("", released, owner(group+"v1alpha1", "Cron", name.Name, "at-uid")))
+		}, false},
+		"Pod of another group": {func(c *Controller) {
+			c.addPod(newPod("", released, owner("example.com/v1alpha1", "At", name.Name, "at-uid")))
+		}, false},
+		"Pod whose owner's group is unreadable": {func(c *Controller) { c.addPod(newPod("", released, owner("a/b/c", "At", name.Name, "at-uid"))) }, false},
 	} {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, world{}, clock.RealClock{})
@@ -741,7 +870,7 @@ func TestRun(t *testing.T) {
 			createdAt.Store(ptr.To(time.Now()))
 			return false, nil, nil
 		})
-		ats, ctx := runController(t, kubeClient), t.Context()
+		ats, ctx := runController(t, kubeClient, clock.RealClock{}), t.Context()
 		scheduled := time.Now().Add(time.Hour)
 		at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = scheduled.Format(time.RFC3339) })
 		at, err := ats.Create(ctx, at, metav1.CreateOptions{})
@@ -774,8 +903,56 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// runController runs the whole controller, informers included, until the end of the test.
-func runController(t *testing.T, kubeClient *kubefake.Clientset) typedcnatv1alpha1.AtInterface {
+// steppedClock is a wall clock that somebody sets, or that goes on while the machine
+// sleeps: timers know nothing of it.
+type steppedClock struct {
+	clock.RealClock
+	step atomic.Int64
+}
+
+func (c *steppedClock) Now() time.Time {
+	return c.RealClock.Now().Add(time.Duration(c.step.Load()))
+}
+
+// TestClockStep steps the wall clock while an At is waited for: it is never early,
+// and at most a minute late.
+func TestClockStep(t *testing.T) {
+	for testName, tc := range map[string]struct{ dueIn, step, want time.Duration }{
+		"forward":                            {90 * time.Minute, time.Hour, 90 * time.Minute},
+		"forward beyond the time, or asleep": {30 * time.Minute, time.Hour, time.Hour + 10*time.Minute},
+		"back":                               {30 * time.Minute, -time.Hour, 30 * time.Minute},
+		"back, just before the time":         {10*time.Minute + time.Second, -time.Hour, 10*time.Minute + time.Second},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				wall, start := &steppedClock{}, time.Now()
+				kubeClient := kubefake.NewClientset()
+				var createdAt atomic.Int64 // by the wall clock, from the start
+				kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+					createdAt.Store(int64(wall.Now().Sub(start)))
+					return false, nil, nil
+				})
+				ats := runController(t, kubeClient, wall)
+				at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = start.Add(tc.dueIn).Format(time.RFC3339) })
+				if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				// Not on a minute after the creation, when the clock is looked at anyway.
+				time.Sleep(10*time.Minute + 500*time.Millisecond)
+				wall.step.Store(int64(tc.step))
+				time.Sleep(3 * time.Hour)
+				got := time.Duration(createdAt.Load())
+				if got < tc.dueIn || got < tc.want || got > tc.want+time.Minute {
+					t.Errorf("the Pod was created after %v by the wall clock, want %v, or up to a minute later", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// runController runs the whole controller, informers included, until the end of the
+// test. Its wall clock is another than that of its timers.
+func runController(t *testing.T, kubeClient *kubefake.Clientset, wall clock.WithTicker) typedcnatv1alpha1.AtInterface {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
@@ -789,10 +966,11 @@ func runController(t *testing.T, kubeClient *kubefake.Clientset) typedcnatv1alph
 	})
 	podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
 	atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
-	c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), atFactory.Cnat().V1alpha1().Ats(), image)
+	c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), atFactory.Cnat().V1alpha1().Ats(), image, func() bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.clock = wall
 	podFactory.StartWithContext(ctx)
 	atFactory.StartWithContext(ctx)
 	var running sync.WaitGroup

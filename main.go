@@ -23,10 +23,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	_ "time/tzdata" // For machines and images without the zones of spec.timeZone.
 	"unicode"
@@ -34,12 +36,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
@@ -47,6 +53,15 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/signals"
+)
+
+// Of the lease of the leader, which renews it each leaseRetryPeriod. Whoever ends
+// without giving it back is succeeded after leaseDuration, and whoever cannot renew it for
+// leaseRenewDeadline ends: before that.
+const (
+	leaseDuration      = 12 * time.Second
+	leaseRenewDeadline = 8 * time.Second
+	leaseRetryPeriod   = time.Second
 )
 
 // crdPollPeriod is how often the API server is asked whether the CRD is there.
@@ -60,6 +75,9 @@ type options struct {
 	defaultImage string
 	qps          float64
 	burst        int
+
+	leaderElect          bool
+	leaderElectNamespace string
 }
 
 func (o *options) addFlags(flags *flag.FlagSet) {
@@ -69,6 +87,8 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.IntVar(&o.workers, "workers", 16, "number of Ats that are worked on at the same time")
 	flags.StringVar(&o.defaultImage, "default-image", "busybox:1.37.0", "image in which commands run; it needs /bin/sh")
 	flags.Float64Var(&o.qps, "kube-api-qps", 0, "most requests a second to the API server (default: no limit, the API server's own fairness decides)")
+	flags.BoolVar(&o.leaderElect, "leader-elect", false, "work only while holding the lease "+controllerName+", so that another controller can stand by")
+	flags.StringVar(&o.leaderElectNamespace, "leader-elect-resource-namespace", "", "namespace of the lease (default: that of the kubeconfig or the service account)")
 	flags.IntVar(&o.burst, "kube-api-burst", 0, "most requests at a time above -kube-api-qps (default: twice that)")
 }
 
@@ -108,10 +128,19 @@ func main() {
 // run runs the controller until ctx is done. Its errors are for the person who
 // started it, and say what to do.
 func run(ctx context.Context, o *options) error {
-	config, err := loadConfig(o)
+	config, namespace, err := loadConfig(o)
 	if err != nil {
 		return err
 	}
+	if !o.leaderElect {
+		// Whoever starts it by hand wants to know at once. In a cluster the kubelet
+		// would start it again and again, later each time.
+		if err := reach(ctx, config); err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	leaseConfig := rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &patientTransport{next: next} })
 	cnatClient, err := clientset.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("create the client for Ats: %w", err)
@@ -128,44 +157,128 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 
-	podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
-		kubeinformers.WithNamespace(o.namespace),
-		kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
-			options.LabelSelector = v1alpha1.LabelAtUID
-		}))
-	atFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
-		cnatinformers.WithNamespace(o.namespace))
+	work := func(ctx context.Context, isLeader func() bool) error {
+		podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
+			kubeinformers.WithNamespace(o.namespace),
+			kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
+				options.LabelSelector = v1alpha1.LabelAtUID
+			}))
+		atFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
+			cnatinformers.WithNamespace(o.namespace),
+			cnatinformers.WithTweakListOptions(readConsistently))
+		controller, err := NewController(ctx, kubeClient, cnatClient,
+			podFactory.Core().V1().Pods(),
+			atFactory.Cnat().V1alpha1().Ats(),
+			o.defaultImage, isLeader)
+		if err != nil {
+			return err
+		}
+		podFactory.StartWithContext(ctx)
+		atFactory.StartWithContext(ctx)
+		controller.Run(ctx, o.workers)
+		podFactory.Shutdown()
+		atFactory.Shutdown()
+		return nil
+	}
+	if !o.leaderElect {
+		return work(ctx, func() bool { return false })
+	}
+	return lead(ctx, leaseConfig, cmp.Or(o.leaderElectNamespace, namespace), work)
+}
 
-	controller, err := NewController(ctx, kubeClient, cnatClient,
-		podFactory.Core().V1().Pods(),
-		atFactory.Cnat().V1alpha1().Ats(),
-		o.defaultImage)
+// readConsistently has the first list of an informer answered as of now. By
+// default any past state will do that a replica of the API server remembers, and
+// with it what a controller before this one has run would be run again.
+func readConsistently(options *metav1.ListOptions) {
+	if options.ResourceVersion == "0" {
+		options.ResourceVersion = ""
+	}
+}
+
+// lead works once it holds the lease, until ctx is done or the lease is lost,
+// which is an error. The caches are filled after it was taken: what the leader before has
+// written is in them.
+func lead(ctx context.Context, config *rest.Config, namespace string, work func(ctx context.Context, isLeader func() bool) error) error {
+	hostname, err := os.Hostname()
 	if err != nil {
 		return err
 	}
-	podFactory.StartWithContext(ctx)
-	atFactory.StartWithContext(ctx)
-	controller.Run(ctx, o.workers)
-	podFactory.Shutdown()
-	atFactory.Shutdown()
-	return nil
+	// A client of its own, which the load of the others cannot keep from renewing.
+	config.RateLimiter = nil
+	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, namespace, controllerName,
+		resourcelock.ResourceLockConfig{Identity: fmt.Sprintf("%s_%s", hostname, uuid.NewUUID())}, config, leaseRenewDeadline)
+	if err != nil {
+		return fmt.Errorf("create the lease's client: %w", err)
+	}
+	var elector *leaderelection.LeaderElector
+	// By the lease, nobody else leads before leaseDuration is over, counted from
+	// the last renewal; by the clock here that may have been up to a
+	// leaseRenewDeadline before its answer came.
+	isLeader := func() bool { return elector.IsLeader() && elector.Check(-leaseRenewDeadline) == nil }
+
+	var leads atomic.Bool
+	worked := make(chan error, 1)
+	// The lease is given back when the work has ended, not when it is asked to.
+	leaseCtx, giveBack := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveBack()
+	elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock:            lock,
+		Name:            controllerName,
+		LeaseDuration:   leaseDuration,
+		RenewDeadline:   leaseRenewDeadline,
+		RetryPeriod:     leaseRetryPeriod,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(leading context.Context) {
+				leads.Store(true)
+				defer giveBack()
+				leading, stop := context.WithCancel(leading)
+				defer stop()
+				defer context.AfterFunc(ctx, stop)()
+				worked <- work(leading, isLeader)
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("create the leader elector: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() {
+		if !leads.Load() {
+			giveBack()
+		}
+	})()
+	elector.Run(leaseCtx)
+	if leads.Load() {
+		err = <-worked
+	}
+	if err == nil && ctx.Err() == nil {
+		return fmt.Errorf("lost the lease %s/%s: another controller may be at work", namespace, controllerName)
+	}
+	return err
 }
 
-// loadConfig finds the API server the way kubectl does, and then as a Pod does.
-func loadConfig(o *options) (*rest.Config, error) {
+// loadConfig finds the API server the way kubectl does, and then as a Pod does. It
+// returns the namespace, too, that is meant where none is named.
+func loadConfig(o *options) (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
 	overrides := &clientcmd.ConfigOverrides{}
 	overrides.ClusterInfo.Server = o.master
 	if files := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); files != "" && o.kubeconfig == "" && !anyExists(filepath.SplitList(files)) {
-		return nil, fmt.Errorf("$KUBECONFIG names %s, which does not exist: correct or unset it", files)
+		return nil, "", fmt.Errorf("$KUBECONFIG names %s, which does not exist: correct or unset it", files)
 	}
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	clientConfig := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	config, err := clientConfig.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("no API server is configured: pass -kubeconfig, set $KUBECONFIG, write ~/.kube/config, or run in a Pod with a service account")
+		return nil, "", errors.New("no API server is configured: pass -kubeconfig, set $KUBECONFIG, write ~/.kube/config, or run in a Pod with a service account")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load the kubeconfig: %w; check -kubeconfig and $KUBECONFIG", err)
+		return nil, "", fmt.Errorf("load the kubeconfig: %w; check -kubeconfig and $KUBECONFIG", err)
+	}
+	namespace, _, err := clientConfig.Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("load the namespace of the kubeconfig: %w", err)
 	}
 	config.UserAgent = controllerName
 	// A negative QPS is client-go's word for no limit.
@@ -178,7 +291,7 @@ func loadConfig(o *options) (*rest.Config, error) {
 		// One for all clients together.
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(float32(o.qps), burst)
 	}
-	return config, nil
+	return config, namespace, nil
 }
 
 func anyExists(files []string) bool {
@@ -188,24 +301,59 @@ func anyExists(files []string) bool {
 	})
 }
 
+// reach returns an error if the API server cannot be reached.
+func reach(ctx context.Context, config *rest.Config) error {
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create the client for the version: %w", err)
+	}
+	_, err = client.ServerVersionWithContext(ctx)
+	// An answer, whatever it is, will be met again.
+	var answer apierrors.APIStatus
+	if err != nil && ctx.Err() == nil && !errors.As(err, &answer) {
+		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", config.Host, err)
+	}
+	return nil
+}
+
+// patientTransport asks again each second where nobody listens, so that what waits
+// for an answer has it as soon as the API server is back, and not after the
+// back-off of an informer, which grows to a minute. Only what is read is asked for again:
+// what is written must rest on what was read just before.
+type patientTransport struct {
+	next http.RoundTripper
+	told atomic.Bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *patientTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodGet {
+		return t.next.RoundTrip(request)
+	}
+	var response *http.Response
+	err := wait.PollUntilContextCancel(request.Context(), time.Second, true, func(ctx context.Context) (bool, error) {
+		var err error
+		response, err = t.next.RoundTrip(request)
+		if refused := utilnet.IsConnectionRefused(err); !refused {
+			t.told.Store(false)
+			return true, err
+		}
+		if !t.told.Swap(true) {
+			klog.FromContext(ctx).Info("The API server cannot be reached; waiting for it", "answer", err)
+		}
+		return false, nil
+	})
+	return response, err
+}
+
 // waitForServer returns once Ats can be listed, or nil once ctx is done. An API
-// server that cannot be reached, or that does not let the controller in, is an
-// error; one that is busy, starting, or without the CRD is waited for.
+// server that does not let the controller in is an error; one that is busy,
+// starting, or without the CRD is waited for.
 func waitForServer(ctx context.Context, client clientset.Interface, namespace, host string) error {
 	logger := klog.FromContext(ctx)
-	version, err := discovery.ToDiscoveryInterfaceWithContext(client.Discovery()).ServerVersionWithContext(ctx)
-	var answer apierrors.APIStatus
-	switch {
-	case err == nil:
-		logger.Info("Found the API server", "host", host, "version", version.GitVersion, "namespace", cmp.Or(namespace, "all"))
-	case ctx.Err() != nil:
-		return nil //nolint:nilerr // To be asked to stop is no error.
-	case !errors.As(err, &answer): // An answer, whatever it is, comes to the list, too.
-		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", host, err)
-	}
-
+	logger.Info("Looking for Ats", "host", host, "namespace", cmp.Or(namespace, "all"))
 	told := ""
-	err = wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
 		_, err := client.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 		var reason string
 		switch {

@@ -68,6 +68,8 @@ func failure(pod *corev1.Pod) (reason, message string) {
 		return condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue
 	})
 	switch {
+	case pod.Status.Phase != corev1.PodFailed && isDeletedUnscheduled(pod):
+		return v1alpha1.ReasonPodFailed, fmt.Sprintf("Pod %s was deleted before it had a node: the command did not run.", pod.Name)
 	case disruption >= 0:
 		condition := pod.Status.Conditions[disruption]
 		return v1alpha1.ReasonEvicted, join(fmt.Sprintf("Pod %s was evicted", pod.Name), condition.Reason, condition.Message)

@@ -109,6 +109,7 @@ func TestFailure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := newPod(corev1.PodFailed)
 			pod.Status = tc.status
+			pod.Status.Phase = corev1.PodFailed
 			reason, message := failure(pod)
 			if diff := cmp.Diff(tc.want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
 				t.Errorf("failure (-want +got):\n%s", diff)

@@ -127,7 +127,7 @@ func TestCombinations(t *testing.T) {
 			"and not before": {pending, nil, -1, "wait 1ns"},
 		},
 		"command + ttlSecondsAfterFinished": {
-			"it goes with the At": {end, newPod(corev1.PodFailed), 30 * time.Second, "delete At"},
+			"it goes with the At": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"startingDeadlineSeconds + suspend": {
 			"held beyond the deadline": {held, nil, time.Hour, "nothing"},
@@ -155,7 +155,7 @@ func TestCombinations(t *testing.T) {
 			"it runs when the clocks there show the time": {pending, nil, 0, "create example-at-pod: own own"},
 		},
 		"template + ttlSecondsAfterFinished": {
-			"it goes with the At": {end, newPod(corev1.PodFailed), 30 * time.Second, "delete At"},
+			"it goes with the At": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"timeZone + ttlSecondsAfterFinished": {
 			"seconds are seconds": {end, nil, 30 * time.Second, "delete At"},
@@ -184,7 +184,7 @@ func TestCombinations(t *testing.T) {
 					optional[first](&at.Spec)
 					optional[second](&at.Spec)
 					at.Status.ObservedGeneration = at.Generation
-					if got := describe(at, Decide(at, tc.pod, due.Add(tc.late)), due.Add(tc.late)); got != tc.want {
+					if got := describe(at, Decide(at, podsOf(tc.pod), due.Add(tc.late)), due.Add(tc.late)); got != tc.want {
 						t.Errorf("got %s, want %s", got, tc.want)
 					}
 				})
@@ -204,8 +204,10 @@ func describe(at *v1alpha1.At, d Decision, now time.Time) string {
 		pod := NewPod(at, "image")
 		container := pod.Spec.Containers[0]
 		return fmt.Sprintf("create %s: %s %s", pod.Name, container.Image, strings.Join(container.Command, " "))
-	case d.DeletePod:
+	case d.DeletePod != nil:
 		return "delete Pod"
+	case d.ReleasePod != nil:
+		return "release " + d.ReleasePod.Name
 	case d.DeleteAt:
 		return "delete At"
 	case d.Status == nil && d.Delay > 0:

@@ -56,8 +56,11 @@ type Decision struct {
 	// CreatePod is set when the Pod (see NewPod) is to be created. What follows
 	// depends on the answer: see Refused.
 	CreatePod bool
-	// DeletePod is set when the Pod is to be deleted.
-	DeletePod bool
+	// DeletePod is the Pod to delete; nil if there is none.
+	DeletePod *corev1.Pod
+	// ReleasePod is the Pod to take the finalizer from, for its outcome is in the
+	// status, or of no concern; nil if there is none.
+	ReleasePod *corev1.Pod
 	// DeleteAt is set when the At is to be deleted.
 	DeleteAt bool
 	// Status is the status to write; nil if it is to stay as it is.
@@ -83,10 +86,19 @@ type Event struct {
 	Message string
 }
 
-// Decide returns the one step that is next for an At. pod is the Pod that
-// exists under the name that PodName gives, whoever owns it, or nil. now is the
-// wall clock.
-func Decide(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+// Decide returns the one step that is next for an At. pods are the Pods that
+// AtName says are of an At of that name, and the Pod that has the name that PodName
+// gives, whoever owns it. now is the wall clock.
+func Decide(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) Decision {
+	var pod *corev1.Pod
+	for _, candidate := range pods {
+		if isCounted(at, candidate) {
+			return Decision{ReleasePod: candidate}
+		}
+		if candidate.Name == PodName(at) {
+			pod = candidate
+		}
+	}
 	if at.DeletionTimestamp != nil {
 		return Decision{}
 	}
@@ -100,7 +112,7 @@ func Decide(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	switch {
 	case recorded(at) && (!owned || pod.UID != at.Status.Pod.UID):
 		return decideLost(at, now)
-	case owned && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed):
+	case owned && hasEnded(pod):
 		return decideEnded(at, pod, now)
 	case owned:
 		return decideRunning(at, pod, now)
@@ -262,7 +274,7 @@ func start(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decision {
 // its Pod's name is taken.
 func decideConflict(at *v1alpha1.At, pod *corev1.Pod, since, now time.Time) Decision {
 	message := fmt.Sprintf("Pod %s exists and is not this At's: delete or rename that Pod, or give the At another name.", pod.Name)
-	if owner := OwnerAt(pod); owner != nil && owner.Name == at.Name {
+	if owner := ownerAt(pod); owner != nil && owner.Name == at.Name {
 		if pod.DeletionTimestamp != nil {
 			since = pod.DeletionTimestamp.Time
 		}
@@ -291,7 +303,7 @@ func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	case d.Status != nil:
 		d.Delay = again
 	case stopping:
-		d.DeletePod = true
+		d.DeletePod = pod
 	default:
 		// Said before it is done: from a deletion alone nobody could tell later why
 		// it was.

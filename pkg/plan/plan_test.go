@@ -36,7 +36,7 @@ import (
 )
 
 const (
-	atUID  types.UID = "at-uid"
+	uid    types.UID = "at-uid"
 	podUID types.UID = "pod-uid"
 )
 
@@ -50,7 +50,7 @@ var (
 
 func newAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 	at := &v1alpha1.At{
-		ObjectMeta: metav1.ObjectMeta{Name: "example-at", Namespace: "default", UID: atUID, Generation: 2},
+		ObjectMeta: metav1.ObjectMeta{Name: "example-at", Namespace: "default", UID: uid, Generation: 2},
 		Spec:       v1alpha1.AtSpec{Schedule: "2026-12-24T10:12:00Z", Command: "echo YAY"},
 		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
 	}
@@ -72,6 +72,7 @@ func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
 	pod := NewPod(newAt(), "image")
 	pod.UID = podUID
 	pod.CreationTimestamp = metav1.Time{Time: created}
+	pod.Spec.NodeName = "node"
 	pod.Status.Phase = phase
 	for _, m := range mutate {
 		m(pod)
@@ -80,7 +81,17 @@ func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
 }
 
 func ownedBy(owners ...metav1.OwnerReference) func(*corev1.Pod) {
-	return func(pod *corev1.Pod) { pod.OwnerReferences = owners }
+	return func(pod *corev1.Pod) {
+		pod.OwnerReferences, pod.Labels, pod.Finalizers = owners, nil, nil
+	}
+}
+
+// podsOf is a list of a Pod, or of none.
+func podsOf(pod *corev1.Pod) []*corev1.Pod {
+	if pod == nil {
+		return nil
+	}
+	return []*corev1.Pod{pod}
 }
 
 func terminated(exitCode int32, message string) func(*corev1.Pod) {
@@ -103,7 +114,7 @@ func running(phase corev1.PodPhase, conditions ...metav1.Condition) v1alpha1.AtS
 		Phase:              v1alpha1.PhaseRunning,
 		ScheduledTime:      &metav1.Time{Time: due},
 		StartTime:          &metav1.Time{Time: created},
-		Pod:                &v1alpha1.AtPod{Name: "example-at-pod", UID: podUID, Phase: phase},
+		Pod:                &v1alpha1.AtPod{Name: "example-at-pod", UID: podUID, Phase: phase, NodeName: "node"},
 		ObservedGeneration: 2,
 		Conditions:         conditions,
 	}
@@ -159,7 +170,9 @@ func withDone(conditionType string, since time.Time) func(*v1alpha1.At) {
 }
 
 // deleted is a Pod that is to go.
-func deleted(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: now} }
+func deleted(pod *corev1.Pod) {
+	pod.DeletionTimestamp = &metav1.Time{Time: now}
+}
 
 // second is the Pod of the second attempt.
 func second(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-1", "second" }
@@ -218,7 +231,11 @@ func ends(from v1alpha1.AtStatus, conditionType, reason, message string, mutate 
 	for _, m := range mutate {
 		m(status)
 	}
-	return Decision{Status: status, Event: event}
+	d := Decision{Status: status, Event: event}
+	if status.Failed > from.Failed || conditionType == v1alpha1.ConditionComplete {
+		d.Delay = again // The Pod has its finalizer still.
+	}
+	return d
 }
 
 func failed(from v1alpha1.AtStatus, reason, message string, mutate ...func(*v1alpha1.AtStatus)) Decision {
@@ -234,7 +251,7 @@ func attempts(failed int32) func(*v1alpha1.AtStatus) {
 }
 
 func confirm(d Decision) Decision {
-	d.Confirm = true
+	d.Confirm, d.Delay = true, 0 // There is no Pod.
 	return d
 }
 
@@ -262,7 +279,7 @@ func TestDecide(t *testing.T) {
 	conflict := condition(v1alpha1.ConditionReady, metav1.ConditionFalse, earlier, v1alpha1.ReasonPodNameConflict, conflictMessage)
 	stranger := metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "example-at", UID: "job-uid", Controller: ptr.To(true)}
 	earlierAt := metav1.OwnerReference{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: "earlier-uid", Controller: ptr.To(true)}
-	notController := metav1.OwnerReference{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: atUID}
+	notController := metav1.OwnerReference{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: uid}
 
 	for name, tc := range map[string]struct {
 		// world
@@ -436,27 +453,24 @@ func TestDecide(t *testing.T) {
 		"the Pod's phase changes: mirrored": {
 			at: newAt(withStatus(running(corev1.PodPending))),
 			pod: newPod(corev1.PodRunning, func(pod *corev1.Pod) {
-				pod.Spec.NodeName = "node"
 				pod.Status.PodIP, pod.Status.HostIP = "10.0.0.2", "192.168.0.1"
 				pod.Status.StartTime = &metav1.Time{Time: due}
 			}), now: now,
 			want: Decision{Status: func() *v1alpha1.AtStatus {
 				status := running(corev1.PodRunning)
-				status.Pod.NodeName, status.Pod.PodIP, status.Pod.HostIP = "node", "10.0.0.2", "192.168.0.1"
+				status.Pod.PodIP, status.Pod.HostIP = "10.0.0.2", "192.168.0.1"
 				status.Pod.StartTime = &metav1.Time{Time: due}
 				return &status
 			}(), Delay: time.Minute},
 		},
 		"the Pod changes in another way: not written": {
 			at:  newAt(withStatus(running(corev1.PodPending))),
-			pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Spec.NodeName = "node" }), now: now,
+			pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Status.PodIP = "10.0.0.2" }), now: now,
 			want: Decision{Delay: time.Minute},
 		},
 		"the Pod is being deleted: its end is waited for": {
-			at: newAt(withStatus(running(corev1.PodRunning))),
-			pod: newPod(corev1.PodRunning, func(pod *corev1.Pod) {
-				pod.DeletionTimestamp = &metav1.Time{Time: now}
-			}), now: now,
+			at:  newAt(withStatus(running(corev1.PodRunning))),
+			pod: newPod(corev1.PodRunning, deleted), now: now,
 			want: Decision{Delay: time.Minute},
 		},
 		"success": {
@@ -487,6 +501,14 @@ func TestDecide(t *testing.T) {
 		"failure of the Pod, not of the command": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed), now: now,
 			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
+		},
+		"failure of another container, with words that would pass for a line of a log": {
+			at: newAt(withStatus(running(corev1.PodRunning))), now: now,
+			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) {
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{exited("other", 1, "", "\x1b[2Jgone\nI1224 10:12:00.000000 all is well\n")}
+			}),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed,
+				"Pod example-at-pod failed: container other ended with exit code 1:  [2Jgone I1224 10:12:00.000000 all is well", attempts(1)),
 		},
 		"the Pod is gone: never run again": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)), now: now,
@@ -717,7 +739,7 @@ func TestDecide(t *testing.T) {
 		},
 		"running, the active deadline has come, and that is said": {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: now,
-			want: Decision{DeletePod: true, Delay: time.Minute},
+			want: Decision{DeletePod: newPod(corev1.PodRunning), Delay: time.Minute},
 		},
 		"running, the active deadline has come, but the status goes first": {
 			at: newAt(withActiveDeadline(10)), pod: newPod(corev1.PodPending), now: created.Add(time.Hour),
@@ -792,11 +814,7 @@ func TestDecide(t *testing.T) {
 		},
 		"the end, with a time to live: looked at again": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withTTL(60)), pod: newPod(corev1.PodSucceeded), now: now,
-			want: func() Decision {
-				d := complete()
-				d.Delay = again
-				return d
-			}(),
+			want: complete(),
 		},
 		"done, its time to live not over": {
 			at: newAt(withDone(v1alpha1.ConditionFailed, now), withTTL(30)), now: now.Add(29 * time.Second),
@@ -821,9 +839,41 @@ func TestDecide(t *testing.T) {
 		"done without a condition, which nobody writes: kept": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), withTTL(0)), now: now, want: Decision{},
 		},
-		"done, the Pod there": {
+		"done, the Pod there: released": {
 			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
-			pod: newPod(corev1.PodFailed), now: now, want: Decision{},
+			pod: newPod(corev1.PodFailed), now: now,
+			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
+		},
+		"done, the Pod there, a time to live that is over: released first": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, earlier), withTTL(0)), pod: newPod(corev1.PodFailed), now: now,
+			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
+		},
+		"done, the Pod released": {
+			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
+			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Finalizers = nil }), now: now, want: Decision{},
+		},
+		"done, a Pod of another At: not ours to release": {
+			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
+			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelAtUID] = "earlier-uid" }), now: now, want: Decision{},
+		},
+		"done, its Pod orphaned: released": {
+			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
+			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.OwnerReferences = nil }), now: now,
+			want: Decision{ReleasePod: newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.OwnerReferences = nil })},
+		},
+		"being deleted, its Pod running: released": {
+			at:  newAt(withStatus(running(corev1.PodRunning)), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
+			pod: newPod(corev1.PodRunning), now: now,
+			want: Decision{ReleasePod: newPod(corev1.PodRunning)},
+		},
+		"between two attempts, the Pod of the first there: released": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now,
+			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
+		},
+		"the Pod is deleted before it has a node: it ends so": {
+			at:  newAt(withStatus(running(corev1.PodPending))),
+			pod: newPod(corev1.PodPending, deleted, func(pod *corev1.Pod) { pod.Spec.NodeName = "" }), now: now,
+			want: failed(running(corev1.PodPending), v1alpha1.ReasonPodFailed, "Pod example-at-pod was deleted before it had a node: the command did not run.", attempts(1)),
 		},
 		"done, the Pod gone": {
 			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
@@ -832,7 +882,7 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := tc.at.DeepCopy()
-			got := Decide(tc.at, tc.pod, tc.now)
+			got := Decide(tc.at, podsOf(tc.pod), tc.now)
 			if diff := cmp.Diff(tc.want, got, equateErrors); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}

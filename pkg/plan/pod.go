@@ -27,11 +27,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
@@ -60,19 +58,6 @@ func PodName(at *v1alpha1.At) string {
 	sum := sha256.Sum256([]byte(at.Name))
 	suffix = "-" + hex.EncodeToString(sum[:5]) + suffix
 	return strings.TrimRight(at.Name[:validation.DNS1123LabelMaxLength-len(suffix)], "-.") + suffix
-}
-
-// OwnerAt returns the owner reference of the At that pod names as its controller,
-// or nil. Whether the At still has that UID is another question.
-func OwnerAt(pod *corev1.Pod) *metav1.OwnerReference {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil || owner.Kind != v1alpha1.AtKind {
-		return nil
-	}
-	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != cnat.GroupName {
-		return nil
-	}
-	return owner
 }
 
 // NewPod returns the Pod of an At's next attempt: that of spec.template or,
@@ -109,6 +94,7 @@ func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
 	// What a webhook adds to the Pod does not change which container counts.
 	annotations := map[string]string{defaultContainer: first.Name}
 	maps.Copy(annotations, template.Annotations)
+	annotations[v1alpha1.AnnotationAtName] = at.Name
 	if instant, err := Instant(&at.Spec); err == nil {
 		annotations[v1alpha1.AnnotationScheduledTime] = instant.UTC().Format(time.RFC3339Nano)
 	}
@@ -118,6 +104,7 @@ func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
 			Namespace:       at.Namespace,
 			Labels:          labels,
 			Annotations:     annotations,
+			Finalizers:      []string{v1alpha1.FinalizerTracking},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
 		},
 		Spec: *spec,

@@ -78,9 +78,11 @@ func TestNewPod(t *testing.T) {
 			Annotations: map[string]string{
 				"cnat.programming-kubernetes.info/scheduled-time": "2026-12-24T10:12:00Z",
 				"kubectl.kubernetes.io/default-container":         "command",
+				"cnat.programming-kubernetes.info/at-name":        "example-at",
 			},
+			Finalizers: []string{"cnat.programming-kubernetes.info/tracking"},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: atUID,
+				APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: uid,
 				Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
 			}},
 		},
@@ -177,7 +179,7 @@ func TestNewPodFromTemplate(t *testing.T) {
 			before := at.DeepCopy()
 			labels := map[string]string{v1alpha1.LabelAtUID: "at-uid", v1alpha1.LabelAtName: "example-at"}
 			maps.Copy(labels, tc.wantLabels)
-			annotations := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:12:00Z", defaultContainer: "first"}
+			annotations := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:12:00Z", v1alpha1.AnnotationAtName: "example-at", defaultContainer: "first"}
 			maps.Copy(annotations, tc.wantAnnotations)
 
 			got := NewPod(at, "image")

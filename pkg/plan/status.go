@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -77,7 +78,7 @@ func finish(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message str
 	status.NextAttemptTime = nil
 	meta.SetStatusCondition(&status.Conditions, condition)
 	d := decision(at, status, event)
-	if at.Spec.TTLSecondsAfterFinished != nil {
+	if pod != nil || at.Spec.TTLSecondsAfterFinished != nil {
 		d.Delay = again
 	}
 	return d
@@ -258,7 +259,16 @@ func decision(at *v1alpha1.At, status *v1alpha1.AtStatus, event *Event) Decision
 	return Decision{Status: status, Event: event}
 }
 
+// cut makes a line of a message, not longer than maxMessage. Some of it is other
+// people's text, which is not to move the cursor of whoever reads it, or to pass for a
+// line of a log.
 func cut(message string) string {
+	message = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, message))
 	if len(message) <= maxMessage {
 		return message
 	}

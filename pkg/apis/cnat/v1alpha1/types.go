@@ -36,6 +36,15 @@ const (
 // instant at which it was due, as RFC 3339 writes it. CronJob annotates its Jobs alike.
 const AnnotationScheduledTime = "cnat.programming-kubernetes.info/scheduled-time"
 
+// AnnotationAtName is the annotation of a Pod of an At that holds the At's name,
+// which may be too long for a label.
+const AnnotationAtName = "cnat.programming-kubernetes.info/at-name"
+
+// FinalizerTracking is the finalizer of a Pod of an At whose outcome is not yet in
+// the At's status: whoever deletes the Pod, it stays to be counted. Job has the
+// like in batch.kubernetes.io/job-tracking.
+const FinalizerTracking = "cnat.programming-kubernetes.info/tracking"
+
 // AtKind is the kind of an At, as owner references name it.
 const AtKind = "At"
 

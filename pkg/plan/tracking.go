@@ -1,0 +1,98 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// AtName returns the name of the At that a Pod belongs to, by its owner or, should
+// that have been taken away, as it was created; empty if there is none.
+func AtName(pod *corev1.Pod) string {
+	if owner := ownerAt(pod); owner != nil {
+		return owner.Name
+	}
+	if isTracked(pod) {
+		return pod.Annotations[v1alpha1.AnnotationAtName]
+	}
+	return ""
+}
+
+// atUID returns the UID of the At that a Pod was made for; empty if there is none.
+func atUID(pod *corev1.Pod) types.UID {
+	return types.UID(pod.Labels[v1alpha1.LabelAtUID])
+}
+
+// ownerAt returns the owner reference of the At that pod names as its controller,
+// or nil. Whether the At still has that UID is another question.
+func ownerAt(pod *corev1.Pod) *metav1.OwnerReference {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || owner.Kind != v1alpha1.AtKind {
+		return nil
+	}
+	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != cnat.GroupName {
+		return nil
+	}
+	return owner
+}
+
+// isCounted says whether the finalizer of one of the At's Pods has done its work:
+// the outcome of that attempt is in the status, or nobody asks for it any more.
+func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
+	return isTracked(pod) && atUID(pod) == at.UID &&
+		(at.DeletionTimestamp != nil || at.Status.Phase == v1alpha1.PhaseDone || pod.Name != PodName(at))
+}
+
+// Orphan returns one of the Pods whose finalizer waits for another At than the
+// given one, which may be nil; nil if there is none. Whether that At is gone, or but
+// not yet in the cache, is another question.
+func Orphan(at *v1alpha1.At, pods []*corev1.Pod) *corev1.Pod {
+	for _, pod := range pods {
+		if isTracked(pod) && (at == nil || atUID(pod) != at.UID) {
+			return pod
+		}
+	}
+	return nil
+}
+
+// IsOf says whether an At is the one that a Pod was made for.
+func IsOf(pod *corev1.Pod, at *v1alpha1.At) bool {
+	return atUID(pod) == at.UID
+}
+
+func isTracked(pod *corev1.Pod) bool {
+	return slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking)
+}
+
+// hasEnded says whether nothing of a Pod runs, or ever will.
+func hasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || isDeletedUnscheduled(pod)
+}
+
+// isDeletedUnscheduled says whether a Pod was deleted before it had a node. It gets
+// none any more, and so nobody will say that it has ended.
+func isDeletedUnscheduled(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && pod.Spec.NodeName == ""
+}
