@@ -59,7 +59,8 @@ with_cluster() {
     dir="${tmp}/${tag}"
     (
         eval "${exports}"
-        go test -count=1 -timeout=20m -tags="${tag}" ./hack/integration
+        # Most of the time they wait.
+        go test -count=1 -timeout=20m -parallel=16 -tags="${tag}" ./hack/integration
     )
     "${tmp}/localcluster" down --dir="${dir}"
     dir=""

@@ -387,20 +387,115 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestPodDeletedWhileAway deletes the Pod while there is no controller: it stays
+// to be counted, and goes when it is.
+func TestPodDeletedWhileAway(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	c := startController(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	c.kill(t)
+	if err := kubeClient.CoreV1().Pods(namespace).Delete(t.Context(), "at-pod", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if pod := waitPod(t, namespace, "at-pod"); pod.DeletionTimestamp == nil {
+		t.Error("the Pod is not deleted")
+	}
+	startController(t, namespace)
+	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonPodFailed)
+	waitPodGone(t, namespace)
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonPodFailed: 1})
+	wantCreates(t, namespace, 1)
+}
+
+// TestPodLost takes the Pod away by force, its finalizer first, while there is no
+// controller.
 func TestPodLost(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	namespace := newNamespace(t)
-	startController(t, namespace)
+	c := startController(t, namespace)
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
-	if err := kubeClient.CoreV1().Pods(namespace).Delete(t.Context(), "at-pod", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	c.kill(t)
+	kubectl(t, "", "patch", "-n", namespace, "pod/at-pod", "-p", `{"metadata":{"finalizers":null}}`)
+	kubectl(t, "", "delete", "-n", namespace, "pod/at-pod")
+	startController(t, namespace)
 	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonPodLost)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonPodLost: 1})
 	wantCreates(t, namespace, 1)
+}
+
+// TestDeletion deletes an At whose Pod has not ended, in each way, with a
+// controller and before one comes: nothing stays behind.
+func TestDeletion(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for how, remove := range map[string]func(t *testing.T, namespace string){
+		"in background": func(t *testing.T, namespace string) {
+			t.Helper()
+			kubectl(t, "", "delete", "-n", namespace, "--cascade=background", "--wait=false", "at/at")
+		},
+		"in foreground": func(t *testing.T, namespace string) {
+			t.Helper()
+			kubectl(t, "", "delete", "-n", namespace, "--cascade=foreground", "--wait=false", "at/at")
+		},
+		"leaving the Pod": func(t *testing.T, namespace string) {
+			t.Helper()
+			kubectl(t, "", "delete", "-n", namespace, "--cascade=orphan", "--wait=false", "at/at")
+			waitAtGone(t, namespace)
+			kubectl(t, "", "delete", "-n", namespace, "--wait=false", "pod/at-pod")
+		},
+		"with its namespace": func(t *testing.T, namespace string) {
+			t.Helper()
+			kubectl(t, "", "delete", "--wait=false", "namespace/"+namespace)
+		},
+	} {
+		for _, away := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the controller away: %v", how, away), func(t *testing.T) {
+				t.Parallel()
+				namespace := newNamespace(t)
+				c := startController(t, namespace)
+				at := newAt(namespace, "at", time.Now(), "true")
+				at.Spec.BackoffLimit = ptr.To[int32](5)
+				createAt(t, at)
+				waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+				if away {
+					c.kill(t)
+				}
+				remove(t, namespace)
+				if away {
+					eventually(t, "the Pod to be deleted", func(ctx context.Context) (bool, error) {
+						pod, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, "at-pod", metav1.GetOptions{})
+						return err == nil && pod.DeletionTimestamp != nil, err
+					})
+					startController(t, namespace)
+				}
+				waitPodGone(t, namespace)
+				waitAtGone(t, namespace)
+			})
+		}
+	}
+}
+
+func waitPodGone(t *testing.T, namespace string) {
+	t.Helper()
+	eventually(t, "the Pod to be gone", func(ctx context.Context) (bool, error) {
+		_, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, "at-pod", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), ignoreNotFound(err)
+	})
+}
+
+func waitAtGone(t *testing.T, namespace string) {
+	t.Helper()
+	eventually(t, "the At to be gone", func(ctx context.Context) (bool, error) {
+		_, err := cnatClient.CnatV1alpha1().Ats(namespace).Get(ctx, "at", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), ignoreNotFound(err)
+	})
 }
 
 func TestTimeZone(t *testing.T) {

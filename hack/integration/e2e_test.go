@@ -38,9 +38,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // TestBook is the book's scenario as a person types it: the example, due in an
@@ -219,7 +221,7 @@ func TestPodEnds(t *testing.T) {
 		},
 		"another container fails": {
 			template: corev1.PodSpec{Containers: []corev1.Container{shell("a", "true"), shell("b", "echo b; exit 6")}},
-			reason:   v1alpha1.ReasonPodFailed, exitCode: "0", message: "Pod another-container-fails-pod failed: container b ended with exit code 6: b\n",
+			reason:   v1alpha1.ReasonPodFailed, exitCode: "0", message: "Pod another-container-fails-pod failed: container b ended with exit code 6: b",
 		},
 		"an init container fails": {
 			template: corev1.PodSpec{InitContainers: []corev1.Container{shell("i", "exit 7")}, Containers: []corev1.Container{shell("a", "true")}},
@@ -434,6 +436,12 @@ func TestReadme(t *testing.T) {
 			}
 			controller = shell
 			continue
+		case strings.HasPrefix(command, "kubectl delete ats"):
+			// There is something to stop.
+			createAt(t, newAt("default", "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
+			waitPhase(t, "default", "runs", v1alpha1.PhaseRunning)
+		case strings.HasPrefix(command, "kubectl get pods"):
+			leavePod(t)
 		case strings.HasPrefix(command, "docker build"):
 			if err := errors.Join(controller.Process.Signal(syscall.SIGTERM), controller.Wait()); err != nil {
 				t.Fatalf("the controller ended badly: %v", err)
@@ -456,6 +464,32 @@ func TestReadme(t *testing.T) {
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 		}
 	}
+}
+
+// leavePod leaves a Pod behind as a controller does that is removed too early, and
+// wants it to be gone at the end.
+func leavePod(t *testing.T) {
+	t.Helper()
+	at := newAt("default", "left", time.Now(), "true")
+	at.UID = "left"
+	pods := kubeClient.CoreV1().Pods("default")
+	pod := plan.NewPod(at, "busybox:1.37.0")
+	pod.OwnerReferences = nil
+	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := wait.PollUntilContextTimeout(context.Background(), pollPeriod, patience, true, func(ctx context.Context) (bool, error) {
+			_, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+			return apierrors.IsNotFound(err), ignoreNotFound(err)
+		})
+		if err != nil {
+			t.Errorf("waiting for the Pod that was left behind to be gone: %v", err)
+		}
+	})
 }
 
 // readmeCommands returns the lines of the README's console blocks.

@@ -42,6 +42,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -157,7 +158,16 @@ func newNamespace(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := namespaces.Delete(context.Background(), ns.Name, metav1.DeleteOptions{}); err != nil {
+		// The controllers of the test have ended, and the Pods of what did not end
+		// would stay for ever.
+		ctx := context.Background()
+		patch := []byte(`{"metadata":{"finalizers":null}}`)
+		pods, err := kubeClient.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
+		for i := range pods.Items {
+			_, patchErr := kubeClient.CoreV1().Pods(ns.Name).Patch(ctx, pods.Items[i].Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			err = errors.Join(err, ignoreNotFound(patchErr))
+		}
+		if err := errors.Join(err, ignoreNotFound(namespaces.Delete(ctx, ns.Name, metav1.DeleteOptions{}))); err != nil {
 			t.Error(err)
 		}
 	})
@@ -194,10 +204,10 @@ type controller struct {
 
 // startController starts the controller for one namespace. At the end of the
 // test it is asked to stop, and must do so without complaint.
-func startController(t *testing.T, namespace string) *controller {
+func startController(t *testing.T, namespace string, args ...string) *controller {
 	t.Helper()
 	c := &controller{exited: make(chan error, 1)}
-	c.cmd = exec.Command(binary, "-v=4", "-namespace="+namespace)
+	c.cmd = exec.Command(binary, append(args, "-v=4", "-namespace="+namespace)...)
 	c.cmd.Stdout, c.cmd.Stderr = c, c
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)

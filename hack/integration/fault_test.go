@@ -1,0 +1,378 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// The writes of a run, in their order.
+var writes = []string{"create the Pod", "write RUNNING", "mirror the Pod's phase", "write DONE", "release the Pod"}
+
+// What can happen to a write.
+const (
+	fails = "fails before it is sent"
+	lost  = "succeeds, but its answer is lost"
+	dies  = "succeeds, and the process dies"
+)
+
+// proxy stands between a controller and the API server. It lets one write go
+// wrong, once, and can hold back what the API server tells of Ats.
+type proxy struct {
+	url   string
+	write string
+	how   string
+	// wrong is closed when the write has gone wrong, and then it hangs until goOn is.
+	wrong, goOn chan struct{}
+
+	transport http.RoundTripper
+	hit       atomic.Bool
+
+	lock sync.Mutex
+	held chan struct{} // while it is not nil and not closed, events of Ats are held back
+}
+
+func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{wrong: make(chan struct{}), goOn: make(chan struct{})}
+	if p.transport, err = rest.TransportFor(config); err != nil {
+		t.Fatal(err)
+	}
+	target, err := url.Parse(config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport:     p,
+		FlushInterval: -1,
+		// The connection breaks: what became of the request, the client cannot know.
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	})
+	server.Config.ErrorLog = nil
+	p.url = server.URL
+	t.Cleanup(func() {
+		p.release()
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return p
+}
+
+// RoundTrip implements http.RoundTripper.
+func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
+	if writeOf(request) == p.write && p.write != "" && p.hit.CompareAndSwap(false, true) {
+		if p.how != fails {
+			response, err := p.transport.RoundTrip(request)
+			if err == nil {
+				_, err = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		close(p.wrong)
+		<-p.goOn
+		return nil, errors.New("the fault that was asked for")
+	}
+	response, err := p.transport.RoundTrip(request)
+	if err == nil && request.URL.Query().Get("watch") != "" && strings.HasSuffix(request.URL.Path, "/ats") {
+		response.Body = &heldBody{ReadCloser: response.Body, proxy: p}
+	}
+	return response, err
+}
+
+// writeOf says which of the writes of a run a request is; empty if it is none.
+func writeOf(request *http.Request) string {
+	switch {
+	case request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods"):
+		return "create the Pod"
+	case request.Method == http.MethodPatch && strings.Contains(request.URL.Path, "/pods/"):
+		return "release the Pod"
+	case request.Method == http.MethodPut && strings.HasSuffix(request.URL.Path, "/status"):
+		body, err := io.ReadAll(request.Body)
+		request.Body = io.NopCloser(bytes.NewReader(body))
+		var at v1alpha1.At
+		switch {
+		case err != nil || json.Unmarshal(body, &at) != nil:
+			return ""
+		case at.Status.Phase == v1alpha1.PhaseDone:
+			return "write DONE"
+		case at.Status.Pod.Phase == corev1.PodRunning:
+			return "mirror the Pod's phase"
+		default:
+			return "write RUNNING"
+		}
+	}
+	return ""
+}
+
+// hold holds back what the API server tells of Ats, until release.
+func (p *proxy) hold() {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	p.held = make(chan struct{})
+}
+
+func (p *proxy) release() {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.held != nil {
+		close(p.held)
+		p.held = nil
+	}
+}
+
+type heldBody struct {
+	io.ReadCloser
+	proxy *proxy
+}
+
+func (b *heldBody) Read(buffer []byte) (int, error) {
+	n, err := b.ReadCloser.Read(buffer)
+	b.proxy.lock.Lock()
+	held := b.proxy.held
+	b.proxy.lock.Unlock()
+	if held != nil {
+		<-held
+	}
+	return n, err
+}
+
+// node plays the kubelet of a node for the Pods of a namespace: it takes them on,
+// runs them, and ends them, each step once the At tells of the one before, and
+// stops those that are deleted. It counts the containers that it has started.
+type node struct {
+	lock    sync.Mutex
+	started map[types.UID]bool
+}
+
+func startNode(t *testing.T, namespace string) *node {
+	t.Helper()
+	n := &node{started: map[types.UID]bool{}}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+			if err == nil {
+				for i := range pods.Items {
+					n.sync(ctx, &pods.Items[i])
+				}
+			}
+			time.Sleep(pollPeriod)
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	return n
+}
+
+// sync does the next step with a Pod. What does not succeed is done again.
+func (n *node) sync(ctx context.Context, pod *corev1.Pod) {
+	pods := kubeClient.CoreV1().Pods(pod.Namespace)
+	at, err := cnatClient.CnatV1alpha1().Ats(pod.Namespace).Get(ctx, "at", metav1.GetOptions{})
+	if err != nil {
+		return
+	}
+	told := corev1.PodPhase("")
+	if at.Status.Pod != nil && at.Status.Pod.UID == pod.UID {
+		told = at.Status.Pod.Phase
+	}
+	switch {
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return
+	case pod.Spec.NodeName == "":
+		_ = pods.Bind(ctx, &corev1.Binding{
+			ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID},
+			Target:     corev1.ObjectReference{Kind: "Node", Name: "played"},
+		}, metav1.CreateOptions{})
+		return
+	case pod.DeletionTimestamp != nil:
+		pod.Status.Phase = corev1.PodFailed
+		pod.Status.ContainerStatuses = exited(pod, 143)
+	case pod.Status.Phase == corev1.PodPending && told == corev1.PodPending:
+		n.lock.Lock()
+		n.started[pod.UID] = true
+		n.lock.Unlock()
+		pod.Status.Phase = corev1.PodRunning
+	case pod.Status.Phase == corev1.PodRunning && told == corev1.PodRunning:
+		pod.Status.Phase = corev1.PodSucceeded
+		pod.Status.ContainerStatuses = exited(pod, 0)
+	default:
+		return
+	}
+	_, _ = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+}
+
+func exited(pod *corev1.Pod, code int32) []corev1.ContainerStatus {
+	return []corev1.ContainerStatus{{
+		Name:  pod.Spec.Containers[0].Name,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: metav1.Now()}},
+	}}
+}
+
+// TestFaults lets each write of a run go wrong in each way, while something else
+// happens. Each time there is one Pod, one end, and nothing is left behind.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	const restart, deleted, stale, second = "plain restart", "the Pod is deleted", "the cache of Ats is stale", "a second controller runs it"
+	deletePod := func(t *testing.T, namespace string) {
+		t.Helper()
+		err := kubeClient.CoreV1().Pods(namespace).Delete(context.Background(), "at-pod", metav1.DeleteOptions{})
+		if ignoreNotFound(err) != nil {
+			t.Error(err)
+		}
+	}
+	waitDone := func(t *testing.T, namespace string) {
+		t.Helper()
+		waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	}
+	// They happen while the write hangs.
+	meanwhiles := map[string]func(t *testing.T, namespace string){
+		restart: func(*testing.T, string) {},
+		deleted: deletePod,
+		stale:   func(*testing.T, string) {},
+		second: func(t *testing.T, namespace string) {
+			t.Helper()
+			startController(t, namespace)
+			waitDone(t, namespace)
+		},
+		second + ", and its Pod is deleted": func(t *testing.T, namespace string) {
+			t.Helper()
+			startController(t, namespace)
+			waitDone(t, namespace)
+			deletePod(t, namespace)
+			eventually(t, "the Pod to be gone", func(ctx context.Context) (bool, error) {
+				pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+				return err == nil && len(pods.Items) == 0, err
+			})
+		},
+	}
+	for _, write := range writes {
+		for _, how := range []string{fails, lost, dies} {
+			for what, meanwhile := range meanwhiles {
+				t.Run(fmt.Sprintf("%s %s, %s", write, how, what), func(t *testing.T) {
+					t.Parallel()
+					namespace := newNamespace(t)
+					p := newProxy(t)
+					p.write, p.how = write, how
+					n := startNode(t, namespace)
+					c := startController(t, namespace, "-master="+p.url)
+					goOn := sync.OnceFunc(func() { close(p.goOn) })
+					t.Cleanup(goOn)
+					createAt(t, newAt(namespace, "at", time.Now().Add(time.Second), "true"))
+					behind := what == stale || strings.HasPrefix(what, second)
+					if behind {
+						waitLog(t, c, `phase="PENDING"`)
+						p.hold()
+					}
+					select {
+					case <-p.wrong:
+					case <-time.After(patience):
+						t.Fatal("the write did not come")
+					}
+					if how == dies {
+						c.kill(t)
+					}
+					meanwhile(t, namespace)
+					if what == restart && how != dies {
+						c.kill(t)
+					}
+					goOn()
+					switch {
+					case how == dies && strings.HasPrefix(what, second):
+					case how == dies, what == restart:
+						startController(t, namespace)
+					case behind:
+						// For the controller to show what it does without knowing better.
+						time.Sleep(time.Second)
+					}
+					p.release()
+
+					at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+					switch {
+					case at.Status.Reason == v1alpha1.ReasonCompleted && meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete):
+					case (at.Status.Reason == v1alpha1.ReasonCommandFailed || at.Status.Reason == v1alpha1.ReasonPodFailed) && what == deleted && meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionFailed):
+					default:
+						t.Errorf("it ended as %s: %+v", at.Status.Reason, at.Status.Conditions)
+					}
+					eventually(t, "each Pod to be released", func(ctx context.Context) (bool, error) {
+						pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+						for i := range pods.Items {
+							if len(pods.Items[i].Finalizers) > 0 {
+								return false, err
+							}
+						}
+						return err == nil, err
+					})
+					created := 0
+					for _, create := range requests(t, namespace, "create", "pods") {
+						if create.ResponseStatus.Code == http.StatusCreated {
+							created++
+						}
+					}
+					n.lock.Lock()
+					defer n.lock.Unlock()
+					if created != 1 || len(n.started) > 1 {
+						t.Errorf("%d Pods were created and %d containers started, want one", created, len(n.started))
+					}
+				})
+			}
+		}
+	}
+}
+
+// waitLog waits until the controller has logged what is given.
+func waitLog(t *testing.T, c *controller, what string) {
+	t.Helper()
+	eventually(t, "the word "+what, func(context.Context) (bool, error) { return strings.Contains(c.output(), what), nil })
+}
