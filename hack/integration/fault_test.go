@@ -30,6 +30,8 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,6 +44,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -57,7 +60,7 @@ const (
 )
 
 // proxy stands between a controller and the API server. It lets one write go
-// wrong, once, and can hold back what the API server tells of Ats.
+// wrong, once, and can hold back what the API server tells of Ats and of Pods.
 type proxy struct {
 	url   string
 	write string
@@ -69,7 +72,7 @@ type proxy struct {
 	hit       atomic.Bool
 
 	lock sync.Mutex
-	held chan struct{} // while it is not nil and not closed, events of Ats are held back
+	held map[string]chan struct{} // by resource: while there is one, events are held back
 }
 
 func newProxy(t *testing.T) *proxy {
@@ -93,7 +96,6 @@ func newProxy(t *testing.T) *proxy {
 		// The connection breaks: what became of the request, the client cannot know.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	})
-	server.Config.ErrorLog = nil
 	p.url = server.URL
 	t.Cleanup(func() {
 		p.release()
@@ -105,7 +107,7 @@ func newProxy(t *testing.T) *proxy {
 
 // RoundTrip implements http.RoundTripper.
 func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
-	if writeOf(request) == p.write && p.write != "" && p.hit.CompareAndSwap(false, true) {
+	if p.write != "" && writeOf(request) == p.write && p.hit.CompareAndSwap(false, true) {
 		if p.how != fails {
 			response, err := p.transport.RoundTrip(request)
 			if err == nil {
@@ -121,8 +123,8 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, errors.New("the fault that was asked for")
 	}
 	response, err := p.transport.RoundTrip(request)
-	if err == nil && request.URL.Query().Get("watch") != "" && strings.HasSuffix(request.URL.Path, "/ats") {
-		response.Body = &heldBody{ReadCloser: response.Body, proxy: p}
+	if err == nil && request.URL.Query().Get("watch") != "" {
+		response.Body = &heldBody{ReadCloser: response.Body, proxy: p, resource: path.Base(request.URL.Path)}
 	}
 	return response, err
 }
@@ -143,40 +145,45 @@ func writeOf(request *http.Request) string {
 			return ""
 		case at.Status.Phase == v1alpha1.PhaseDone:
 			return "write DONE"
-		case at.Status.Pod.Phase == corev1.PodRunning:
+		case at.Status.Pod != nil && at.Status.Pod.Phase == corev1.PodRunning:
 			return "mirror the Pod's phase"
-		default:
+		case at.Status.Pod != nil:
 			return "write RUNNING"
 		}
 	}
 	return ""
 }
 
-// hold holds back what the API server tells of Ats, until release.
-func (p *proxy) hold() {
+// hold holds back what the API server tells of some resources, until release.
+func (p *proxy) hold(resources ...string) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	p.held = make(chan struct{})
+	p.held = map[string]chan struct{}{}
+	for _, resource := range resources {
+		p.held[resource] = make(chan struct{})
+	}
 }
 
 func (p *proxy) release() {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	if p.held != nil {
-		close(p.held)
-		p.held = nil
+	for _, held := range p.held {
+		close(held)
 	}
+	p.held = nil
 }
 
+// heldBody is the body of a watch's answer.
 type heldBody struct {
 	io.ReadCloser
-	proxy *proxy
+	proxy    *proxy
+	resource string
 }
 
 func (b *heldBody) Read(buffer []byte) (int, error) {
 	n, err := b.ReadCloser.Read(buffer)
 	b.proxy.lock.Lock()
-	held := b.proxy.held
+	held := b.proxy.held[b.resource]
 	b.proxy.lock.Unlock()
 	if held != nil {
 		<-held
@@ -313,7 +320,7 @@ func TestFaults(t *testing.T) {
 					behind := what == stale || strings.HasPrefix(what, second)
 					if behind {
 						waitLog(t, c, `phase="PENDING"`)
-						p.hold()
+						p.hold("ats")
 					}
 					select {
 					case <-p.wrong:
@@ -354,21 +361,111 @@ func TestFaults(t *testing.T) {
 						}
 						return err == nil, err
 					})
-					created := 0
-					for _, create := range requests(t, namespace, "create", "pods") {
-						if create.ResponseStatus.Code == http.StatusCreated {
-							created++
-						}
-					}
 					n.lock.Lock()
 					defer n.lock.Unlock()
-					if created != 1 || len(n.started) > 1 {
-						t.Errorf("%d Pods were created and %d containers started, want one", created, len(n.started))
+					if created := creations(t, namespace); len(created) != 1 || len(n.started) > 1 {
+						t.Errorf("%d Pods were created and %d containers started, want one", len(created), len(n.started))
 					}
 				})
 			}
 		}
 	}
+}
+
+// TestStale has things happen of which a controller does not hear, for its watches
+// are held back until a second after an At was due.
+func TestStale(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for name, tc := range map[string]struct {
+		meanwhile func(t *testing.T, namespace string, due time.Time)
+		// expectations
+		creations int
+		after     time.Duration // at the earliest, from the time when it was due first
+		phase     v1alpha1.AtPhase
+	}{
+		"nothing": {
+			func(*testing.T, string, time.Time) {}, 1, 0, v1alpha1.PhaseDone,
+		},
+		"moved": {
+			func(t *testing.T, namespace string, due time.Time) {
+				t.Helper()
+				update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = due.Add(3 * time.Second).UTC().Format(time.RFC3339Nano) })
+			}, 1, 3 * time.Second, v1alpha1.PhaseDone,
+		},
+		"moved, and back": {
+			func(t *testing.T, namespace string, due time.Time) {
+				t.Helper()
+				update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = "2099-01-01T00:00:00Z" })
+				update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = due.UTC().Format(time.RFC3339Nano) })
+			}, 1, 0, v1alpha1.PhaseDone,
+		},
+		"suspended": {
+			func(t *testing.T, namespace string, _ time.Time) {
+				t.Helper()
+				update(t, namespace, func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) })
+			}, 0, 0, v1alpha1.PhasePending,
+		},
+		"deleted": {
+			func(t *testing.T, namespace string, _ time.Time) {
+				t.Helper()
+				kubectl(t, "", "delete", "-n", namespace, "at/at")
+			}, 0, 0, "",
+		},
+		"deleted, and created again for later": {
+			func(t *testing.T, namespace string, due time.Time) {
+				t.Helper()
+				kubectl(t, "", "delete", "-n", namespace, "at/at")
+				createAt(t, newAt(namespace, "at", due.Add(3*time.Second), "true"))
+			}, 1, 3 * time.Second, v1alpha1.PhaseDone,
+		},
+		"run by another controller, deleted with its Pod, and created again": {
+			func(t *testing.T, namespace string, due time.Time) {
+				t.Helper()
+				other := startController(t, namespace)
+				waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+				other.kill(t)
+				kubectl(t, "", "delete", "-n", namespace, "--cascade=foreground", "at/at")
+				createAt(t, newAt(namespace, "at", due, "true"))
+			}, 2, 0, v1alpha1.PhaseDone,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			p := newProxy(t)
+			startNode(t, namespace)
+			c := startController(t, namespace, "-master="+p.url)
+			due := time.Now().Add(3 * time.Second)
+			createAt(t, newAt(namespace, "at", due, "true"))
+			waitLog(t, c, `phase="PENDING"`)
+			p.hold("ats", "pods")
+			tc.meanwhile(t, namespace, due)
+			time.Sleep(time.Until(due.Add(time.Second)))
+			p.release()
+
+			if tc.phase != "" {
+				waitPhase(t, namespace, "at", tc.phase)
+			}
+			created := creations(t, namespace)
+			if len(created) != tc.creations {
+				t.Fatalf("%d Pods were created, want %d", len(created), tc.creations)
+			}
+			for _, create := range created {
+				if late := create.RequestReceivedTimestamp.Sub(due); late < tc.after {
+					t.Errorf("a Pod was created %v after the first time, want at least %v", late, tc.after)
+				}
+			}
+		})
+	}
+}
+
+// creations returns the creations of Pods in a namespace that succeeded.
+func creations(t *testing.T, namespace string) []request {
+	t.Helper()
+	return slices.DeleteFunc(requests(t, namespace, "create", "pods"), func(create request) bool {
+		return create.ResponseStatus.Code != http.StatusCreated
+	})
 }
 
 // waitLog waits until the controller has logged what is given.

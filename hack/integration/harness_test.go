@@ -207,7 +207,7 @@ type controller struct {
 func startController(t *testing.T, namespace string, args ...string) *controller {
 	t.Helper()
 	c := &controller{exited: make(chan error, 1)}
-	c.cmd = exec.Command(binary, append(args, "-v=4", "-namespace="+namespace)...)
+	c.cmd = exec.Command(binary, append([]string{"-v=4", "-namespace=" + namespace}, args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = c, c
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)

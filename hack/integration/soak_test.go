@@ -1,0 +1,272 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// hack/soak.sh sets them higher.
+var (
+	soakAts       = flag.Int("soak-ats", 200, "number of Ats")
+	soakFor       = flag.Duration("soak-for", 12*time.Second, "time over which they are due")
+	soakServers   = flag.Int("soak-api-servers", 1, "how often the API server is killed")
+	soakEtcds     = flag.Int("soak-etcds", 1, "how often etcd is killed")
+	soakKillEvery = flag.Duration("soak-kill-every", 5*time.Second, "how often a controller is killed")
+)
+
+// TestSoak has many Ats become due while three controllers are at work, one of
+// which is killed again and again, and so are the API server and etcd. Each At runs
+// once, not early, and ends. It is not parallel: the others need the API server.
+func TestSoak(t *testing.T) {
+	applyCRD(t)
+	namespace := newNamespace(t)
+	controllers := make([]*controller, 3)
+	for i := range controllers {
+		controllers[i] = startController(t, namespace, "-v=1")
+	}
+	first := time.Now().Add(5 * time.Second).Truncate(time.Millisecond)
+	due := map[string]time.Time{}
+	for i := range *soakAts {
+		at := newAt(namespace, fmt.Sprintf("at-%d", i), first.Add(*soakFor*time.Duration(i)/time.Duration(*soakAts)), "true")
+		createAt(t, at)
+		due[at.Name+"-pod"] = first.Add(*soakFor * time.Duration(i) / time.Duration(*soakAts))
+	}
+	k := startKubelet(t, namespace)
+
+	// Each is killed at even intervals, which do not fall together.
+	kills := 0
+	events := map[string]int{"kube-apiserver": *soakServers, "etcd": *soakEtcds}
+	begin := time.Now()
+	next := map[string]time.Time{}
+	for name, times := range events {
+		next[name] = begin.Add(*soakFor / time.Duration(times+1))
+	}
+	for round := 1; time.Since(begin) < *soakFor+5*time.Second; round++ {
+		time.Sleep(*soakKillEvery)
+		i := round % len(controllers)
+		controllers[i].kill(t)
+		controllers[i] = startController(t, namespace, "-v=1")
+		kills++
+		for name, times := range events {
+			if times > 0 && time.Now().After(next[name]) {
+				killAndRestart(t, name)
+				events[name]--
+				next[name] = next[name].Add(*soakFor / time.Duration(times+1))
+			}
+		}
+	}
+
+	// All end.
+	var ats *v1alpha1.AtList
+	tolerantly(t, "all Ats to end", func(ctx context.Context) (bool, error) {
+		var err error
+		if ats, err = cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{}); err != nil {
+			return false, err
+		}
+		return !slices.ContainsFunc(ats.Items, func(at v1alpha1.At) bool { return at.Status.Phase != v1alpha1.PhaseDone }), nil
+	})
+	ends := map[string]int{}
+	for _, at := range ats.Items {
+		ends[at.Status.Reason]++
+	}
+	if ends[v1alpha1.ReasonCompleted] != *soakAts {
+		t.Errorf("they ended as %v, want %d Completed", ends, *soakAts)
+	}
+	// None twice, none early. An API server that is killed may leave a creation out
+	// of its log: the kubelet has seen it.
+	created := map[string]int{}
+	var late []time.Duration
+	for _, create := range creations(t, namespace) {
+		created[create.ObjectRef.Name]++
+		late = append(late, create.RequestReceivedTimestamp.Sub(due[create.ObjectRef.Name]))
+	}
+	for name, number := range created {
+		if number > 1 {
+			t.Errorf("Pod %s was created %d times", name, number)
+		}
+	}
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	for at, pods := range k.started {
+		if len(pods) > 1 {
+			t.Errorf("At %s had %d containers", at, len(pods))
+		}
+	}
+	if len(k.started) != *soakAts {
+		t.Errorf("%d Ats had a container, want %d", len(k.started), *soakAts)
+	}
+	slices.Sort(late)
+	if len(late) == 0 || late[0] < 0 {
+		t.Fatalf("the earliest of %d was early: %v", len(late), late)
+	}
+	tolerantly(t, "each Pod to be released", func(ctx context.Context) (bool, error) {
+		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && !slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return len(pod.Finalizers) > 0 }), err
+	})
+	t.Logf("%d Ats over %v, 3 controllers of which %d were killed, API server %d times, etcd %d times", *soakAts, *soakFor, kills, *soakServers, *soakEtcds)
+	t.Logf("ends %v; 0 twice, 0 lost, 0 early; late: median %v, 99th of 100 %v, most %v", ends, late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
+}
+
+// tolerantly waits until condition holds, whatever errors come before.
+func tolerantly(t *testing.T, what string, condition wait.ConditionWithContextFunc) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 10*pollPeriod, 2*patience, true, func(ctx context.Context) (bool, error) {
+		var done bool
+		done, last = condition(ctx)
+		return done && last == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("waiting for %s: %v", what, errors.Join(err, last))
+	}
+}
+
+// kubelet plays one that ends each Pod as soon as it sees it.
+type kubelet struct {
+	lock    sync.Mutex
+	started map[string]map[types.UID]bool // of each At, its Pods
+}
+
+func startKubelet(t *testing.T, namespace string) *kubelet {
+	t.Helper()
+	k := &kubelet{started: map[string]map[types.UID]bool{}}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			// What fails is done again.
+			pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending"})
+			if err == nil {
+				for i := range pods.Items {
+					k.run(ctx, &pods.Items[i])
+				}
+			}
+			time.Sleep(5 * pollPeriod)
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	return k
+}
+
+func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) {
+	k.lock.Lock()
+	at := string(metav1.GetControllerOf(pod).UID)
+	if k.started[at] == nil {
+		k.started[at] = map[types.UID]bool{}
+	}
+	k.started[at][pod.UID] = true
+	k.lock.Unlock()
+	pod.Status.Phase = corev1.PodSucceeded
+	pod.Status.ContainerStatuses = exited(pod, 0)
+	_, _ = kubeClient.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+}
+
+// killAndRestart kills a component of hack/localcluster's cluster, and starts it
+// again as it was.
+func killAndRestart(t *testing.T, name string) {
+	t.Helper()
+	pid, cmdline := find(t, name)
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.OpenFile(filepath.Join(clusterDir(), "logs", name+".log"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	for start := time.Now(); time.Since(start) < patience; time.Sleep(pollPeriod) {
+		cmd := exec.Command(exe, cmdline[1:]...)
+		cmd.Dir = clusterDir()
+		cmd.Stdout, cmd.Stderr = log, log
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			_ = cmd.Wait()
+			close(ended)
+		}()
+		select {
+		case <-ended: // The one that was killed has the port, or the data, still.
+		case <-time.After(2 * time.Second):
+			return
+		}
+	}
+	t.Fatalf("%s does not start again", name)
+}
+
+func clusterDir() string { return filepath.Dir(os.Getenv("KUBECONFIG")) }
+
+// find returns the process of a component of the cluster, and its command line.
+func find(t *testing.T, name string) (int, []string) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		exe, err := os.Readlink(filepath.Join("/proc", entry.Name(), "exe"))
+		if err != nil || filepath.Base(exe) != name {
+			continue
+		}
+		cmdline, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if err == nil && bytes.Contains(cmdline, []byte(clusterDir()+"/")) {
+			var args []string
+			for arg := range bytes.SplitSeq(bytes.TrimSuffix(cmdline, []byte{0}), []byte{0}) {
+				args = append(args, string(arg))
+			}
+			return pid, args
+		}
+	}
+	t.Fatalf("no %s of %s runs", name, clusterDir())
+	return 0, nil
+}
