@@ -42,6 +42,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
@@ -49,7 +50,10 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-const controllerName = "cnat-controller"
+const (
+	controllerName = "cnat-controller"
+	queueName      = "ats"
+)
 
 // byAt is the index of the Pods by the At that they belong to.
 const byAt = "at"
@@ -124,7 +128,11 @@ func newControllerWithClock(
 		podIndexer: podInformer.Informer().GetIndexer(),
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff),
-			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{Name: "ats", Clock: wallClock},
+			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(
+				workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: queueName, Clock: wallClock, Queue: workqueue.NewTypedWithConfig(
+					workqueue.TypedQueueConfig[cache.ObjectName]{Name: queueName, Clock: wallClock, Queue: fairqueue.New()},
+				)},
+			)},
 		),
 		broadcaster:  broadcaster,
 		recorder:     broadcaster.NewRecorder(cnatscheme.Scheme, corev1.EventSource{Component: controllerName}),

@@ -158,32 +158,37 @@ func run(ctx context.Context, o *options) error {
 	}
 
 	work := func(ctx context.Context, isLeader func() bool) error {
-		podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
-			kubeinformers.WithNamespace(o.namespace),
-			kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
-				options.LabelSelector = v1alpha1.LabelAtUID
-			}))
-		atFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
-			cnatinformers.WithNamespace(o.namespace),
-			cnatinformers.WithTweakListOptions(readConsistently))
-		controller, err := NewController(ctx, kubeClient, cnatClient,
-			podFactory.Core().V1().Pods(),
-			atFactory.Cnat().V1alpha1().Ats(),
-			o.defaultImage, isLeader)
-		if err != nil {
-			return err
-		}
-		podFactory.StartWithContext(ctx)
-		atFactory.StartWithContext(ctx)
-		controller.Run(ctx, o.workers)
-		podFactory.Shutdown()
-		atFactory.Shutdown()
-		return nil
+		return work(ctx, o, kubeClient, cnatClient, isLeader)
 	}
 	if !o.leaderElect {
 		return work(ctx, func() bool { return false })
 	}
 	return lead(ctx, leaseConfig, cmp.Or(o.leaderElectNamespace, namespace), work)
+}
+
+// work runs the controller, with informers of its own, until ctx is done.
+func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnatClient clientset.Interface, isLeader func() bool) error {
+	podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
+		kubeinformers.WithNamespace(o.namespace),
+		kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
+			options.LabelSelector = v1alpha1.LabelAtUID
+		}))
+	atFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
+		cnatinformers.WithNamespace(o.namespace),
+		cnatinformers.WithTweakListOptions(readConsistently))
+	controller, err := NewController(ctx, kubeClient, cnatClient,
+		podFactory.Core().V1().Pods(),
+		atFactory.Cnat().V1alpha1().Ats(),
+		o.defaultImage, isLeader)
+	if err != nil {
+		return err
+	}
+	podFactory.StartWithContext(ctx)
+	atFactory.StartWithContext(ctx)
+	controller.Run(ctx, o.workers)
+	podFactory.Shutdown()
+	atFactory.Shutdown()
+	return nil
 }
 
 // readConsistently has the first list of an informer answered as of now. By

@@ -144,6 +144,47 @@ func TestSoak(t *testing.T) {
 	t.Logf("ends %v; 0 twice, 0 lost, 0 early; late: median %v, 99th of 100 %v, most %v", ends, late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
 }
 
+// TestTenants has a thousand Ats of one namespace and ten of another due at the
+// same instant: the few do not wait for the many. It is not parallel: the controller
+// sees all namespaces.
+func TestTenants(t *testing.T) {
+	applyCRD(t)
+	many, few := newNamespace(t), newNamespace(t)
+	due := time.Now().Add(20 * time.Second).Truncate(time.Second)
+	for i := range 1000 {
+		createAt(t, newAt(many, fmt.Sprintf("at-%d", i), due, "true"))
+	}
+	for i := range 10 {
+		createAt(t, newAt(few, fmt.Sprintf("at-%d", i), due, "true"))
+	}
+	startController(t, "", "-v=0")
+	if time.Now().After(due) {
+		t.Fatal("the machine is too slow for this test")
+	}
+	for namespace, number := range map[string]int{few: 10, many: 1000} {
+		tolerantly(t, "each Pod to be created", func(ctx context.Context) (bool, error) {
+			return len(creations(t, namespace)) == number, nil
+		})
+	}
+	last := func(namespace string) time.Duration {
+		var late time.Duration
+		for _, create := range creations(t, namespace) {
+			late = max(late, create.RequestReceivedTimestamp.Sub(due))
+		}
+		return late
+	}
+	before := 0
+	for _, create := range creations(t, many) {
+		if create.RequestReceivedTimestamp.Sub(due) < last(few) {
+			before++
+		}
+	}
+	t.Logf("the last of the ten was %v late, after %d of the thousand, the last of which was %v late", last(few), before, last(many))
+	if before > 100 {
+		t.Errorf("the ten waited for %d of the thousand, want some tens at most", before)
+	}
+}
+
 // tolerantly waits until condition holds, whatever errors come before.
 func tolerantly(t *testing.T, what string, condition wait.ConditionWithContextFunc) {
 	t.Helper()

@@ -1,0 +1,77 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package fairqueue
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/tools/cache"
+)
+
+func TestQueue(t *testing.T) {
+	for name, tc := range map[string]struct{ push, want []string }{
+		"empty":                            {nil, nil},
+		"one namespace: first come":        {[]string{"a/1", "a/2", "a/3"}, []string{"a/1", "a/2", "a/3"}},
+		"the few do not wait for the many": {[]string{"a/1", "a/2", "a/3", "a/4", "b/1", "b/2"}, []string{"a/1", "b/1", "a/2", "b/2", "a/3", "a/4"}},
+		"each in turn":                     {[]string{"a/1", "b/1", "b/2", "c/1", "c/2", "a/2"}, []string{"a/1", "b/1", "c/1", "a/2", "b/2", "c/2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := New()
+			for _, item := range tc.push {
+				name, err := cache.ParseObjectName(item)
+				if err != nil {
+					t.Fatal(err)
+				}
+				q.Push(name)
+				q.Touch(name)
+			}
+			if q.Len() != len(tc.push) {
+				t.Errorf("length %d, want %d", q.Len(), len(tc.push))
+			}
+			var got []string
+			for q.Len() > 0 {
+				got = append(got, q.Pop().String())
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("order (-want +got):\n%s", diff)
+			}
+			if len(q.items) != 0 {
+				t.Errorf("%d namespaces remembered, want none", len(q.items))
+			}
+		})
+	}
+}
+
+// BenchmarkQueue has many items of few namespaces.
+func BenchmarkQueue(b *testing.B) {
+	q := New()
+	var names []cache.ObjectName
+	for i := range 10000 {
+		names = append(names, cache.ObjectName{Namespace: fmt.Sprint("namespace-", i%10), Name: fmt.Sprint("at-", i)})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, name := range names {
+			q.Push(name)
+		}
+		for q.Len() > 0 {
+			q.Pop()
+		}
+	}
+}
