@@ -78,6 +78,7 @@ type options struct {
 
 	leaderElect          bool
 	leaderElectNamespace string
+	leaderElectIdentity  string
 }
 
 func (o *options) addFlags(flags *flag.FlagSet) {
@@ -89,6 +90,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.Float64Var(&o.qps, "kube-api-qps", 0, "most requests a second to the API server (default: no limit, the API server's own fairness decides)")
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "work only while holding the lease "+controllerName+", so that another controller can stand by")
 	flags.StringVar(&o.leaderElectNamespace, "leader-elect-resource-namespace", "", "namespace of the lease (default: that of the kubeconfig or the service account)")
+	flags.StringVar(&o.leaderElectIdentity, "leader-elect-identity", "", "name of this controller in the lease; one that is started anew by the same name has the lease at once (default: of each process its own)")
 	flags.IntVar(&o.burst, "kube-api-burst", 0, "most requests at a time above -kube-api-qps (default: twice that)")
 }
 
@@ -163,7 +165,7 @@ func run(ctx context.Context, o *options) error {
 	if !o.leaderElect {
 		return work(ctx, func() bool { return false })
 	}
-	return lead(ctx, leaseConfig, cmp.Or(o.leaderElectNamespace, namespace), work)
+	return lead(ctx, leaseConfig, cmp.Or(o.leaderElectNamespace, namespace), o.leaderElectIdentity, work)
 }
 
 // work runs the controller, with informers of its own, until ctx is done.
@@ -203,15 +205,18 @@ func readConsistently(options *metav1.ListOptions) {
 // lead works once it holds the lease, until ctx is done or the lease is lost,
 // which is an error. The caches are filled after it was taken: what the leader before has
 // written is in them.
-func lead(ctx context.Context, config *rest.Config, namespace string, work func(ctx context.Context, isLeader func() bool) error) error {
-	hostname, err := os.Hostname()
-	if err != nil {
-		return err
+func lead(ctx context.Context, config *rest.Config, namespace, identity string, work func(ctx context.Context, isLeader func() bool) error) error {
+	if identity == "" {
+		hostname, err := os.Hostname()
+		if err != nil {
+			return err
+		}
+		identity = fmt.Sprintf("%s_%s", hostname, uuid.NewUUID())
 	}
 	// A client of its own, which the load of the others cannot keep from renewing.
 	config.RateLimiter = nil
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, namespace, controllerName,
-		resourcelock.ResourceLockConfig{Identity: fmt.Sprintf("%s_%s", hostname, uuid.NewUUID())}, config, leaseRenewDeadline)
+		resourcelock.ResourceLockConfig{Identity: identity}, config, leaseRenewDeadline)
 	if err != nil {
 		return fmt.Errorf("create the lease's client: %w", err)
 	}

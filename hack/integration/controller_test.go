@@ -395,7 +395,8 @@ func TestPodDeletedWhileAway(t *testing.T) {
 	namespace := newNamespace(t)
 	c := startController(t, namespace)
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	// A process that is killed may owe its last events.
+	waitEvents(t, waitPhase(t, namespace, "at", v1alpha1.PhaseRunning), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
 	c.kill(t)
 	if err := kubeClient.CoreV1().Pods(namespace).Delete(t.Context(), "at-pod", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -419,7 +420,8 @@ func TestPodLost(t *testing.T) {
 	namespace := newNamespace(t)
 	c := startController(t, namespace)
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	// A process that is killed may owe its last events.
+	waitEvents(t, waitPhase(t, namespace, "at", v1alpha1.PhaseRunning), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
 	c.kill(t)
 	kubectl(t, "", "patch", "-n", namespace, "pod/at-pod", "-p", `{"metadata":{"finalizers":null}}`)
 	kubectl(t, "", "delete", "-n", namespace, "pod/at-pod")
@@ -652,6 +654,8 @@ func TestBackoffLimit(t *testing.T) {
 		t.Errorf("status %+v, want RUNNING with what the first attempt left", at.Status)
 	}
 	next := at.Status.NextAttemptTime.Time
+	// A process that is killed may owe its last events.
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCommandFailed: 1})
 	c.kill(t)
 	startController(t, namespace)
 
