@@ -352,15 +352,7 @@ func TestFaults(t *testing.T) {
 					default:
 						t.Errorf("it ended as %s: %+v", at.Status.Reason, at.Status.Conditions)
 					}
-					eventually(t, "each Pod to be released", func(ctx context.Context) (bool, error) {
-						pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-						for i := range pods.Items {
-							if len(pods.Items[i].Finalizers) > 0 {
-								return false, err
-							}
-						}
-						return err == nil, err
-					})
+					waitReleased(t, namespace)
 					n.lock.Lock()
 					defer n.lock.Unlock()
 					if created := creations(t, namespace); len(created) != 1 || len(n.started) > 1 {
@@ -424,8 +416,9 @@ func TestStale(t *testing.T) {
 				t.Helper()
 				other := startController(t, namespace)
 				waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+				waitReleased(t, namespace)
 				other.kill(t)
-				kubectl(t, "", "delete", "-n", namespace, "--cascade=foreground", "at/at")
+				kubectl(t, "", "delete", "-n", namespace, "--cascade=foreground", "--timeout=60s", "at/at")
 				createAt(t, newAt(namespace, "at", due, "true"))
 			}, 2, 0, v1alpha1.PhaseDone,
 		},
@@ -458,6 +451,15 @@ func TestStale(t *testing.T) {
 			}
 		})
 	}
+}
+
+// waitReleased waits until no Pod of a namespace has the finalizer.
+func waitReleased(t *testing.T, namespace string) {
+	t.Helper()
+	tolerantly(t, "each Pod to be released", func(ctx context.Context) (bool, error) {
+		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && !slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return len(pod.Finalizers) > 0 }), err
+	})
 }
 
 // creations returns the creations of Pods in a namespace that succeeded.

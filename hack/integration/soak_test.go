@@ -136,10 +136,7 @@ func TestSoak(t *testing.T) {
 	if len(late) == 0 || late[0] < 0 {
 		t.Fatalf("the earliest of %d was early: %v", len(late), late)
 	}
-	tolerantly(t, "each Pod to be released", func(ctx context.Context) (bool, error) {
-		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-		return err == nil && !slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return len(pod.Finalizers) > 0 }), err
-	})
+	waitReleased(t, namespace)
 	t.Logf("%d Ats over %v, 3 controllers of which %d were killed, API server %d times, etcd %d times", *soakAts, *soakFor, kills, *soakServers, *soakEtcds)
 	t.Logf("ends %v; 0 twice, 0 lost, 0 early; late: median %v, 99th of 100 %v, most %v", ends, late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
 }
