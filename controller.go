@@ -81,7 +81,6 @@ type Controller struct {
 	clock       clock.WithTicker
 
 	defaultImage string
-	isLeader     func() bool
 
 	panics atomic.Int64 // of syncs, so far
 
@@ -95,8 +94,7 @@ type Controller struct {
 // NewController returns a controller that is fed by the given informers, which
 // the caller starts. Of the Pods it needs those that carry the label
 // v1alpha1.LabelAtUID, and no others. defaultImage is the image of the container
-// that runs spec.command. isLeader says whether no other controller can be at work;
-// when it is not sure, each At is read from the API server before it is run.
+// that runs spec.command.
 func NewController(
 	ctx context.Context,
 	kubeClient kubernetes.Interface,
@@ -104,9 +102,8 @@ func NewController(
 	podInformer coreinformers.TypedPodInformer,
 	atInformer informers.TypedAtInformer,
 	defaultImage string,
-	isLeader func() bool,
 ) (*Controller, error) {
-	return newControllerWithClock(ctx, kubeClient, cnatClient, podInformer, atInformer, defaultImage, isLeader, clock.RealClock{})
+	return newControllerWithClock(ctx, kubeClient, cnatClient, podInformer, atInformer, defaultImage, clock.RealClock{})
 }
 
 func newControllerWithClock(
@@ -116,7 +113,6 @@ func newControllerWithClock(
 	podInformer coreinformers.TypedPodInformer,
 	atInformer informers.TypedAtInformer,
 	defaultImage string,
-	isLeader func() bool,
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
 	// The end of ctx is not the end of the events: the last syncs tell theirs after it.
@@ -138,7 +134,6 @@ func newControllerWithClock(
 		recorder:     broadcaster.NewRecorder(cnatscheme.Scheme, corev1.EventSource{Component: controllerName}),
 		clock:        wallClock,
 		defaultImage: defaultImage,
-		isLeader:     isLeader,
 		written:      map[types.UID]*v1alpha1.At{},
 	}
 
@@ -312,8 +307,9 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	}
 	at = c.latest(at)
 	decision := plan.Decide(at, pods, c.clock.Now())
-	if decision.CreatePod && !c.isLeader() {
-		// Another controller may have run it, and its Pod be gone.
+	if decision.CreatePod {
+		// A cache is never sure: another controller may have run it, and its Pod be
+		// gone, or somebody have moved, suspended or deleted it just now.
 		at, err = orNil(c.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
 		if err != nil {
 			return 0, fmt.Errorf("look for the At: %w", err)

@@ -78,7 +78,6 @@ type world struct {
 	cachedPods []*corev1.Pod
 	livePods   []*corev1.Pod
 	liveAts    []*v1alpha1.At // if they are not what the cache has
-	notLeader  bool
 }
 
 func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
@@ -101,7 +100,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	}
 	pods := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Pods()
 	ats := cnatinformers.NewSharedInformerFactory(f.cnatClient, 0).Cnat().V1alpha1().Ats()
-	c, err := newControllerWithClock(ctx, f.kubeClient, f.cnatClient, pods, ats, image, func() bool { return !w.notLeader }, clock)
+	c, err := newControllerWithClock(ctx, f.kubeClient, f.cnatClient, pods, ats, image, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,22 +268,23 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(-10 * time.Second),
 			wantDelay: 10 * time.Second,
 		},
-		"due: one create, and nothing else": {
+		"due: a look at the At, one create, and nothing else": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			wantKube:   []clienttesting.Action{createPod},
+			wantCnat:   []clienttesting.Action{getAt},
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 			wantDelay:  time.Minute,
 		},
 		"due, the create was done before and its answer lost": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			wantKube:  []clienttesting.Action{createPod, getPod},
-			wantCnat:  []clienttesting.Action{updateStatus(newAt(running))},
+			wantCnat:  []clienttesting.Action{getAt, updateStatus(newAt(running))},
 			wantDelay: time.Minute,
 		},
 		"due, a stranger has the name": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)}}, now: due,
 			wantKube:   []clienttesting.Action{createPod, getPod},
-			wantCnat:   []clienttesting.Action{updateStatus(newAt(notReady(v1alpha1.ReasonPodNameConflict, conflict)))},
+			wantCnat:   []clienttesting.Action{getAt, updateStatus(newAt(notReady(v1alpha1.ReasonPodNameConflict, conflict)))},
 			wantEvents: []string{"Warning PodNameConflict " + conflict},
 			wantErr:    "is not this At's",
 		},
@@ -294,6 +294,7 @@ func TestSyncHandler(t *testing.T) {
 				livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)},
 			}, now: due,
 			wantKube: []clienttesting.Action{createPod, getPod},
+			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "is not this At's",
 		},
 		"due, the Pod of an earlier At of this name is still there": {
@@ -307,13 +308,14 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)}}, now: due,
 			faults:   map[string]error{"get pods": apierrors.NewNotFound(podsResource.GroupResource(), "example-at-pod")},
 			wantKube: []clienttesting.Action{createPod, getPod},
+			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "not found",
 		},
 		"due, refused by quota": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			faults:     map[string]error{"create pods": forbidden},
 			wantKube:   []clienttesting.Action{createPod},
-			wantCnat:   []clienttesting.Action{updateStatus(newAt(notReady(v1alpha1.ReasonPodRefused, "create Pod: "+forbidden.Error())))},
+			wantCnat:   []clienttesting.Action{getAt, updateStatus(newAt(notReady(v1alpha1.ReasonPodRefused, "create Pod: "+forbidden.Error())))},
 			wantEvents: []string{"Warning PodRefused create Pod: " + forbidden.Error()},
 			wantErr:    "exceeded quota",
 		},
@@ -321,7 +323,7 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			faults:   map[string]error{"create pods": invalid},
 			wantKube: []clienttesting.Action{createPod},
-			wantCnat: []clienttesting.Action{updateStatus(newAt(
+			wantCnat: []clienttesting.Action{getAt, updateStatus(newAt(
 				ended(v1alpha1.ConditionFailed, v1alpha1.ReasonInvalidPod, "create Pod: "+invalid.Error(), due),
 				func(at *v1alpha1.At) { at.Status.Message = "create Pod: " + invalid.Error() },
 			))},
@@ -331,6 +333,7 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			faults:   map[string]error{"create pods": errors.New("connection refused")},
 			wantKube: []clienttesting.Action{createPod},
+			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "connection refused",
 		},
 		"unreadable schedule": {
@@ -462,28 +465,19 @@ func TestSyncHandler(t *testing.T) {
 			wantKube: []clienttesting.Action{deletePod},
 			wantErr:  "connection refused",
 		},
-		"due, but this may not be the only controller: the At is looked at first": {
-			world:      world{ats: []*v1alpha1.At{newAt()}, notLeader: true},
-			now:        due,
-			wantKube:   []clienttesting.Action{createPod},
-			wantCnat:   []clienttesting.Action{getAt},
-			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
-			wantDelay:  time.Minute,
-		},
 		"due, but another controller has run it, and its Pod is gone": {
 			world: world{
-				ats:       []*v1alpha1.At{newAt()},
-				liveAts:   []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
-				notLeader: true,
+				ats:     []*v1alpha1.At{newAt()},
+				liveAts: []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 			}, now: due,
 			wantCnat: []clienttesting.Action{getAt},
 		},
 		"due, but deleted, which the cache does not know": {
-			world: world{ats: []*v1alpha1.At{newAt()}, liveAts: []*v1alpha1.At{}, notLeader: true}, now: due,
+			world: world{ats: []*v1alpha1.At{newAt()}, liveAts: []*v1alpha1.At{}}, now: due,
 			wantCnat: []clienttesting.Action{getAt},
 		},
 		"due, but whether it was run cannot be said": {
-			world:    world{ats: []*v1alpha1.At{newAt()}, notLeader: true},
+			world:    world{ats: []*v1alpha1.At{newAt()}},
 			now:      due,
 			faults:   map[string]error{"get ats": errors.New("connection refused")},
 			wantCnat: []clienttesting.Action{getAt},
@@ -966,7 +960,7 @@ func runController(t *testing.T, kubeClient *kubefake.Clientset, wall clock.With
 	})
 	podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
 	atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
-	c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), atFactory.Cnat().V1alpha1().Ats(), image, func() bool { return true })
+	c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), atFactory.Cnat().V1alpha1().Ats(), image)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,12 +56,13 @@ import (
 )
 
 // Of the lease of the leader, which renews it each leaseRetryPeriod. Whoever ends
-// without giving it back is succeeded after leaseDuration, and whoever cannot renew it for
-// leaseRenewDeadline ends: before that.
+// without giving it back is succeeded after leaseDuration, and whoever cannot renew
+// it for leaseRenewDeadline ends. It saves work, and is no fence: an API server that
+// hangs can keep two at work for some seconds.
 const (
 	leaseDuration      = 12 * time.Second
 	leaseRenewDeadline = 8 * time.Second
-	leaseRetryPeriod   = time.Second
+	leaseRetryPeriod   = 500 * time.Millisecond
 )
 
 // crdPollPeriod is how often the API server is asked whether the CRD is there.
@@ -159,17 +160,15 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 
-	work := func(ctx context.Context, isLeader func() bool) error {
-		return work(ctx, o, kubeClient, cnatClient, isLeader)
-	}
+	work := func(ctx context.Context) error { return work(ctx, o, kubeClient, cnatClient) }
 	if !o.leaderElect {
-		return work(ctx, func() bool { return false })
+		return work(ctx)
 	}
 	return lead(ctx, leaseConfig, cmp.Or(o.leaderElectNamespace, namespace), o.leaderElectIdentity, work)
 }
 
 // work runs the controller, with informers of its own, until ctx is done.
-func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnatClient clientset.Interface, isLeader func() bool) error {
+func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnatClient clientset.Interface) error {
 	podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
 		kubeinformers.WithNamespace(o.namespace),
 		kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
@@ -181,7 +180,7 @@ func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnat
 	controller, err := NewController(ctx, kubeClient, cnatClient,
 		podFactory.Core().V1().Pods(),
 		atFactory.Cnat().V1alpha1().Ats(),
-		o.defaultImage, isLeader)
+		o.defaultImage)
 	if err != nil {
 		return err
 	}
@@ -205,7 +204,7 @@ func readConsistently(options *metav1.ListOptions) {
 // lead works once it holds the lease, until ctx is done or the lease is lost,
 // which is an error. The caches are filled after it was taken: what the leader before has
 // written is in them.
-func lead(ctx context.Context, config *rest.Config, namespace, identity string, work func(ctx context.Context, isLeader func() bool) error) error {
+func lead(ctx context.Context, config *rest.Config, namespace, identity string, work func(context.Context) error) error {
 	if identity == "" {
 		hostname, err := os.Hostname()
 		if err != nil {
@@ -220,18 +219,12 @@ func lead(ctx context.Context, config *rest.Config, namespace, identity string, 
 	if err != nil {
 		return fmt.Errorf("create the lease's client: %w", err)
 	}
-	var elector *leaderelection.LeaderElector
-	// By the lease, nobody else leads before leaseDuration is over, counted from
-	// the last renewal; by the clock here that may have been up to a
-	// leaseRenewDeadline before its answer came.
-	isLeader := func() bool { return elector.IsLeader() && elector.Check(-leaseRenewDeadline) == nil }
-
 	var leads atomic.Bool
 	worked := make(chan error, 1)
 	// The lease is given back when the work has ended, not when it is asked to.
 	leaseCtx, giveBack := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveBack()
-	elector, err = leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:            lock,
 		Name:            controllerName,
 		LeaseDuration:   leaseDuration,
@@ -245,7 +238,7 @@ func lead(ctx context.Context, config *rest.Config, namespace, identity string, 
 				leading, stop := context.WithCancel(leading)
 				defer stop()
 				defer context.AfterFunc(ctx, stop)()
-				worked <- work(leading, isLeader)
+				worked <- work(leading)
 			},
 			OnStoppedLeading: func() {},
 		},

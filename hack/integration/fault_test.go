@@ -429,7 +429,7 @@ func TestStale(t *testing.T) {
 			p := newProxy(t)
 			startNode(t, namespace)
 			c := startController(t, namespace, "-master="+p.url)
-			due := time.Now().Add(3 * time.Second)
+			due := time.Now().Add(8 * time.Second)
 			createAt(t, newAt(namespace, "at", due, "true"))
 			waitLog(t, c, `phase="PENDING"`)
 			p.hold("ats", "pods")

@@ -870,6 +870,10 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now,
 			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
 		},
+		"an old At from a cache, the Pod of a later attempt there: kept": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second), now: now,
+			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
+		},
 		"the Pod is deleted before it has a node: it ends so": {
 			at:  newAt(withStatus(running(corev1.PodPending))),
 			pod: newPod(corev1.PodPending, deleted, func(pod *corev1.Pod) { pod.Spec.NodeName = "" }), now: now,

@@ -48,16 +48,22 @@ const (
 // a failed one <at>-pod-1, and so on. A name of more than 63 characters would not make
 // a host name: it is cut, and a hash of the whole At name takes the place of what is lost.
 func PodName(at *v1alpha1.At) string {
+	return podName(at.Name, at.Status.Failed)
+}
+
+// podName returns the name of the Pod of an At's attempt that follows the given
+// number of failed ones.
+func podName(at string, failed int32) string {
 	suffix := "-pod"
-	if at.Status.Failed > 0 {
-		suffix += fmt.Sprintf("-%d", at.Status.Failed)
+	if failed > 0 {
+		suffix += fmt.Sprintf("-%d", failed)
 	}
-	if len(at.Name)+len(suffix) <= validation.DNS1123LabelMaxLength {
-		return at.Name + suffix
+	if len(at)+len(suffix) <= validation.DNS1123LabelMaxLength {
+		return at + suffix
 	}
-	sum := sha256.Sum256([]byte(at.Name))
+	sum := sha256.Sum256([]byte(at))
 	suffix = "-" + hex.EncodeToString(sum[:5]) + suffix
-	return strings.TrimRight(at.Name[:validation.DNS1123LabelMaxLength-len(suffix)], "-.") + suffix
+	return strings.TrimRight(at[:validation.DNS1123LabelMaxLength-len(suffix)], "-.") + suffix
 }
 
 // NewPod returns the Pod of an At's next attempt: that of spec.template or,

@@ -32,9 +32,6 @@ import (
 )
 
 func TestPodName(t *testing.T) {
-	podName := func(at string, failed int32) string {
-		return PodName(&v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: at}, Status: v1alpha1.AtStatus{Failed: failed}})
-	}
 	a57, a59, a60 := strings.Repeat("a", 57), strings.Repeat("a", 59), strings.Repeat("a", 60)
 	for name, tc := range map[string]struct {
 		at     string

@@ -62,7 +62,18 @@ func ownerAt(pod *corev1.Pod) *metav1.OwnerReference {
 // the outcome of that attempt is in the status, or nobody asks for it any more.
 func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
 	return isTracked(pod) && atUID(pod) == at.UID &&
-		(at.DeletionTimestamp != nil || at.Status.Phase == v1alpha1.PhaseDone || pod.Name != PodName(at))
+		(at.DeletionTimestamp != nil || at.Status.Phase == v1alpha1.PhaseDone || isEarlierAttempt(at, pod))
+}
+
+// isEarlierAttempt says whether a Pod is that of an attempt before the present one.
+// A later one there can be, too, if the At is an old one from a cache.
+func isEarlierAttempt(at *v1alpha1.At, pod *corev1.Pod) bool {
+	for failed := range at.Status.Failed {
+		if pod.Name == podName(at.Name, failed) {
+			return true
+		}
+	}
+	return false
 }
 
 // Orphan returns one of the Pods whose finalizer waits for another At than the
