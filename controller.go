@@ -423,8 +423,8 @@ func (c *Controller) releasePod(ctx context.Context, pod *corev1.Pod) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`, pod.UID, v1alpha1.FinalizerTracking)
 	_, err := c.kubeClient.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		return nil // It is gone, of which its event tells.
+	case apierrors.IsNotFound(err) || apierrors.IsInvalid(err):
+		return nil // It is gone, or another has its name and so another UID; its event tells.
 	case err != nil:
 		return fmt.Errorf("take the finalizer from the Pod: %w", err)
 	}

@@ -497,6 +497,15 @@ func TestSyncHandler(t *testing.T) {
 			}, now: due,
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 		},
+		"the end is written, another Pod has the name meanwhile": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
+			}, now: due,
+			faults: map[string]error{"patch pods": apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod",
+				field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "pod-uid", "field is immutable")})},
+			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+		},
 		"the end is written, the API server is away": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},

@@ -393,11 +393,7 @@ func TestPodDeletedWhileAway(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	namespace := newNamespace(t)
-	c := startController(t, namespace)
-	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	// A process that is killed may owe its last events.
-	waitEvents(t, waitPhase(t, namespace, "at", v1alpha1.PhaseRunning), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
-	c.kill(t)
+	startAndKill(t, namespace)
 	if err := kubeClient.CoreV1().Pods(namespace).Delete(t.Context(), "at-pod", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -412,17 +408,49 @@ func TestPodDeletedWhileAway(t *testing.T) {
 	wantCreates(t, namespace, 1)
 }
 
+// TestPodAbandoned deletes by force the Pod of a node that is dead: a minute later it
+// is given up, and goes.
+func TestPodAbandoned(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	nodes := kubeClient.CoreV1().Nodes()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	if _, err := nodes.Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := nodes.Delete(context.Background(), node.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	at := newAt(namespace, "at", time.Now(), "true")
+	at.Spec.BackoffLimit = ptr.To[int32](5)
+	createAt(t, at)
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	err := kubeClient.CoreV1().Pods(namespace).Bind(t.Context(), &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: "at-pod"},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: node.Name},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodRunning, 0, "")
+	kubectl(t, "", "delete", "-n", namespace, "--force", "--grace-period=0", "--wait=false", "pod/at-pod")
+	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonPodLost)
+	waitPodGone(t, namespace)
+	wantCreates(t, namespace, 1)
+}
+
 // TestPodLost takes the Pod away by force, its finalizer first, while there is no
 // controller.
 func TestPodLost(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	namespace := newNamespace(t)
-	c := startController(t, namespace)
-	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	// A process that is killed may owe its last events.
-	waitEvents(t, waitPhase(t, namespace, "at", v1alpha1.PhaseRunning), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
-	c.kill(t)
+	startAndKill(t, namespace)
 	kubectl(t, "", "patch", "-n", namespace, "pod/at-pod", "-p", `{"metadata":{"finalizers":null}}`)
 	kubectl(t, "", "delete", "-n", namespace, "pod/at-pod")
 	startController(t, namespace)
@@ -430,6 +458,16 @@ func TestPodLost(t *testing.T) {
 	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonPodLost)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonPodLost: 1})
 	wantCreates(t, namespace, 1)
+}
+
+// startAndKill has a controller start the At named at, and kills it.
+func startAndKill(t *testing.T, namespace string) {
+	t.Helper()
+	c := startController(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	// A process that is killed may owe its last events.
+	waitEvents(t, waitPhase(t, namespace, "at", v1alpha1.PhaseRunning), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
+	c.kill(t)
 }
 
 // TestDeletion deletes an At whose Pod has not ended, in each way, with a
@@ -997,12 +1035,7 @@ func endPod(t *testing.T, pod *corev1.Pod, phase corev1.PodPhase, exitCode int32
 	now := metav1.Now()
 	pod.Status.Phase = phase
 	pod.Status.StartTime = &now
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-		Name: pod.Spec.Containers[0].Name,
-		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			ExitCode: exitCode, Message: message, StartedAt: now, FinishedAt: now,
-		}},
-	}}
+	pod.Status.ContainerStatuses = exited(pod, exitCode, message)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		current, err := kubeClient.CoreV1().Pods(pod.Namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
 		if err != nil {
@@ -1015,6 +1048,16 @@ func endPod(t *testing.T, pod *corev1.Pod, phase corev1.PodPhase, exitCode int32
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// exited is the status of a Pod's container that has just ended.
+func exited(pod *corev1.Pod, code int32, message string) []corev1.ContainerStatus {
+	return []corev1.ContainerStatus{{
+		Name: pod.Spec.Containers[0].Name,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: code, Message: message, FinishedAt: metav1.Now(),
+		}},
+	}}
 }
 
 // update edits the At named at, as a person does.

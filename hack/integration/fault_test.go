@@ -42,6 +42,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
@@ -202,27 +203,35 @@ type node struct {
 func startNode(t *testing.T, namespace string) *node {
 	t.Helper()
 	n := &node{started: map[types.UID]bool{}}
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() {
-		for ctx.Err() == nil {
-			pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-			if err == nil {
-				for i := range pods.Items {
-					n.sync(ctx, &pods.Items[i])
-				}
-			}
-			time.Sleep(pollPeriod)
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		running.Wait()
-	})
+	playPods(t, namespace, metav1.ListOptions{}, n.sync)
 	return n
 }
 
-// sync does the next step with a Pod. What does not succeed is done again.
+// playPods calls sync again and again for the Pods of a namespace, until the end of
+// the test. What does not succeed is done again.
+func playPods(t *testing.T, namespace string, which metav1.ListOptions, sync func(context.Context, *corev1.Pod)) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, which)
+			if err != nil {
+				return
+			}
+			for i := range pods.Items {
+				sync(ctx, &pods.Items[i])
+			}
+		}, pollPeriod)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+}
+
+// sync does the next step with a Pod.
 func (n *node) sync(ctx context.Context, pod *corev1.Pod) {
 	pods := kubeClient.CoreV1().Pods(pod.Namespace)
 	at, err := cnatClient.CnatV1alpha1().Ats(pod.Namespace).Get(ctx, "at", metav1.GetOptions{})
@@ -244,7 +253,7 @@ func (n *node) sync(ctx context.Context, pod *corev1.Pod) {
 		return
 	case pod.DeletionTimestamp != nil:
 		pod.Status.Phase = corev1.PodFailed
-		pod.Status.ContainerStatuses = exited(pod, 143)
+		pod.Status.ContainerStatuses = exited(pod, 143, "")
 	case pod.Status.Phase == corev1.PodPending && told == corev1.PodPending:
 		n.lock.Lock()
 		n.started[pod.UID] = true
@@ -252,18 +261,11 @@ func (n *node) sync(ctx context.Context, pod *corev1.Pod) {
 		pod.Status.Phase = corev1.PodRunning
 	case pod.Status.Phase == corev1.PodRunning && told == corev1.PodRunning:
 		pod.Status.Phase = corev1.PodSucceeded
-		pod.Status.ContainerStatuses = exited(pod, 0)
+		pod.Status.ContainerStatuses = exited(pod, 0, "")
 	default:
 		return
 	}
 	_, _ = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
-}
-
-func exited(pod *corev1.Pod, code int32) []corev1.ContainerStatus {
-	return []corev1.ContainerStatus{{
-		Name:  pod.Spec.Containers[0].Name,
-		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: metav1.Now()}},
-	}}
 }
 
 // TestFaults lets each write of a run go wrong in each way, while something else

@@ -205,24 +205,7 @@ type kubelet struct {
 func startKubelet(t *testing.T, namespace string) *kubelet {
 	t.Helper()
 	k := &kubelet{started: map[string]map[types.UID]bool{}}
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() {
-		for ctx.Err() == nil {
-			// What fails is done again.
-			pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending"})
-			if err == nil {
-				for i := range pods.Items {
-					k.run(ctx, &pods.Items[i])
-				}
-			}
-			time.Sleep(5 * pollPeriod)
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		running.Wait()
-	})
+	playPods(t, namespace, metav1.ListOptions{FieldSelector: "status.phase=Pending"}, k.run)
 	return k
 }
 
@@ -235,7 +218,7 @@ func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) {
 	k.started[at][pod.UID] = true
 	k.lock.Unlock()
 	pod.Status.Phase = corev1.PodSucceeded
-	pod.Status.ContainerStatuses = exited(pod, 0)
+	pod.Status.ContainerStatuses = exited(pod, 0, "")
 	_, _ = kubeClient.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 }
 

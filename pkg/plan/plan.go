@@ -43,7 +43,7 @@ const maxDelay = time.Minute
 const again = time.Nanosecond
 
 // overdue is how long what should pass by itself may be in the way without a word
-// of it: the Pod of an earlier At, or the want of a node.
+// of it: the Pod of an earlier At, the want of a node, or a Pod deleted by force.
 const overdue = time.Minute
 
 // ErrBlocked is in Decision.Retry when the At's status tells what stands in the
@@ -111,7 +111,9 @@ func Decide(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) Decision {
 	owned := pod != nil && metav1.IsControlledBy(pod, at)
 	switch {
 	case recorded(at) && (!owned || pod.UID != at.Status.Pod.UID):
-		return decideLost(at, now)
+		return decideLost(at, nil, now, fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", at.Status.Pod.Name))
+	case owned && isAbandoned(pod, now):
+		return decideLost(at, pod, now, fmt.Sprintf("Pod %s was deleted by force, and its node does not say that it has ended; the command is not run again.", pod.Name))
 	case owned && hasEnded(pod):
 		return decideEnded(at, pod, now)
 	case owned:
@@ -297,6 +299,8 @@ func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	stopping := failureTarget(at) != nil
 	left := timeLeft(at, status, now)
 	switch {
+	case isDeletedByForce(pod):
+		d.Delay = overdue - now.Sub(pod.DeletionTimestamp.Time)
 	case pod.DeletionTimestamp != nil:
 	case left > 0 && !stopping:
 		d.Delay = min(left, maxDelay)
@@ -312,13 +316,14 @@ func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	return d
 }
 
-// decideLost decides for an At whose recorded Pod is gone.
-func decideLost(at *v1alpha1.At, now time.Time) Decision {
-	reason, message := v1alpha1.ReasonPodLost, fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", at.Status.Pod.Name)
+// decideLost decides for an At of whose Pod, which is nil if it is gone, nobody
+// will say how it ended.
+func decideLost(at *v1alpha1.At, pod *corev1.Pod, now time.Time, message string) Decision {
+	reason := v1alpha1.ReasonPodLost
 	if target := failureTarget(at); target != nil {
 		reason, message = target.Reason, target.Message
 	}
-	d := finish(at, nil, now, reason, message)
+	d := finish(at, pod, now, reason, message)
 	d.Confirm = true
 	return d
 }

@@ -174,6 +174,13 @@ func deleted(pod *corev1.Pod) {
 	pod.DeletionTimestamp = &metav1.Time{Time: now}
 }
 
+// deletedByForce is a Pod that was to go at once.
+func deletedByForce(at time.Time) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: at}, ptr.To[int64](0)
+	}
+}
+
 // second is the Pod of the second attempt.
 func second(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-1", "second" }
 
@@ -248,6 +255,12 @@ func complete(mutate ...func(*v1alpha1.AtStatus)) Decision {
 
 func attempts(failed int32) func(*v1alpha1.AtStatus) {
 	return func(status *v1alpha1.AtStatus) { status.Failed = failed }
+}
+
+// abandoned is the end of an At whose Pod is there still.
+func abandoned(d Decision) Decision {
+	d.Confirm = true
+	return d
 }
 
 func confirm(d Decision) Decision {
@@ -873,6 +886,27 @@ func TestDecide(t *testing.T) {
 		"an old At from a cache, the Pod of a later attempt there: kept": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second), now: now,
 			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
+		},
+		"the Pod is deleted by force, its node may tell yet: waited for": {
+			at:  newAt(withStatus(running(corev1.PodRunning))),
+			pod: newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute+1))), now: now,
+			want: Decision{Delay: 1},
+		},
+		"the Pod is deleted by force, and its node does not tell: lost": {
+			at:  newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
+			pod: newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute))), now: now,
+			want: abandoned(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost,
+				"Pod example-at-pod was deleted by force, and its node does not say that it has ended; the command is not run again.", attempts(1))),
+		},
+		"the Pod is deleted by force, its node does not tell, and it was to be stopped": {
+			at:  newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
+			pod: newPod(corev1.PodRunning, deletedByForce(earlier)), now: now,
+			want: abandoned(failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1))),
+		},
+		"the Pod is deleted by force, and its node has told: counted": {
+			at:  newAt(withStatus(running(corev1.PodRunning))),
+			pod: newPod(corev1.PodSucceeded, deletedByForce(earlier)), now: now,
+			want: complete(),
 		},
 		"the Pod is deleted before it has a node: it ends so": {
 			at:  newAt(withStatus(running(corev1.PodPending))),

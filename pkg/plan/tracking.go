@@ -18,6 +18,7 @@ package plan
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,6 +101,17 @@ func isTracked(pod *corev1.Pod) bool {
 // hasEnded says whether nothing of a Pod runs, or ever will.
 func hasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || isDeletedUnscheduled(pod)
+}
+
+// isAbandoned says whether somebody has deleted a Pod by force, that is, without
+// waiting for its node, and nobody says how it ended: a node that lives does so in
+// some seconds.
+func isAbandoned(pod *corev1.Pod, now time.Time) bool {
+	return isDeletedByForce(pod) && !hasEnded(pod) && now.Sub(pod.DeletionTimestamp.Time) >= overdue
+}
+
+func isDeletedByForce(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
 }
 
 // isDeletedUnscheduled says whether a Pod was deleted before it had a node. It gets
