@@ -236,7 +236,8 @@ func TestPodEnds(t *testing.T) {
 			reason: v1alpha1.ReasonOOMKilled, exitCode: "137", message: "The command ended with exit code 137: it used more memory than its container may.",
 		},
 		"the template's own deadline": {
-			template: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](1), TerminationGracePeriodSeconds: ptr.To[int64](1), Containers: []corev1.Container{shell("a", "sleep 3600")}},
+			// Long enough for a busy node to have started the container.
+			template: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](15), TerminationGracePeriodSeconds: ptr.To[int64](1), Containers: []corev1.Container{shell("a", "sleep 3600")}},
 			reason:   v1alpha1.ReasonDeadlineExceeded, exitCode: "137", message: "Pod the-template-s-own-deadline-pod took longer than its template allows: Pod was active on the node longer than the specified deadline",
 		},
 		"restarted by the node": {
