@@ -23,12 +23,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 	_ "time/tzdata" // For machines and images without the zones of spec.timeZone.
 	"unicode"
@@ -36,33 +34,21 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/leader"
+	"programming-kubernetes.info/cnat-controller/pkg/patient"
 	"programming-kubernetes.info/cnat-controller/signals"
-)
-
-// Of the lease of the leader, which renews it each leaseRetryPeriod. Whoever ends
-// without giving it back is succeeded after leaseDuration, and whoever cannot renew
-// it for leaseRenewDeadline ends. It saves work, and is no fence: an API server that
-// hangs can keep two at work for some seconds.
-const (
-	leaseDuration      = 12 * time.Second
-	leaseRenewDeadline = 8 * time.Second
-	leaseRetryPeriod   = 500 * time.Millisecond
 )
 
 // crdPollPeriod is how often the API server is asked whether the CRD is there.
@@ -143,7 +129,7 @@ func run(ctx context.Context, o *options) error {
 		}
 	}
 	leaseConfig := rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &patientTransport{next: next} })
+	config.Wrap(patient.New)
 	cnatClient, err := clientset.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("create the client for Ats: %w", err)
@@ -164,10 +150,11 @@ func run(ctx context.Context, o *options) error {
 	if !o.leaderElect {
 		return work(ctx)
 	}
-	return lead(ctx, leaseConfig, cmp.Or(o.leaderElectNamespace, namespace), o.leaderElectIdentity, work)
+	return leader.Run(ctx, leaseConfig, cmp.Or(o.leaderElectNamespace, namespace), controllerName, o.leaderElectIdentity, work)
 }
 
-// work runs the controller, with informers of its own, until ctx is done.
+// work runs the controller until ctx is done. Its informers are its own, and start
+// when a lease is held: their caches have what the leader before has written.
 func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnatClient clientset.Interface) error {
 	podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
 		kubeinformers.WithNamespace(o.namespace),
@@ -199,66 +186,6 @@ func readConsistently(options *metav1.ListOptions) {
 	if options.ResourceVersion == "0" {
 		options.ResourceVersion = ""
 	}
-}
-
-// lead works once it holds the lease, until ctx is done or the lease is lost,
-// which is an error. The caches are filled after it was taken: what the leader before has
-// written is in them.
-func lead(ctx context.Context, config *rest.Config, namespace, identity string, work func(context.Context) error) error {
-	if identity == "" {
-		hostname, err := os.Hostname()
-		if err != nil {
-			return err
-		}
-		identity = fmt.Sprintf("%s_%s", hostname, uuid.NewUUID())
-	}
-	// A client of its own, which the load of the others cannot keep from renewing.
-	config.RateLimiter = nil
-	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, namespace, controllerName,
-		resourcelock.ResourceLockConfig{Identity: identity}, config, leaseRenewDeadline)
-	if err != nil {
-		return fmt.Errorf("create the lease's client: %w", err)
-	}
-	var leads atomic.Bool
-	worked := make(chan error, 1)
-	// The lease is given back when the work has ended, not when it is asked to.
-	leaseCtx, giveBack := context.WithCancel(context.WithoutCancel(ctx))
-	defer giveBack()
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock:            lock,
-		Name:            controllerName,
-		LeaseDuration:   leaseDuration,
-		RenewDeadline:   leaseRenewDeadline,
-		RetryPeriod:     leaseRetryPeriod,
-		ReleaseOnCancel: true,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(leading context.Context) {
-				leads.Store(true)
-				defer giveBack()
-				leading, stop := context.WithCancel(leading)
-				defer stop()
-				defer context.AfterFunc(ctx, stop)()
-				worked <- work(leading)
-			},
-			OnStoppedLeading: func() {},
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("create the leader elector: %w", err)
-	}
-	defer context.AfterFunc(ctx, func() {
-		if !leads.Load() {
-			giveBack()
-		}
-	})()
-	elector.Run(leaseCtx)
-	if leads.Load() {
-		err = <-worked
-	}
-	if err == nil && ctx.Err() == nil {
-		return fmt.Errorf("lost the lease %s/%s: another controller may be at work", namespace, controllerName)
-	}
-	return err
 }
 
 // loadConfig finds the API server the way kubectl does, and then as a Pod does. It
@@ -317,36 +244,6 @@ func reach(ctx context.Context, config *rest.Config) error {
 		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", config.Host, err)
 	}
 	return nil
-}
-
-// patientTransport asks again each second where nobody listens, so that what waits
-// for an answer has it as soon as the API server is back, and not after the
-// back-off of an informer, which grows to a minute. Only what is read is asked for again:
-// what is written must rest on what was read just before.
-type patientTransport struct {
-	next http.RoundTripper
-	told atomic.Bool
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t *patientTransport) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.Method != http.MethodGet {
-		return t.next.RoundTrip(request)
-	}
-	var response *http.Response
-	err := wait.PollUntilContextCancel(request.Context(), time.Second, true, func(ctx context.Context) (bool, error) {
-		var err error
-		response, err = t.next.RoundTrip(request)
-		if refused := utilnet.IsConnectionRefused(err); !refused {
-			t.told.Store(false)
-			return true, err
-		}
-		if !t.told.Swap(true) {
-			klog.FromContext(ctx).Info("The API server cannot be reached; waiting for it", "answer", err)
-		}
-		return false, nil
-	})
-	return response, err
 }
 
 // waitForServer returns once Ats can be listed, or nil once ctx is done. An API

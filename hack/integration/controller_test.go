@@ -104,6 +104,24 @@ func TestStartup(t *testing.T) {
 		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 	})
 
+	// Without it, a replica of the API server may answer from a state long past.
+	t.Run("first list", func(t *testing.T) {
+		t.Setenv("KUBE_FEATURE_WatchListClient", "false")
+		namespace := newNamespace(t)
+		startController(t, namespace)
+		createAt(t, newAt(namespace, "at", time.Now(), "true"))
+		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+		lists := requests(t, namespace, "list", "ats")
+		if len(lists) < 2 {
+			t.Errorf("%d lists, want one of the start and one of the informer", len(lists))
+		}
+		for _, list := range lists {
+			if strings.Contains(list.RequestURI, "resourceVersion=") {
+				t.Errorf("a list that need not be of now: %s", list.RequestURI)
+			}
+		}
+	})
+
 	// Ats that were stored before the CRD had its rules.
 	t.Run("unreadable schedule", func(t *testing.T) {
 		content, err := os.ReadFile(crd)
@@ -249,14 +267,11 @@ func TestRecreatedRunsAnew(t *testing.T) {
 	installCRD(t)
 	namespace := newNamespace(t)
 	startController(t, namespace)
-	ats := cnatClient.CnatV1alpha1().Ats(namespace)
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	first := waitPod(t, namespace, "at-pod")
 	endPod(t, first, corev1.PodSucceeded, 0, "")
 	waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-	if err := ats.Delete(t.Context(), "at", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	deleteAt(t, namespace)
 	at := createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 	second := waitPod(t, namespace, "at-pod")

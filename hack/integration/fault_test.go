@@ -50,8 +50,12 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// The writes of a run, in their order.
-var writes = []string{"create the Pod", "write RUNNING", "mirror the Pod's phase", "write DONE", "release the Pod"}
+// The writes of a run, in their order, and those that come in between if its first
+// attempt fails.
+var (
+	writes      = []string{"create the Pod", "write RUNNING", "mirror the Pod's phase", "write DONE", "release the Pod"}
+	retryWrites = []string{"write the failure", "create the next Pod"}
+)
 
 // What can happen to a write.
 const (
@@ -132,18 +136,26 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 
 // writeOf says which of the writes of a run a request is; empty if it is none.
 func writeOf(request *http.Request) string {
+	body := func() []byte {
+		body, _ := io.ReadAll(request.Body)
+		request.Body = io.NopCloser(bytes.NewReader(body))
+		return body
+	}
 	switch {
 	case request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods"):
+		if bytes.Contains(body(), []byte("at-pod-1")) {
+			return "create the next Pod"
+		}
 		return "create the Pod"
 	case request.Method == http.MethodPatch && strings.Contains(request.URL.Path, "/pods/"):
 		return "release the Pod"
 	case request.Method == http.MethodPut && strings.HasSuffix(request.URL.Path, "/status"):
-		body, err := io.ReadAll(request.Body)
-		request.Body = io.NopCloser(bytes.NewReader(body))
 		var at v1alpha1.At
 		switch {
-		case err != nil || json.Unmarshal(body, &at) != nil:
+		case json.Unmarshal(body(), &at) != nil:
 			return ""
+		case at.Status.NextAttemptTime != nil:
+			return "write the failure"
 		case at.Status.Phase == v1alpha1.PhaseDone:
 			return "write DONE"
 		case at.Status.Pod != nil && at.Status.Pod.Phase == corev1.PodRunning:
@@ -194,7 +206,8 @@ func (b *heldBody) Read(buffer []byte) (int, error) {
 
 // node plays the kubelet of a node for the Pods of a namespace: it takes them on,
 // runs them, and ends them, each step once the At tells of the one before, and
-// stops those that are deleted. It counts the containers that it has started.
+// stops those that are deleted. A first attempt fails, if another may follow. It
+// counts the containers that it has started.
 type node struct {
 	lock    sync.Mutex
 	started map[types.UID]bool
@@ -262,6 +275,10 @@ func (n *node) sync(ctx context.Context, pod *corev1.Pod) {
 	case pod.Status.Phase == corev1.PodRunning && told == corev1.PodRunning:
 		pod.Status.Phase = corev1.PodSucceeded
 		pod.Status.ContainerStatuses = exited(pod, 0, "")
+		if pod.Name == "at-pod" && at.Spec.BackoffLimit != nil {
+			pod.Status.Phase = corev1.PodFailed
+			pod.Status.ContainerStatuses = exited(pod, 3, "")
+		}
 	default:
 		return
 	}
@@ -269,15 +286,14 @@ func (n *node) sync(ctx context.Context, pod *corev1.Pod) {
 }
 
 // TestFaults lets each write of a run go wrong in each way, while something else
-// happens. Each time there is one Pod, one end, and nothing is left behind.
+// happens. Each time there is one Pod an attempt, one end, and nothing is left behind.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	const restart, deleted, stale, second = "plain restart", "the Pod is deleted", "the cache of Ats is stale", "a second controller runs it"
-	deletePod := func(t *testing.T, namespace string) {
+	deletePods := func(t *testing.T, namespace string) {
 		t.Helper()
-		err := kubeClient.CoreV1().Pods(namespace).Delete(context.Background(), "at-pod", metav1.DeleteOptions{})
-		if ignoreNotFound(err) != nil {
+		if err := kubeClient.CoreV1().Pods(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -288,7 +304,7 @@ func TestFaults(t *testing.T) {
 	// They happen while the write hangs.
 	meanwhiles := map[string]func(t *testing.T, namespace string){
 		restart: func(*testing.T, string) {},
-		deleted: deletePod,
+		deleted: deletePods,
 		stale:   func(*testing.T, string) {},
 		second: func(t *testing.T, namespace string) {
 			t.Helper()
@@ -299,14 +315,14 @@ func TestFaults(t *testing.T) {
 			t.Helper()
 			startController(t, namespace)
 			waitDone(t, namespace)
-			deletePod(t, namespace)
+			deletePods(t, namespace)
 			eventually(t, "the Pod to be gone", func(ctx context.Context) (bool, error) {
 				pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 				return err == nil && len(pods.Items) == 0, err
 			})
 		},
 	}
-	for _, write := range writes {
+	for _, write := range slices.Concat(writes, retryWrites) {
 		for _, how := range []string{fails, lost, dies} {
 			for what, meanwhile := range meanwhiles {
 				t.Run(fmt.Sprintf("%s %s, %s", write, how, what), func(t *testing.T) {
@@ -318,7 +334,11 @@ func TestFaults(t *testing.T) {
 					c := startController(t, namespace, "-master="+p.url)
 					goOn := sync.OnceFunc(func() { close(p.goOn) })
 					t.Cleanup(goOn)
-					createAt(t, newAt(namespace, "at", time.Now().Add(time.Second), "true"))
+					at, attempts := newAt(namespace, "at", time.Now().Add(time.Second), "true"), 1
+					if slices.Contains(retryWrites, write) {
+						at.Spec.BackoffLimit, attempts = ptr.To[int32](1), 2
+					}
+					createAt(t, at)
 					behind := what == stale || strings.HasPrefix(what, second)
 					if behind {
 						waitLog(t, c, `phase="PENDING"`)
@@ -347,7 +367,7 @@ func TestFaults(t *testing.T) {
 					}
 					p.release()
 
-					at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+					at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 					switch {
 					case at.Status.Reason == v1alpha1.ReasonCompleted && meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete):
 					case (at.Status.Reason == v1alpha1.ReasonCommandFailed || at.Status.Reason == v1alpha1.ReasonPodFailed) && what == deleted && meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionFailed):
@@ -357,8 +377,12 @@ func TestFaults(t *testing.T) {
 					waitReleased(t, namespace)
 					n.lock.Lock()
 					defer n.lock.Unlock()
-					if created := creations(t, namespace); len(created) != 1 || len(n.started) > 1 {
-						t.Errorf("%d Pods were created and %d containers started, want one", len(created), len(n.started))
+					created := creations(t, namespace)
+					if len(created) != attempts || len(n.started) > attempts {
+						t.Errorf("%d Pods were created and %d containers started, want %d", len(created), len(n.started), attempts)
+					}
+					if len(created) == 2 && created[0].ObjectRef.Name == created[1].ObjectRef.Name {
+						t.Errorf("Pod %s was created twice", created[0].ObjectRef.Name)
 					}
 				})
 			}
@@ -403,13 +427,13 @@ func TestStale(t *testing.T) {
 		"deleted": {
 			func(t *testing.T, namespace string, _ time.Time) {
 				t.Helper()
-				kubectl(t, "", "delete", "-n", namespace, "at/at")
+				deleteAt(t, namespace)
 			}, 0, 0, "",
 		},
 		"deleted, and created again for later": {
 			func(t *testing.T, namespace string, due time.Time) {
 				t.Helper()
-				kubectl(t, "", "delete", "-n", namespace, "at/at")
+				deleteAt(t, namespace)
 				createAt(t, newAt(namespace, "at", due.Add(3*time.Second), "true"))
 			}, 1, 3 * time.Second, v1alpha1.PhaseDone,
 		},
@@ -431,10 +455,13 @@ func TestStale(t *testing.T) {
 			p := newProxy(t)
 			startNode(t, namespace)
 			c := startController(t, namespace, "-master="+p.url)
-			due := time.Now().Add(8 * time.Second)
+			due := time.Now().Add(10 * time.Second)
 			createAt(t, newAt(namespace, "at", due, "true"))
 			waitLog(t, c, `phase="PENDING"`)
 			p.hold("ats", "pods")
+			if time.Until(due) < time.Second {
+				t.Fatal("the machine is too slow for this test")
+			}
 			tc.meanwhile(t, namespace, due)
 			time.Sleep(time.Until(due.Add(time.Second)))
 			p.release()

@@ -108,7 +108,7 @@ func Decide(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) Decision {
 	if d := decideSuspended(at, now); d.Status != nil {
 		return d
 	}
-	owned := pod != nil && metav1.IsControlledBy(pod, at)
+	owned := pod != nil && IsOf(pod, at)
 	switch {
 	case recorded(at) && (!owned || pod.UID != at.Status.Pod.UID):
 		return decideLost(at, nil, now, fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", at.Status.Pod.Name))

@@ -182,6 +182,8 @@ func deletedByForce(at time.Time) func(*corev1.Pod) {
 }
 
 // second is the Pod of the second attempt.
+func orphaned(pod *corev1.Pod) { pod.OwnerReferences = nil }
+
 func second(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-1", "second" }
 
 func waiting(reason, message string) func(*corev1.Pod) {
@@ -440,6 +442,18 @@ func TestDecide(t *testing.T) {
 		"the Pod is seen": {
 			at: newAt(), pod: newPod(corev1.PodPending), now: now,
 			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
+		},
+		"the Pod is seen, its owner was taken away": {
+			at: newAt(), pod: newPod(corev1.PodPending, orphaned), now: now,
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
+		},
+		"the Pod is seen, its label is another": {
+			at: newAt(), pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelAtUID] = "other" }), now: now,
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
+		},
+		"the Pod runs, its owner was taken away": {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, orphaned), now: now,
+			want: Decision{Delay: time.Minute},
 		},
 		"the Pod is seen, though the schedule was moved since": {
 			at: newAt(withSchedule("2027-12-24T10:12:00Z")), pod: newPod(corev1.PodPending), now: now,
@@ -866,13 +880,15 @@ func TestDecide(t *testing.T) {
 			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Finalizers = nil }), now: now, want: Decision{},
 		},
 		"done, a Pod of another At: not ours to release": {
-			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
-			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelAtUID] = "earlier-uid" }), now: now, want: Decision{},
+			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})), now: now, want: Decision{},
+			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) {
+				pod.OwnerReferences[0].UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier-uid", "earlier-uid"
+			}),
 		},
 		"done, its Pod orphaned: released": {
 			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
-			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.OwnerReferences = nil }), now: now,
-			want: Decision{ReleasePod: newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.OwnerReferences = nil })},
+			pod: newPod(corev1.PodFailed, orphaned), now: now,
+			want: Decision{ReleasePod: newPod(corev1.PodFailed, orphaned)},
 		},
 		"being deleted, its Pod running: released": {
 			at:  newAt(withStatus(running(corev1.PodRunning)), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),

@@ -41,11 +41,6 @@ func AtName(pod *corev1.Pod) string {
 	return ""
 }
 
-// atUID returns the UID of the At that a Pod was made for; empty if there is none.
-func atUID(pod *corev1.Pod) types.UID {
-	return types.UID(pod.Labels[v1alpha1.LabelAtUID])
-}
-
 // ownerAt returns the owner reference of the At that pod names as its controller,
 // or nil. Whether the At still has that UID is another question.
 func ownerAt(pod *corev1.Pod) *metav1.OwnerReference {
@@ -62,7 +57,7 @@ func ownerAt(pod *corev1.Pod) *metav1.OwnerReference {
 // isCounted says whether the finalizer of one of the At's Pods has done its work:
 // the outcome of that attempt is in the status, or nobody asks for it any more.
 func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
-	return isTracked(pod) && atUID(pod) == at.UID &&
+	return isTracked(pod) && IsOf(pod, at) &&
 		(at.DeletionTimestamp != nil || at.Status.Phase == v1alpha1.PhaseDone || isEarlierAttempt(at, pod))
 }
 
@@ -82,16 +77,17 @@ func isEarlierAttempt(at *v1alpha1.At, pod *corev1.Pod) bool {
 // not yet in the cache, is another question.
 func Orphan(at *v1alpha1.At, pods []*corev1.Pod) *corev1.Pod {
 	for _, pod := range pods {
-		if isTracked(pod) && (at == nil || atUID(pod) != at.UID) {
+		if isTracked(pod) && (at == nil || !IsOf(pod, at)) {
 			return pod
 		}
 	}
 	return nil
 }
 
-// IsOf says whether an At is the one that a Pod was made for.
+// IsOf says whether a Pod was made for an At. The finalizer tells as much as the owner
+// reference, should somebody have taken that away.
 func IsOf(pod *corev1.Pod, at *v1alpha1.At) bool {
-	return atUID(pod) == at.UID
+	return metav1.IsControlledBy(pod, at) || isTracked(pod) && types.UID(pod.Labels[v1alpha1.LabelAtUID]) == at.UID
 }
 
 func isTracked(pod *corev1.Pod) bool {
