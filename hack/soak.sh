@@ -16,7 +16,8 @@
 
 
 # The soak: thousands of Ats while three controllers, the API server and etcd are
-# killed again and again. It takes some minutes, and reports what it found.
+# killed again and again; and ten Ats beside ten thousand. It takes some minutes, and
+# reports what it found.
 #
 # Usage: hack/soak.sh [FLAG...], with flags of hack/integration/soak_test.go
 
@@ -42,5 +43,5 @@ trap 'exit 130' INT TERM
 
 exports="$("${tmp}/localcluster" up --dir="${tmp}/cluster")"
 eval "${exports}"
-go test -count=1 -timeout=15m -tags=integration -run='^TestSoak$' -v ./hack/integration \
-    -soak-ats=2000 -soak-for=2m -soak-api-servers=5 -soak-etcds=2 -soak-kill-every=5s "$@"
+go test -count=1 -timeout=15m -tags=integration -run='^(TestSoak|TestTenants)$' -v ./hack/integration \
+    -soak-ats=2000 -soak-tenant=10000 -soak-for=2m -soak-api-servers=5 -soak-etcds=2 -soak-kill-every=5s "$@"

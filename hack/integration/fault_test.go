@@ -134,6 +134,16 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
+// waitWrong waits until the write has gone wrong.
+func (p *proxy) waitWrong(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.wrong:
+	case <-time.After(patience):
+		t.Fatal("the write did not come")
+	}
+}
+
 // writeOf says which of the writes of a run a request is; empty if it is none.
 func writeOf(request *http.Request) string {
 	body := func() []byte {
@@ -344,11 +354,7 @@ func TestFaults(t *testing.T) {
 						waitLog(t, c, `phase="PENDING"`)
 						p.hold("ats")
 					}
-					select {
-					case <-p.wrong:
-					case <-time.After(patience):
-						t.Fatal("the write did not come")
-					}
+					p.waitWrong(t)
 					if how == dies {
 						c.kill(t)
 					}
@@ -478,6 +484,36 @@ func TestStale(t *testing.T) {
 					t.Errorf("a Pod was created %v after the first time, want at least %v", late, tc.after)
 				}
 			}
+		})
+	}
+}
+
+// TestPodStripped has somebody take from a Pod what says whose it is, before anything
+// of it is recorded.
+func TestPodStripped(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for what, patch := range map[string]string{
+		"owner": `{"metadata":{"ownerReferences":null}}`,
+		"label": `{"metadata":{"labels":{"` + v1alpha1.LabelAtUID + `":"other"}}}`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			p := newProxy(t)
+			p.write, p.how = "write RUNNING", fails
+			t.Cleanup(func() { close(p.goOn) })
+			c := startController(t, namespace, "-master="+p.url)
+			createAt(t, newAt(namespace, "at", time.Now(), "true"))
+			p.waitWrong(t)
+			c.kill(t)
+			kubectl(t, "", "patch", "-n", namespace, "pod/at-pod", "--type=merge", "-p", patch)
+			startController(t, namespace)
+			waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+			endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodSucceeded, 0, "")
+			wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+			waitReleased(t, namespace)
+			wantCreates(t, namespace, 1)
 		})
 	}
 }
