@@ -1093,6 +1093,14 @@ func update(t *testing.T, namespace string, edit func(*v1alpha1.At)) {
 	}
 }
 
+// deleteAt deletes the At named at.
+func deleteAt(t *testing.T, namespace string) {
+	t.Helper()
+	if err := cnatClient.CnatV1alpha1().Ats(namespace).Delete(t.Context(), "at", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func waitReady(t *testing.T, namespace string, status metav1.ConditionStatus, reason string) metav1.Condition {
 	t.Helper()
 	return waitCondition(t, namespace, v1alpha1.ConditionReady, status, reason)

@@ -273,14 +273,6 @@ func createAt(t *testing.T, at *v1alpha1.At) *v1alpha1.At {
 	return at
 }
 
-// deleteAt deletes the At named at.
-func deleteAt(t *testing.T, namespace string) {
-	t.Helper()
-	if err := cnatClient.CnatV1alpha1().Ats(namespace).Delete(t.Context(), "at", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // waitAt waits until the At fulfils the condition, and returns it.
 func waitAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1.At) bool) *v1alpha1.At {
 	t.Helper()
