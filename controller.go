@@ -423,13 +423,20 @@ func (c *Controller) releasePod(ctx context.Context, pod *corev1.Pod) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`, pod.UID, v1alpha1.FinalizerTracking)
 	_, err := c.kubeClient.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsInvalid(err):
-		return nil // It is gone, or another has its name and so another UID; its event tells.
+	case apierrors.IsNotFound(err) || isUIDMismatch(err):
+		return nil // It is gone, or another has its name; its event tells.
 	case err != nil:
 		return fmt.Errorf("take the finalizer from the Pod: %w", err)
 	}
 	klog.FromContext(ctx).V(2).Info("Released Pod", "pod", klog.KObj(pod))
 	return nil
+}
+
+// isUIDMismatch says whether a patch was refused since the object of that name is
+// another one. It is Invalid then; but so is what an admission policy denies.
+func isUIDMismatch(err error) bool {
+	cause, ok := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid)
+	return ok && cause.Field == "metadata.uid"
 }
 
 // releaseOrphan takes the finalizer from a Pod whose At is gone. If that is there

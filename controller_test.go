@@ -506,6 +506,18 @@ func TestSyncHandler(t *testing.T) {
 				field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "pod-uid", "field is immutable")})},
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 		},
+		"the end is written, a policy denies the release": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
+			}, now: due,
+			faults: map[string]error{"patch pods": &apierrors.StatusError{ErrStatus: metav1.Status{
+				Status: metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Message: "denied by a policy",
+				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: "denied by a policy"}}},
+			}}},
+			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+			wantErr:  "denied by a policy",
+		},
 		"the end is written, the API server is away": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},

@@ -104,7 +104,7 @@ func TestStartup(t *testing.T) {
 		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 	})
 
-	// Without it, a replica of the API server may answer from a state long past.
+	// An API server may answer a list that need not be consistent from a state long past.
 	t.Run("first list", func(t *testing.T) {
 		t.Setenv("KUBE_FEATURE_WatchListClient", "false")
 		namespace := newNamespace(t)
@@ -451,7 +451,11 @@ func TestPodAbandoned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodRunning, 0, "")
+	pod := waitPod(t, namespace, "at-pod")
+	pod.Status.Phase = corev1.PodRunning
+	if _, err := kubeClient.CoreV1().Pods(namespace).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	kubectl(t, "", "delete", "-n", namespace, "--force", "--grace-period=0", "--wait=false", "pod/at-pod")
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonPodLost)

@@ -32,8 +32,9 @@ import (
 )
 
 // Of the lease, which the leader renews each retryPeriod. Whoever ends without
-// giving it back is succeeded after leaseDuration, and whoever has not renewed it for
-// renewDeadline stops its work. It saves work, and is no fence.
+// releasing it is succeeded after leaseDuration, and whoever has not heard of a renewal
+// for renewDeadline stops its work. It saves work, and is no fence: an answer may be
+// late, or lost.
 const (
 	leaseDuration = 12 * time.Second
 	renewDeadline = 8 * time.Second
@@ -68,9 +69,9 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, work fun
 	var elector *leaderelection.LeaderElector
 	var leads atomic.Bool
 	worked := make(chan error, 1)
-	// The lease is given back when the work has ended, not when it is asked to.
-	leaseCtx, giveBack := context.WithCancel(context.WithoutCancel(ctx))
-	defer giveBack()
+	// The lease is released when the work has ended, not when it is asked to.
+	leaseCtx, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:            lock,
 		Name:            name,
@@ -81,12 +82,12 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, work fun
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
 				leads.Store(true)
-				defer giveBack()
+				defer release()
 				leading, stop := context.WithCancel(leading)
 				defer stop()
 				defer context.AfterFunc(ctx, stop)()
-				// The elector is too late with it: it tries to give back the lease first,
-				// which an API server that hangs draws out beyond the end of the lease.
+				// The elector itself ends leading only when it has tried to release the
+				// lease, which an API server that hangs draws out beyond the lease's end.
 				go wait.UntilWithContext(leading, func(context.Context) {
 					if !elector.IsLeader() || elector.Check(renewDeadline-leaseDuration) != nil {
 						stop()
@@ -102,7 +103,7 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, work fun
 	}
 	defer context.AfterFunc(ctx, func() {
 		if !leads.Load() {
-			giveBack()
+			release()
 		}
 	})()
 	elector.Run(leaseCtx)

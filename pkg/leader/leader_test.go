@@ -82,8 +82,8 @@ func (f *fixture) lease(t *testing.T) *coordinationv1.Lease {
 	return lease
 }
 
-// TestGiveBack asks a leader to stop: it keeps the lease as long as it works.
-func TestGiveBack(t *testing.T) {
+// TestRelease asks a leader to stop: it keeps the lease as long as it works.
+func TestRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, cancel := start(t)
 		time.Sleep(time.Minute)
@@ -103,8 +103,8 @@ func TestGiveBack(t *testing.T) {
 	})
 }
 
-// TestHangs has the API server hang: a leader stops its work before another may
-// begin, and says why.
+// TestHangs has the API server hang: a leader stops its work while the lease is its
+// own, and says why.
 func TestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, cancel := start(t)

@@ -14,12 +14,15 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package patient has an HTTP transport for clients that outlast their API server.
+// Package patient has an HTTP transport for clients that outlast their API server:
+// one that is away, so that connections are refused. One that hangs, or a proxy before
+// it that answers in its place, is left to client-go.
 package patient
 
 import (
 	"context"
 	"net/http"
+	"path"
 	"sync/atomic"
 	"time"
 
@@ -40,8 +43,8 @@ type transport struct {
 // what waits for an answer has it as soon as the API server is back, and not after the
 // back-off of an informer, which grows to a minute.
 //
-// Only what is read is asked for again. What is written must rest on what was read
-// just before, so client-go, too, is kept from sending it again by itself.
+// Only what is read is asked for again. The creation of a Pod must rest on what was
+// read just before, so client-go, too, is kept from sending it again by itself.
 func New(next http.RoundTripper) http.RoundTripper {
 	return &transport{next: next}
 }
@@ -50,7 +53,7 @@ func New(next http.RoundTripper) http.RoundTripper {
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Method != http.MethodGet {
 		response, err := t.next.RoundTrip(request)
-		if err == nil {
+		if err == nil && request.Method == http.MethodPost && path.Base(request.URL.Path) == "pods" {
 			// What client-go goes by.
 			response.Header.Del("Retry-After")
 		}

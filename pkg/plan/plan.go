@@ -112,10 +112,10 @@ func Decide(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) Decision {
 	switch {
 	case recorded(at) && (!owned || pod.UID != at.Status.Pod.UID):
 		return decideLost(at, nil, now, fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", at.Status.Pod.Name))
-	case owned && isAbandoned(pod, now):
-		return decideLost(at, pod, now, fmt.Sprintf("Pod %s was deleted by force, and its node does not say that it has ended; the command is not run again.", pod.Name))
 	case owned && hasEnded(pod):
 		return decideEnded(at, pod, now)
+	case owned && isAbandoned(pod, now):
+		return decideLost(at, pod, now, fmt.Sprintf("Pod %s was deleted by force, and its node does not say that it has ended; the command is not run again.", pod.Name))
 	case owned:
 		return decideRunning(at, pod, now)
 	case at.Status.NextAttemptTime != nil:
@@ -300,7 +300,7 @@ func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	left := timeLeft(at, status, now)
 	switch {
 	case isDeletedByForce(pod):
-		d.Delay = overdue - now.Sub(pod.DeletionTimestamp.Time)
+		d.Delay = min(overdue-now.Sub(pod.DeletionTimestamp.Time), maxDelay)
 	case pod.DeletionTimestamp != nil:
 	case left > 0 && !stopping:
 		d.Delay = min(left, maxDelay)

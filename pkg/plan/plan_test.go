@@ -68,6 +68,8 @@ func withSchedule(schedule string) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) { at.Spec.Schedule = schedule }
 }
 
+func withoutOwner(pod *corev1.Pod) { pod.OwnerReferences = nil }
+
 func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
 	pod := NewPod(newAt(), "image")
 	pod.UID = podUID
@@ -182,8 +184,6 @@ func deletedByForce(at time.Time) func(*corev1.Pod) {
 }
 
 // second is the Pod of the second attempt.
-func orphaned(pod *corev1.Pod) { pod.OwnerReferences = nil }
-
 func second(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-1", "second" }
 
 func waiting(reason, message string) func(*corev1.Pod) {
@@ -444,7 +444,7 @@ func TestDecide(t *testing.T) {
 			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
 		},
 		"the Pod is seen, its owner was taken away": {
-			at: newAt(), pod: newPod(corev1.PodPending, orphaned), now: now,
+			at: newAt(), pod: newPod(corev1.PodPending, withoutOwner), now: now,
 			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
 		},
 		"the Pod is seen, its label is another": {
@@ -452,7 +452,7 @@ func TestDecide(t *testing.T) {
 			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
 		},
 		"the Pod runs, its owner was taken away": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, orphaned), now: now,
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, withoutOwner), now: now,
 			want: Decision{Delay: time.Minute},
 		},
 		"the Pod is seen, though the schedule was moved since": {
@@ -885,10 +885,10 @@ func TestDecide(t *testing.T) {
 				pod.OwnerReferences[0].UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier-uid", "earlier-uid"
 			}),
 		},
-		"done, its Pod orphaned: released": {
+		"done, its Pod withoutOwner: released": {
 			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
-			pod: newPod(corev1.PodFailed, orphaned), now: now,
-			want: Decision{ReleasePod: newPod(corev1.PodFailed, orphaned)},
+			pod: newPod(corev1.PodFailed, withoutOwner), now: now,
+			want: Decision{ReleasePod: newPod(corev1.PodFailed, withoutOwner)},
 		},
 		"being deleted, its Pod running: released": {
 			at:  newAt(withStatus(running(corev1.PodRunning)), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
@@ -908,9 +908,26 @@ func TestDecide(t *testing.T) {
 			pod: newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute+1))), now: now,
 			want: Decision{Delay: 1},
 		},
+		"the Pod is deleted by force, by another clock in an hour: looked at all the same": {
+			at:  newAt(withStatus(running(corev1.PodRunning))),
+			pod: newPod(corev1.PodRunning, deletedByForce(now.Add(time.Hour))), now: now,
+			want: Decision{Delay: time.Minute},
+		},
 		"the Pod is deleted by force, and its node does not tell: lost": {
 			at:  newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
 			pod: newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute))), now: now,
+			want: abandoned(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost,
+				"Pod example-at-pod was deleted by force, and its node does not say that it has ended; the command is not run again.", attempts(1))),
+		},
+		"the Pod is deleted by force, and its node tells only of an earlier try: lost": {
+			at: newAt(withStatus(running(corev1.PodRunning))),
+			pod: newPod(corev1.PodRunning, deletedByForce(earlier), func(pod *corev1.Pod) {
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+					Name:                 "command",
+					State:                corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+					LastTerminationState: exited("", 4, "", "").State,
+				}}
+			}), now: now,
 			want: abandoned(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost,
 				"Pod example-at-pod was deleted by force, and its node does not say that it has ended; the command is not run again.", attempts(1))),
 		},
@@ -1035,6 +1052,27 @@ func TestRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Refused(tc.at, tc.err, now), equateErrors); diff != "" {
 				t.Errorf("Refused (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for name, bc := range map[string]struct {
+		at  *v1alpha1.At
+		pod *corev1.Pod
+		now time.Time
+	}{
+		"pending": {at: newAt(), now: earlier},
+		"due":     {at: newAt(), now: now},
+		"running": {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning), now: now},
+		"ended":   {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, terminated(0, "")), now: now},
+	} {
+		b.Run(name, func(b *testing.B) {
+			pods := podsOf(bc.pod)
+			b.ReportAllocs()
+			for b.Loop() {
+				Decide(bc.at, pods, bc.now)
 			}
 		})
 	}

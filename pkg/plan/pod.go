@@ -159,11 +159,13 @@ func commandTerminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	if i < 0 {
 		return nil
 	}
-	// With restartPolicy OnFailure it may be waiting for its next start.
-	for _, state := range []corev1.ContainerState{statuses[i].State, statuses[i].LastTerminationState} {
-		if state.Terminated != nil && state.Terminated.Reason != statusUnknown {
-			return state.Terminated
-		}
+	terminated := statuses[i].State.Terminated
+	if terminated == nil && hasEnded(pod) {
+		// With restartPolicy OnFailure it may have waited for its next start.
+		terminated = statuses[i].LastTerminationState.Terminated
 	}
-	return nil
+	if terminated != nil && terminated.Reason == statusUnknown {
+		return nil
+	}
+	return terminated
 }

@@ -196,3 +196,11 @@ func TestNewPodFromTemplate(t *testing.T) {
 		})
 	}
 }
+
+func BenchmarkNewPod(b *testing.B) {
+	at := newAt()
+	b.ReportAllocs()
+	for b.Loop() {
+		NewPod(at, "image")
+	}
+}

@@ -84,8 +84,8 @@ func Orphan(at *v1alpha1.At, pods []*corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// IsOf says whether a Pod was made for an At. The finalizer tells as much as the owner
-// reference, should somebody have taken that away.
+// IsOf says whether a Pod was made for an At. While the finalizer is there, the label
+// tells as much as the owner reference, should somebody have taken that away.
 func IsOf(pod *corev1.Pod, at *v1alpha1.At) bool {
 	return metav1.IsControlledBy(pod, at) || isTracked(pod) && types.UID(pod.Labels[v1alpha1.LabelAtUID]) == at.UID
 }
@@ -103,7 +103,7 @@ func hasEnded(pod *corev1.Pod) bool {
 // waiting for its node, and nobody says how it ended: a node that lives does so in
 // some seconds.
 func isAbandoned(pod *corev1.Pod, now time.Time) bool {
-	return isDeletedByForce(pod) && !hasEnded(pod) && now.Sub(pod.DeletionTimestamp.Time) >= overdue
+	return isDeletedByForce(pod) && now.Sub(pod.DeletionTimestamp.Time) >= overdue
 }
 
 func isDeletedByForce(pod *corev1.Pod) bool {
