@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+#
+# Copyright The cnat Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+
+# Measures the controller, each scenario in a fresh control plane. Prints a line of
+# JSON a figure as it comes, and a table in the end. All of it takes half an hour.
+#
+# Usage: hack/bench.sh [SCENARIO:NUMBER...]
+#   hack/bench.sh burst:1000      one of them
+#   PLOT=FILE.svg hack/bench.sh   the series drawn, too
+
+set -o errexit -o nounset -o pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [[ $# == 0 ]]; then
+    set -- lone:200 burst:100 burst:1000 burst:10000 cronjob:1000 tenants:10000 \
+        pending:1000 pending:10000 pending:100000 memory:100000
+fi
+
+tmp="$(mktemp -d)"
+finish() {
+    local code=$?
+    trap - EXIT
+    "${tmp}/localcluster" down --dir="${tmp}/cluster" >/dev/null 2>&1 || code=1
+    if [[ "${code}" == 0 ]]; then
+        rm -rf "${tmp}"
+    else
+        echo "The logs are in ${tmp}." >&2
+    fi
+    exit "${code}"
+}
+go -C hack/localcluster build -o "${tmp}/localcluster" .
+trap finish EXIT
+trap 'exit 130' INT TERM
+go -C hack/bench build -o "${tmp}/bench" .
+go build -o "${tmp}/cnat-controller" .
+
+for scenario; do
+    echo "=== ${scenario}" >&2
+    (
+        exports="$("${tmp}/localcluster" up --dir="${tmp}/cluster" 2>/dev/null)"
+        eval "${exports}"
+        kubectl apply -f artifacts/examples/cnat-crd.yaml >/dev/null
+        until kubectl get at >/dev/null 2>&1; do sleep 1; done
+        "${tmp}/bench" -controller="${tmp}/cnat-controller" -scenario="${scenario%:*}" -number="${scenario#*:}" | tee -a "${tmp}/results"
+    )
+    "${tmp}/localcluster" down --dir="${tmp}/cluster" >/dev/null 2>&1
+done
+"${tmp}/bench" -report="${tmp}/results" ${PLOT:+-plot="${PLOT}"}

@@ -1,0 +1,121 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Command bench measures the controller against the API server that $KUBECONFIG
+// names, and tells what it found, a line of JSON a figure. hack/bench.sh runs it.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// result is a figure.
+type result struct {
+	Scenario string   `json:"scenario"`
+	Number   int      `json:"number"`
+	Figure   string   `json:"figure"`
+	Value    float64  `json:"value"`
+	Unit     string   `json:"unit,omitempty"`
+	AtMost   *float64 `json:"atMost,omitempty"` // what is to be reached
+}
+
+type bench struct {
+	*cluster
+	binary   string // of the controller
+	kubelet  string
+	scenario string
+	number   int
+
+	controller *process
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	var b bench
+	flag.StringVar(&b.scenario, "scenario", "", "what to measure: "+strings.Join(slices.Sorted(maps.Keys(scenarios)), ", "))
+	flag.IntVar(&b.number, "number", 100, "number of Ats")
+	flag.StringVar(&b.binary, "controller", "", "path of the controller's binary; its log goes beside it")
+	flag.StringVar(&b.kubelet, "kubelet", "at once", `when the played kubelet ends the Pods of a burst: "at once", or "later", when all are there`)
+	report := flag.String("report", "", "make a table of the figures in this file, instead of measuring")
+	plot := flag.String("plot", "", "with -report: draw them into this SVG file")
+	flag.Parse()
+
+	var err error
+	switch {
+	case *report != "":
+		err = makeReport(*report, *plot)
+	case scenarios[b.scenario] == nil || b.binary == "":
+		err = errors.New("-scenario and -controller are needed, see -help")
+	default:
+		err = b.run(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func (b *bench) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var err error
+	if b.binary, err = filepath.Abs(b.binary); err != nil {
+		return err
+	}
+	if b.cluster, err = connect(); err != nil {
+		return err
+	}
+	err = scenarios[b.scenario](b, ctx, b.number)
+	if b.controller != nil && b.controller.cmd.ProcessState == nil {
+		err = errors.Join(err, b.controller.stop())
+	}
+	return err
+}
+
+// start starts the controller, and waits until it works.
+func (b *bench) start(ctx context.Context, args ...string) error {
+	var err error
+	b.controller, err = startController(ctx, b.binary, args...)
+	return err
+}
+
+// report prints a figure.
+func (b *bench) report(figure string, value float64, unit string, atMost *float64) {
+	line, err := json.Marshal(result{Scenario: b.scenario, Number: b.number, Figure: figure, Value: value, Unit: unit, AtMost: atMost})
+	if err != nil {
+		panic(err) // A number that JSON does not have.
+	}
+	fmt.Fprintln(os.Stdout, string(line))
+}
+
+var begun = time.Now()
+
+// progress tells a person what happens.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%6.1fs  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,62 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+)
+
+// makeReport prints a table of the figures in a file, and draws the series among
+// them.
+func makeReport(path, svg string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	var results []result
+	for decoder := json.NewDecoder(file); ; {
+		var r result
+		if err := decoder.Decode(&r); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		results = append(results, r)
+	}
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "SCENARIO\tNUMBER\tFIGURE\tVALUE\tAT MOST\t")
+	for _, r := range results {
+		atMost, verdict := "", ""
+		if r.AtMost != nil {
+			atMost = fmt.Sprintf("%g %s", *r.AtMost, r.Unit)
+			if r.Value > *r.AtMost {
+				verdict = "missed"
+			}
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\t%.4g %s\t%s\t%s\n", r.Scenario, r.Number, r.Figure, r.Value, r.Unit, atMost, verdict)
+	}
+	if err := table.Flush(); err != nil || svg == "" {
+		return err
+	}
+	return drawSeries(results, svg)
+}

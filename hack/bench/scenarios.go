@@ -1,0 +1,466 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// far is when pending Ats are due.
+var far = time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC)
+
+const mib = 1 << 20
+
+// scenarios are what is measured, each in a cluster of its own. number is the size.
+var scenarios = map[string]func(b *bench, ctx context.Context, number int) error{
+	"lone":    (*bench).loneOnly,
+	"burst":   (*bench).burstOf,
+	"cronjob": (*bench).cronJob,
+	"pending": (*bench).pending,
+	"memory":  (*bench).memory,
+	"tenants": (*bench).tenants,
+}
+
+// loneOnly is lone while nothing else is there.
+func (b *bench) loneOnly(ctx context.Context, number int) error {
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	return b.lone(ctx, number, 300*time.Millisecond, 10, 50)
+}
+
+// lone has Ats become due one at a time, and tells how late their Pods are, by the
+// watch. The limits are in milliseconds.
+func (b *bench) lone(ctx context.Context, number int, gap time.Duration, p50, p99 float64) error {
+	namespace, err := b.newNamespace(ctx)
+	if err != nil {
+		return err
+	}
+	pods, err := b.watchPods(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	defer pods.stop()
+	first := time.Now().Add(5 * time.Second)
+	due := map[string]time.Time{}
+	for i := range number {
+		at := newAt(fmt.Sprintf("at-%06d", i), first.Add(time.Duration(i)*gap))
+		due[plan.PodName(at)] = first.Add(time.Duration(i) * gap)
+		if _, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, at, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	if _, err := pods.wait(ctx, number, time.Duration(number)*gap+time.Minute, "Pods"); err != nil {
+		return err
+	}
+	var late []time.Duration
+	for name, at := range pods.at {
+		late = append(late, at.Sub(due[name]))
+	}
+	slices.Sort(late)
+	b.report("earliest, late by", milliseconds(late[0]), "ms", nil)
+	if late[0] < 0 {
+		return errors.New("it was early")
+	}
+	b.report("median, late by", milliseconds(late[number/2]), "ms", &p50)
+	b.report("99th of 100, late by", milliseconds(late[number*99/100]), "ms", &p99)
+	return nil
+}
+
+// bare creates the same Pods as the controller would, in a bare loop, and tells how
+// long it took: the limit to stand next to.
+func (b *bench) bare(ctx context.Context, number int) (time.Duration, error) {
+	namespace, err := b.newNamespace(ctx)
+	if err != nil {
+		return 0, err
+	}
+	ats := make([]*corev1.Pod, number)
+	err = each(ctx, number, func(i int) error {
+		at := newAt(fmt.Sprintf("at-%06d", i), far)
+		at.Spec.Suspend = ptr.To(true)
+		at, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, at, metav1.CreateOptions{})
+		if err == nil {
+			ats[i] = plan.NewPod(at, "busybox:1.37.0")
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	pods, err := b.watchPods(ctx, namespace)
+	if err != nil {
+		return 0, err
+	}
+	defer pods.stop()
+	start := time.Now()
+	err = each(ctx, number, func(i int) error {
+		_, err := b.kube.CoreV1().Pods(namespace).Create(ctx, ats[i], metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	last, err := pods.wait(ctx, number, time.Minute, "Pods of the bare loop")
+	return last.Sub(start), err
+}
+
+// burstOf has Ats become due at one instant.
+func (b *bench) burstOf(ctx context.Context, number int) error {
+	bare, err := b.bare(ctx, number)
+	if err != nil {
+		return err
+	}
+	b.report("bare loop", bare.Seconds(), "s", nil)
+	namespace, err := b.newNamespace(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.start(ctx, "-namespace="+namespace); err != nil {
+		return err
+	}
+	pods, err := b.watchPods(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	defer pods.stop()
+	done, err := b.watchDone(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	defer done.stop()
+	begin := make(chan struct{})
+	if err := b.playKubelet(ctx, namespace, begin); err != nil {
+		return err
+	}
+	due, err := b.createDue(ctx, namespace, number)
+	if err != nil {
+		return err
+	}
+	if b.kubelet == "at once" {
+		close(begin)
+	}
+	last, err := pods.wait(ctx, number, 10*time.Minute, "Pods")
+	if err != nil {
+		return err
+	}
+	if b.kubelet != "at once" {
+		close(begin)
+	}
+	b.report("last Pod late", last.Sub(due).Seconds(), "s", nil)
+	b.report("last Pod late, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", ptr.To(1.5))
+	if last, err = done.wait(ctx, number, 10*time.Minute, "Ats DONE"); err != nil {
+		return err
+	}
+	b.report("all DONE", last.Sub(due).Seconds(), "s", nil)
+	b.report("all DONE, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", ptr.To(5.0))
+	return b.reportRequests(namespace, number)
+}
+
+// createDue creates Ats that are due once all are there, and returns when.
+func (b *bench) createDue(ctx context.Context, namespace string, number int) (time.Time, error) {
+	due := time.Now().Add(5*time.Second + time.Duration(number)*4*time.Millisecond).Truncate(time.Millisecond)
+	if err := b.createAts(ctx, namespace, number, due); err != nil {
+		return due, err
+	}
+	if time.Until(due) < time.Second {
+		return due, errors.New("the machine is too slow: the Ats were not there before they were due")
+	}
+	progress("%d Ats are due in %v", number, time.Until(due).Round(time.Second))
+	return due, nil
+}
+
+// reportRequests tells what the controller asked of the API server for a run.
+func (b *bench) reportRequests(namespace string, runs int) error {
+	if err := b.controller.stop(); err != nil { // With it go the last events.
+		return err
+	}
+	counts, err := b.requests(namespace)
+	if err != nil {
+		return err
+	}
+	var writes, reads, events float64
+	for request, count := range counts {
+		verb, resource, _ := strings.Cut(request, " ")
+		switch {
+		case resource == "events":
+			events += float64(count)
+		case verb == "get":
+			reads += float64(count)
+		case verb != "list" && verb != "watch":
+			writes += float64(count)
+		}
+	}
+	b.report("writes a run", writes/float64(runs), "", ptr.To(4.0))
+	b.report("reads a run", reads/float64(runs), "", ptr.To(0.0))
+	b.report("events a run", events/float64(runs), "", ptr.To(2.0))
+	return nil
+}
+
+// cronJob has CronJobs become due at one instant, for comparison.
+func (b *bench) cronJob(ctx context.Context, number int) error {
+	bare, err := b.bare(ctx, number)
+	if err != nil {
+		return err
+	}
+	namespace, err := b.newNamespace(ctx)
+	if err != nil {
+		return err
+	}
+	pods, err := b.watchPods(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	defer pods.stop()
+	begin := make(chan struct{})
+	close(begin)
+	if err := b.playKubelet(ctx, namespace, begin); err != nil {
+		return err
+	}
+	due := time.Now().Add(time.Minute + 15*time.Second).Truncate(time.Minute).UTC()
+	template := corev1.PodTemplateSpec{Spec: plan.NewPod(newAt("at", due), "busybox:1.37.0").Spec}
+	err = each(ctx, number, func(i int) error {
+		_, err := b.kube.BatchV1().CronJobs(namespace).Create(ctx, &batchv1.CronJob{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("cronjob-%06d", i)},
+			Spec: batchv1.CronJobSpec{
+				Schedule:    due.Format("4 15 2 1 *"),
+				TimeZone:    ptr.To("UTC"),
+				JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: template}},
+			},
+		}, metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if time.Now().After(due) {
+		return errors.New("the machine is too slow: the CronJobs were not there before they were due")
+	}
+	last, err := pods.wait(ctx, number, 10*time.Minute, "Pods of CronJobs")
+	if err != nil {
+		return err
+	}
+	b.report("CronJob: last Pod late", last.Sub(due).Seconds(), "s", nil)
+	b.report("CronJob: last Pod late, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", nil)
+	return nil
+}
+
+// pendingNamespaces is over how many namespaces pending Ats are spread.
+const pendingNamespaces = 10
+
+// createPending creates Ats that are due in the far future, and returns their
+// namespaces.
+func (b *bench) createPending(ctx context.Context, number int) ([]string, error) {
+	var namespaces []string
+	for range pendingNamespaces {
+		namespace, err := b.newNamespace(ctx)
+		if err != nil {
+			return nil, err
+		}
+		namespaces = append(namespaces, namespace)
+	}
+	for i, namespace := range namespaces {
+		if err := b.createAts(ctx, namespace, number/pendingNamespaces, far); err != nil {
+			return nil, err
+		}
+		progress("%d of %d Ats", (i+1)*number/pendingNamespaces, number)
+	}
+	return namespaces, nil
+}
+
+// pending has very many Ats wait, and tells what that costs.
+func (b *bench) pending(ctx context.Context, number int) error {
+	namespaces, err := b.createPending(ctx, number)
+	if err != nil {
+		return err
+	}
+	// The last one that the controller comes to.
+	marker := slices.Max(namespaces)
+	if _, err := b.cnat.CnatV1alpha1().Ats(marker).Create(ctx, newAt("marker", time.Now()), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	pods, err := b.watchPods(ctx, marker)
+	if err != nil {
+		return err
+	}
+	defer pods.stop()
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	armed, err := pods.wait(ctx, 1, 10*time.Minute, "marker")
+	if err != nil {
+		return err
+	}
+	b.report("from start to armed", armed.Sub(b.controller.started).Seconds(), "s", ptr.To(20.0))
+	progress("idle for a minute and a half")
+	if err := sleep(ctx, 30*time.Second); err != nil {
+		return err
+	}
+	before, err := b.controller.cpu()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := sleep(ctx, time.Minute); err != nil {
+		return err
+	}
+	after, err := b.controller.cpu()
+	if err != nil {
+		return err
+	}
+	b.report("idle CPU", 100*(after-before).Seconds()/time.Since(start).Seconds(), "% of a core", ptr.To(2.0))
+	rss, most, err := b.controller.rss()
+	if err != nil {
+		return err
+	}
+	b.report("RSS", rss/mib, "MiB", ptr.To(256.0))
+	b.report("RSS at most", most/mib, "MiB", nil)
+	writes := 0
+	for _, namespace := range namespaces {
+		counts, err := b.requests(namespace)
+		if err != nil {
+			return err
+		}
+		maps.DeleteFunc(counts, func(request string, _ int) bool {
+			return strings.HasPrefix(request, "list ") || strings.HasPrefix(request, "watch ") || strings.HasPrefix(request, "get ")
+		})
+		for _, count := range counts {
+			writes += count
+		}
+	}
+	// The marker's are its Pod, its status, and an event.
+	b.report("writes for those pending", float64(writes-3), "", ptr.To(0.0))
+	return b.lone(ctx, 100, 200*time.Millisecond, 100, 100)
+}
+
+// memory has very many Ats come and go, and tells whether their memory is given
+// back.
+func (b *bench) memory(ctx context.Context, number int) error {
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	if err := sleep(ctx, 10*time.Second); err != nil {
+		return err
+	}
+	before, _, err := b.controller.rss()
+	if err != nil {
+		return err
+	}
+	b.report("RSS before", before/mib, "MiB", nil)
+	namespaces, err := b.createPending(ctx, number)
+	if err != nil {
+		return err
+	}
+	full, _, err := b.controller.rss()
+	if err != nil {
+		return err
+	}
+	b.report("RSS with all", full/mib, "MiB", nil)
+	progress("deleting all")
+	err = each(ctx, len(namespaces), func(i int) error {
+		ats := b.cnat.CnatV1alpha1().Ats(namespaces[i])
+		// A request has a minute.
+		for {
+			_ = ats.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+			left, err := ats.List(ctx, metav1.ListOptions{Limit: 1})
+			if err != nil || len(left.Items) == 0 {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	gone := time.Now()
+	var now float64
+	for time.Since(gone) < 15*time.Minute {
+		if now, _, err = b.controller.rss(); err != nil {
+			return err
+		}
+		progress("RSS is %.1f MiB, %v after the end, before it was %.1f MiB", now/mib, time.Since(gone).Round(time.Second), before/mib)
+		if now <= 1.1*before {
+			break
+		}
+		if err := sleep(ctx, 10*time.Second); err != nil {
+			return err
+		}
+	}
+	b.report("RSS after", now/mib, "MiB", nil)
+	b.report("RSS after, to before", now/before, "times", ptr.To(1.1))
+	b.report("until then", time.Since(gone).Seconds(), "s", nil)
+	return nil
+}
+
+// tenants has very many Ats of one namespace, and ten of another, become due at one
+// instant.
+func (b *bench) tenants(ctx context.Context, number int) error {
+	many, err := b.newNamespace(ctx)
+	if err != nil {
+		return err
+	}
+	few, err := b.newNamespace(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	pods, err := b.watchPods(ctx, few)
+	if err != nil {
+		return err
+	}
+	defer pods.stop()
+	due := time.Now().Add(5*time.Second + time.Duration(number)*4*time.Millisecond)
+	if err := b.createAts(ctx, few, 10, due); err != nil {
+		return err
+	}
+	if err := b.createAts(ctx, many, number, due); err != nil {
+		return err
+	}
+	if time.Now().After(due) {
+		return errors.New("the machine is too slow: the Ats were not there before they were due")
+	}
+	last, err := pods.wait(ctx, 10, 10*time.Minute, "Pods of the small tenant")
+	if err != nil {
+		return err
+	}
+	b.report("small tenant's last Pod late", last.Sub(due).Seconds(), "s", ptr.To(1.0))
+	return nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
