@@ -386,7 +386,6 @@ func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At, pods []*cor
 	switch {
 	case err == nil:
 		klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod))
-		c.recorder.Eventf(at, corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod %s", pod.Name)
 		// The informer's event of the Pod brings the next step.
 		return plan.Decision{Delay: delay}, nil
 	case apierrors.IsAlreadyExists(err):
@@ -481,6 +480,11 @@ func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision 
 	}
 	c.rememberWritten(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
+	// Told once it is recorded, not when it is done: of many that are due at one time, all
+	// are created first.
+	if pod := updated.Status.Pod; pod != nil && (at.Status.Pod == nil || at.Status.Pod.UID != pod.UID) {
+		c.recorder.Eventf(at, corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod %s", pod.Name)
+	}
 	if event := decision.Event; event != nil {
 		c.recorder.Event(at, event.Type, event.Reason, event.Message)
 	}

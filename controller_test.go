@@ -270,16 +270,16 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"due: a look at the At, one create, and nothing else": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
-			wantKube:   []clienttesting.Action{createPod},
-			wantCnat:   []clienttesting.Action{getAt},
-			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
-			wantDelay:  time.Minute,
+			wantKube:  []clienttesting.Action{createPod},
+			wantCnat:  []clienttesting.Action{getAt},
+			wantDelay: time.Minute,
 		},
 		"due, the create was done before and its answer lost": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			wantKube:  []clienttesting.Action{createPod, getPod},
-			wantCnat:  []clienttesting.Action{getAt, updateStatus(newAt(running))},
-			wantDelay: time.Minute,
+			wantKube:   []clienttesting.Action{createPod, getPod},
+			wantCnat:   []clienttesting.Action{getAt, updateStatus(newAt(running))},
+			wantDelay:  time.Minute,
+			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
 		"due, a stranger has the name": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)}}, now: due,
@@ -345,8 +345,9 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"the Pod is seen": {
 			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			wantCnat:  []clienttesting.Action{updateStatus(newAt(running))},
-			wantDelay: time.Minute,
+			wantCnat:   []clienttesting.Action{updateStatus(newAt(running))},
+			wantDelay:  time.Minute,
+			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
 		"the Pod is seen, the status is written already": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
@@ -420,9 +421,10 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"beyond the starting deadline, but the Pod is there, which the cache does not know": {
 			world: world{ats: []*v1alpha1.At{newAt(withStartingDeadline)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
-			wantKube:  []clienttesting.Action{getPod},
-			wantCnat:  []clienttesting.Action{updateStatus(newAt(withStartingDeadline, running))},
-			wantDelay: time.Minute,
+			wantKube:   []clienttesting.Action{getPod},
+			wantCnat:   []clienttesting.Action{updateStatus(newAt(withStartingDeadline, running))},
+			wantDelay:  time.Minute,
+			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
 		"the recorded Pod is gone": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}}, now: due.Add(time.Minute),

@@ -40,7 +40,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/client-go/util/workqueue"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -181,18 +183,42 @@ func (s *seen) wait(ctx context.Context, number int, limit time.Duration, what s
 	return s.last, nil
 }
 
-// watchPods watches the Pods of a namespace come.
-func (c *cluster) watchPods(ctx context.Context, namespace string) (*seen, error) {
-	watcher, err := c.kube.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
+// watchPods watches the Pods of a namespace, of which there are none yet.
+func (c *cluster) watchPods(ctx context.Context, namespace string) (watch.Interface, error) {
+	pods := c.kube.CoreV1().Pods(namespace)
+	list, err := pods.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: pods.Watch,
+	})
+}
+
+// watchAts watches the Ats of a namespace, of which there are none yet.
+func (c *cluster) watchAts(ctx context.Context, namespace string) (watch.Interface, error) {
+	ats := c.cnat.CnatV1alpha1().Ats(namespace)
+	list, err := ats.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: ats.Watch,
+	})
+}
+
+// seePods sees the Pods of a namespace come.
+func (c *cluster) seePods(ctx context.Context, namespace string) (*seen, error) {
+	watcher, err := c.watchPods(ctx, namespace)
 	if err != nil {
 		return nil, err
 	}
 	return observe(watcher, func(runtime.Object) bool { return true }), nil
 }
 
-// watchDone watches the Ats of a namespace end.
-func (c *cluster) watchDone(ctx context.Context, namespace string) (*seen, error) {
-	watcher, err := c.cnat.CnatV1alpha1().Ats(namespace).Watch(ctx, metav1.ListOptions{})
+// seeDone sees the Ats of a namespace end.
+func (c *cluster) seeDone(ctx context.Context, namespace string) (*seen, error) {
+	watcher, err := c.watchAts(ctx, namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +229,7 @@ func (c *cluster) watchDone(ctx context.Context, namespace string) (*seen, error
 
 // playKubelet has each Pod of a namespace succeed, once begin is closed.
 func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-chan struct{}) error {
-	watcher, err := c.kube.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
+	watcher, err := c.watchPods(ctx, namespace)
 	if err != nil {
 		return err
 	}
