@@ -261,7 +261,7 @@ func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-cha
 }
 
 // requests counts a controller's requests on the objects of a namespace, by verb and
-// resource, from the API server's audit log.
+// resource, from the API server's audit log; not those on the marker's.
 func (c *cluster) requests(namespace string) (map[string]int, error) {
 	file, err := os.Open(filepath.Join(c.dir, "audit.log"))
 	if err != nil {
@@ -277,12 +277,12 @@ func (c *cluster) requests(namespace string) (map[string]int, error) {
 		}
 		var request struct {
 			Verb, UserAgent string
-			ObjectRef       struct{ Namespace, Resource, Subresource string }
+			ObjectRef       struct{ Namespace, Name, Resource, Subresource string }
 		}
 		if err := json.Unmarshal(lines.Bytes(), &request); err != nil {
 			return nil, err
 		}
-		if request.ObjectRef.Namespace == namespace && strings.HasPrefix(request.UserAgent, "cnat-controller") {
+		if request.ObjectRef.Namespace == namespace && strings.HasPrefix(request.UserAgent, "cnat-controller") && !strings.HasPrefix(request.ObjectRef.Name, marker) {
 			counts[request.Verb+" "+strings.TrimSuffix(request.ObjectRef.Resource+"/"+request.ObjectRef.Subresource, "/")]++
 		}
 	}

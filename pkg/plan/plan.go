@@ -231,12 +231,13 @@ func decidePending(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decision {
 		}
 		return start(at, other, instant, now)
 	}
-	status := at.Status.DeepCopy()
-	if ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.ObservedGeneration != at.Generation {
+	var d Decision
+	if ready := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.ObservedGeneration != at.Generation {
 		// What stood in the way was said of an earlier spec.
+		status := at.Status.DeepCopy()
 		setReady(at, status, now)
+		d = decision(at, status, nil)
 	}
-	d := decision(at, status, nil)
 	if late < 0 {
 		d.Delay = min(instant.Sub(now), maxDelay)
 	}

@@ -1064,6 +1064,9 @@ func BenchmarkDecide(b *testing.B) {
 		now time.Time
 	}{
 		"pending": {at: newAt(), now: earlier},
+		"pending in a time zone": {at: newAt(func(at *v1alpha1.At) {
+			at.Spec.Schedule, at.Spec.TimeZone = "2026-12-24T11:12:00", ptr.To("Europe/Berlin")
+		}), now: earlier},
 		"due":     {at: newAt(), now: now},
 		"running": {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning), now: now},
 		"ended":   {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, terminated(0, "")), now: now},

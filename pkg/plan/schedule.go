@@ -18,6 +18,7 @@ package plan
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -43,8 +44,8 @@ func Instant(spec *v1alpha1.AtSpec) (time.Time, error) {
 // wallClockInstant returns the one instant at which the clocks of a time zone
 // show the given time.
 func wallClockInstant(schedule, timeZone string) (time.Time, error) {
+	location, err := loadLocation(timeZone)
 	// Local, and a file of Debian's, are the zone of the controller's machine.
-	location, err := time.LoadLocation(timeZone)
 	if err != nil || timeZone == "Local" || timeZone == "localtime" {
 		return time.Time{}, fmt.Errorf("spec.timeZone %q is not known: write a name of the IANA time zone database, such as Europe/Berlin", timeZone)
 	}
@@ -70,6 +71,21 @@ func wallClockInstant(schedule, timeZone string) (time.Time, error) {
 	}
 	return time.Time{}, fmt.Errorf("the clocks of %s %s %s: leave out spec.timeZone and write the instant that is meant as spec.schedule, %s or %s",
 		timeZone, verb, schedule, before.Format(time.RFC3339Nano), after.Format(time.RFC3339Nano))
+}
+
+// locations are the time zones that were loaded, which takes 10 microseconds each
+// time: as long as all the rest of a look at an At that is pending.
+var locations sync.Map
+
+func loadLocation(timeZone string) (*time.Location, error) {
+	if location, ok := locations.Load(timeZone); ok {
+		return location.(*time.Location), nil
+	}
+	location, err := time.LoadLocation(timeZone)
+	if err == nil {
+		locations.Store(timeZone, location)
+	}
+	return location, err
 }
 
 // withOffsetOf returns the instant of a time shown, by the offset that is in
