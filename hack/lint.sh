@@ -30,6 +30,6 @@ go -C hack/tools/golangci-lint build -o "${bin}/golangci-lint" github.com/golang
 for tag in integration e2e; do
     "${bin}/golangci-lint" run --build-tags="${tag}"
 done
-for module in hack/localcluster hack/tools/controller-gen; do
+for module in hack/bench hack/localcluster hack/tools/controller-gen; do
     (cd "${module}" && "${bin}/golangci-lint" run --config="${root}/.golangci.yaml")
 done
