@@ -46,7 +46,6 @@ type result struct {
 type bench struct {
 	*cluster
 	binary   string // of the controller
-	kubelet  string
 	scenario string
 	number   int
 
@@ -60,7 +59,6 @@ func main() {
 	flag.StringVar(&b.scenario, "scenario", "", "what to measure: "+strings.Join(slices.Sorted(maps.Keys(scenarios)), ", "))
 	flag.IntVar(&b.number, "number", 100, "number of Ats")
 	flag.StringVar(&b.binary, "controller", "", "path of the controller's binary; its log goes beside it")
-	flag.StringVar(&b.kubelet, "kubelet", "at once", `when the played kubelet ends the Pods of a burst: "at once", or "later", when all are there`)
 	report := flag.String("report", "", "make a table of the figures in this file, instead of measuring")
 	plot := flag.String("plot", "", "with -report: draw them into this SVG file")
 	flag.Parse()

@@ -32,7 +32,7 @@ var series = []struct {
 	scenario, title string
 	figures         []string
 }{
-	{"burst", "Ats due at one instant", []string{"bare loop", "last Pod late", "all DONE"}},
+	{"burst-long", "Ats due at one instant", []string{"bare loop", "last Pod late", "all DONE"}},
 	{"pending", "Ats pending", []string{"RSS", "from start to armed", "idle CPU"}},
 }
 

@@ -672,7 +672,11 @@ func TestTemplateIsKept(t *testing.T) {
 	kubectl(t, `{"apiVersion": "cnat.programming-kubernetes.info/v1alpha1", "kind": "At", "metadata": {"name": "at"}, "spec": {
 		"schedule": "0001-01-01T00:00:00Z", "template": {"spec": {"containers": [{"name": "main", "image": "image"}], "initContainers": [{"name": "first", "image": "image"}]}}}}`,
 		"apply", "-n", namespace, "-f", "-")
-	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	at := waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	// The controller's cache does not have them.
+	if at.Annotations[corev1.LastAppliedConfigAnnotation] == "" || len(at.ManagedFields) < 2 {
+		t.Errorf("what kubectl apply needs is gone: annotations %v, managed fields %v", at.Annotations, at.ManagedFields)
+	}
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) })
 	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended)
 }
