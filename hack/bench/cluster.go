@@ -263,12 +263,26 @@ func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-cha
 // requests counts a controller's requests on the objects of a namespace, by verb and
 // resource, from the API server's audit log; not those on the marker's.
 func (c *cluster) requests(namespace string) (map[string]int, error) {
-	file, err := os.Open(filepath.Join(c.dir, "audit.log"))
+	// A log that is full is put aside.
+	logs, err := filepath.Glob(filepath.Join(c.dir, "audit*.log"))
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
 	counts := map[string]int{}
+	for _, log := range logs {
+		if err := countRequests(log, namespace, counts); err != nil {
+			return nil, err
+		}
+	}
+	return counts, nil
+}
+
+func countRequests(log, namespace string, counts map[string]int) error {
+	file, err := os.Open(log)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -280,13 +294,13 @@ func (c *cluster) requests(namespace string) (map[string]int, error) {
 			ObjectRef       struct{ Namespace, Name, Resource, Subresource string }
 		}
 		if err := json.Unmarshal(lines.Bytes(), &request); err != nil {
-			return nil, err
+			return err
 		}
 		if request.ObjectRef.Namespace == namespace && strings.HasPrefix(request.UserAgent, "cnat-controller") && !strings.HasPrefix(request.ObjectRef.Name, marker) {
 			counts[request.Verb+" "+strings.TrimSuffix(request.ObjectRef.Resource+"/"+request.ObjectRef.Subresource, "/")]++
 		}
 	}
-	return counts, lines.Err()
+	return lines.Err()
 }
 
 // process is a running controller.

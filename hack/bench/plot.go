@@ -39,7 +39,7 @@ var series = []struct {
 // drawSeries draws the series among the results side by side.
 func drawSeries(results []result, path string) error {
 	canvas := vgsvg.New(vg.Length(len(series))*12*vg.Centimeter, 9*vg.Centimeter)
-	tiles := draw.Tiles{Rows: 1, Cols: len(series), PadX: vg.Centimeter}
+	tiles := draw.Tiles{Rows: 1, Cols: len(series), PadX: vg.Centimeter, PadTop: vg.Centimeter / 4, PadRight: vg.Centimeter}
 	for i, s := range series {
 		p := plot.New()
 		p.Title.Text = s.title
@@ -68,6 +68,7 @@ func drawSeries(results []result, path string) error {
 			p.Add(line, dots)
 			p.Legend.Add(figure+", "+unit, line, dots)
 		}
+		p.Y.Max *= 10 // For the legend.
 		p.Draw(tiles.At(draw.New(canvas), i, 0))
 	}
 	file, err := os.Create(path)
