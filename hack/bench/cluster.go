@@ -116,8 +116,7 @@ func newAt(name string, schedule time.Time) *v1alpha1.At {
 	}
 }
 
-// createAts creates a number of Ats due at the same instant, and returns their
-// names.
+// createAts creates a number of Ats due at the same instant.
 func (c *cluster) createAts(ctx context.Context, namespace string, number int, due time.Time) error {
 	return each(ctx, number, func(i int) error {
 		_, err := c.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, newAt(fmt.Sprintf("at-%06d", i), due), metav1.CreateOptions{})
@@ -285,6 +284,9 @@ func countRequests(log, namespace string, counts map[string]int) error {
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
+	lines.Split(func(data []byte, _ bool) (int, []byte, error) {
+		return bufio.ScanLines(data, false) // The last one may not be whole yet.
+	})
 	for lines.Scan() {
 		if !bytes.Contains(lines.Bytes(), []byte(namespace)) {
 			continue

@@ -95,7 +95,7 @@ func (b *bench) run(ctx context.Context) error {
 	return err
 }
 
-// start starts the controller, and waits until it works.
+// start starts the controller that is measured.
 func (b *bench) start(ctx context.Context, args ...string) error {
 	var err error
 	b.controller, err = startController(ctx, b.binary, args...)

@@ -347,6 +347,9 @@ func requests(t *testing.T, namespace, verb, resource string) []request {
 	var found []request
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
+	lines.Split(func(data []byte, _ bool) (int, []byte, error) {
+		return bufio.ScanLines(data, false) // The last one may not be whole yet.
+	})
 	for lines.Scan() {
 		if !bytes.Contains(lines.Bytes(), []byte(namespace)) {
 			continue
