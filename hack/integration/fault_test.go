@@ -39,6 +39,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -225,6 +226,14 @@ type node struct {
 
 func startNode(t *testing.T, namespace string) *node {
 	t.Helper()
+	// The Pods of a node that does not exist are evicted after a while.
+	_, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "played"},
+		Spec:       corev1.NodeSpec{Unschedulable: true},
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
 	n := &node{started: map[types.UID]bool{}}
 	playPods(t, namespace, metav1.ListOptions{}, n.sync)
 	return n
