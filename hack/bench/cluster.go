@@ -262,26 +262,12 @@ func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-cha
 // requests counts a controller's requests on the objects of a namespace, by verb and
 // resource, from the API server's audit log; not those on the marker's.
 func (c *cluster) requests(namespace string) (map[string]int, error) {
-	// A log that is full is put aside.
-	logs, err := filepath.Glob(filepath.Join(c.dir, "audit*.log"))
+	file, err := os.Open(filepath.Join(c.dir, "audit.log"))
 	if err != nil {
 		return nil, err
 	}
-	counts := map[string]int{}
-	for _, log := range logs {
-		if err := countRequests(log, namespace, counts); err != nil {
-			return nil, err
-		}
-	}
-	return counts, nil
-}
-
-func countRequests(log, namespace string, counts map[string]int) error {
-	file, err := os.Open(log)
-	if err != nil {
-		return err
-	}
 	defer file.Close()
+	counts := map[string]int{}
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	lines.Split(func(data []byte, _ bool) (int, []byte, error) {
@@ -296,13 +282,13 @@ func countRequests(log, namespace string, counts map[string]int) error {
 			ObjectRef       struct{ Namespace, Name, Resource, Subresource string }
 		}
 		if err := json.Unmarshal(lines.Bytes(), &request); err != nil {
-			return err
+			return nil, err
 		}
 		if request.ObjectRef.Namespace == namespace && strings.HasPrefix(request.UserAgent, "cnat-controller") && !strings.HasPrefix(request.ObjectRef.Name, marker) {
 			counts[request.Verb+" "+strings.TrimSuffix(request.ObjectRef.Resource+"/"+request.ObjectRef.Subresource, "/")]++
 		}
 	}
-	return lines.Err()
+	return counts, lines.Err()
 }
 
 // process is a running controller.
@@ -319,7 +305,7 @@ func startController(ctx context.Context, binary string, args ...string) (*proce
 		return nil, err
 	}
 	defer log.Close()
-	p := &process{cmd: exec.CommandContext(ctx, binary, args...), started: time.Now(), ended: make(chan error, 1)}
+	p := &process{cmd: exec.CommandContext(ctx, binary, append(args, "-metrics-bind-address=", "-health-probe-bind-address=")...), started: time.Now(), ended: make(chan error, 1)}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	if err := p.cmd.Start(); err != nil {

@@ -41,6 +41,9 @@ const (
 kind: Policy
 omitStages: [RequestReceived]
 rules:
+# Whatever the controller asks for as its service account.
+- level: Metadata
+  userGroups: ["system:serviceaccounts:cnat-system"]
 - level: Metadata
   resources:
   - group: ""
@@ -208,6 +211,7 @@ func (c *cluster) startControlPlane(ctx context.Context, host string, api *apiCl
 		"--kubelet-preferred-address-types=InternalIP",
 		"--allow-privileged",
 		"--audit-policy-file=" + c.path("config", "audit-policy.yaml"), "--audit-log-path=" + c.path("audit.log"),
+		"--audit-log-maxsize=100000", // in one file, whatever is measured
 	}
 	if !c.state.Node {
 		// The Service `kubernetes` may not lead to a loopback address; without Pods nobody needs it.
