@@ -23,7 +23,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +39,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
@@ -47,6 +47,7 @@ import (
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -65,6 +66,9 @@ const (
 	maxBackoff = time.Minute
 )
 
+// errPanic is of a sync that panicked.
+var errPanic = errors.New("panic")
+
 // Controller runs the command of each At once, at its time, in a Pod that the
 // At owns.
 type Controller struct {
@@ -81,8 +85,6 @@ type Controller struct {
 	clock       clock.WithTicker
 
 	defaultImage string
-
-	panics atomic.Int64 // of syncs, so far
 
 	// written holds the Ats as the API server returned them after the last write
 	// of their status, until the cache has them too. To decide on an older one
@@ -144,10 +146,11 @@ func newControllerWithClock(
 	if err != nil {
 		return nil, fmt.Errorf("add the index of Pods: %w", err)
 	}
-	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtHandlerFuncs{
-		AddFunc:    c.addAt,
-		UpdateFunc: c.updateAt,
-		DeleteFunc: c.deleteAt,
+	logger := klog.FromContext(ctx)
+	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtDetailedHandlerFuncs{
+		AddFunc:    func(at *v1alpha1.At, isInInitialList bool) { c.addAt(logger, at, isInInitialList) },
+		UpdateFunc: func(old, cur *v1alpha1.At) { c.updateAt(logger, old, cur) },
+		DeleteFunc: func(at informers.DeletedAt) { c.deleteAt(logger, at) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for Ats: %w", err)
@@ -194,7 +197,16 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	<-ctx.Done()
 }
 
-func (c *Controller) addAt(at *v1alpha1.At) {
+// HasSynced says whether the caches have what the API server had when they were
+// filled.
+func (c *Controller) HasSynced() bool {
+	return !slices.ContainsFunc(c.synced, func(synced cache.DoneChecker) bool { return !cache.IsDone(synced) })
+}
+
+func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList bool) {
+	if !isInInitialList { // Those may be very many.
+		logger.V(2).Info("At added", "at", klog.KObj(at), "schedule", at.Spec.Schedule, "timeZone", ptr.Deref(at.Spec.TimeZone, ""))
+	}
 	c.queue.Add(cache.MetaObjectToName(at))
 }
 
@@ -202,19 +214,24 @@ func (c *Controller) addAt(at *v1alpha1.At) {
 // is the controller's own and calls for nothing: the Pod's events do, or the
 // time. Were it enqueued, a status that changes with each refusal of the Pod
 // would go round without back-off.
-func (c *Controller) updateAt(old, cur *v1alpha1.At) {
+func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	c.forgetWritten(cur)
 	if old.UID != cur.UID {
 		// The informer missed that one was deleted, and another created by its name.
-		c.deleteAt(informers.DeletedAt{OptionalObj: old})
+		c.deleteAt(logger, informers.DeletedAt{OptionalObj: old})
+		c.addAt(logger, cur, false)
 		return
+	}
+	if old.Generation != cur.Generation {
+		logger.V(2).Info("At changed", "at", klog.KObj(cur), "generation", cur.Generation, "schedule", cur.Spec.Schedule, "timeZone", ptr.Deref(cur.Spec.TimeZone, ""), "suspend", ptr.Deref(cur.Spec.Suspend, false))
 	}
 	if old.Generation != cur.Generation || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
 		c.queue.Add(cache.MetaObjectToName(cur))
 	}
 }
 
-func (c *Controller) deleteAt(at informers.DeletedAt) {
+func (c *Controller) deleteAt(logger klog.Logger, at informers.DeletedAt) {
+	logger.V(2).Info("At deleted", "at", klog.KRef(at.GetObjectName().Parts()))
 	if at.OptionalObj != nil {
 		c.writtenLock.Lock()
 		delete(c.written, at.OptionalObj.UID)
@@ -255,7 +272,9 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	}
 	defer c.queue.Done(name)
 
+	start := c.clock.Now()
 	delay, err := c.syncOrRecover(ctx, name)
+	metrics.SyncDuration.WithLabelValues(resultOf(err)).Observe(c.clock.Since(start).Seconds())
 	switch {
 	case errors.Is(err, plan.ErrBlocked):
 		// The At's status tells it: it is no news for the log.
@@ -278,10 +297,24 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (delay time.Duration, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic %d of this process: %v\n%s", c.panics.Add(1), cause, debug.Stack())
+			err = fmt.Errorf("%w: %v\n%s", errPanic, cause, debug.Stack())
 		}
 	}()
 	return c.syncHandler(ctx, name)
+}
+
+// resultOf returns the result of a sync for the metrics.
+func resultOf(err error) string {
+	switch {
+	case err == nil:
+		return metrics.ResultSuccess
+	case errors.Is(err, plan.ErrBlocked):
+		return metrics.ResultBlocked
+	case errors.Is(err, errPanic):
+		return metrics.ResultPanic
+	default:
+		return metrics.ResultError
+	}
 }
 
 // syncHandler takes the one step that is next for an At. It returns the delay
@@ -329,7 +362,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	logger.V(4).Info("Syncing", "phase", at.Status.Phase, "createPod", decision.CreatePod, "deletePod", klog.KObj(decision.DeletePod), "releasePod", klog.KObj(decision.ReleasePod), "deleteAt", decision.DeleteAt, "writeStatus", decision.Status != nil, "delay", decision.Delay)
 	switch {
 	case decision.CreatePod:
-		decision, err = c.createPod(ctx, at, pods, decision.Delay)
+		decision, err = c.createPod(ctx, at, pods, decision)
 	case decision.DeletePod != nil:
 		err = c.removePod(ctx, decision.DeletePod)
 	case decision.ReleasePod != nil:
@@ -377,17 +410,19 @@ func orNil[T any](object *T, err error) (*T, error) {
 	return object, err
 }
 
-// createPod creates the At's Pod and returns what follows from the API server's
-// answer, which is the delay if it was created. The Pod's name is the lock against
-// running a command twice.
-func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At, pods []*corev1.Pod, delay time.Duration) (plan.Decision, error) {
+// createPod creates the At's Pod, as was decided, and returns what follows from the API
+// server's answer, which is the delay if it was created. The Pod's name is the lock
+// against running a command twice.
+func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At, pods []*corev1.Pod, decision plan.Decision) (plan.Decision, error) {
 	client := c.kubeClient.CoreV1().Pods(at.Namespace)
 	pod, err := client.Create(ctx, plan.NewPod(at, c.defaultImage), metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod))
+		late := max(0, c.clock.Since(decision.Due)) // Due may be of another clock.
+		metrics.StartLateness.Observe(late.Seconds())
+		klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
 		// The informer's event of the Pod brings the next step.
-		return plan.Decision{Delay: delay}, nil
+		return plan.Decision{Delay: decision.Delay}, nil
 	case apierrors.IsAlreadyExists(err):
 		pod, err := client.Get(ctx, plan.PodName(at), metav1.GetOptions{})
 		if err != nil {
@@ -463,7 +498,7 @@ func (c *Controller) removeAt(ctx context.Context, at *v1alpha1.At) error {
 	case err != nil:
 		return fmt.Errorf("delete the At: %w", err)
 	}
-	klog.FromContext(ctx).V(2).Info("Deleted At, its time to live is over")
+	klog.FromContext(ctx).V(2).Info("Asked for the At's deletion, its time to live is over")
 	return nil
 }
 
@@ -480,6 +515,7 @@ func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision 
 	}
 	c.rememberWritten(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
+	countEnds(at, updated, decision.Event)
 	// Told once it is recorded, not when it is done: of many that are due at one time, all
 	// are created first.
 	if pod := updated.Status.Pod; pod != nil && (at.Status.Pod == nil || at.Status.Pod.UID != pod.UID) {
@@ -489,6 +525,17 @@ func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision 
 		c.recorder.Event(at, event.Type, event.Reason, event.Message)
 	}
 	return nil
+}
+
+// countEnds counts the run and the attempt that have ended with a change of status,
+// which the event tells.
+func countEnds(before, after *v1alpha1.At, event *plan.Event) {
+	if after.Status.Phase == v1alpha1.PhaseDone {
+		metrics.Runs.WithLabelValues(after.Status.Reason).Inc()
+	}
+	if after.Status.Failed > before.Status.Failed || after.Status.Reason == v1alpha1.ReasonCompleted {
+		metrics.Attempts.WithLabelValues(event.Reason).Inc()
+	}
 }
 
 // latest returns the At as this process last wrote it, if that is newer than

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,6 +43,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	k8smetrics "k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
@@ -51,6 +54,7 @@ import (
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -673,9 +677,6 @@ func TestProcessNextWorkItem(t *testing.T) {
 			if diff := cmp.Diff([]time.Duration{0, minBackoff}, got); diff != "" {
 				t.Errorf("waits (-want +got):\n%s", diff)
 			}
-			if got := f.panics.Load(); got != 1 {
-				t.Errorf("%d panics counted, want 1", got)
-			}
 		})
 	})
 	t.Run("shut down", func(t *testing.T) {
@@ -686,6 +687,164 @@ func TestProcessNextWorkItem(t *testing.T) {
 		}
 	})
 }
+
+// TestMetrics has syncs counted, each by what came of it.
+func TestMetrics(t *testing.T) {
+	registerMetrics()
+	failed := func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
+	}
+	// What is counted, in the order of the numbers that are wanted.
+	counters := func(t *testing.T) []float64 {
+		t.Helper()
+		var values []float64
+		for _, counter := range []k8smetrics.CounterMetric{
+			metrics.Runs.WithLabelValues(v1alpha1.ReasonCompleted), metrics.Attempts.WithLabelValues(v1alpha1.ReasonCompleted),
+			metrics.Runs.WithLabelValues(v1alpha1.ReasonCommandFailed), metrics.Attempts.WithLabelValues(v1alpha1.ReasonCommandFailed),
+			metrics.Runs.WithLabelValues(v1alpha1.ReasonPodLost), metrics.Attempts.WithLabelValues(v1alpha1.ReasonPodLost),
+			metrics.Runs.WithLabelValues(v1alpha1.ReasonInvalidPod),
+		} {
+			value, err := testutil.GetCounterMetricValue(counter)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values = append(values, value)
+		}
+		for _, histogram := range []k8smetrics.ObserverMetric{
+			metrics.StartLateness.ObserverMetric,
+			metrics.SyncDuration.WithLabelValues(metrics.ResultSuccess), metrics.SyncDuration.WithLabelValues(metrics.ResultBlocked),
+			metrics.SyncDuration.WithLabelValues(metrics.ResultError), metrics.SyncDuration.WithLabelValues(metrics.ResultPanic),
+		} {
+			count, err := testutil.GetHistogramMetricCount(histogram)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values = append(values, float64(count))
+		}
+		return values
+	}
+	lateness := func(t *testing.T) float64 {
+		t.Helper()
+		sum, err := testutil.GetHistogramMetricValue(metrics.StartLateness.ObserverMetric)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	for testName, tc := range map[string]struct {
+		world
+		now    time.Time
+		faults map[string]error
+		panics bool
+		// expectations: runs and attempts that were Completed, CommandFailed, PodLost, runs
+		// of an InvalidPod; starts; syncs by success, blocked, error, panic
+		want []float64
+		late float64 // seconds
+	}{
+		"not due yet": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(-time.Second),
+			want: []float64{0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0},
+		},
+		"started": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(1500 * time.Millisecond),
+			want: []float64{0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0}, late: 1.5,
+		},
+		"completed": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due,
+			want: []float64{1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0},
+		},
+		"failed": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodFailed, failed)}}, now: due,
+			want: []float64{0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0},
+		},
+		"failed, another attempt follows": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, func(at *v1alpha1.At) { at.Spec.BackoffLimit = ptr.To[int32](1) })},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodFailed, failed)},
+			}, now: due,
+			want: []float64{0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0},
+		},
+		"lost": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}}, now: due,
+			want: []float64{0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0},
+		},
+		"invalid: a run without an attempt": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
+			faults: map[string]error{"create pods": apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})},
+			want:   []float64{0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0},
+		},
+		"refused": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
+			faults: map[string]error{"create pods": apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))},
+			want:   []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0},
+		},
+		"the end cannot be written: not counted": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due,
+			faults: map[string]error{"update ats": apierrors.NewInternalError(errors.New("etcd is away"))},
+			want:   []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0},
+		},
+		"a panic": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due, panics: true,
+			want: []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+		},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			f := newFixture(t, tc.world, testingclock.NewFakeClock(tc.now))
+			for fault, err := range tc.faults {
+				verb, resource, _ := strings.Cut(fault, " ")
+				reactor := func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err }
+				f.kubeClient.PrependReactor(verb, resource, reactor)
+				f.cnatClient.PrependReactor(verb, resource, reactor)
+			}
+			if tc.panics {
+				f.cnatClient.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
+					panic("an object that nobody has thought of")
+				})
+			}
+			before, lateBefore := counters(t), lateness(t)
+			f.queue.Add(name)
+			_, ctx := ktesting.NewTestContext(t)
+			f.processNextWorkItem(ctx)
+			got := counters(t)
+			for i := range got {
+				got[i] -= before[i]
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("counted (-want +got):\n%s", diff)
+			}
+			if got := lateness(t) - lateBefore; math.Abs(got-tc.late) > 1e-6 {
+				t.Errorf("late by %v s, want %v", got, tc.late)
+			}
+		})
+	}
+}
+
+// TestReady asks whether a controller is ready in each of its states.
+func TestReady(t *testing.T) {
+	f := newFixture(t, world{}, clock.RealClock{})
+	var h health
+	want := func(want string) {
+		t.Helper()
+		got := "ready"
+		if err := h.ready(nil); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	want("the API server does not list Ats: see the log")
+	h.reached.Store(true)
+	want("ready") // It stands by.
+	h.working.Store(f.Controller)
+	want("the caches are being filled")
+	f.synced = nil
+	want("ready")
+}
+
+// registerMetrics registers them once, however often the tests run: before, nothing is
+// counted.
+var registerMetrics = sync.OnceFunc(metrics.Register)
 
 // TestRefusedForEver has the API server refuse a Pod in other words each time:
 // the status follows, and still the tries are a back-off apart.
@@ -783,25 +942,28 @@ func TestHandlers(t *testing.T) {
 		return cache.DeletedObject[*corev1.Pod]{OptionalObj: pod}
 	}
 
+	logger, _ := ktesting.NewTestContext(t)
+
 	for testName, tc := range map[string]struct {
 		event func(*Controller)
 		want  bool
 	}{
-		"At added": {func(c *Controller) { c.addAt(newAt()) }, true},
+		"At added":              {func(c *Controller) { c.addAt(logger, newAt(), false) }, true},
+		"At found at the start": {func(c *Controller) { c.addAt(logger, newAt(), true) }, true},
 		"At edited": {func(c *Controller) {
-			c.updateAt(newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.Generation = 2 }))
+			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.Generation = 2 }))
 		}, true},
 		"At asked to go": {func(c *Controller) {
-			c.updateAt(newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} }))
+			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} }))
 		}, true},
 		"At recreated, seen as an update": {func(c *Controller) {
-			c.updateAt(newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.UID = "recreated" }))
+			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.UID = "recreated" }))
 		}, true},
-		"At's status changed, which is our own": {func(c *Controller) { c.updateAt(newAt(), newAt(newerVersion, running)) }, false},
-		"At resynced, same resourceVersion":     {func(c *Controller) { c.updateAt(newAt(), newAt()) }, false},
-		"At deleted":                            {func(c *Controller) { c.deleteAt(cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
+		"At's status changed, which is our own": {func(c *Controller) { c.updateAt(logger, newAt(), newAt(newerVersion, running)) }, false},
+		"At resynced, same resourceVersion":     {func(c *Controller) { c.updateAt(logger, newAt(), newAt()) }, false},
+		"At deleted":                            {func(c *Controller) { c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
 		"At deleted, tombstone": {func(c *Controller) {
-			c.deleteAt(cache.DeletedObject[*v1alpha1.At]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: name.String()}})
+			c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: name.String()}})
 		}, true},
 		"Pod added":                          {func(c *Controller) { c.addPod(newPod(corev1.PodPending)) }, true},
 		"Pod updated":                        {func(c *Controller) { c.updatePod(newPod(corev1.PodPending), newPod(corev1.PodRunning, newer)) }, true},
@@ -847,12 +1009,13 @@ func TestHandlers(t *testing.T) {
 }
 
 func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
+	logger, _ := ktesting.NewTestContext(t)
 	for testName, event := range map[string]func(*Controller){
-		"updated": func(c *Controller) { c.updateAt(newAt(), newAt(newerVersion)) },
+		"updated": func(c *Controller) { c.updateAt(logger, newAt(), newAt(newerVersion)) },
 		"recreated, seen as an update": func(c *Controller) {
-			c.updateAt(newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.UID = "recreated" }))
+			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.UID = "recreated" }))
 		},
-		"deleted": func(c *Controller) { c.deleteAt(cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) },
+		"deleted": func(c *Controller) { c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) },
 	} {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, world{ats: []*v1alpha1.At{newAt()}}, clock.RealClock{})

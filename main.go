@@ -23,10 +23,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	_ "time/tzdata" // For machines and images without the zones of spec.timeZone.
 	"unicode"
@@ -41,14 +44,23 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // -logging-format=json
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/endpoints"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/pkg/leader"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/patient"
+	"programming-kubernetes.info/cnat-controller/pkg/version"
 	"programming-kubernetes.info/cnat-controller/signals"
 )
 
@@ -67,6 +79,15 @@ type options struct {
 	leaderElect          bool
 	leaderElectNamespace string
 	leaderElectIdentity  string
+
+	metricsAddress string
+	metricsSecure  bool
+	certFile       string
+	keyFile        string
+	healthAddress  string
+
+	logging *logsapi.LoggingConfiguration
+	version bool
 }
 
 func (o *options) addFlags(flags *flag.FlagSet) {
@@ -80,6 +101,15 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.leaderElectNamespace, "leader-elect-resource-namespace", "", "namespace of the lease (default: that of the kubeconfig or the service account)")
 	flags.StringVar(&o.leaderElectIdentity, "leader-elect-identity", "", "name of this controller in the lease; one that is started anew by the same name has the lease at once (default: of each process its own)")
 	flags.IntVar(&o.burst, "kube-api-burst", 0, "most requests at a time above -kube-api-qps (default: twice that)")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "host:port at which /metrics is served, plain; empty: nowhere")
+	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to those whom the API server lets get it")
+	flags.StringVar(&o.certFile, "tls-cert-file", "", "PEM file of the certificate for -metrics-secure, read anew for each connection (default: a self-signed one)")
+	flags.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM file of the key of -tls-cert-file")
+	flags.StringVar(&o.healthAddress, "health-probe-bind-address", "127.0.0.1:9384", "host:port at which /healthz and /readyz are served; empty: nowhere")
+	flags.StringVar(&o.logging.Format, "logging-format", o.logging.Format, "text or json")
+	flags.Var(logsapi.VerbosityLevelPflag(&o.logging.Verbosity), "v", "how much is logged: 2 each change of an At, 4 each look at it")
+	flags.Var(logsapi.VModuleConfigurationPflag(&o.logging.VModule), "vmodule", "-v for single files, as pattern=N,...; for text only")
+	flags.BoolVar(&o.version, "version", false, "print the version, and end")
 }
 
 func (o *options) validate(args []string) error {
@@ -94,21 +124,27 @@ func (o *options) validate(args []string) error {
 		return errors.New("-kube-api-qps and -kube-api-burst must not be negative: 0 means no limit")
 	case o.qps == 0 && o.burst > 0:
 		return errors.New("-kube-api-burst means nothing without -kube-api-qps: set both")
+	case (o.certFile == "") != (o.keyFile == ""):
+		return errors.New("-tls-cert-file and -tls-private-key-file belong together: set both")
+	case o.certFile != "" && !o.metricsSecure:
+		return errors.New("-tls-cert-file means nothing without -metrics-secure: set both")
 	}
 	return nil
 }
 
 func main() {
-	klog.InitFlags(nil)
-	var o options
+	o := options{logging: logsapi.NewLoggingConfiguration()}
 	o.addFlags(flag.CommandLine)
 	flag.Parse()
 
 	err := o.validate(flag.Args())
 	if err == nil {
+		err = logsapi.ValidateAndApply(o.logging, nil)
+	}
+	if err == nil {
 		err = run(signals.SetupSignalHandler(), &o)
 	}
-	klog.Flush()
+	logs.FlushLogs()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cnat-controller:", err)
 		os.Exit(1)
@@ -118,6 +154,10 @@ func main() {
 // run runs the controller until ctx is done. Its errors are for the person who
 // started it, and say what to do.
 func run(ctx context.Context, o *options) error {
+	if o.version {
+		fmt.Fprintf(os.Stdout, "cnat-controller %s (%s, %s)\n", version.Version, version.Revision(), goruntime.Version())
+		return nil
+	}
 	config, namespace, err := loadConfig(o)
 	if err != nil {
 		return err
@@ -129,7 +169,9 @@ func run(ctx context.Context, o *options) error {
 			return err
 		}
 	}
-	leaseConfig := rest.CopyConfig(config)
+	// For what must not wait for the work, nor make it wait.
+	besideConfig := rest.CopyConfig(config)
+	besideConfig.RateLimiter = nil
 	config.Wrap(patient.New)
 	cnatClient, err := clientset.NewForConfig(config)
 	if err != nil {
@@ -143,20 +185,87 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return fmt.Errorf("create the client for Pods: %w", err)
 	}
+	var health health
+	// Until the last step is done.
+	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	if err := serve(serveCtx, o, &health, besideConfig); err != nil {
+		return err
+	}
 	if err := waitForServer(ctx, cnatClient, o.namespace, config.Host); err != nil || ctx.Err() != nil {
 		return err
 	}
 
-	work := func(ctx context.Context) error { return work(ctx, o, kubeClient, cnatClient) }
+	health.reached.Store(true)
+	work := func(ctx context.Context) error { return work(ctx, o, kubeClient, cnatClient, &health) }
 	if !o.leaderElect {
 		return work(ctx)
 	}
-	return leader.Run(ctx, leaseConfig, cmp.Or(o.leaderElectNamespace, namespace), controllerName, o.leaderElectIdentity, work)
+	return leader.Run(ctx, besideConfig, cmp.Or(o.leaderElectNamespace, namespace), controllerName, o.leaderElectIdentity, &health.lease, work)
+}
+
+// health is what the probes ask for.
+type health struct {
+	lease   leaderelection.HealthzAdaptor
+	reached atomic.Bool // Ats can be listed
+	working atomic.Pointer[Controller]
+}
+
+// ready returns nil if the controller works, or stands by.
+func (h *health) ready(*http.Request) error {
+	controller := h.working.Load()
+	switch {
+	case !h.reached.Load():
+		return errors.New("the API server does not list Ats: see the log")
+	case controller != nil && !controller.HasSynced():
+		return errors.New("the caches are being filled")
+	}
+	return nil
+}
+
+// serve serves health and metrics until ctx is done. config is for asking who may get
+// the metrics.
+func serve(ctx context.Context, o *options, health *health, config *rest.Config) error {
+	if o.healthAddress != "" {
+		mux := http.NewServeMux()
+		mux.Handle("GET /healthz", endpoints.Check(health.lease.Check))
+		mux.Handle("GET /readyz", endpoints.Check(health.ready))
+		if _, err := endpoints.Serve(ctx, "health", o.healthAddress, nil, mux); err != nil {
+			return fmt.Errorf("serve health: %w; see -health-probe-bind-address", err)
+		}
+	}
+	if o.metricsAddress == "" {
+		return nil
+	}
+	metrics.Register()
+	handler := legacyregistry.Handler()
+	var certificate endpoints.Certificate
+	if o.metricsSecure {
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return fmt.Errorf("create the client for -metrics-secure: %w", err)
+		}
+		handler = endpoints.Authorize(client, handler)
+		if o.certFile != "" {
+			certificate, err = endpoints.CertificateFromFiles(o.certFile, o.keyFile)
+		} else {
+			certificate, err = endpoints.SelfSigned()
+		}
+		if err != nil {
+			return fmt.Errorf("load the certificate for -metrics-secure: %w", err)
+		}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", handler)
+	if _, err := endpoints.Serve(ctx, "metrics", o.metricsAddress, certificate, mux); err != nil {
+		return fmt.Errorf("serve metrics: %w; see -metrics-bind-address", err)
+	}
+	return nil
 }
 
 // work runs the controller until ctx is done. Its informers are its own, and start
 // when a lease is held: their caches have what the leader before has written.
-func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnatClient clientset.Interface) error {
+func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnatClient clientset.Interface, health *health) error {
 	podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
 		kubeinformers.WithNamespace(o.namespace),
 		kubeinformers.WithTransform(trim),
@@ -174,6 +283,8 @@ func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnat
 	if err != nil {
 		return err
 	}
+	metrics.RegisterAts(atFactory.Cnat().V1alpha1().Ats().Lister(), controller.HasSynced, clock.RealClock{})
+	health.working.Store(controller)
 	podFactory.StartWithContext(ctx)
 	atFactory.StartWithContext(ctx)
 	controller.Run(ctx, o.workers)
@@ -195,6 +306,8 @@ func trim(obj any) (any, error) {
 	case *v1alpha1.At:
 		object.ManagedFields = nil
 		delete(object.Annotations, corev1.LastAppliedConfigAnnotation)
+		// A Pod is made of the At that the API server has, which is looked at just before.
+		object.Spec.Template = nil
 	}
 	return obj, nil
 }
@@ -230,7 +343,7 @@ func loadConfig(o *options) (*rest.Config, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("load the namespace of the kubeconfig: %w", err)
 	}
-	config.UserAgent = controllerName
+	config.UserAgent = controllerName + "/" + version.Version
 	// A negative QPS is client-go's word for no limit.
 	config.QPS = -1
 	if o.qps > 0 {
@@ -280,7 +393,7 @@ func waitForServer(ctx context.Context, client clientset.Interface, namespace, h
 		case err == nil:
 			return true, nil
 		case apierrors.IsForbidden(err):
-			return false, fmt.Errorf("the API server at %s does not let the controller list Ats: %w; artifacts/deploy/rbac.yaml has the permissions that it needs", host, err)
+			return false, fmt.Errorf("the API server at %s does not let the controller list Ats: %w; artifacts/deploy/rbac.yaml, or artifacts/namespaced/role.yaml with -namespace, has the permissions that it needs", host, err)
 		case apierrors.IsUnauthorized(err):
 			return false, fmt.Errorf("the API server at %s does not know the controller's credentials: %w; check -kubeconfig", host, err)
 		case apierrors.IsNotFound(err):

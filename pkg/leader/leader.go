@@ -46,8 +46,8 @@ const (
 // lost, which is an error. identity is the name of this process in the lease; one that
 // is started anew by the same name has the lease at once. If it is empty, it is one
 // that no other process has. config is that of a client without load, which could
-// keep it from renewing.
-func Run(ctx context.Context, config *rest.Config, namespace, name, identity string, work func(context.Context) error) error {
+// keep it from renewing. health is told of the elector.
+func Run(ctx context.Context, config *rest.Config, namespace, name, identity string, health *leaderelection.HealthzAdaptor, work func(context.Context) error) error {
 	if identity == "" {
 		hostname, err := os.Hostname()
 		if err != nil {
@@ -55,17 +55,15 @@ func Run(ctx context.Context, config *rest.Config, namespace, name, identity str
 		}
 		identity = fmt.Sprintf("%s_%s", hostname, uuid.NewUUID())
 	}
-	config = rest.CopyConfig(config)
-	config.RateLimiter = nil
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, namespace, name,
 		resourcelock.ResourceLockConfig{Identity: identity}, config, renewDeadline)
 	if err != nil {
 		return fmt.Errorf("create the lease's client: %w", err)
 	}
-	return run(ctx, lock, name, work)
+	return run(ctx, lock, name, health, work)
 }
 
-func run(ctx context.Context, lock resourcelock.Interface, name string, work func(context.Context) error) error {
+func run(ctx context.Context, lock resourcelock.Interface, name string, health *leaderelection.HealthzAdaptor, work func(context.Context) error) error {
 	var elector *leaderelection.LeaderElector
 	var leads atomic.Bool
 	worked := make(chan error, 1)
@@ -101,6 +99,7 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, work fun
 	if err != nil {
 		return fmt.Errorf("create the leader elector: %w", err)
 	}
+	health.SetLeaderElection(elector)
 	defer context.AfterFunc(ctx, func() {
 		if !leads.Load() {
 			release()

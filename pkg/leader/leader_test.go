@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
@@ -37,6 +38,7 @@ import (
 // hang.
 type fixture struct {
 	client *fake.Clientset
+	health *leaderelection.HealthzAdaptor
 	hangs  atomic.Bool
 	// asked is closed when its work is asked to stop; it does once goOn is.
 	asked, goOn chan struct{}
@@ -45,7 +47,7 @@ type fixture struct {
 
 func start(t *testing.T) (*fixture, context.CancelFunc) {
 	t.Helper()
-	f := &fixture{client: fake.NewClientset(), asked: make(chan struct{}), goOn: make(chan struct{}), returned: make(chan error, 1)}
+	f := &fixture{client: fake.NewClientset(), health: leaderelection.NewLeaderHealthzAdaptor(0), asked: make(chan struct{}), goOn: make(chan struct{}), returned: make(chan error, 1)}
 	f.client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if !f.hangs.Load() {
 			return false, nil, nil
@@ -61,7 +63,7 @@ func start(t *testing.T) (*fixture, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(t.Context())
 	works := make(chan struct{})
 	go func() {
-		f.returned <- run(ctx, lock, "lease", func(ctx context.Context) error {
+		f.returned <- run(ctx, lock, "lease", f.health, func(ctx context.Context) error {
 			close(works)
 			<-ctx.Done()
 			close(f.asked)
@@ -93,6 +95,9 @@ func TestRelease(t *testing.T) {
 		if lease := f.lease(t); *lease.Spec.HolderIdentity != "leader" || time.Since(lease.Spec.RenewTime.Time) > 2*retryPeriod {
 			t.Errorf("the lease is held by %q and was renewed at %v, while it works", *lease.Spec.HolderIdentity, lease.Spec.RenewTime)
 		}
+		if err := f.health.Check(nil); err != nil {
+			t.Errorf("it is said to be ill while it holds the lease: %v", err)
+		}
 		close(f.goOn)
 		if err := <-f.returned; err != nil {
 			t.Errorf("it returned %v", err)
@@ -109,7 +114,6 @@ func TestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, cancel := start(t)
 		defer cancel()
-		close(f.goOn)
 		time.Sleep(time.Minute)
 		f.hangs.Store(true)
 		begin := time.Now()
@@ -117,6 +121,12 @@ func TestHangs(t *testing.T) {
 		if took := time.Since(begin); took > renewDeadline+retryPeriod {
 			t.Errorf("it went on for %v, want at most %v", took, renewDeadline+retryPeriod)
 		}
+		// The work does not stop, as it should: whoever asks for its health, ends it.
+		time.Sleep(leaseDuration)
+		if err := f.health.Check(nil); err == nil {
+			t.Error("it is said to be well when the lease has run out")
+		}
+		close(f.goOn)
 		if err := <-f.returned; err == nil || !strings.HasPrefix(err.Error(), "lost the lease default/lease: ") {
 			t.Errorf("it returned: %v", err)
 		}

@@ -56,6 +56,9 @@ type Decision struct {
 	// CreatePod is set when the Pod (see NewPod) is to be created. What follows
 	// depends on the answer: see Refused.
 	CreatePod bool
+	// Due is since when that Pod could have been created: the time of the attempt or, if
+	// that was later, when the At was created, resumed or edited, in whole seconds.
+	Due time.Time
 	// DeletePod is the Pod to delete; nil if there is none.
 	DeletePod *corev1.Pod
 	// ReleasePod is the Pod to take the finalizer from, for its outcome is in the
@@ -226,10 +229,7 @@ func decidePending(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decision {
 			d.Confirm = true
 			return d
 		}
-		if instant.Before(at.CreationTimestamp.Time) {
-			instant = at.CreationTimestamp.Time
-		}
-		return start(at, other, instant, now)
+		return start(at, other, dueSince(at, instant), now)
 	}
 	var d Decision
 	if ready := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.ObservedGeneration != at.Generation {
@@ -259,8 +259,30 @@ func decideNextAttempt(at *v1alpha1.At, other *corev1.Pod, now time.Time) Decisi
 	case ptr.Deref(at.Spec.Suspend, false):
 		return Decision{Delay: min(left, maxDelay)}
 	default:
-		return start(at, other, at.Status.NextAttemptTime.Time, now)
+		return start(at, other, dueSince(at, at.Status.NextAttemptTime.Time), now)
 	}
+}
+
+// dueSince returns since when what is due at the given instant could have been started:
+// the At may have been created, resumed, or written otherwise, later.
+func dueSince(at *v1alpha1.At, instant time.Time) time.Time {
+	since := instant
+	later := func(t metav1.Time) {
+		if since.Before(t.Time) {
+			since = t.Time
+		}
+	}
+	later(at.CreationTimestamp)
+	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
+		later(resumed.LastTransitionTime)
+	}
+	// A cache may not have these.
+	for _, written := range at.ManagedFields {
+		if written.Subresource == "" {
+			later(ptr.Deref(written.Time, metav1.Time{}))
+		}
+	}
+	return since
 }
 
 // start starts an attempt that has been due since the given time.
@@ -270,7 +292,7 @@ func start(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decision {
 	}
 	// The delay is in case that the Pod's events do not come: its label may be
 	// taken away.
-	return Decision{CreatePod: true, Delay: maxDelay}
+	return Decision{CreatePod: true, Due: since, Delay: maxDelay}
 }
 
 // decideConflict decides for an At that has been due since the given time while

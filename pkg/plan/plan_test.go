@@ -318,7 +318,7 @@ func TestDecide(t *testing.T) {
 		},
 		"exactly due": {
 			at: newAt(), now: due,
-			want: Decision{CreatePod: true, Delay: time.Minute},
+			want: Decision{CreatePod: true, Due: due, Delay: time.Minute},
 		},
 		"fractions of a second count": {
 			at: newAt(withSchedule("2026-12-24T10:12:00.25Z")), now: due,
@@ -330,7 +330,7 @@ func TestDecide(t *testing.T) {
 		},
 		"long overdue": {
 			at: newAt(withSchedule("0001-01-01T00:00:00Z")), now: now,
-			want: Decision{CreatePod: true, Delay: time.Minute},
+			want: Decision{CreatePod: true, Due: time.Time{}, Delay: time.Minute},
 		},
 		"as far as the calendar goes": {
 			at: newAt(withSchedule("9999-12-31T23:59:59Z")), now: now,
@@ -643,11 +643,11 @@ func TestDecide(t *testing.T) {
 		},
 		"between two attempts, the limit lowered: what was announced follows": {
 			at: newAt(withStatus(*nextAttempt(1, now))), now: now,
-			want: Decision{CreatePod: true, Delay: time.Minute},
+			want: Decision{CreatePod: true, Due: now, Delay: time.Minute},
 		},
 		"the next attempt is due": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), now: now,
-			want: Decision{CreatePod: true, Delay: time.Minute},
+			want: Decision{CreatePod: true, Due: now, Delay: time.Minute},
 		},
 		"the next attempt is due, a stranger has its name": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second, ownedBy()), now: now,
@@ -716,14 +716,34 @@ func TestDecide(t *testing.T) {
 		},
 		"resumed and due: runs": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(earlier)}})), now: now,
-			want: Decision{CreatePod: true, Delay: time.Minute},
+			want: Decision{CreatePod: true, Due: due, Delay: time.Minute},
+		},
+		"resumed when it was due: due since then": {
+			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(created)}})), now: now,
+			want: Decision{CreatePod: true, Due: created, Delay: time.Minute},
+		},
+		"edited when it was due: due since then": {
+			at: newAt(func(at *v1alpha1.At) {
+				at.ManagedFields = []metav1.ManagedFieldsEntry{
+					{Time: &metav1.Time{Time: created}}, {Time: &metav1.Time{Time: earlier}}, {}, {Subresource: "status", Time: &metav1.Time{Time: now}},
+				}
+			}), now: now,
+			want: Decision{CreatePod: true, Due: created, Delay: time.Minute},
+		},
+		"resumed when the next attempt was due: due since then": {
+			at: newAt(withStatus(*nextAttempt(1, created)), withBackoffLimit(2), func(at *v1alpha1.At) { at.Status.Conditions = append(at.Status.Conditions, resumed(now)) }), now: now,
+			want: Decision{CreatePod: true, Due: now, Delay: time.Minute},
+		},
+		"created when it was due: due since then": {
+			at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: created} }), now: now,
+			want: Decision{CreatePod: true, Due: created, Delay: time.Minute},
 		},
 		"done: suspend has no meaning": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: now, want: Decision{},
 		},
 		"late, within the starting deadline": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](4) }), now: now.Add(time.Second - 1),
-			want: Decision{CreatePod: true, Delay: time.Minute},
+			want: Decision{CreatePod: true, Due: due, Delay: time.Minute},
 		},
 		"late, beyond the starting deadline": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](3) }), now: now,
@@ -737,11 +757,11 @@ func TestDecide(t *testing.T) {
 		},
 		"the least starting deadline allows less than a second": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: due.Add(time.Second - 1),
-			want: Decision{CreatePod: true, Delay: time.Minute},
+			want: Decision{CreatePod: true, Due: due, Delay: time.Minute},
 		},
 		"the longest starting deadline": {
 			at:  newAt(withSchedule("0001-01-01T00:00:00Z"), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](math.MaxInt64) }),
-			now: now, want: Decision{CreatePod: true, Delay: time.Minute},
+			now: now, want: Decision{CreatePod: true, Due: time.Time{}, Delay: time.Minute},
 		},
 		"beyond the starting deadline, with a Pod: it goes on": {
 			at: newAt(withStatus(running(corev1.PodPending)), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), pod: newPod(corev1.PodPending), now: now,
