@@ -25,7 +25,10 @@ COPY signals signals
 COPY pkg pkg
 ARG TARGETOS
 ARG TARGETARCH
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags='-s -w' -o /cnat-controller .
+# The commit, which the binary tells as its revision.
+ARG REVISION
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath \
+    -ldflags="-s -w -X programming-kubernetes.info/cnat-controller/pkg/version.revision=$REVISION" -o /cnat-controller .
 
 # Nothing but the binary: it brings what it needs, and the API server's CA comes
 # with the service account.

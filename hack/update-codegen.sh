@@ -47,3 +47,15 @@ go -C hack/tools/controller-gen build -o "${GOBIN}/" sigs.k8s.io/controller-tool
 "${GOBIN}/controller-gen" crd:generateEmbeddedObjectMeta=true paths=./pkg/apis/... output:crd:stdout |
     "${GOBIN}/slim" >artifacts/examples/cnat-crd.yaml.new
 mv artifacts/examples/cnat-crd.yaml.new artifacts/examples/cnat-crd.yaml
+
+# The version has one source. The manifests that are applied as one come of those that
+# are written.
+version="$(sed -n 's/^const Version = "\(.*\)"$/\1/p' pkg/version/version.go)"
+find artifacts Dockerfile README.md -type f ! -name install.yaml -exec \
+    sed -i -E "s#(app.kubernetes.io/version: |cnat-controller:)v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?#\1${version}#" {} +
+go -C hack/tools/kustomize build -o "${GOBIN}/" sigs.k8s.io/kustomize/kustomize/v5
+{
+    echo "# All of artifacts/deploy and the CRD in one file. Made by hack/update-codegen.sh."
+    "${GOBIN}/kustomize" build artifacts/deploy
+} >artifacts/install.yaml.new
+mv artifacts/install.yaml.new artifacts/install.yaml
