@@ -78,7 +78,7 @@ func TestStartup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			cmd := exec.CommandContext(ctx, binary, tc.args...)
+			cmd := exec.CommandContext(ctx, binary, append(tc.args, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0")...)
 			cmd.Env = append(os.Environ(), tc.env...)
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError

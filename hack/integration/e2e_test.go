@@ -533,12 +533,3 @@ func loadImage(t *testing.T, image string) {
 		t.Fatalf("load the image: %v\n%s", err, out)
 	}
 }
-
-func wantOutput(t *testing.T, got string, want ...string) {
-	t.Helper()
-	for _, pattern := range want {
-		if !regexp.MustCompile(pattern).MatchString(got) {
-			t.Errorf("got:\n%s\nwant: %s", got, pattern)
-		}
-	}
-}

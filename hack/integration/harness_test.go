@@ -26,12 +26,17 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,6 +70,14 @@ var (
 	cnatClient    clientset.Interface
 	dynamicClient dynamic.Interface
 	binary        string // of the controller
+
+	// controllerConfig is the kubeconfig of the controllers, which a kind of tests may
+	// have made before all of them; grantLease lets them have a lease in a namespace, and
+	// afterAll looks at what has been done.
+	controllerConfig = os.Getenv("KUBECONFIG")
+	beforeAll        = func(dir string) error { return nil }
+	grantLease       = func(t *testing.T, namespace string) { t.Helper() }
+	afterAll         = func() error { return nil }
 )
 
 func TestMain(m *testing.M) {
@@ -101,7 +114,14 @@ func setUpAndRun(m *testing.M) (int, error) {
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build the controller: %w\n%s", err, out)
 	}
-	return m.Run(), nil
+	if err := beforeAll(dir); err != nil {
+		return 0, err
+	}
+	code := m.Run()
+	if code != 0 {
+		return code, nil
+	}
+	return 0, afterAll()
 }
 
 // kubectl runs kubectl with input on its standard input and returns what it prints.
@@ -116,7 +136,9 @@ func kubectl(t *testing.T, input string, args ...string) string {
 
 func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "kubectl", args...)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "kubectl", args...)
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -206,8 +228,13 @@ type controller struct {
 // test it is asked to stop, and must do so without complaint.
 func startController(t *testing.T, namespace string, args ...string) *controller {
 	t.Helper()
+	if slices.Contains(args, "-leader-elect") {
+		grantLease(t, namespace)
+	}
 	c := &controller{exited: make(chan error, 1)}
-	c.cmd = exec.Command(binary, append([]string{"-v=4", "-namespace=" + namespace}, args...)...)
+	// Many of them share this machine's ports.
+	c.cmd = exec.Command(binary, append([]string{"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, args...)...)
+	c.cmd.Env = append(os.Environ(), "KUBECONFIG="+controllerConfig)
 	c.cmd.Stdout, c.cmd.Stderr = c, c
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -330,40 +357,57 @@ type request struct {
 	Verb                     string
 	RequestURI               string
 	UserAgent                string
+	User                     struct{ Username string }
 	RequestReceivedTimestamp metav1.MicroTime
-	ObjectRef                struct{ Resource, Subresource, Namespace, Name string }
+	ObjectRef                *struct{ APIGroup, Resource, Subresource, Namespace, Name string }
 	ResponseStatus           struct{ Code int }
 }
 
-// requests returns the controller's requests on a resource ("pods", "ats/status")
-// in a namespace, from the API server's audit log.
-func requests(t *testing.T, namespace, verb, resource string) []request {
-	t.Helper()
+// resource returns what the request is on ("pods", "ats/status"); empty if it is not on
+// a resource.
+func (r *request) resource() string {
+	if r.ObjectRef == nil {
+		return ""
+	}
+	return strings.TrimSuffix(r.ObjectRef.Resource+"/"+r.ObjectRef.Subresource, "/")
+}
+
+// auditLog calls for each request in the API server's audit log whose line has the
+// given text.
+func auditLog(text string, call func(*request)) error {
 	file, err := os.Open(filepath.Join(filepath.Dir(os.Getenv("KUBECONFIG")), "audit.log"))
 	if err != nil {
-		t.Fatalf("these tests need the audit log that hack/localcluster keeps: %v", err)
+		return fmt.Errorf("these tests need the audit log that hack/localcluster keeps: %w", err)
 	}
 	defer file.Close()
-	var found []request
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	lines.Split(func(data []byte, _ bool) (int, []byte, error) {
 		return bufio.ScanLines(data, false) // The last one may not be whole yet.
 	})
 	for lines.Scan() {
-		if !bytes.Contains(lines.Bytes(), []byte(namespace)) {
+		if !bytes.Contains(lines.Bytes(), []byte(text)) {
 			continue
 		}
 		var r request
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			t.Fatal(err)
+			return err
 		}
-		name := strings.TrimSuffix(r.ObjectRef.Resource+"/"+r.ObjectRef.Subresource, "/")
-		if r.ObjectRef.Namespace == namespace && r.Verb == verb && name == resource && strings.HasPrefix(r.UserAgent, "cnat-controller") {
-			found = append(found, r)
-		}
+		call(&r)
 	}
-	if err := lines.Err(); err != nil {
+	return lines.Err()
+}
+
+// requests returns the controller's requests on a resource in a namespace.
+func requests(t *testing.T, namespace, verb, resource string) []request {
+	t.Helper()
+	var found []request
+	err := auditLog(namespace, func(r *request) {
+		if r.resource() == resource && r.ObjectRef.Namespace == namespace && r.Verb == verb && strings.HasPrefix(r.UserAgent, "cnat-controller") {
+			found = append(found, *r)
+		}
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	return found
@@ -383,4 +427,37 @@ func wantCreates(t *testing.T, namespace string, want int) []request {
 		t.Fatalf("%d creations of Pods, want %d: %+v", len(creates), want, creates)
 	}
 	return creates
+}
+
+// wantOutput wants each of the patterns in what a command printed.
+func wantOutput(t *testing.T, got string, want ...string) {
+	t.Helper()
+	for _, pattern := range want {
+		if !regexp.MustCompile(pattern).MatchString(got) {
+			t.Errorf("got:\n%s\nwant: %s", got, pattern)
+		}
+	}
+}
+
+// get returns the status and the body of an answer. No certificate is checked.
+func get(t *testing.T, url, token string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
 }

@@ -22,7 +22,6 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -102,7 +101,7 @@ type breaker struct {
 
 func newBreaker(t *testing.T) *breaker {
 	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	config, err := clientcmd.BuildConfigFromFlags("", controllerConfig)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,232 @@
+//go:build e2e
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+const (
+	deploy          = root + "/artifacts/deploy"
+	systemNamespace = "cnat-system"
+)
+
+// TestInCluster installs the controller as it is deployed, in a namespace that
+// enforces the level restricted, has it run Ats as its service account while the leader
+// is taken away, and takes it down again. It is not parallel: it takes the CRD away.
+func TestInCluster(t *testing.T) {
+	buildImage(t)
+	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, command := range []string{"describe pods", "logs --prefix --tail=50 --selector=app.kubernetes.io/name=cnat-controller"} {
+				out, err := exec.Command("kubectl", append(strings.Fields(command), "-n", systemNamespace)...).CombinedOutput()
+				t.Logf("kubectl %s: %v\n%s", command, err, out)
+			}
+			// It would work on the Ats of other tests.
+			out, err := exec.Command("kubectl", "delete", "--ignore-not-found", "-f", deploy).CombinedOutput()
+			t.Logf("kubectl delete: %v\n%s", err, out)
+		}
+	})
+
+	// The files in any order: the controller waits for the CRD, and is not ready.
+	kubectl(t, "", "apply", "-f", deploy)
+	eventually(t, "the word of the missing CRD", func(context.Context) (bool, error) {
+		out, _ := tryKubectl(t, "", "logs", "-n", systemNamespace, "deployment/cnat-controller")
+		return strings.Contains(out, "kubectl apply -f artifacts/examples/cnat-crd.yaml"), nil
+	})
+	if ready := kubectl(t, "", "get", "-n", systemNamespace, "deployment/cnat-controller", "-o", "jsonpath={.status.readyReplicas}"); ready != "" {
+		t.Errorf("%s are ready without the CRD", ready)
+	}
+	applyCRD(t)
+	kubectl(t, "", "rollout", "status", "-n", systemNamespace, "--timeout=90s", "deployment/cnat-controller")
+
+	// Twice, and in each of the ways: nothing changes. kubectl's word is not asked, which
+	// says of any PodDisruptionBudget that it is configured.
+	versions := func() string {
+		t.Helper()
+		var list struct {
+			Items []metav1.PartialObjectMetadata
+		}
+		if err := json.Unmarshal([]byte(kubectl(t, "", "get", "-f", root+"/artifacts/install.yaml", "-o", "json")), &list); err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for _, object := range list.Items {
+			version := fmt.Sprint("generation ", object.Generation)
+			if object.Generation == 0 {
+				version = object.ResourceVersion
+			}
+			lines = append(lines, fmt.Sprintf("%s %s: %s", object.Kind, object.Name, version))
+		}
+		return strings.Join(lines, "\n")
+	}
+	installed := versions()
+	for _, args := range [][]string{{"-f", deploy, "-f", crd}, {"-k", deploy}, {"-f", root + "/artifacts/install.yaml"}} {
+		kubectl(t, "", append([]string{"apply"}, args...)...)
+		if diff := cmp.Diff(installed, versions()); diff != "" {
+			t.Errorf("apply %s (-before +after):\n%s", strings.Join(args, " "), diff)
+		}
+	}
+
+	namespace := newNamespace(t)
+	runs := func(name string) *v1alpha1.At {
+		t.Helper()
+		at := createAt(t, newAt(namespace, name, time.Now(), "echo YAY"))
+		kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/"+name)
+		if got := kubectl(t, "", "logs", "-n", namespace, name+"-pod"); got != "YAY\n" {
+			t.Errorf("the log says %q, want YAY", got)
+		}
+		return at
+	}
+	// It may be refused for half a minute: so long the API server's admission plugin may
+	// not know of a CRD that is new.
+	runs("first")
+
+	leader := func() string {
+		t.Helper()
+		return kubectl(t, "", "get", "-n", systemNamespace, "lease/cnat-controller", "-o", "jsonpath={.spec.holderIdentity}")
+	}
+	first := leader()
+	metrics := podMetrics(t, first)
+	wantOutput(t, metrics, `cnat_runs_total\{reason="Completed"\} 1\n`, `leader_election_master_status\{name="cnat-controller"\} 1\n`, `cnat_ats\{state="done"\} 1\n`,
+		`go_gc_gomemlimit_bytes 5.12e\+08\n`)
+	if allowed := kubectl(t, "", "get", "-n", systemNamespace, "pdb/cnat-controller", "-o", "jsonpath={.status.disruptionsAllowed}"); allowed != "1" {
+		t.Errorf("%s may be drained, want 1", allowed)
+	}
+	wantOutput(t, kubectl(t, "", "get", "--raw", "/metrics"), `apiserver_flowcontrol_dispatched_requests_total\{flow_schema="cnat-leader-election",priority_level="leader-election"\} [1-9]`)
+
+	kubectl(t, "", "delete", "-n", systemNamespace, "--wait=false", "pod/"+first)
+	eventually(t, "another to lead", func(context.Context) (bool, error) {
+		holder := leader()
+		return holder != "" && holder != first, nil
+	})
+	waitEvents(t, runs("second"), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
+	kubectl(t, "", "rollout", "status", "-n", systemNamespace, "--timeout=90s", "deployment/cnat-controller")
+	pods, err := kubeClient.CoreV1().Pods(systemNamespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		for _, status := range pod.Status.ContainerStatuses {
+			if status.RestartCount > 0 {
+				t.Errorf("Pod %s was restarted %d times: %+v", pod.Name, status.RestartCount, status.LastTerminationState)
+			}
+		}
+	}
+
+	// As the README says, while something runs.
+	createAt(t, newAt(namespace, "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
+	waitPhase(t, namespace, "runs", v1alpha1.PhaseRunning)
+	kubectl(t, "", "delete", "ats", "--all", "--all-namespaces", "--cascade=foreground")
+	kubectl(t, "", "delete", "-f", deploy)
+	kubectl(t, "", "delete", "-f", crd)
+	if left := kubectl(t, "", "get", "pods", "-n", namespace, "-o", "name"); left != "" {
+		t.Errorf("Pods are left: %s", left)
+	}
+	left := kubectl(t, "", "get", "namespaces,clusterroles,clusterrolebindings,flowschemas", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name")
+	if left != "" {
+		t.Errorf("there is left: %s", left)
+	}
+}
+
+// podMetrics returns the metrics of a controller's Pod, as Prometheus gets them.
+func podMetrics(t *testing.T, name string) string {
+	t.Helper()
+	kubectl(t, "", "create", "serviceaccount", "-n", systemNamespace, "prometheus")
+	kubectl(t, "", "create", "clusterrolebinding", "cnat-test-prometheus", "--clusterrole=cnat-metrics-reader", "--serviceaccount="+systemNamespace+":prometheus")
+	t.Cleanup(func() {
+		if out, err := exec.Command("kubectl", "delete", "clusterrolebinding", "cnat-test-prometheus").CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	pod, err := kubeClient.CoreV1().Pods(systemNamespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var body string
+	eventually(t, "the metrics of Pod "+name, func(context.Context) (bool, error) {
+		token := strings.TrimSpace(kubectl(t, "", "create", "token", "-n", systemNamespace, "prometheus"))
+		var status int
+		status, body = get(t, "https://"+net.JoinHostPort(pod.Status.PodIP, "8443")+"/metrics", token)
+		return status == 200, nil
+	})
+	return body
+}
+
+// TestNamespaced installs the variant that works in its own namespace only, with no
+// permission elsewhere, under the level restricted.
+func TestNamespaced(t *testing.T) {
+	buildImage(t)
+	applyCRD(t)
+	namespace, other := newNamespace(t), newNamespace(t)
+	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+	artifacts := filepath.Join(t.TempDir(), "artifacts")
+	if err := os.CopyFS(artifacts, os.DirFS(root+"/artifacts")); err != nil {
+		t.Fatal(err)
+	}
+	kustomization := filepath.Join(artifacts, "namespaced", "kustomization.yaml")
+	content, err := os.ReadFile(kustomization)
+	if err == nil {
+		err = os.WriteFile(kustomization, []byte(strings.ReplaceAll(string(content), "namespace: default\n", "namespace: "+namespace+"\n")), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(kubectl(t, "", "apply", "-k", filepath.Dir(kustomization))) {
+		if strings.HasPrefix(line, "clusterrole") || strings.HasPrefix(line, "namespace") || strings.HasPrefix(line, "customresource") {
+			t.Errorf("it is not in its namespace only: %s", line)
+		}
+	}
+	kubectl(t, "", "rollout", "status", "-n", namespace, "--timeout=90s", "deployment/cnat-controller")
+	createAt(t, newAt(other, "at", time.Now(), "true"))
+	createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/at")
+	if at := waitAt(t, other, "at", "to be there", func(*v1alpha1.At) bool { return true }); at.Status.Phase != v1alpha1.PhasePending {
+		t.Errorf("the At of another namespace is %s", at.Status.Phase)
+	}
+	user := "system:serviceaccount:" + namespace + ":cnat-controller"
+	for _, in := range []string{"--namespace=" + other, "--all-namespaces"} {
+		if out, err := tryKubectl(t, "", "auth", "can-i", "create", "pods", "--as="+user, in); err == nil {
+			t.Errorf("it may create Pods %s: %s", in, out)
+		}
+	}
+	kubectl(t, "", "delete", "ats", "--all", "-n", namespace, "--cascade=foreground")
+	kubectl(t, "", "delete", "-k", filepath.Dir(kustomization))
+	kubectl(t, "", "delete", "ats", "--all", "-n", other)
+	kubectl(t, "", "delete", "-f", crd)
+	eventually(t, "the Pods of the controller to be gone", func(ctx context.Context) (bool, error) {
+		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && len(pods.Items) == 0, err
+	})
+}

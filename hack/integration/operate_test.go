@@ -1,0 +1,299 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/version"
+)
+
+// served returns the URL at which a controller says that it serves something.
+func served(t *testing.T, c *controller, what string) string {
+	t.Helper()
+	said := regexp.MustCompile(`"Serving ` + what + `" address="(.*)" https=(true|false)`)
+	var match []string
+	eventually(t, what+" to be served", func(context.Context) (bool, error) {
+		match = said.FindStringSubmatch(c.output())
+		return match != nil, nil
+	})
+	if match[2] == "true" {
+		return "https://" + match[1]
+	}
+	return "http://" + match[1]
+}
+
+// TestMetrics has Ats come to different ends, and wants each to be counted; and the
+// dashboard and the alerts to ask for nothing that is not served.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	c := startLeader(t, namespace)
+	url := served(t, c, "metrics") + "/metrics"
+
+	due := time.Now().Add(time.Second)
+	for name, change := range map[string]func(*v1alpha1.At){
+		"succeeds":  func(*v1alpha1.At) {},
+		"fails":     func(at *v1alpha1.At) { at.Spec.BackoffLimit = ptr.To[int32](1) },
+		"runs":      func(*v1alpha1.At) {},
+		"pending":   func(at *v1alpha1.At) { at.Spec.Schedule = "2099-01-01T00:00:00Z" },
+		"suspended": func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) },
+		"late": func(at *v1alpha1.At) {
+			at.Spec.StartingDeadlineSeconds = ptr.To[int64](0)
+			at.Spec.Schedule = "2000-01-01T00:00:00Z"
+		},
+	} {
+		at := newAt(namespace, name, due, "true")
+		change(at)
+		createAt(t, at)
+	}
+	kubectl(t, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "refused-pod"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}`, "create", "-n", namespace, "-f", "-")
+	createAt(t, newAt(namespace, "refused", due, "true"))
+
+	endPod(t, waitPod(t, namespace, "succeeds-pod"), corev1.PodSucceeded, 0, "")
+	endPod(t, waitPod(t, namespace, "fails-pod"), corev1.PodFailed, 1, "")
+	endPod(t, waitPod(t, namespace, "fails-pod-1"), corev1.PodFailed, 1, "")
+	for _, name := range []string{"succeeds", "fails", "late"} {
+		waitPhase(t, namespace, name, v1alpha1.PhaseDone)
+	}
+	waitPhase(t, namespace, "runs", v1alpha1.PhaseRunning)
+
+	want := []string{
+		`cnat_ats{state="done"} 3`, `cnat_ats{state="due"} 1`, `cnat_ats{state="pending"} 1`, `cnat_ats{state="running"} 1`, `cnat_ats{state="suspended"} 1`,
+		`cnat_ats_not_ready{reason="PodNameConflict"} 1`,
+		`cnat_runs_total{reason="Completed"} 1`, `cnat_runs_total{reason="CommandFailed"} 1`, `cnat_runs_total{reason="StartingDeadlineExceeded"} 1`, `cnat_runs_total{reason="Evicted"} 0`,
+		`cnat_attempts_total{reason="Completed"} 1`, `cnat_attempts_total{reason="CommandFailed"} 2`, `cnat_attempts_total{reason="PodLost"} 0`,
+		`cnat_start_lateness_seconds_count 4`,
+		`leader_election_master_status{name="cnat-controller"} 1`,
+	}
+	var body string
+	eventually(t, "the metrics to tell all of it", func(context.Context) (bool, error) {
+		_, body = get(t, url, "")
+		lines := strings.Split(body, "\n")
+		return !slices.ContainsFunc(want, func(line string) bool { return !slices.Contains(lines, line) }), nil
+	})
+	wantOutput(t, body, `cnat_build_info{goversion="go.*",revision=".*",version="`+version.Version+`"} 1`,
+		`cnat_sync_duration_seconds_count{result="blocked"} [1-9]`, `workqueue_depth{name="ats"} \d+`, `rest_client_requests_total{code="201",`)
+
+	problems, err := promlint.New(strings.NewReader(body)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		t.Errorf("promlint: %s: %s", problem.Metric, problem.Text)
+	}
+	check := exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(binary), "promcheck"),
+		root+"/artifacts/monitoring/grafana/dashboard.json", root+"/artifacts/monitoring/prometheusrule.yaml")
+	check.Stdin = strings.NewReader(body)
+	if out, err := check.CombinedOutput(); err != nil {
+		t.Errorf("the dashboard and the alerts: %v\n%s", err, out)
+	}
+}
+
+// TestMetricsSecure asks for the metrics as users who may have them, and who may not.
+func TestMetricsSecure(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	bindRole(t, namespace, "other", nil)
+	bindRole(t, namespace, "prometheus", nil)
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cnat-metrics-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "prometheus"}},
+	}
+	if _, err := kubeClient.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kubeClient.RbacV1().ClusterRoleBindings().Delete(context.Background(), namespace, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	c := startController(t, namespace, "-metrics-secure")
+	url := served(t, c, "metrics") + "/metrics"
+	if !strings.HasPrefix(url, "https://") {
+		t.Errorf("it is served at %s, not over HTTPS", url)
+	}
+	token := func(name string) string {
+		return strings.TrimSpace(kubectl(t, "", "create", "token", "-n", namespace, name))
+	}
+	eventually(t, "the metrics for whom has the role", func(context.Context) (bool, error) {
+		status, body := get(t, url, token("prometheus")) // A new one each time, which is not in the cache.
+		return status == http.StatusOK && strings.Contains(body, "cnat_ats{"), nil
+	})
+	for name, tc := range map[string]struct {
+		token string
+		want  int
+	}{
+		"nobody":       {want: http.StatusUnauthorized},
+		"a stranger":   {token: "made-up", want: http.StatusUnauthorized},
+		"without role": {token: token("other"), want: http.StatusForbidden},
+	} {
+		if status, body := get(t, url, tc.token); status != tc.want || strings.Contains(body, "cnat_ats") {
+			t.Errorf("%s: answered %d, want %d", name, status, tc.want)
+		}
+	}
+}
+
+// TestHealth asks for it while the API server does not answer, while the controller
+// stands by, and while it works.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+	t.Cleanup(busy.Close)
+	starts := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace, "-master="+busy.URL)
+	leader := startLeader(t, namespace)
+	standby := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace)
+	waitLog(t, standby, "Attempting to acquire leader lease")
+	for name, tc := range map[string]struct {
+		controller *controller
+		ready      string
+	}{
+		"starts":    {starts, "503 the API server does not list Ats: see the log\n"},
+		"works":     {leader, "200 ok\n"},
+		"stands by": {standby, "200 ok\n"},
+	} {
+		url := served(t, tc.controller, "health")
+		if status, body := get(t, url+"/healthz", ""); status != http.StatusOK {
+			t.Errorf("%s: /healthz answers %d %s", name, status, body)
+		}
+		var answer string
+		eventually(t, "/readyz of one that "+name, func(context.Context) (bool, error) {
+			status, body := get(t, url+"/readyz", "")
+			answer = fmt.Sprintf("%d %s", status, body)
+			return answer == tc.ready, nil
+		})
+		if status, _ := get(t, url+"/metrics", ""); status != http.StatusNotFound {
+			t.Errorf("%s: the metrics are served beside the health: %d", name, status)
+		}
+	}
+}
+
+// TestLogs reads an At's life from the log, in both formats, and wants to see the
+// command nowhere. (From -v=8 on, client-go logs whole requests.)
+func TestLogs(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	const secret = "hunter2"
+	want := []string{
+		"At added", "At changed", "Created Pod", "Wrote status RUNNING", "Wrote status DONE Completed", "Released Pod",
+		"Asked for the At's deletion, its time to live is over", "At deleted",
+	}
+	for _, format := range []string{"text", "json"} {
+		for _, verbosity := range []string{"2", "5"} {
+			t.Run(format+" "+verbosity, func(t *testing.T) {
+				t.Parallel()
+				namespace := newNamespace(t)
+				c := startController(t, namespace, "-v="+verbosity, "-logging-format="+format)
+				waitLog(t, c, "*v1alpha1.At + event handler") // which has what was there at the start
+				at := newAt(namespace, "at", time.Now().Add(time.Hour), "echo "+secret)
+				at.Spec.TTLSecondsAfterFinished = ptr.To[int32](0)
+				createAt(t, at)
+				waitLog(t, c, "At added")
+				update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = "2000-01-01T00:00:00Z" })
+				pod := waitPod(t, namespace, "at-pod")
+				waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+				endPod(t, pod, corev1.PodSucceeded, 0, "")
+				waitLog(t, c, "At deleted")
+				waitLog(t, c, want[len(want)-2])
+
+				var told []string
+				for line := range strings.Lines(c.output()) {
+					at, message := readLine(t, format, line)
+					if at == namespace+"/at" && (verbosity == "2" || slices.Contains(want, message)) {
+						told = append(told, message)
+					}
+				}
+				if len(told) == len(want) {
+					slices.Sort(told[len(told)-2:]) // The watch may be faster than the answer.
+				}
+				if diff := cmp.Diff(want, told); diff != "" {
+					t.Errorf("told (-want +got):\n%s", diff)
+				}
+				if strings.Contains(c.output(), secret) {
+					t.Error("the log has the command")
+				}
+			})
+		}
+	}
+}
+
+var textLine = regexp.MustCompile(`^[IWE]\d{4} [^]]*\] "(.*?)"(?: at="(.*?)")?(?:.* phase="(.*?)" reason="(.*?)")?`)
+
+// readLine returns what a line of the log says, and of which At.
+func readLine(t *testing.T, format, line string) (at, message string) {
+	t.Helper()
+	if format == "text" {
+		match := textLine.FindStringSubmatch(line)
+		if match == nil {
+			t.Fatalf("not a line of the log: %s", line)
+		}
+		return match[2], strings.TrimSpace(strings.Join([]string{match[1], match[3], match[4]}, " "))
+	}
+	var object struct {
+		Msg           string
+		At            struct{ Name, Namespace string }
+		Phase, Reason string
+	}
+	if err := json.Unmarshal([]byte(line), &object); err != nil {
+		t.Fatalf("not a line of JSON: %v: %s", err, line)
+	}
+	return object.At.Namespace + "/" + object.At.Name, strings.TrimSpace(strings.Join([]string{object.Msg, object.Phase, object.Reason}, " "))
+}
+
+// TestVersion asks for the version, and wants the API server to be told it, too.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	out, err := exec.CommandContext(t.Context(), binary, "-version").CombinedOutput()
+	if want := "cnat-controller " + version.Version + " ("; err != nil || !strings.HasPrefix(string(out), want) {
+		t.Errorf("-version prints %q, %v; want %s", out, err, want)
+	}
+	namespace := newNamespace(t)
+	startLeader(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	for _, request := range wantCreates(t, namespace, 1) {
+		if want := "cnat-controller/" + version.Version; request.UserAgent != want {
+			t.Errorf("user agent %q, want %q", request.UserAgent, want)
+		}
+	}
+}

@@ -1,0 +1,404 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+const (
+	deploy           = root + "/artifacts/deploy"
+	systemNamespace  = "cnat-system"
+	serviceAccount   = "cnat-controller"
+	serviceAccountID = "system:serviceaccount:" + systemNamespace + ":" + serviceAccount
+)
+
+// All controllers of these tests run as the service account that is deployed, with
+// what artifacts/deploy/rbac.yaml grants; and in the end, that must be what they used.
+func init() {
+	beforeAll, grantLease, afterAll = becomeServiceAccount, grantLeaseTo, compareGranted
+}
+
+// becomeServiceAccount makes what these tests need before all of them, in dir.
+func becomeServiceAccount(dir string) error {
+	apply := exec.Command("kubectl", "apply", "-f", deploy+"/00-namespace.yaml", "-f", deploy+"/rbac.yaml", "-f", deploy+"/roles.yaml")
+	if out, err := apply.CombinedOutput(); err != nil {
+		return fmt.Errorf("apply the RBAC: %w\n%s", err, out)
+	}
+	// Now, for it takes both cores for a while.
+	build := exec.Command("go", "-C", root+"/hack/tools/promcheck", "build", "-o", filepath.Join(dir, "promcheck"), ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build promcheck: %w\n%s", err, out)
+	}
+	controllerConfig = filepath.Join(dir, "service-account.kubeconfig")
+	return writeConfig(controllerConfig, systemNamespace, serviceAccount)
+}
+
+// writeConfig writes a kubeconfig of a service account.
+func writeConfig(path, namespace, name string) error {
+	token, err := kubeClient.CoreV1().ServiceAccounts(namespace).CreateToken(context.Background(), name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](12 * 60 * 60)},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
+	if err != nil {
+		return err
+	}
+	for _, user := range config.AuthInfos {
+		*user = clientcmdapi.AuthInfo{Token: token.Status.Token}
+	}
+	return clientcmd.WriteToFile(*config, path)
+}
+
+// grantLeaseTo grants in another namespace what the Role of the lease does in that of
+// the controller.
+func grantLeaseTo(t *testing.T, namespace string) {
+	t.Helper()
+	_, role, err := readRBAC(deploy + "/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = kubeClient.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: role.Name}, Rules: role.Rules}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return
+	}
+	if err == nil {
+		_, err = kubeClient.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: systemNamespace, Name: serviceAccount}},
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitAllowed(t, serviceAccountID, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: "coordination.k8s.io", Resource: "leases"})
+}
+
+// waitAllowed waits until the API server lets the user do that.
+func waitAllowed(t *testing.T, user string, what authorizationv1.ResourceAttributes) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s to be allowed to %s %s", user, what.Verb, what.Resource), func(ctx context.Context) (bool, error) {
+		return isAllowed(ctx, user, what)
+	})
+}
+
+func isAllowed(ctx context.Context, user string, what authorizationv1.ResourceAttributes) (bool, error) {
+	review, err := kubeClient.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &what},
+	}, metav1.CreateOptions{})
+	return err == nil && review.Status.Allowed, err
+}
+
+// readRBAC returns the ClusterRole and the Role of a file of manifests; nil if it has
+// none.
+func readRBAC(path string) (*rbacv1.ClusterRole, *rbacv1.Role, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	var clusterRole *rbacv1.ClusterRole
+	var role *rbacv1.Role
+	decoder := yaml.NewYAMLOrJSONDecoder(file, 4096)
+	for {
+		var object struct {
+			metav1.TypeMeta
+			metav1.ObjectMeta `json:"metadata"`
+			Rules             []rbacv1.PolicyRule
+		}
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return clusterRole, role, nil
+		} else if err != nil {
+			return nil, nil, err
+		}
+		switch object.Kind {
+		case "ClusterRole":
+			clusterRole = &rbacv1.ClusterRole{ObjectMeta: object.ObjectMeta, Rules: object.Rules}
+		case "Role":
+			role = &rbacv1.Role{ObjectMeta: object.ObjectMeta, Rules: object.Rules}
+		}
+	}
+}
+
+// permissions returns what the rules of a role grant, a word a permission.
+func permissions(t *testing.T, scope string, rules []rbacv1.PolicyRule) map[string]bool {
+	t.Helper()
+	granted, err := tryPermissions(scope, rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return granted
+}
+
+func tryPermissions(scope string, rules []rbacv1.PolicyRule) (map[string]bool, error) {
+	granted := map[string]bool{}
+	for _, rule := range rules {
+		if len(rule.NonResourceURLs) > 0 || len(rule.ResourceNames) > 1 {
+			return nil, fmt.Errorf("a rule of a kind that is not looked at: %v", rule)
+		}
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					granted[permission(scope, verb, group, resource, strings.Join(rule.ResourceNames, ""))] = true
+				}
+			}
+		}
+	}
+	return granted, nil
+}
+
+// Where something is granted: everywhere, or in a single namespace.
+const (
+	everywhere = "everywhere"
+	inside     = "in its namespace"
+)
+
+func permission(scope, verb, group, resource, name string) string {
+	return strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", scope, verb, strings.TrimSuffix(resource+"."+group, "."), name))
+}
+
+// finalizers is a permission that no request uses: it is asked for when a Pod is
+// created whose owner reference blocks the owner's deletion. TestFinalizersPermission
+// has a controller without it.
+const finalizers = everywhere + ": update ats/finalizers." + cnat.GroupName
+
+// compareGranted compares what is granted to the service account with what it used,
+// if all tests ran.
+func compareGranted() error {
+	if flag.Lookup("test.run").Value.String() != "" || flag.Lookup("test.skip").Value.String() != "" {
+		return nil
+	}
+	clusterRole, role, err := readRBAC(deploy + "/rbac.yaml")
+	if err != nil {
+		return err
+	}
+	granted, err := tryPermissions(everywhere, clusterRole.Rules)
+	if err != nil {
+		return err
+	}
+	ofRole, err := tryPermissions(inside, role.Rules)
+	if err != nil {
+		return err
+	}
+	maps.Copy(granted, ofRole)
+	// What it was let do, and what not: that would be granted too little.
+	asked := map[string]bool{finalizers: true}
+	err = auditLog(serviceAccountID, func(r *request) {
+		if r.User.Username != serviceAccountID || r.ObjectRef == nil {
+			return
+		}
+		scope, name := everywhere, ""
+		if r.resource() == "leases" {
+			scope = inside
+			if r.Verb != "create" { // for which no rule can name an object
+				name = r.ObjectRef.Name
+			}
+		}
+		asked[permission(scope, r.Verb, r.ObjectRef.APIGroup, r.resource(), name)] = true
+	})
+	if err != nil {
+		return err
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(granted)), slices.Sorted(maps.Keys(asked))); diff != "" {
+		return fmt.Errorf("what artifacts/deploy/rbac.yaml grants is not what the tests need (-granted +asked for):\n%s", diff)
+	}
+	return nil
+}
+
+// TestFinalizersPermission has a controller without the one permission that no request
+// shows.
+func TestFinalizersPermission(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	clusterRole, _, err := readRBAC(deploy + "/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := slices.DeleteFunc(slices.Clone(clusterRole.Rules), func(rule rbacv1.PolicyRule) bool { return slices.Contains(rule.Resources, "ats/finalizers") })
+	if len(permissions(t, "", rules)) != len(permissions(t, "", clusterRole.Rules))-1 {
+		t.Fatalf("%s is not granted by a rule of its own", finalizers)
+	}
+	user := bindRole(t, namespace, "less", rules)
+	config := filepath.Join(t.TempDir(), "config")
+	if err := writeConfig(config, namespace, "less"); err != nil {
+		t.Fatal(err)
+	}
+	waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"})
+	startController(t, namespace, "-kubeconfig="+config)
+	createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	refused := waitCondition(t, namespace, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPodRefused)
+	if want := "cannot set blockOwnerDeletion"; !strings.Contains(refused.Message, want) {
+		t.Errorf("condition Ready says %q, want %q", refused.Message, want)
+	}
+}
+
+// bindRole makes a service account that has the rules in the namespace, and returns its
+// user name.
+func bindRole(t *testing.T, namespace, name string, rules []rbacv1.PolicyRule) string {
+	t.Helper()
+	_, err := kubeClient.CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err == nil {
+		_, err = kubeClient.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bind(t, namespace, name, rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name})
+}
+
+// bind gives a service account a role in its namespace, and returns its user name.
+func bind(t *testing.T, namespace, name string, role rbacv1.RoleRef) string {
+	t.Helper()
+	_, err := kubeClient.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    role,
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "system:serviceaccount:" + namespace + ":" + name
+}
+
+// TestNamespacedRole wants the Role of the namespaced variant to grant what the
+// ClusterRole does, but for what is the cluster's.
+func TestNamespacedRole(t *testing.T) {
+	t.Parallel()
+	clusterRole, _, err := readRBAC(deploy + "/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, role, err := readRBAC(root + "/artifacts/namespaced/role.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := permissions(t, inside, clusterRole.Rules)
+	delete(want, permission(inside, "create", "authentication.k8s.io", "tokenreviews", ""))
+	delete(want, permission(inside, "create", "authorization.k8s.io", "subjectaccessreviews", ""))
+	if diff := cmp.Diff(want, permissions(t, inside, role.Rules)); diff != "" {
+		t.Errorf("the Role (-want +got):\n%s", diff)
+	}
+}
+
+// TestUserRoles has users with the roles view, edit and admin look at, and write, Ats.
+func TestUserRoles(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	all := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+	for role, want := range map[string][]string{"view": all[:3], "edit": all, "admin": all} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			user := bind(t, namespace, "default", rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role})
+			var got []string
+			err := wait.PollUntilContextTimeout(t.Context(), pollPeriod, patience, true, func(ctx context.Context) (bool, error) {
+				got = nil
+				for _, verb := range all {
+					allowed, err := isAllowed(ctx, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: cnat.GroupName, Resource: "ats"})
+					if err != nil {
+						return false, err
+					}
+					if allowed {
+						got = append(got, verb)
+					}
+				}
+				return slices.Equal(got, want), nil
+			})
+			if err != nil {
+				t.Errorf("may %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestPolicy has users write Ats where the policy of artifacts/deploy/policy is in
+// force: only those may who may create the Pod.
+func TestPolicy(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	kubectl(t, "", "apply", "-f", deploy+"/policy")
+	namespace := newNamespace(t)
+	ats := []rbacv1.PolicyRule{{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats"}, Verbs: []string{"create", "get", "patch", "delete"}}}
+	less := bindRole(t, namespace, "less", ats)
+	enough := bindRole(t, namespace, "enough", append(slices.Clone(ats), rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create"}}))
+	for _, user := range []string{less, enough} {
+		waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: cnat.GroupName, Resource: "ats"})
+	}
+	manifest := func(name string) string {
+		return fmt.Sprintf(`{"apiVersion": "%s", "kind": "At", "metadata": {"name": %q}, "spec": {"schedule": "2099-01-01T00:00:00Z", "command": "true"}}`, v1alpha1.SchemeGroupVersion, name)
+	}
+	denied := "an At runs a Pod, and user " + less + " may not create Pods in namespace " + namespace + ": ask for a role that may, such as edit"
+	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
+		out, err := tryKubectl(t, manifest("at"), "create", "--dry-run=server", "--as="+less, "-n", namespace, "-f", "-")
+		return err != nil && strings.Contains(out, denied), nil
+	})
+
+	kubectl(t, manifest("at"), "create", "--as="+enough, "-n", namespace, "-f", "-")
+	kubectl(t, "", "patch", "--as="+enough, "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"command":"false"}}`)
+	// What is not the spec anybody may write who may write Ats.
+	kubectl(t, "", "label", "--as="+less, "-n", namespace, "at/at", "a=b")
+	if out, err := tryKubectl(t, "", "patch", "--as="+less, "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"command":"true"}}`); err == nil || !strings.Contains(out, denied) {
+		t.Errorf("an edit of the command was let in: %s", out)
+	}
+
+	// Neither the controller nor the garbage collector are in its way.
+	startController(t, namespace)
+	kubectl(t, "", "patch", "--as="+enough, "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"schedule":"2000-01-01T00:00:00Z"}}`)
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodSucceeded, 0, "")
+	done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	if !meta.IsStatusConditionTrue(done.Status.Conditions, v1alpha1.ConditionComplete) {
+		t.Errorf("status %+v, want Complete", done.Status)
+	}
+	kubectl(t, "", "delete", "--as="+less, "-n", namespace, "--cascade=foreground", "--wait=false", "at/at")
+	waitAtGone(t, namespace)
+}
