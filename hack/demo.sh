@@ -18,31 +18,37 @@
 # The book's scenario, end to end: a command that is due in five seconds runs in
 # a real container and prints YAY.
 #
-# Usage: hack/demo.sh [--keep]
+# Usage: hack/demo.sh [--keep] [--in-cluster]
 #
 # Without KUBECONFIG it builds and starts a cluster of its own, for which it needs
 # Linux and root; with KUBECONFIG it uses that cluster, and needs kubectl. At the end it
-# takes away what it brought, unless --keep is given.
+# takes away what it brought, unless --keep is given. With --in-cluster the controller
+# runs in the cluster, as it is deployed; in a cluster of KUBECONFIG, its image must be
+# there.
 
 set -o errexit -o nounset -o pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 keep=""
-case "$*" in
-"") ;;
---keep) keep=yes ;;
-*)
-    echo "Usage: hack/demo.sh [--keep]" >&2
-    exit 2
-    ;;
-esac
+in_cluster=""
+for arg; do
+    case "${arg}" in
+    --keep) keep=yes ;;
+    --in-cluster) in_cluster=yes ;;
+    *)
+        echo "Usage: hack/demo.sh [--keep] [--in-cluster]" >&2
+        exit 2
+        ;;
+    esac
+done
 
 own_cluster=""
 controller=""
 watch=""
 crd_is_ours=""
 at_is_ours=""
+deployment_is_ours=""
 bin="$(mktemp -d)"
 log="${bin}/controller.log"
 cluster_dir="${XDG_CACHE_HOME:-${HOME}/.cache}/cnat-localcluster/demo"
@@ -66,6 +72,9 @@ finish() {
     if [[ "${code}" != 0 && -s "${log}" ]]; then
         echo "The end of the controller's log:" >&2
         tail -n 20 "${log}" >&2
+    elif [[ "${code}" != 0 && -n "${deployment_is_ours}" ]]; then
+        kubectl describe pods --namespace=cnat-system >&2 || true
+        kubectl logs --namespace=cnat-system --selector=app.kubernetes.io/name=cnat-controller --prefix --tail=20 >&2 || true
     fi
     if [[ -n "${keep}" && "${code}" == 0 ]]; then
         exit
@@ -75,6 +84,7 @@ finish() {
         "${bin}/localcluster" down --dir="${cluster_dir}" || code=1
     else
         [[ -z "${at_is_ours}" ]] || kubectl delete --ignore-not-found --cascade=foreground -f artifacts/examples/cnat-example.yaml || code=1
+        [[ -z "${deployment_is_ours}" ]] || kubectl delete --ignore-not-found -f artifacts/deploy || code=1
         [[ -z "${crd_is_ours}" ]] || kubectl delete --ignore-not-found -f artifacts/examples/cnat-crd.yaml || code=1
         [[ -z "${controller}" ]] || kill "${controller}" 2>/dev/null || true
     fi
@@ -112,14 +122,34 @@ else
     crd_is_ours=yes
 fi
 
-say "Building and starting the controller"
 # As the cluster was built, so that what they share is compiled once.
-run env CGO_ENABLED=0 go build -o "${bin}/cnat-controller" .
-"${bin}/cnat-controller" -v=2 -namespace="${namespace}" >"${log}" 2>&1 &
-controller=$!
-
-say "Installing the CRD, and an At that is due in five seconds"
-run kubectl apply -f artifacts/examples/cnat-crd.yaml
+build=(env CGO_ENABLED=0 go build -trimpath "-ldflags=-s -w" -o "${bin}/cnat-controller" .)
+if [[ -z "${in_cluster}" ]]; then
+    say "Building and starting the controller"
+    run "${build[@]}"
+    # Its ports may be taken, by another controller, or by anything.
+    "${bin}/cnat-controller" -v=2 -namespace="${namespace}" -metrics-bind-address= -health-probe-bind-address= >"${log}" 2>&1 &
+    controller=$!
+    say "Installing the CRD, and an At that is due in five seconds"
+    run kubectl apply -f artifacts/examples/cnat-crd.yaml
+else
+    [[ -z "$(kubectl get namespace --ignore-not-found --output=name cnat-system)" ]] || fail "there is a namespace cnat-system already"
+    # First, for it takes the API server's admission some seconds to know of a new kind.
+    say "Installing the CRD"
+    run kubectl apply -f artifacts/examples/cnat-crd.yaml
+    if [[ -n "${own_cluster}" ]]; then
+        say "Building the image: the steps of the Dockerfile, without Docker"
+        run "${build[@]}"
+        image="$(sed -n 's/^ *image: //p' artifacts/deploy/deployment.yaml)"
+        run "${bin}/localcluster" load-image --dir="${cluster_dir}" "${image}=${bin}/cnat-controller"
+    fi
+    say "Installing the controller"
+    deployment_is_ours=yes
+    run kubectl apply -f artifacts/install.yaml
+    run kubectl rollout status --namespace=cnat-system --timeout=2m deployment/cnat-controller
+    run kubectl get --namespace=cnat-system deployments,pods,leases
+    say "An At that is due in five seconds"
+fi
 # Not kubectl wait: it fails on a CRD whose status has no conditions yet.
 for ((i = 0; i < 60; i++)); do
     ! kubectl get at >/dev/null 2>&1 || break
@@ -154,13 +184,14 @@ echo "${output}"
 if [[ -n "${keep}" ]]; then
     say "All is left running. To use it:"
     [[ -z "${own_cluster}" ]] || echo "${exports}"
-    echo "tail -f ${log}"
+    [[ -z "${controller}" ]] || echo "tail -f ${log}"
     say "To end it:"
-    echo "kill ${controller}"
+    [[ -z "${controller}" ]] || echo "kill ${controller}"
     if [[ -n "${own_cluster}" ]]; then
         echo "${bin}/localcluster down --dir=${cluster_dir}"
     else
         echo "kubectl delete -f artifacts/examples/cnat-example.yaml"
+        [[ -z "${deployment_is_ours}" ]] || echo "kubectl delete -f artifacts/deploy"
         [[ -z "${crd_is_ours}" ]] || echo "kubectl delete -f artifacts/examples/cnat-crd.yaml"
     fi
     echo "rm -r ${bin}"
