@@ -15,7 +15,8 @@
 # limitations under the License.
 
 
-# Runs the linters of .golangci.yaml on the modules of this repository.
+# Runs the linters of .golangci.yaml on the modules of this repository, and actionlint on
+# its workflows.
 
 set -o errexit -o nounset -o pipefail
 
@@ -30,6 +31,9 @@ go -C hack/tools/golangci-lint build -o "${bin}/golangci-lint" github.com/golang
 for tag in integration e2e; do
     "${bin}/golangci-lint" run --build-tags="${tag}"
 done
-for module in hack/bench hack/localcluster hack/tools/controller-gen; do
+for module in hack/bench hack/localcluster hack/tools/controller-gen hack/tools/promcheck; do
     (cd "${module}" && "${bin}/golangci-lint" run --config="${root}/.golangci.yaml")
 done
+
+go -C hack/tools/actionlint build -o "${bin}/actionlint" github.com/rhysd/actionlint/cmd/actionlint
+"${bin}/actionlint" .github/workflows/*.yaml
