@@ -674,8 +674,8 @@ func TestTemplateIsKept(t *testing.T) {
 		"apply", "-n", namespace, "-f", "-")
 	at := waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 	// The controller's cache does not have them.
-	if at.Annotations[corev1.LastAppliedConfigAnnotation] == "" || len(at.ManagedFields) < 2 {
-		t.Errorf("what kubectl apply needs is gone: annotations %v, managed fields %v", at.Annotations, at.ManagedFields)
+	if at.Spec.Template == nil || at.Annotations[corev1.LastAppliedConfigAnnotation] == "" || len(at.ManagedFields) < 2 {
+		t.Errorf("something is gone: template %v, annotations %v, managed fields %v", at.Spec.Template, at.Annotations, at.ManagedFields)
 	}
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) })
 	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended)
