@@ -123,7 +123,7 @@ else
 fi
 
 # As the cluster was built, so that what they share is compiled once.
-build=(env CGO_ENABLED=0 go build -trimpath "-ldflags=-s -w" -o "${bin}/cnat-controller" .)
+build=(env CGO_ENABLED=0 go build -o "${bin}/cnat-controller" .)
 if [[ -z "${in_cluster}" ]]; then
     say "Building and starting the controller"
     run "${build[@]}"
