@@ -78,7 +78,7 @@ if ! command -v gcc >/dev/null; then
 fi
 
 echo "=== unit"
-go build -o "${tmp}/" .
+CGO_ENABLED=0 go build -o "${tmp}/" . # as it is deployed
 go -C hack/localcluster build -o "${tmp}/localcluster" .
 go test -race ./...
 go -C hack/localcluster test -race ./...
