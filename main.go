@@ -124,6 +124,8 @@ func (o *options) validate(args []string) error {
 		return errors.New("-kube-api-qps and -kube-api-burst must not be negative: 0 means no limit")
 	case o.qps == 0 && o.burst > 0:
 		return errors.New("-kube-api-burst means nothing without -kube-api-qps: set both")
+	case o.logging.Format != "text" && o.logging.Format != "json":
+		return fmt.Errorf("-logging-format is %q: it must be text or json", o.logging.Format)
 	case (o.certFile == "") != (o.keyFile == ""):
 		return errors.New("-tls-cert-file and -tls-private-key-file belong together: set both")
 	case o.certFile != "" && !o.metricsSecure:

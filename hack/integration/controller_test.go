@@ -71,14 +71,20 @@ func TestStartup(t *testing.T) {
 			args: []string{"-kubeconfig=" + adminConfig(t, func(admin *clientcmdapi.AuthInfo) { admin.Impersonate = "nobody" })},
 			want: "does not let the controller list Ats: ats.cnat.programming-kubernetes.info is forbidden",
 		},
-		"argument":    {args: []string{"run"}, want: `cnat-controller: unexpected argument "run": all options are flags, see -help` + "\n"},
-		"no workers":  {args: []string{"-workers=0"}, want: "cnat-controller: -workers is 0: it must be at least 1\n"},
-		"burst alone": {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst means nothing without -kube-api-qps: set both\n"},
+		"argument":                   {args: []string{"run"}, want: `cnat-controller: unexpected argument "run": all options are flags, see -help` + "\n"},
+		"no workers":                 {args: []string{"-workers=0"}, want: "cnat-controller: -workers is 0: it must be at least 1\n"},
+		"certificate without key":    {args: []string{"-tls-cert-file=tls.crt"}, want: "cnat-controller: -tls-cert-file and -tls-private-key-file belong together: set both\n"},
+		"certificate for nothing":    {args: []string{"-tls-cert-file=tls.crt", "-tls-private-key-file=tls.key"}, want: "cnat-controller: -tls-cert-file means nothing without -metrics-secure: set both\n"},
+		"certificate is not there":   {args: []string{"-metrics-secure", "-tls-cert-file=/nowhere/tls.crt", "-tls-private-key-file=/nowhere/tls.key"}, want: "cnat-controller: load the certificate for -metrics-secure: open /nowhere/tls.crt: no such file or directory\n"},
+		"no address for the health":  {args: []string{"-health-probe-bind-address=8081"}, want: "missing port in address; see -health-probe-bind-address\n"},
+		"no address for the metrics": {args: []string{"-metrics-bind-address=8080"}, want: "missing port in address; see -metrics-bind-address\n"},
+		"unknown format of the log":  {args: []string{"-logging-format=xml"}, want: "cnat-controller: -logging-format is \"xml\": it must be text or json\n"},
+		"burst alone":                {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst means nothing without -kube-api-qps: set both\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			cmd := exec.CommandContext(ctx, binary, append(tc.args, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0")...)
+			cmd := exec.CommandContext(ctx, binary, append([]string{"-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, tc.args...)...)
 			cmd.Env = append(os.Environ(), tc.env...)
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
