@@ -810,11 +810,16 @@ func TestTTLSecondsAfterFinished(t *testing.T) {
 	installCRD(t)
 	namespace := newNamespace(t)
 	startController(t, namespace)
+	ends := map[string]time.Time{}
 	for name, seconds := range map[string]*int32{"zero": ptr.To[int32](0), "three": ptr.To[int32](3), "at": nil} {
 		at := newAt(namespace, name, time.Now(), "true")
 		at.Spec.TTLSecondsAfterFinished = seconds
 		createAt(t, at)
-		endPod(t, waitPod(t, namespace, name+"-pod"), corev1.PodSucceeded, 0, "")
+		pod := waitPod(t, namespace, name+"-pod")
+		// The time to live counts from the container's end, not from when the
+		// controller came to write that down.
+		ends[name] = time.Now()
+		endPod(t, pod, corev1.PodSucceeded, 0, "")
 	}
 	waitGone := func(name string) {
 		t.Helper()
@@ -834,10 +839,6 @@ func TestTTLSecondsAfterFinished(t *testing.T) {
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](1) })
 	waitGone("at")
 
-	ends := map[string]time.Time{}
-	for _, write := range requests(t, namespace, "update", "ats/status") {
-		ends[write.ObjectRef.Name] = write.RequestReceivedTimestamp.Time // the last one
-	}
 	// The event of the Pod's deletion may come before that of the At's.
 	deletions := slices.DeleteFunc(requests(t, namespace, "delete", "ats"), func(deletion request) bool {
 		return deletion.ResponseStatus.Code == http.StatusNotFound

@@ -78,8 +78,10 @@ func TestHandover(t *testing.T) {
 			}
 			slices.Sort(took)
 			t.Logf("handed over in %v at least, %v in the middle, %v at most", took[0], took[trials/2], took[trials-1])
-			if longest := took[trials-1]; longest > tc.want {
-				t.Errorf("it took %v, want at most %v", longest, tc.want)
+			// A busy machine may delay some, but not most.
+			const busy = 3 * time.Second
+			if middle, longest := took[trials/2], took[trials-1]; middle > tc.want || longest > tc.want+busy {
+				t.Errorf("it took %v in the middle, %v at most; want %v, %v", middle, longest, tc.want, tc.want+busy)
 			}
 		})
 	}
