@@ -67,6 +67,11 @@ import (
 // crdPollPeriod is how often the API server is asked whether the CRD is there.
 const crdPollPeriod = 2 * time.Second
 
+// maxRefusals is how often in a row an API server that refuses the controller is asked
+// again: one that starts does not know its own rules yet, nor one whose RBAC is applied
+// after the Deployment.
+const maxRefusals = 5
+
 type options struct {
 	kubeconfig   string
 	master       string
@@ -382,26 +387,37 @@ func reach(ctx context.Context, config *rest.Config) error {
 }
 
 // waitForServer returns once Ats can be listed, or nil once ctx is done. An API
-// server that does not let the controller in is an error; one that is busy,
-// starting, or without the CRD is waited for.
+// server that is busy, starting, or without the CRD is waited for; one that goes on
+// refusing the controller is an error.
 func waitForServer(ctx context.Context, client clientset.Interface, namespace, host string) error {
 	logger := klog.FromContext(ctx)
 	logger.Info("Looking for Ats", "host", host, "namespace", cmp.Or(namespace, "all"))
 	told := ""
+	refusals := 0
 	err := wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
 		_, err := client.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 		var reason string
+		var refusal error
 		switch {
 		case err == nil:
 			return true, nil
 		case apierrors.IsForbidden(err):
-			return false, fmt.Errorf("the API server at %s does not let the controller list Ats: %w; artifacts/deploy/rbac.yaml, or artifacts/namespaced/role.yaml with -namespace, has the permissions that it needs", host, err)
+			refusal = fmt.Errorf("the API server at %s does not let the controller list Ats: %w; artifacts/deploy/rbac.yaml, or artifacts/namespaced/role.yaml with -namespace, has the permissions that it needs", host, err)
 		case apierrors.IsUnauthorized(err):
-			return false, fmt.Errorf("the API server at %s does not know the controller's credentials: %w; check -kubeconfig", host, err)
+			refusal = fmt.Errorf("the API server at %s does not know the controller's credentials: %w; check -kubeconfig", host, err)
 		case apierrors.IsNotFound(err):
 			reason = "The CRD of At is not installed; waiting for: kubectl apply -f artifacts/examples/cnat-crd.yaml"
 		default:
 			reason = "The API server does not list Ats; waiting for it"
+		}
+		if refusal == nil {
+			refusals = 0
+		} else {
+			if refusals == maxRefusals {
+				return false, refusal
+			}
+			refusals++
+			reason = "The API server refuses the controller; asking again for " + (maxRefusals * crdPollPeriod).String()
 		}
 		if reason != told {
 			logger.Info(reason, "answer", err)

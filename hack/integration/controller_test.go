@@ -54,50 +54,62 @@ import (
 func TestStartup(t *testing.T) {
 	// For the questions that come up only where the CRD is installed.
 	applyCRD(t)
-	for name, tc := range map[string]struct {
-		env  []string
-		args []string
-		want string
-	}{
-		"wrong path":         {args: []string{"-kubeconfig=/nowhere/config"}, want: "cnat-controller: load the kubeconfig: stat /nowhere/config: no such file or directory; check -kubeconfig and $KUBECONFIG\n"},
-		"wrong path in env":  {env: []string{"KUBECONFIG=/nowhere/config"}, want: "cnat-controller: $KUBECONFIG names /nowhere/config, which does not exist: correct or unset it\n"},
-		"nothing configured": {env: []string{"KUBECONFIG=", "HOME=/nowhere"}, want: "no API server is configured: pass -kubeconfig"},
-		"unreachable server": {args: []string{"-master=https://127.0.0.1:1"}, want: "cnat-controller: cannot reach the API server at https://127.0.0.1:1: "},
-		"wrong token": {
-			args: []string{"-kubeconfig=" + adminConfig(t, func(admin *clientcmdapi.AuthInfo) { *admin = clientcmdapi.AuthInfo{Token: "wrong"} })},
-			want: "does not know the controller's credentials: Unauthorized; check -kubeconfig\n",
-		},
-		"no permission": {
-			args: []string{"-kubeconfig=" + adminConfig(t, func(admin *clientcmdapi.AuthInfo) { admin.Impersonate = "nobody" })},
-			want: "does not let the controller list Ats: ats.cnat.programming-kubernetes.info is forbidden",
-		},
-		"argument":                   {args: []string{"run"}, want: `cnat-controller: unexpected argument "run": all options are flags, see -help` + "\n"},
-		"no workers":                 {args: []string{"-workers=0"}, want: "cnat-controller: -workers is 0: it must be at least 1\n"},
-		"certificate without key":    {args: []string{"-tls-cert-file=tls.crt"}, want: "cnat-controller: -tls-cert-file and -tls-private-key-file belong together: set both\n"},
-		"certificate for nothing":    {args: []string{"-tls-cert-file=tls.crt", "-tls-private-key-file=tls.key"}, want: "cnat-controller: -tls-cert-file means nothing without -metrics-secure: set both\n"},
-		"certificate is not there":   {args: []string{"-metrics-secure", "-tls-cert-file=/nowhere/tls.crt", "-tls-private-key-file=/nowhere/tls.key"}, want: "cnat-controller: load the certificate for -metrics-secure: open /nowhere/tls.crt: no such file or directory\n"},
-		"no address for the health":  {args: []string{"-health-probe-bind-address=8081"}, want: "missing port in address; see -health-probe-bind-address\n"},
-		"no address for the metrics": {args: []string{"-metrics-bind-address=8080"}, want: "missing port in address; see -metrics-bind-address\n"},
-		"unknown format of the log":  {args: []string{"-logging-format=xml"}, want: "cnat-controller: -logging-format is \"xml\": it must be text or json\n"},
-		"burst alone":                {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst means nothing without -kube-api-qps: set both\n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, binary, append([]string{"-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, tc.args...)...)
-			cmd.Env = append(os.Environ(), tc.env...)
-			out, err := cmd.CombinedOutput()
-			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-				t.Errorf("ended with %v, want exit code 1", err)
-			}
-			// Before it there may be the word of the API server that was found.
-			said := regexp.MustCompile(`(?m)^I\d{4} .*\n`).ReplaceAllString(string(out), "")
-			if !strings.Contains(said, tc.want) || strings.Count(said, "\n") != 1 {
-				t.Errorf("it says:\n%swant one line:\n%s", out, tc.want)
-			}
-		})
-	}
+	t.Run("start fails", func(t *testing.T) {
+		for name, tc := range map[string]struct {
+			env  []string
+			args []string
+			want string
+		}{
+			"wrong path":         {args: []string{"-kubeconfig=/nowhere/config"}, want: "cnat-controller: load the kubeconfig: stat /nowhere/config: no such file or directory; check -kubeconfig and $KUBECONFIG\n"},
+			"wrong path in env":  {env: []string{"KUBECONFIG=/nowhere/config"}, want: "cnat-controller: $KUBECONFIG names /nowhere/config, which does not exist: correct or unset it\n"},
+			"nothing configured": {env: []string{"KUBECONFIG=", "HOME=/nowhere"}, want: "no API server is configured: pass -kubeconfig"},
+			"unreachable server": {args: []string{"-master=https://127.0.0.1:1"}, want: "cnat-controller: cannot reach the API server at https://127.0.0.1:1: "},
+			"wrong token": {
+				args: []string{"-kubeconfig=" + adminConfig(t, func(admin *clientcmdapi.AuthInfo) { *admin = clientcmdapi.AuthInfo{Token: "wrong"} })},
+				want: "does not know the controller's credentials: Unauthorized; check -kubeconfig\n",
+			},
+			"no permission": {
+				args: []string{"-kubeconfig=" + adminConfig(t, func(admin *clientcmdapi.AuthInfo) { admin.Impersonate = "nobody" })},
+				want: "does not let the controller list Ats: ats.cnat.programming-kubernetes.info is forbidden",
+			},
+			"argument":                   {args: []string{"run"}, want: `cnat-controller: unexpected argument "run": all options are flags, see -help` + "\n"},
+			"no workers":                 {args: []string{"-workers=0"}, want: "cnat-controller: -workers is 0: it must be at least 1\n"},
+			"certificate without key":    {args: []string{"-tls-cert-file=tls.crt"}, want: "cnat-controller: -tls-cert-file and -tls-private-key-file belong together: set both\n"},
+			"certificate for nothing":    {args: []string{"-tls-cert-file=tls.crt", "-tls-private-key-file=tls.key"}, want: "cnat-controller: -tls-cert-file means nothing without -metrics-secure: set both\n"},
+			"certificate is not there":   {args: []string{"-metrics-secure", "-tls-cert-file=/nowhere/tls.crt", "-tls-private-key-file=/nowhere/tls.key"}, want: "cnat-controller: load the certificate for -metrics-secure: open /nowhere/tls.crt: no such file or directory\n"},
+			"no address for the health":  {args: []string{"-health-probe-bind-address=8081"}, want: "missing port in address; see -health-probe-bind-address\n"},
+			"no address for the metrics": {args: []string{"-metrics-bind-address=8080"}, want: "missing port in address; see -metrics-bind-address\n"},
+			"unknown format of the log":  {args: []string{"-logging-format=xml"}, want: "cnat-controller: -logging-format is \"xml\": it must be text or json\n"},
+			"burst alone":                {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst means nothing without -kube-api-qps: set both\n"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				cmd := exec.CommandContext(ctx, binary, append([]string{"-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, tc.args...)...)
+				cmd.Env = append(os.Environ(), tc.env...)
+				out, err := cmd.CombinedOutput()
+				var exit *exec.ExitError
+				if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+					t.Errorf("ended with %v, want exit code 1", err)
+				}
+				// Before it there may be the word of the API server that was found.
+				said := regexp.MustCompile(`(?m)^I\d{4} .*\n`).ReplaceAllString(string(out), "")
+				if !strings.Contains(said, tc.want) || strings.Count(said, "\n") != 1 {
+					t.Errorf("it says:\n%swant one line:\n%s", out, tc.want)
+				}
+			})
+		}
+	})
+
+	t.Run("permission comes late", func(t *testing.T) {
+		namespace := newNamespace(t)
+		c := startController(t, namespace, "-kubeconfig="+adminConfig(t, func(admin *clientcmdapi.AuthInfo) { admin.Impersonate = namespace }))
+		waitLog(t, c, "The API server refuses the controller; asking again for 10s")
+		kubectl(t, "", "create", "rolebinding", "late", "-n", namespace, "--clusterrole=cluster-admin", "--user="+namespace)
+		createAt(t, newAt(namespace, "at", time.Now(), "true"))
+		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	})
 
 	t.Run("missing CRD", func(t *testing.T) {
 		kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
