@@ -489,25 +489,32 @@ func TestSyncHandler(t *testing.T) {
 			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "connection refused",
 		},
-		"the end is written: the Pod is released": {
+		"the end is written: the Pod is held": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
 			}, now: due,
+			wantDelay: 8 * time.Second,
+		},
+		"the end is written and the Pod was held: it is released": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
+			}, now: due.Add(8 * time.Second),
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 		},
 		"the end is written, the Pod is gone meanwhile": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due,
+			}, now: due.Add(8 * time.Second),
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 		},
 		"the end is written, another Pod has the name meanwhile": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due,
+			}, now: due.Add(8 * time.Second),
 			faults: map[string]error{"patch pods": apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod",
 				field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "pod-uid", "field is immutable")})},
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
@@ -516,7 +523,7 @@ func TestSyncHandler(t *testing.T) {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due,
+			}, now: due.Add(8 * time.Second),
 			faults: map[string]error{"patch pods": &apierrors.StatusError{ErrStatus: metav1.Status{
 				Status: metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Message: "denied by a policy",
 				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: "denied by a policy"}}},
@@ -528,7 +535,7 @@ func TestSyncHandler(t *testing.T) {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due,
+			}, now: due.Add(8 * time.Second),
 			faults:   map[string]error{"patch pods": errors.New("connection refused")},
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 			wantErr:  "connection refused",

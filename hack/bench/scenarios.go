@@ -228,7 +228,8 @@ func (b *bench) reportRequests(ctx context.Context, namespace string, runs int) 
 			break
 		}
 		before = total
-		if err := sleep(ctx, 3*time.Second); err != nil {
+		// Pods are released some time after the end.
+		if err := sleep(ctx, 10*time.Second); err != nil {
 			return err
 		}
 	}

@@ -823,7 +823,7 @@ func TestTTLSecondsAfterFinished(t *testing.T) {
 	namespace := newNamespace(t)
 	startController(t, namespace)
 	ends := map[string]time.Time{}
-	for name, seconds := range map[string]*int32{"zero": ptr.To[int32](0), "three": ptr.To[int32](3), "at": nil} {
+	for name, seconds := range map[string]*int32{"zero": ptr.To[int32](0), "ten": ptr.To[int32](10), "at": nil} {
 		at := newAt(namespace, name, time.Now(), "true")
 		at.Spec.TTLSecondsAfterFinished = seconds
 		createAt(t, at)
@@ -844,7 +844,7 @@ func TestTTLSecondsAfterFinished(t *testing.T) {
 		})
 	}
 	waitGone("zero")
-	waitGone("three")
+	waitGone("ten")
 	// An edit after the end counts.
 	waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](3600) })
@@ -859,7 +859,8 @@ func TestTTLSecondsAfterFinished(t *testing.T) {
 		t.Errorf("%d deletions, want 3: %+v", len(deletions), deletions)
 	}
 	for _, deletion := range deletions {
-		ttl := map[string]time.Duration{"three": 3 * time.Second, "at": time.Second}[deletion.ObjectRef.Name]
+		// Not before its Pods' names may be free.
+		ttl := map[string]time.Duration{"zero": 8 * time.Second, "ten": 10 * time.Second, "at": 8 * time.Second}[deletion.ObjectRef.Name]
 		// The API's times have no fractions of seconds.
 		if after := deletion.RequestReceivedTimestamp.Sub(ends[deletion.ObjectRef.Name]); after < ttl-time.Second {
 			t.Errorf("%s was deleted %v after its end, want %v", deletion.ObjectRef.Name, after, ttl)

@@ -62,6 +62,7 @@ const (
 	fails = "fails before it is sent"
 	lost  = "succeeds, but its answer is lost"
 	dies  = "succeeds, and the process dies"
+	slow  = "is delayed on its way"
 )
 
 // proxy stands between a controller and the API server. It lets one write go
@@ -113,7 +114,7 @@ func newProxy(t *testing.T) *proxy {
 // RoundTrip implements http.RoundTripper.
 func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 	if p.write != "" && writeOf(request) == p.write && p.hit.CompareAndSwap(false, true) {
-		if p.how != fails {
+		if p.how == lost || p.how == dies {
 			response, err := p.transport.RoundTrip(request)
 			if err == nil {
 				_, err = io.Copy(io.Discard, response.Body)
@@ -125,6 +126,9 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		close(p.wrong)
 		<-p.goOn
+		if p.how == slow {
+			return p.transport.RoundTrip(request)
+		}
 		return nil, errors.New("the fault that was asked for")
 	}
 	response, err := p.transport.RoundTrip(request)
@@ -491,6 +495,51 @@ func TestStale(t *testing.T) {
 				if late := create.RequestReceivedTimestamp.Sub(due); late < tc.after {
 					t.Errorf("a Pod was created %v after the first time, want at least %v", late, tc.after)
 				}
+			}
+		})
+	}
+}
+
+// TestSlowCreation has the creation of a Pod delayed on its way until after another
+// controller has run the At, and somebody has deleted its Pods.
+func TestSlowCreation(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for _, write := range []string{"create the Pod", "create the next Pod"} {
+		t.Run(write, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			p := newProxy(t)
+			p.write, p.how = write, slow
+			startNode(t, namespace)
+			startController(t, namespace, "-master="+p.url)
+			goOn := sync.OnceFunc(func() { close(p.goOn) })
+			t.Cleanup(goOn)
+			at := newAt(namespace, "at", time.Now().Add(time.Second), "true")
+			if write == "create the next Pod" {
+				at.Spec.BackoffLimit = ptr.To[int32](1)
+			}
+			createAt(t, at)
+			p.waitWrong(t)
+			startController(t, namespace)
+			waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+			kubectl(t, "", "delete", "-n", namespace, "pods", "--all", "--wait=false")
+			// Long enough for them to go, if nothing held them.
+			time.Sleep(2 * time.Second)
+			goOn()
+			waitReleased(t, namespace)
+			created := map[string]int{}
+			for _, create := range creations(t, namespace) {
+				created[create.ObjectRef.Name]++
+			}
+			for name, number := range created {
+				if number != 1 {
+					t.Errorf("Pod %s was created %d times", name, number)
+				}
+			}
+			answers := requests(t, namespace, "create", "pods")
+			if last := answers[len(answers)-1]; last.ResponseStatus.Code != http.StatusConflict {
+				t.Errorf("the slow creation was answered %d, want %d", last.ResponseStatus.Code, http.StatusConflict)
 			}
 		})
 	}

@@ -42,6 +42,12 @@ const maxDelay = time.Minute
 // follow: the write itself wakes nobody.
 const again = time.Nanosecond
 
+// releaseDelay is how long after its attempt's end was recorded a Pod keeps its
+// finalizer, and with it its name. The name is the lock against running a command
+// twice: it holds off the creation by another controller which looked at the At before
+// that, and is slow. It is over when the next attempt is due, see minBackoff.
+const releaseDelay = 8 * time.Second
+
 // overdue is how long what should pass by itself may be in the way without a word
 // of it: the Pod of an earlier At, the want of a node, or a Pod deleted by force.
 const overdue = time.Minute
@@ -94,14 +100,27 @@ type Event struct {
 // gives, whoever owns it. now is the wall clock.
 func Decide(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) Decision {
 	var pod *corev1.Pod
+	var held time.Duration
 	for _, candidate := range pods {
 		if isCounted(at, candidate) {
-			return Decision{ReleasePod: candidate}
+			if held = releaseTime(at).Sub(now); held <= 0 {
+				return Decision{ReleasePod: candidate}
+			}
 		}
 		if candidate.Name == PodName(at) {
 			pod = candidate
 		}
 	}
+	d := decideRun(at, pod, now)
+	if held > 0 && (d.Delay == 0 || d.Delay > held) {
+		d.Delay = min(held, maxDelay)
+	}
+	return d
+}
+
+// decideRun decides for an At, but for the release of its Pods. pod is the Pod that has
+// the name of the present attempt's, or nil.
+func decideRun(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	if at.DeletionTimestamp != nil {
 		return Decision{}
 	}
@@ -161,31 +180,43 @@ func isInvalidPod(err error) bool {
 
 // decideDone decides for an At that has ended: when to delete it.
 func decideDone(at *v1alpha1.At, now time.Time) Decision {
-	if at.Spec.TTLSecondsAfterFinished == nil {
+	end := endSeen(at)
+	if at.Spec.TTLSecondsAfterFinished == nil || end.IsZero() {
 		return Decision{}
 	}
-	// The time at which a controller saw the end: the clock of the node, which
-	// completionTime may be of, is not to be trusted with a deletion.
-	for _, condition := range at.Status.Conditions {
-		if isEnd(condition) {
-			ttl := time.Duration(*at.Spec.TTLSecondsAfterFinished) * time.Second
-			return waitOr(condition.LastTransitionTime.Add(ttl), now, Decision{DeleteAt: true})
-		}
-	}
-	return Decision{}
-}
-
-func isEnd(condition metav1.Condition) bool {
-	return condition.Status == metav1.ConditionTrue &&
-		(condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed)
-}
-
-// waitOr returns then once it is time for it, and the delay before.
-func waitOr(instant, now time.Time, then Decision) Decision {
-	if wait := instant.Sub(now); wait > 0 {
+	// Its Pods would go with it.
+	ttl := max(time.Duration(*at.Spec.TTLSecondsAfterFinished)*time.Second, releaseDelay)
+	if wait := end.Add(ttl).Sub(now); wait > 0 {
 		return Decision{Delay: min(wait, maxDelay)}
 	}
-	return then
+	return Decision{DeleteAt: true}
+}
+
+// endSeen returns when a controller saw the end of a run, or the zero time: the clock of
+// the node, which completionTime may be of, is not to be trusted with a deletion.
+func endSeen(at *v1alpha1.At) time.Time {
+	for _, condition := range at.Status.Conditions {
+		if condition.Status == metav1.ConditionTrue &&
+			(condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed) {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// releaseTime returns when to take the finalizer from those of the At's Pods of which
+// the outcome is in the status.
+func releaseTime(at *v1alpha1.At) time.Time {
+	switch {
+	case at.DeletionTimestamp != nil:
+		return time.Time{}
+	case at.Status.Phase == v1alpha1.PhaseDone:
+		return endSeen(at).Add(releaseDelay)
+	case at.Status.NextAttemptTime != nil:
+		return at.Status.NextAttemptTime.Add(releaseDelay - backoff(at.Status.Failed))
+	default:
+		return time.Time{}
+	}
 }
 
 // decideSuspended keeps condition Suspended in step with spec.suspend.

@@ -875,8 +875,12 @@ func TestDecide(t *testing.T) {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(30)), now: now.Add(30 * time.Second),
 			want: Decision{DeleteAt: true},
 		},
-		"done, no time to live": {
+		"done, no time to live: as long as its Pods are held": {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now,
+			want: Decision{Delay: 8 * time.Second},
+		},
+		"done, no time to live, its Pods held no more": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now.Add(8 * time.Second),
 			want: Decision{DeleteAt: true},
 		},
 		"done, its time to live over, but it is being deleted": {
@@ -886,7 +890,23 @@ func TestDecide(t *testing.T) {
 		"done without a condition, which nobody writes: kept": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), withTTL(0)), now: now, want: Decision{},
 		},
+		"done, the Pod there: held": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now)), pod: newPod(corev1.PodSucceeded), now: now.Add(7 * time.Second),
+			want: Decision{Delay: time.Second},
+		},
+		"done, the Pod there, the end in an hour by the clock: looked at all the same": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now.Add(time.Hour))), pod: newPod(corev1.PodSucceeded), now: now,
+			want: Decision{Delay: time.Minute},
+		},
 		"done, the Pod there: released": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now)), pod: newPod(corev1.PodSucceeded), now: now.Add(8 * time.Second),
+			want: Decision{ReleasePod: newPod(corev1.PodSucceeded)},
+		},
+		"done, the Pod there, a time to live that is over first: held": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(1)), pod: newPod(corev1.PodSucceeded), now: now.Add(7 * time.Second),
+			want: Decision{Delay: time.Second},
+		},
+		"done without a condition, which nobody writes, the Pod there: released": {
 			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
 			pod: newPod(corev1.PodFailed), now: now,
 			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
@@ -916,7 +936,24 @@ func TestDecide(t *testing.T) {
 			want: Decision{ReleasePod: newPod(corev1.PodRunning)},
 		},
 		"between two attempts, the Pod of the first there: released": {
-			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now,
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now.Add(-2 * time.Second),
+			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
+		},
+		"between two attempts, the Pod of the first there, the next far off: released as soon": {
+			at: newAt(withStatus(*nextAttempt(3, now)), withBackoffLimit(3)), pod: newPod(corev1.PodFailed), now: now.Add(-32 * time.Second),
+			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
+		},
+		"between two attempts, the Pod of the first there: held": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now.Add(-3 * time.Second),
+			want: Decision{Delay: time.Second},
+		},
+		"suspended between two attempts, the Pod of the first there: held, as long": {
+			at:  newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2), withSuspendedRun),
+			pod: newPod(corev1.PodFailed), now: now.Add(-3 * time.Second),
+			want: Decision{Delay: time.Second},
+		},
+		"the second attempt runs, the Pod of the first there: released": {
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now,
 			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
 		},
 		"an old At from a cache, the Pod of a later attempt there: kept": {
