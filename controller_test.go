@@ -494,27 +494,27 @@ func TestSyncHandler(t *testing.T) {
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
 			}, now: due,
-			wantDelay: 8 * time.Second,
+			wantDelay: 9500 * time.Millisecond,
 		},
 		"the end is written and the Pod was held: it is released": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due.Add(8 * time.Second),
+			}, now: due.Add(9500 * time.Millisecond),
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 		},
 		"the end is written, the Pod is gone meanwhile": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due.Add(8 * time.Second),
+			}, now: due.Add(9500 * time.Millisecond),
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 		},
 		"the end is written, another Pod has the name meanwhile": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due.Add(8 * time.Second),
+			}, now: due.Add(9500 * time.Millisecond),
 			faults: map[string]error{"patch pods": apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod",
 				field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "pod-uid", "field is immutable")})},
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
@@ -523,7 +523,7 @@ func TestSyncHandler(t *testing.T) {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due.Add(8 * time.Second),
+			}, now: due.Add(9500 * time.Millisecond),
 			faults: map[string]error{"patch pods": &apierrors.StatusError{ErrStatus: metav1.Status{
 				Status: metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Message: "denied by a policy",
 				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: "denied by a policy"}}},
@@ -535,7 +535,7 @@ func TestSyncHandler(t *testing.T) {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due.Add(8 * time.Second),
+			}, now: due.Add(9500 * time.Millisecond),
 			faults:   map[string]error{"patch pods": errors.New("connection refused")},
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 			wantErr:  "connection refused",
@@ -890,7 +890,7 @@ func TestRetries(t *testing.T) {
 			at  time.Duration
 		}
 		kubeClient, start := kubefake.NewClientset(), time.Now()
-		var attempts []attempt
+		var attempts, releases []attempt
 		var lock sync.Mutex
 		kubeClient.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			pod := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
@@ -916,6 +916,9 @@ func TestRetries(t *testing.T) {
 			}
 			released := pod.(*corev1.Pod).DeepCopy()
 			released.ResourceVersion, released.Finalizers = "3", nil
+			lock.Lock()
+			defer lock.Unlock()
+			releases = append(releases, attempt{released.Name, time.Since(start)})
 			return true, released, kubeClient.Tracker().Update(podsResource, released, name.Namespace)
 		})
 		ats := runController(t, kubeClient, clock.RealClock{})
@@ -931,6 +934,11 @@ func TestRetries(t *testing.T) {
 		want := []attempt{{"example-at-pod", 0}, {"example-at-pod-1", 11 * time.Second}, {"example-at-pod-2", 32 * time.Second}}
 		if diff := cmp.Diff(want, attempts, cmp.AllowUnexported(attempt{})); diff != "" {
 			t.Errorf("attempts (-want +got):\n%s", diff)
+		}
+		// Each failed after a second.
+		want = []attempt{{"example-at-pod", 10500 * time.Millisecond}, {"example-at-pod-1", 21500 * time.Millisecond}, {"example-at-pod-2", 42500 * time.Millisecond}}
+		if diff := cmp.Diff(want, releases, cmp.AllowUnexported(attempt{})); diff != "" {
+			t.Errorf("releases (-want +got):\n%s", diff)
 		}
 		at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
 		if err != nil {

@@ -64,12 +64,12 @@ import (
 	"programming-kubernetes.info/cnat-controller/signals"
 )
 
-// crdPollPeriod is how often the API server is asked whether the CRD is there.
+// crdPollPeriod is how often the API server is asked, at the start, whether it lists Ats.
 const crdPollPeriod = 2 * time.Second
 
 // maxRefusals is how often in a row an API server that refuses the controller is asked
-// again: one that starts does not know its own rules yet, nor one whose RBAC is applied
-// after the Deployment.
+// again: while it starts it does not know its own rules, and RBAC may be applied after the
+// Deployment.
 const maxRefusals = 5
 
 type options struct {
@@ -410,12 +410,12 @@ func waitForServer(ctx context.Context, client clientset.Interface, namespace, h
 		default:
 			reason = "The API server does not list Ats; waiting for it"
 		}
-		if refusal == nil {
+		switch {
+		case refusal == nil:
 			refusals = 0
-		} else {
-			if refusals == maxRefusals {
-				return false, refusal
-			}
+		case refusals == maxRefusals:
+			return false, refusal
+		default:
 			refusals++
 			reason = "The API server refuses the controller; asking again for " + (maxRefusals * crdPollPeriod).String()
 		}

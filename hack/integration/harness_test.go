@@ -386,11 +386,14 @@ func auditLog(text string, call func(*request)) error {
 		return bufio.ScanLines(data, false) // The last one may not be whole yet.
 	})
 	for lines.Scan() {
-		if !bytes.Contains(lines.Bytes(), []byte(text)) {
+		// An API server that is killed may leave a line without its end.
+		line := lines.Bytes()
+		line = line[max(0, bytes.LastIndex(line, []byte(`{"kind":"Event","apiVersion":"audit.k8s.io/`))):]
+		if !bytes.Contains(line, []byte(text)) {
 			continue
 		}
 		var r request
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+		if err := json.Unmarshal(line, &r); err != nil {
 			return err
 		}
 		call(&r)

@@ -42,11 +42,13 @@ const maxDelay = time.Minute
 // follow: the write itself wakes nobody.
 const again = time.Nanosecond
 
-// releaseDelay is how long after its attempt's end was recorded a Pod keeps its
+// releaseDelay is how long after a controller saw the end of its attempt a Pod keeps its
 // finalizer, and with it its name. The name is the lock against running a command
-// twice: it holds off the creation by another controller which looked at the At before
-// that, and is slow. It is over when the next attempt is due, see minBackoff.
-const releaseDelay = 8 * time.Second
+// twice: another controller may have looked at the At before that end was recorded, and
+// its creation still be on its way. It is shorter than minBackoff, so that nothing of an
+// attempt is left to do when the next one is due; and with half a second in it, since
+// the API's times are whole seconds, as most schedules are: creations go first.
+const releaseDelay = 9500 * time.Millisecond
 
 // overdue is how long what should pass by itself may be in the way without a word
 // of it: the Pod of an earlier At, the want of a node, or a Pod deleted by force.
@@ -67,8 +69,8 @@ type Decision struct {
 	Due time.Time
 	// DeletePod is the Pod to delete; nil if there is none.
 	DeletePod *corev1.Pod
-	// ReleasePod is the Pod to take the finalizer from, for its outcome is in the
-	// status, or of no concern; nil if there is none.
+	// ReleasePod is the Pod to take the finalizer from, for its outcome has been in the
+	// status for a while, or is of no concern; nil if there is none.
 	ReleasePod *corev1.Pod
 	// DeleteAt is set when the At is to be deleted.
 	DeleteAt bool
@@ -99,21 +101,26 @@ type Event struct {
 // AtName says are of an At of that name, and the Pod that has the name that PodName
 // gives, whoever owns it. now is the wall clock.
 func Decide(at *v1alpha1.At, pods []*corev1.Pod, now time.Time) Decision {
-	var pod *corev1.Pod
-	var held time.Duration
+	var pod, counted *corev1.Pod
 	for _, candidate := range pods {
 		if isCounted(at, candidate) {
-			if held = releaseTime(at).Sub(now); held <= 0 {
-				return Decision{ReleasePod: candidate}
-			}
+			counted = candidate
 		}
 		if candidate.Name == PodName(at) {
 			pod = candidate
 		}
 	}
+	if counted == nil {
+		return decideRun(at, pod, now)
+	}
+	wait := releaseTime(at).Sub(now)
+	// Far off it is only if the end was written by another clock.
+	if wait <= 0 || wait > overdue {
+		return Decision{ReleasePod: counted}
+	}
 	d := decideRun(at, pod, now)
-	if held > 0 && (d.Delay == 0 || d.Delay > held) {
-		d.Delay = min(held, maxDelay)
+	if d.Delay == 0 || d.Delay > wait {
+		d.Delay = wait
 	}
 	return d
 }
@@ -215,6 +222,7 @@ func releaseTime(at *v1alpha1.At) time.Time {
 	case at.Status.NextAttemptTime != nil:
 		return at.Status.NextAttemptTime.Add(releaseDelay - backoff(at.Status.Failed))
 	default:
+		// The next attempt has begun.
 		return time.Time{}
 	}
 }

@@ -875,12 +875,12 @@ func TestDecide(t *testing.T) {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(30)), now: now.Add(30 * time.Second),
 			want: Decision{DeleteAt: true},
 		},
-		"done, no time to live: as long as its Pods are held": {
+		"done, no time to live: as long as its Pods are kept": {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now,
-			want: Decision{Delay: 8 * time.Second},
+			want: Decision{Delay: 9500 * time.Millisecond},
 		},
-		"done, no time to live, its Pods held no more": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now.Add(8 * time.Second),
+		"done, no time to live, its Pods kept no longer": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now.Add(9500 * time.Millisecond),
 			want: Decision{DeleteAt: true},
 		},
 		"done, its time to live over, but it is being deleted": {
@@ -890,21 +890,26 @@ func TestDecide(t *testing.T) {
 		"done without a condition, which nobody writes: kept": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), withTTL(0)), now: now, want: Decision{},
 		},
-		"done, the Pod there: held": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, now)), pod: newPod(corev1.PodSucceeded), now: now.Add(7 * time.Second),
-			want: Decision{Delay: time.Second},
-		},
-		"done, the Pod there, the end in an hour by the clock: looked at all the same": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, now.Add(time.Hour))), pod: newPod(corev1.PodSucceeded), now: now,
-			want: Decision{Delay: time.Minute},
+		"done, the Pod there: kept": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now)), pod: newPod(corev1.PodSucceeded), now: now.Add(9 * time.Second),
+			want: Decision{Delay: 500 * time.Millisecond},
 		},
 		"done, the Pod there: released": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, now)), pod: newPod(corev1.PodSucceeded), now: now.Add(8 * time.Second),
+			at: newAt(withDone(v1alpha1.ConditionComplete, now)), pod: newPod(corev1.PodSucceeded), now: now.Add(9500 * time.Millisecond),
 			want: Decision{ReleasePod: newPod(corev1.PodSucceeded)},
 		},
-		"done, the Pod there, a time to live that is over first: held": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(1)), pod: newPod(corev1.PodSucceeded), now: now.Add(7 * time.Second),
-			want: Decision{Delay: time.Second},
+		"done, the Pod there, the end in an hour by the clock: released": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now.Add(time.Hour))), pod: newPod(corev1.PodSucceeded), now: now,
+			want: Decision{ReleasePod: newPod(corev1.PodSucceeded)},
+		},
+		"done, the Pod there, a time to live that is over first: kept": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(1)), pod: newPod(corev1.PodSucceeded), now: now.Add(9 * time.Second),
+			want: Decision{Delay: 500 * time.Millisecond},
+		},
+		"done, the Pod there, and the At is being deleted: released": {
+			at:  newAt(withDone(v1alpha1.ConditionComplete, now), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
+			pod: newPod(corev1.PodSucceeded), now: now,
+			want: Decision{ReleasePod: newPod(corev1.PodSucceeded)},
 		},
 		"done without a condition, which nobody writes, the Pod there: released": {
 			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
@@ -936,21 +941,39 @@ func TestDecide(t *testing.T) {
 			want: Decision{ReleasePod: newPod(corev1.PodRunning)},
 		},
 		"between two attempts, the Pod of the first there: released": {
-			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now.Add(-2 * time.Second),
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now.Add(-500 * time.Millisecond),
 			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
 		},
 		"between two attempts, the Pod of the first there, the next far off: released as soon": {
-			at: newAt(withStatus(*nextAttempt(3, now)), withBackoffLimit(3)), pod: newPod(corev1.PodFailed), now: now.Add(-32 * time.Second),
+			at: newAt(withStatus(*nextAttempt(3, now)), withBackoffLimit(3)), pod: newPod(corev1.PodFailed), now: now.Add(-30500 * time.Millisecond),
 			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
 		},
-		"between two attempts, the Pod of the first there: held": {
-			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now.Add(-3 * time.Second),
-			want: Decision{Delay: time.Second},
+		"between two attempts, the Pod of the first there: kept": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now.Add(-time.Second),
+			want: Decision{Delay: 500 * time.Millisecond},
 		},
-		"suspended between two attempts, the Pod of the first there: held, as long": {
+		"between two attempts, the Pod of the first there, the time for all of them over first": {
+			at:  newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2), withActiveDeadline(3)),
+			pod: newPod(corev1.PodFailed), now: now.Add(-time.Second),
+			want: Decision{Delay: 10 * time.Millisecond},
+		},
+		"between two attempts, the Pod of the first there, suspended just now: told first": {
+			at:  newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2), func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }),
+			pod: newPod(corev1.PodFailed), now: now.Add(-time.Second),
+			want: Decision{
+				Status: func() *v1alpha1.AtStatus {
+					status := nextAttempt(1, now)
+					status.Conditions = []metav1.Condition{suspended(now.Add(-time.Second))}
+					return status
+				}(),
+				Event: &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuspended, Message: "Nothing starts while spec.suspend is true."},
+				Delay: again,
+			},
+		},
+		"suspended between two attempts, the Pod of the first there: kept as long": {
 			at:  newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2), withSuspendedRun),
-			pod: newPod(corev1.PodFailed), now: now.Add(-3 * time.Second),
-			want: Decision{Delay: time.Second},
+			pod: newPod(corev1.PodFailed), now: now.Add(-time.Second),
+			want: Decision{Delay: 500 * time.Millisecond},
 		},
 		"the second attempt runs, the Pod of the first there: released": {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now,
@@ -1018,6 +1041,23 @@ func TestDecide(t *testing.T) {
 				t.Errorf("Decide changed the At that it was given:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestDecideManyPods has the Pod of an attempt that has failed beside that of the next.
+func TestDecideManyPods(t *testing.T) {
+	at := newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2))
+	first, next := newPod(corev1.PodFailed), newPod(corev1.PodPending, second)
+	want := *secondRunning(corev1.PodPending)
+	for _, pods := range [][]*corev1.Pod{{first, next}, {next, first}} {
+		got := Decide(at, pods, now.Add(-time.Second))
+		if diff := cmp.Diff(Decision{Status: &want, Delay: 500 * time.Millisecond}, got); diff != "" {
+			t.Errorf("the first is kept (-want +got):\n%s", diff)
+		}
+		got = Decide(at, pods, now)
+		if diff := cmp.Diff(Decision{ReleasePod: first}, got); diff != "" {
+			t.Errorf("the first is kept no longer (-want +got):\n%s", diff)
+		}
 	}
 }
 

@@ -54,8 +54,8 @@ func ownerAt(pod *corev1.Pod) *metav1.OwnerReference {
 	return owner
 }
 
-// isCounted says whether the finalizer of one of the At's Pods has done its work:
-// the outcome of that attempt is in the status, or nobody asks for it any more.
+// isCounted says whether the outcome of one of the At's Pods is in the status, or nobody
+// asks for it any more, and the Pod still has the finalizer.
 func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
 	return isTracked(pod) && IsOf(pod, at) &&
 		(at.DeletionTimestamp != nil || at.Status.Phase == v1alpha1.PhaseDone || isEarlierAttempt(at, pod))

@@ -41,8 +41,9 @@ const AnnotationScheduledTime = "cnat.programming-kubernetes.info/scheduled-time
 const AnnotationAtName = "cnat.programming-kubernetes.info/at-name"
 
 // FinalizerTracking is the finalizer of a Pod of an At whose outcome is not yet in
-// the At's status, and for eight seconds more: whoever deletes the Pod, it stays to be
-// counted. Job has the like in batch.kubernetes.io/job-tracking.
+// the At's status: whoever deletes the Pod, it stays to be counted. It is left there for
+// some seconds more, so that a creation which is late finds the Pod's name taken. Job
+// has the like in batch.kubernetes.io/job-tracking.
 const FinalizerTracking = "cnat.programming-kubernetes.info/tracking"
 
 // AtKind is the kind of an At, as owner references name it.
@@ -276,8 +277,8 @@ type AtSpec struct {
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
 
 	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
-	// its Pods with it, but not within eight seconds of the end. It may be set and
-	// changed after the end. Default: the At is kept.
+	// its Pods with it, but not within about nine seconds of the end. It may be set
+	// and changed after the end. Default: the At is kept.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
