@@ -19,7 +19,10 @@ limitations under the License.
 package integration
 
 import (
+	"context"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"sync"
@@ -109,9 +112,17 @@ func newBreaker(t *testing.T) *breaker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &breaker{address: "127.0.0.1:0", upstream: host.Host, connections: map[net.Conn]bool{}}
+	b := &breaker{upstream: host.Host, connections: map[net.Conn]bool{}}
+	eventually(t, "a port that is free", func(context.Context) (bool, error) {
+		// Not one that the kernel gives to others while it is off.
+		b.address = fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(10000))
+		listener, err := net.Listen("tcp", b.address)
+		if err == nil {
+			err = listener.Close()
+		}
+		return err == nil, nil
+	})
 	b.on(t)
-	b.address = b.listener.Addr().String()
 	t.Cleanup(b.off)
 	return b
 }
