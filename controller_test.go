@@ -17,10 +17,14 @@ limitations under the License.
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net/http"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,6 +43,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kubeinformers "k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -51,10 +56,13 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/patient"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -1149,8 +1157,6 @@ func TestClockStep(t *testing.T) {
 // test. Its wall clock is another than that of its timers.
 func runController(t *testing.T, kubeClient *kubefake.Clientset, wall clock.WithTicker) typedcnatv1alpha1.AtInterface {
 	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	ctx, cancel := context.WithCancel(ctx)
 	// NewClientset would need an OpenAPI schema of At, for server-side apply.
 	cnatClient := cnatfake.NewSimpleClientset()
 	// The fake does not count versions, as the API server does.
@@ -1159,6 +1165,14 @@ func runController(t *testing.T, kubeClient *kubefake.Clientset, wall clock.With
 		action.(clienttesting.UpdateAction).GetObject().(*v1alpha1.At).ResourceVersion = strconv.FormatInt(10+version.Add(1), 10)
 		return false, nil, nil
 	})
+	runWithClients(t, kubeClient, cnatClient, wall)
+	return cnatClient.CnatV1alpha1().Ats(name.Namespace)
+}
+
+func runWithClients(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset.Interface, wall clock.WithTicker) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
 	podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
 	atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
 	c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), atFactory.Cnat().V1alpha1().Ats(), image)
@@ -1177,5 +1191,212 @@ func runController(t *testing.T, kubeClient *kubefake.Clientset, wall clock.With
 		atFactory.Shutdown()
 	})
 	synctest.Wait()
-	return cnatClient.CnatV1alpha1().Ats(name.Namespace)
+}
+
+// roundTripper is the way that a client's requests take to the API server.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// newClients returns clients whose requests take the given way.
+func newClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface, clientset.Interface) {
+	t.Helper()
+	config := fakeserver.Config(transport)
+	kubeClient, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cnatClient, err := clientset.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kubeClient, cnatClient
+}
+
+// isCreation says whether a request creates the Pod of the given name.
+func isCreation(t *testing.T, request *http.Request, pod string) bool {
+	t.Helper()
+	if request.Method != http.MethodPost || path.Base(request.URL.Path) != "pods" {
+		return false
+	}
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	request.Body = io.NopCloser(bytes.NewReader(body))
+	return bytes.Contains(body, fmt.Appendf(nil, `"name":%q,"namespace"`, pod))
+}
+
+// TestOutage has the API server go away just after it has answered the look at an At
+// that is due. That one, one that is due during the outage, and one that is created
+// after it, all start within five seconds of its return.
+func TestOutage(t *testing.T) {
+	for _, outage := range []time.Duration{time.Second, 7 * time.Second, 61 * time.Second, time.Hour + 7*time.Second} {
+		t.Run(outage.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := fakeserver.New(clock.RealClock{})
+				var lock sync.Mutex
+				var left time.Time
+				created := map[string][]time.Time{}
+				kubeClient, cnatClient := newClients(t, patient.New(roundTripper(func(request *http.Request) (*http.Response, error) {
+					var creates string
+					for _, at := range []string{"looked", "during", "after"} {
+						if isCreation(t, request, at+"-pod") {
+							creates = at
+						}
+					}
+					response, err := server.RoundTrip(request)
+					lock.Lock()
+					defer lock.Unlock()
+					if creates != "" && err == nil && response.StatusCode == http.StatusCreated {
+						created[creates] = append(created[creates], time.Now())
+					}
+					if path.Base(request.URL.Path) == "looked" && left.IsZero() {
+						left = time.Now()
+						server.SetAway(true)
+					}
+					return response, err
+				})))
+				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+				_, person := newClients(t, server)
+				create := func(name string, due time.Time) {
+					t.Helper()
+					at := newAt(func(at *v1alpha1.At) { at.Name, at.Spec.Schedule = name, due.Format(time.RFC3339Nano) })
+					if _, err := person.CnatV1alpha1().Ats(at.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				due := time.Now().Add(10 * time.Minute)
+				create("looked", due)
+				create("during", due.Add(outage/3))
+				time.Sleep(time.Until(due.Add(outage)))
+				server.SetAway(false)
+				returned := time.Now()
+				create("after", returned)
+				time.Sleep(time.Hour)
+				lock.Lock()
+				defer lock.Unlock()
+				if !left.Equal(due) {
+					t.Fatalf("it left at %v, want %v", left, due)
+				}
+				for _, at := range []string{"looked", "during", "after"} {
+					if got := created[at]; len(got) != 1 || got[0].Before(returned) || got[0].After(returned.Add(5*time.Second)) {
+						t.Errorf("the Pod of At %s was created at %v, want once within 5 s of %v", at, got, returned)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestSlowCreation has the creation of a Pod delayed on its way while another
+// controller runs the At, or its second attempt, to the end, and somebody deletes all
+// its Pods. The Pod's name is not free yet: the creation is refused, up to 8.4 s later.
+func TestSlowCreation(t *testing.T) {
+	for _, pod := range []string{"example-at-pod", "example-at-pod-1"} {
+		for _, fraction := range []time.Duration{0, 500 * time.Millisecond, 950 * time.Millisecond} {
+			for _, delay := range []time.Duration{time.Second, 4 * time.Second, 8400 * time.Millisecond} {
+				t.Run(fmt.Sprintf("%s at %v, %v late", pod, fraction, delay), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { testSlowCreation(t, pod, fraction, delay) })
+				})
+			}
+		}
+	}
+}
+
+func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
+	t.Helper()
+	server := fakeserver.New(clock.RealClock{})
+	held, goOn, answer := make(chan struct{}), make(chan struct{}), make(chan int, 1)
+	hold := sync.OnceFunc(func() {
+		close(held)
+		<-goOn
+	})
+	kubeClient, cnatClient := newClients(t, patient.New(roundTripper(func(request *http.Request) (*http.Response, error) {
+		if !isCreation(t, request, pod) {
+			return server.RoundTrip(request)
+		}
+		hold()
+		response, err := server.RoundTrip(request)
+		if err == nil {
+			select {
+			case answer <- response.StatusCode:
+			default:
+			}
+		}
+		return response, err
+	})))
+	runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+
+	kubeClient, cnatClient = newClients(t, server)
+	pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
+	ended := map[types.UID]string{} // the Pods' names
+	// until does the kubelet's work each 10 ms, which ends each Pod at once, until the
+	// At is as it should be.
+	until := func(condition func(*v1alpha1.At) bool) {
+		t.Helper()
+		for range 10_000 {
+			time.Sleep(10 * time.Millisecond)
+			list, err := pods.List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range list.Items {
+				if ended[p.UID] != "" {
+					continue
+				}
+				ended[p.UID] = p.Name
+				p.Status.Phase = corev1.PodFailed
+				if p.Name == pod {
+					p.Status.Phase = corev1.PodSucceeded
+				}
+				if _, err := pods.UpdateStatus(t.Context(), &p, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if condition(at) {
+				return
+			}
+		}
+		t.Fatal("the At does not go on")
+	}
+	at := newAt(func(at *v1alpha1.At) {
+		at.Spec.Schedule = time.Now().Add(fraction).Format(time.RFC3339Nano)
+		if pod == "example-at-pod-1" {
+			at.Spec.BackoffLimit = ptr.To[int32](1)
+		}
+	})
+	if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(func(*v1alpha1.At) bool {
+		select {
+		case <-held:
+			return true
+		default:
+			return false
+		}
+	})
+	runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+	until(func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonCompleted })
+	for _, name := range ended {
+		if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(delay)
+	close(goOn)
+	if got := <-answer; got != http.StatusConflict {
+		t.Errorf("the creation was answered %d, want %d", got, http.StatusConflict)
+	}
+	// All goes in the end, and nothing runs again.
+	time.Sleep(time.Hour)
+	list, err := pods.List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) > 0 {
+		t.Errorf("Pods are left: %v, %v", list.Items, err)
+	}
 }
