@@ -1400,3 +1400,46 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 		t.Errorf("Pods are left: %v, %v", list.Items, err)
 	}
 }
+
+// TestPodAbandoned has somebody delete by force the Pod of a node that is dead: a minute
+// later the attempt is given up, its Pod goes, and the command is not run again.
+func TestPodAbandoned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fakeserver.New(clock.RealClock{})
+		kubeClient, cnatClient := newClients(t, server)
+		runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+		pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
+		at := newAt(func(at *v1alpha1.At) {
+			at.Spec.Schedule, at.Spec.BackoffLimit = time.Now().Format(time.RFC3339), ptr.To[int32](5)
+		})
+		if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		pod, err := pods.Get(t.Context(), "example-at-pod", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod.Spec.NodeName, pod.Status.Phase = "dead", corev1.PodRunning
+		if _, err = pods.Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if err = pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+			t.Fatal(err)
+		}
+		for after, want := range []v1alpha1.AtPhase{59: v1alpha1.PhaseRunning, 61: v1alpha1.PhaseDone, 80: v1alpha1.PhaseDone} {
+			if at, err = ats.Get(t.Context(), name.Name, metav1.GetOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if want != "" && (at.Status.Phase != want || want == v1alpha1.PhaseDone && at.Status.Reason != v1alpha1.ReasonPodLost) {
+				t.Errorf("after %d s: phase %s, reason %s; want %s", after, at.Status.Phase, at.Status.Reason, want)
+			}
+			time.Sleep(time.Second)
+		}
+		list, err := pods.List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) > 0 {
+			t.Errorf("Pods are left: %v, %v", list.Items, err)
+		}
+	})
+}

@@ -38,7 +38,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -483,7 +482,7 @@ func leavePod(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		err := wait.PollUntilContextTimeout(context.Background(), pollPeriod, patience, true, func(ctx context.Context) (bool, error) {
+		err := poll(context.Background(), patience, func(ctx context.Context) (bool, error) {
 			_, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 			return apierrors.IsNotFound(err), ignoreNotFound(err)
 		})

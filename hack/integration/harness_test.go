@@ -58,9 +58,10 @@ import (
 )
 
 const (
-	root       = "../.." // of the repository
-	crd        = root + "/artifacts/examples/cnat-crd.yaml"
-	pollPeriod = 20 * time.Millisecond
+	root = "../.." // of the repository
+	crd  = root + "/artifacts/examples/cnat-crd.yaml"
+	// playPeriod is the time between two looks of those who play a kubelet.
+	playPeriod = 100 * time.Millisecond
 	// patience is how long anything that must happen may take; not how long it takes.
 	patience = 90 * time.Second
 )
@@ -110,7 +111,7 @@ func setUpAndRun(m *testing.M) (int, error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "cnat-controller")
-	build := exec.Command("go", "build", "-race", "-o", binary, root)
+	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", raceEnabled), "-o", binary, root)
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build the controller: %w\n%s", err, out)
 	}
@@ -118,8 +119,8 @@ func setUpAndRun(m *testing.M) (int, error) {
 		return 0, err
 	}
 	code := m.Run()
-	if code != 0 {
-		return code, nil
+	if err := deleteNamespaces(context.Background()); err != nil || code != 0 {
+		return code, err
 	}
 	return 0, afterAll()
 }
@@ -169,30 +170,44 @@ func waitServed(t *testing.T) {
 	})
 }
 
+var (
+	namespacesLock sync.Mutex
+	namespacesMade []string
+)
+
+// deleteNamespaces deletes the namespaces of the tests. They are not deleted one by one:
+// that keeps the controller-manager busy for half a minute, and some tests wait for it.
+func deleteNamespaces(ctx context.Context) error {
+	// The controllers have ended, and the Pods of what did not end would stay for ever.
+	patch := []byte(`{"metadata":{"finalizers":null}}`)
+	pods, err := kubeClient.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, pod := range pods.Items {
+		if slices.Contains(namespacesMade, pod.Namespace) && len(pod.Finalizers) > 0 {
+			_, patchErr := kubeClient.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			err = errors.Join(err, ignoreNotFound(patchErr))
+		}
+	}
+	for _, namespace := range namespacesMade {
+		err = errors.Join(err, ignoreNotFound(kubeClient.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})))
+	}
+	return err
+}
+
 // newNamespace makes a namespace for one test, in which Pods can be created.
 func newNamespace(t *testing.T) string {
 	t.Helper()
-	namespaces := kubeClient.CoreV1().Namespaces()
-	ns, err := namespaces.Create(t.Context(), &corev1.Namespace{
+	ns, err := kubeClient.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "cnat-test-"},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		// The controllers of the test have ended, and the Pods of what did not end
-		// would stay for ever.
-		ctx := context.Background()
-		patch := []byte(`{"metadata":{"finalizers":null}}`)
-		pods, err := kubeClient.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
-		for i := range pods.Items {
-			_, patchErr := kubeClient.CoreV1().Pods(ns.Name).Patch(ctx, pods.Items[i].Name, types.MergePatchType, patch, metav1.PatchOptions{})
-			err = errors.Join(err, ignoreNotFound(patchErr))
-		}
-		if err := errors.Join(err, ignoreNotFound(namespaces.Delete(ctx, ns.Name, metav1.DeleteOptions{}))); err != nil {
-			t.Error(err)
-		}
-	})
+	namespacesLock.Lock()
+	namespacesMade = append(namespacesMade, ns.Name)
+	namespacesLock.Unlock()
 	eventually(t, "the service account that Pods need", func(ctx context.Context) (bool, error) {
 		_, err := kubeClient.CoreV1().ServiceAccounts(ns.Name).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, ignoreNotFound(err)
@@ -210,9 +225,18 @@ func ignoreNotFound(err error) error {
 // eventually waits until condition holds, and fails the test if it never does.
 func eventually(t *testing.T, what string, condition wait.ConditionWithContextFunc) {
 	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), pollPeriod, patience, true, condition); err != nil {
+	if err := poll(t.Context(), patience, condition); err != nil {
 		t.Fatalf("waiting for %s: %v", what, err)
 	}
+}
+
+// poll waits until condition holds, which it looks at less and less often: many tests
+// wait at the same time, on the processors that they wait for.
+func poll(ctx context.Context, limit time.Duration, condition wait.ConditionWithContextFunc) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	backoff := wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Steps: 100, Cap: 250 * time.Millisecond}
+	return backoff.DelayFunc().Until(ctx, true, true, condition)
 }
 
 // controller is a running controller process.
@@ -240,7 +264,7 @@ func startController(t *testing.T, namespace string, args ...string) *controller
 		t.Fatal(err)
 	}
 	go func() { c.exited <- c.cmd.Wait() }()
-	eventually(t, "the controller's first word, before which a signal just ends it", func(context.Context) (bool, error) {
+	eventually(t, "the controller's first line, before which a signal just ends it", func(context.Context) (bool, error) {
 		return c.output() != "", nil
 	})
 	t.Cleanup(func() {
@@ -336,7 +360,7 @@ func waitCondition(t *testing.T, namespace, conditionType string, status metav1.
 func waitEvents(t *testing.T, at *v1alpha1.At, want map[string]int32) {
 	t.Helper()
 	got := map[string]int32{}
-	err := wait.PollUntilContextTimeout(t.Context(), pollPeriod, patience/3, true, func(ctx context.Context) (bool, error) {
+	err := poll(t.Context(), patience/3, func(ctx context.Context) (bool, error) {
 		events, err := kubeClient.CoreV1().Events(at.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(at.UID)})
 		if err != nil {
 			return false, err
@@ -372,46 +396,61 @@ func (r *request) resource() string {
 	return strings.TrimSuffix(r.ObjectRef.Resource+"/"+r.ObjectRef.Subresource, "/")
 }
 
-// auditLog calls for each request in the API server's audit log whose line has the
-// given text.
-func auditLog(text string, call func(*request)) error {
+// audit is what has been read of the API server's audit log: the requests of
+// controllers.
+var audit struct {
+	lock     sync.Mutex
+	read     int64 // bytes
+	requests []request
+}
+
+// auditLog returns the requests of controllers that the API server has logged.
+func auditLog() ([]request, error) {
+	audit.lock.Lock()
+	defer audit.lock.Unlock()
 	file, err := os.Open(filepath.Join(filepath.Dir(os.Getenv("KUBECONFIG")), "audit.log"))
 	if err != nil {
-		return fmt.Errorf("these tests need the audit log that hack/localcluster keeps: %w", err)
+		return nil, fmt.Errorf("these tests need the audit log that hack/localcluster keeps: %w", err)
 	}
 	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	lines.Split(func(data []byte, _ bool) (int, []byte, error) {
-		return bufio.ScanLines(data, false) // The last one may not be whole yet.
-	})
-	for lines.Scan() {
+	if _, err := file.Seek(audit.read, io.SeekStart); err != nil {
+		return nil, err
+	}
+	reader := bufio.NewReaderSize(file, 1<<20)
+	for {
+		line, err := reader.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return audit.requests, nil // The last line may not be whole yet.
+		}
+		if err != nil {
+			return nil, err
+		}
+		audit.read += int64(len(line))
 		// An API server that is killed may leave a line without its end.
-		line := lines.Bytes()
 		line = line[max(0, bytes.LastIndex(line, []byte(`{"kind":"Event","apiVersion":"audit.k8s.io/`))):]
-		if !bytes.Contains(line, []byte(text)) {
+		if !bytes.Contains(line, []byte("cnat-controller")) {
 			continue
 		}
 		var r request
 		if err := json.Unmarshal(line, &r); err != nil {
-			return err
+			return nil, err
 		}
-		call(&r)
+		audit.requests = append(audit.requests, r)
 	}
-	return lines.Err()
 }
 
 // requests returns the controller's requests on a resource in a namespace.
 func requests(t *testing.T, namespace, verb, resource string) []request {
 	t.Helper()
-	var found []request
-	err := auditLog(namespace, func(r *request) {
-		if r.resource() == resource && r.ObjectRef.Namespace == namespace && r.Verb == verb && strings.HasPrefix(r.UserAgent, "cnat-controller") {
-			found = append(found, *r)
-		}
-	})
+	all, err := auditLog()
 	if err != nil {
 		t.Fatal(err)
+	}
+	var found []request
+	for i := range all {
+		if r := &all[i]; r.Verb == verb && r.resource() == resource && r.ObjectRef.Namespace == namespace && strings.HasPrefix(r.UserAgent, "cnat-controller") {
+			found = append(found, *r)
+		}
 	}
 	return found
 }

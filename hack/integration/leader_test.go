@@ -31,8 +31,8 @@ import (
 )
 
 // TestHandover has the leader of two controllers end, and an At due just then: the
-// other one starts it within the time that is promised, if the machine lets it. It
-// reports the times of 20 trials each.
+// other one starts it. How long that takes is proved in pkg/leader; hack/soak.sh
+// measures it, in many trials.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -45,46 +45,52 @@ func TestHandover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const trials = 20
 			var lock sync.Mutex
 			var took []time.Duration
 			t.Run("trials", func(t *testing.T) {
-				for i := range trials {
+				for i := range *soakTrials {
 					t.Run(fmt.Sprint(i), func(t *testing.T) {
 						t.Parallel()
-						namespace := newNamespace(t)
-						leader := startLeader(t, namespace)
-						standby := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace)
-						waitLog(t, standby, "Attempting to acquire leader lease")
-						// In whatever part of its time the lease is.
-						time.Sleep(time.Duration(i) * 100 * time.Millisecond)
-
-						start := time.Now()
-						err := leader.stop(tc.signal)
-						if tc.signal == syscall.SIGTERM && err != nil {
-							t.Errorf("asked to stop, it ended with %v", err)
-						}
-						createAt(t, newAt(namespace, "at", start, "true"))
-						waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
-						created := wantCreates(t, namespace, 1)[0].RequestReceivedTimestamp.Time
+						duration := handover(t, tc.signal, time.Duration(i)*100*time.Millisecond)
 						lock.Lock()
 						defer lock.Unlock()
-						took = append(took, created.Sub(start))
+						took = append(took, duration)
 					})
 				}
 			})
-			if len(took) != trials {
-				t.Fatalf("%d trials, want %d", len(took), trials)
+			if len(took) != *soakTrials {
+				t.Fatalf("%d trials, want %d", len(took), *soakTrials)
 			}
 			slices.Sort(took)
-			t.Logf("handed over in %v at least, %v in the middle, %v at most", took[0], took[trials/2], took[trials-1])
+			median, longest := took[len(took)/2], took[len(took)-1]
+			t.Logf("handed over in %v at least, median %v, at most %v", took[0], median, longest)
 			// A busy machine may delay some, but not most.
 			const busy = 3 * time.Second
-			if middle, longest := took[trials/2], took[trials-1]; middle > tc.want || longest > tc.want+busy {
-				t.Errorf("it took %v in the middle, %v at most; want %v, %v", middle, longest, tc.want, tc.want+busy)
+			if *soakTrials > 1 && (median > tc.want || longest > tc.want+busy) {
+				t.Errorf("it took %v (median), %v at most; want %v, %v", median, longest, tc.want, tc.want+busy)
 			}
 		})
 	}
+}
+
+// handover has a leader end a while after another controller stands by, and returns how
+// long it takes until that has created the Pod of an At that is due then.
+func handover(t *testing.T, signal syscall.Signal, after time.Duration) time.Duration {
+	t.Helper()
+	namespace := newNamespace(t)
+	leader := startLeader(t, namespace)
+	standby := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace)
+	waitLog(t, standby, "Attempting to acquire leader lease")
+	time.Sleep(after)
+
+	start := time.Now()
+	err := leader.stop(signal)
+	if signal == syscall.SIGTERM && err != nil {
+		t.Errorf("asked to stop, it ended with %v", err)
+	}
+	createAt(t, newAt(namespace, "at", start, "true"))
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	return wantCreates(t, namespace, 1)[0].RequestReceivedTimestamp.Sub(start)
 }
 
 // TestLeaseLost takes the lease from a leader: it must end, and say why.

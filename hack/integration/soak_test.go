@@ -25,7 +25,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -46,19 +45,68 @@ import (
 
 // hack/soak.sh sets them higher.
 var (
-	soakAts       = flag.Int("soak-ats", 200, "number of Ats")
-	soakFor       = flag.Duration("soak-for", 12*time.Second, "time over which they are due")
+	soakAts       = flag.Int("soak-ats", 100, "number of Ats")
+	soakFor       = flag.Duration("soak-for", 6*time.Second, "time over which they are due")
 	soakServers   = flag.Int("soak-api-servers", 1, "how often the API server is killed")
 	soakEtcds     = flag.Int("soak-etcds", 1, "how often etcd is killed")
-	soakTenant    = flag.Int("soak-tenant", 1000, "number of Ats that a tenant has due at once")
-	soakKillEvery = flag.Duration("soak-kill-every", 5*time.Second, "how often a controller is killed")
+	soakTenant    = flag.Int("soak-tenant", 400, "number of Ats that a tenant has due at once")
+	soakKillEvery = flag.Duration("soak-kill-every", 2*time.Second, "time between two kills of a controller")
+
+	soakFaults = flag.Bool("soak-faults", false, "all cases of TestFaults, not a sample")
+	soakTrials = flag.Int("soak-trials", 1, "number of trials of each handover; of more than one, the time is judged")
+	soakOutage = flag.Duration("soak-outage", 0, "least time for which the API server is away; if there is one, the return is judged")
 )
+
+// TestTenants has very many Ats of one namespace, and ten of another, due when the
+// controller starts: the few do not wait for the many. It is not parallel: the
+// controller sees all namespaces.
+func TestTenants(t *testing.T) {
+	applyCRD(t)
+	// The first list comes by namespace: the few last.
+	many, few := newNamespace(t), newNamespace(t)
+	if few < many {
+		few, many = many, few
+	}
+	now := time.Now()
+	for i := range *soakTenant {
+		createAt(t, newAt(many, fmt.Sprintf("at-%d", i), now, "true"))
+	}
+	for i := range 10 {
+		createAt(t, newAt(few, fmt.Sprintf("at-%d", i), now, "true"))
+	}
+	startController(t, "", "-v=0")
+	for namespace, number := range map[string]int{few: 10, many: *soakTenant} {
+		tolerantly(t, "each Pod to be created", func(ctx context.Context) (bool, error) {
+			return len(creations(t, namespace)) == number, nil
+		})
+	}
+	before, first, last := 0, time.Time{}, time.Time{}
+	for _, create := range creations(t, few) {
+		if create.RequestReceivedTimestamp.After(last) {
+			last = create.RequestReceivedTimestamp.Time
+		}
+	}
+	for _, create := range creations(t, many) {
+		at := create.RequestReceivedTimestamp.Time
+		if at.Before(last) {
+			before++
+		}
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	t.Logf("the last of the ten came %v after the first of the %d, and after %d of them", last.Sub(first), *soakTenant, before)
+	if before > 100 {
+		t.Errorf("the ten waited for %d of the %d, want some tens at most", before, *soakTenant)
+	}
+}
 
 // TestSoak has many Ats become due while three controllers are at work, one of
 // which is killed again and again, and so are the API server and etcd. The first
 // attempt of each tenth fails, and half of the Pods are deleted as soon as they have
-// ended. Each attempt is made once, not early, and each At ends. It is not parallel:
-// the others need the API server.
+// ended. Each attempt is made once, not early, and each At ends. It is not parallel
+// while it kills: the others need the API server. And it is the last of those which are
+// not, since they take the CRD away, or see all namespaces.
 func TestSoak(t *testing.T) {
 	applyCRD(t)
 	namespace := newNamespace(t)
@@ -66,7 +114,7 @@ func TestSoak(t *testing.T) {
 	for i := range controllers {
 		controllers[i] = startController(t, namespace, "-v=1")
 	}
-	first := time.Now().Add(5 * time.Second).Truncate(time.Millisecond)
+	first := time.Now().Add(3 * time.Second).Truncate(time.Millisecond)
 	due := map[string]time.Time{}
 	for i := range *soakAts {
 		instant := first.Add(*soakFor * time.Duration(i) / time.Duration(*soakAts))
@@ -103,6 +151,8 @@ func TestSoak(t *testing.T) {
 		}
 	}
 
+	// From here on nothing is killed any more.
+	t.Parallel()
 	// All end.
 	var ats *v1alpha1.AtList
 	tolerantly(t, "all Ats to end", func(ctx context.Context) (bool, error) {
@@ -154,59 +204,15 @@ func TestSoak(t *testing.T) {
 	}
 	waitReleased(t, namespace)
 	t.Logf("%d Ats over %v, 3 controllers of which %d were killed, API server %d times, etcd %d times", *soakAts, *soakFor, kills, *soakServers, *soakEtcds)
-	t.Logf("%d attempts, of which %d Pods were deleted as they ended; ends %v; late: median %v, 99th of 100 %v, most %v",
+	t.Logf("%d attempts, of which %d Pods were deleted as they ended; ends %v; late: median %v, p99 %v, at most %v",
 		len(k.started), k.deleted, ends, late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
-}
-
-// TestTenants has very many Ats of one namespace, and ten of another, due when the
-// controller starts: the few do not wait for the many. It is not parallel: the
-// controller sees all namespaces.
-func TestTenants(t *testing.T) {
-	applyCRD(t)
-	// The first list comes by namespace: the few last.
-	many, few := newNamespace(t), newNamespace(t)
-	if few < many {
-		few, many = many, few
-	}
-	now := time.Now()
-	for i := range *soakTenant {
-		createAt(t, newAt(many, fmt.Sprintf("at-%d", i), now, "true"))
-	}
-	for i := range 10 {
-		createAt(t, newAt(few, fmt.Sprintf("at-%d", i), now, "true"))
-	}
-	startController(t, "", "-v=0")
-	for namespace, number := range map[string]int{few: 10, many: *soakTenant} {
-		tolerantly(t, "each Pod to be created", func(ctx context.Context) (bool, error) {
-			return len(creations(t, namespace)) == number, nil
-		})
-	}
-	before, first, last := 0, time.Time{}, time.Time{}
-	for _, create := range creations(t, few) {
-		if create.RequestReceivedTimestamp.After(last) {
-			last = create.RequestReceivedTimestamp.Time
-		}
-	}
-	for _, create := range creations(t, many) {
-		at := create.RequestReceivedTimestamp.Time
-		if at.Before(last) {
-			before++
-		}
-		if first.IsZero() || at.Before(first) {
-			first = at
-		}
-	}
-	t.Logf("the last of the ten came %v after the first of the %d, and after %d of them", last.Sub(first), *soakTenant, before)
-	if before > 100 {
-		t.Errorf("the ten waited for %d of the %d, want some tens at most", before, *soakTenant)
-	}
 }
 
 // tolerantly waits until condition holds, whatever errors come before.
 func tolerantly(t *testing.T, what string, condition wait.ConditionWithContextFunc) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 10*pollPeriod, 2*patience, true, func(ctx context.Context) (bool, error) {
+	err := poll(t.Context(), 2*patience, func(ctx context.Context) (bool, error) {
 		var done bool
 		done, last = condition(ctx)
 		return done && last == nil, nil
@@ -258,72 +264,45 @@ func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// killAndRestart kills a component of hack/localcluster's cluster, and starts it
-// again as it was.
+// killAndRestart kills a component of hack/localcluster's cluster, and waits until that
+// has started it again.
 func killAndRestart(t *testing.T, name string) {
 	t.Helper()
-	pid, cmdline := find(t, name)
-	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if err != nil {
+	killed := find(t, name)
+	if len(killed) != 1 {
+		t.Fatalf("%d processes are %s of %s, want one", len(killed), name, clusterDir())
+	}
+	if err := syscall.Kill(killed[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	log, err := os.OpenFile(filepath.Join(clusterDir(), "logs", name+".log"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	for start := time.Now(); time.Since(start) < patience; time.Sleep(pollPeriod) {
-		cmd := exec.Command(exe, cmdline[1:]...)
-		cmd.Dir = clusterDir()
-		cmd.Stdout, cmd.Stderr = log, log
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan struct{})
-		go func() {
-			_ = cmd.Wait()
-			close(ended)
-		}()
-		select {
-		case <-ended: // The one that was killed has the port, or the data, still.
-		case <-time.After(2 * time.Second):
-			return
-		}
-	}
-	t.Fatalf("%s does not start again", name)
+	eventually(t, name+" to be started again", func(context.Context) (bool, error) {
+		running := find(t, name)
+		return len(running) == 1 && running[0] != killed[0], nil
+	})
 }
 
 func clusterDir() string { return filepath.Dir(os.Getenv("KUBECONFIG")) }
 
-// find returns the process of a component of the cluster, and its command line.
-func find(t *testing.T, name string) (int, []string) {
+// find returns the processes that are a component of the cluster: those that were started
+// by its name, with a path in the cluster's folder among their arguments.
+func find(t *testing.T, name string) []int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
+	var found []int
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
 			continue
 		}
-		exe, err := os.Readlink(filepath.Join("/proc", entry.Name(), "exe"))
-		if err != nil || filepath.Base(exe) != name {
-			continue
-		}
-		cmdline, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
-		if err == nil && bytes.Contains(cmdline, []byte(clusterDir()+"/")) {
-			var args []string
-			for arg := range bytes.SplitSeq(bytes.TrimSuffix(cmdline, []byte{0}), []byte{0}) {
-				args = append(args, string(arg))
-			}
-			return pid, args
+		// A process that has ended has no arguments, or is gone.
+		cmdline, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		program, arguments, _ := bytes.Cut(cmdline, []byte{0})
+		if filepath.Base(string(program)) == name && bytes.Contains(arguments, []byte(clusterDir()+"/")) {
+			found = append(found, pid)
 		}
 	}
-	t.Fatalf("no %s of %s runs", name, clusterDir())
-	return 0, nil
+	return found
 }

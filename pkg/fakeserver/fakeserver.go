@@ -269,6 +269,7 @@ func (s *Server) remove(key target, old *unstructured.Unstructured, body []byte)
 	object := old.DeepCopy()
 	if object.GetDeletionTimestamp() == nil {
 		object.SetDeletionTimestamp(&metav1.Time{Time: s.clock.Now()})
+		object.SetDeletionGracePeriodSeconds(options.GracePeriodSeconds)
 	}
 	return s.store(watch.Modified, key, object), nil
 }
