@@ -61,7 +61,7 @@ func TestInCluster(t *testing.T) {
 
 	// The files in any order: the controller waits for the CRD, and is not ready.
 	kubectl(t, "", "apply", "-f", deploy)
-	eventually(t, "the word of the missing CRD", func(context.Context) (bool, error) {
+	eventually(t, "the log to say that the CRD is missing", func(context.Context) (bool, error) {
 		out, _ := tryKubectl(t, "", "logs", "-n", systemNamespace, "deployment/cnat-controller")
 		return strings.Contains(out, "kubectl apply -f artifacts/examples/cnat-crd.yaml"), nil
 	})
@@ -145,15 +145,8 @@ func TestInCluster(t *testing.T) {
 		}
 	}
 
-	// As the README says, while something runs.
-	createAt(t, newAt(namespace, "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
-	waitPhase(t, namespace, "runs", v1alpha1.PhaseRunning)
-	kubectl(t, "", "delete", "ats", "--all", "--all-namespaces", "--cascade=foreground")
+	// How Ats that run are taken away with it, TestReadme shows.
 	kubectl(t, "", "delete", "-f", deploy)
-	kubectl(t, "", "delete", "-f", crd)
-	if left := kubectl(t, "", "get", "pods", "-n", namespace, "-o", "name"); left != "" {
-		t.Errorf("Pods are left: %s", left)
-	}
 	left := kubectl(t, "", "get", "namespaces,clusterroles,clusterrolebindings,flowschemas", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name")
 	if left != "" {
 		t.Errorf("there is left: %s", left)
@@ -187,8 +180,9 @@ func podMetrics(t *testing.T, name string) string {
 // TestNamespaced installs the variant that works in its own namespace only, with no
 // permission elsewhere, under the level restricted.
 func TestNamespaced(t *testing.T) {
+	t.Parallel()
 	buildImage(t)
-	applyCRD(t)
+	installCRD(t)
 	namespace, other := newNamespace(t), newNamespace(t)
 	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
 	artifacts := filepath.Join(t.TempDir(), "artifacts")
@@ -224,7 +218,6 @@ func TestNamespaced(t *testing.T) {
 	kubectl(t, "", "delete", "ats", "--all", "-n", namespace, "--cascade=foreground")
 	kubectl(t, "", "delete", "-k", filepath.Dir(kustomization))
 	kubectl(t, "", "delete", "ats", "--all", "-n", other)
-	kubectl(t, "", "delete", "-f", crd)
 	eventually(t, "the Pods of the controller to be gone", func(ctx context.Context) (bool, error) {
 		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		return err == nil && len(pods.Items) == 0, err
