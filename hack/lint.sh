@@ -15,8 +15,8 @@
 # limitations under the License.
 
 
-# Runs the linters of .golangci.yaml on the modules of this repository, and actionlint on
-# its workflows.
+# Runs the linters of .golangci.yaml on the modules of this repository, actionlint on its
+# workflows, and promcheck on the queries of the dashboard and the alerts.
 
 set -o errexit -o nounset -o pipefail
 
@@ -37,3 +37,6 @@ done
 
 go -C hack/tools/actionlint build -o "${bin}/actionlint" github.com/rhysd/actionlint/cmd/actionlint
 "${bin}/actionlint" .github/workflows/*.yaml
+
+# Not from the cache: that does not see files outside of the module.
+go -C hack/tools/promcheck test -count=1 ./...

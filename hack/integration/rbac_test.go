@@ -69,11 +69,6 @@ func becomeServiceAccount(dir string) error {
 	if out, err := apply.CombinedOutput(); err != nil {
 		return fmt.Errorf("apply the RBAC: %w\n%s", err, out)
 	}
-	// Now, for it takes both cores for a while.
-	build := exec.Command("go", "-C", root+"/hack/tools/promcheck", "build", "-o", filepath.Join(dir, "promcheck"), ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build promcheck: %w\n%s", err, out)
-	}
 	controllerConfig = filepath.Join(dir, "service-account.kubeconfig")
 	return writeConfig(controllerConfig, systemNamespace, serviceAccount)
 }

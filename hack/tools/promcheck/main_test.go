@@ -37,6 +37,19 @@ pause_seconds_sum 3
 pause_seconds_count 2
 `
 
+// TestArtifacts checks what is installed against what is served.
+func TestArtifacts(t *testing.T) {
+	served, err := os.Open("testdata/served.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer served.Close()
+	const monitoring = "../../../artifacts/monitoring/"
+	if err := run(served, []string{monitoring + "grafana/dashboard.json", monitoring + "prometheusrule.yaml"}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRun(t *testing.T) {
 	for name, tc := range map[string]struct {
 		query string
