@@ -539,12 +539,19 @@ func countEnds(before, after *v1alpha1.At, event *plan.Event) {
 }
 
 // latest returns the At as this process last wrote it, if that is newer than
-// what the cache has.
+// what was read from the cache.
 func (c *Controller) latest(cached *v1alpha1.At) *v1alpha1.At {
 	c.writtenLock.Lock()
 	defer c.writtenLock.Unlock()
-	if written := c.written[cached.UID]; written != nil && newer(written, cached) {
-		return written
+	if written := c.written[cached.UID]; written != nil {
+		if newer(written, cached) {
+			return written
+		}
+		return cached
+	}
+	// What was forgotten since cached was read is in the cache by now.
+	if current, err := c.atLister.Ats(cached.Namespace).Get(cached.Name); err == nil && current.UID == cached.UID {
+		return current
 	}
 	return cached
 }

@@ -1052,6 +1052,12 @@ func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
 			}
 		})
 	}
+	t.Run("forgotten after the cache was read", func(t *testing.T) {
+		f := newFixture(t, world{ats: []*v1alpha1.At{newAt(newerVersion, running)}}, clock.RealClock{})
+		if got := f.latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
+			t.Errorf("phase %s, want what the cache has now", got.Status.Phase)
+		}
+	})
 	t.Run("the cache was faster", func(t *testing.T) {
 		f := newFixture(t, world{ats: []*v1alpha1.At{newAt(newerVersion)}}, clock.RealClock{})
 		f.rememberWritten(newAt(newerVersion))
