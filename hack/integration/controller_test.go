@@ -294,7 +294,7 @@ func TestDeletedWhilePendingNeverRuns(t *testing.T) {
 	wantCreates(t, namespace, 1)
 }
 
-func TestRecreatedRunsAnew(t *testing.T) {
+func TestRecreated(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	namespace := newNamespace(t)
@@ -822,7 +822,7 @@ func TestStartingDeadlineSeconds(t *testing.T) {
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonStartingDeadlineExceeded: 1})
 	waitPhase(t, namespace, "in-time", v1alpha1.PhaseRunning)
 
-	waitAt(t, namespace, "suspended", "to be held", func(at *v1alpha1.At) bool {
+	waitAt(t, namespace, "suspended", "to be suspended", func(at *v1alpha1.At) bool {
 		return meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionSuspended) && at.Status.Phase == v1alpha1.PhasePending
 	})
 	kubectl(t, "", "patch", "-n", namespace, "at/suspended", "--type=merge", "-p", `{"spec":{"suspend":false}}`)
@@ -913,7 +913,7 @@ func TestStatus(t *testing.T) {
 	at.Spec.BackoffLimit = ptr.To[int32](1)
 	at.Spec.Suspend = ptr.To(true)
 	at = createAt(t, at)
-	held := waitAt(t, namespace, "at", "to be held", func(at *v1alpha1.At) bool {
+	held := waitAt(t, namespace, "at", "to be suspended", func(at *v1alpha1.At) bool {
 		return meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionSuspended)
 	})
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Suspend = nil })
@@ -922,7 +922,7 @@ func TestStatus(t *testing.T) {
 	first.Status.HostIP, first.Status.PodIP = "192.0.2.1", "192.0.2.2"
 	first.Status.HostIPs, first.Status.PodIPs = []corev1.HostIP{{IP: "192.0.2.1"}}, []corev1.PodIP{{IP: "192.0.2.2"}}
 	endPod(t, first, corev1.PodRunning, 0, "")
-	mirrored := waitAt(t, namespace, "at", "to tell that its Pod runs", func(at *v1alpha1.At) bool { return at.Status.Pod.Phase == corev1.PodRunning })
+	mirrored := waitAt(t, namespace, "at", "to show that its Pod runs", func(at *v1alpha1.At) bool { return at.Status.Pod.Phase == corev1.PodRunning })
 	endPod(t, first, corev1.PodFailed, 3, "no such host")
 	between := waitAt(t, namespace, "at", "to have failed once", func(at *v1alpha1.At) bool { return at.Status.Failed == 1 })
 	endPod(t, waitPod(t, namespace, "at-pod-1"), corev1.PodFailed, 4, "no such file")
@@ -938,7 +938,7 @@ func TestStatus(t *testing.T) {
 	t.Run("conditions", func(t *testing.T) {
 		wantEnd(t, done, v1alpha1.ConditionFailed, v1alpha1.ReasonCommandFailed)
 		for condition, status := range map[string]string{"Suspended": "False", "Failed": "True"} {
-			kubectl(t, "", "wait", "-n", namespace, "--for=condition="+condition+"="+status, "--timeout=60s", "at/at")
+			kubectl(t, "", "wait", "-n", namespace, "--for=condition="+condition+"="+status, "--timeout=180s", "at/at")
 		}
 		before, after := meta.FindStatusCondition(started.Status.Conditions, "Suspended"), meta.FindStatusCondition(done.Status.Conditions, "Suspended")
 		if diff := cmp.Diff(before, after); diff != "" {

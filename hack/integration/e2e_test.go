@@ -25,6 +25,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -60,7 +61,7 @@ func TestBook(t *testing.T) {
 	due := apply(time.Hour)
 	wantOutput(t, kubectl(t, "", "get", "ats", "-n", namespace), `example-at +`+due+` +PENDING +\d+s`)
 	due = apply(2 * time.Second)
-	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=60s", "at/example-at")
+	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/example-at")
 	wantOutput(t, kubectl(t, "", "get", "at,pods", "-n", namespace), `example-at +`+due+` +DONE +Completed +0 +\d+s`, `pod/example-at-pod +0/1 +Completed +0`)
 	wantOutput(t, kubectl(t, "", "get", "at", "-o", "wide", "-n", namespace), `NODE +STARTED +COMPLETED`, `example-at-pod +localhost +\d+s +\d+s`)
 	if got := kubectl(t, "", "logs", "-n", namespace, "example-at-pod"); got != "YAY\n" {
@@ -171,7 +172,7 @@ func TestActiveDeadline(t *testing.T) {
 	if at.Status.Reason != v1alpha1.ReasonDeadlineExceeded || at.Status.ExitCode == nil || *at.Status.ExitCode != 5 || at.Status.Message != "stopped\n" {
 		t.Errorf("status %+v, want DeadlineExceeded, exit code 5, stopped", at.Status)
 	}
-	kubectl(t, "", "wait", "-n", namespace, "--for=condition=FailureTarget", "--timeout=60s", "at/at")
+	kubectl(t, "", "wait", "-n", namespace, "--for=condition=FailureTarget", "--timeout=180s", "at/at")
 	wantCreates(t, namespace, 1)
 }
 
@@ -207,7 +208,7 @@ func TestPodEnds(t *testing.T) {
 		annotations map[string]string
 		// expectations
 		reason   string
-		exitCode string
+		exitCode string // or one of these
 		message  string
 	}{
 		"each container succeeds": {
@@ -240,9 +241,9 @@ func TestPodEnds(t *testing.T) {
 			reason: v1alpha1.ReasonOOMKilled, exitCode: "137", message: "The command ended with exit code 137: it used more memory than its container may.",
 		},
 		"the template's own deadline": {
-			// Long enough for a busy node to have started the container.
+			// A node that is very busy has not started the container by then.
 			template: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](15), TerminationGracePeriodSeconds: ptr.To[int64](1), Containers: []corev1.Container{shell("a", "sleep 3600")}},
-			reason:   v1alpha1.ReasonDeadlineExceeded, exitCode: "137", message: "Pod the-template-s-own-deadline-pod took longer than its template allows: Pod was active on the node longer than the specified deadline",
+			reason:   v1alpha1.ReasonDeadlineExceeded, exitCode: "137 <nil>", message: "Pod the-template-s-own-deadline-pod took longer than its template allows: Pod was active on the node longer than the specified deadline",
 		},
 		"restarted by the node": {
 			template: corev1.PodSpec{
@@ -267,29 +268,29 @@ func TestPodEnds(t *testing.T) {
 			if at.Status.ExitCode != nil {
 				exitCode = fmt.Sprint(*at.Status.ExitCode)
 			}
-			if at.Status.Reason != tc.reason || exitCode != tc.exitCode || at.Status.Message != tc.message {
+			if at.Status.Reason != tc.reason || !slices.Contains(strings.Fields(tc.exitCode), exitCode) || at.Status.Message != tc.message {
 				t.Errorf("reason %s, exit code %s, message %q; want %s, %s, %q", at.Status.Reason, exitCode, at.Status.Message, tc.reason, tc.exitCode, tc.message)
 			}
 		})
 	}
 }
 
-// TestPodDoesNotStart has what keeps a node from starting a Pod, which is told
-// while it lasts.
+// TestPodDoesNotStart has obstacles that keep a node from starting a Pod: each is
+// reported while it lasts.
 func TestPodDoesNotStart(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	for name, tc := range map[string]struct {
 		container corev1.Container
-		// mend takes away what stands in the way; without it, the deadline comes
-		mend func(t *testing.T, namespace string)
+		// fix removes the obstacle; without it, the deadline comes
+		fix func(t *testing.T, namespace string)
 		// expectations
 		reason  string
 		message string
 	}{
 		"the image is not there, and comes": {
 			container: corev1.Container{Image: "localhost/late:NAMESPACE", ImagePullPolicy: corev1.PullNever, Command: []string{"/busybox", "true"}},
-			mend: func(t *testing.T, namespace string) {
+			fix: func(t *testing.T, namespace string) {
 				t.Helper()
 				loadImage(t, "localhost/late:"+namespace+"=/bin/busybox")
 			},
@@ -303,7 +304,7 @@ func TestPodDoesNotStart(t *testing.T) {
 			container: corev1.Container{Image: "busybox:1.37.0", Command: []string{"true"}, EnvFrom: []corev1.EnvFromSource{{
 				SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "late"}},
 			}}},
-			mend: func(t *testing.T, namespace string) {
+			fix: func(t *testing.T, namespace string) {
 				t.Helper()
 				kubectl(t, "", "create", "secret", "generic", "-n", namespace, "late")
 			},
@@ -320,22 +321,22 @@ func TestPodDoesNotStart(t *testing.T) {
 			at := newAt(namespace, "at", time.Now(), "")
 			at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{tc.container}}}
 			at = createAt(t, at)
-			told := waitCondition(t, namespace, v1alpha1.ConditionReady, metav1.ConditionFalse, tc.reason)
-			if !strings.HasPrefix(told.Message, tc.message) {
-				t.Errorf("condition Ready says %q, want %q", told.Message, tc.message)
+			blocked := waitCondition(t, namespace, v1alpha1.ConditionReady, metav1.ConditionFalse, tc.reason)
+			if !strings.HasPrefix(blocked.Message, tc.message) {
+				t.Errorf("condition Ready says %q, want %q", blocked.Message, tc.message)
 			}
-			if tc.mend == nil {
+			if tc.fix == nil {
 				kubectl(t, "", "patch", "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
 				done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 				if done.Status.Reason != v1alpha1.ReasonDeadlineExceeded || !strings.Contains(done.Status.Message, tc.message) {
-					t.Errorf("reason %s, message %q; want DeadlineExceeded, and what stood in the way", done.Status.Reason, done.Status.Message)
+					t.Errorf("reason %s, message %q; want DeadlineExceeded, and the obstacle", done.Status.Reason, done.Status.Message)
 				}
 				waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, tc.reason: 1, v1alpha1.ReasonDeadlineExceeded: 1})
 				return
 			}
-			tc.mend(t, namespace)
+			tc.fix(t, namespace)
 			if done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone); done.Status.Reason != v1alpha1.ReasonCompleted || meta.IsStatusConditionFalse(done.Status.Conditions, v1alpha1.ConditionReady) {
-				t.Errorf("status %+v, want Completed, and nothing in the way", done.Status)
+				t.Errorf("status %+v, want Completed, and no obstacle", done.Status)
 			}
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, tc.reason: 1, v1alpha1.ReasonCompleted: 1})
 		})
@@ -392,7 +393,7 @@ func TestExamples(t *testing.T) {
 				kubectl(t, "", "wait", "-n", namespace, "--for=condition=Suspended", "at/"+at.Name)
 				kubectl(t, "", "patch", "-n", namespace, "at/"+at.Name, "--type=merge", "-p", `{"spec":{"suspend":false}}`)
 			}
-			kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=60s", "at/"+at.Name)
+			kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/"+at.Name)
 		})
 	}
 }

@@ -521,7 +521,7 @@ func TestStale(t *testing.T) {
 				waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 				waitReleased(t, namespace)
 				other.kill(t)
-				kubectl(t, "", "delete", "-n", namespace, "--cascade=foreground", "--timeout=60s", "at/at")
+				kubectl(t, "", "delete", "-n", namespace, "--cascade=foreground", "--timeout=180s", "at/at")
 				createAt(t, newAt(namespace, "at", past, "true"))
 			}, 2, nil,
 		},

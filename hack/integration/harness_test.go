@@ -355,8 +355,8 @@ func waitCondition(t *testing.T, namespace, conditionType string, status metav1.
 	return *condition
 }
 
-// waitEvents waits until the events on the At are those wanted: how often each
-// reason was told.
+// waitEvents waits until the events on the At are those wanted: the number of events
+// of each reason.
 func waitEvents(t *testing.T, at *v1alpha1.At, want map[string]int32) {
 	t.Helper()
 	got := map[string]int32{}

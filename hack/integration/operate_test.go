@@ -254,18 +254,18 @@ func TestLogs(t *testing.T) {
 				waitLog(t, c, "At deleted")
 				waitLog(t, c, want[len(want)-2])
 
-				var told []string
+				var got []string
 				for line := range strings.Lines(c.output()) {
 					at, message := readLine(t, format, line)
 					if at == namespace+"/at" && (verbosity == "2" || slices.Contains(want, message)) {
-						told = append(told, message)
+						got = append(got, message)
 					}
 				}
-				if len(told) == len(want) {
-					slices.Sort(told[len(told)-2:]) // The watch may be faster than the answer.
+				if len(got) == len(want) {
+					slices.Sort(got[len(got)-2:]) // The watch may be faster than the answer.
 				}
-				if diff := cmp.Diff(want, told); diff != "" {
-					t.Errorf("told (-want +got):\n%s", diff)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("logged (-want +got):\n%s", diff)
 				}
 				if strings.Contains(c.output(), secret) {
 					t.Error("the log has the command")
@@ -298,7 +298,7 @@ func readLine(t *testing.T, format, line string) (at, message string) {
 	return object.At.Namespace + "/" + object.At.Name, strings.TrimSpace(strings.Join([]string{object.Msg, object.Phase, object.Reason}, " "))
 }
 
-// TestVersion asks for the version, and wants the API server to be told it, too.
+// TestVersion asks for the version, which the requests to the API server carry, too.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	installCRD(t)

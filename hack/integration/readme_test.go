@@ -110,7 +110,7 @@ func TestReadme(t *testing.T) {
 			t.Errorf("%s: got %q, want YAY", command, out)
 		case strings.HasPrefix(command, "kubectl rollout"):
 			kubectl(t, "", "apply", "-f", root+"/artifacts/examples/cnat-example.yaml")
-			kubectl(t, "", "wait", "--for=condition=Complete", "--timeout=60s", "at/example-at")
+			kubectl(t, "", "wait", "--for=condition=Complete", "--timeout=180s", "at/example-at")
 			at := waitPhase(t, "default", "example-at", v1alpha1.PhaseDone)
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 		}

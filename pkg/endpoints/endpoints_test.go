@@ -148,7 +148,7 @@ func TestAuthorizeRemembers(t *testing.T) {
 	})
 }
 
-// TestServe serves plain and with a certificate, until it is told to stop.
+// TestServe serves plain and with a certificate, until it is asked to stop.
 func TestServe(t *testing.T) {
 	certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
