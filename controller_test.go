@@ -1337,12 +1337,12 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 	kubeClient, cnatClient = newClients(t, server)
 	pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 	ended := map[types.UID]string{} // the Pods' names
-	// until does the kubelet's work each 10 ms, which ends each Pod at once, until the
+	// until does the kubelet's work each 20 ms, which ends each Pod at once, until the
 	// At is as it should be.
 	until := func(condition func(*v1alpha1.At) bool) {
 		t.Helper()
-		for range 10_000 {
-			time.Sleep(10 * time.Millisecond)
+		for range 5_000 {
+			time.Sleep(20 * time.Millisecond)
 			list, err := pods.List(t.Context(), metav1.ListOptions{})
 			if err != nil {
 				t.Fatal(err)
