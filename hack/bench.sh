@@ -22,9 +22,10 @@
 #   hack/bench.sh burst:1000      one of them
 #   PLOT=FILE.svg hack/bench.sh   the series drawn, too
 
-set -o errexit -o nounset -o pipefail
-
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+OPTIMIZE=yes
+# shellcheck source=hack/localcluster.sh
+source hack/localcluster.sh
 
 if [[ $# == 0 ]]; then
     set -- lone:200 burst:100 burst:1000 burst:10000 burst-long:100 burst-long:1000 burst-long:10000 \
@@ -35,7 +36,7 @@ tmp="$(mktemp -d)"
 finish() {
     local code=$?
     trap - EXIT
-    "${tmp}/localcluster" down --dir="${tmp}/cluster" >/dev/null 2>&1 || code=1
+    stop_jobs
     if [[ "${code}" == 0 ]]; then
         rm -rf "${tmp}"
     else
@@ -43,21 +44,16 @@ finish() {
     fi
     exit "${code}"
 }
-go -C hack/localcluster build -o "${tmp}/localcluster" .
 trap finish EXIT
-trap 'exit 130' INT TERM
-go -C hack/bench build -o "${tmp}/bench" .
-go build -o "${tmp}/cnat-controller" .
+trap 'exit 130' INT TERM HUP
+build_localcluster "${tmp}/cnat-controller"
+compiling go -C hack/bench build -o "${tmp}/bench" .
 
 for scenario; do
     echo "=== ${scenario}" >&2
-    (
-        exports="$("${tmp}/localcluster" up --dir="${tmp}/cluster" 2>/dev/null)"
-        eval "${exports}"
+    "${bin}/localcluster" run --dir="${tmp}/cluster" -- bash -o errexit -c '
         kubectl apply -f artifacts/examples/cnat-crd.yaml >/dev/null
         until kubectl get at >/dev/null 2>&1; do sleep 1; done
-        "${tmp}/bench" -controller="${tmp}/cnat-controller" -scenario="${scenario%:*}" -number="${scenario#*:}" | tee -a "${tmp}/results"
-    )
-    "${tmp}/localcluster" down --dir="${tmp}/cluster" >/dev/null 2>&1
+        "$@"' bash "${tmp}/bench" -controller="${tmp}/cnat-controller" -scenario="${scenario%:*}" -number="${scenario#*:}" | tee -a "${tmp}/results"
 done
 "${tmp}/bench" -report="${tmp}/results" ${PLOT:+-plot="${PLOT}"}

@@ -20,14 +20,16 @@
 #
 # Usage: hack/demo.sh [--keep] [--in-cluster]
 #
-# Without KUBECONFIG it builds and starts a cluster of its own, for which it needs
-# Linux and root; with KUBECONFIG it uses that cluster, and needs kubectl. At the end it
-# takes away what it brought, unless --keep is given. With --in-cluster the controller
-# runs in the cluster, as it is deployed; in a cluster of KUBECONFIG, its image must be
-# there.
+# With KUBECONFIG it uses that cluster, and needs kubectl. Without, it compiles and starts
+# a cluster of its own, for which it needs Linux and root. At the end it removes what it
+# brought, unless --keep is given. With --in-cluster the controller runs in the cluster,
+# as it is deployed; in a cluster of KUBECONFIG, its image must be there.
 
 set -o errexit -o nounset -o pipefail
 
+if [[ -f "${KUBECONFIG:-}" ]]; then
+    KUBECONFIG="$(cd "$(dirname "${KUBECONFIG}")" && pwd)/$(basename "${KUBECONFIG}")"
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 keep=""
@@ -43,16 +45,6 @@ for arg; do
     esac
 done
 
-own_cluster=""
-controller=""
-watch=""
-crd_is_ours=""
-at_is_ours=""
-deployment_is_ours=""
-bin="$(mktemp -d)"
-log="${bin}/controller.log"
-cluster_dir="${XDG_CACHE_HOME:-${HOME}/.cache}/cnat-localcluster/demo"
-
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 run() {
     printf '\033[1m$ %s\033[0m\n' "$*"
@@ -63,12 +55,78 @@ fail() {
     exit 1
 }
 
+# own_cluster runs the demo in a cluster of its own.
+own_cluster() {
+    local arguments=(--node) controller="${tmp}/cnat-controller" packages exports
+    if [[ "$(uname -s)" != Linux || "$(id -u)" != 0 ]]; then
+        fail "a cluster of its own needs Linux and root. Set KUBECONFIG to use an existing one, for example of kind or minikube: KUBECONFIG=~/.kube/config hack/demo.sh"
+    fi
+    say "Compiling Kubernetes and the controller (the first time: some minutes)"
+    # shellcheck source=hack/localcluster.sh
+    source hack/localcluster.sh
+    install_node_packages &
+    packages=$!
+    build_localcluster "${controller}"
+    wait "${packages}"
+    if [[ -n "${in_cluster}" ]]; then
+        # The steps of the Dockerfile, without Docker.
+        arguments+=(--image "$(sed -n 's/^ *image: //p' artifacts/deploy/deployment.yaml)=${controller}")
+    fi
+    say "Starting a cluster with a node"
+    export CNAT_DEMO_DIR="${tmp}"
+    if [[ -z "${keep}" ]]; then
+        "${bin}/localcluster" run "${arguments[@]}" -- hack/demo.sh "$@"
+        return
+    fi
+    exec 3< <(exec setsid "${bin}/localcluster" run "${arguments[@]}" 2>"${tmp}/cluster.log")
+    cluster=$!
+    exports="$(cat <&3)"
+    [[ -n "${exports}" ]] || { cat "${tmp}/cluster.log" >&2 && return 1; }
+    (
+        eval "${exports}"
+        hack/demo.sh "$@"
+    ) || return 1
+    say "The cluster is left running. To use it:"
+    echo "${exports}"
+    say "To end it:"
+    echo "kill ${cluster}; rm -r ${tmp}"
+    cluster="" tmp=""
+}
+
+finish_own() {
+    trap - EXIT
+    trap '' INT TERM HUP
+    stop_jobs
+    if [[ -n "${cluster}" ]]; then
+        kill "${cluster}" 2>/dev/null || true
+        while kill -0 "${cluster}" 2>/dev/null; do sleep 0.1; done
+    fi
+    [[ -z "${tmp}" ]] || rm -rf "${tmp}"
+}
+
+cluster=""
+tmp="${CNAT_DEMO_DIR:-$(mktemp -d)}"
+if [[ -z "${KUBECONFIG:-}" ]]; then
+    stop_jobs() { :; } # until hack/localcluster.sh is sourced
+    trap finish_own EXIT
+    trap 'exit 130' INT TERM HUP
+    own_cluster "$@"
+    exit
+fi
+
+# From here on there is a cluster.
+controller=""
+watch=""
+crd_is_ours=""
+at_is_ours=""
+deployment_is_ours=""
+log="${tmp}/controller.log"
+
 finish() {
     local code=$?
     trap - EXIT
-    if [[ -n "${watch}" ]]; then
-        kill "${watch}" 2>/dev/null || true
-    fi
+    trap '' INT TERM HUP
+    [[ -z "${watch}" ]] || kill "${watch}" 2>/dev/null || true
     if [[ "${code}" != 0 && -s "${log}" ]]; then
         echo "The end of the controller's log:" >&2
         tail -n 20 "${log}" >&2
@@ -79,70 +137,54 @@ finish() {
     if [[ -n "${keep}" && "${code}" == 0 ]]; then
         exit
     fi
-    if [[ -n "${own_cluster}" ]]; then
-        [[ -z "${controller}" ]] || kill "${controller}" 2>/dev/null || true
-        "${bin}/localcluster" down --dir="${cluster_dir}" || code=1
-    else
-        [[ -z "${at_is_ours}" ]] || kubectl delete --ignore-not-found --cascade=foreground -f artifacts/examples/cnat-example.yaml || code=1
-        [[ -z "${deployment_is_ours}" ]] || kubectl delete --ignore-not-found -f artifacts/deploy || code=1
-        [[ -z "${crd_is_ours}" ]] || kubectl delete --ignore-not-found -f artifacts/examples/cnat-crd.yaml || code=1
-        [[ -z "${controller}" ]] || kill "${controller}" 2>/dev/null || true
+    if [[ -z "${CNAT_DEMO_DIR:-}" ]]; then
+        [[ -z "${at_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found --cascade=foreground -f artifacts/examples/cnat-example.yaml || code=1
+        [[ -z "${deployment_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found -f artifacts/deploy || code=1
+        [[ -z "${crd_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found -f artifacts/examples/cnat-crd.yaml || code=1
     fi
-    rm -rf "${bin}"
+    if [[ -n "${controller}" ]]; then
+        kill "${controller}" 2>/dev/null || true
+        wait "${controller}" || true
+    fi
+    [[ -n "${CNAT_DEMO_DIR:-}" ]] || rm -rf "${tmp}"
     exit "${code}"
 }
 trap finish EXIT
-trap 'exit 130' INT TERM
+trap 'exit 130' INT TERM HUP
 
-command -v go >/dev/null || fail "needs Go"
-
-if [[ -n "${KUBECONFIG:-}" ]]; then
-    command -v kubectl >/dev/null || fail "with KUBECONFIG it needs kubectl"
-    say "Using the cluster of KUBECONFIG=${KUBECONFIG}"
-elif [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]]; then
-    say "Building and starting a cluster with a node (the first time: some minutes)"
-    go -C hack/localcluster build -o "${bin}/localcluster" .
-    if "${bin}/localcluster" status --dir="${cluster_dir}" >/dev/null 2>&1; then
-        fail "an earlier demo's cluster still runs; end it with: go -C hack/localcluster run . down --dir=${cluster_dir}"
-    fi
-    exports="$("${bin}/localcluster" up --node --dir="${cluster_dir}")"
-    own_cluster=yes
-    eval "${exports}"
-else
-    fail "a cluster of its own needs Linux and root; or set KUBECONFIG to the cluster that is to be used"
-fi
-
+command -v kubectl >/dev/null || fail "with KUBECONFIG it needs kubectl"
+say "Using the cluster of KUBECONFIG=${KUBECONFIG}"
 namespace="$(kubectl config view --minify --output 'jsonpath={..namespace}')"
 namespace="${namespace:-default}"
 installed="$(kubectl get crd --ignore-not-found --output=name ats.cnat.programming-kubernetes.info)" ||
-    fail "cannot tell whether the CRD is installed"
+    fail "cannot find out whether the CRD is installed"
 if [[ -n "${installed}" ]]; then
     [[ -z "$(kubectl get at --ignore-not-found example-at)" ]] || fail "there is an At example-at in namespace ${namespace} already"
 else
     crd_is_ours=yes
 fi
 
-# As the cluster was built, so that what they share is compiled once.
-build=(env CGO_ENABLED=0 go build -o "${bin}/cnat-controller" .)
 if [[ -z "${in_cluster}" ]]; then
-    say "Building and starting the controller"
-    run "${build[@]}"
-    # Its ports may be taken, by another controller, or by anything.
-    "${bin}/cnat-controller" -v=2 -namespace="${namespace}" -metrics-bind-address= -health-probe-bind-address= >"${log}" 2>&1 &
+    binary="${tmp}/cnat-controller"
+    if [[ ! -e "${binary}" ]]; then
+        command -v go >/dev/null || fail "needs Go"
+        say "Building the controller"
+        run go build -o "${binary}" .
+    fi
+    say "Starting the controller"
+    # In a process group of its own, because what runs must be counted after Ctrl-C, too.
+    # Its ports may be taken.
+    set -o monitor
+    "${binary}" -v=2 -namespace="${namespace}" -metrics-bind-address= -health-probe-bind-address= >"${log}" 2>&1 &
     controller=$!
+    set +o monitor
     say "Installing the CRD, and an At that is due in five seconds"
     run kubectl apply -f artifacts/examples/cnat-crd.yaml
 else
     [[ -z "$(kubectl get namespace --ignore-not-found --output=name cnat-system)" ]] || fail "there is a namespace cnat-system already"
-    # First, for it takes the API server's admission some seconds to know of a new kind.
+    # First, because it takes the API server's admission some seconds to know of a new kind.
     say "Installing the CRD"
     run kubectl apply -f artifacts/examples/cnat-crd.yaml
-    if [[ -n "${own_cluster}" ]]; then
-        say "Building the image: the steps of the Dockerfile, without Docker"
-        run "${build[@]}"
-        image="$(sed -n 's/^ *image: //p' artifacts/deploy/deployment.yaml)"
-        run "${bin}/localcluster" load-image --dir="${cluster_dir}" "${image}=${bin}/cnat-controller"
-    fi
     say "Installing the controller"
     deployment_is_ours=yes
     run kubectl apply -f artifacts/install.yaml
@@ -151,11 +193,12 @@ else
     say "An At that is due in five seconds"
 fi
 # Not kubectl wait: it fails on a CRD whose status has no conditions yet.
-for ((i = 0; i < 60; i++)); do
+for ((i = 0; i < 120; i++)); do
     ! kubectl get at >/dev/null 2>&1 || break
-    sleep 1
+    sleep 0.5
 done
-due="$(date --utc --date='5 seconds' +%Y-%m-%dT%H:%M:%SZ)"
+seconds="$(($(date +%s) + 5))"
+due="$(date -u -d "@${seconds}" +%Y-%m-%dT%H:%M:%SZ 2>/dev/null || date -u -r "${seconds}" +%Y-%m-%dT%H:%M:%SZ)"
 at_is_ours=yes
 edit="s/2019-04-12T10:12:00Z/${due}/"
 printf '\033[1m$ sed %s artifacts/examples/cnat-example.yaml | kubectl apply -f -\033[0m\n' "${edit}"
@@ -163,14 +206,15 @@ sed "${edit}" artifacts/examples/cnat-example.yaml | kubectl apply -f -
 
 say "Watching it"
 printf '\033[1m$ kubectl get at example-at -w\033[0m\n'
-exec 3< <(exec timeout 120 kubectl get at example-at -w)
+mkfifo "${tmp}/watch"
+kubectl get at example-at -w --request-timeout=2m >"${tmp}/watch" &
 watch=$!
-while IFS= read -r line <&3; do
+while IFS= read -r line; do
     echo "${line}"
     if [[ "${line}" == *" DONE "* ]]; then
         break
     fi
-done
+done <"${tmp}/watch"
 kill "${watch}" 2>/dev/null || true
 watch=""
 
@@ -182,17 +226,12 @@ echo "${output}"
 [[ "${output}" == YAY ]] || fail "the command's output is not YAY"
 
 if [[ -n "${keep}" ]]; then
-    say "All is left running. To use it:"
-    [[ -z "${own_cluster}" ]] || echo "${exports}"
-    [[ -z "${controller}" ]] || echo "tail -f ${log}"
-    say "To end it:"
-    [[ -z "${controller}" ]] || echo "kill ${controller}"
-    if [[ -n "${own_cluster}" ]]; then
-        echo "${bin}/localcluster down --dir=${cluster_dir}"
-    else
+    say "This is left running. To remove it:"
+    if [[ -z "${CNAT_DEMO_DIR:-}" ]]; then
         echo "kubectl delete -f artifacts/examples/cnat-example.yaml"
         [[ -z "${deployment_is_ours}" ]] || echo "kubectl delete -f artifacts/deploy"
         [[ -z "${crd_is_ours}" ]] || echo "kubectl delete -f artifacts/examples/cnat-crd.yaml"
     fi
-    echo "rm -r ${bin}"
+    [[ -z "${controller}" ]] || echo "kill ${controller} # its log is ${log}"
+    [[ -n "${CNAT_DEMO_DIR:-}" ]] || echo "rm -r ${tmp}"
 fi

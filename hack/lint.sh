@@ -18,21 +18,21 @@
 # Runs the linters of .golangci.yaml on the modules of this repository, actionlint on its
 # workflows, and promcheck on the queries of the dashboard and the alerts.
 
-set -o errexit -o nounset -o pipefail
-
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-root="${PWD}"
+# For its flags, because the linters compile what they read.
+# shellcheck source=hack/localcluster.sh
+source hack/localcluster.sh
 
 bin="$(mktemp -d)"
 trap 'rm -rf "${bin}"' EXIT
 echo "Building golangci-lint (the first time: some minutes)"
-go -C hack/tools/golangci-lint build -o "${bin}/golangci-lint" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+compiling go -C hack/tools/golangci-lint build -o "${bin}/golangci-lint" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 for tag in integration e2e; do
-    "${bin}/golangci-lint" run --build-tags="${tag}"
+    compiling "${bin}/golangci-lint" run --build-tags="${tag}"
 done
 for module in hack/bench hack/localcluster hack/tools/controller-gen hack/tools/promcheck; do
-    (cd "${module}" && "${bin}/golangci-lint" run --config="${root}/.golangci.yaml")
+    (cd "${module}" && compiling "${bin}/golangci-lint" run --config="${root}/.golangci.yaml")
 done
 
 go -C hack/tools/actionlint build -o "${bin}/actionlint" github.com/rhysd/actionlint/cmd/actionlint

@@ -22,31 +22,21 @@
 #
 # Usage: hack/soak.sh [FLAG...], with flags of hack/integration/soak_test.go
 
-set -o errexit -o nounset -o pipefail
-
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=hack/localcluster.sh
+source hack/localcluster.sh
 
 tmp="$(mktemp -d)"
-finish() {
-    local code=$?
-    trap - EXIT
-    "${tmp}/localcluster" down --dir="${tmp}/cluster" || code=1
-    if [[ "${code}" == 0 ]]; then
-        rm -rf "${tmp}"
-    else
-        echo "The logs of the cluster are in ${tmp}." >&2
-    fi
-    exit "${code}"
-}
-go -C hack/localcluster build -o "${tmp}/localcluster" .
-trap finish EXIT
-trap 'exit 130' INT TERM
+trap 'stop_jobs; rm -rf "${tmp}"' EXIT
+trap 'exit 130' INT TERM HUP
+build_localcluster
+cgo=1
+compiling go test -race -tags=integration -c -o "${tmp}/integration.test" ./hack/integration
 
-exports="$("${tmp}/localcluster" up --dir="${tmp}/cluster")"
-eval "${exports}"
-# run_tests NAMES [FLAG...] runs tests of hack/integration.
+# run_tests NAMES [FLAG...] runs tests of hack/integration in a cluster.
 run_tests() {
-    go test -count=1 -timeout=30m -parallel=16 -tags=integration -v -run="^($1)\$" ./hack/integration "${@:2}"
+    (cd hack/integration && TMPDIR="${tmp}" compiling "${bin}/localcluster" run -- \
+        "${tmp}/integration.test" -test.timeout=30m -test.parallel=16 -test.v -test.run="^($1)\$" "${@:2}")
 }
 run_tests 'TestSoak|TestTenants|TestFaults' -soak-faults -soak-ats=2000 -soak-tenant=10000 \
     -soak-for=2m -soak-api-servers=5 -soak-etcds=2 -soak-kill-every=5s "$@"

@@ -15,88 +15,89 @@
 # limitations under the License.
 
 
-# Tests in three layers:
-#   unit          with fakes and a played clock
-#   integration   the controller against a real API server, the kubelet played
+# Usage: hack/test.sh [unit|integration|e2e]... [-run PATTERN] [--race]
+#
+# Tests in three layers, all of them without arguments:
+#   unit          with fakes and a simulated clock
+#   integration   the controller against a real API server, a simulated kubelet
 #   e2e           the controller and real containers on a real node
-# The clusters are built and started by hack/localcluster, and taken down again;
-# $KUBECONFIG is never touched. A layer that cannot run here is SKIPPED, which with
-# CI=true is a failure.
-
-set -o errexit -o nounset -o pipefail
+# hack/localcluster.sh starts a cluster for each of the last two; $KUBECONFIG is never
+# touched. A layer that cannot run here is SKIPPED, which with CI=true is a failure.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=hack/localcluster.sh
+source hack/localcluster.sh
 
-dir=""
-tmp="$(mktemp -d)"
-
-finish() {
-    local code=$?
-    trap - EXIT
-    if [[ -n "${dir}" ]]; then
-        "${tmp}/localcluster" down --dir="${dir}" || code=1
-    fi
-    if [[ "${code}" == 0 ]]; then
-        rm -rf "${tmp}"
-    else
-        echo "The logs of the clusters are in ${tmp}." >&2
-    fi
-    exit "${code}"
-}
-trap finish EXIT
-trap 'exit 130' INT TERM
+layers=()
+run=""
+race=""
+while (($# > 0)); do
+    case "$1" in
+    unit | integration | e2e) layers+=("$1") ;;
+    -run) run="${2:?-run needs a pattern}" && shift ;;
+    -run=*) run="${1#*=}" ;;
+    --race | -race) race=-race ;;
+    *)
+        sed -n 's/^# Usage: //p' "$0" >&2
+        exit 2
+        ;;
+    esac
+    shift
+done
+((${#layers[@]} > 0)) || layers=(unit integration e2e)
 
 skipped=0
 skip() {
     echo "SKIPPED $1: $2"
     skipped=1
 }
+tmp="$(mktemp -d)"
+trap 'stop_jobs; rm -rf "${tmp}"' EXIT
+trap 'exit 130' INT TERM HUP
 
-# with_cluster TAG [UP-FLAG...] runs the tests of a tag in a cluster of their own.
+# with_cluster TAG [FLAG...] runs the tests of a tag in a cluster of their own.
 with_cluster() {
-    local tag="$1" exports
-    exports="$("${tmp}/localcluster" up --dir="${tmp}/${tag}" "${@:2}")"
-    dir="${tmp}/${tag}"
-    (
-        eval "${exports}"
-        # Most of the time they wait.
-        go test -count=1 -timeout=20m -parallel=16 -tags="${tag}" ./hack/integration
-    )
-    "${tmp}/localcluster" down --dir="${dir}"
-    dir=""
+    local tag="$1"
+    shift
+    build_localcluster
+    # Before the cluster starts, which keeps the processors busy.
+    compiling go test ${race:+-race} -tags="${tag}" -c -o "${tmp}/${tag}.test" ./hack/integration
+    # Most of the time they wait.
+    (cd hack/integration && TMPDIR="${tmp}" compiling "${bin}/localcluster" run "$@" -- \
+        "${tmp}/${tag}.test" -test.timeout=20m -test.parallel=32 ${run:+-test.run="${run}"})
 }
 
-command -v go >/dev/null || { echo "hack/test.sh needs Go." >&2; exit 1; }
-if ! command -v gcc >/dev/null; then
-    # The race detector needs a C compiler.
-    if [[ "$(id -u)" != 0 ]] || ! command -v apt-get >/dev/null; then
-        echo "hack/test.sh needs gcc, for the race detector." >&2
-        exit 1
+if [[ -n "${race}" ]]; then
+    cgo=1 # which the race detector needs, and a C compiler
+    if ! command -v gcc >/dev/null; then
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev
     fi
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev
 fi
 
-echo "=== unit"
-CGO_ENABLED=0 go build -o "${tmp}/" . # as it is deployed
-go -C hack/localcluster build -o "${tmp}/localcluster" .
-go test -race ./...
-go -C hack/localcluster test -race ./...
-go -C hack/tools/promcheck test ./...
-
-echo "=== integration"
-if [[ "$(uname -s)" == Linux ]]; then
-    with_cluster integration
-else
-    skip integration "hack/localcluster runs on Linux only"
-fi
-
-echo "=== e2e"
-if [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]]; then
-    with_cluster e2e --node
-else
-    skip e2e "a node needs Linux and root"
-fi
+for layer in "${layers[@]}"; do
+    echo "=== ${layer}"
+    case "${layer}" in
+    unit)
+        compiling go test ${race:+-race} ${run:+-run="${run}"} ./...
+        ;;
+    integration)
+        if [[ "$(uname -s)" == Linux ]]; then
+            with_cluster integration
+        else
+            skip integration "hack/localcluster runs on Linux only"
+        fi
+        ;;
+    e2e)
+        if [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]]; then
+            install_node_packages
+            with_cluster e2e --node
+        else
+            skip e2e "a node needs Linux and root"
+        fi
+        ;;
+    esac
+done
 
 if [[ "${skipped}" == 1 && "${CI:-}" == true ]]; then
     echo "With CI=true nothing may be skipped." >&2

@@ -419,8 +419,7 @@ func buildImage(t *testing.T) {
 // loadImage brings an image to the node, made of a static binary.
 func loadImage(t *testing.T, image string) {
 	t.Helper()
-	load := exec.Command("go", "run", ".", "load-image", "-dir="+filepath.Dir(os.Getenv("KUBECONFIG")), image)
-	load.Dir = root + "/hack/localcluster"
+	load := exec.Command("localcluster", "load-image", filepath.Dir(os.Getenv("KUBECONFIG")), image)
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("load the image: %v\n%s", err, out)
 	}

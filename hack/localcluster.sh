@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+#
+# Copyright The cnat Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+
+# A real Kubernetes without Docker.
+#
+# Usage: hack/localcluster.sh run [--node] [--dir DIR] [--image NAME=BINARY]... [-- COMMAND [ARG...]]
+#
+# Compiles hack/localcluster first, unless that has been done. Scripts that source this
+# file have its functions.
+
+set -o errexit -o nounset -o pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+command -v go >/dev/null || { echo "$0 needs Go" >&2 && exit 1; }
+
+# What the cluster, the controller and the tests share is compiled once, because all are
+# compiled with these flags. Without inlining and debug information that takes a fifth
+# less time. OPTIMIZE=yes is for measurements.
+inlining=" -l"
+[[ -z "${OPTIMIZE:-}" ]] || inlining=""
+compile_flags="$(go env GOFLAGS) '-gcflags=all=-dwarf=false${inlining}'"
+cgo=0
+
+# compiling COMMAND [ARG...] runs a command that compiles, with these flags.
+compiling() { GOFLAGS="${compile_flags}" CGO_ENABLED="${cgo}" "$@"; }
+
+# stop_jobs ends what still runs in the background, such as downloads.
+stop_jobs() { jobs -p | xargs -r kill 2>/dev/null || true; }
+
+programs=(
+    ./localcluster
+    github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
+    github.com/containernetworking/plugins/plugins/ipam/host-local
+    github.com/containernetworking/plugins/plugins/main/bridge
+)
+# The other names of the first of the programs, which is all of these.
+components=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kube-proxy containerd)
+# What only other storage, other plugins and tracing need is left out.
+tags="-tags=no_btrfs,no_devmapper,no_tracing,no_zfs,nri_no_wasm"
+
+# go_build WHAT DIR OUTPUT [FLAG...] -- PACKAGE... runs go build in DIR and shows how far
+# it is.
+go_build() {
+    local what="$1" dir="$2" output flags=() begin path size line status last=0 every=10 before="" after=$'\n'
+    local -i all=0 begun=0 count=0 now
+    local -A sizes=()
+    output="$3"
+    shift 3
+    while [[ "$1" != -- ]]; do
+        flags+=("$1")
+        shift
+    done
+    shift
+    if [[ -t 2 ]]; then
+        every=1 before=$'\r\033[K' after=""
+    fi
+    begin="${SECONDS}"
+    # The number of its files is a guess at the time that a package takes.
+    while read -r path size; do
+        sizes["${path}"]="${size}"
+        all+="${size}"
+    done < <(compiling go -C "${dir}" list -deps "${flags[@]}" -f '{{if .Stale}}{{.ImportPath}} {{len .GoFiles}}{{end}}' "$@")
+    # The compiler's garbage collector takes more time than its memory is worth.
+    { GOGC=off GOMEMLIMIT=1GiB compiling go -C "${dir}" build -v "${flags[@]}" -o "${output}" "$@" 2>&1 || echo "exit status $?"; } | while true; do
+        status=0
+        IFS= read -r -t 1 line || status=$?
+        if [[ "${status}" == 0 && -n "${sizes["${line:-none}"]:-}" ]]; then
+            begun+="${sizes["${line}"]}"
+            count+=1
+        elif [[ "${status}" == 0 && "${line}" != "go: downloading "* ]]; then
+            printf '%s%s\n' "${before}" "${line}" >&2
+            [[ "${line}" != "exit status "* ]] || exit 1
+        elif [[ "${status}" == 1 ]]; then
+            printf '%s' "${before}" >&2
+            break
+        fi
+        now=$((SECONDS - begin))
+        if ((now >= last + every && begun > 0)); then
+            last="${now}"
+            printf '%s%s: %d of %d packages compiled in %d s, about %d s left%s' "${before}" "${what}" "${count}" "${#sizes[@]}" \
+                "${now}" $((now * (all - begun) / begun)) "${after}" >&2
+        fi
+    done
+}
+
+# build_controller FILE compiles the controller.
+build_controller() { go_build "The controller" "${root}" "$1" -- .; }
+
+# install_node_packages installs the Debian packages that a node needs.
+install_node_packages() {
+    local missing=() program
+    for program in runc:runc nft:nftables ip:iproute2 busybox:busybox-static; do
+        PATH="${PATH}:/usr/sbin:/sbin" command -v "${program%:*}" >/dev/null || missing+=("${program#*:}")
+    done
+    if ((${#missing[@]} > 0)); then
+        echo "Installing the Debian packages ${missing[*]}" >&2
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}"; } >/dev/null
+    fi
+}
+
+# build_localcluster [CONTROLLER-FILE] sets bin to the folder of the cluster's programs,
+# and compiles them if they are not there. The controller is compiled into the file
+# before them, if one is given, while their modules are being downloaded.
+build_localcluster() {
+    local dir="${root}/hack/localcluster" version key tmp name modules="" cgo=0
+    version="$(sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\)$/\1/p' "${dir}/go.mod")"
+    key="$({ go env GOVERSION GOARCH && echo "${compile_flags}" && cat "${BASH_SOURCE[0]}" && find "${dir}" -type f | sort | xargs cat; } | sha256sum | cut -c1-10)"
+    bin="${XDG_CACHE_HOME:-${HOME}/.cache}/cnat-localcluster/${version}-${key}"
+    tmp="${bin}.tmp"
+    mkdir -p "${bin%/*}"
+    # One build at a time. What was not used for a month is removed.
+    exec 9>"${bin%/*}/lock"
+    flock 9
+    find "${bin%/*}" -mindepth 1 -maxdepth 1 -name 'v*' -mtime +30 ! -path "${bin}" -exec rm -rf {} +
+    if [[ ! -e "${bin}" ]]; then
+        rm -rf "${tmp}"
+        go -C "${dir}" list -deps "${tags}" "${programs[@]}" >/dev/null 2>&1 &
+        modules=$!
+    fi
+    [[ -z "${1:-}" ]] || build_controller "$1"
+    if [[ -z "${modules}" ]]; then
+        touch "${bin}"
+        exec 9>&-
+        return
+    fi
+    wait "${modules}" || true # go build reports the error
+    # Without these the API server calls itself v0.0.0, and kubectl warns.
+    local x="-X k8s.io/component-base/version.git"
+    go_build "Kubernetes ${version}" "${dir}" "${tmp}/" "${tags}" \
+        -ldflags="-s -w ${x}Version=${version} ${x}Major=$(cut -d. -f1 <<<"${version#v}") ${x}Minor=$(cut -d. -f2 <<<"${version}")" -- "${programs[@]}"
+    for name in "${components[@]}"; do
+        ln -s localcluster "${tmp}/${name}"
+    done
+    mv -T "${tmp}" "${bin}"
+    exec 9>&-
+}
+
+if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
+    trap stop_jobs EXIT
+    trap 'exit 130' INT TERM HUP
+    if [[ " $* " == *" --node "* && "$(id -u)" == 0 ]]; then
+        install_node_packages
+    fi
+    build_localcluster
+    exec "${bin}/localcluster" "$@"
+fi

@@ -1,0 +1,113 @@
+//go:build linux
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+const (
+	serviceCIDR    = "10.96.0.0/24"
+	firstServiceIP = "10.96.0.1"
+)
+
+// freePorts returns ports that are free. They are below those that the kernel gives to
+// outgoing connections, so that none is taken before its use.
+func freePorts(number int) ([]int, error) {
+	var ports []int
+	for tries := 0; len(ports) < number; tries++ {
+		port := 20000 + rand.IntN(10000)
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil && tries > 100 {
+			return nil, fmt.Errorf("no free port: %w", err)
+		}
+		if err == nil {
+			defer func() { _ = listener.Close() }() // not before all are found, so that none is found twice
+			ports = append(ports, port)
+		}
+	}
+	return ports, nil
+}
+
+// startControlPlane starts etcd, the API server, the controller-manager and the
+// scheduler, which wait for each other. The API server has the first of the ports.
+func (c *cluster) startControlPlane(ctx context.Context, host string, node bool, ports []int) {
+	pki := func(file string) string { return c.path("pki", file) }
+	etcd := fmt.Sprintf("https://127.0.0.1:%d", ports[1])
+	peer := fmt.Sprintf("http://127.0.0.1:%d", ports[2])
+	c.start(ctx, "etcd",
+		"--name=localcluster", "--data-dir="+c.path("etcd"), "--log-level=warn",
+		"--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=localcluster="+peer,
+		"--client-cert-auth", "--trusted-ca-file="+pki("ca.crt"),
+		"--cert-file="+pki("kube-apiserver.crt"), "--key-file="+pki("kube-apiserver.key"),
+		"--unsafe-no-fsync") // the data need not outlive the machine
+	args := []string{
+		"--etcd-servers=" + etcd, "--etcd-cafile=" + pki("ca.crt"),
+		"--etcd-certfile=" + pki("kube-apiserver.crt"), "--etcd-keyfile=" + pki("kube-apiserver.key"),
+		"--bind-address=" + host, "--advertise-address=" + host, fmt.Sprintf("--secure-port=%d", ports[0]),
+		"--tls-cert-file=" + pki("kube-apiserver.crt"), "--tls-private-key-file=" + pki("kube-apiserver.key"),
+		"--client-ca-file=" + pki("ca.crt"),
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+		"--service-cluster-ip-range=" + serviceCIDR,
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + pki("sa.pub"), "--service-account-signing-key-file=" + pki("sa.key"),
+		"--kubelet-certificate-authority=" + pki("ca.crt"),
+		"--kubelet-client-certificate=" + pki("admin.crt"), "--kubelet-client-key=" + pki("admin.key"),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--allow-privileged",
+		"--audit-policy-file=" + c.path("config", "audit-policy.yaml"), "--audit-log-path=" + c.path("audit.log"),
+		"--audit-log-maxsize=100000", // in one file, whatever is measured
+	}
+	if !node {
+		// The Service `kubernetes` must not lead to a loopback address; without Pods nobody needs it.
+		args = append(args, "--endpoint-reconciler-type=none")
+	}
+	c.start(ctx, "kube-apiserver", args...)
+	clientArgs := func(name string, port int) []string {
+		return []string{"--kubeconfig=" + c.path("config", name+".kubeconfig"), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--leader-elect=false"}
+	}
+	// As an administrator, and not with a service account for each controller, it has
+	// started some seconds sooner.
+	c.start(ctx, "kube-controller-manager", append(clientArgs("kube-controller-manager", ports[3]),
+		"--service-account-private-key-file="+pki("sa.key"), "--root-ca-file="+pki("ca.crt"),
+		"--flex-volume-plugin-dir="+c.path("config", "flex-volumes"))...) // else it makes one under /usr/libexec
+	c.start(ctx, "kube-scheduler", clientArgs("kube-scheduler", ports[4])...)
+}
+
+func (c *cluster) awaitControlPlane(ctx context.Context, client kubernetes.Interface) error {
+	err := c.await(ctx, "kube-apiserver", "the API server is ready", func(ctx context.Context) error {
+		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+	if err != nil {
+		return err
+	}
+	// Until then a Pod is refused.
+	return c.await(ctx, "kube-controller-manager", "Pods can be created", func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+}
