@@ -140,7 +140,7 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 			defer close(p.answered)
 			return p.transport.RoundTrip(request)
 		}
-		return nil, errors.New("the fault that was asked for")
+		return nil, errors.New("injected fault")
 	}
 	response, err := p.transport.RoundTrip(request)
 	if err == nil && request.URL.Query().Get("watch") != "" {
@@ -273,6 +273,9 @@ func startNode(t *testing.T, namespace string) *node {
 	playPods(t, namespace, metav1.ListOptions{}, n.sync)
 	return n
 }
+
+// playPeriod is the time between two looks of those who play a kubelet.
+const playPeriod = 100 * time.Millisecond
 
 // playPods calls sync again and again for the Pods of a namespace, until the end of
 // the test. What does not succeed is done again.

@@ -60,8 +60,6 @@ import (
 const (
 	root = "../.." // of the repository
 	crd  = root + "/artifacts/examples/cnat-crd.yaml"
-	// playPeriod is the time between two looks of those who play a kubelet.
-	playPeriod = 100 * time.Millisecond
 	// patience is how long anything that must happen may take; not how long it takes.
 	patience = 90 * time.Second
 )
@@ -260,6 +258,7 @@ func startController(t *testing.T, namespace string, args ...string) *controller
 	c.cmd = exec.Command(binary, append([]string{"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, args...)...)
 	c.cmd.Env = append(os.Environ(), "KUBECONFIG="+controllerConfig)
 	c.cmd.Stdout, c.cmd.Stderr = c, c
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

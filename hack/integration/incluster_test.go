@@ -145,7 +145,7 @@ func TestInCluster(t *testing.T) {
 		}
 	}
 
-	// How Ats that run are taken away with it, TestReadme shows.
+	// TestReadme covers the removal of running Ats.
 	kubectl(t, "", "delete", "-f", deploy)
 	left := kubectl(t, "", "get", "namespaces,clusterroles,clusterrolebindings,flowschemas", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name")
 	if left != "" {

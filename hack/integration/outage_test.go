@@ -165,7 +165,11 @@ func (b *breaker) on(t *testing.T) {
 				continue
 			}
 			b.lock.Lock()
-			b.connections[down], b.connections[up] = true, true
+			if b.listener == listener {
+				b.connections[down], b.connections[up] = true, true
+			} else { // off since it was accepted
+				_, _ = down.Close(), up.Close()
+			}
 			b.lock.Unlock()
 			go pipe(down, up)
 			go pipe(up, down)
@@ -181,7 +185,10 @@ func pipe(to, from net.Conn) {
 func (b *breaker) off() {
 	b.lock.Lock()
 	defer b.lock.Unlock()
-	_ = b.listener.Close()
+	if b.listener != nil {
+		_ = b.listener.Close()
+	}
+	b.listener = nil
 	for connection := range b.connections {
 		_ = connection.Close()
 	}

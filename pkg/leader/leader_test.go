@@ -134,7 +134,7 @@ func TestHangs(t *testing.T) {
 		if took := time.Since(begin); took > renewDeadline+retryPeriod {
 			t.Errorf("it went on for %v, want at most %v", took, renewDeadline+retryPeriod)
 		}
-		// The work does not stop, as it should: whoever asks for its health, ends it.
+		// The work does not stop, as it should: the liveness probe then ends it.
 		time.Sleep(leaseDuration)
 		if err := p.health.Check(nil); err == nil {
 			t.Error("it is said to be well when the lease has run out")
@@ -188,7 +188,7 @@ func TestHandover(t *testing.T) {
 						t.Errorf("%v after a minute: both work", phase)
 					}
 					leader.stop()
-					<-leader.returned
+					<-leader.returned //nolint:errcheck // It may have lost the lease, or not.
 					standby.stop()
 					if err := <-standby.returned; err != nil {
 						t.Errorf("the standby returned %v", err)

@@ -1,0 +1,30 @@
+//go:build !integration && !e2e
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestMain says how the tests of this package are run, for those who run them without
+// their build tags.
+func TestMain(*testing.M) {
+	fmt.Println("The integration and end-to-end tests need a cluster: hack/test.sh starts one and runs them.")
+}
