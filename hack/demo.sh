@@ -167,9 +167,10 @@ fi
 if [[ -z "${in_cluster}" ]]; then
     binary="${tmp}/cnat-controller"
     if [[ ! -e "${binary}" ]]; then
-        command -v go >/dev/null || fail "needs Go"
         say "Building the controller"
-        run go build -o "${binary}" .
+        # shellcheck source=hack/localcluster.sh
+        source hack/localcluster.sh
+        run compiling go build -o "${binary}" .
     fi
     say "Starting the controller"
     # In a process group of its own, because what runs must be counted after Ctrl-C, too.

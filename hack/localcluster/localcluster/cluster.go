@@ -33,6 +33,7 @@ import (
 	"syscall"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -79,6 +80,7 @@ func runCluster(ctx context.Context, o options, command []string) (err error) {
 	if len(o.images) > 0 && !o.node {
 		return errors.New("--image needs --node: only a node runs containers")
 	}
+	interrupted := ctx
 	temporary := o.dir == ""
 	if temporary {
 		o.dir, err = os.MkdirTemp("", "localcluster-")
@@ -112,8 +114,8 @@ func runCluster(ctx context.Context, o options, command []string) (err error) {
 		c.fail(nil)
 		c.components.Wait()
 		err = errors.Join(err, removeCgroups(), c.removeData())
-		if temporary && err == nil {
-			err = os.RemoveAll(c.dir)
+		if temporary && (err == nil || interrupted.Err() != nil) {
+			err = errors.Join(err, os.RemoveAll(c.dir))
 		} else if temporary {
 			say("the logs are in %s", c.path("logs"))
 		}
@@ -249,7 +251,18 @@ func (c *cluster) startAll(ctx context.Context, o options) error {
 			return fmt.Errorf("%w: see %s", err, c.logFile("containerd"))
 		}
 	}
-	if err := c.awaitControlPlane(ctx, client); err != nil || !o.node {
+	err = c.await(ctx, "kube-apiserver", "the API server is ready", func(ctx context.Context) error {
+		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+	if err != nil {
+		return err
+	}
+	// Without it a Pod is refused.
+	err = c.await(ctx, "kube-controller-manager", "Pods can be created", func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	if err != nil || !o.node {
 		return err
 	}
 	return c.awaitNode(ctx, client, address)

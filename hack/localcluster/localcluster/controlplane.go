@@ -23,9 +23,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 )
 
 const (
@@ -96,18 +93,4 @@ func (c *cluster) startControlPlane(ctx context.Context, host string, node bool,
 		"--service-account-private-key-file="+pki("sa.key"), "--root-ca-file="+pki("ca.crt"),
 		"--flex-volume-plugin-dir="+c.path("config", "flex-volumes"))...) // else it makes one under /usr/libexec
 	c.start(ctx, "kube-scheduler", clientArgs("kube-scheduler", ports[4])...)
-}
-
-func (c *cluster) awaitControlPlane(ctx context.Context, client kubernetes.Interface) error {
-	err := c.await(ctx, "kube-apiserver", "the API server is ready", func(ctx context.Context) error {
-		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-	})
-	if err != nil {
-		return err
-	}
-	// Until then a Pod is refused.
-	return c.await(ctx, "kube-controller-manager", "Pods can be created", func(ctx context.Context) error {
-		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
-		return err
-	})
 }

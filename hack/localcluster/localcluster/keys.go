@@ -18,17 +18,15 @@ limitations under the License.
 package main
 
 import (
-	"crypto"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm"
+	kubeconfigutil "k8s.io/kubernetes/cmd/kubeadm/app/util/kubeconfig"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
 )
 
@@ -83,28 +81,19 @@ func (c *cluster) writeKeys(host, address string, port int) error {
 		if err := pkiutil.WriteCertAndKey(c.path("pki"), file, cert, key); err != nil {
 			return err
 		}
+		keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
+		if err != nil {
+			return err
+		}
 		path := c.path("config", file+".kubeconfig")
 		if file == "admin" {
 			path = c.path("admin.kubeconfig")
 		}
-		if err := writeKubeconfig(path, fmt.Sprintf("https://%s:%d", host, port), name, ca, cert, key); err != nil {
+		// The keys are inside, so that it can be copied anywhere.
+		kubeconfig := kubeconfigutil.CreateWithCerts(fmt.Sprintf("https://%s:%d", host, port), name, file, pkiutil.EncodeCertPEM(ca), keyPEM, pkiutil.EncodeCertPEM(cert))
+		if err := kubeconfigutil.WriteToDisk(path, kubeconfig); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// writeKubeconfig writes a kubeconfig with its keys inside, so that it can be copied
-// anywhere.
-func writeKubeconfig(path, server, name string, ca, cert *x509.Certificate, key crypto.Signer) error {
-	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
-	if err != nil {
-		return err
-	}
-	config := api.NewConfig()
-	config.Clusters[name] = &api.Cluster{Server: server, CertificateAuthorityData: pkiutil.EncodeCertPEM(ca)}
-	config.AuthInfos[name] = &api.AuthInfo{ClientCertificateData: pkiutil.EncodeCertPEM(cert), ClientKeyData: keyPEM}
-	config.Contexts[name] = &api.Context{Cluster: name, AuthInfo: name}
-	config.CurrentContext = name
-	return clientcmd.WriteToFile(*config, path)
 }

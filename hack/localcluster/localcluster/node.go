@@ -123,8 +123,8 @@ func (c *cluster) startNode(ctx context.Context, subnet string) error {
 		return err
 	}
 	c.components.Go(func() {
-		err := cmd.Wait()
-		c.fail(fmt.Errorf("the node ended: %v: see %s", err, log.Name()))
+		_ = cmd.Wait()
+		c.fail(fmt.Errorf("the node ended with %v: see %s", cmd.ProcessState, log.Name()))
 	})
 	pid := strconv.Itoa(cmd.Process.Pid)
 	device := "cnat" + pid
