@@ -35,6 +35,7 @@ import (
 	"sync"
 	"syscall"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -207,7 +208,7 @@ func (s *Server) serve(method string, t target, body []byte) (any, error) {
 	case http.MethodPut:
 		return s.update(t, key, old, body)
 	case http.MethodPatch:
-		return s.patch(key, old, body)
+		return s.patch(t, key, old, body)
 	case http.MethodDelete:
 		return s.remove(key, old, body)
 	default:
@@ -232,11 +233,18 @@ func (s *Server) update(t, key target, old *unstructured.Unstructured, body []by
 	return s.store(watch.Modified, key, object), nil
 }
 
-// patch applies a strategic merge patch of a Pod.
-func (s *Server) patch(key target, old *unstructured.Unstructured, body []byte) (any, error) {
+// patch applies a strategic merge patch of a Pod, or a merge patch of something else.
+func (s *Server) patch(t, key target, old *unstructured.Unstructured, body []byte) (any, error) {
 	before, err := json.Marshal(old)
 	if err != nil {
 		return nil, err
+	}
+	if t.groupResource.Resource != "pods" {
+		after, err := jsonpatch.MergePatch(before, body)
+		if err != nil {
+			return nil, err
+		}
+		return s.update(t, key, old, after)
 	}
 	after, err := strategicpatch.StrategicMergePatch(before, body, corev1.Pod{})
 	if err != nil {
