@@ -18,6 +18,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -29,13 +30,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -51,20 +55,40 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
+const controllerName = "cnat-controller"
+
+// The names of the queues, for their metrics.
 const (
-	controllerName = "cnat-controller"
-	queueName      = "ats"
+	queueName        = "ats"
+	blockedQueueName = "blocked_ats"
 )
 
 // byAt is the index of the Pods by the At that they belong to.
 const byAt = "at"
 
-// What could not be done is tried again after minBackoff, then after twice as
-// long each time, at most maxBackoff.
+// A sync that failed is retried after minErrorBackoff, then after twice as long each
+// time, at most maxErrorBackoff.
 const (
-	minBackoff = 200 * time.Millisecond
-	maxBackoff = time.Minute
+	minErrorBackoff = 200 * time.Millisecond
+	maxErrorBackoff = time.Minute
 )
+
+// lastingRequeues is the number of retries that take more than a minute: a creation
+// that fails that often is reported, whatever the cause.
+const lastingRequeues = 9
+
+// A blocked At is retried after minBlockedBackoff, then after twice as long each time, at
+// most maxBlockedBackoff, each up to blockedJitter times longer. All blocked Ats together
+// are retried blockedQPS times a second at most, namespaces in turn.
+const (
+	minBlockedBackoff = 200 * time.Millisecond
+	maxBlockedBackoff = 40 * time.Second
+	blockedJitter     = 0.5
+	blockedQPS        = 10
+)
+
+// maxSteps is the number of steps of a sync after which something must be wrong.
+const maxSteps = 10
 
 // errPanic is of a sync that panicked.
 var errPanic = errors.New("panic")
@@ -79,7 +103,9 @@ type Controller struct {
 	podIndexer cache.Indexer
 	synced     []cache.DoneChecker
 
-	queue       workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	queue workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	// blocked holds the Ats that are to be added to queue when their turn comes.
+	blocked     workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
 	clock       clock.WithTicker
@@ -120,18 +146,12 @@ func newControllerWithClock(
 	// The end of ctx is not the end of the events: the last syncs tell theirs after it.
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	c := &Controller{
-		kubeClient: kubeClient,
-		cnatClient: cnatClient,
-		atLister:   atInformer.Lister(),
-		podIndexer: podInformer.Informer().GetIndexer(),
-		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff),
-			workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(
-				workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: queueName, Clock: wallClock, Queue: workqueue.NewTypedWithConfig(
-					workqueue.TypedQueueConfig[cache.ObjectName]{Name: queueName, Clock: wallClock, Queue: fairqueue.New()},
-				)},
-			)},
-		),
+		kubeClient:   kubeClient,
+		cnatClient:   cnatClient,
+		atLister:     atInformer.Lister(),
+		podIndexer:   podInformer.Informer().GetIndexer(),
+		queue:        newQueue(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
+		blocked:      newQueue(blockedQueueName, jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBlockedBackoff, maxBlockedBackoff)}, wallClock),
 		broadcaster:  broadcaster,
 		recorder:     broadcaster.NewRecorder(cnatscheme.Scheme, corev1.EventSource{Component: controllerName}),
 		clock:        wallClock,
@@ -139,6 +159,9 @@ func newControllerWithClock(
 		written:      map[types.UID]*v1alpha1.At{},
 	}
 
+	if err := errors.Join(atInformer.Informer().SetTransform(keep), podInformer.Informer().SetTransform(keep)); err != nil {
+		return nil, fmt.Errorf("set the transform of the informers: %w", err)
+	}
 	err := podInformer.Informer().AddIndexers(cache.Indexers{byAt: func(obj any) ([]string, error) {
 		pod := obj.(*corev1.Pod)
 		return []string{cache.NewObjectName(pod.Namespace, plan.AtName(pod)).String()}, nil
@@ -167,6 +190,25 @@ func newControllerWithClock(
 	return c, nil
 }
 
+func newQueue(name string, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) workqueue.TypedRateLimitingInterface[cache.ObjectName] {
+	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
+		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock,
+			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock, Queue: fairqueue.New()}),
+		}),
+	})
+}
+
+// jittered is a rate limiter that keeps items which came together from coming back
+// together.
+type jittered struct {
+	workqueue.TypedRateLimiter[cache.ObjectName]
+}
+
+// When implements workqueue.TypedRateLimiter.
+func (j jittered) When(item cache.ObjectName) time.Duration {
+	return wait.Jitter(j.TypedRateLimiter.When(item), blockedJitter)
+}
+
 // Run waits for the caches, works with the given number of workers until ctx is
 // done, and returns when the last worker has ended its sync.
 func (c *Controller) Run(ctx context.Context, workers int) {
@@ -182,6 +224,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	defer func() {
 		logger.Info("Shutting down controller")
 		c.queue.ShutDown()
+		c.blocked.ShutDown()
 		wg.Wait()
 	}()
 
@@ -194,6 +237,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 			}
 		})
 	}
+	wg.Go(func() { c.retryBlocked(ctx) })
 	<-ctx.Done()
 }
 
@@ -277,19 +321,33 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	metrics.SyncDuration.WithLabelValues(resultOf(err)).Observe(c.clock.Since(start).Seconds())
 	switch {
 	case errors.Is(err, plan.ErrBlocked):
-		// The At's status tells it: it is no news for the log.
-		klog.FromContext(ctx).V(2).Info("Trying again later", "at", klog.KRef(name.Parts()), "reason", err)
-		c.queue.AddRateLimited(name)
+		// The At's status reports it: it is no news for the log.
+		klog.FromContext(ctx).V(2).Info("At is blocked, retrying later", "at", klog.KRef(name.Parts()), "reason", plan.OneLine(err.Error()))
+		c.blocked.AddRateLimited(name)
 	case err != nil:
-		klog.FromContext(ctx).Error(err, "Sync failed, trying again later", "at", klog.KRef(name.Parts()))
+		klog.FromContext(ctx).Error(errors.New(plan.OneLine(err.Error())), "Sync failed, retrying later", "at", klog.KRef(name.Parts()))
 		c.queue.AddRateLimited(name)
-	case delay > 0:
-		c.queue.Forget(name)
-		c.queue.AddAfter(name, delay)
 	default:
 		c.queue.Forget(name)
+		c.blocked.Forget(name)
+	}
+	if delay > 0 {
+		c.queue.AddAfter(name, delay)
 	}
 	return true
+}
+
+// retryBlocked hands blocked Ats back to the workers until ctx is done.
+func (c *Controller) retryBlocked(ctx context.Context) {
+	budget := flowcontrol.NewTokenBucketRateLimiterWithClock(blockedQPS, blockedQPS, c.clock)
+	for budget.Wait(ctx) == nil {
+		name, shutdown := c.blocked.Get()
+		if shutdown {
+			return
+		}
+		c.blocked.Done(name)
+		c.queue.Add(name)
+	}
 }
 
 // syncOrRecover makes an error of a panic: one At must not end the work on all
@@ -317,13 +375,12 @@ func resultOf(err error) string {
 	}
 }
 
-// syncHandler takes the one step that is next for an At. It returns the delay
-// after which to look at the At again, 0 if there is no need, or an error if the
-// step is to be tried again with back-off.
+// syncHandler takes the next steps for an At: those of its run, and apart from them those
+// for the Pods that the run no longer needs. It returns the delay after which to look at
+// the At again, 0 if there is no need, or an error if a step is to be tried again with
+// back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
-	logger := klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts()))
-	ctx = klog.NewContext(ctx, logger)
-
+	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
 	pods, err := c.podsOf(name)
 	if err != nil {
 		return 0, err
@@ -332,54 +389,91 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	if err != nil {
 		return 0, err
 	}
-	if orphan := plan.Orphan(at, pods); orphan != nil {
-		return 0, c.releaseOrphan(ctx, name, orphan)
+	if at != nil {
+		at = c.latest(at)
 	}
-	if at == nil {
-		return 0, nil
+	world := &plan.World{At: at, Pods: pods}
+	delay, err := c.follow(ctx, name, world, plan.Decide)
+	for _, pod := range pods {
+		wait, cleanUpErr := c.follow(ctx, name, world, func(w plan.World) plan.Decision { return plan.CleanUp(w, pod) })
+		if wait > 0 && (delay == 0 || wait < delay) {
+			delay = wait
+		}
+		if cleanUpErr != nil {
+			if errors.Is(err, plan.ErrBlocked) {
+				err = nil // The status reports it.
+			}
+			err = errors.Join(err, cleanUpErr)
+		}
 	}
-	at = c.latest(at)
-	decision := plan.Decide(at, pods, c.clock.Now())
-	if decision.CreatePod {
-		// A cache is never sure: another controller may have run it, and its Pod be
-		// gone, or somebody have moved, suspended or deleted it just now.
-		at, err = orNil(c.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
+	return delay, err
+}
+
+// follow acts on what decide says, until there is nothing more to do now. It returns the
+// delay, and the error, of the last decision.
+func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision) (time.Duration, error) {
+	for range maxSteps {
+		world.Now = c.clock.Now()
+		decision := decide(*world)
+		klog.FromContext(ctx).V(4).Info("Decided", "action", plan.NameOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry)
+		again, err := c.act(ctx, name, world, &decision)
 		if err != nil {
-			return 0, fmt.Errorf("look for the At: %w", err)
+			return decision.Delay, err
 		}
-		if at == nil {
-			return 0, nil
+		if !again {
+			return decision.Delay, decision.Retry
 		}
-		decision = plan.Decide(at, pods, c.clock.Now())
 	}
-	if decision.Confirm {
-		pod, err := orNil(c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, plan.PodName(at), metav1.GetOptions{}))
+	return 0, fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of At an older one?", maxSteps)
+}
+
+// act takes the step that was decided, or another that follows from the API server's
+// answer. It says whether to decide again now, on what it has changed in world.
+func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *plan.World, decision *plan.Decision) (again bool, err error) {
+	switch action := decision.Action.(type) {
+	case nil:
+	case plan.LookForAt:
+		at, err := orNil(c.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
 		if err != nil {
-			return 0, fmt.Errorf("look for the Pod: %w", err)
+			return false, fmt.Errorf("look for the At: %w", err)
 		}
-		decision = plan.Decide(at, replace(pods, plan.PodName(at), pod), c.clock.Now())
+		world.At, world.AtIsLive = at, true
+		return true, nil
+	case plan.LookForPod:
+		pod, err := orNil(c.lookForPod(ctx, world.At))
+		if err == nil {
+			world.Pods, world.PodIsLive = replace(world.Pods, plan.PodName(world.At), pod), true
+		}
+		return true, err
+	case plan.CreatePod:
+		err := c.createPod(ctx, world.At, action)
+		if apierrors.IsAlreadyExists(err) {
+			pod, err := c.lookForPod(ctx, world.At)
+			if err == nil {
+				world.Pods, world.PodIsLive = replace(world.Pods, pod.Name, pod), true
+			}
+			return true, err
+		}
+		if err != nil {
+			*decision = plan.Refused(*world, fmt.Errorf("create Pod: %w", err), c.queue.NumRequeues(name) >= lastingRequeues)
+		}
+	case plan.DeletePod:
+		err = c.removePod(ctx, world.At, action, decision.Events)
+	case plan.ReleasePod:
+		err = c.releasePod(ctx, world.At, action.Pod)
+	case plan.DeleteAt:
+		err = c.removeAt(ctx, world.At)
 	}
-	logger.V(4).Info("Syncing", "phase", at.Status.Phase, "createPod", decision.CreatePod, "deletePod", klog.KObj(decision.DeletePod), "releasePod", klog.KObj(decision.ReleasePod), "deleteAt", decision.DeleteAt, "writeStatus", decision.Status != nil, "delay", decision.Delay)
-	switch {
-	case decision.CreatePod:
-		decision, err = c.createPod(ctx, at, pods, decision)
-	case decision.DeletePod != nil:
-		err = c.removePod(ctx, decision.DeletePod)
-	case decision.ReleasePod != nil:
-		err = c.releasePod(ctx, decision.ReleasePod)
-	case decision.DeleteAt:
-		err = c.removeAt(ctx, at)
+	if err != nil || decision.Status == nil {
+		return false, err
 	}
+	at, err := orNil(c.writeStatus(ctx, world.At, decision))
 	if err != nil {
-		return 0, err
+		return false, err
 	}
-	if err := c.writeStatus(ctx, at, decision); err != nil {
-		if apierrors.IsNotFound(err) {
-			return 0, nil // The At is deleted, of which the cache does not know yet.
-		}
-		return 0, err
-	}
-	return decision.Delay, decision.Retry
+	// What PodIsLive was said of may be the Pod of another attempt.
+	world.At, world.AtIsLive, world.PodIsLive = at, true, false
+	return decision.Retry == nil, nil
 }
 
 // podsOf returns the Pods of all Ats that have, or had, the given name.
@@ -392,16 +486,6 @@ func (c *Controller) podsOf(name cache.ObjectName) ([]*corev1.Pod, error) {
 	return pods, err
 }
 
-// replace returns the Pods with live, which may be nil, in place of what the cache
-// has of that name.
-func replace(pods []*corev1.Pod, name string, live *corev1.Pod) []*corev1.Pod {
-	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == name })
-	if live != nil {
-		pods = append(pods, live)
-	}
-	return pods
-}
-
 // orNil makes no object and no error of an object that is not found.
 func orNil[T any](object *T, err error) (*T, error) {
 	if apierrors.IsNotFound(err) {
@@ -410,80 +494,83 @@ func orNil[T any](object *T, err error) (*T, error) {
 	return object, err
 }
 
-// createPod creates the At's Pod, as was decided, and returns what follows from the API
-// server's answer, which is the delay if it was created. The Pod's name is the lock
-// against running a command twice.
-func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At, pods []*corev1.Pod, decision plan.Decision) (plan.Decision, error) {
-	client := c.kubeClient.CoreV1().Pods(at.Namespace)
-	pod, err := client.Create(ctx, plan.NewPod(at, c.defaultImage), metav1.CreateOptions{})
-	switch {
-	case err == nil:
-		late := max(0, c.clock.Since(decision.Due)) // Due may be of another clock.
-		metrics.StartLateness.Observe(late.Seconds())
-		klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
-		// The informer's event of the Pod brings the next step.
-		return plan.Decision{Delay: decision.Delay}, nil
-	case apierrors.IsAlreadyExists(err):
-		pod, err := client.Get(ctx, plan.PodName(at), metav1.GetOptions{})
-		if err != nil {
-			return plan.Decision{}, fmt.Errorf("get the Pod that exists already: %w", err)
-		}
-		// It is there: what follows is a word in the status.
-		return plan.Decide(at, replace(pods, pod.Name, pod), c.clock.Now()), nil
-	default:
-		return plan.Refused(at, fmt.Errorf("create Pod: %w", err), c.clock.Now()), nil
+// lookForPod reads the Pod that has the name of the At's present attempt's.
+func (c *Controller) lookForPod(ctx context.Context, at *v1alpha1.At) (*corev1.Pod, error) {
+	pod, err := c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, plan.PodName(at), metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("look for the Pod: %w", err)
 	}
+	return pod, nil
 }
 
-// removePod deletes the At's Pod as it was when that was decided: one that has
-// ended meanwhile is left as it is.
-func (c *Controller) removePod(ctx context.Context, pod *corev1.Pod) error {
+// replace returns the Pods with live, which may be nil, in place of what the cache has of
+// that name.
+func replace(pods []*corev1.Pod, name string, live *corev1.Pod) []*corev1.Pod {
+	replaced := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return pod.Name == name })
+	if live != nil {
+		replaced = append(replaced, live)
+	}
+	return replaced
+}
+
+// createPod creates the At's Pod. Its name is the lock against running a command twice.
+func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At, action plan.CreatePod) error {
+	pod, err := c.kubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(at, c.defaultImage), metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	late := max(0, c.clock.Since(action.Due)) // Due may be of another clock.
+	metrics.StartLateness.Observe(late.Seconds())
+	// The informer's event of the Pod brings the next step.
+	klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
+	return nil
+}
+
+// removePod deletes a Pod as it was when that was decided: one that has changed
+// meanwhile is left as it is.
+func (c *Controller) removePod(ctx context.Context, at *v1alpha1.At, action plan.DeletePod, events []plan.Event) error {
+	pod := action.Pod
 	err := c.kubeClient.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
 	})
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		return nil // The Pod has changed, and its event brings the next step.
+		return nil // The Pod's event brings the next step.
 	case err != nil:
 		return fmt.Errorf("delete the Pod: %w", err)
 	}
-	klog.FromContext(ctx).V(2).Info("Deleted Pod", "pod", klog.KObj(pod))
+	klog.FromContext(ctx).V(2).Info("Deleted Pod", "pod", klog.KObj(pod), "unexpected", action.Unexpected)
+	if action.Unexpected {
+		metrics.UnexpectedPods.Inc()
+	}
+	c.record(at, events)
 	return nil
 }
 
-// releasePod takes the finalizer from a Pod, and from no other that may have its
-// name by now.
-func (c *Controller) releasePod(ctx context.Context, pod *corev1.Pod) error {
+// releasePod takes the finalizer from a Pod, and from no other that may have its name
+// by now. at is the At that has the name of the Pod's, or nil.
+func (c *Controller) releasePod(ctx context.Context, at *v1alpha1.At, pod *corev1.Pod) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`, pod.UID, v1alpha1.FinalizerTracking)
 	_, err := c.kubeClient.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || isUIDMismatch(err):
-		return nil // It is gone, or another has its name; its event tells.
+		return nil // It is gone, or another has its name; the informer sees it.
 	case err != nil:
-		return fmt.Errorf("take the finalizer from the Pod: %w", err)
+		err = fmt.Errorf("remove the finalizer of Pod %s: %w", pod.Name, err)
+		if at != nil && !plan.IsTransient(err) {
+			c.record(at, []plan.Event{{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonPodNotReleased, Message: plan.OneLine(err.Error())}})
+		}
+		return err
 	}
 	klog.FromContext(ctx).V(2).Info("Released Pod", "pod", klog.KObj(pod))
 	return nil
 }
 
-// isUIDMismatch says whether a patch was refused since the object of that name is
+// isUIDMismatch says whether a patch was refused because the object of that name is
 // another one. It is Invalid then; but so is what an admission policy denies.
 func isUIDMismatch(err error) bool {
 	cause, ok := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid)
 	return ok && cause.Field == "metadata.uid"
-}
-
-// releaseOrphan takes the finalizer from a Pod whose At is gone. If that is there
-// all the same, the cache does not have it yet, and will tell when it has.
-func (c *Controller) releaseOrphan(ctx context.Context, name cache.ObjectName, pod *corev1.Pod) error {
-	at, err := orNil(c.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
-	if err != nil {
-		return fmt.Errorf("look for the At: %w", err)
-	}
-	if at != nil && plan.IsOf(pod, at) {
-		return nil
-	}
-	return c.releasePod(ctx, pod)
 }
 
 // removeAt deletes the At as it was when that was decided: an edit of its TTL
@@ -498,43 +585,153 @@ func (c *Controller) removeAt(ctx context.Context, at *v1alpha1.At) error {
 	case err != nil:
 		return fmt.Errorf("delete the At: %w", err)
 	}
-	klog.FromContext(ctx).V(2).Info("Asked for the At's deletion, its time to live is over")
+	klog.FromContext(ctx).V(2).Info("Deleted At, its time to live is over")
 	return nil
 }
 
-// writeStatus writes the decision's status, if it has one, and then tells of it.
-func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) error {
-	if decision.Status == nil {
-		return nil
-	}
-	updated := at.DeepCopy()
-	updated.Status = *decision.Status
-	updated, err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).UpdateStatus(ctx, updated, metav1.UpdateOptions{})
+// writeStatus writes the decision's status and records its events. It returns the At as
+// the API server has it then.
+func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision *plan.Decision) (*v1alpha1.At, error) {
+	patch, err := statusPatch(at, decision.Status)
 	if err != nil {
-		return fmt.Errorf("update status: %w", err)
+		return nil, err
+	}
+	updated, err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return nil, fmt.Errorf("write the status: %w", err)
 	}
 	c.rememberWritten(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
-	countEnds(at, updated, decision.Event)
-	// Told once it is recorded, not when it is done: of many that are due at one time, all
-	// are created first.
-	if pod := updated.Status.Pod; pod != nil && (at.Status.Pod == nil || at.Status.Pod.UID != pod.UID) {
-		c.recorder.Eventf(at, corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod %s", pod.Name)
+	countEnds(&at.Status, decision.Status, decision.Events)
+	c.record(updated, decision.Events)
+	return updated, nil
+}
+
+// statusPatch returns the patch that makes the status of at the given one, if nobody
+// has written the At meanwhile. It has nothing but what differs: fields that a newer
+// controller wrote, and this one does not know, stay as they are.
+func statusPatch(at *v1alpha1.At, status *v1alpha1.AtStatus) ([]byte, error) {
+	before, err := json.Marshal(map[string]any{"status": &at.Status})
+	if err != nil {
+		return nil, fmt.Errorf("encode the status: %w", err)
 	}
-	if event := decision.Event; event != nil {
-		c.recorder.Event(at, event.Type, event.Reason, event.Message)
+	after, err := json.Marshal(map[string]any{"metadata": map[string]string{"resourceVersion": at.ResourceVersion}, "status": status})
+	if err != nil {
+		return nil, fmt.Errorf("encode the status: %w", err)
 	}
-	return nil
+	return jsonmergepatch.CreateThreeWayJSONMergePatch(before, after, before)
 }
 
 // countEnds counts the run and the attempt that have ended with a change of status,
-// which the event tells.
-func countEnds(before, after *v1alpha1.At, event *plan.Event) {
-	if after.Status.Phase == v1alpha1.PhaseDone {
-		metrics.Runs.WithLabelValues(after.Status.Reason).Inc()
+// the last of whose events is that of the end.
+func countEnds(before, after *v1alpha1.AtStatus, events []plan.Event) {
+	if after.Phase == v1alpha1.PhaseDone && before.Phase != v1alpha1.PhaseDone {
+		metrics.Runs.WithLabelValues(after.Reason).Inc()
 	}
-	if after.Status.Failed > before.Status.Failed || after.Status.Reason == v1alpha1.ReasonCompleted {
-		metrics.Attempts.WithLabelValues(event.Reason).Inc()
+	if after.Failed > before.Failed || after.Reason == v1alpha1.ReasonCompleted && before.Phase != v1alpha1.PhaseDone {
+		metrics.Attempts.WithLabelValues(events[len(events)-1].Reason).Inc()
+	}
+}
+
+func (c *Controller) record(at *v1alpha1.At, events []plan.Event) {
+	for _, event := range events {
+		c.recorder.Event(at, event.Type, event.Reason, event.Message)
+	}
+}
+
+// keepAt returns what the decisions read of an At, and nothing else, for the caches: a
+// command, annotations and labels may be large, and are read from the API server when the
+// Pod is created.
+func keepAt(at *v1alpha1.At) *v1alpha1.At {
+	return &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              at.Name,
+			Namespace:         at.Namespace,
+			UID:               at.UID,
+			ResourceVersion:   at.ResourceVersion,
+			Generation:        at.Generation,
+			CreationTimestamp: at.CreationTimestamp,
+			DeletionTimestamp: at.DeletionTimestamp,
+		},
+		Spec: v1alpha1.AtSpec{
+			Schedule:                at.Spec.Schedule,
+			TimeZone:                at.Spec.TimeZone,
+			Suspend:                 at.Spec.Suspend,
+			StartingDeadlineSeconds: at.Spec.StartingDeadlineSeconds,
+			BackoffLimit:            at.Spec.BackoffLimit,
+			ActiveDeadlineSeconds:   at.Spec.ActiveDeadlineSeconds,
+			TTLSecondsAfterFinished: at.Spec.TTLSecondsAfterFinished,
+		},
+		Status: at.Status,
+	}
+}
+
+// keepPod returns what the decisions read of a Pod, and nothing else, for the cache.
+func keepPod(pod *corev1.Pod) *corev1.Pod {
+	kept := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:                       pod.Name,
+			Namespace:                  pod.Namespace,
+			UID:                        pod.UID,
+			ResourceVersion:            pod.ResourceVersion,
+			CreationTimestamp:          pod.CreationTimestamp,
+			DeletionTimestamp:          pod.DeletionTimestamp,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Labels:                     keepKeys(pod.Labels, v1alpha1.LabelAtUID),
+			Annotations:                keepKeys(pod.Annotations, plan.PodAnnotations...),
+		},
+		Spec: corev1.PodSpec{
+			NodeName:   pod.Spec.NodeName,
+			Containers: []corev1.Container{{Name: pod.Spec.Containers[0].Name}},
+		},
+		Status: corev1.PodStatus{
+			Phase:                 pod.Status.Phase,
+			Reason:                pod.Status.Reason,
+			Message:               pod.Status.Message,
+			Conditions:            pod.Status.Conditions,
+			PodIP:                 pod.Status.PodIP,
+			HostIP:                pod.Status.HostIP,
+			StartTime:             pod.Status.StartTime,
+			InitContainerStatuses: keepStatuses(pod.Status.InitContainerStatuses),
+			ContainerStatuses:     keepStatuses(pod.Status.ContainerStatuses),
+		},
+	}
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	if slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking) {
+		kept.Finalizers = []string{v1alpha1.FinalizerTracking}
+	}
+	return kept
+}
+
+func keepKeys(from map[string]string, keys ...string) map[string]string {
+	kept := map[string]string{}
+	for _, key := range keys {
+		if value, ok := from[key]; ok {
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+func keepStatuses(from []corev1.ContainerStatus) []corev1.ContainerStatus {
+	kept := make([]corev1.ContainerStatus, len(from))
+	for i, status := range from {
+		kept[i] = corev1.ContainerStatus{Name: status.Name, State: status.State, LastTerminationState: status.LastTerminationState}
+	}
+	return kept
+}
+
+// keep is the transform of the informers.
+func keep(obj any) (any, error) {
+	switch object := obj.(type) {
+	case *v1alpha1.At:
+		return keepAt(object), nil
+	case *corev1.Pod:
+		return keepPod(object), nil
+	default:
+		return obj, nil
 	}
 }
 
@@ -562,7 +759,7 @@ func (c *Controller) rememberWritten(at *v1alpha1.At) {
 	// The handlers run after the cache has changed: what it does not have yet
 	// they will hear of, and forget.
 	if cached, err := c.atLister.Ats(at.Namespace).Get(at.Name); err == nil && cached.UID == at.UID && newer(at, cached) {
-		c.written[at.UID] = at
+		c.written[at.UID] = keepAt(at)
 	}
 }
 

@@ -19,6 +19,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +36,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -117,16 +119,17 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.queue.ShutDown)
+	t.Cleanup(c.blocked.ShutDown)
 	t.Cleanup(c.broadcaster.Shutdown)
 	c.recorder = f.recorder
 	f.Controller = c
 	for _, pod := range w.cachedPods {
-		if err := pods.Informer().GetStore().Add(pod); err != nil {
+		if err := pods.Informer().GetStore().Add(keepPod(pod)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, at := range w.ats {
-		if err := ats.Informer().GetStore().Add(at); err != nil {
+		if err := ats.Informer().GetStore().Add(keepAt(at)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -160,7 +163,7 @@ func running(at *v1alpha1.At) {
 		Phase:              v1alpha1.PhaseRunning,
 		ScheduledTime:      &metav1.Time{Time: due},
 		StartTime:          &metav1.Time{Time: due},
-		Pod:                &v1alpha1.AtPod{Name: "example-at-pod", UID: "pod-uid", Phase: corev1.PodPending},
+		Pod:                &v1alpha1.AtPod{Name: "example-at-pod", UID: "pod-uid", AtGeneration: 1, Phase: corev1.PodPending},
 		ObservedGeneration: 1,
 	}
 }
@@ -179,11 +182,12 @@ func ended(conditionType, reason, message string, transition time.Time) func(*v1
 	}
 }
 
-func notReady(reason, message string) func(*v1alpha1.At) {
+func blocked(reason, message string) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) {
 		at.Status.ObservedGeneration = 1
+		at.Status.Reason, at.Status.Message = reason, message
 		at.Status.Conditions = []metav1.Condition{{
-			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: 1,
+			Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, ObservedGeneration: 1,
 			LastTransitionTime: metav1.Time{Time: due}, Reason: reason, Message: message,
 		}}
 	}
@@ -211,10 +215,10 @@ func withActiveDeadline(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.T
 
 // stopping is an At that is about to be stopped for its active deadline.
 func stopping(at *v1alpha1.At) {
+	at.Status.Reason, at.Status.Message = v1alpha1.ReasonDeadlineExceeded, "The run took longer than spec.activeDeadlineSeconds allows, which is 60."
 	at.Status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionFailureTarget, Status: metav1.ConditionTrue, ObservedGeneration: 1,
-		LastTransitionTime: metav1.Time{Time: due.Add(time.Minute)}, Reason: v1alpha1.ReasonDeadlineExceeded,
-		Message: "The run took longer than spec.activeDeadlineSeconds allows, which is 60.",
+		LastTransitionTime: metav1.Time{Time: due.Add(time.Minute)}, Reason: at.Status.Reason, Message: at.Status.Message,
 	}}
 }
 
@@ -228,6 +232,15 @@ func noOwner(pod *corev1.Pod) { pod.OwnerReferences, pod.Labels, pod.Finalizers 
 func earlier(pod *corev1.Pod) {
 	owner("cnat.programming-kubernetes.info/v1alpha1", "At", name.Name, "earlier")(pod)
 	pod.UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier-pod", "earlier"
+}
+
+// second is a Pod of the same name as that of the run, made later.
+func second(pod *corev1.Pod) { pod.UID = "second" }
+
+// nextAttempt is an At whose first attempt has failed, and whose second is due.
+func nextAttempt(at *v1alpha1.At) {
+	at.Spec.BackoffLimit = ptr.To[int32](1)
+	at.Status.Failed, at.Status.LastFailureTime, at.Status.NextAttemptTime = 1, &metav1.Time{Time: due}, &metav1.Time{Time: due.Add(10 * time.Second)}
 }
 
 func released(pod *corev1.Pod) { pod.Finalizers = nil }
@@ -253,11 +266,15 @@ func TestSyncHandler(t *testing.T) {
 	}
 	deleteAt := clienttesting.NewDeleteActionWithOptions(atsResource, name.Namespace, name.Name,
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("at-uid")), ResourceVersion: ptr.To("1")}})
-	updateStatus := func(at *v1alpha1.At) clienttesting.Action {
+	writeStatus := func(at *v1alpha1.At) clienttesting.Action {
 		return clienttesting.NewUpdateSubresourceAction(atsResource, "status", name.Namespace, at)
 	}
 	forbidden := apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))
 	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})
+
+	denied := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Invalid(field.NewPath("spec", "hostNetwork"), true, "not here")})
+	denied.ErrStatus.Message = `admission webhook "policy.example.com" denied the request: ` + denied.ErrStatus.Message
+	const overdue = "Pod example-at-pod of an earlier At of this name should be gone and is not: look at it with kubectl describe pod example-at-pod."
 
 	for testName, tc := range map[string]struct {
 		world
@@ -289,20 +306,20 @@ func TestSyncHandler(t *testing.T) {
 		"due, the create was done before and its answer lost": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			wantKube:   []clienttesting.Action{createPod, getPod},
-			wantCnat:   []clienttesting.Action{getAt, updateStatus(newAt(running))},
+			wantCnat:   []clienttesting.Action{getAt, writeStatus(newAt(running))},
 			wantDelay:  time.Minute,
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
 		"due, a stranger has the name": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)}}, now: due,
 			wantKube:   []clienttesting.Action{createPod, getPod},
-			wantCnat:   []clienttesting.Action{getAt, updateStatus(newAt(notReady(v1alpha1.ReasonPodNameConflict, conflict)))},
+			wantCnat:   []clienttesting.Action{getAt, writeStatus(newAt(blocked(v1alpha1.ReasonPodNameConflict, conflict)))},
 			wantEvents: []string{"Warning PodNameConflict " + conflict},
 			wantErr:    "is not this At's",
 		},
 		"due, a stranger still has the name": {
 			world: world{
-				ats:      []*v1alpha1.At{newAt(notReady(v1alpha1.ReasonPodNameConflict, conflict))},
+				ats:      []*v1alpha1.At{newAt(blocked(v1alpha1.ReasonPodNameConflict, conflict))},
 				livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)},
 			}, now: due,
 			wantKube: []clienttesting.Action{createPod, getPod},
@@ -321,13 +338,13 @@ func TestSyncHandler(t *testing.T) {
 			faults:   map[string]error{"get pods": apierrors.NewNotFound(podsResource.GroupResource(), "example-at-pod")},
 			wantKube: []clienttesting.Action{createPod, getPod},
 			wantCnat: []clienttesting.Action{getAt},
-			wantErr:  "not found",
+			wantErr:  "not found", wantDelay: time.Minute,
 		},
 		"due, refused by quota": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			faults:     map[string]error{"create pods": forbidden},
 			wantKube:   []clienttesting.Action{createPod},
-			wantCnat:   []clienttesting.Action{getAt, updateStatus(newAt(notReady(v1alpha1.ReasonPodRefused, "create Pod: "+forbidden.Error())))},
+			wantCnat:   []clienttesting.Action{getAt, writeStatus(newAt(blocked(v1alpha1.ReasonPodRefused, "create Pod: "+forbidden.Error())))},
 			wantEvents: []string{"Warning PodRefused create Pod: " + forbidden.Error()},
 			wantErr:    "exceeded quota",
 		},
@@ -335,7 +352,7 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			faults:   map[string]error{"create pods": invalid},
 			wantKube: []clienttesting.Action{createPod},
-			wantCnat: []clienttesting.Action{getAt, updateStatus(newAt(
+			wantCnat: []clienttesting.Action{getAt, writeStatus(newAt(
 				ended(v1alpha1.ConditionFailed, v1alpha1.ReasonInvalidPod, "create Pod: "+invalid.Error(), due),
 				func(at *v1alpha1.At) { at.Status.Message = "create Pod: " + invalid.Error() },
 			))},
@@ -350,14 +367,14 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"unreadable schedule": {
 			world: world{ats: []*v1alpha1.At{newAt(func(at *v1alpha1.At) { at.Spec.Schedule = "at noon" })}}, now: due,
-			wantCnat: []clienttesting.Action{updateStatus(newAt(
-				notReady(v1alpha1.ReasonInvalidSchedule, unread), func(at *v1alpha1.At) { at.Spec.Schedule = "at noon" },
+			wantCnat: []clienttesting.Action{writeStatus(newAt(
+				blocked(v1alpha1.ReasonInvalidSchedule, unread), func(at *v1alpha1.At) { at.Spec.Schedule = "at noon" },
 			))},
 			wantEvents: []string{"Warning InvalidSchedule " + unread},
 		},
 		"the Pod is seen": {
 			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			wantCnat:   []clienttesting.Action{updateStatus(newAt(running))},
+			wantCnat:   []clienttesting.Action{writeStatus(newAt(running))},
 			wantDelay:  time.Minute,
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
@@ -367,17 +384,17 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"the Pod has succeeded": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
-			wantCnat: []clienttesting.Action{updateStatus(newAt(running,
+			wantCnat: []clienttesting.Action{writeStatus(newAt(running,
 				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
 			))},
 			wantEvents: []string{"Normal Completed " + complete},
-			wantDelay:  1,
+			wantDelay:  9500 * time.Millisecond, // The Pod is held.
 		},
 		"the write of the end fails: no event, and another try": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
-			faults: map[string]error{"update ats": apierrors.NewConflict(atsResource.GroupResource(), name.Name, errors.New("modified"))},
-			wantCnat: []clienttesting.Action{updateStatus(newAt(running,
+			faults: map[string]error{"patch ats": apierrors.NewConflict(atsResource.GroupResource(), name.Name, errors.New("modified"))},
+			wantCnat: []clienttesting.Action{writeStatus(newAt(running,
 				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
 			))},
@@ -385,16 +402,18 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"the At is deleted before the end is written": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
-			faults: map[string]error{"update ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
-			wantCnat: []clienttesting.Action{updateStatus(newAt(running,
+			faults:   map[string]error{"patch ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
+			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+			wantCnat: []clienttesting.Action{writeStatus(newAt(running,
 				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
 			))},
 		},
 		"the At is deleted before the end is written, and would have had a time to live": {
 			world: world{ats: []*v1alpha1.At{newAt(running, withTTL)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
-			faults: map[string]error{"update ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
-			wantCnat: []clienttesting.Action{updateStatus(newAt(running, withTTL,
+			faults:   map[string]error{"patch ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
+			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+			wantCnat: []clienttesting.Action{writeStatus(newAt(running, withTTL,
 				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
 			))},
@@ -425,7 +444,7 @@ func TestSyncHandler(t *testing.T) {
 		"beyond the starting deadline": {
 			world: world{ats: []*v1alpha1.At{newAt(withStartingDeadline)}}, now: due.Add(time.Minute),
 			wantKube: []clienttesting.Action{getPod},
-			wantCnat: []clienttesting.Action{updateStatus(newAt(withStartingDeadline,
+			wantCnat: []clienttesting.Action{writeStatus(newAt(withStartingDeadline,
 				ended(v1alpha1.ConditionFailed, v1alpha1.ReasonStartingDeadlineExceeded, tooLate, due.Add(time.Minute)),
 				func(at *v1alpha1.At) { at.Status.Message = tooLate },
 			))},
@@ -434,16 +453,19 @@ func TestSyncHandler(t *testing.T) {
 		"beyond the starting deadline, but the Pod is there, which the cache does not know": {
 			world: world{ats: []*v1alpha1.At{newAt(withStartingDeadline)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
 			wantKube:   []clienttesting.Action{getPod},
-			wantCnat:   []clienttesting.Action{updateStatus(newAt(withStartingDeadline, running))},
+			wantCnat:   []clienttesting.Action{writeStatus(newAt(withStartingDeadline, running))},
 			wantDelay:  time.Minute,
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
 		"the recorded Pod is gone": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}}, now: due.Add(time.Minute),
 			wantKube: []clienttesting.Action{getPod},
-			wantCnat: []clienttesting.Action{updateStatus(newAt(running,
+			wantCnat: []clienttesting.Action{writeStatus(newAt(running,
 				ended(v1alpha1.ConditionFailed, v1alpha1.ReasonPodLost, lost, due.Add(time.Minute)),
-				func(at *v1alpha1.At) { at.Status.Message, at.Status.Failed = lost, 1 },
+				func(at *v1alpha1.At) {
+					at.Status.Message, at.Status.Failed = lost, 1
+					at.Status.LastFailureTime = at.Status.CompletionTime
+				},
 			))},
 			wantEvents: []string{"Warning PodLost " + lost},
 		},
@@ -453,10 +475,18 @@ func TestSyncHandler(t *testing.T) {
 			wantKube: []clienttesting.Action{getPod},
 			wantErr:  "connection refused",
 		},
-		"the active deadline has come: that is written first": {
-			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
-			wantCnat:  []clienttesting.Action{updateStatus(newAt(running, withActiveDeadline, stopping))},
-			wantDelay: 1,
+		"the active deadline has come: that is written, then the Pod is deleted": {
+			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
+			wantKube:  []clienttesting.Action{deletePod},
+			wantCnat:  []clienttesting.Action{writeStatus(newAt(running, withActiveDeadline, stopping))},
+			wantDelay: time.Minute,
+		},
+		"the active deadline has come, and cannot be written: the Pod is not deleted": {
+			world:    world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}},
+			now:      due.Add(time.Minute),
+			faults:   map[string]error{"patch ats": errors.New("connection refused")},
+			wantCnat: []clienttesting.Action{writeStatus(newAt(running, withActiveDeadline, stopping))},
+			wantErr:  "connection refused",
 		},
 		"to be stopped: the Pod is deleted, and no other of its name, nor one that has ended": {
 			world:    world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}},
@@ -477,7 +507,7 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
 			faults:   map[string]error{"delete pods": errors.New("connection refused")},
 			wantKube: []clienttesting.Action{deletePod},
-			wantErr:  "connection refused",
+			wantErr:  "connection refused", wantDelay: time.Minute,
 		},
 		"due, but another controller has run it, and its Pod is gone": {
 			world: world{
@@ -536,8 +566,62 @@ func TestSyncHandler(t *testing.T) {
 				Status: metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Message: "denied by a policy",
 				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: "denied by a policy"}}},
 			}}},
-			wantKube: []clienttesting.Action{releasePod("pod-uid")},
-			wantErr:  "denied by a policy",
+			wantKube:   []clienttesting.Action{releasePod("pod-uid")},
+			wantEvents: []string{"Warning PodNotReleased remove the finalizer of Pod example-at-pod: denied by a policy"},
+			wantErr:    "denied by a policy",
+		},
+		"the release is refused: the time to live ends all the same": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), withTTL)},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
+			}, now: due.Add(time.Minute),
+			faults:     map[string]error{"patch pods": forbidden},
+			wantKube:   []clienttesting.Action{releasePod("pod-uid")},
+			wantCnat:   []clienttesting.Action{deleteAt},
+			wantEvents: []string{"Warning PodNotReleased remove the finalizer of Pod example-at-pod: " + forbidden.Error()},
+			wantErr:    "exceeded quota",
+		},
+		"the release of the first attempt is refused: the next is made all the same": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, nextAttempt)},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodFailed)},
+			}, now: due.Add(time.Minute),
+			faults: map[string]error{"patch pods": forbidden},
+			wantKube: []clienttesting.Action{
+				clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(running, nextAttempt), image)),
+				releasePod("pod-uid"),
+			},
+			wantCnat:   []clienttesting.Action{getAt},
+			wantEvents: []string{"Warning PodNotReleased remove the finalizer of Pod example-at-pod: " + forbidden.Error()},
+			wantErr:    "exceeded quota", wantDelay: time.Minute,
+		},
+		"the release of the Pod of an earlier At is refused: that its name is taken is reported all the same": {
+			world:    world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodRunning, earlier)}},
+			now:      due.Add(time.Minute),
+			faults:   map[string]error{"patch pods": forbidden},
+			wantKube: []clienttesting.Action{releasePod("earlier-pod")},
+			wantCnat: []clienttesting.Action{writeStatus(newAt(blocked(v1alpha1.ReasonPodNameConflict, overdue), func(at *v1alpha1.At) {
+				at.Status.Conditions[0].LastTransitionTime.Time = due.Add(time.Minute)
+			}))},
+			wantEvents: []string{"Warning PodNameConflict " + overdue, "Warning PodNotReleased remove the finalizer of Pod example-at-pod: " + forbidden.Error()},
+			wantErr:    "exceeded quota",
+		},
+		"done, and a creation that was delayed makes a second Pod: deleted": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodRunning, second)}, livePods: []*corev1.Pod{newPod(corev1.PodRunning, second)},
+			}, now: due,
+			wantKube: []clienttesting.Action{clienttesting.NewDeleteActionWithOptions(podsResource, name.Namespace, "example-at-pod",
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("second")), ResourceVersion: ptr.To("1")}})},
+			wantEvents: []string{"Warning UnexpectedPod Pod example-at-pod was created a second time, after its attempt was counted: it is deleted."},
+		},
+		"a webhook denies the Pod with causes as of the API server: tried again": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
+			faults:     map[string]error{"create pods": denied},
+			wantKube:   []clienttesting.Action{createPod},
+			wantCnat:   []clienttesting.Action{getAt, writeStatus(newAt(blocked(v1alpha1.ReasonPodRefused, "create Pod: "+denied.Error())))},
+			wantEvents: []string{"Warning PodRefused create Pod: " + denied.Error()},
+			wantErr:    "denied the request",
 		},
 		"the end is written, the API server is away": {
 			world: world{
@@ -559,6 +643,7 @@ func TestSyncHandler(t *testing.T) {
 			now:      due,
 			wantKube: []clienttesting.Action{releasePod("earlier-pod")},
 			wantCnat: []clienttesting.Action{getAt},
+			wantErr:  "earlier At",
 		},
 		"the At is not in the cache yet, its Pod is: kept": {
 			world: world{liveAts: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}}, now: due,
@@ -608,7 +693,7 @@ func TestSyncHandler(t *testing.T) {
 			if diff := cmp.Diff(tc.wantKube, f.kubeClient.Actions(), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("actions on Pods (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(tc.wantCnat, f.cnatClient.Actions(), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(tc.wantCnat, writes(t, tc.ats, f.cnatClient.Actions()), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("actions on Ats (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tc.wantEvents, f.events()); diff != "" {
@@ -616,6 +701,36 @@ func TestSyncHandler(t *testing.T) {
 			}
 		})
 	}
+}
+
+// writes returns the actions with, for each patch of the first At's status, the At that it
+// makes.
+func writes(t *testing.T, ats []*v1alpha1.At, actions []clienttesting.Action) []clienttesting.Action {
+	t.Helper()
+	for i, action := range actions {
+		patch, ok := action.(clienttesting.PatchAction)
+		if !ok {
+			continue
+		}
+		before, err := json.Marshal(ats[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(patch.GetPatch()), `"resourceVersion":"`+ats[0].ResourceVersion+`"`) {
+			t.Errorf("patch %s, want the resourceVersion that was decided on", patch.GetPatch())
+		}
+		after, err := jsonpatch.MergePatch(before, patch.GetPatch())
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := &v1alpha1.At{}
+		if err := json.Unmarshal(after, at); err != nil {
+			t.Fatal(err)
+		}
+		actions[i] = clienttesting.NewUpdateSubresourceAction(action.GetResource(), action.GetSubresource(), action.GetNamespace(), at)
+		ats = []*v1alpha1.At{at}
+	}
+	return actions
 }
 
 func TestProcessNextWorkItem(t *testing.T) {
@@ -660,20 +775,47 @@ func TestProcessNextWorkItem(t *testing.T) {
 				refusals--
 				return refusals >= 0, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", fmt.Errorf("exceeded quota, refusal %d", refusals))
 			})
+			go f.retryBlocked(t.Context())
 			f.queue.Add(name)
-			var got []time.Duration
-			for range 10 {
-				got = append(got, next(t, f))
+			next(t, f)
+			for backoff, i := minBlockedBackoff, 1; i < 10; backoff, i = min(2*backoff, maxBlockedBackoff), i+1 {
+				if got, longest := next(t, f), backoff+backoff/2; got < backoff || got > longest {
+					t.Errorf("after refusal %d a wait of %v, want from %v to %v", i, got, backoff, longest)
+				}
 			}
-			want := []time.Duration{0}
-			for backoff := minBackoff; len(want) < 10; backoff = min(2*backoff, maxBackoff) {
-				want = append(want, backoff)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("waits (-want +got):\n%s", diff)
-			}
-			if got := f.queue.NumRequeues(name); got != 0 {
+			if got := f.blocked.NumRequeues(name); got != 0 {
 				t.Errorf("%d requeues remembered, want none", got)
+			}
+		})
+	})
+	t.Run("very many refused: so many a second and no more, each namespace in turn", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t, world{}, clock.RealClock{})
+			go f.retryBlocked(t.Context())
+			const many = 10_000
+			for i := range many {
+				f.blocked.AddRateLimited(cache.ObjectName{Namespace: "many", Name: fmt.Sprint(i)})
+			}
+			time.Sleep(time.Second)
+			few := cache.ObjectName{Namespace: "few", Name: "one"}
+			f.blocked.AddRateLimited(few)
+			start, retries, firstFew := time.Now(), 0, time.Duration(0)
+			for range 10 * 60 {
+				time.Sleep(100 * time.Millisecond)
+				for f.queue.Len() > 0 {
+					item, _ := f.queue.Get()
+					f.queue.Done(item)
+					retries++
+					if item == few {
+						firstFew = time.Since(start)
+					}
+				}
+			}
+			if most := (61 + 1) * blockedQPS; retries > most || retries < most/2 {
+				t.Errorf("%d retries in 61 s, want %d a second", retries, blockedQPS)
+			}
+			if firstFew == 0 || firstFew > 2*time.Second {
+				t.Errorf("the one of another namespace was retried after %v, want at once", firstFew)
 			}
 		})
 	})
@@ -689,7 +831,7 @@ func TestProcessNextWorkItem(t *testing.T) {
 			})
 			f.queue.Add(name)
 			got := []time.Duration{next(t, f), next(t, f)}
-			if diff := cmp.Diff([]time.Duration{0, minBackoff}, got); diff != "" {
+			if diff := cmp.Diff([]time.Duration{0, minErrorBackoff}, got); diff != "" {
 				t.Errorf("waits (-want +got):\n%s", diff)
 			}
 		})
@@ -795,7 +937,7 @@ func TestMetrics(t *testing.T) {
 		},
 		"the end cannot be written: not counted": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due,
-			faults: map[string]error{"update ats": apierrors.NewInternalError(errors.New("etcd is away"))},
+			faults: map[string]error{"patch ats": apierrors.NewInternalError(errors.New("etcd is away"))},
 			want:   []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0},
 		},
 		"a panic": {
@@ -875,9 +1017,9 @@ func TestRefusedForEver(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		// 9 tries until the back-off is a minute, from then on one a minute.
-		if got := creates.Load(); got < 60 || got > 70 {
-			t.Errorf("%d tries within an hour, want one a minute in the end", got)
+		// 9 tries until the back-off is at its longest, from then on one in 40 to 60 seconds.
+		if got := creates.Load(); got < 60 || got > 100 {
+			t.Errorf("%d tries within an hour, want one in 40 to 60 seconds in the end", got)
 		}
 		at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
 		if err != nil {
@@ -885,6 +1027,40 @@ func TestRefusedForEver(t *testing.T) {
 		}
 		if want := fmt.Sprintf("request %d", creates.Load()); !strings.Contains(at.Status.Conditions[0].Message, want) {
 			t.Errorf("condition %+v, want the last refusal's words: %s", at.Status.Conditions[0], want)
+		}
+	})
+}
+
+// TestLastingFailure has the API server be too busy for the Pod: that is reported once it
+// lasts for more than a minute, and no longer when the Pod is created.
+func TestLastingFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kubeClient := kubefake.NewClientset()
+		var let atomic.Bool
+		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return !let.Load(), nil, apierrors.NewTooManyRequests("busy", 1)
+		})
+		ats := runController(t, kubeClient, clock.RealClock{})
+		if _, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Format(time.RFC3339) }), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		reasonAfter := func(wait time.Duration) string {
+			time.Sleep(wait)
+			at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return at.Status.Reason
+		}
+		if got := reasonAfter(time.Minute); got != "" {
+			t.Errorf("reason %s within a minute, want none", got)
+		}
+		if got := reasonAfter(time.Minute); got != v1alpha1.ReasonPodRefused {
+			t.Errorf("reason %q after two minutes, want PodRefused", got)
+		}
+		let.Store(true)
+		if got := reasonAfter(2 * time.Minute); got != "" {
+			t.Errorf("reason %s when the Pod is created, want none", got)
 		}
 	})
 }
@@ -1448,4 +1624,70 @@ func TestPodAbandoned(t *testing.T) {
 			t.Errorf("Pods are left: %v, %v", list.Items, err)
 		}
 	})
+}
+
+// TestStatusPatch writes a status over one with fields that this version does not know:
+// they stay, as do those that are not changed.
+func TestStatusPatch(t *testing.T) {
+	stored := []byte(`{"metadata": {"resourceVersion": "1"}, "spec": {"command": "true"}, "status": {"phase": "RUNNING", "newer": "field", "message": "old", "pod": {"name": "example-at-pod", "uid": "pod-uid", "newer": "field"}}}`)
+	at := &v1alpha1.At{}
+	if err := json.Unmarshal(stored, at); err != nil {
+		t.Fatal(err)
+	}
+	status := at.Status.DeepCopy()
+	status.Phase, status.Message, status.Pod.Phase = v1alpha1.PhaseDone, "", corev1.PodSucceeded
+	patch, err := statusPatch(keepAt(at), status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(patch), `{"metadata":{"resourceVersion":"1"},"status":{"message":null,"phase":"DONE","pod":{"phase":"Succeeded"}}}`; got != want {
+		t.Errorf("patch %s, want %s", got, want)
+	}
+	after, err := jsonpatch.MergePatch(stored, patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"newer":"field","phase":"DONE"`, `"newer":"field","phase":"Succeeded"`, `"command":"true"`} {
+		if !strings.Contains(string(after), want) {
+			t.Errorf("the status is %s afterwards, want %s", after, want)
+		}
+	}
+}
+
+// TestKeep fills each field of an At and of a Pod, and has what the caches keep of them be
+// what is meant to be kept, and no more.
+func TestKeep(t *testing.T) {
+	large := strings.Repeat("x", 1<<20)
+	at := newAt(running, func(at *v1alpha1.At) {
+		at.Labels, at.Annotations, at.Spec.Command = map[string]string{"large": large}, map[string]string{"large": large}, large
+		at.Spec.Template = &corev1.PodTemplateSpec{}
+		at.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: large}}
+		at.Finalizers, at.OwnerReferences = []string{large}, []metav1.OwnerReference{{Name: large}}
+	})
+	want := newAt(running)
+	want.Spec.Command = ""
+	if diff := cmp.Diff(want, keepAt(at)); diff != "" {
+		t.Errorf("of an At is kept (-want +got):\n%s", diff)
+	}
+	pod := newPod(corev1.PodRunning, func(pod *corev1.Pod) {
+		pod.Labels["large"], pod.Annotations["large"] = large, large
+		pod.Finalizers = append(pod.Finalizers, large)
+		pod.OwnerReferences = append(pod.OwnerReferences, metav1.OwnerReference{Name: large})
+		pod.Spec.NodeName = "node"
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: large})
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "command", Image: large, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	})
+	kept := keepPod(pod)
+	if size := len(fmt.Sprintf("%+v", kept)); size > 10_000 {
+		t.Errorf("of a Pod %d bytes are kept, with what is large", size)
+	}
+	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed} {
+		pod.Status.Phase, kept.Status.Phase = phase, phase
+		world := plan.World{At: newAt(), Pods: []*corev1.Pod{pod}, Now: due}
+		all := plan.Decide(world)
+		world.At, world.Pods = keepAt(world.At), []*corev1.Pod{kept}
+		if diff := cmp.Diff(all, plan.Decide(world), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("decided on what is kept of a Pod that is %s (-of all +of what is kept):\n%s", phase, diff)
+		}
+	}
 }

@@ -34,7 +34,6 @@ import (
 	_ "time/tzdata" // For machines and images without the zones of spec.timeZone.
 	"unicode"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -275,13 +274,11 @@ func serve(ctx context.Context, o *options, health *health, config *rest.Config)
 func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnatClient clientset.Interface, health *health) error {
 	podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
 		kubeinformers.WithNamespace(o.namespace),
-		kubeinformers.WithTransform(trim),
 		kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
 			options.LabelSelector = v1alpha1.LabelAtUID
 		}))
 	atFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
 		cnatinformers.WithNamespace(o.namespace),
-		cnatinformers.WithTransform(trim),
 		cnatinformers.WithTweakListOptions(readConsistently))
 	controller, err := NewController(ctx, kubeClient, cnatClient,
 		podFactory.Core().V1().Pods(),
@@ -298,25 +295,6 @@ func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnat
 	podFactory.Shutdown()
 	atFactory.Shutdown()
 	return nil
-}
-
-// trim takes from an object, before it is kept in a cache, what nobody reads there,
-// which is most of it.
-func trim(obj any) (any, error) {
-	switch object := obj.(type) {
-	case *corev1.Pod:
-		object.ManagedFields = nil
-		object.Spec = corev1.PodSpec{
-			NodeName:   object.Spec.NodeName,
-			Containers: []corev1.Container{{Name: object.Spec.Containers[0].Name}},
-		}
-	case *v1alpha1.At:
-		object.ManagedFields = nil
-		delete(object.Annotations, corev1.LastAppliedConfigAnnotation)
-		// A Pod is made of the At that the API server has, which is looked at just before.
-		object.Spec.Template = nil
-	}
-	return obj, nil
 }
 
 // readConsistently has the first list of an informer answered as of now. By

@@ -21,17 +21,13 @@ package metrics
 import (
 	"context"
 	"runtime"
-	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client-go's own
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
@@ -77,6 +73,13 @@ var (
 		Help:           "Number of attempts (Pods) that have ended, by the reason of their end.",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
+	// UnexpectedPods counts the Pods that were deleted because they were a second one of an
+	// attempt.
+	UnexpectedPods = metrics.NewCounter(&metrics.CounterOpts{
+		Name:           "cnat_unexpected_pods_total",
+		Help:           "Number of Pods that were deleted because their attempt had been counted already.",
+		StabilityLevel: metrics.ALPHA,
+	})
 	// SyncDuration observes how long syncs take. Label result is one of the constants.
 	SyncDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Name:           "cnat_sync_duration_seconds",
@@ -101,22 +104,13 @@ var (
 		[]string{"reason"}, nil, metrics.ALPHA, "")
 )
 
-// The values of label state.
-const (
-	statePending   = "pending"
-	stateDue       = "due"
-	stateSuspended = "suspended"
-	stateRunning   = "running"
-	stateDone      = "done"
-)
-
 // Register registers all that is counted as it happens, and is called once. Counters
 // start at 0, so that the first failure is seen as an increase.
 func Register() {
-	legacyregistry.MustRegister(StartLateness, Runs, Attempts, SyncDuration, buildInfo)
+	legacyregistry.MustRegister(StartLateness, Runs, Attempts, UnexpectedPods, SyncDuration, buildInfo)
 	for _, reason := range []string{
 		v1alpha1.ReasonCompleted, v1alpha1.ReasonCommandFailed, v1alpha1.ReasonOOMKilled, v1alpha1.ReasonEvicted,
-		v1alpha1.ReasonPodFailed, v1alpha1.ReasonPodLost, v1alpha1.ReasonDeadlineExceeded,
+		v1alpha1.ReasonPodFailed, v1alpha1.ReasonPodDeleted, v1alpha1.ReasonPodLost, v1alpha1.ReasonDeadlineExceeded,
 	} {
 		Runs.WithLabelValues(reason)
 		Attempts.WithLabelValues(reason)
@@ -159,37 +153,21 @@ func (c *atCollector) CollectWithStability(ch chan<- metrics.Metric) {
 		return
 	}
 	now := c.clock.Now()
-	states := map[string]int{statePending: 0, stateDue: 0, stateSuspended: 0, stateRunning: 0, stateDone: 0}
+	states := map[plan.State]int{}
 	notReady := map[string]int{}
 	for _, at := range ats {
 		if at.DeletionTimestamp != nil {
 			continue // Nothing starts any more.
 		}
-		states[stateOf(at, now)]++
-		if ready := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Status == metav1.ConditionFalse {
-			notReady[ready.Reason]++
+		states[plan.StateOf(at, now)]++
+		if blocked := plan.Blocked(at); blocked != nil {
+			notReady[blocked.Reason]++
 		}
 	}
 	for state, number := range states {
-		ch <- metrics.NewLazyConstMetric(atsDesc, metrics.GaugeValue, float64(number), state)
+		ch <- metrics.NewLazyConstMetric(atsDesc, metrics.GaugeValue, float64(number), string(state))
 	}
 	for reason, number := range notReady {
 		ch <- metrics.NewLazyConstMetric(notReadyDesc, metrics.GaugeValue, float64(number), reason)
 	}
-}
-
-func stateOf(at *v1alpha1.At, now time.Time) string {
-	switch at.Status.Phase {
-	case v1alpha1.PhaseDone:
-		return stateDone
-	case v1alpha1.PhaseRunning:
-		return stateRunning
-	}
-	if ptr.Deref(at.Spec.Suspend, false) {
-		return stateSuspended
-	}
-	if instant, err := plan.Instant(&at.Spec); err != nil || now.Before(instant) {
-		return statePending
-	}
-	return stateDue
 }

@@ -65,6 +65,7 @@ func TestCombinations(t *testing.T) {
 	waits := *nextAttempt(1, due.Add(20*time.Second))
 	waitsHeld := *nextAttempt(1, due.Add(20*time.Second))
 	waitsHeld.Conditions = append(waitsHeld.Conditions, suspended(earlier))
+	explained(&waitsHeld)
 	end := newAt(withDone(v1alpha1.ConditionFailed, due)).Status
 	const untilCreated = 10 * time.Millisecond // from the instant to the creation of the Pod
 
@@ -184,7 +185,7 @@ func TestCombinations(t *testing.T) {
 					optional[first](&at.Spec)
 					optional[second](&at.Spec)
 					at.Status.ObservedGeneration = at.Generation
-					if got := describe(at, Decide(at, podsOf(tc.pod), due.Add(tc.late)), due.Add(tc.late)); got != tc.want {
+					if got := describe(at, Decide(World{At: at, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, Now: due.Add(tc.late)}), due.Add(tc.late)); got != tc.want {
 						t.Errorf("got %s, want %s", got, tc.want)
 					}
 				})
@@ -199,17 +200,17 @@ func TestCombinations(t *testing.T) {
 
 // describe says in a word what a decision does.
 func describe(at *v1alpha1.At, d Decision, now time.Time) string {
-	switch {
-	case d.CreatePod:
+	switch d.Action.(type) {
+	case CreatePod:
 		pod := NewPod(at, "image")
 		container := pod.Spec.Containers[0]
 		return fmt.Sprintf("create %s: %s %s", pod.Name, container.Image, strings.Join(container.Command, " "))
-	case d.DeletePod != nil:
+	case DeletePod:
 		return "delete Pod"
-	case d.ReleasePod != nil:
-		return "release " + d.ReleasePod.Name
-	case d.DeleteAt:
+	case DeleteAt:
 		return "delete At"
+	}
+	switch {
 	case d.Status == nil && d.Delay > 0:
 		return fmt.Sprintf("wait %v", d.Delay)
 	case d.Status == nil:

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,7 +117,7 @@ func running(phase corev1.PodPhase, conditions ...metav1.Condition) v1alpha1.AtS
 		Phase:              v1alpha1.PhaseRunning,
 		ScheduledTime:      &metav1.Time{Time: due},
 		StartTime:          &metav1.Time{Time: created},
-		Pod:                &v1alpha1.AtPod{Name: "example-at-pod", UID: podUID, Phase: phase, NodeName: "node"},
+		Pod:                &v1alpha1.AtPod{Name: "example-at-pod", UID: podUID, AtGeneration: 2, Phase: phase, NodeName: "node"},
 		ObservedGeneration: 2,
 		Conditions:         conditions,
 	}
@@ -129,13 +130,14 @@ func condition(conditionType string, status metav1.ConditionStatus, at time.Time
 	}
 }
 
-func warning(reason, message string) *Event {
-	return &Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
+func warning(reason, message string) Event {
+	return Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
 }
 
 func withSuspended(at *v1alpha1.At) {
 	at.Spec.Suspend = ptr.To(true)
 	at.Status = v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}}
+	explained(&at.Status)
 }
 
 func suspended(since time.Time) metav1.Condition {
@@ -143,7 +145,7 @@ func suspended(since time.Time) metav1.Condition {
 }
 
 func resumed(since time.Time) metav1.Condition {
-	return condition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, since, v1alpha1.ReasonResumed, "The At is held no more.")
+	return condition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, since, v1alpha1.ReasonResumed, "The At is no longer suspended.")
 }
 
 func withActiveDeadline(seconds int64) func(*v1alpha1.At) {
@@ -167,7 +169,7 @@ func withTTL(seconds int32) func(*v1alpha1.At) {
 func withDone(conditionType string, since time.Time) func(*v1alpha1.At) {
 	return withStatus(v1alpha1.AtStatus{
 		Phase:      v1alpha1.PhaseDone,
-		Conditions: []metav1.Condition{runnable(earlier), condition(conditionType, metav1.ConditionTrue, since, "Any", "")},
+		Conditions: []metav1.Condition{condition(conditionType, metav1.ConditionTrue, since, "Any", "")},
 	})
 }
 
@@ -195,11 +197,7 @@ func waiting(reason, message string) func(*corev1.Pod) {
 }
 
 func imagePullFailed(since time.Time, message string) metav1.Condition {
-	return condition(v1alpha1.ConditionReady, metav1.ConditionFalse, since, v1alpha1.ReasonImagePullFailed, message)
-}
-
-func runnable(since time.Time) metav1.Condition {
-	return condition(v1alpha1.ConditionReady, metav1.ConditionTrue, since, v1alpha1.ReasonRunnable, "What stood in the way is gone.")
+	return condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, since, v1alpha1.ReasonImagePullFailed, message)
 }
 
 func failureTargetCondition(since time.Time, message string) metav1.Condition {
@@ -211,15 +209,26 @@ var stopping = failureTargetCondition(earlier, deadlineMessage)
 // nextAttempt is the status of an At which waits for its next attempt.
 func nextAttempt(failed int32, next time.Time) *v1alpha1.AtStatus {
 	status := running(corev1.PodFailed)
-	status.Failed, status.ExitCode, status.Message = failed, ptr.To[int32](1), "no such host"
+	status.Failed, status.ExitCode = failed, ptr.To[int32](1)
+	status.Reason, status.Message = v1alpha1.ReasonBackOff, "the attempt failed"
 	status.NextAttemptTime = &metav1.Time{Time: next}
+	status.LastFailureTime = &metav1.Time{Time: next.Add(-attemptBackoff(failed))}
 	return &status
+}
+
+// announced is the status of an At whose next attempt was announced just now.
+func announced(status *v1alpha1.AtStatus, message string, mutate ...func(*v1alpha1.AtStatus)) *v1alpha1.AtStatus {
+	status.Message = message
+	for _, m := range mutate {
+		m(status)
+	}
+	return status
 }
 
 // secondRunning is the status of an At whose second attempt is in the given phase.
 func secondRunning(phase corev1.PodPhase) *v1alpha1.AtStatus {
 	status := running(phase)
-	status.Failed = 1
+	status.Failed, status.LastFailureTime = 1, &metav1.Time{Time: now.Add(-10 * time.Second)}
 	status.Pod.Name, status.Pod.UID = "example-at-pod-1", "second"
 	return &status
 }
@@ -232,7 +241,7 @@ func ends(from v1alpha1.AtStatus, conditionType, reason, message string, mutate 
 	status.Reason = reason
 	status.CompletionTime = &metav1.Time{Time: now}
 	status.Conditions = append(status.Conditions, condition(conditionType, metav1.ConditionTrue, now, reason, message))
-	event := &Event{Type: corev1.EventTypeNormal, Reason: reason, Message: message}
+	event := Event{Type: corev1.EventTypeNormal, Reason: reason, Message: message}
 	if conditionType == v1alpha1.ConditionFailed {
 		status.Message = message
 		event.Type = corev1.EventTypeWarning
@@ -240,11 +249,10 @@ func ends(from v1alpha1.AtStatus, conditionType, reason, message string, mutate 
 	for _, m := range mutate {
 		m(status)
 	}
-	d := Decision{Status: status, Event: event}
-	if status.Failed > from.Failed || conditionType == v1alpha1.ConditionComplete {
-		d.Delay = again // The Pod has its finalizer still.
+	if status.Failed > from.Failed {
+		status.LastFailureTime = status.Conditions[len(status.Conditions)-1].LastTransitionTime.DeepCopy()
 	}
-	return d
+	return Decision{Status: status, Events: []Event{event}}
 }
 
 func failed(from v1alpha1.AtStatus, reason, message string, mutate ...func(*v1alpha1.AtStatus)) Decision {
@@ -255,18 +263,26 @@ func complete(mutate ...func(*v1alpha1.AtStatus)) Decision {
 	return ends(running(corev1.PodSucceeded), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, completedMessage, mutate...)
 }
 
+// explained gives a status that is not DONE the reason and the message of its conditions.
+func explained(status *v1alpha1.AtStatus) {
+	if status == nil || status.Phase == v1alpha1.PhaseDone {
+		return
+	}
+	for _, condition := range status.Conditions {
+		holds := condition.Type != v1alpha1.ConditionSuspended || status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil
+		if condition.Status == metav1.ConditionTrue && holds {
+			status.Reason, status.Message = condition.Reason, condition.Message
+		}
+	}
+}
+
 func attempts(failed int32) func(*v1alpha1.AtStatus) {
 	return func(status *v1alpha1.AtStatus) { status.Failed = failed }
 }
 
-// abandoned is the end of an At whose Pod is there still.
-func abandoned(d Decision) Decision {
-	d.Confirm = true
-	return d
-}
-
-func confirm(d Decision) Decision {
-	d.Confirm, d.Delay = true, 0 // There is no Pod.
+// withCreation is a decision about a Pod that was not recorded before.
+func withCreation(d Decision) Decision {
+	d.Events = append([]Event{createdEvent}, d.Events...)
 	return d
 }
 
@@ -276,22 +292,26 @@ const (
 	tooLateMessage   = "It was later than spec.startingDeadlineSeconds allows, which is 3: the command did not run."
 	overdueMessage   = "Pod example-at-pod of an earlier At of this name should be gone and is not: look at it with kubectl describe pod example-at-pod."
 	lostMessage      = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
+	announcement     = "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."
 	conflictMessage  = "Pod example-at-pod exists and is not this At's: delete or rename that Pod, or give the At another name."
 	invalidMessage   = `spec.schedule "tomorrow" cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z`
 )
 
 var (
+	createdEvent       = Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuccessfulCreate, Message: "Created Pod example-at-pod"}
+	secondCreatedEvent = Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuccessfulCreate, Message: "Created Pod example-at-pod-1"}
+
 	// errAny stands for an error that is not ErrBlocked.
 	errAny = errors.New("any")
-	// equateErrors compares errors by what they mean to the worker.
-	equateErrors = cmp.Comparer(func(a, b error) bool {
+	// equate compares errors by what they mean to the worker.
+	equate = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b error) bool {
 		return (a == nil) == (b == nil) && errors.Is(a, ErrBlocked) == errors.Is(b, ErrBlocked)
-	})
+	})}
 )
 
 func TestDecide(t *testing.T) {
-	invalidSchedule := condition(v1alpha1.ConditionReady, metav1.ConditionFalse, earlier, v1alpha1.ReasonInvalidSchedule, invalidMessage)
-	conflict := condition(v1alpha1.ConditionReady, metav1.ConditionFalse, earlier, v1alpha1.ReasonPodNameConflict, conflictMessage)
+	invalidSchedule := condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, earlier, v1alpha1.ReasonInvalidSchedule, invalidMessage)
+	conflict := condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, earlier, v1alpha1.ReasonPodNameConflict, conflictMessage)
 	stranger := metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "example-at", UID: "job-uid", Controller: ptr.To(true)}
 	earlierAt := metav1.OwnerReference{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: "earlier-uid", Controller: ptr.To(true)}
 	notController := metav1.OwnerReference{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: uid}
@@ -301,8 +321,9 @@ func TestDecide(t *testing.T) {
 		at  *v1alpha1.At
 		pod *corev1.Pod
 		now time.Time
-		// expectations
+		// expectations, look being what is decided first if the world is that of caches
 		want Decision
+		look Action
 	}{
 		"far from due: the clock is looked at again in a minute": {
 			at: newAt(), now: earlier,
@@ -318,7 +339,7 @@ func TestDecide(t *testing.T) {
 		},
 		"exactly due": {
 			at: newAt(), now: due,
-			want: Decision{CreatePod: true, Due: due, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: due}, Delay: time.Minute},
 		},
 		"fractions of a second count": {
 			at: newAt(withSchedule("2026-12-24T10:12:00.25Z")), now: due,
@@ -330,7 +351,7 @@ func TestDecide(t *testing.T) {
 		},
 		"long overdue": {
 			at: newAt(withSchedule("0001-01-01T00:00:00Z")), now: now,
-			want: Decision{CreatePod: true, Due: time.Time{}, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: time.Time{}}, Delay: time.Minute},
 		},
 		"as far as the calendar goes": {
 			at: newAt(withSchedule("9999-12-31T23:59:59Z")), now: now,
@@ -345,9 +366,9 @@ func TestDecide(t *testing.T) {
 			want: Decision{
 				Status: &v1alpha1.AtStatus{
 					Phase: v1alpha1.PhasePending, ObservedGeneration: 2,
-					Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, now, v1alpha1.ReasonInvalidSchedule, invalidMessage)},
+					Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, now, v1alpha1.ReasonInvalidSchedule, invalidMessage)},
 				},
-				Event: warning(v1alpha1.ReasonInvalidSchedule, invalidMessage),
+				Events: []Event{warning(v1alpha1.ReasonInvalidSchedule, invalidMessage)},
 			},
 		},
 		"unreadable schedule: told once": {
@@ -364,9 +385,8 @@ func TestDecide(t *testing.T) {
 			now: earlier,
 			want: Decision{
 				Status: &v1alpha1.AtStatus{
-					Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{runnable(earlier)},
+					Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{},
 				},
-				Delay: time.Minute,
 			},
 		},
 		"the name is taken by a stranger, not due: no concern yet": {
@@ -378,10 +398,10 @@ func TestDecide(t *testing.T) {
 			want: Decision{
 				Status: &v1alpha1.AtStatus{
 					Phase: v1alpha1.PhasePending, ObservedGeneration: 2,
-					Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, now, v1alpha1.ReasonPodNameConflict, conflictMessage)},
+					Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, now, v1alpha1.ReasonPodNameConflict, conflictMessage)},
 				},
-				Event: warning(v1alpha1.ReasonPodNameConflict, conflictMessage),
-				Retry: ErrBlocked,
+				Events: []Event{warning(v1alpha1.ReasonPodNameConflict, conflictMessage)},
+				Retry:  ErrBlocked,
 			},
 		},
 		"the name is taken by a Pod of another kind, told before": {
@@ -412,10 +432,10 @@ func TestDecide(t *testing.T) {
 			want: Decision{
 				Status: &v1alpha1.AtStatus{
 					Phase: v1alpha1.PhasePending, ObservedGeneration: 2,
-					Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, due.Add(time.Minute), v1alpha1.ReasonPodNameConflict, overdueMessage)},
+					Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, due.Add(time.Minute), v1alpha1.ReasonPodNameConflict, overdueMessage)},
 				},
-				Event: warning(v1alpha1.ReasonPodNameConflict, overdueMessage),
-				Retry: ErrBlocked,
+				Events: []Event{warning(v1alpha1.ReasonPodNameConflict, overdueMessage)},
+				Retry:  ErrBlocked,
 			},
 		},
 		"the Pod of an earlier At of this name is about to go: waited for, no word of it": {
@@ -433,23 +453,23 @@ func TestDecide(t *testing.T) {
 			want: Decision{
 				Status: &v1alpha1.AtStatus{
 					Phase: v1alpha1.PhasePending, ObservedGeneration: 2,
-					Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, now, v1alpha1.ReasonPodNameConflict, overdueMessage)},
+					Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, now, v1alpha1.ReasonPodNameConflict, overdueMessage)},
 				},
-				Event: warning(v1alpha1.ReasonPodNameConflict, overdueMessage),
-				Retry: ErrBlocked,
+				Events: []Event{warning(v1alpha1.ReasonPodNameConflict, overdueMessage)},
+				Retry:  ErrBlocked,
 			},
 		},
 		"the Pod is seen": {
 			at: newAt(), pod: newPod(corev1.PodPending), now: now,
-			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
 		"the Pod is seen, its owner was taken away": {
 			at: newAt(), pod: newPod(corev1.PodPending, withoutOwner), now: now,
-			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
 		"the Pod is seen, its label is another": {
 			at: newAt(), pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelAtUID] = "other" }), now: now,
-			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
 		"the Pod runs, its owner was taken away": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, withoutOwner), now: now,
@@ -457,7 +477,7 @@ func TestDecide(t *testing.T) {
 		},
 		"the Pod is seen, though the schedule was moved since": {
 			at: newAt(withSchedule("2027-12-24T10:12:00Z")), pod: newPod(corev1.PodPending), now: now,
-			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: time.Minute},
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
 		"the Pod is seen, the zero time is not written": {
 			at: newAt(withSchedule("0001-01-01T00:00:00Z")), now: now,
@@ -466,16 +486,16 @@ func TestDecide(t *testing.T) {
 			}),
 			want: Decision{Status: func() *v1alpha1.AtStatus {
 				status := running(corev1.PodPending)
-				status.ScheduledTime = nil
+				status.ScheduledTime, status.Pod.AtGeneration = nil, 0
 				return &status
-			}(), Delay: time.Minute},
+			}(), Events: []Event{createdEvent}},
 		},
 		"the Pod is seen, what stood in the way is gone": {
 			at: newAt(withStatus(v1alpha1.AtStatus{
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodPending), now: now,
-			want: Decision{Status: ptr.To(running(corev1.PodPending, runnable(now))), Delay: time.Minute},
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
 		"the Pod's phase changes: mirrored": {
 			at: newAt(withStatus(running(corev1.PodPending))),
@@ -488,7 +508,7 @@ func TestDecide(t *testing.T) {
 				status.Pod.PodIP, status.Pod.HostIP = "10.0.0.2", "192.168.0.1"
 				status.Pod.StartTime = &metav1.Time{Time: due}
 				return &status
-			}(), Delay: time.Minute},
+			}()},
 		},
 		"the Pod changes in another way: not written": {
 			at:  newAt(withStatus(running(corev1.PodPending))),
@@ -509,7 +529,7 @@ func TestDecide(t *testing.T) {
 		},
 		"success, of which nothing was seen before": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded), now: now,
-			want: complete(),
+			want: withCreation(complete()),
 		},
 		"failure with a message": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, terminated(3, "no such host")), now: now,
@@ -539,32 +559,30 @@ func TestDecide(t *testing.T) {
 		},
 		"the Pod is gone: never run again": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)), now: now,
-			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
 		},
 		"the Pod is gone, and a stranger has its name": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodSucceeded, ownedBy(), func(pod *corev1.Pod) { pod.UID = "stranger" }), now: now,
-			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
 		},
 		"the Pod is gone, and another claims to be this At's": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodSucceeded, func(pod *corev1.Pod) { pod.UID = "second" }), now: now,
-			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
 		},
 		"an image cannot be pulled: told": {
 			at: newAt(withStatus(running(corev1.PodPending))), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")), now: now,
 			want: Decision{
 				Status: ptr.To(running(corev1.PodPending, imagePullFailed(now, "Container command: ErrImagePull: no such image"))),
-				Event:  warning(v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: no such image"),
-				Delay:  time.Minute,
+				Events: []Event{warning(v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: no such image")},
 			},
 		},
 		"an image cannot be pulled, seen with the Pod: told in the same write": {
 			at: newAt(), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")), now: now,
 			want: Decision{
 				Status: ptr.To(running(corev1.PodPending, imagePullFailed(now, "Container command: ErrImagePull: no such image"))),
-				Event:  warning(v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: no such image"),
-				Delay:  time.Minute,
+				Events: []Event{createdEvent, warning(v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: no such image")},
 			},
 		},
 		"an image cannot be pulled, in other words: not written again": {
@@ -575,39 +593,37 @@ func TestDecide(t *testing.T) {
 		"an image could not be pulled, and now runs": {
 			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "")))),
 			pod: newPod(corev1.PodRunning), now: now,
-			want: Decision{Status: ptr.To(running(corev1.PodRunning, runnable(now))), Delay: time.Minute},
+			want: Decision{Status: ptr.To(running(corev1.PodRunning))},
 		},
 		"a failed attempt, another allowed: announced": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now,
 			want: Decision{
-				Status: nextAttempt(1, now.Add(10*time.Second)),
-				Event:  warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."),
-				Delay:  again,
+				Status: announced(nextAttempt(1, now.Add(10*time.Second)), announcement+" Message: no such host"),
+				Events: []Event{warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.")},
 			},
 		},
 		"a failed attempt, of which nothing was seen before, at a fraction of a second": {
 			at: newAt(withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now.Add(1),
 			want: Decision{
-				Status: nextAttempt(1, now.Add(11*time.Second)),
-				Event:  warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1."),
-				Delay:  again,
+				Status: announced(nextAttempt(1, now.Add(11*time.Second)), strings.ReplaceAll(announcement, ":14Z", ":15Z")+" Message: no such host", func(status *v1alpha1.AtStatus) {
+					status.LastFailureTime.Time = now.Add(1)
+				}),
+				Events: []Event{createdEvent, warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1.")},
 			},
 		},
 		"a failed attempt, very many others allowed": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(math.MaxInt32)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now,
 			want: Decision{
-				Status: nextAttempt(1, now.Add(10*time.Second)),
-				Event:  warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 2147483648 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."),
-				Delay:  again,
+				Status: announced(nextAttempt(1, now.Add(10*time.Second)), strings.ReplaceAll(announcement, "of 3", "of 2147483648")+" Message: no such host"),
+				Events: []Event{warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 2147483648 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.")},
 			},
 		},
 		"a failed attempt, evicted, another allowed": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(1)), now: now,
 			pod: newPod(corev1.PodFailed, deleted, terminated(1, "no such host"), func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }),
 			want: Decision{
-				Status: nextAttempt(1, now.Add(10*time.Second)),
-				Event:  warning(v1alpha1.ReasonEvicted, "Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted"),
-				Delay:  again,
+				Status: announced(nextAttempt(1, now.Add(10*time.Second)), "Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted Message: no such host"),
+				Events: []Event{warning(v1alpha1.ReasonEvicted, "Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted")},
 			},
 		},
 		"a failed attempt, another allowed, but not before the active deadline": {
@@ -621,12 +637,11 @@ func TestDecide(t *testing.T) {
 			pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now,
 			want: Decision{
 				Status: func() *v1alpha1.AtStatus {
-					status := nextAttempt(1, now.Add(10*time.Second))
-					status.Conditions = []metav1.Condition{runnable(now)}
+					status := announced(nextAttempt(1, now.Add(10*time.Second)), announcement+" Message: no such host")
+					status.Conditions = []metav1.Condition{}
 					return status
 				}(),
-				Event: warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."),
-				Delay: again,
+				Events: []Event{warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.")},
 			},
 		},
 		"between two attempts: the next is waited for": {
@@ -643,27 +658,27 @@ func TestDecide(t *testing.T) {
 		},
 		"between two attempts, the limit lowered: what was announced follows": {
 			at: newAt(withStatus(*nextAttempt(1, now))), now: now,
-			want: Decision{CreatePod: true, Due: now, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: now}, Delay: time.Minute},
 		},
 		"the next attempt is due": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), now: now,
-			want: Decision{CreatePod: true, Due: now, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: now}, Delay: time.Minute},
 		},
 		"the next attempt is due, a stranger has its name": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second, ownedBy()), now: now,
 			want: Decision{
 				Status: func() *v1alpha1.AtStatus {
 					status := nextAttempt(1, now)
-					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, now, v1alpha1.ReasonPodNameConflict, strings.ReplaceAll(conflictMessage, "-pod", "-pod-1"))}
+					status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, now, v1alpha1.ReasonPodNameConflict, strings.ReplaceAll(conflictMessage, "-pod", "-pod-1"))}
 					return status
 				}(),
-				Event: warning(v1alpha1.ReasonPodNameConflict, strings.ReplaceAll(conflictMessage, "-pod", "-pod-1")),
-				Retry: ErrBlocked,
+				Events: []Event{warning(v1alpha1.ReasonPodNameConflict, strings.ReplaceAll(conflictMessage, "-pod", "-pod-1"))},
+				Retry:  ErrBlocked,
 			},
 		},
 		"the Pod of the next attempt is seen: what the first left makes way": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodPending, second), now: now,
-			want: Decision{Status: secondRunning(corev1.PodPending), Delay: time.Minute},
+			want: Decision{Status: secondRunning(corev1.PodPending), Events: []Event{secondCreatedEvent}},
 		},
 		"the next attempt succeeds": {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodSucceeded, second), now: now,
@@ -675,14 +690,13 @@ func TestDecide(t *testing.T) {
 		},
 		"the Pod of the next attempt is gone": {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), now: now,
-			want: confirm(failed(*secondRunning(corev1.PodRunning), v1alpha1.ReasonPodLost, strings.ReplaceAll(lostMessage, "-pod", "-pod-1"), attempts(2))),
+			want: failed(*secondRunning(corev1.PodRunning), v1alpha1.ReasonPodLost, strings.ReplaceAll(lostMessage, "-pod", "-pod-1"), attempts(2)), look: LookForPod{},
 		},
 		"suspended: told": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: earlier,
 			want: Decision{
 				Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}},
-				Event:  &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuspended, Message: "Nothing starts while spec.suspend is true."},
-				Delay:  again,
+				Events: []Event{{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuspended, Message: "Nothing starts while spec.suspend is true."}},
 			},
 		},
 		"suspended and due: held": {
@@ -694,7 +708,7 @@ func TestDecide(t *testing.T) {
 				stale.ObservedGeneration = 1
 				at.Status.Conditions = append(at.Status.Conditions, stale)
 			}), now: now,
-			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier), runnable(now)}}},
+			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}}},
 		},
 		"suspended and due, whatever the starting deadline: held": {
 			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: now, want: Decision{},
@@ -704,23 +718,22 @@ func TestDecide(t *testing.T) {
 		},
 		"suspended with a Pod: it goes on": {
 			at: newAt(withSuspended), pod: newPod(corev1.PodPending), now: now,
-			want: Decision{Status: ptr.To(running(corev1.PodPending, suspended(earlier))), Delay: time.Minute},
+			want: Decision{Status: ptr.To(running(corev1.PodPending, suspended(earlier))), Events: []Event{createdEvent}},
 		},
 		"resumed: told": {
 			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.Suspend = nil }), now: now,
 			want: Decision{
 				Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{resumed(now)}},
-				Event:  &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonResumed, Message: "The At is held no more."},
-				Delay:  again,
+				Events: []Event{{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonResumed, Message: "The At is no longer suspended."}},
 			},
 		},
 		"resumed and due: runs": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(earlier)}})), now: now,
-			want: Decision{CreatePod: true, Due: due, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: due}, Delay: time.Minute},
 		},
 		"resumed when it was due: due since then": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Conditions: []metav1.Condition{resumed(created)}})), now: now,
-			want: Decision{CreatePod: true, Due: created, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: created}, Delay: time.Minute},
 		},
 		"edited when it was due: due since then": {
 			at: newAt(func(at *v1alpha1.At) {
@@ -728,40 +741,82 @@ func TestDecide(t *testing.T) {
 					{Time: &metav1.Time{Time: created}}, {Time: &metav1.Time{Time: earlier}}, {}, {Subresource: "status", Time: &metav1.Time{Time: now}},
 				}
 			}), now: now,
-			want: Decision{CreatePod: true, Due: created, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: created}, Delay: time.Minute},
 		},
 		"resumed when the next attempt was due: due since then": {
 			at: newAt(withStatus(*nextAttempt(1, created)), withBackoffLimit(2), func(at *v1alpha1.At) { at.Status.Conditions = append(at.Status.Conditions, resumed(now)) }), now: now,
-			want: Decision{CreatePod: true, Due: now, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: now}, Delay: time.Minute},
 		},
 		"created when it was due: due since then": {
 			at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: created} }), now: now,
-			want: Decision{CreatePod: true, Due: created, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: created}, Delay: time.Minute},
+		},
+		"edited, nothing else changes, the status was never written: no write": {
+			at: newAt(func(at *v1alpha1.At) { at.Generation = 3 }), now: earlier,
+			want: Decision{Delay: time.Minute},
+		},
+		"edited while pending: observed": {
+			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 1})), now: earlier,
+			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}, Delay: time.Minute},
+		},
+		"edited while running: observed": {
+			at: newAt(withStatus(running(corev1.PodRunning)), func(at *v1alpha1.At) { at.Generation = 3 }), pod: newPod(corev1.PodRunning), now: now,
+			want: Decision{Status: func() *v1alpha1.AtStatus {
+				status := running(corev1.PodRunning)
+				status.ObservedGeneration = 3
+				return &status
+			}(), Delay: time.Minute},
+		},
+		"edited when done: observed": {
+			at:   newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 1})),
+			now:  now,
+			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 2}},
+		},
+		"edited between the creation of the Pod and its record: a warning, and the status names what the Pod was made from": {
+			at: newAt(), now: now,
+			pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationAtGeneration] = "1" }),
+			want: Decision{
+				Status: func() *v1alpha1.AtStatus {
+					status := running(corev1.PodPending)
+					status.Pod.AtGeneration = 1
+					return &status
+				}(),
+				Events: []Event{createdEvent, warning(v1alpha1.ReasonEditedTooLate,
+					"The spec was edited when Pod example-at-pod was created already, of generation 1: changes of schedule, timeZone, command and template have no effect.")},
+			},
+		},
+		"blocked until now: due since now": {
+			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict}})), now: now,
+			want: Decision{Action: CreatePod{Due: now}, Delay: time.Minute},
+		},
+		"blocked, and moved to later: blocked no longer": {
+			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict}})), now: earlier,
+			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}},
 		},
 		"done: suspend has no meaning": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: now, want: Decision{},
 		},
 		"late, within the starting deadline": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](4) }), now: now.Add(time.Second - 1),
-			want: Decision{CreatePod: true, Due: due, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: due}, Delay: time.Minute},
 		},
 		"late, beyond the starting deadline": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](3) }), now: now,
-			want: confirm(failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage)),
+			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage), look: LookForPod{},
 		},
 		"late, beyond the starting deadline, because it was refused": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](3) }, withStatus(v1alpha1.AtStatus{
-				Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, earlier, v1alpha1.ReasonPodRefused, "exceeded quota")},
+				Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, earlier, v1alpha1.ReasonPodRefused, "exceeded quota")},
 			})), now: now,
-			want: confirm(failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" What stood in the way: exceeded quota")),
+			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" It was blocked: exceeded quota"), look: LookForPod{},
 		},
 		"the least starting deadline allows less than a second": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: due.Add(time.Second - 1),
-			want: Decision{CreatePod: true, Due: due, Delay: time.Minute},
+			want: Decision{Action: CreatePod{Due: due}, Delay: time.Minute},
 		},
 		"the longest starting deadline": {
 			at:  newAt(withSchedule("0001-01-01T00:00:00Z"), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](math.MaxInt64) }),
-			now: now, want: Decision{CreatePod: true, Due: time.Time{}, Delay: time.Minute},
+			now: now, want: Decision{Action: CreatePod{Due: time.Time{}}, Delay: time.Minute},
 		},
 		"beyond the starting deadline, with a Pod: it goes on": {
 			at: newAt(withStatus(running(corev1.PodPending)), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), pod: newPod(corev1.PodPending), now: now,
@@ -773,24 +828,23 @@ func TestDecide(t *testing.T) {
 		},
 		"running, the active deadline has come: said first": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(10 * time.Second),
-			want: Decision{Status: ptr.To(running(corev1.PodRunning, failureTargetCondition(created.Add(10*time.Second), deadlineMessage))), Delay: again},
+			want: Decision{Status: ptr.To(running(corev1.PodRunning, failureTargetCondition(created.Add(10*time.Second), deadlineMessage)))},
 		},
 		"running, the active deadline has come while an image cannot be pulled: said, too": {
 			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "no such image"))), withActiveDeadline(10)),
 			pod: newPod(corev1.PodPending, waiting("ErrImagePull", "")), now: created.Add(10 * time.Second),
 			want: Decision{
 				Status: ptr.To(running(corev1.PodPending, imagePullFailed(earlier, "no such image"),
-					failureTargetCondition(created.Add(10*time.Second), deadlineMessage+" What stood in the way: no such image"))),
-				Delay: again,
+					failureTargetCondition(created.Add(10*time.Second), deadlineMessage+" It was blocked: no such image"))),
 			},
 		},
 		"running, the active deadline has come, and that is said": {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: now,
-			want: Decision{DeletePod: newPod(corev1.PodRunning), Delay: time.Minute},
+			want: Decision{Action: DeletePod{Pod: newPod(corev1.PodRunning)}, Delay: time.Minute},
 		},
 		"running, the active deadline has come, but the status goes first": {
 			at: newAt(withActiveDeadline(10)), pod: newPod(corev1.PodPending), now: created.Add(time.Hour),
-			want: Decision{Status: ptr.To(running(corev1.PodPending)), Delay: again},
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
 		"running, the longest active deadline": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(math.MaxInt64)), pod: newPod(corev1.PodRunning), now: now,
@@ -816,7 +870,7 @@ func TestDecide(t *testing.T) {
 		},
 		"being stopped, and gone": {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), now: now,
-			want: confirm(failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1))),
+			want: failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)), look: LookForPod{},
 		},
 		"to be stopped, but succeeded before": {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), now: now,
@@ -830,11 +884,11 @@ func TestDecide(t *testing.T) {
 		"deleted by somebody before the active deadline, ended after it": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), now: now,
 			pod:  newPod(corev1.PodFailed, deleted),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before its command had ended.", attempts(1)),
 		},
 		"gone, nobody knows how, after the active deadline": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), now: now,
-			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
 		},
 		"ended before the active deadline, seen after it": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)), now: now,
@@ -850,14 +904,12 @@ func TestDecide(t *testing.T) {
 		},
 		"between two attempts, the active deadline has come": {
 			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second))), withBackoffLimit(2), withActiveDeadline(10)), now: created.Add(10 * time.Second),
-			want: func() Decision {
-				d := confirm(failed(*nextAttempt(1, now), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
-					status.NextAttemptTime, status.Message = nil, "no such host"
-					status.CompletionTime.Time = created.Add(10 * time.Second)
-					status.Conditions[0].LastTransitionTime.Time = created.Add(10 * time.Second)
-				}))
-				return d
-			}(),
+			look: LookForPod{},
+			want: failed(*nextAttempt(1, now.Add(10*time.Second)), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
+				status.NextAttemptTime = nil
+				status.CompletionTime.Time = created.Add(10 * time.Second)
+				status.Conditions[0].LastTransitionTime.Time = created.Add(10 * time.Second)
+			}),
 		},
 		"the end, with a time to live: looked at again": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withTTL(60)), pod: newPod(corev1.PodSucceeded), now: now,
@@ -873,7 +925,7 @@ func TestDecide(t *testing.T) {
 		},
 		"done, its time to live over": {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(30)), now: now.Add(30 * time.Second),
-			want: Decision{DeleteAt: true},
+			want: Decision{Action: DeleteAt{}},
 		},
 		"done, no time to live: as long as its Pods are kept": {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now,
@@ -881,7 +933,7 @@ func TestDecide(t *testing.T) {
 		},
 		"done, no time to live, its Pods kept no longer": {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now.Add(9500 * time.Millisecond),
-			want: Decision{DeleteAt: true},
+			want: Decision{Action: DeleteAt{}},
 		},
 		"done, its time to live over, but it is being deleted": {
 			at:  newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
@@ -890,98 +942,9 @@ func TestDecide(t *testing.T) {
 		"done without a condition, which nobody writes: kept": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), withTTL(0)), now: now, want: Decision{},
 		},
-		"done, the Pod there: kept": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, now)), pod: newPod(corev1.PodSucceeded), now: now.Add(9 * time.Second),
-			want: Decision{Delay: 500 * time.Millisecond},
-		},
-		"done, the Pod there: released": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, now)), pod: newPod(corev1.PodSucceeded), now: now.Add(9500 * time.Millisecond),
-			want: Decision{ReleasePod: newPod(corev1.PodSucceeded)},
-		},
-		"done, the Pod there, the end in an hour by the clock: released": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, now.Add(time.Hour))), pod: newPod(corev1.PodSucceeded), now: now,
-			want: Decision{ReleasePod: newPod(corev1.PodSucceeded)},
-		},
-		"done, the Pod there, a time to live that is over first: kept": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(1)), pod: newPod(corev1.PodSucceeded), now: now.Add(9 * time.Second),
-			want: Decision{Delay: 500 * time.Millisecond},
-		},
-		"done, the Pod there, and the At is being deleted: released": {
-			at:  newAt(withDone(v1alpha1.ConditionComplete, now), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
-			pod: newPod(corev1.PodSucceeded), now: now,
-			want: Decision{ReleasePod: newPod(corev1.PodSucceeded)},
-		},
-		"done without a condition, which nobody writes, the Pod there: released": {
-			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
-			pod: newPod(corev1.PodFailed), now: now,
-			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
-		},
-		"done, the Pod there, a time to live that is over: released first": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, earlier), withTTL(0)), pod: newPod(corev1.PodFailed), now: now,
-			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
-		},
-		"done, the Pod released": {
-			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
-			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Finalizers = nil }), now: now, want: Decision{},
-		},
-		"done, a Pod of another At: not ours to release": {
-			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})), now: now, want: Decision{},
-			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) {
-				pod.OwnerReferences[0].UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier-uid", "earlier-uid"
-			}),
-		},
-		"done, its Pod withoutOwner: released": {
-			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
-			pod: newPod(corev1.PodFailed, withoutOwner), now: now,
-			want: Decision{ReleasePod: newPod(corev1.PodFailed, withoutOwner)},
-		},
-		"being deleted, its Pod running: released": {
-			at:  newAt(withStatus(running(corev1.PodRunning)), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
-			pod: newPod(corev1.PodRunning), now: now,
-			want: Decision{ReleasePod: newPod(corev1.PodRunning)},
-		},
-		"between two attempts, the Pod of the first there: released": {
-			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now.Add(-500 * time.Millisecond),
-			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
-		},
-		"between two attempts, the Pod of the first there, the next far off: released as soon": {
-			at: newAt(withStatus(*nextAttempt(3, now)), withBackoffLimit(3)), pod: newPod(corev1.PodFailed), now: now.Add(-30500 * time.Millisecond),
-			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
-		},
-		"between two attempts, the Pod of the first there: kept": {
-			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now.Add(-time.Second),
-			want: Decision{Delay: 500 * time.Millisecond},
-		},
-		"between two attempts, the Pod of the first there, the time for all of them over first": {
-			at:  newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2), withActiveDeadline(3)),
-			pod: newPod(corev1.PodFailed), now: now.Add(-time.Second),
-			want: Decision{Delay: 10 * time.Millisecond},
-		},
-		"between two attempts, the Pod of the first there, suspended just now: told first": {
-			at:  newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2), func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }),
-			pod: newPod(corev1.PodFailed), now: now.Add(-time.Second),
-			want: Decision{
-				Status: func() *v1alpha1.AtStatus {
-					status := nextAttempt(1, now)
-					status.Conditions = []metav1.Condition{suspended(now.Add(-time.Second))}
-					return status
-				}(),
-				Event: &Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuspended, Message: "Nothing starts while spec.suspend is true."},
-				Delay: again,
-			},
-		},
-		"suspended between two attempts, the Pod of the first there: kept as long": {
-			at:  newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2), withSuspendedRun),
-			pod: newPod(corev1.PodFailed), now: now.Add(-time.Second),
-			want: Decision{Delay: 500 * time.Millisecond},
-		},
-		"the second attempt runs, the Pod of the first there: released": {
-			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed), now: now,
-			want: Decision{ReleasePod: newPod(corev1.PodFailed)},
-		},
 		"an old At from a cache, the Pod of a later attempt there: kept": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second), now: now,
-			want: confirm(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1))),
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
 		},
 		"the Pod is deleted by force, its node may tell yet: waited for": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
@@ -996,8 +959,9 @@ func TestDecide(t *testing.T) {
 		"the Pod is deleted by force, and its node does not tell: lost": {
 			at:  newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
 			pod: newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute))), now: now,
-			want: abandoned(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost,
-				"Pod example-at-pod was deleted by force, and its node does not say that it has ended; the command is not run again.", attempts(1))),
+			look: LookForPod{},
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost,
+				"Pod example-at-pod was deleted by force, and its node does not report its end; the command is not run again.", attempts(1)),
 		},
 		"the Pod is deleted by force, and its node tells only of an earlier try: lost": {
 			at: newAt(withStatus(running(corev1.PodRunning))),
@@ -1008,13 +972,15 @@ func TestDecide(t *testing.T) {
 					LastTerminationState: exited("", 4, "", "").State,
 				}}
 			}), now: now,
-			want: abandoned(failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost,
-				"Pod example-at-pod was deleted by force, and its node does not say that it has ended; the command is not run again.", attempts(1))),
+			look: LookForPod{},
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost,
+				"Pod example-at-pod was deleted by force, and its node does not report its end; the command is not run again.", attempts(1)),
 		},
 		"the Pod is deleted by force, its node does not tell, and it was to be stopped": {
 			at:  newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
 			pod: newPod(corev1.PodRunning, deletedByForce(earlier)), now: now,
-			want: abandoned(failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1))),
+			look: LookForPod{},
+			want: failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)),
 		},
 		"the Pod is deleted by force, and its node has told: counted": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
@@ -1024,7 +990,7 @@ func TestDecide(t *testing.T) {
 		"the Pod is deleted before it has a node: it ends so": {
 			at:  newAt(withStatus(running(corev1.PodPending))),
 			pod: newPod(corev1.PodPending, deleted, func(pod *corev1.Pod) { pod.Spec.NodeName = "" }), now: now,
-			want: failed(running(corev1.PodPending), v1alpha1.ReasonPodFailed, "Pod example-at-pod was deleted before it had a node: the command did not run.", attempts(1)),
+			want: failed(running(corev1.PodPending), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it had a node: the command did not run.", attempts(1)),
 		},
 		"done, the Pod gone": {
 			at:  newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})),
@@ -1032,32 +998,27 @@ func TestDecide(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			explained(&tc.at.Status)
+			explained(tc.want.Status)
 			before := tc.at.DeepCopy()
-			got := Decide(tc.at, podsOf(tc.pod), tc.now)
-			if diff := cmp.Diff(tc.want, got, equateErrors); diff != "" {
+			world := World{At: tc.at, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, Now: tc.now}
+			if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
+			}
+			world.AtIsLive, world.PodIsLive = false, false
+			cached := tc.want
+			if _, creates := tc.want.Action.(CreatePod); creates {
+				cached = Decision{Action: LookForAt{}}
+			} else if tc.look != nil {
+				cached = Decision{Action: tc.look}
+			}
+			if diff := cmp.Diff(cached, Decide(world), equate); diff != "" {
+				t.Errorf("Decide on caches (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, tc.at); diff != "" {
 				t.Errorf("Decide changed the At that it was given:\n%s", diff)
 			}
 		})
-	}
-}
-
-// TestDecideManyPods has the Pod of an attempt that has failed beside that of the next.
-func TestDecideManyPods(t *testing.T) {
-	at := newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2))
-	first, next := newPod(corev1.PodFailed), newPod(corev1.PodPending, second)
-	want := *secondRunning(corev1.PodPending)
-	for _, pods := range [][]*corev1.Pod{{first, next}, {next, first}} {
-		got := Decide(at, pods, now.Add(-time.Second))
-		if diff := cmp.Diff(Decision{Status: &want, Delay: 500 * time.Millisecond}, got); diff != "" {
-			t.Errorf("the first is kept (-want +got):\n%s", diff)
-		}
-		got = Decide(at, pods, now)
-		if diff := cmp.Diff(Decision{ReleasePod: first}, got); diff != "" {
-			t.Errorf("the first is kept no longer (-want +got):\n%s", diff)
-		}
 	}
 }
 
@@ -1071,25 +1032,31 @@ func TestRefused(t *testing.T) {
 	policy := apierrors.NewForbidden(pods, "example-at-pod", errors.New("ValidatingAdmissionPolicy 'images' denied request"))
 	policy.ErrStatus.Reason, policy.ErrStatus.Code = metav1.StatusReasonInvalid, 422
 	policy.ErrStatus.Details.Causes = []metav1.StatusCause{{Message: "ValidatingAdmissionPolicy 'images' denied request"}}
+	// As the API server makes it of a webhook's answer: pkg/admission/plugin/webhook/errors.
+	webhook := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Invalid(field.NewPath("spec", "hostNetwork"), true, "not here")})
+	webhook.ErrStatus.Message = `admission webhook "policy.example.com" denied the request: ` + webhook.ErrStatus.Message
+	internal := apierrors.NewInternalError(errors.New(`failed calling webhook "policy.example.com": connection refused`))
 	tooLarge := apierrors.NewRequestEntityTooLargeError("limit is 3145728")
 	long := apierrors.NewBadRequest(strings.Repeat("🌍", 2000))
+	busy := apierrors.NewTooManyRequests("busy", 1)
 	badRequest := apierrors.NewBadRequest("admission webhook says no")
 
 	refused := func(transition time.Time, message string) *v1alpha1.AtStatus {
 		return &v1alpha1.AtStatus{
 			Phase: v1alpha1.PhasePending, ObservedGeneration: 2,
-			Conditions: []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, transition, v1alpha1.ReasonPodRefused, message)},
+			Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, transition, v1alpha1.ReasonPodRefused, message)},
 		}
 	}
 
 	for name, tc := range map[string]struct {
-		at   *v1alpha1.At
-		err  error
-		want Decision
+		at      *v1alpha1.At
+		err     error
+		lasting bool
+		want    Decision
 	}{
 		"quota: told, and tried again": {
 			at: newAt(), err: quota,
-			want: Decision{Status: refused(now, quota.Error()), Event: warning(v1alpha1.ReasonPodRefused, quota.Error()), Retry: ErrBlocked},
+			want: Decision{Status: refused(now, quota.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, quota.Error())}, Retry: ErrBlocked},
 		},
 		"quota again: tried again, no word of it": {
 			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: quota,
@@ -1101,19 +1068,41 @@ func TestRefused(t *testing.T) {
 		},
 		"a webhook's bad request": {
 			at: newAt(), err: badRequest,
-			want: Decision{Status: refused(now, badRequest.Error()), Event: warning(v1alpha1.ReasonPodRefused, badRequest.Error()), Retry: ErrBlocked},
+			want: Decision{Status: refused(now, badRequest.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, badRequest.Error())}, Retry: ErrBlocked},
 		},
 		"a policy's denial": {
 			at: newAt(), err: policy,
-			want: Decision{Status: refused(now, policy.Error()), Event: warning(v1alpha1.ReasonPodRefused, policy.Error()), Retry: ErrBlocked},
+			want: Decision{Status: refused(now, policy.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, policy.Error())}, Retry: ErrBlocked},
+		},
+		"a webhook's denial, with causes as of the API server": {
+			at: newAt(), err: webhook,
+			want: Decision{Status: refused(now, webhook.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, webhook.Error())}, Retry: ErrBlocked},
+		},
+		"a webhook is down": {
+			at: newAt(), err: internal,
+			want: Decision{Status: refused(now, internal.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, internal.Error())}, Retry: ErrBlocked},
+		},
+		"with a starting deadline: decided again then, whatever the back-off": {
+			at:   newAt(withStatus(*refused(earlier, quota.Error())), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](30) }),
+			err:  quota,
+			want: Decision{Retry: ErrBlocked, Delay: 27 * time.Second},
+		},
+		"with an active deadline, of a further attempt: likewise": {
+			at: newAt(withStatus(func() v1alpha1.AtStatus {
+				status := *nextAttempt(1, now)
+				status.Conditions = refused(earlier, quota.Error()).Conditions
+				return status
+			}()), withBackoffLimit(5), withActiveDeadline(30)),
+			err:  quota,
+			want: Decision{Retry: ErrBlocked, Delay: 26*time.Second + 10*time.Millisecond},
 		},
 		"too large a Pod": {
 			at: newAt(), err: tooLarge,
-			want: Decision{Status: refused(now, tooLarge.Error()), Event: warning(v1alpha1.ReasonPodRefused, tooLarge.Error()), Retry: ErrBlocked},
+			want: Decision{Status: refused(now, tooLarge.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, tooLarge.Error())}, Retry: ErrBlocked},
 		},
 		"a refusal longer than a condition's message can be": {
 			at: newAt(), err: long,
-			want: Decision{Status: refused(now, strings.Repeat("🌍", 1024)+"…"), Event: warning(v1alpha1.ReasonPodRefused, strings.Repeat("🌍", 1024)+"…"), Retry: ErrBlocked},
+			want: Decision{Status: refused(now, strings.Repeat("🌍", 1024)+"…"), Events: []Event{warning(v1alpha1.ReasonPodRefused, strings.Repeat("🌍", 1024)+"…")}, Retry: ErrBlocked},
 		},
 		"invalid, after it was refused: the refusal is of no concern any more": {
 			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: invalid,
@@ -1129,7 +1118,7 @@ func TestRefused(t *testing.T) {
 		"invalid, of a further attempt: the end, and no more failed than before": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(5)), err: invalid,
 			want: failed(*nextAttempt(1, now), v1alpha1.ReasonInvalidPod, invalid.Error(), func(status *v1alpha1.AtStatus) {
-				status.NextAttemptTime, status.Message = nil, "no such host"
+				status.NextAttemptTime = nil
 			}),
 		},
 		"quota, of a further attempt: told, and tried again": {
@@ -1140,14 +1129,26 @@ func TestRefused(t *testing.T) {
 					status.Conditions = refused(now, quota.Error()).Conditions
 					return status
 				}(),
-				Event: warning(v1alpha1.ReasonPodRefused, quota.Error()), Retry: ErrBlocked,
+				Events: []Event{warning(v1alpha1.ReasonPodRefused, quota.Error())}, Retry: ErrBlocked,
 			},
+		},
+		"overloaded for a minute: reported": {
+			at: newAt(), err: busy, lasting: true,
+			want: Decision{Status: refused(now, busy.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, busy.Error())}, Retry: ErrBlocked},
+		},
+		"the quota's count changed meanwhile: just another try": {
+			at: newAt(), err: apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "quota", errors.New("modified")), want: Decision{Retry: errAny},
+		},
+		"etcd is away: just another try": {
+			at: newAt(), err: &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 500, Message: "etcdserver: leader changed"}}, want: Decision{Retry: errAny},
 		},
 		"overloaded: just another try":     {at: newAt(), err: apierrors.NewTooManyRequests("busy", 1), want: Decision{Retry: errAny}},
 		"the connection broke: just again": {at: newAt(), err: errors.New("connection reset by peer"), want: Decision{Retry: errAny}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Refused(tc.at, tc.err, now), equateErrors); diff != "" {
+			explained(&tc.at.Status)
+			explained(tc.want.Status)
+			if diff := cmp.Diff(tc.want, Refused(World{At: tc.at, AtIsLive: true, Now: now}, tc.err, tc.lasting), equate); diff != "" {
 				t.Errorf("Refused (-want +got):\n%s", diff)
 			}
 		})
@@ -1172,7 +1173,7 @@ func BenchmarkDecide(b *testing.B) {
 			pods := podsOf(bc.pod)
 			b.ReportAllocs()
 			for b.Loop() {
-				Decide(bc.at, pods, bc.now)
+				Decide(World{At: bc.at, Pods: pods, Now: bc.now})
 			}
 		})
 	}

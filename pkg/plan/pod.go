@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -101,6 +102,7 @@ func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
 	annotations := map[string]string{defaultContainer: first.Name}
 	maps.Copy(annotations, template.Annotations)
 	annotations[v1alpha1.AnnotationAtName] = at.Name
+	annotations[v1alpha1.AnnotationAtGeneration] = strconv.FormatInt(at.Generation, 10)
 	if instant, err := Instant(&at.Spec); err == nil {
 		annotations[v1alpha1.AnnotationScheduledTime] = instant.UTC().Format(time.RFC3339Nano)
 	}

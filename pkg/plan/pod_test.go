@@ -75,6 +75,7 @@ func TestNewPod(t *testing.T) {
 			Annotations: map[string]string{
 				"cnat.programming-kubernetes.info/scheduled-time": "2026-12-24T10:12:00Z",
 				"kubectl.kubernetes.io/default-container":         "command",
+				"cnat.programming-kubernetes.info/at-generation":  "2",
 				"cnat.programming-kubernetes.info/at-name":        "example-at",
 			},
 			Finalizers: []string{"cnat.programming-kubernetes.info/tracking"},
@@ -176,7 +177,7 @@ func TestNewPodFromTemplate(t *testing.T) {
 			before := at.DeepCopy()
 			labels := map[string]string{v1alpha1.LabelAtUID: "at-uid", v1alpha1.LabelAtName: "example-at"}
 			maps.Copy(labels, tc.wantLabels)
-			annotations := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:12:00Z", v1alpha1.AnnotationAtName: "example-at", defaultContainer: "first"}
+			annotations := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:12:00Z", v1alpha1.AnnotationAtName: "example-at", v1alpha1.AnnotationAtGeneration: "2", defaultContainer: "first"}
 			maps.Copy(annotations, tc.wantAnnotations)
 
 			got := NewPod(at, "image")

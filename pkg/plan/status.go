@@ -18,6 +18,8 @@ package plan
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -31,88 +33,44 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// maxMessage is the most characters that a message may have; the CRD allows
-// 32768 in a condition, and an API server's refusal can be of any length.
+// maxMessage is the number of bytes at which a message is cut. The CRD allows 32768 in a
+// condition, and an API server's refusal can be of any length.
 const maxMessage = 4096
 
-// recorded says whether the status has the Pod of the present attempt.
-func recorded(at *v1alpha1.At) bool {
-	return at.Status.Pod != nil && at.Status.Pod.Name == PodName(at)
+// write returns the decision to write status, unless it is what the At has.
+func write(at *v1alpha1.At, status *v1alpha1.AtStatus, events ...Event) Decision {
+	if status.Phase != v1alpha1.PhaseDone {
+		explain(status)
+	}
+	if equality.Semantic.DeepEqual(&at.Status, status) {
+		return Decision{}
+	}
+	status.ObservedGeneration = at.Generation
+	return Decision{Status: status, Events: events}
 }
 
-// finish ends an At: well if reason is Completed, badly otherwise. pod is the Pod
-// that has ended, or nil.
-func finish(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
-	message = cut(message)
-	status := at.Status.DeepCopy()
-	status.CompletionTime = &metav1.Time{Time: now}
-	if pod != nil {
-		status = ended(at, pod)
-		status.CompletionTime = completionTime(pod, now)
+// explain sets reason and message of the status of an At that is not DONE to what it
+// waits for.
+func explain(status *v1alpha1.AtStatus) {
+	waits := status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil
+	condition := &metav1.Condition{}
+	for _, conditionType := range []string{v1alpha1.ConditionFailureTarget, v1alpha1.ConditionBlocked, v1alpha1.ConditionSuspended} {
+		if meta.IsStatusConditionTrue(status.Conditions, conditionType) && (waits || conditionType != v1alpha1.ConditionSuspended) {
+			condition = meta.FindStatusCondition(status.Conditions, conditionType)
+			break
+		}
 	}
-	condition := metav1.Condition{
-		Type:               v1alpha1.ConditionFailed,
-		Status:             metav1.ConditionTrue,
-		ObservedGeneration: at.Generation,
-		LastTransitionTime: metav1.Time{Time: now},
-		Reason:             reason,
-		Message:            message,
-	}
-	event := &Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
-	if reason == v1alpha1.ReasonCompleted {
-		condition.Type = v1alpha1.ConditionComplete
-		event.Type = corev1.EventTypeNormal
-	} else {
-		fail(status, pod != nil || recorded(at), message)
-	}
-	if target := failureTarget(at); target != nil && target.Reason != reason {
-		// It ended by itself before it could be stopped.
-		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionFailureTarget)
-	}
-	if meta.IsStatusConditionFalse(status.Conditions, v1alpha1.ConditionReady) {
-		// What stood in the way of a run that is over is of no concern.
-		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionReady)
-	}
-	status.Phase = v1alpha1.PhaseDone
-	status.Reason = reason
-	status.NextAttemptTime = nil
-	meta.SetStatusCondition(&status.Conditions, condition)
-	d := decision(at, status, event)
-	if pod != nil || at.Spec.TTLSecondsAfterFinished != nil {
-		d.Delay = again
-	}
-	return d
-}
-
-// retry ends an attempt that has failed, and announces another.
-func retry(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
-	status := ended(at, pod)
-	fail(status, true, message)
-	// Rounded up, for the API's times have no fractions of seconds.
-	next := now.Add(backoff(status.Failed) + time.Second - 1).Truncate(time.Second)
-	status.NextAttemptTime = &metav1.Time{Time: next}
-	if meta.IsStatusConditionFalse(status.Conditions, v1alpha1.ConditionReady) {
-		setReady(at, status, now)
-	}
-	d := decision(at, status, &Event{Type: corev1.EventTypeWarning, Reason: reason, Message: cut(fmt.Sprintf(
-		"Attempt %d of %d failed, the next is due at %s: %s", status.Failed, int64(*at.Spec.BackoffLimit)+1, next.UTC().Format(time.RFC3339), message))})
-	d.Delay = again
-	return d
-}
-
-// fail says in the status that the run, and with it an attempt if there was one, has
-// failed. A message of the command's goes before ours.
-func fail(status *v1alpha1.AtStatus, attempted bool, message string) {
-	if attempted {
-		status.Failed++
-	}
-	if status.Message == "" {
-		status.Message = cut(message)
+	switch {
+	case condition.Reason != "" || status.NextAttemptTime == nil:
+		status.Reason, status.Message = condition.Reason, condition.Message
+	case status.Reason != v1alpha1.ReasonBackOff:
+		status.Reason = v1alpha1.ReasonBackOff
+		status.Message = fmt.Sprintf("Attempt %d failed, the next is due at %s.", status.Failed, status.NextAttemptTime.UTC().Format(time.RFC3339))
 	}
 }
 
-// started returns the status of an At whose Pod exists.
-func started(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
+// statusWithPod returns the status of an At whose Pod exists.
+func statusWithPod(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 	status := at.Status.DeepCopy()
 	if status.Phase != v1alpha1.PhaseRunning {
 		status.Phase = v1alpha1.PhaseRunning
@@ -125,152 +83,157 @@ func started(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 	}
 	if !recorded(at) {
 		// What is left of an earlier attempt.
-		status.NextAttemptTime, status.ExitCode, status.Message = nil, nil, ""
+		status.NextAttemptTime, status.ExitCode = nil, nil
 	}
 	// One write for a change of phase: an address that comes in between waits for it.
 	if !recorded(at) || status.Pod.Phase != pod.Status.Phase {
 		status.Pod = &v1alpha1.AtPod{
-			Name:      pod.Name,
-			UID:       pod.UID,
-			Phase:     pod.Status.Phase,
-			PodIP:     pod.Status.PodIP,
-			HostIP:    pod.Status.HostIP,
-			NodeName:  pod.Spec.NodeName,
-			StartTime: pod.Status.StartTime.DeepCopy(),
+			Name:         pod.Name,
+			UID:          pod.UID,
+			AtGeneration: podGeneration(pod),
+			Phase:        pod.Status.Phase,
+			PodIP:        pod.Status.PodIP,
+			HostIP:       pod.Status.HostIP,
+			NodeName:     pod.Spec.NodeName,
+			StartTime:    pod.Status.StartTime.DeepCopy(),
 		}
 	}
 	return status
 }
 
-// ended returns the status of an At whose Pod has ended, with what the command
-// left.
-func ended(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
-	status := started(at, pod)
+// statusWithOutcome returns the status of an At whose Pod has ended, with what the
+// command left.
+func statusWithOutcome(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
+	status := statusWithPod(at, pod)
+	status.Message = ""
 	if terminated := commandTerminated(pod); terminated != nil {
 		status.ExitCode = ptr.To(terminated.ExitCode)
-		status.Message = terminated.Message
+		status.Message = OneLine(terminated.Message)
 	}
 	return status
 }
 
-// completionTime returns when the command ended; if that is not known, now.
-func completionTime(pod *corev1.Pod, now time.Time) *metav1.Time {
-	if terminated := commandTerminated(pod); terminated != nil && !terminated.FinishedAt.IsZero() {
-		return terminated.FinishedAt.DeepCopy()
+// recorded says whether the status has the Pod of the present attempt.
+func recorded(at *v1alpha1.At) bool {
+	return at.Status.Pod != nil && at.Status.Pod.Name == PodName(at)
+}
+
+// podEvents returns the events of a Pod that is not recorded yet. Creation is recorded
+// with the status, not when it is done: of many Ats that are due at one time, all Pods are
+// created first.
+func podEvents(at *v1alpha1.At, pod *corev1.Pod) []Event {
+	if recorded(at) {
+		return nil
 	}
-	return &metav1.Time{Time: now}
+	events := []Event{newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod "+pod.Name)}
+	if generation := podGeneration(pod); at.Status.Phase != v1alpha1.PhaseRunning && generation != 0 && generation < at.Generation {
+		events = append(events, newEvent(corev1.EventTypeWarning, v1alpha1.ReasonEditedTooLate, fmt.Sprintf(
+			"The spec was edited when Pod %s was created already, of generation %d: changes of schedule, timeZone, command and template have no effect.", pod.Name, generation)))
+	}
+	return events
 }
 
-// stop announces that the run is to be stopped, and why.
-func stop(at *v1alpha1.At, now time.Time, reason, message string) Decision {
-	status := at.Status.DeepCopy()
-	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type:               v1alpha1.ConditionFailureTarget,
-		Status:             metav1.ConditionTrue,
-		ObservedGeneration: at.Generation,
-		LastTransitionTime: metav1.Time{Time: now},
-		Reason:             reason,
-		Message:            cut(message),
-	})
-	d := decision(at, status, nil)
-	d.Delay = again
-	return d
+// podGeneration returns the generation of the At from which a Pod was made; 0 if that is
+// not known.
+func podGeneration(pod *corev1.Pod) int64 {
+	generation, err := strconv.ParseInt(pod.Annotations[v1alpha1.AnnotationAtGeneration], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return generation
 }
 
-// failureTarget returns the condition that says that the run is being stopped, or
-// nil.
+// failureTarget returns the condition that says that the run is being stopped, or nil.
 func failureTarget(at *v1alpha1.At) *metav1.Condition {
-	if condition := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionFailureTarget); condition != nil && condition.Status == metav1.ConditionTrue {
+	return trueCondition(at, v1alpha1.ConditionFailureTarget)
+}
+
+// Blocked returns the condition that says what blocks the At, or nil.
+func Blocked(at *v1alpha1.At) *metav1.Condition {
+	return trueCondition(at, v1alpha1.ConditionBlocked)
+}
+
+func trueCondition(at *v1alpha1.At, conditionType string) *metav1.Condition {
+	if condition := meta.FindStatusCondition(at.Status.Conditions, conditionType); condition != nil && condition.Status == metav1.ConditionTrue {
 		return condition
 	}
 	return nil
 }
 
-// mirrorReady sets condition Ready to what the node says about the Pod's start.
-func mirrorReady(at *v1alpha1.At, status *v1alpha1.AtStatus, pod *corev1.Pod, now time.Time) *Event {
-	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)
-	reason, message := obstacle(pod, now)
-	switch {
-	case reason == "":
-		if ready != nil && ready.Status == metav1.ConditionFalse {
-			setReady(at, status, now)
-		}
-		return nil
-	case ready != nil && ready.Status == metav1.ConditionFalse && ready.Reason == reason:
-		// The node words it in more ways than one, in turn.
-		return nil
-	default:
-		return setNotReady(at, status, now, reason, message)
-	}
-}
-
-// withObstacle adds to a message what stood in the way, if anything did.
-func withObstacle(at *v1alpha1.At, message string) string {
-	if ready := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionReady); ready != nil && ready.Status == metav1.ConditionFalse {
-		return message + " What stood in the way: " + ready.Message
+// withBlocker adds to a message what has blocked the At, if anything has.
+func withBlocker(at *v1alpha1.At, message string) string {
+	if blocked := Blocked(at); blocked != nil {
+		return message + " It was blocked: " + blocked.Message
 	}
 	return message
 }
 
-// notReady returns the decision to set condition Ready to False.
-func notReady(at *v1alpha1.At, now time.Time, reason, message string) Decision {
+// writeBlocked returns the decision to set condition Blocked.
+func writeBlocked(at *v1alpha1.At, now time.Time, reason, message string) Decision {
 	status := at.Status.DeepCopy()
-	event := setNotReady(at, status, now, reason, message)
-	return decision(at, status, event)
+	events := setBlocked(at, status, now, reason, message)
+	return write(at, status, events...)
 }
 
-// setNotReady sets condition Ready to False. The event comes with the change, not
-// with every new wording of the message.
-func setNotReady(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time, reason, message string) *Event {
-	message = cut(message)
-	before := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionReady)
-	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type:               v1alpha1.ConditionReady,
-		Status:             metav1.ConditionFalse,
-		ObservedGeneration: at.Generation,
-		LastTransitionTime: metav1.Time{Time: now},
-		Reason:             reason,
-		Message:            message,
-	})
-	if before != nil && before.Status == metav1.ConditionFalse && before.Reason == reason {
+// writeUnblocked returns the decision to remove condition Blocked or, without it, to
+// wait for the given time.
+func writeUnblocked(at *v1alpha1.At, delay time.Duration) Decision {
+	status := at.Status.DeepCopy()
+	removeBlocked(status)
+	if d := write(at, status); d.Status != nil {
+		return d
+	}
+	return Decision{Delay: delay}
+}
+
+// setBlocked sets condition Blocked. The event comes with a change of the reason, not
+// with each change of the message.
+func setBlocked(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time, reason, message string) []Event {
+	before := Blocked(at)
+	meta.SetStatusCondition(&status.Conditions, newCondition(at, v1alpha1.ConditionBlocked, now, reason, message))
+	if before != nil && before.Reason == reason {
 		return nil
 	}
-	return &Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
+	return []Event{newEvent(corev1.EventTypeWarning, reason, message)}
 }
 
-// setReady sets condition Ready to True.
-func setReady(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time) {
-	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type:               v1alpha1.ConditionReady,
+func removeBlocked(status *v1alpha1.AtStatus) {
+	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionBlocked)
+}
+
+// newCondition returns a condition that is True.
+func newCondition(at *v1alpha1.At, conditionType string, now time.Time, reason, message string) metav1.Condition {
+	return metav1.Condition{
+		Type:               conditionType,
 		Status:             metav1.ConditionTrue,
 		ObservedGeneration: at.Generation,
 		LastTransitionTime: metav1.Time{Time: now},
-		Reason:             v1alpha1.ReasonRunnable,
-		Message:            "What stood in the way is gone.",
-	})
-}
-
-// decision returns the decision to write status, unless it is what the At has.
-func decision(at *v1alpha1.At, status *v1alpha1.AtStatus, event *Event) Decision {
-	if equality.Semantic.DeepEqual(&at.Status, status) {
-		return Decision{}
+		Reason:             reason,
+		Message:            OneLine(message),
 	}
-	status.ObservedGeneration = at.Generation
-	return Decision{Status: status, Event: event}
 }
 
-// cut makes a line of a message, not longer than maxMessage. Some of it is other
-// people's text, which is not to move the cursor of whoever reads it, or to pass for a
-// line of a log.
-func cut(message string) string {
-	message = strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+func newEvent(eventType, reason, message string) Event {
+	return Event{Type: eventType, Reason: reason, Message: OneLine(message)}
+}
+
+// join joins those of the parts that are not empty.
+func join(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
+}
+
+// OneLine returns a text of the API server or of a command as one line of at most 4 KiB
+// without control characters, so that it cannot move the cursor of whoever reads it, or
+// pass for a line of a log.
+func OneLine(text string) string {
+	text = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, message))
-	if len(message) <= maxMessage {
-		return message
+	}, text))
+	if len(text) <= maxMessage {
+		return text
 	}
-	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
+	return strings.ToValidUTF8(text[:maxMessage], "") + "…"
 }

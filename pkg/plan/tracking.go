@@ -29,6 +29,9 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
+// PodAnnotations are the annotations of a Pod that this package reads.
+var PodAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, defaultContainer}
+
 // AtName returns the name of the At that a Pod belongs to, by its owner or, should
 // that have been taken away, as it was created; empty if there is none.
 func AtName(pod *corev1.Pod) string {
@@ -54,36 +57,6 @@ func ownerAt(pod *corev1.Pod) *metav1.OwnerReference {
 	return owner
 }
 
-// isCounted says whether the outcome of one of the At's Pods is in the status, or nobody
-// asks for it any more, and the Pod still has the finalizer.
-func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
-	return isTracked(pod) && IsOf(pod, at) &&
-		(at.DeletionTimestamp != nil || at.Status.Phase == v1alpha1.PhaseDone || isEarlierAttempt(at, pod))
-}
-
-// isEarlierAttempt says whether a Pod is that of an attempt before the present one.
-// A later one there can be, too, if the At is an old one from a cache.
-func isEarlierAttempt(at *v1alpha1.At, pod *corev1.Pod) bool {
-	for failed := range at.Status.Failed {
-		if pod.Name == podName(at.Name, failed) {
-			return true
-		}
-	}
-	return false
-}
-
-// Orphan returns one of the Pods whose finalizer waits for another At than the
-// given one, which may be nil; nil if there is none. Whether that At is gone, or but
-// not yet in the cache, is another question.
-func Orphan(at *v1alpha1.At, pods []*corev1.Pod) *corev1.Pod {
-	for _, pod := range pods {
-		if isTracked(pod) && (at == nil || !IsOf(pod, at)) {
-			return pod
-		}
-	}
-	return nil
-}
-
 // IsOf says whether a Pod was made for an At. While the finalizer is there, the label
 // tells as much as the owner reference, should somebody have taken that away.
 func IsOf(pod *corev1.Pod, at *v1alpha1.At) bool {
@@ -103,7 +76,7 @@ func hasEnded(pod *corev1.Pod) bool {
 // waiting for its node, and nobody says how it ended: a node that lives does so in
 // some seconds.
 func isAbandoned(pod *corev1.Pod, now time.Time) bool {
-	return isDeletedByForce(pod) && now.Sub(pod.DeletionTimestamp.Time) >= overdue
+	return isDeletedByForce(pod) && now.Sub(pod.DeletionTimestamp.Time) >= grace
 }
 
 func isDeletedByForce(pod *corev1.Pod) bool {

@@ -40,6 +40,10 @@ const AnnotationScheduledTime = "cnat.programming-kubernetes.info/scheduled-time
 // which may be too long for a label.
 const AnnotationAtName = "cnat.programming-kubernetes.info/at-name"
 
+// AnnotationAtGeneration is the annotation of a Pod of an At that holds the
+// metadata.generation of the At from which the Pod was made.
+const AnnotationAtGeneration = "cnat.programming-kubernetes.info/at-generation"
+
 // FinalizerTracking is the finalizer of a Pod of an At whose outcome is not yet in
 // the At's status: whoever deletes the Pod, it stays to be counted. It is left there for
 // some seconds more, so that a creation which is late finds the Pod's name taken. Job
@@ -54,8 +58,8 @@ type AtPhase string
 
 // The phases of an At, in their order. A phase never goes back.
 const (
-	// PhasePending means that no Pod was seen yet: the time has not come, or the
-	// Pod cannot be created (condition Ready says why).
+	// PhasePending means that no Pod was seen yet: the At is not due, or the Pod
+	// cannot be created (condition Blocked says why).
 	PhasePending AtPhase = "PENDING"
 	// PhaseRunning means that the run has begun: a Pod was created, and has not
 	// ended, or another attempt is to follow.
@@ -75,17 +79,17 @@ const (
 	// ConditionFailureTarget is True once the run is being stopped because it has
 	// failed: what is left is to wait for its Pod. Job has the same condition.
 	ConditionFailureTarget = "FailureTarget"
-	// ConditionReady is False while the At cannot run as it is written, or as
-	// its namespace is set up; its message says what to do. It is absent as long
-	// as nothing ever stood in the way.
-	ConditionReady = "Ready"
-	// ConditionSuspended is True while spec.suspend lets nothing start, and False
-	// once it does again. It is absent from an At that never was suspended.
+	// ConditionBlocked is True while something keeps the At from running: how it is
+	// written, or how its namespace, its cluster or its node is set up. Its message
+	// says what to do. It is removed when the At is no longer blocked.
+	ConditionBlocked = "Blocked"
+	// ConditionSuspended is True while spec.suspend is true, and False afterwards.
+	// It is absent from an At that was never suspended.
 	ConditionSuspended = "Suspended"
 )
 
-// Reasons of the conditions Complete, Failed and FailureTarget, of status.reason,
-// and of the events that tell the end and each attempt that failed before.
+// Reasons of the conditions Complete, Failed and FailureTarget, and of the events of
+// the end and of each failed attempt.
 const (
 	// ReasonCompleted: the command ended with exit code 0.
 	ReasonCompleted = "Completed"
@@ -100,6 +104,8 @@ const (
 	// ReasonPodFailed: the Pod failed in another way, such as by another container
 	// than the command's.
 	ReasonPodFailed = "PodFailed"
+	// ReasonPodDeleted: somebody deleted the Pod while it ran, or before it started.
+	ReasonPodDeleted = "PodDeleted"
 	// ReasonPodLost: the Pod was deleted before its end was seen. Whether the
 	// command ended is not known, so it is not run again.
 	ReasonPodLost = "PodLost"
@@ -113,42 +119,53 @@ const (
 	ReasonDeadlineExceeded = "DeadlineExceeded"
 )
 
-// Reasons of the condition Ready, and of the event that tells its change to False.
+// Reasons of the condition Blocked, and of the event that is recorded when it is set.
 const (
-	// ReasonRunnable: what stood in the way is gone.
-	ReasonRunnable = "Runnable"
 	// ReasonInvalidSchedule: spec.schedule with spec.timeZone names no instant, or
 	// more than one: the time zone is not known, or its clocks skip or repeat that
 	// time.
 	ReasonInvalidSchedule = "InvalidSchedule"
-	// ReasonPodNameConflict: a Pod of somebody else has the name that this At's
-	// Pod needs.
+	// ReasonPodNameConflict: a Pod that is not this At's has the name that its Pod
+	// needs.
 	ReasonPodNameConflict = "PodNameConflict"
-	// ReasonPodRefused: the API server refuses the Pod (quota, Pod Security,
-	// RBAC, a webhook). It is tried again with back-off.
+	// ReasonPodRefused: the API server refuses the Pod (quota, Pod Security, RBAC, a
+	// webhook), or has failed to create it for a minute. It is retried with back-off.
 	ReasonPodRefused = "PodRefused"
 	// ReasonImagePullFailed: the node cannot pull an image of the Pod. It tries
 	// again.
 	ReasonImagePullFailed = "ImagePullFailed"
-	// ReasonContainerNotCreated: the node cannot make a container of the Pod, as
-	// when a ConfigMap or Secret that its environment is from is missing. It tries
+	// ReasonContainerNotCreated: the node cannot create a container of the Pod, for
+	// example because a ConfigMap or Secret of its environment is missing. It tries
 	// again.
 	ReasonContainerNotCreated = "ContainerNotCreated"
 	// ReasonUnschedulable: there has been no node for the Pod for a minute.
 	ReasonUnschedulable = "Unschedulable"
 )
 
-// Reasons of the condition Suspended, and of the events that tell its change.
+// Reasons of the condition Suspended, and of the events of its changes.
 const (
 	// ReasonSuspended: spec.suspend is true.
 	ReasonSuspended = "Suspended"
-	// ReasonResumed: spec.suspend is true no more.
+	// ReasonResumed: spec.suspend is no longer true.
 	ReasonResumed = "Resumed"
 )
 
-// ReasonSuccessfulCreate is the reason of the event that tells that the Pod was
-// created. Job uses the same word.
-const ReasonSuccessfulCreate = "SuccessfulCreate"
+// ReasonBackOff is the value of status.reason while the At waits for its next attempt.
+const ReasonBackOff = "BackOff"
+
+// Reasons of events that go with no condition.
+const (
+	// ReasonSuccessfulCreate: the Pod was created. Job uses the same word.
+	ReasonSuccessfulCreate = "SuccessfulCreate"
+	// ReasonEditedTooLate: the spec was edited when the Pod existed already.
+	ReasonEditedTooLate = "EditedTooLate"
+	// ReasonUnexpectedPod: a second Pod of an attempt that was counted already is
+	// deleted. Its creation was delayed on its way to the API server.
+	ReasonUnexpectedPod = "UnexpectedPod"
+	// ReasonPodNotReleased: the API server refuses to take the finalizer from a Pod,
+	// which therefore stays when it is deleted.
+	ReasonPodNotReleased = "PodNotReleased"
+)
 
 // +genclient
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
@@ -156,19 +173,19 @@ const ReasonSuccessfulCreate = "SuccessfulCreate"
 // +kubebuilder:resource:path=ats,singular=at,shortName=at,categories=all,scope=Namespaced
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Schedule",type=string,JSONPath=`.spec.schedule`
+// +kubebuilder:printcolumn:name="TimeZone",type=string,JSONPath=`.spec.timeZone`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
-// +kubebuilder:printcolumn:name="Result",type=string,JSONPath=`.status.reason`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`
 // +kubebuilder:printcolumn:name="Exit",type=integer,JSONPath=`.status.exitCode`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:printcolumn:name="Time Zone",type=string,priority=1,JSONPath=`.spec.timeZone`
 // +kubebuilder:printcolumn:name="Pod",type=string,priority=1,JSONPath=`.status.pod.name`
 // +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.status.pod.nodeName`
 // +kubebuilder:printcolumn:name="Started",type=date,priority=1,JSONPath=`.status.startTime`
 // +kubebuilder:printcolumn:name="Completed",type=date,priority=1,JSONPath=`.status.completionTime`
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.schedule == oldSelf.spec.schedule",fieldPath=".spec.schedule",message="is immutable once the At has started: delete the At and create it anew to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '')",fieldPath=".spec.timeZone",message="is immutable once the At has started: delete the At and create it anew to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '')",fieldPath=".spec.command",message="is immutable once the At has started: delete the At and create it anew to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template)",fieldPath=".spec.template",message="is immutable once the At has started: delete the At and create it anew to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.schedule == oldSelf.spec.schedule",fieldPath=".spec.schedule",message="is immutable once the At has started: delete the At and create it again to run it once more"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '')",fieldPath=".spec.timeZone",message="is immutable once the At has started: delete the At and create it again to run it once more"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '')",fieldPath=".spec.command",message="is immutable once the At has started: delete the At and create it again to run it once more"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template)",fieldPath=".spec.template",message="is immutable once the At has started: delete the At and create it again to run it once more"
 
 // At runs a command once, at a given time.
 type At struct {
@@ -211,7 +228,7 @@ type AtSpec struct {
 	// timeZone is the name of a time zone of the IANA database, such as
 	// Europe/Berlin. It is needed by a schedule without a zone, and refused
 	// beside one that has a zone. A time that the clocks there skip or repeat
-	// (daylight-saving time) is not guessed: condition Ready tells it. Immutable
+	// (daylight-saving time) is not guessed: condition Blocked reports it. Immutable
 	// once the At has started.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -285,7 +302,7 @@ type AtSpec struct {
 }
 
 // AtStatus says how far an At is. Once the phase is DONE it changes no more.
-// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'DONE' || self.phase == 'DONE'",fieldPath=".phase",message="is DONE, and stays so: delete the At and create it anew to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'DONE' || self.phase == 'DONE'",fieldPath=".phase",message="is DONE and stays so: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'RUNNING' || self.phase != 'PENDING'",fieldPath=".phase",message="is RUNNING, and cannot go back to PENDING"
 type AtStatus struct {
 	// phase is PENDING until the Pod exists, then RUNNING, and DONE from the end
@@ -295,7 +312,9 @@ type AtStatus struct {
 	// +kubebuilder:validation:Enum=PENDING;RUNNING;DONE
 	Phase AtPhase `json:"phase,omitempty"`
 
-	// reason is the reason of the end, in one word; absent before the end.
+	// reason is why the At is where it is, in one word: why it is PENDING after its
+	// time, why its command does not start, how it has ended. Absent while there
+	// is nothing to say.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
@@ -304,10 +323,10 @@ type AtStatus struct {
 	// +optional
 	ExitCode *int32 `json:"exitCode,omitempty"`
 
-	// message is what the command wrote to /dev/termination-log or, where it
-	// wrote nothing there and failed, the last of its output, in the newest
-	// attempt. Without a command's message it says in a sentence why that
-	// failed.
+	// message says more about the reason. Once the At is DONE, it is what the
+	// command wrote to /dev/termination-log or, if it wrote nothing there and
+	// failed, the end of its output; without either it says why the run failed.
+	// Control characters are replaced by spaces.
 	// +optional
 	Message string `json:"message,omitempty"`
 
@@ -333,20 +352,25 @@ type AtStatus struct {
 	// +optional
 	Failed int32 `json:"failed,omitempty"`
 
-	// nextAttemptTime is when another attempt follows the one that failed;
-	// absent where none is waited for.
+	// lastFailureTime is when the controller saw that the newest failed attempt
+	// had failed.
+	// +optional
+	LastFailureTime *metav1.Time `json:"lastFailureTime,omitempty"`
+
+	// nextAttemptTime is when the next attempt starts; absent unless the At waits
+	// for it.
 	// +optional
 	NextAttemptTime *metav1.Time `json:"nextAttemptTime,omitempty"`
 
-	// observedGeneration is the metadata.generation of the spec that this status
-	// speaks of.
+	// observedGeneration is the metadata.generation that the controller has seen. It
+	// is absent until the status is first written.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are for machines: Complete and Failed, as Job has them, tell
-	// the end, and FailureTarget that it is near; Suspended is True while
-	// spec.suspend lets nothing start; Ready is False, with a reason and a
-	// message, while the At cannot run as it is written.
+	// conditions are for machines. Complete or Failed is True once the At is DONE,
+	// as in Job. FailureTarget is True while the run is being stopped. Suspended is
+	// True while spec.suspend is true. Blocked is True, with a reason and a
+	// message, while something keeps the At from running.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -359,6 +383,9 @@ type AtPod struct {
 	Name string `json:"name"`
 	// uid is the UID of the Pod.
 	UID types.UID `json:"uid"`
+	// atGeneration is the metadata.generation of the At from which the Pod was made.
+	// +optional
+	AtGeneration int64 `json:"atGeneration,omitempty"`
 	// phase is the phase of the Pod.
 	// +optional
 	Phase corev1.PodPhase `json:"phase,omitempty"`

@@ -184,6 +184,10 @@ func (in *AtStatus) DeepCopyInto(out *AtStatus) {
 		*out = new(AtPod)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.LastFailureTime != nil {
+		in, out := &in.LastFailureTime, &out.LastFailureTime
+		*out = (*in).DeepCopy()
+	}
 	if in.NextAttemptTime != nil {
 		in, out := &in.NextAttemptTime, &out.NextAttemptTime
 		*out = (*in).DeepCopy()

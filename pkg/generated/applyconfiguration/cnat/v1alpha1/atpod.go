@@ -33,6 +33,8 @@ type AtPodApplyConfiguration struct {
 	Name *string `json:"name,omitempty"`
 	// uid is the UID of the Pod.
 	UID *types.UID `json:"uid,omitempty"`
+	// atGeneration is the metadata.generation of the At from which the Pod was made.
+	AtGeneration *int64 `json:"atGeneration,omitempty"`
 	// phase is the phase of the Pod.
 	Phase *v1.PodPhase `json:"phase,omitempty"`
 	// podIP is the address of the Pod.
@@ -64,6 +66,14 @@ func (b *AtPodApplyConfiguration) WithName(value string) *AtPodApplyConfiguratio
 // If called multiple times, the UID field is set to the value of the last call.
 func (b *AtPodApplyConfiguration) WithUID(value types.UID) *AtPodApplyConfiguration {
 	b.UID = &value
+	return b
+}
+
+// WithAtGeneration sets the AtGeneration field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the AtGeneration field is set to the value of the last call.
+func (b *AtPodApplyConfiguration) WithAtGeneration(value int64) *AtPodApplyConfiguration {
+	b.AtGeneration = &value
 	return b
 }
 

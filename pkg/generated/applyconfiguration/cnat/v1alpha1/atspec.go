@@ -38,7 +38,7 @@ type AtSpecApplyConfiguration struct {
 	// timeZone is the name of a time zone of the IANA database, such as
 	// Europe/Berlin. It is needed by a schedule without a zone, and refused
 	// beside one that has a zone. A time that the clocks there skip or repeat
-	// (daylight-saving time) is not guessed: condition Ready tells it. Immutable
+	// (daylight-saving time) is not guessed: condition Blocked reports it. Immutable
 	// once the At has started.
 	TimeZone *string `json:"timeZone,omitempty"`
 	// command is run by /bin/sh -c: quotes, pipes and $VARS work. An exit code

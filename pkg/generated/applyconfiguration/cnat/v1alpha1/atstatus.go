@@ -32,15 +32,17 @@ type AtStatusApplyConfiguration struct {
 	// phase is PENDING until the Pod exists, then RUNNING, and DONE from the end
 	// on. It is for people: machines read the conditions.
 	Phase *cnatv1alpha1.AtPhase `json:"phase,omitempty"`
-	// reason is the reason of the end, in one word; absent before the end.
+	// reason is why the At is where it is, in one word: why it is PENDING after its
+	// time, why its command does not start, how it has ended. Absent while there
+	// is nothing to say.
 	Reason *string `json:"reason,omitempty"`
 	// exitCode is the exit code of the command in the newest attempt; absent
 	// where there is none.
 	ExitCode *int32 `json:"exitCode,omitempty"`
-	// message is what the command wrote to /dev/termination-log or, where it
-	// wrote nothing there and failed, the last of its output, in the newest
-	// attempt. Without a command's message it says in a sentence why that
-	// failed.
+	// message says more about the reason. Once the At is DONE, it is what the
+	// command wrote to /dev/termination-log or, if it wrote nothing there and
+	// failed, the end of its output; without either it says why the run failed.
+	// Control characters are replaced by spaces.
 	Message *string `json:"message,omitempty"`
 	// scheduledTime is the instant at which the run was due.
 	ScheduledTime *v1.Time `json:"scheduledTime,omitempty"`
@@ -54,16 +56,19 @@ type AtStatusApplyConfiguration struct {
 	Pod *AtPodApplyConfiguration `json:"pod,omitempty"`
 	// failed is the number of attempts that have failed.
 	Failed *int32 `json:"failed,omitempty"`
-	// nextAttemptTime is when another attempt follows the one that failed;
-	// absent where none is waited for.
+	// lastFailureTime is when the controller saw that the newest failed attempt
+	// had failed.
+	LastFailureTime *v1.Time `json:"lastFailureTime,omitempty"`
+	// nextAttemptTime is when the next attempt starts; absent unless the At waits
+	// for it.
 	NextAttemptTime *v1.Time `json:"nextAttemptTime,omitempty"`
-	// observedGeneration is the metadata.generation of the spec that this status
-	// speaks of.
+	// observedGeneration is the metadata.generation that the controller has seen. It
+	// is absent until the status is first written.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// conditions are for machines: Complete and Failed, as Job has them, tell
-	// the end, and FailureTarget that it is near; Suspended is True while
-	// spec.suspend lets nothing start; Ready is False, with a reason and a
-	// message, while the At cannot run as it is written.
+	// conditions are for machines. Complete or Failed is True once the At is DONE,
+	// as in Job. FailureTarget is True while the run is being stopped. Suspended is
+	// True while spec.suspend is true. Blocked is True, with a reason and a
+	// message, while something keeps the At from running.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 
@@ -142,6 +147,14 @@ func (b *AtStatusApplyConfiguration) WithPod(value *AtPodApplyConfiguration) *At
 // If called multiple times, the Failed field is set to the value of the last call.
 func (b *AtStatusApplyConfiguration) WithFailed(value int32) *AtStatusApplyConfiguration {
 	b.Failed = &value
+	return b
+}
+
+// WithLastFailureTime sets the LastFailureTime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LastFailureTime field is set to the value of the last call.
+func (b *AtStatusApplyConfiguration) WithLastFailureTime(value v1.Time) *AtStatusApplyConfiguration {
+	b.LastFailureTime = &value
 	return b
 }
 

@@ -24,16 +24,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-func TestBackoff(t *testing.T) {
+func TestAttemptBackoff(t *testing.T) {
 	for failed, want := range map[int32]time.Duration{
 		1: 10 * time.Second, 2: 20 * time.Second, 3: 40 * time.Second, 4: 80 * time.Second,
 		5: 160 * time.Second, 6: 320 * time.Second, 7: 6 * time.Minute, math.MaxInt32: 6 * time.Minute,
 	} {
-		if got := backoff(failed); got != want {
+		if got := attemptBackoff(failed); got != want {
 			t.Errorf("after %d failed attempts %v, want %v", failed, got, want)
 		}
 	}
@@ -46,7 +47,7 @@ func exited(name string, exitCode int32, reason, message string) corev1.Containe
 	}}
 }
 
-func TestFailure(t *testing.T) {
+func TestFailureReason(t *testing.T) {
 	type result struct{ reason, message string }
 	disrupted := []corev1.PodCondition{
 		{Type: corev1.PodReady, Status: corev1.ConditionFalse},
@@ -110,7 +111,7 @@ func TestFailure(t *testing.T) {
 			pod := newPod(corev1.PodFailed)
 			pod.Status = tc.status
 			pod.Status.Phase = corev1.PodFailed
-			reason, message := failure(pod)
+			reason, message := failureReason(pod)
 			if diff := cmp.Diff(tc.want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
 				t.Errorf("failure (-want +got):\n%s", diff)
 			}
@@ -118,7 +119,54 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-func TestObstacle(t *testing.T) {
+// TestDeletedPod has Pods that somebody deletes with a grace period of 30 seconds.
+func TestDeletedPod(t *testing.T) {
+	const wasDeleted = "Pod example-at-pod was deleted before its command had ended"
+	requested := due.Add(time.Minute)
+	for name, tc := range map[string]struct {
+		status corev1.PodStatus
+		want   string
+	}{
+		"killed for it": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(30*time.Second), 137)}},
+			"PodDeleted: " + wasDeleted + "; the exit code was 137.",
+		},
+		"ended by itself when it was asked to": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested, 3)}},
+			"PodDeleted: " + wasDeleted + "; the exit code was 3.",
+		},
+		"not started yet": {corev1.PodStatus{}, "PodDeleted: " + wasDeleted + "."},
+		"failed before": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-time.Second), 3)}},
+			"CommandFailed: The command ended with exit code 3.",
+		},
+		"evicted, which deletes it": {
+			corev1.PodStatus{
+				Conditions:        []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}},
+				ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(30*time.Second), 137)},
+			},
+			"Evicted: Pod example-at-pod was evicted: EvictionByEvictionAPI",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := newPod(corev1.PodFailed)
+			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: requested.Add(30 * time.Second)}, ptr.To[int64](30)
+			tc.status.Phase = corev1.PodFailed
+			pod.Status = tc.status
+			if reason, message := failureReason(pod); reason+": "+message != tc.want {
+				t.Errorf("got %s: %s, want %s", reason, message, tc.want)
+			}
+		})
+	}
+}
+
+func finished(at time.Time, exitCode int32) corev1.ContainerStatus {
+	status := exited("command", exitCode, "Error", "")
+	status.State.Terminated.FinishedAt = metav1.Time{Time: at}
+	return status
+}
+
+func TestPodBlocker(t *testing.T) {
 	type result struct{ reason, message string }
 	for waitingReason, want := range map[string]result{
 		"ErrImagePull":               {v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: words"},
@@ -130,7 +178,7 @@ func TestObstacle(t *testing.T) {
 		"PodInitializing":            {},
 		"CrashLoopBackOff":           {},
 	} {
-		reason, message := obstacle(newPod(corev1.PodPending, waiting(waitingReason, "words")), now)
+		reason, message := podBlocker(newPod(corev1.PodPending, waiting(waitingReason, "words")), now)
 		if diff := cmp.Diff(want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", waitingReason, diff)
 		}
@@ -141,7 +189,7 @@ func TestObstacle(t *testing.T) {
 			{Name: "clone", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull"}}},
 		}
 	})
-	if reason, message := obstacle(init, now); reason != v1alpha1.ReasonImagePullFailed || message != "Container clone: ErrImageNeverPull" {
+	if reason, message := podBlocker(init, now); reason != v1alpha1.ReasonImagePullFailed || message != "Container clone: ErrImageNeverPull" {
 		t.Errorf("of an init container: %s, %s", reason, message)
 	}
 	unschedulable := newPod(corev1.PodPending, func(pod *corev1.Pod) {
@@ -150,10 +198,10 @@ func TestObstacle(t *testing.T) {
 			Message: "0/1 nodes are available", LastTransitionTime: metav1.Time{Time: due},
 		}}
 	})
-	if reason, message := obstacle(unschedulable, due.Add(time.Minute)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
+	if reason, message := podBlocker(unschedulable, due.Add(time.Minute)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
 		t.Errorf("without a node for a minute: %s, %s", reason, message)
 	}
-	if reason, _ := obstacle(unschedulable, due.Add(time.Minute-1)); reason != "" {
+	if reason, _ := podBlocker(unschedulable, due.Add(time.Minute-1)); reason != "" {
 		t.Errorf("without a node for less than a minute: %s", reason)
 	}
 }

@@ -1,0 +1,119 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// releaseDelay is how long after a controller saw the end of its attempt a Pod keeps its
+// finalizer, and with it its name. The name is the lock against running a command
+// twice: another controller may have read the At before that end was recorded, and its
+// creation may still be on its way. The delay is shorter than minAttemptBackoff, so that
+// nothing of an attempt is left to do when the next one is due. It ends half a second
+// after a whole second, because most schedules are whole seconds: creations go first.
+const releaseDelay = 9500 * time.Millisecond
+
+// CleanUp decides for one of the Pods in w that the run no longer needs: a Pod of an At
+// that is gone, of an attempt that is counted, or a second Pod of an attempt.
+func CleanUp(w World, pod *corev1.Pod) Decision {
+	at := w.At
+	switch {
+	case at == nil || !IsOf(pod, at):
+		return releaseOrphan(w, pod)
+	case isUnexpected(at, pod):
+		message := fmt.Sprintf("Pod %s was created a second time, after its attempt was counted: it is deleted.", pod.Name)
+		return Decision{Action: DeletePod{Pod: pod, Unexpected: true}, Events: []Event{newEvent(corev1.EventTypeWarning, v1alpha1.ReasonUnexpectedPod, message)}}
+	case !isTracked(pod) || !isCounted(at, pod):
+		return Decision{}
+	}
+	wait := releaseTime(at, pod).Sub(w.Now)
+	// A wait that is longer than releaseDelay comes of another clock.
+	if wait <= 0 || wait > grace {
+		return Decision{Action: ReleasePod{Pod: pod}}
+	}
+	return Decision{Delay: wait}
+}
+
+// releaseOrphan decides for a Pod that is not of the At in w.
+func releaseOrphan(w World, pod *corev1.Pod) Decision {
+	switch {
+	case !isTracked(pod):
+		return Decision{}
+	case !w.AtIsLive:
+		// The cache may not have its At yet.
+		return Decision{Action: LookForAt{}}
+	default:
+		return Decision{Action: ReleasePod{Pod: pod}}
+	}
+}
+
+// isUnexpected says whether a Pod of the At is a second one of an attempt that is
+// counted: its creation was delayed until the first was gone. One that has ended cannot be
+// told from the first unless the status has its UID.
+func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
+	known := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
+	switch {
+	case at.DeletionTimestamp != nil || pod.DeletionTimestamp != nil || pod.UID == known.UID:
+		return false
+	case pod.Name == known.Name:
+		return true
+	case isEarlierAttempt(at, pod), at.Status.Phase == v1alpha1.PhaseDone && pod.Name == PodName(at):
+		return !hasEnded(pod)
+	default:
+		// The Pod of the present attempt; or that of a later one, if the At is from a
+		// cache that is behind.
+		return false
+	}
+}
+
+// isCounted says whether the outcome of one of the At's Pods is in the status, or nobody
+// asks for it any more.
+func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
+	return at.DeletionTimestamp != nil || at.Status.Phase == v1alpha1.PhaseDone || isEarlierAttempt(at, pod)
+}
+
+// isEarlierAttempt says whether a Pod has the name of an attempt before the present one.
+func isEarlierAttempt(at *v1alpha1.At, pod *corev1.Pod) bool {
+	for failed := range at.Status.Failed {
+		if pod.Name == podName(at.Name, failed) {
+			return true
+		}
+	}
+	return false
+}
+
+// releaseTime returns when to take the finalizer from a Pod of the At that is counted.
+func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
+	switch {
+	case at.DeletionTimestamp != nil:
+		return time.Time{}
+	case at.Status.Phase == v1alpha1.PhaseDone:
+		return endSeen(at).Add(releaseDelay)
+	case at.Status.LastFailureTime != nil && pod.Name == podName(at.Name, at.Status.Failed-1):
+		return at.Status.LastFailureTime.Add(releaseDelay)
+	default:
+		// Two attempts before the present one.
+		return time.Time{}
+	}
+}

@@ -1,0 +1,187 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// withUID gives a Pod a UID that is in no status.
+func withUID(pod *corev1.Pod) { pod.UID = "late" }
+
+func withReleased(pod *corev1.Pod) { pod.Finalizers = nil }
+
+func TestCleanUp(t *testing.T) {
+	release := func(pod *corev1.Pod) Decision { return Decision{Action: ReleasePod{Pod: pod}} }
+	unexpected := func(pod *corev1.Pod) Decision {
+		return Decision{
+			Action: DeletePod{Pod: pod, Unexpected: true},
+			Events: []Event{warning(v1alpha1.ReasonUnexpectedPod, "Pod "+pod.Name+" was created a second time, after its attempt was counted: it is deleted.")},
+		}
+	}
+	// done is an At whose run ended at now.
+	done := func(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+		at := newAt(withStatus(running(corev1.PodSucceeded)))
+		at.Status.Phase = v1alpha1.PhaseDone
+		at.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionComplete, metav1.ConditionTrue, now, "Any", "")}
+		for _, m := range mutate {
+			m(at)
+		}
+		return at
+	}
+	// doneFailed is an At whose second attempt was the last.
+	doneFailed := newAt(withStatus(*secondRunning(corev1.PodFailed)))
+	doneFailed.Status.Phase, doneFailed.Status.Failed = v1alpha1.PhaseDone, 2
+	deletedAt := func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }
+	ofEarlierAt := func(pod *corev1.Pod) {
+		pod.OwnerReferences[0].UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier-uid", "earlier-uid"
+	}
+	const held = 9500 * time.Millisecond
+
+	for name, tc := range map[string]struct {
+		// world
+		at  *v1alpha1.At
+		pod *corev1.Pod
+		now time.Time
+		// expectations, cached being the decision if the At is from a cache
+		want   Decision
+		cached *Decision
+	}{
+		"the Pod of the present attempt: kept": {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning), now: now,
+		},
+		"the Pod of the present attempt, not recorded yet: kept": {
+			at: newAt(), pod: newPod(corev1.PodPending), now: now,
+		},
+		"done: held": {
+			at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(9 * time.Second),
+			want: Decision{Delay: 500 * time.Millisecond},
+		},
+		"done, held for long enough: released": {
+			at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(held),
+			want: release(newPod(corev1.PodSucceeded)),
+		},
+		"done, in an hour by another clock: released": {
+			at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(-time.Hour),
+			want: release(newPod(corev1.PodSucceeded)),
+		},
+		"done, and being deleted: released": {
+			at: done(deletedAt), pod: newPod(corev1.PodSucceeded), now: now,
+			want: release(newPod(corev1.PodSucceeded)),
+		},
+		"done without a condition, which nobody writes: released": {
+			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})), pod: newPod(corev1.PodFailed), now: now,
+			want: release(newPod(corev1.PodFailed)),
+		},
+		"done, the Pod released already": {
+			at: done(), pod: newPod(corev1.PodSucceeded, withReleased), now: now.Add(held),
+		},
+		"done, the Pod's owner reference was removed: released": {
+			at: done(), pod: newPod(corev1.PodSucceeded, withoutOwner), now: now.Add(held),
+			want: release(newPod(corev1.PodSucceeded, withoutOwner)),
+		},
+		"being deleted while the Pod runs: released": {
+			at: newAt(withStatus(running(corev1.PodRunning)), deletedAt), pod: newPod(corev1.PodRunning), now: now,
+			want: release(newPod(corev1.PodRunning)),
+		},
+		"an attempt that has failed: held": {
+			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: newPod(corev1.PodFailed), now: now.Add(9 * time.Second),
+			want: Decision{Delay: 500 * time.Millisecond},
+		},
+		"an attempt that has failed, held for long enough: released": {
+			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: newPod(corev1.PodFailed), now: now.Add(held),
+			want: release(newPod(corev1.PodFailed)),
+		},
+		"an attempt that has failed, the next is far off: held as long": {
+			at:   newAt(withStatus(*nextAttempt(3, now.Add(40*time.Second)))),
+			pod:  newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-2", "third" }),
+			now:  now.Add(9 * time.Second),
+			want: Decision{Delay: 500 * time.Millisecond},
+		},
+		"the attempt before the last: released": {
+			at: newAt(withStatus(*nextAttempt(3, now.Add(40*time.Second)))), pod: newPod(corev1.PodFailed), now: now,
+			want: release(newPod(corev1.PodFailed)),
+		},
+		"the next attempt runs: released": {
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning))), pod: newPod(corev1.PodFailed), now: now,
+			want: release(newPod(corev1.PodFailed)),
+		},
+		"an At from a cache that is behind, the Pod of a later attempt: kept": {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, second), now: now,
+		},
+		"done, and a second Pod has the name: deleted": {
+			at: done(), pod: newPod(corev1.PodRunning, withUID), now: now,
+			want: unexpected(newPod(corev1.PodRunning, withUID)),
+		},
+		"done, a second Pod has the name and has ended: deleted, too": {
+			at: done(), pod: newPod(corev1.PodSucceeded, withUID), now: now,
+			want: unexpected(newPod(corev1.PodSucceeded, withUID)),
+		},
+		"done, a second Pod is being deleted: released when it is time": {
+			at: done(), pod: newPod(corev1.PodRunning, withUID, deleted), now: now.Add(held),
+			want: release(newPod(corev1.PodRunning, withUID, deleted)),
+		},
+		"done without a Pod, and one comes: deleted": {
+			at: newAt(withDone(v1alpha1.ConditionFailed, now)), pod: newPod(corev1.PodPending), now: now,
+			want: unexpected(newPod(corev1.PodPending)),
+		},
+		"a second Pod of an attempt that has failed: deleted": {
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning))), pod: newPod(corev1.PodRunning, withUID), now: now,
+			want: unexpected(newPod(corev1.PodRunning, withUID)),
+		},
+		"done, a second Pod of the last attempt: deleted": {
+			at: doneFailed, pod: newPod(corev1.PodRunning, second, withUID), now: now,
+			want: unexpected(newPod(corev1.PodRunning, second, withUID)),
+		},
+		"done, the Pod was deleted by force and its node does not report its end: not unexpected": {
+			at: done(), pod: newPod(corev1.PodRunning, deletedByForce(now)), now: now.Add(held),
+			want: release(newPod(corev1.PodRunning, deletedByForce(now))),
+		},
+		"the At is gone: released, once that is sure": {
+			pod: newPod(corev1.PodRunning), now: now,
+			want: release(newPod(corev1.PodRunning)), cached: &Decision{Action: LookForAt{}},
+		},
+		"a Pod of an earlier At: released, once that is sure": {
+			at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt), now: now,
+			want: release(newPod(corev1.PodRunning, ofEarlierAt)), cached: &Decision{Action: LookForAt{}},
+		},
+		"a Pod of an earlier At, released already": {
+			at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt, withReleased), now: now,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			world := World{At: tc.at, Pods: podsOf(tc.pod), AtIsLive: true, Now: tc.now}
+			if diff := cmp.Diff(tc.want, CleanUp(world, tc.pod), equate); diff != "" {
+				t.Errorf("CleanUp (-want +got):\n%s", diff)
+			}
+			if tc.cached == nil {
+				tc.cached = &tc.want
+			}
+			world.AtIsLive = false
+			if diff := cmp.Diff(*tc.cached, CleanUp(world, tc.pod), equate); diff != "" {
+				t.Errorf("CleanUp on caches (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,200 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// decidePending decides for an At that has no Pod yet. other is a Pod that is not this
+// At's and has the name that its Pod needs, or nil.
+func decidePending(w World, other *corev1.Pod) Decision {
+	at := w.At
+	instant, err := Instant(&at.Spec)
+	if err != nil {
+		return writeBlocked(at, w.Now, v1alpha1.ReasonInvalidSchedule, err.Error())
+	}
+	switch {
+	case w.Now.Before(instant):
+		return writeUnblocked(at, min(instant.Sub(w.Now), maxDelay))
+	case isSuspended(at):
+		return writeUnblocked(at, 0)
+	case startingTimeLeft(at, instant, w.Now) > 0:
+		return startAttempt(w, other, instant)
+	case !w.PodIsLive:
+		return Decision{Action: LookForPod{}}
+	default:
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonStartingDeadlineExceeded, withBlocker(at,
+			fmt.Sprintf("It was later than spec.startingDeadlineSeconds allows, which is %d: the command did not run.", *at.Spec.StartingDeadlineSeconds)))
+	}
+}
+
+// decideNextAttempt decides for an At whose last attempt has failed. other is a Pod that
+// is not this At's and has the name that the next one needs, or nil.
+func decideNextAttempt(w World, other *corev1.Pod) Decision {
+	at := w.At
+	left := activeTimeLeft(at, &at.Status, w.Now)
+	wait := at.Status.NextAttemptTime.Sub(w.Now)
+	switch {
+	case left <= 0 && !w.PodIsLive:
+		return Decision{Action: LookForPod{}}
+	case left <= 0:
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, deadlineExceeded(at))
+	case wait > 0:
+		return writeUnblocked(at, min(wait, left, maxDelay))
+	case isSuspended(at):
+		return writeUnblocked(at, min(left, maxDelay))
+	default:
+		return startAttempt(w, other, at.Status.NextAttemptTime.Time)
+	}
+}
+
+// startAttempt starts an attempt that is due since the given instant.
+func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
+	switch {
+	case other != nil:
+		return waitForName(w.At, other, dueSince(w.At, instant), w.Now)
+	case !w.AtIsLive:
+		// A cache is never sure: another controller may have run the At, and its Pod may
+		// be gone; or somebody may have edited, suspended or deleted it just now.
+		return Decision{Action: LookForAt{}}
+	}
+	due := dueSince(w.At, instant)
+	if Blocked(w.At) != nil {
+		// It was blocked until now.
+		due = w.Now
+	}
+	// The delay is in case that the Pod's events do not come: somebody may remove its label.
+	return Decision{Action: CreatePod{Due: due}, Delay: maxDelay}
+}
+
+// waitForName decides for an At that is due since the given time while other has the
+// name that its Pod needs.
+func waitForName(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decision {
+	message := fmt.Sprintf("Pod %s exists and is not this At's: delete or rename that Pod, or give the At another name.", other.Name)
+	if owner := ownerAt(other); owner != nil && owner.Name == at.Name {
+		if other.DeletionTimestamp != nil {
+			since = other.DeletionTimestamp.Time
+		}
+		if now.Sub(since) < grace {
+			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At of this name still exists", ErrBlocked, other.Name), Delay: startDeadline(at, now)}
+		}
+		message = fmt.Sprintf("Pod %s of an earlier At of this name should be gone and is not: look at it with kubectl describe pod %s.", other.Name, other.Name)
+	}
+	d := writeBlocked(at, now, v1alpha1.ReasonPodNameConflict, message)
+	d.Retry = fmt.Errorf("%w: %s", ErrBlocked, message)
+	d.Delay = startDeadline(at, now)
+	return d
+}
+
+// Refused returns what follows when the API server answered the creation of the Pod
+// with err: the end, if the Pod is invalid; condition Blocked and another try, if that
+// answer will not change by itself, or if the creation has been failing for a while
+// (lasting); just another try otherwise.
+func Refused(w World, err error, lasting bool) Decision {
+	at := w.At
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		// The At goes with its namespace.
+		return Decision{}
+	case isInvalidPod(err):
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonInvalidPod, err.Error())
+	case IsTransient(err) && !lasting:
+		return Decision{Retry: err, Delay: startDeadline(at, w.Now)}
+	default:
+		d := writeBlocked(at, w.Now, v1alpha1.ReasonPodRefused, err.Error())
+		d.Retry = fmt.Errorf("%w: %w", ErrBlocked, err)
+		d.Delay = startDeadline(at, w.Now)
+		return d
+	}
+}
+
+// isInvalidPod says whether err is the API server's own validation of the Pod. A webhook
+// or a policy that denies the Pod may answer with the same reason and causes, and may
+// change its mind, but the API server puts its own words before the message.
+func isInvalidPod(err error) bool {
+	var answer apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) {
+		return false
+	}
+	status := answer.Status()
+	return status.Details != nil && status.Details.Kind == "Pod" &&
+		strings.HasPrefix(status.Message, fmt.Sprintf("Pod %q is invalid: ", status.Details.Name)) &&
+		slices.ContainsFunc(status.Details.Causes, func(cause metav1.StatusCause) bool { return cause.Field != "" })
+}
+
+// IsTransient says whether a request that failed with err may succeed in a moment
+// without anybody doing anything about it.
+func IsTransient(err error) bool {
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonUnknown, // etcd's own errors, and no answer at all
+		metav1.StatusReasonConflict, // of the quota's count
+		metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout,
+		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable,
+		metav1.StatusReasonUnauthorized: // while a token is renewed
+		return true
+	default:
+		return false
+	}
+}
+
+// dueSince returns since when what is due at the given instant could have been started:
+// the At may have been created, resumed or edited later.
+func dueSince(at *v1alpha1.At, instant time.Time) time.Time {
+	since := instant
+	later := func(t metav1.Time) {
+		if since.Before(t.Time) {
+			since = t.Time
+		}
+	}
+	later(at.CreationTimestamp)
+	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
+		later(resumed.LastTransitionTime)
+	}
+	// A cache does not have these.
+	for _, written := range at.ManagedFields {
+		if written.Subresource == "" {
+			later(ptr.Deref(written.Time, metav1.Time{}))
+		}
+	}
+	return since
+}
+
+// startDeadline returns the time until the deadline after which the At ends if its next
+// Pod is not created by then; 0 if there is none.
+func startDeadline(at *v1alpha1.At, now time.Time) time.Duration {
+	left := activeTimeLeft(at, &at.Status, now)
+	if instant, err := Instant(&at.Spec); err == nil && at.Status.NextAttemptTime == nil {
+		left = min(left, startingTimeLeft(at, instant, now))
+	}
+	if left == noLimit {
+		return 0
+	}
+	return max(left, 1)
+}

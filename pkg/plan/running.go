@@ -1,0 +1,103 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// decideRunning decides for an At whose Pod has not ended.
+func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
+	status := statusWithPod(at, pod)
+	events := append(podEvents(at, pod), mirrorBlocked(at, status, pod, now)...)
+	d := write(at, status, events...)
+	if d.Status != nil {
+		return d
+	}
+	d.Delay = maxDelay // As in startAttempt.
+	left := activeTimeLeft(at, &at.Status, now)
+	switch {
+	case isDeletedByForce(pod):
+		d.Delay = min(grace-now.Sub(pod.DeletionTimestamp.Time), maxDelay)
+	case pod.DeletionTimestamp != nil:
+	case failureTarget(at) != nil:
+		d.Action = DeletePod{Pod: pod}
+	case left <= 0:
+		// Written before the Pod is deleted: a deletion alone does not say why.
+		return writeFailureTarget(at, now, v1alpha1.ReasonDeadlineExceeded, deadlineExceeded(at))
+	default:
+		d.Delay = min(left, maxDelay)
+	}
+	return d
+}
+
+// writeFailureTarget announces that the run is being stopped, and why.
+func writeFailureTarget(at *v1alpha1.At, now time.Time, reason, message string) Decision {
+	status := at.Status.DeepCopy()
+	meta.SetStatusCondition(&status.Conditions, newCondition(at, v1alpha1.ConditionFailureTarget, now, reason, message))
+	return write(at, status)
+}
+
+// mirrorBlocked sets condition Blocked to what the node and the scheduler say about the
+// Pod's start, and returns the event if that is news.
+func mirrorBlocked(at *v1alpha1.At, status *v1alpha1.AtStatus, pod *corev1.Pod, now time.Time) []Event {
+	reason, message := podBlocker(pod, now)
+	if reason == "" {
+		removeBlocked(status)
+		return nil
+	}
+	if blocked := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked); blocked != nil && blocked.Reason == reason {
+		// The node says the same in several ways, in turn.
+		return nil
+	}
+	return setBlocked(at, status, now, reason, message)
+}
+
+// podBlocker returns what keeps a Pod from starting: a reason of the API, and a
+// sentence. The reason is empty if nothing does.
+func podBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
+	for _, condition := range pod.Status.Conditions {
+		// A cluster that grows on demand takes a while.
+		if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable && now.Sub(condition.LastTransitionTime.Time) >= grace {
+			return v1alpha1.ReasonUnschedulable, join("Pod "+pod.Name, condition.Message)
+		}
+	}
+	for _, container := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		waiting := container.State.Waiting
+		if waiting == nil {
+			continue
+		}
+		// These are the kubelet's words: pkg/kubelet/images/types.go and
+		// pkg/kubelet/kuberuntime/kuberuntime_container.go of Kubernetes.
+		switch waiting.Reason {
+		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
+			reason = v1alpha1.ReasonImagePullFailed
+		case "CreateContainerConfigError", "CreateContainerError":
+			reason = v1alpha1.ReasonContainerNotCreated
+		default:
+			continue
+		}
+		return reason, join("Container "+container.Name, waiting.Reason, waiting.Message)
+	}
+	return "", ""
+}

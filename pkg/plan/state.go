@@ -1,0 +1,81 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"time"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// State is a state of an At, as metrics count it.
+type State string
+
+// The states of an At.
+const (
+	// StatePending: not due yet.
+	StatePending State = "pending"
+	// StateDue: due, and its first Pod is not recorded yet.
+	StateDue State = "due"
+	// StateBlocked: PENDING, and condition Blocked is True.
+	StateBlocked State = "blocked"
+	// StateSuspended: PENDING, and spec.suspend is true.
+	StateSuspended State = "suspended"
+	// StateRunning: the phase is RUNNING.
+	StateRunning State = "running"
+	// StateDone: the phase is DONE.
+	StateDone State = "done"
+)
+
+// StateOf returns the state of an At.
+func StateOf(at *v1alpha1.At, now time.Time) State {
+	switch {
+	case at.Status.Phase == v1alpha1.PhaseDone:
+		return StateDone
+	case at.Status.Phase == v1alpha1.PhaseRunning:
+		return StateRunning
+	case isSuspended(at):
+		return StateSuspended
+	case Blocked(at) != nil:
+		return StateBlocked
+	}
+	if instant, err := Instant(&at.Spec); err != nil || now.Before(instant) {
+		return StatePending
+	}
+	return StateDue
+}
+
+// Overdue returns for how long the controller could have created the Pod of the first
+// or next attempt and has not; 0 if no Pod is due, or if the At is suspended, blocked or
+// being deleted.
+func Overdue(at *v1alpha1.At, now time.Time) time.Duration {
+	if at.DeletionTimestamp != nil || isSuspended(at) || Blocked(at) != nil {
+		return 0
+	}
+	switch {
+	case at.Status.NextAttemptTime != nil:
+		return max(0, now.Sub(dueSince(at, at.Status.NextAttemptTime.Time)))
+	case StateOf(at, now) == StateDue:
+		instant, err := Instant(&at.Spec)
+		if err != nil {
+			return 0
+		}
+		return max(0, now.Sub(dueSince(at, instant)))
+	default:
+		return 0
+	}
+}

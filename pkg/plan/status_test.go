@@ -1,0 +1,84 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// TestExplain has reason and message say, at every phase, what the At waits for.
+func TestExplain(t *testing.T) {
+	blocked := condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, earlier, v1alpha1.ReasonPodRefused, "exceeded quota")
+	noImage := condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, earlier, v1alpha1.ReasonImagePullFailed, "no such image")
+	pending := func(conditions ...metav1.Condition) v1alpha1.AtStatus {
+		return v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, Reason: "stale", Message: "stale", Conditions: conditions}
+	}
+	waits := func(reason, message string, conditions ...metav1.Condition) v1alpha1.AtStatus {
+		status := *nextAttempt(1, now)
+		status.Reason, status.Message, status.Conditions = reason, message, conditions
+		return status
+	}
+	for name, tc := range map[string]struct {
+		status v1alpha1.AtStatus
+		want   string
+	}{
+		"pending":                    {pending(), ": "},
+		"suspended":                  {pending(suspended(earlier)), "Suspended: Nothing starts while spec.suspend is true."},
+		"resumed":                    {pending(resumed(earlier)), ": "},
+		"refused":                    {pending(blocked), "PodRefused: exceeded quota"},
+		"refused and suspended":      {pending(suspended(earlier), blocked), "PodRefused: exceeded quota"},
+		"running":                    {running(corev1.PodRunning), ": "},
+		"running while suspended":    {running(corev1.PodRunning, suspended(earlier)), ": "},
+		"no image":                   {running(corev1.PodPending, noImage), "ImagePullFailed: no such image"},
+		"being stopped":              {running(corev1.PodRunning, noImage, stopping), "DeadlineExceeded: " + deadlineMessage},
+		"between attempts":           {waits(v1alpha1.ReasonBackOff, "as announced"), "BackOff: as announced"},
+		"between attempts, held":     {waits(v1alpha1.ReasonBackOff, "as announced", suspended(earlier)), "Suspended: Nothing starts while spec.suspend is true."},
+		"between attempts, resumed":  {waits(v1alpha1.ReasonSuspended, "held", resumed(earlier)), "BackOff: Attempt 1 failed, the next is due at 2026-12-24T10:12:04Z."},
+		"between attempts, refused":  {waits(v1alpha1.ReasonBackOff, "as announced", blocked), "PodRefused: exceeded quota"},
+		"of a status never written":  {v1alpha1.AtStatus{}, ": "},
+		"of a status of an older At": {running(corev1.PodRunning, condition("Ready", metav1.ConditionFalse, earlier, "Any", "")), ": "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			explain(&tc.status)
+			if got := tc.status.Reason + ": " + tc.status.Message; got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                             "",
+		" two\nlines\t ":               "two lines",
+		"\x1b[2Jgone":                  "[2Jgone",
+		"right to left: \u202egnp.exe": "right to left:  gnp.exe",
+		"C1: \u009b2J":                 "C1:  2J",
+		"Grüße, 世界 🌍":                  "Grüße, 世界 🌍",
+		strings.Repeat("🌍", 2000):      strings.Repeat("🌍", 1024) + "…",
+	} {
+		if got := OneLine(text); got != want {
+			t.Errorf("%.40q: got %.60q, want %.60q", text, got, want)
+		}
+	}
+}

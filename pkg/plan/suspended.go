@@ -1,0 +1,44 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// decideSuspended keeps condition Suspended in step with spec.suspend.
+func decideSuspended(at *v1alpha1.At, now time.Time) Decision {
+	suspend := isSuspended(at)
+	if suspend == meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionSuspended) {
+		return Decision{}
+	}
+	condition := newCondition(at, v1alpha1.ConditionSuspended, now, v1alpha1.ReasonSuspended, "Nothing starts while spec.suspend is true.")
+	if !suspend {
+		condition.Status = metav1.ConditionFalse
+		condition.Reason = v1alpha1.ReasonResumed
+		condition.Message = "The At is no longer suspended."
+	}
+	status := at.Status.DeepCopy()
+	meta.SetStatusCondition(&status.Conditions, condition)
+	return write(at, status, newEvent(corev1.EventTypeNormal, condition.Reason, condition.Message))
+}
