@@ -175,9 +175,9 @@ func TestStartup(t *testing.T) {
 		})
 		applyCRD(t)
 		startController(t, namespace)
-		waitReady(t, namespace, metav1.ConditionFalse, v1alpha1.ReasonInvalidSchedule)
+		waitBlocked(t, namespace, v1alpha1.ReasonInvalidSchedule)
 		update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Add(time.Hour).UTC().Format(time.RFC3339) })
-		waitReady(t, namespace, metav1.ConditionTrue, v1alpha1.ReasonRunnable)
+		waitUnblocked(t, namespace)
 		update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().UTC().Format(time.RFC3339) })
 		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 		waitEvents(t, at, map[string]int32{v1alpha1.ReasonInvalidSchedule: 1, v1alpha1.ReasonSuccessfulCreate: 1})
@@ -204,7 +204,7 @@ func TestSchedule(t *testing.T) {
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
-	if writes := len(requests(t, namespace, "create", "pods")) + len(requests(t, namespace, "update", "ats/status")); writes != 3 {
+	if writes := len(requests(t, namespace, "create", "pods")) + len(requests(t, namespace, "patch", "ats/status")); writes != 3 {
 		t.Errorf("%d writes, want 3: the Pod, RUNNING, DONE", writes)
 	}
 	if reads := len(requests(t, namespace, "get", "pods")); reads != 0 {
@@ -333,7 +333,7 @@ func TestStrangersPod(t *testing.T) {
 
 	startController(t, namespace)
 	at := createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	waitReady(t, namespace, metav1.ConditionFalse, v1alpha1.ReasonPodNameConflict)
+	waitBlocked(t, namespace, v1alpha1.ReasonPodNameConflict)
 	eventually(t, "three tries", func(context.Context) (bool, error) {
 		return len(requests(t, namespace, "create", "pods")) >= 3, nil
 	})
@@ -348,7 +348,7 @@ func TestStrangersPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
-	waitReady(t, namespace, metav1.ConditionTrue, v1alpha1.ReasonRunnable)
+	waitUnblocked(t, namespace)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonPodNameConflict: 1, v1alpha1.ReasonSuccessfulCreate: 1})
 }
 
@@ -370,15 +370,15 @@ func TestQuota(t *testing.T) {
 	})
 	startController(t, namespace)
 	at := createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	refused := waitReady(t, namespace, metav1.ConditionFalse, v1alpha1.ReasonPodRefused)
+	refused := waitBlocked(t, namespace, v1alpha1.ReasonPodRefused)
 	if want := "exceeded quota"; !strings.Contains(refused.Message, want) {
-		t.Errorf("condition Ready says %q, want the refusal's words: %s", refused.Message, want)
+		t.Errorf("condition Blocked says %q, want the refusal's words: %s", refused.Message, want)
 	}
 	if err := quotas.Delete(t.Context(), "quota", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
-	waitReady(t, namespace, metav1.ConditionTrue, v1alpha1.ReasonRunnable)
+	waitUnblocked(t, namespace)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonPodRefused: 1, v1alpha1.ReasonSuccessfulCreate: 1})
 }
 
@@ -449,9 +449,9 @@ func TestPodDeletedWhileAway(t *testing.T) {
 	}
 	startController(t, namespace)
 	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonPodFailed)
+	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonPodDeleted)
 	waitPodGone(t, namespace)
-	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonPodFailed: 1})
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonPodDeleted: 1})
 	wantCreates(t, namespace, 1)
 }
 
@@ -631,14 +631,14 @@ func TestTimeZoneMistakes(t *testing.T) {
 			at := newAt(namespace, "at", time.Now(), "true")
 			at.Spec.Schedule, at.Spec.TimeZone = tc.schedule, &tc.timeZone
 			at = createAt(t, at)
-			if got := waitReady(t, namespace, metav1.ConditionFalse, v1alpha1.ReasonInvalidSchedule); !strings.Contains(got.Message, tc.want) {
-				t.Errorf("condition Ready says %q, want %q", got.Message, tc.want)
+			if got := waitBlocked(t, namespace, v1alpha1.ReasonInvalidSchedule); !strings.Contains(got.Message, tc.want) {
+				t.Errorf("condition Blocked says %q, want %q", got.Message, tc.want)
 			}
 			update(t, namespace, func(at *v1alpha1.At) {
 				at.Spec.Schedule, at.Spec.TimeZone = time.Now().UTC().Format(time.RFC3339), nil
 			})
 			waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
-			waitReady(t, namespace, metav1.ConditionTrue, v1alpha1.ReasonRunnable)
+			waitUnblocked(t, namespace)
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonInvalidSchedule: 1, v1alpha1.ReasonSuccessfulCreate: 1})
 		})
 	}
@@ -745,7 +745,7 @@ func TestBackoffLimit(t *testing.T) {
 	createAt(t, at)
 	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodFailed, 3, "no such host")
 	at = waitAt(t, namespace, "at", "to wait for its second attempt", func(at *v1alpha1.At) bool { return at.Status.NextAttemptTime != nil })
-	if at.Status.Phase != v1alpha1.PhaseRunning || at.Status.Failed != 1 || at.Status.ExitCode == nil || *at.Status.ExitCode != 3 || at.Status.Message != "no such host" {
+	if at.Status.Phase != v1alpha1.PhaseRunning || at.Status.Failed != 1 || at.Status.ExitCode == nil || *at.Status.ExitCode != 3 || at.Status.Reason != v1alpha1.ReasonBackOff || !strings.Contains(at.Status.Message, "exit code 3. Message: no such host") {
 		t.Errorf("status %+v, want RUNNING with what the first attempt left", at.Status)
 	}
 	next := at.Status.NextAttemptTime.Time
@@ -949,8 +949,8 @@ func TestStatus(t *testing.T) {
 		}
 	})
 	t.Run("reason", func(t *testing.T) {
-		if between.Status.Reason != "" || done.Status.Reason != v1alpha1.ReasonCommandFailed {
-			t.Errorf("%q before the end and %q after it, want CommandFailed after it", between.Status.Reason, done.Status.Reason)
+		if started.Status.Reason != "" || between.Status.Reason != v1alpha1.ReasonBackOff || done.Status.Reason != v1alpha1.ReasonCommandFailed {
+			t.Errorf("%q, %q, %q; want none, BackOff, CommandFailed", started.Status.Reason, between.Status.Reason, done.Status.Reason)
 		}
 	})
 	t.Run("scheduledTime, startTime, completionTime", func(t *testing.T) {
@@ -965,7 +965,7 @@ func TestStatus(t *testing.T) {
 		}
 	})
 	t.Run("pod", func(t *testing.T) {
-		want := &v1alpha1.AtPod{Name: "at-pod", UID: first.UID, Phase: corev1.PodRunning, HostIP: "192.0.2.1", PodIP: "192.0.2.2", StartTime: mirrored.Status.Pod.StartTime}
+		want := &v1alpha1.AtPod{Name: "at-pod", UID: first.UID, AtGeneration: 2, Phase: corev1.PodRunning, HostIP: "192.0.2.1", PodIP: "192.0.2.2", StartTime: mirrored.Status.Pod.StartTime}
 		if diff := cmp.Diff(want, mirrored.Status.Pod); diff != "" || want.StartTime == nil {
 			t.Errorf("the first attempt (-want +got):\n%s", diff)
 		}
@@ -978,8 +978,21 @@ func TestStatus(t *testing.T) {
 			t.Errorf("%d, %d, %d; want 0, 1, 2", started.Status.Failed, between.Status.Failed, done.Status.Failed)
 		}
 	})
+	t.Run("lastFailureTime, nextAttemptTime", func(t *testing.T) {
+		first, second := between.Status.LastFailureTime, done.Status.LastFailureTime
+		if started.Status.LastFailureTime != nil || first == nil || second.Sub(first.Time) < 10*time.Second {
+			t.Errorf("lastFailureTime %v, then %v; want them ten seconds apart", first, second)
+		}
+		if wait := between.Status.NextAttemptTime.Sub(first.Time); wait < 10*time.Second || wait > 12*time.Second || done.Status.NextAttemptTime != nil {
+			t.Errorf("nextAttemptTime %v after the failure, then %v; want 10s, none", wait, done.Status.NextAttemptTime)
+		}
+	})
 	t.Run("exitCode, message", func(t *testing.T) {
-		for at, want := range map[*v1alpha1.At]string{started: "<nil> ", between: "3 no such host", done: "4 no such file"} {
+		for at, want := range map[*v1alpha1.At]string{
+			started: "<nil> ",
+			between: "3 Attempt 1 of 2 failed, the next is due at " + between.Status.NextAttemptTime.UTC().Format(time.RFC3339) + ": The command ended with exit code 3. Message: no such host",
+			done:    "4 no such file",
+		} {
 			got := fmt.Sprintf("%v %s", at.Status.ExitCode, at.Status.Message)
 			if code := at.Status.ExitCode; code != nil {
 				got = fmt.Sprintf("%d %s", *code, at.Status.Message)
@@ -1147,26 +1160,13 @@ func deleteAt(t *testing.T, namespace string) {
 	}
 }
 
-func waitReady(t *testing.T, namespace string, status metav1.ConditionStatus, reason string) metav1.Condition {
+// waitCondition waits until the At named at has the condition.
+func waitCondition(t *testing.T, namespace, conditionType string, status metav1.ConditionStatus, reason string) {
 	t.Helper()
-	return waitCondition(t, namespace, v1alpha1.ConditionReady, status, reason)
-}
-
-// wantEnd checks what an At that is DONE says of its end.
-func wantEnd(t *testing.T, at *v1alpha1.At, condition, reason string) {
-	t.Helper()
-	got := meta.FindStatusCondition(at.Status.Conditions, condition)
-	if got == nil || got.Status != metav1.ConditionTrue || got.Reason != reason || at.Status.Reason != reason {
-		t.Errorf("reason %s and conditions %+v, want %s/%s", at.Status.Reason, at.Status.Conditions, condition, reason)
-	}
-	for _, other := range []string{v1alpha1.ConditionComplete, v1alpha1.ConditionFailed} {
-		if other != condition && meta.IsStatusConditionTrue(at.Status.Conditions, other) {
-			t.Errorf("it is both %s and %s", condition, other)
-		}
-	}
-	if at.Status.CompletionTime == nil || at.Status.StartTime == nil {
-		t.Errorf("start %v, completion %v: want both", at.Status.StartTime, at.Status.CompletionTime)
-	}
+	waitAt(t, namespace, "at", fmt.Sprintf("to be %s=%s/%s", conditionType, status, reason), func(at *v1alpha1.At) bool {
+		condition := meta.FindStatusCondition(at.Status.Conditions, conditionType)
+		return condition != nil && condition.Status == status && condition.Reason == reason
+	})
 }
 
 func ignoreInvalid(err error) error {

@@ -147,16 +147,32 @@ func TestDeleteCascades(t *testing.T) {
 func TestPodDeleted(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
-	namespace := newNamespace(t)
-	startController(t, namespace)
-	createAt(t, newAt(namespace, "at", time.Now(), "trap 'exit 7' TERM; sleep 3600 & wait"))
-	waitPodRunning(t, namespace)
-	kubectl(t, "", "delete", "-n", namespace, "pod/at-pod")
-	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-	if at.Status.ExitCode == nil || *at.Status.ExitCode != 7 || at.Status.Reason != v1alpha1.ReasonCommandFailed {
-		t.Errorf("exit code %v, reason %s; want 7, CommandFailed", at.Status.ExitCode, at.Status.Reason)
+	for name, arguments := range map[string][]string{
+		"by request": {"--grace-period=1"},
+		"by force":   {"--force", "--grace-period=0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			startController(t, namespace)
+			at := newAt(namespace, "at", time.Now(), "trap 'exit 7' TERM; sleep 3600 & wait")
+			at.Spec.BackoffLimit = ptr.To[int32](1)
+			at = createAt(t, at)
+			waitPodRunning(t, namespace)
+			kubectl(t, "", append([]string{"delete", "-n", namespace, "pod/at-pod", "--wait=false"}, arguments...)...)
+			waits := waitAt(t, namespace, "at", "to wait for its next attempt", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonBackOff })
+			if want := "Pod at-pod was deleted before its command had ended"; !strings.Contains(waits.Status.Message, want) {
+				t.Errorf("message %q, want %q", waits.Status.Message, want)
+			}
+			waitAt(t, namespace, "at", "to run again", func(at *v1alpha1.At) bool {
+				return at.Status.Pod.Name == "at-pod-1" && at.Status.Pod.Phase == corev1.PodRunning
+			})
+			kubectl(t, "", append([]string{"delete", "-n", namespace, "pod/at-pod-1", "--wait=false"}, arguments...)...)
+			wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionFailed, v1alpha1.ReasonPodDeleted)
+			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 2, v1alpha1.ReasonPodDeleted: 2})
+			wantCreates(t, namespace, 2)
+		})
 	}
-	wantCreates(t, namespace, 1)
 }
 
 // TestActiveDeadline stops a command that takes too long, and keeps what it left.
@@ -321,9 +337,9 @@ func TestPodDoesNotStart(t *testing.T) {
 			at := newAt(namespace, "at", time.Now(), "")
 			at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{tc.container}}}
 			at = createAt(t, at)
-			blocked := waitCondition(t, namespace, v1alpha1.ConditionReady, metav1.ConditionFalse, tc.reason)
+			blocked := waitBlocked(t, namespace, tc.reason)
 			if !strings.HasPrefix(blocked.Message, tc.message) {
-				t.Errorf("condition Ready says %q, want %q", blocked.Message, tc.message)
+				t.Errorf("condition Blocked says %q, want %q", blocked.Message, tc.message)
 			}
 			if tc.fix == nil {
 				kubectl(t, "", "patch", "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
@@ -335,7 +351,7 @@ func TestPodDoesNotStart(t *testing.T) {
 				return
 			}
 			tc.fix(t, namespace)
-			if done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone); done.Status.Reason != v1alpha1.ReasonCompleted || meta.IsStatusConditionFalse(done.Status.Conditions, v1alpha1.ConditionReady) {
+			if done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone); done.Status.Reason != v1alpha1.ReasonCompleted || meta.IsStatusConditionTrue(done.Status.Conditions, v1alpha1.ConditionBlocked) {
 				t.Errorf("status %+v, want Completed, and no obstacle", done.Status)
 			}
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, tc.reason: 1, v1alpha1.ReasonCompleted: 1})

@@ -195,7 +195,7 @@ func kindOf(request *http.Request) string {
 		return create
 	case request.Method == http.MethodPatch && strings.Contains(request.URL.Path, "/pods/"):
 		return release
-	case request.Method == http.MethodPut && strings.HasSuffix(request.URL.Path, "/status"):
+	case request.Method == http.MethodPatch && strings.HasSuffix(request.URL.Path, "/status"):
 		var at v1alpha1.At
 		switch {
 		case json.Unmarshal(body(), &at) != nil:
@@ -440,7 +440,7 @@ func testFault(t *testing.T, write, how, what string) {
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	switch {
 	case at.Status.Reason == v1alpha1.ReasonCompleted && meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete):
-	case (at.Status.Reason == v1alpha1.ReasonCommandFailed || at.Status.Reason == v1alpha1.ReasonPodFailed) && what == deleted && meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionFailed):
+	case (at.Status.Reason == v1alpha1.ReasonCommandFailed || at.Status.Reason == v1alpha1.ReasonPodDeleted) && what == deleted && meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionFailed):
 	default:
 		t.Errorf("it ended as %s: %+v", at.Status.Reason, at.Status.Conditions)
 	}

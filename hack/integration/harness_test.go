@@ -52,6 +52,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
@@ -343,15 +344,45 @@ func waitPhase(t *testing.T, namespace, name string, phase v1alpha1.AtPhase) *v1
 	return waitAt(t, namespace, name, "to be "+string(phase), func(at *v1alpha1.At) bool { return at.Status.Phase == phase })
 }
 
-// waitCondition waits until the At named at has the condition, and returns it.
-func waitCondition(t *testing.T, namespace, conditionType string, status metav1.ConditionStatus, reason string) metav1.Condition {
+// waitBlocked waits until the At named at is blocked for the given reason, and returns
+// the condition. The reason and the message of the status are the same.
+func waitBlocked(t *testing.T, namespace, reason string) metav1.Condition {
 	t.Helper()
-	var condition *metav1.Condition
-	waitAt(t, namespace, "at", fmt.Sprintf("to be %s=%s/%s", conditionType, status, reason), func(at *v1alpha1.At) bool {
-		condition = meta.FindStatusCondition(at.Status.Conditions, conditionType)
-		return condition != nil && condition.Status == status && condition.Reason == reason
+	var blocked metav1.Condition
+	at := waitAt(t, namespace, "at", "to be blocked: "+reason, func(at *v1alpha1.At) bool {
+		condition := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionBlocked)
+		blocked = ptr.Deref(condition, metav1.Condition{})
+		return blocked.Status == metav1.ConditionTrue && blocked.Reason == reason
 	})
-	return *condition
+	if at.Status.Reason != blocked.Reason || at.Status.Message != blocked.Message {
+		t.Errorf("status %s: %q, condition Blocked %s: %q; want the same", at.Status.Reason, at.Status.Message, blocked.Reason, blocked.Message)
+	}
+	return blocked
+}
+
+// waitUnblocked waits until nothing blocks the At named at, and its status has no reason.
+func waitUnblocked(t *testing.T, namespace string) {
+	t.Helper()
+	waitAt(t, namespace, "at", "to be blocked no longer", func(at *v1alpha1.At) bool {
+		return meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionBlocked) == nil && at.Status.Reason == "" && at.Status.Message == ""
+	})
+}
+
+// wantEnd checks what an At that is DONE says of its end.
+func wantEnd(t *testing.T, at *v1alpha1.At, condition, reason string) {
+	t.Helper()
+	got := meta.FindStatusCondition(at.Status.Conditions, condition)
+	if got == nil || got.Status != metav1.ConditionTrue || got.Reason != reason || at.Status.Reason != reason {
+		t.Errorf("reason %s and conditions %+v, want %s/%s", at.Status.Reason, at.Status.Conditions, condition, reason)
+	}
+	for _, other := range []string{v1alpha1.ConditionComplete, v1alpha1.ConditionFailed} {
+		if other != condition && meta.IsStatusConditionTrue(at.Status.Conditions, other) {
+			t.Errorf("it is both %s and %s", condition, other)
+		}
+	}
+	if at.Status.CompletionTime == nil || at.Status.StartTime == nil {
+		t.Errorf("start %v, completion %v: want both", at.Status.StartTime, at.Status.CompletionTime)
+	}
 }
 
 // waitEvents waits until the events on the At are those wanted: the number of events

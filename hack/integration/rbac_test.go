@@ -271,9 +271,9 @@ func TestFinalizersPermission(t *testing.T) {
 	waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"})
 	startController(t, namespace, "-kubeconfig="+config)
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	refused := waitCondition(t, namespace, v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPodRefused)
+	refused := waitBlocked(t, namespace, v1alpha1.ReasonPodRefused)
 	if want := "cannot set blockOwnerDeletion"; !strings.Contains(refused.Message, want) {
-		t.Errorf("condition Ready says %q, want %q", refused.Message, want)
+		t.Errorf("condition Blocked says %q, want %q", refused.Message, want)
 	}
 }
 
