@@ -15,7 +15,8 @@
 # limitations under the License.
 
 # Generates, from the types in pkg/apis: deepcopy functions, pkg/generated
-# (clientset, listers, informers, apply configurations) and the CRD.
+# (clientset, listers, informers, apply configurations) and the CRD; from the Go
+# distribution, the names of the time zones; from artifacts/deploy, install.yaml.
 
 set -o errexit -o nounset -o pipefail
 
@@ -47,6 +48,9 @@ go -C hack/tools/controller-gen build -o "${GOBIN}/" sigs.k8s.io/controller-tool
 "${GOBIN}/controller-gen" crd:generateEmbeddedObjectMeta=true paths=./pkg/apis/... output:crd:stdout |
     "${GOBIN}/slim" >artifacts/examples/cnat-crd.yaml.new
 mv artifacts/examples/cnat-crd.yaml.new artifacts/examples/cnat-crd.yaml
+
+go run ./hack/tools/zones "$(go env GOROOT)/lib/time/zoneinfo.zip" >pkg/plan/zones.txt.new
+mv pkg/plan/zones.txt.new pkg/plan/zones.txt
 
 # The version has one source. The manifests that are applied as one come of those that
 # are written.

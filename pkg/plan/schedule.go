@@ -17,9 +17,15 @@ limitations under the License.
 package plan
 
 import (
+	_ "embed"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
+	_ "time/tzdata" // Every listed zone exists, whatever the machine or the image has.
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -45,8 +51,7 @@ func Instant(spec *v1alpha1.AtSpec) (time.Time, error) {
 // show the given time.
 func wallClockInstant(schedule, timeZone string) (time.Time, error) {
 	location, err := loadLocation(timeZone)
-	// Local, and a file of Debian's, are the zone of the controller's machine.
-	if err != nil || timeZone == "Local" || timeZone == "localtime" {
+	if err != nil {
 		return time.Time{}, fmt.Errorf("spec.timeZone %q is not known: write a name of the IANA time zone database, such as Europe/Berlin", timeZone)
 	}
 	shown, err := time.Parse(wallClock, schedule)
@@ -73,13 +78,28 @@ func wallClockInstant(schedule, timeZone string) (time.Time, error) {
 		timeZone, verb, schedule, before.Format(time.RFC3339Nano), after.Format(time.RFC3339Nano))
 }
 
-// locations are the time zones that were loaded, which takes 10 microseconds each
-// time: as long as all the rest of a look at an At that is pending.
+// zoneNames are the names that the IANA time zone database lists.
+//
+//go:embed zones.txt
+var zoneNames string
+
+// zones holds zoneNames. time.LoadLocation also accepts other spellings of them,
+// and files that only some machines have, such as posixrules.
+var zones = sets.New(strings.Fields(zoneNames)...)
+
+var errUnknownZone = errors.New("unknown time zone")
+
+// locations caches the time zones that have been used, because loading one takes
+// 10 microseconds: as long as all the rest of a sync of a pending At. Users choose
+// the names, so only those in zones may enter it.
 var locations sync.Map
 
 func loadLocation(timeZone string) (*time.Location, error) {
 	if location, ok := locations.Load(timeZone); ok {
 		return location.(*time.Location), nil
+	}
+	if !zones.Has(timeZone) {
+		return nil, errUnknownZone
 	}
 	location, err := time.LoadLocation(timeZone)
 	if err == nil {
