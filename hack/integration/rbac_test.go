@@ -20,6 +20,7 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -48,6 +49,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 const (
@@ -58,16 +60,17 @@ const (
 )
 
 // All controllers of these tests run as the service account that is deployed, with
-// what artifacts/deploy/rbac.yaml grants; and in the end, that must be what they used.
+// what artifacts/deploy/rbac.yaml grants and under the policies of artifacts/deploy/policy.
+// In the end, what was granted must be what they used.
 func init() {
 	beforeAll, grantLease, afterAll = becomeServiceAccount, grantLeaseTo, compareGranted
 }
 
 // becomeServiceAccount makes what these tests need before all of them, in dir.
 func becomeServiceAccount(dir string) error {
-	apply := exec.Command("kubectl", "apply", "-f", deploy+"/00-namespace.yaml", "-f", deploy+"/rbac.yaml", "-f", deploy+"/roles.yaml")
+	apply := exec.Command("kubectl", "apply", "-f", deploy+"/00-namespace.yaml", "-f", deploy+"/rbac.yaml", "-f", deploy+"/roles.yaml", "-f", deploy+"/policy")
 	if out, err := apply.CombinedOutput(); err != nil {
-		return fmt.Errorf("apply the RBAC: %w\n%s", err, out)
+		return fmt.Errorf("apply the RBAC and the policies: %w\n%s", err, out)
 	}
 	controllerConfig = filepath.Join(dir, "service-account.kubeconfig")
 	return writeConfig(controllerConfig, systemNamespace, serviceAccount)
@@ -356,12 +359,11 @@ func TestUserRoles(t *testing.T) {
 	}
 }
 
-// TestPolicy has users write Ats where the policy of artifacts/deploy/policy is in
-// force: only those may who may create the Pod.
+// TestPolicy has users write Ats: under the policy cnat-create-pods, only those may who
+// may create the Pod.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
-	kubectl(t, "", "apply", "-f", deploy+"/policy")
 	namespace := newNamespace(t)
 	ats := []rbacv1.PolicyRule{{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats"}, Verbs: []string{"create", "get", "patch", "delete"}}}
 	less := bindRole(t, namespace, "less", ats)
@@ -397,4 +399,96 @@ func TestPolicy(t *testing.T) {
 	}
 	kubectl(t, "", "delete", "--as="+less, "-n", namespace, "--cascade=foreground", "--wait=false", "at/at")
 	waitAtGone(t, namespace)
+}
+
+// TestControllerPolicy has somebody use the controller's token: under the policy
+// cnat-controller-pods, it is good for no more than what the controller does with Pods.
+func TestControllerPolicy(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	at := createAt(t, newAt(namespace, "at", time.Now().Add(time.Hour), "true"))
+	made := plan.NewPod(at, "a")
+	manifest := func(name string, change func(*corev1.Pod)) string {
+		pod := made.DeepCopy()
+		pod.Name = name
+		pod.Finalizers = append(pod.Finalizers, "example.com/other")
+		change(pod)
+		out, err := json.Marshal(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return `{"apiVersion": "v1", "kind": "Pod", ` + string(out[1:])
+	}
+	same := func(*corev1.Pod) {}
+	unlabelled := func(pod *corev1.Pod) { delete(pod.Labels, v1alpha1.LabelAtUID) }
+	stranger := func(pod *corev1.Pod) {
+		unlabelled(pod)
+		pod.Finalizers, pod.OwnerReferences = nil, nil
+	}
+	// As the controller.
+	try := func(input string, args ...string) (string, error) {
+		return tryKubectl(t, input, append(args, "--as="+serviceAccountID, "-n", namespace)...)
+	}
+	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
+		_, err := try(manifest("none", unlabelled), "create", "--dry-run=server", "-f", "-")
+		return err != nil, nil
+	})
+	kubectl(t, manifest("stranger", stranger), "create", "-n", namespace, "-f", "-")
+	kubectl(t, manifest("stripped", unlabelled), "create", "-n", namespace, "-f", "-")
+
+	const release = `{"metadata":{"$deleteFromPrimitiveList/finalizers":["` + v1alpha1.FinalizerTracking + `"]}}`
+	create := []string{"create", "-f", "-"}
+	patch := func(pod, patch string) []string { return []string{"patch", "pod/" + pod, "-p", patch} }
+	remove := func(pod string) []string { return []string{"delete", "--wait=false", "pod/" + pod} }
+	// In this order.
+	for _, tc := range []struct {
+		what   string
+		input  string
+		args   []string
+		denied string // empty: allowed
+	}{
+		{"create a Pod with the label", manifest("at-pod", same), create, ""},
+		{"create a Pod without the label", manifest("none", unlabelled), create, "may create only Pods with the label"},
+		{"create a stranger's Pod", manifest("none", stranger), create, "may create only Pods with the label"},
+		{"change the image", "", patch("at-pod", `{"spec":{"containers":[{"name":"command","image":"b"}]}}`), "may change nothing of a Pod but"},
+		{"change a label", "", patch("at-pod", `{"metadata":{"labels":{"a":"b"}}}`), "may change nothing of a Pod but"},
+		{"remove the label", "", patch("at-pod", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":null}}}`), "may change nothing of a Pod but"},
+		{"change an annotation", "", patch("at-pod", `{"metadata":{"annotations":{"a":"b"}}}`), "may change nothing of a Pod but"},
+		{"remove the owner", "", patch("at-pod", `{"metadata":{"ownerReferences":null}}`), "may change nothing of a Pod but"},
+		{"remove another finalizer", "", patch("at-pod", `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/other"]}}`), "may change nothing of a Pod but"},
+		{"remove both finalizers", "", patch("at-pod", `{"metadata":{"finalizers":null}}`), "may change nothing of a Pod but"},
+		{"remove the finalizer, and change a label", "", patch("at-pod", `{"metadata":{"labels":{"a":"b"},`+release[len(`{"metadata":{`):]), "may change nothing of a Pod but"},
+		{"label a stranger's Pod", "", patch("stranger", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":"a"}}}`), "may change nothing of a Pod but"},
+		{"add the finalizer to a stranger's Pod", "", patch("stranger", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerTracking+`"]}}`), "may change nothing of a Pod but"},
+		{"delete a stranger's Pod", "", remove("stranger"), "may delete only Pods with the label"},
+		{"delete a Pod with the label", "", remove("at-pod"), ""},
+		{"remove the finalizer", "", patch("at-pod", release), ""},
+		{"remove it again", "", patch("at-pod", release), ""},
+		{"delete a Pod whose label somebody has removed", "", remove("stripped"), ""},
+		{"remove its finalizer", "", patch("stripped", release), ""},
+		{"delete it without the finalizer", "", remove("stripped"), "may delete only Pods with the label"},
+	} {
+		out, err := try(tc.input, tc.args...)
+		if tc.denied == "" && err != nil || tc.denied != "" && (err == nil || !strings.Contains(out, tc.denied)) {
+			t.Errorf("%s: got %v: %s\nwant %q", tc.what, err, out, tc.denied)
+		}
+	}
+	for name, want := range map[string][]string{"at-pod": {"example.com/other"}, "stripped": {"example.com/other"}, "stranger": nil} {
+		if pod := waitPod(t, namespace, name); !slices.Equal(pod.Finalizers, want) {
+			t.Errorf("Pod %s has the finalizers %v, want %v", name, pod.Finalizers, want)
+		}
+	}
+
+	// The controller itself is not restricted: it creates, deletes and releases Pods.
+	namespace = newNamespace(t)
+	startController(t, namespace)
+	stopped := newAt(namespace, "stopped", time.Now(), "sleep 1d")
+	stopped.Spec.ActiveDeadlineSeconds = ptr.To[int64](1)
+	createAt(t, stopped)
+	createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodSucceeded, 0, "")
+	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+	wantEnd(t, waitPhase(t, namespace, "stopped", v1alpha1.PhaseDone), v1alpha1.ConditionFailed, v1alpha1.ReasonDeadlineExceeded)
+	waitReleased(t, namespace)
 }
