@@ -24,11 +24,13 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -103,7 +105,10 @@ type Controller struct {
 	podIndexer cache.Indexer
 	synced     []cache.DoneChecker
 
-	queue workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	// working is false while the controller stands by: its informers fill the caches, and
+	// nothing is enqueued.
+	working atomic.Bool
+	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	// blocked holds the Ats that are to be added to queue when their turn comes.
 	blocked     workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	broadcaster record.EventBroadcaster
@@ -120,8 +125,8 @@ type Controller struct {
 }
 
 // NewController returns a controller that is fed by the given informers, which
-// the caller starts. Of the Pods it needs those that carry the label
-// v1alpha1.LabelAtUID, and no others. defaultImage is the image of the container
+// the caller starts. The controller stands by until Run is called. Of the Pods it
+// needs those that carry the label v1alpha1.LabelAtUID, and no others. defaultImage is the image of the container
 // that runs spec.command.
 func NewController(
 	ctx context.Context,
@@ -209,8 +214,14 @@ func (j jittered) When(item cache.ObjectName) time.Duration {
 	return wait.Jitter(j.TypedRateLimiter.When(item), blockedJitter)
 }
 
-// Run waits for the caches, works with the given number of workers until ctx is
-// done, and returns when the last worker has ended its sync.
+// Run waits until the caches are filled, works with the given number of workers until
+// ctx is done, and returns when the last worker has finished its sync. It is called once.
+//
+// The caches of a controller that stood by may be behind the API server. That is as safe
+// as a watch that is behind while the controller works: a Pod is created only after the
+// At was read from the API server, the name of the Pod is a lock, and every other write
+// has a precondition. Waiting for the caches to catch up could take a minute, because an
+// idle watch reports the current resourceVersion only that often.
 func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
@@ -231,6 +242,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches to sync", c.synced...) {
 		return
 	}
+	c.working.Store(true)
 	for range workers {
 		wg.Go(func() {
 			for c.processNextWorkItem(ctx) {
@@ -238,11 +250,41 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		})
 	}
 	wg.Go(func() { c.retryBlocked(ctx) })
+	c.enqueueAll()
 	<-ctx.Done()
 }
 
-// HasSynced says whether the caches have what the API server had when they were
-// filled.
+// enqueueAll enqueues the Ats in the cache, and those that the Pods in the cache belong
+// to. Ats that are due come first: there may be very many others.
+func (c *Controller) enqueueAll() {
+	ats, _ := c.atLister.List(labels.Everything()) //nolint:errcheck // Reading from a cache does not fail.
+	var later []cache.ObjectName
+	now := c.clock.Now()
+	for _, at := range ats {
+		name := cache.MetaObjectToName(at)
+		if instant, err := plan.Instant(&at.Spec); err == nil && !now.Before(instant) && at.Status.Phase != v1alpha1.PhaseDone {
+			c.enqueue(name)
+		} else {
+			later = append(later, name)
+		}
+	}
+	for _, name := range later {
+		c.enqueue(name)
+	}
+	for _, pod := range c.podIndexer.List() {
+		c.enqueueOwner(pod.(*corev1.Pod))
+	}
+}
+
+// enqueue enqueues an At if the controller works. If it stands by, Run will enqueue what
+// the caches hold by then, and a handler runs after the cache has changed.
+func (c *Controller) enqueue(name cache.ObjectName) {
+	if c.working.Load() {
+		c.queue.Add(name)
+	}
+}
+
+// HasSynced returns true once the caches are filled.
 func (c *Controller) HasSynced() bool {
 	return !slices.ContainsFunc(c.synced, func(synced cache.DoneChecker) bool { return !cache.IsDone(synced) })
 }
@@ -251,13 +293,12 @@ func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList 
 	if !isInInitialList { // Those may be very many.
 		logger.V(2).Info("At added", "at", klog.KObj(at), "schedule", at.Spec.Schedule, "timeZone", ptr.Deref(at.Spec.TimeZone, ""))
 	}
-	c.queue.Add(cache.MetaObjectToName(at))
+	c.enqueue(cache.MetaObjectToName(at))
 }
 
-// updateAt enqueues an At that a person has changed. A mere change of its status
-// is the controller's own and calls for nothing: the Pod's events do, or the
-// time. Were it enqueued, a status that changes with each refusal of the Pod
-// would go round without back-off.
+// updateAt enqueues an At whose spec has changed, or that is being deleted. A change
+// of the status alone is the controller's own write. If it enqueued the At, a status
+// that changes with each refusal of the Pod would bypass the back-off.
 func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	c.forgetWritten(cur)
 	if old.UID != cur.UID {
@@ -270,7 +311,7 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 		logger.V(2).Info("At changed", "at", klog.KObj(cur), "generation", cur.Generation, "schedule", cur.Spec.Schedule, "timeZone", ptr.Deref(cur.Spec.TimeZone, ""), "suspend", ptr.Deref(cur.Spec.Suspend, false))
 	}
 	if old.Generation != cur.Generation || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
-		c.queue.Add(cache.MetaObjectToName(cur))
+		c.enqueue(cache.MetaObjectToName(cur))
 	}
 }
 
@@ -281,7 +322,7 @@ func (c *Controller) deleteAt(logger klog.Logger, at informers.DeletedAt) {
 		delete(c.written, at.OptionalObj.UID)
 		c.writtenLock.Unlock()
 	}
-	c.queue.Add(at.GetObjectName())
+	c.enqueue(at.GetObjectName())
 }
 
 func (c *Controller) addPod(pod *corev1.Pod) {
@@ -300,12 +341,12 @@ func (c *Controller) deletePod(pod coreinformers.DeletedPod) {
 	}
 }
 
-// enqueueOwner enqueues the At that a Pod belongs to. The UID is left to the sync:
-// when the Pod of an earlier At goes, the At that has the name now is waiting to
-// hear of it.
+// enqueueOwner enqueues the At that a Pod belongs to, by its name. The sync compares
+// the UID: a Pod of an earlier At of that name matters too, because the present At waits
+// until it is gone.
 func (c *Controller) enqueueOwner(pod *corev1.Pod) {
 	if name := plan.AtName(pod); name != "" {
-		c.queue.Add(cache.NewObjectName(pod.Namespace, name))
+		c.enqueue(cache.NewObjectName(pod.Namespace, name))
 	}
 }
 

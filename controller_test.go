@@ -122,6 +122,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	t.Cleanup(c.blocked.ShutDown)
 	t.Cleanup(c.broadcaster.Shutdown)
 	c.recorder = f.recorder
+	c.working.Store(true)
 	f.Controller = c
 	for _, pod := range w.cachedPods {
 		if err := pods.Informer().GetStore().Add(keepPod(pod)); err != nil {
@@ -976,29 +977,6 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestReady asks whether a controller is ready in each of its states.
-func TestReady(t *testing.T) {
-	f := newFixture(t, world{}, clock.RealClock{})
-	var h health
-	want := func(want string) {
-		t.Helper()
-		got := "ready"
-		if err := h.ready(nil); err != nil {
-			got = err.Error()
-		}
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-	want("the API server does not list Ats: see the log")
-	h.reached.Store(true)
-	want("ready") // It stands by.
-	h.working.Store(f.Controller)
-	want("the caches are being filled")
-	f.synced = nil
-	want("ready")
-}
-
 // registerMetrics registers them once, however often the tests run: before, nothing is
 // counted.
 var registerMetrics = sync.OnceFunc(metrics.Register)
@@ -1207,6 +1185,48 @@ func TestHandlers(t *testing.T) {
 	}
 }
 
+// TestStandby has objects come and go while a controller stands by: it enqueues nothing.
+// When it takes over, it enqueues what its caches hold, and first what is due.
+func TestStandby(t *testing.T) {
+	logger, _ := ktesting.NewTestContext(t)
+	called := func(name, schedule string, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+		at := newAt(mutate...)
+		at.Name, at.Spec.Schedule = name, schedule
+		return at
+	}
+	w := world{cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}} // Its At is gone.
+	for i := range 1000 {
+		w.ats = append(w.ats, called(fmt.Sprint("pending-", i), "2099-01-01T00:00:00Z"))
+		w.ats = append(w.ats, called(fmt.Sprint("done-", i), "2000-01-01T00:00:00Z", running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", due)))
+	}
+	w.ats = append(w.ats, called("unreadable", "tomorrow"), called("due", "2000-01-01T00:00:00Z"))
+	f := newFixture(t, w, testingclock.NewFakeClock(due))
+	f.working.Store(false)
+	for range 2 {
+		f.addAt(logger, newAt(), false)
+		f.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.Generation = 2 }))
+		f.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()})
+		f.addPod(newPod(corev1.PodPending))
+	}
+	if got := f.queue.Len(); got != 0 {
+		t.Fatalf("%d items in the queue of a standby, want none", got)
+	}
+	f.working.Store(true)
+	f.enqueueAll()
+	if got, want := f.queue.Len(), len(w.ats)+1; got != want {
+		t.Errorf("%d items in the queue after the takeover, want %d", got, want)
+	}
+	if got, _ := f.queue.Get(); got.Name != "due" {
+		t.Errorf("first in the queue is %s, want the At that is due", got)
+	}
+	for f.queue.Len() > 1 {
+		f.queue.Get()
+	}
+	if got, _ := f.queue.Get(); got != name {
+		t.Errorf("last in the queue is %s, want %s, whose Pod is left", got, name)
+	}
+}
+
 func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
 	logger, _ := ktesting.NewTestContext(t)
 	for testName, event := range map[string]func(*Controller){
@@ -1351,7 +1371,16 @@ func runController(t *testing.T, kubeClient *kubefake.Clientset, wall clock.With
 	return cnatClient.CnatV1alpha1().Ats(name.Namespace)
 }
 
+// runWithClients runs the whole controller, informers included, until the end of the test.
 func runWithClients(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset.Interface, wall clock.WithTicker) {
+	t.Helper()
+	work(t, standBy(t, kubeClient, cnatClient, wall))
+	synctest.Wait()
+}
+
+// standBy returns a controller that stands by, with informers that run until the end of
+// the test.
+func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset.Interface, wall clock.WithTicker) *Controller {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
@@ -1362,17 +1391,37 @@ func runWithClients(t *testing.T, kubeClient kubernetes.Interface, cnatClient cl
 		t.Fatal(err)
 	}
 	c.clock = wall
+	if c.HasSynced() {
+		t.Error("the caches are filled before the informers run")
+	}
 	podFactory.StartWithContext(ctx)
 	atFactory.StartWithContext(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { c.Run(ctx, 2) })
 	t.Cleanup(func() {
 		cancel()
-		running.Wait()
 		podFactory.Shutdown()
 		atFactory.Shutdown()
 	})
 	synctest.Wait()
+	if !c.HasSynced() {
+		t.Error("the caches are not filled while it stands by")
+	}
+	return c
+}
+
+// work runs a controller that stands by, until the end of the test or until stop is
+// called.
+func work(t *testing.T, c *Controller) (stop func()) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx, 2) })
+	stop = func() {
+		cancel()
+		running.Wait()
+	}
+	t.Cleanup(stop)
+	return stop
 }
 
 // roundTripper is the way that a client's requests take to the API server.
@@ -1465,6 +1514,126 @@ func TestOutage(t *testing.T) {
 					if got := created[at]; len(got) != 1 || got[0].Before(returned) || got[0].After(returned.Add(5*time.Second)) {
 						t.Errorf("the Pod of At %s was created at %v, want once within 5 s of %v", at, got, returned)
 					}
+				}
+			})
+		})
+	}
+}
+
+// laggard is the body of the answer to a watch that reports nothing more while it lags.
+type laggard struct {
+	io.ReadCloser
+	lags *atomic.Bool
+	goOn <-chan struct{}
+}
+
+func (l *laggard) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	if l.lags.Load() {
+		<-l.goOn
+	}
+	return n, err
+}
+
+// TestTakeover has a leader run an At, and end. The watches of the standby have reported
+// nothing of that when it takes over: it still does not run the At again, and brings it
+// to its end.
+func TestTakeover(t *testing.T) {
+	for testName, tc := range map[string]struct {
+		cutOff bool // the leader, once it has created the Pod
+		ended  bool // the Pod, while the leader works, and is deleted
+		pods   int  // that are left
+	}{
+		"before the status is written": {cutOff: true, pods: 1},
+		"while the Pod runs":           {pods: 1},
+		"after the end":                {ended: true},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := fakeserver.New(clock.RealClock{})
+				var created atomic.Int32
+				var isCutOff, lags atomic.Bool
+				goOn := make(chan struct{})
+				count := func(request *http.Request) (*http.Response, error) {
+					creates := isCreation(t, request, "example-at-pod")
+					response, err := server.RoundTrip(request)
+					if creates && err == nil && response.StatusCode == http.StatusCreated {
+						created.Add(1)
+						isCutOff.Store(tc.cutOff)
+					}
+					return response, err
+				}
+				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					if isCutOff.Load() {
+						return nil, errors.New("the network is down")
+					}
+					return count(request)
+				}))
+				stopLeader := work(t, standBy(t, kubeClient, cnatClient, clock.RealClock{}))
+				kubeClient, cnatClient = newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					response, err := count(request)
+					if err == nil && request.URL.Query().Get("watch") != "" {
+						response.Body = &laggard{response.Body, &lags, goOn}
+					}
+					return response, err
+				}))
+				standby := standBy(t, kubeClient, cnatClient, clock.RealClock{})
+
+				kubeClient, cnatClient = newClients(t, server)
+				pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
+				endPod := func() {
+					t.Helper()
+					pod, err := pods.Get(t.Context(), "example-at-pod", metav1.GetOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					pod.Status.Phase = corev1.PodSucceeded
+					if _, err = pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Add(time.Minute).Format(time.RFC3339) })
+				if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(30 * time.Second)
+				lags.Store(true)
+				time.Sleep(time.Minute)
+				if tc.ended {
+					endPod()
+					if err := pods.Delete(t.Context(), "example-at-pod", metav1.DeleteOptions{}); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Minute)
+				}
+				if cached, err := standby.atLister.Ats(name.Namespace).Get(name.Name); err != nil || cached.Status.Phase != v1alpha1.PhasePending || len(standby.podIndexer.List()) > 0 {
+					t.Fatalf("the standby is not behind: it knows of %v, %d Pods, %v", cached, len(standby.podIndexer.List()), err)
+				}
+				stopLeader()
+
+				work(t, standby)
+				time.Sleep(time.Hour)
+				if at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{}); err != nil || at.Status.Phase == v1alpha1.PhasePending {
+					t.Errorf("the At is still %s, %v: the standby did nothing", at.Status.Phase, err)
+				}
+				lags.Store(false)
+				close(goOn)
+				if !tc.ended {
+					endPod()
+				}
+				time.Sleep(time.Hour)
+				at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if at.Status.Reason != v1alpha1.ReasonCompleted {
+					t.Errorf("phase %s, reason %s; want it Completed", at.Status.Phase, at.Status.Reason)
+				}
+				if list, err := pods.List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != tc.pods {
+					t.Errorf("%d Pods are left, %v; want %d", len(list.Items), err, tc.pods)
+				}
+				if got := created.Load(); got != 1 {
+					t.Errorf("%d Pods were created, want one", got)
 				}
 			})
 		})

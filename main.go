@@ -29,7 +29,6 @@ import (
 	goruntime "runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 	_ "time/tzdata" // For machines and images without the zones of spec.timeZone.
 	"unicode"
@@ -169,13 +168,14 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	if !o.leaderElect {
-		// Whoever starts it by hand wants to know at once. In a cluster the kubelet
-		// would start it again and again, later each time.
+		// Whoever starts it by hand wants to know at once. In a cluster, an error would
+		// make the kubelet restart it with a growing back-off.
 		if err := reach(ctx, config); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
-	// For what must not wait for the work, nor make it wait.
+	// A client of its own, so that requests for the lease and for who may get the metrics
+	// do not share the workers' rate limit.
 	besideConfig := rest.CopyConfig(config)
 	besideConfig.RateLimiter = nil
 	config.Wrap(patient.New)
@@ -183,7 +183,7 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return fmt.Errorf("create the client for Ats: %w", err)
 	}
-	// Unlike custom resources, the built-in ones speak protobuf, which costs less.
+	// Built-in resources can be read as protobuf, which costs less. Custom resources cannot.
 	protobuf := rest.CopyConfig(config)
 	protobuf.ContentType = runtime.ContentTypeProtobuf
 	protobuf.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -191,51 +191,59 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return fmt.Errorf("create the client for Pods: %w", err)
 	}
-	var health health
-	// Until the last step is done.
+
+	podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
+		kubeinformers.WithNamespace(o.namespace),
+		kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
+			options.LabelSelector = v1alpha1.LabelAtUID
+		}))
+	atFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
+		cnatinformers.WithNamespace(o.namespace),
+		cnatinformers.WithTweakListOptions(readConsistently))
+	controller, err := NewController(ctx, kubeClient, cnatClient,
+		podFactory.Core().V1().Pods(),
+		atFactory.Cnat().V1alpha1().Ats(),
+		o.defaultImage)
+	if err != nil {
+		return err
+	}
+
+	var lease leaderelection.HealthzAdaptor
+	// The endpoints are served until the last step is done.
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
-	if err := serve(serveCtx, o, &health, besideConfig); err != nil {
+	if err := serve(serveCtx, o, lease.Check, controller, besideConfig); err != nil {
 		return err
 	}
 	if err := waitForServer(ctx, cnatClient, o.namespace, config.Host); err != nil || ctx.Err() != nil {
 		return err
 	}
+	// Only the leader counts the Ats: otherwise their sum over all replicas would be wrong.
+	metrics.RegisterAts(atFactory.Cnat().V1alpha1().Ats().Lister(), controller.working.Load, clock.RealClock{})
 
-	health.reached.Store(true)
-	work := func(ctx context.Context) error { return work(ctx, o, kubeClient, cnatClient, &health) }
+	// The informers run before the election, so that the caches of a standby are filled.
+	podFactory.StartWithContext(ctx)
+	atFactory.StartWithContext(ctx)
+	work := func(ctx context.Context) { controller.Run(ctx, o.workers) }
 	if !o.leaderElect {
-		return work(ctx)
+		work(ctx)
+		return nil
 	}
-	return leader.Run(ctx, besideConfig, cmp.Or(o.leaderElectNamespace, namespace), controllerName, o.leaderElectIdentity, &health.lease, work)
+	return leader.Run(ctx, besideConfig, cmp.Or(o.leaderElectNamespace, namespace), controllerName, o.leaderElectIdentity, &lease, work)
 }
 
-// health is what the probes ask for.
-type health struct {
-	lease   leaderelection.HealthzAdaptor
-	reached atomic.Bool // Ats can be listed
-	working atomic.Pointer[Controller]
-}
-
-// ready returns nil if the controller works, or stands by.
-func (h *health) ready(*http.Request) error {
-	controller := h.working.Load()
-	switch {
-	case !h.reached.Load():
-		return errors.New("the API server does not list Ats: see the log")
-	case controller != nil && !controller.HasSynced():
-		return errors.New("the caches are being filled")
-	}
-	return nil
-}
-
-// serve serves health and metrics until ctx is done. config is for asking who may get
-// the metrics.
-func serve(ctx context.Context, o *options, health *health, config *rest.Config) error {
+// serve serves health and metrics until ctx is done. config is that of the client that
+// asks the API server who may get the metrics.
+func serve(ctx context.Context, o *options, healthy func(*http.Request) error, controller *Controller, config *rest.Config) error {
 	if o.healthAddress != "" {
 		mux := http.NewServeMux()
-		mux.Handle("GET /healthz", endpoints.Check(health.lease.Check))
-		mux.Handle("GET /readyz", endpoints.Check(health.ready))
+		mux.Handle("GET /healthz", endpoints.Check(healthy))
+		mux.Handle("GET /readyz", endpoints.Check(func(*http.Request) error {
+			if !controller.HasSynced() {
+				return errors.New("the caches are not filled yet: see the log")
+			}
+			return nil
+		}))
 		if _, err := endpoints.Serve(ctx, "health", o.healthAddress, nil, mux); err != nil {
 			return fmt.Errorf("serve health: %w; see -health-probe-bind-address", err)
 		}
@@ -269,37 +277,8 @@ func serve(ctx context.Context, o *options, health *health, config *rest.Config)
 	return nil
 }
 
-// work runs the controller until ctx is done. Its informers are its own, and start
-// when a lease is held: their caches have what the leader before has written.
-func work(ctx context.Context, o *options, kubeClient kubernetes.Interface, cnatClient clientset.Interface, health *health) error {
-	podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
-		kubeinformers.WithNamespace(o.namespace),
-		kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
-			options.LabelSelector = v1alpha1.LabelAtUID
-		}))
-	atFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
-		cnatinformers.WithNamespace(o.namespace),
-		cnatinformers.WithTweakListOptions(readConsistently))
-	controller, err := NewController(ctx, kubeClient, cnatClient,
-		podFactory.Core().V1().Pods(),
-		atFactory.Cnat().V1alpha1().Ats(),
-		o.defaultImage)
-	if err != nil {
-		return err
-	}
-	metrics.RegisterAts(atFactory.Cnat().V1alpha1().Ats().Lister(), controller.HasSynced, clock.RealClock{})
-	health.working.Store(controller)
-	podFactory.StartWithContext(ctx)
-	atFactory.StartWithContext(ctx)
-	controller.Run(ctx, o.workers)
-	podFactory.Shutdown()
-	atFactory.Shutdown()
-	return nil
-}
-
-// readConsistently has the first list of an informer answered as of now. By
-// default any past state will do that a replica of the API server remembers, and
-// with it what a controller before this one has run would be run again.
+// readConsistently makes the first list of an informer return the current state. By
+// default an API server may answer with any past state that it has in its cache.
 func readConsistently(options *metav1.ListOptions) {
 	if options.ResourceVersion == "0" {
 		options.ResourceVersion = ""

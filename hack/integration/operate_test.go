@@ -206,7 +206,7 @@ func TestHealth(t *testing.T) {
 		controller *controller
 		ready      string
 	}{
-		"starts":    {starts, "503 the API server does not list Ats: see the log\n"},
+		"starts":    {starts, "503 the caches are not filled yet: see the log\n"},
 		"works":     {leader, "200 ok\n"},
 		"stands by": {standby, "200 ok\n"},
 	} {

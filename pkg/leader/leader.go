@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package leader lets one of several controllers work, and the others stand by.
+// Package leader lets one of several controllers work while the others stand by.
 package leader
 
 import (
@@ -31,23 +31,23 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Of the lease, which the leader renews each retryPeriod. Whoever ends without
-// releasing it is succeeded after leaseDuration, and whoever has not heard of a renewal
-// for renewDeadline stops its work. It saves work, and is no fence: an answer may be
-// late, or lost.
+// The leader renews the lease every retryPeriod. If it ends without releasing the lease,
+// another process takes over after leaseDuration. If it cannot renew the lease for
+// renewDeadline, it stops its work. The lease saves work, but does not guarantee that
+// only one process works: a request may still be on its way when the lease is lost.
 const (
 	leaseDuration = 12 * time.Second
 	renewDeadline = 8 * time.Second
 	retryPeriod   = 500 * time.Millisecond
 )
 
-// Run calls work once this process holds the lease of the given name, and returns
-// what it returns. The context of work is done when ctx is, or when the lease is
-// lost, which is an error. identity is the name of this process in the lease; one that
-// is started anew by the same name has the lease at once. If it is empty, it is one
-// that no other process has. config is that of a client without load, which could
-// keep it from renewing. health is told of the elector.
-func Run(ctx context.Context, config *rest.Config, namespace, name, identity string, health *leaderelection.HealthzAdaptor, work func(context.Context) error) error {
+// Run calls work once this process holds the lease of the given name, and returns after
+// it. The context of work is done when ctx is done, or when the lease is lost, which is
+// an error. identity is the name of this process in the lease. A process that restarts
+// with the same name gets the lease at once. If identity is empty, Run makes up one that
+// no other process has. config is that of a client without other load, which could
+// delay the renewals. Run connects health to the elector.
+func Run(ctx context.Context, config *rest.Config, namespace, name, identity string, health *leaderelection.HealthzAdaptor, work func(context.Context)) error {
 	if identity == "" {
 		hostname, err := os.Hostname()
 		if err != nil {
@@ -63,11 +63,11 @@ func Run(ctx context.Context, config *rest.Config, namespace, name, identity str
 	return run(ctx, lock, name, health, work)
 }
 
-func run(ctx context.Context, lock resourcelock.Interface, name string, health *leaderelection.HealthzAdaptor, work func(context.Context) error) error {
+func run(ctx context.Context, lock resourcelock.Interface, name string, health *leaderelection.HealthzAdaptor, work func(context.Context)) error {
 	var elector *leaderelection.LeaderElector
 	var leads atomic.Bool
-	worked := make(chan error, 1)
-	// The lease is released when the work has ended, not when it is asked to.
+	worked := make(chan struct{})
+	// The lease is released when the work has ended, not when ctx is done.
 	leaseCtx, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -84,14 +84,15 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, health *
 				leading, stop := context.WithCancel(leading)
 				defer stop()
 				defer context.AfterFunc(ctx, stop)()
-				// The elector itself ends leading only when it has tried to release the
-				// lease, which an API server that hangs draws out beyond the lease's end.
+				// The elector cancels its context only after it has tried to release the
+				// lease. While the API server hangs, that takes longer than the lease lasts.
 				go wait.UntilWithContext(leading, func(context.Context) {
 					if !elector.IsLeader() || elector.Check(renewDeadline-leaseDuration) != nil {
 						stop()
 					}
 				}, retryPeriod)
-				worked <- work(leading)
+				work(leading)
+				close(worked)
 			},
 			OnStoppedLeading: func() {},
 		},
@@ -107,10 +108,10 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, health *
 	})()
 	elector.Run(leaseCtx)
 	if leads.Load() {
-		err = <-worked
+		<-worked
 	}
-	if err == nil && ctx.Err() == nil {
+	if ctx.Err() == nil {
 		return fmt.Errorf("lost the lease %s: another controller may be at work", lock.Describe())
 	}
-	return err
+	return nil
 }

@@ -65,12 +65,11 @@ func start(t *testing.T, server *fakeserver.Server, identity string) *process {
 	ctx, cancel := context.WithCancel(t.Context())
 	p.stop = cancel
 	go func() {
-		p.returned <- Run(ctx, fakeserver.Config(p), "default", "lease", identity, p.health, func(ctx context.Context) error {
+		p.returned <- Run(ctx, fakeserver.Config(p), "default", "lease", identity, p.health, func(ctx context.Context) {
 			close(p.works)
 			<-ctx.Done()
 			close(p.asked)
 			<-p.goOn
-			return nil
 		})
 	}()
 	return p
