@@ -92,6 +92,19 @@ const (
 // maxSteps is the number of steps of a sync after which something must be wrong.
 const maxSteps = 10
 
+// When the controller is asked to stop, finishTimeout is how long the syncs in hand may
+// take, and eventsTimeout how long it may take to write the queued events. A leader that
+// cannot renew its lease stops at most 8.5 s after the last renewal, and another may take
+// over after 12 s, so finishTimeout must be less than the difference.
+const (
+	finishTimeout = 3 * time.Second
+	eventsTimeout = 5 * time.Second
+)
+
+// endOfEvents is the reason of an event that is never written: the sink has seen all
+// other events when it comes.
+const endOfEvents = "EndOfEvents"
+
 // errPanic is of a sync that panicked.
 var errPanic = errors.New("panic")
 
@@ -113,6 +126,7 @@ type Controller struct {
 	blocked     workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
+	eventsEnded chan struct{}
 	clock       clock.WithTicker
 
 	defaultImage string
@@ -148,7 +162,7 @@ func newControllerWithClock(
 	defaultImage string,
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
-	// The end of ctx is not the end of the events: the last syncs tell theirs after it.
+	// Shutdown ends the broadcaster, not ctx: the last syncs record events after ctx is done.
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	c := &Controller{
 		kubeClient:   kubeClient,
@@ -158,6 +172,7 @@ func newControllerWithClock(
 		queue:        newQueue(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
 		blocked:      newQueue(blockedQueueName, jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBlockedBackoff, maxBlockedBackoff)}, wallClock),
 		broadcaster:  broadcaster,
+		eventsEnded:  make(chan struct{}),
 		recorder:     broadcaster.NewRecorder(cnatscheme.Scheme, corev1.EventSource{Component: controllerName}),
 		clock:        wallClock,
 		defaultImage: defaultImage,
@@ -215,7 +230,7 @@ func (j jittered) When(item cache.ObjectName) time.Duration {
 }
 
 // Run waits until the caches are filled, works with the given number of workers until
-// ctx is done, and returns when the last worker has finished its sync. It is called once.
+// ctx is done, and returns when the syncs in hand are finished. It is called once.
 //
 // The caches of a controller that stood by may be behind the API server. That is as safe
 // as a watch that is behind while the controller works: a Pod is created only after the
@@ -227,15 +242,20 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	logger := klog.FromContext(ctx)
 
 	c.broadcaster.StartStructuredLogging(3)
-	c.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kubeClient.CoreV1().Events("")})
-	defer c.broadcaster.Shutdown()
+	c.broadcaster.StartRecordingToSink(&eventSink{
+		EventSink: &typedcorev1.EventSinkImpl{Interface: c.kubeClient.CoreV1().Events("")},
+		ended:     c.eventsEnded,
+	})
 
 	logger.Info("Starting controller", "workers", workers)
 	var wg sync.WaitGroup
+	syncCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
 	defer func() {
 		logger.Info("Shutting down controller")
 		c.queue.ShutDown()
 		c.blocked.ShutDown()
+		defer time.AfterFunc(finishTimeout, cancel).Stop()
 		wg.Wait()
 	}()
 
@@ -245,13 +265,41 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	c.working.Store(true)
 	for range workers {
 		wg.Go(func() {
-			for c.processNextWorkItem(ctx) {
+			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
 			}
 		})
 	}
 	wg.Go(func() { c.retryBlocked(ctx) })
 	c.enqueueAll()
 	<-ctx.Done()
+}
+
+// Shutdown writes the events that are still queued. It is called after Run, when the
+// lease is released, so that the events do not delay the next leader.
+func (c *Controller) Shutdown() {
+	if c.working.Load() {
+		c.recorder.Event(&corev1.ObjectReference{}, corev1.EventTypeNormal, endOfEvents, "All events are written.")
+		select {
+		case <-c.eventsEnded:
+		case <-time.After(eventsTimeout):
+		}
+	}
+	c.broadcaster.Shutdown()
+}
+
+// eventSink writes events, in the order in which they are recorded, until endOfEvents.
+type eventSink struct {
+	record.EventSink
+	ended chan<- struct{}
+}
+
+// Create writes an event.
+func (s *eventSink) Create(event *corev1.Event) (*corev1.Event, error) {
+	if event.Reason == endOfEvents {
+		close(s.ended)
+		return event, nil
+	}
+	return s.EventSink.Create(event)
 }
 
 // enqueueAll enqueues the Ats in the cache, and those that the Pods in the cache belong

@@ -52,6 +52,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	k8smetrics "k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/testutil"
+	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
@@ -1413,13 +1414,20 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 func work(t *testing.T, c *Controller) (stop func()) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
+	return workIn(ctx, t, c)
+}
+
+func workIn(ctx context.Context, t *testing.T, c *Controller) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { c.Run(ctx, 2) })
 	stop = func() {
 		cancel()
 		running.Wait()
+		c.Shutdown()
 	}
+	stop = sync.OnceFunc(stop)
 	t.Cleanup(stop)
 	return stop
 }
@@ -1515,6 +1523,76 @@ func TestOutage(t *testing.T) {
 						t.Errorf("the Pod of At %s was created at %v, want once within 5 s of %v", at, got, returned)
 					}
 				}
+			})
+		})
+	}
+}
+
+// TestShutdown asks a controller to stop while very many Ats are due: it finishes the
+// syncs in hand, starts no other, and writes the events that are queued.
+func TestShutdown(t *testing.T) {
+	const workers, number = 2, 20
+	for testName, tc := range map[string]struct {
+		create, event time.Duration // how long these requests take
+		// expectations
+		took            time.Duration
+		created, events int32
+		failed          int // syncs
+	}{
+		"nothing in hand":       {created: number, events: number},
+		"creations in hand":     {create: time.Second, took: 500 * time.Millisecond, created: workers},
+		"the creations hang":    {create: time.Hour, took: finishTimeout, failed: workers},
+		"events are queued":     {event: 100 * time.Millisecond, took: 1500 * time.Millisecond, created: number, events: number},
+		"the first event hangs": {event: time.Hour, took: eventsTimeout, created: number},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := fakeserver.New(clock.RealClock{})
+				var created, events atomic.Int32
+				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					if request.Method != http.MethodPost {
+						return server.RoundTrip(request)
+					}
+					takes, done := tc.create, &created
+					if path.Base(request.URL.Path) == "events" {
+						takes, done = tc.event, &events
+					}
+					select {
+					case <-time.After(takes):
+					case <-request.Context().Done():
+						return nil, request.Context().Err()
+					}
+					response, err := server.RoundTrip(request)
+					if err == nil && response.StatusCode == http.StatusCreated {
+						done.Add(1)
+					}
+					return response, err
+				}))
+				logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+				stop := workIn(klog.NewContext(t.Context(), logger), t, standBy(t, kubeClient, cnatClient, clock.RealClock{}))
+				_, person := newClients(t, server)
+				for i := range number {
+					at := newAt(func(at *v1alpha1.At) {
+						at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), time.Now().Format(time.RFC3339)
+					})
+					if _, err := person.CnatV1alpha1().Ats(at.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(500 * time.Millisecond)
+				asked := time.Now()
+				stop()
+				if took := time.Since(asked); took != tc.took {
+					t.Errorf("it took %v, want %v", took, tc.took)
+				}
+				if created.Load() != tc.created || events.Load() != tc.events {
+					t.Errorf("%d Pods and %d events were created, want %d, %d", created.Load(), events.Load(), tc.created, tc.events)
+				}
+				log := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+				if failed := strings.Count(log, "Sync failed"); failed != tc.failed {
+					t.Errorf("%d syncs failed, want %d:\n%s", failed, tc.failed, log)
+				}
+				time.Sleep(24 * time.Hour) // until the requests that hang have ended
 			})
 		})
 	}

@@ -221,6 +221,7 @@ func run(ctx context.Context, o *options) error {
 	// Only the leader counts the Ats: otherwise their sum over all replicas would be wrong.
 	metrics.RegisterAts(atFactory.Cnat().V1alpha1().Ats().Lister(), controller.working.Load, clock.RealClock{})
 
+	defer controller.Shutdown()
 	// The informers run before the election, so that the caches of a standby are filled.
 	podFactory.StartWithContext(ctx)
 	atFactory.StartWithContext(ctx)

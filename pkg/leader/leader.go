@@ -33,7 +33,7 @@ import (
 
 // The leader renews the lease every retryPeriod. If it ends without releasing the lease,
 // another process takes over after leaseDuration. If it cannot renew the lease for
-// renewDeadline, it stops its work. The lease saves work, but does not guarantee that
+// renewDeadline, it asks its work to stop. That must end before leaseDuration. The lease saves work, but does not guarantee that
 // only one process works: a request may still be on its way when the lease is lost.
 const (
 	leaseDuration = 12 * time.Second
