@@ -24,18 +24,10 @@ import (
 	"syscall"
 )
 
-// SetupSignalHandler returns a context that is cancelled by the first SIGTERM or
-// SIGINT. A second one ends the process at once, with exit code 1. It is to
-// be called once.
+// SetupSignalHandler returns a context that is done after the first SIGTERM or SIGINT.
+// The second one ends the process at once.
 func SetupSignalHandler() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	received := make(chan os.Signal, 2)
-	signal.Notify(received, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-received
-		cancel()
-		<-received
-		os.Exit(1)
-	}()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
 	return ctx
 }
