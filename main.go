@@ -83,11 +83,12 @@ type options struct {
 	leaderElectNamespace string
 	leaderElectIdentity  string
 
-	metricsAddress string
-	metricsSecure  bool
-	certFile       string
-	keyFile        string
-	healthAddress  string
+	metricsAddress    string
+	metricsSecure     bool
+	metricsNamespaces int
+	certFile          string
+	keyFile           string
+	healthAddress     string
 
 	logging *logsapi.LoggingConfiguration
 	version bool
@@ -106,6 +107,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.IntVar(&o.burst, "kube-api-burst", 0, "most requests at a time above -kube-api-qps (default: twice that)")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "host:port at which /metrics is served, plain; empty: nowhere")
 	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to those whom the API server lets get it")
+	flags.IntVar(&o.metricsNamespaces, "metrics-namespaces", 100, "number of namespaces that the metrics count by name; the others are counted together, as _other")
 	flags.StringVar(&o.certFile, "tls-cert-file", "", "PEM file of the certificate for -metrics-secure, read anew for each connection (default: a self-signed one)")
 	flags.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM file of the key of -tls-cert-file")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", "127.0.0.1:9384", "host:port at which /healthz and /readyz are served; empty: nowhere")
@@ -129,6 +131,8 @@ func (o *options) validate(args []string) error {
 		return errors.New("-kube-api-burst means nothing without -kube-api-qps: set both")
 	case o.logging.Format != "text" && o.logging.Format != "json":
 		return fmt.Errorf("-logging-format is %q: it must be text or json", o.logging.Format)
+	case o.metricsNamespaces < 0:
+		return fmt.Errorf("-metrics-namespaces is %d: it must not be negative; 0 counts all namespaces together", o.metricsNamespaces)
 	case (o.certFile == "") != (o.keyFile == ""):
 		return errors.New("-tls-cert-file and -tls-private-key-file belong together: set both")
 	case o.certFile != "" && !o.metricsSecure:
@@ -219,7 +223,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	// Only the leader counts the Ats: otherwise their sum over all replicas would be wrong.
-	metrics.RegisterAts(atFactory.Cnat().V1alpha1().Ats().Lister(), controller.working.Load, clock.RealClock{})
+	metrics.RegisterAts(atFactory.Cnat().V1alpha1().Ats().Lister(), controller.working.Load, clock.RealClock{}, o.metricsNamespaces)
 
 	defer controller.Shutdown()
 	// The informers run before the election, so that the caches of a standby are filled.

@@ -58,8 +58,8 @@ func served(t *testing.T, c *controller, what string) string {
 	return "http://" + match[1]
 }
 
-// TestMetrics has Ats come to different ends, and wants each to be counted; and what the
-// dashboard and the alerts are checked against to be served.
+// TestMetrics brings Ats to different ends and checks that each is counted, and that the
+// controller serves the series against which the dashboard and the alerts are checked.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -95,8 +95,10 @@ func TestMetrics(t *testing.T) {
 	waitPhase(t, namespace, "runs", v1alpha1.PhaseRunning)
 
 	want := []string{
-		`cnat_ats{state="done"} 3`, `cnat_ats{state="due"} 1`, `cnat_ats{state="pending"} 1`, `cnat_ats{state="running"} 1`, `cnat_ats{state="suspended"} 1`,
-		`cnat_ats_not_ready{reason="PodNameConflict"} 1`,
+		`cnat_ats{namespace="` + namespace + `",state="blocked"} 1`, `cnat_ats{namespace="` + namespace + `",state="done"} 3`, `cnat_ats{namespace="` + namespace + `",state="pending"} 1`,
+		`cnat_ats{namespace="` + namespace + `",state="running"} 1`, `cnat_ats{namespace="` + namespace + `",state="suspended"} 1`,
+		`cnat_ats_blocked{namespace="` + namespace + `",reason="PodNameConflict"} 1`,
+		`cnat_oldest_due_age_seconds 0`, `cnat_unexpected_pods_total 0`,
 		`cnat_runs_total{reason="Completed"} 1`, `cnat_runs_total{reason="CommandFailed"} 1`, `cnat_runs_total{reason="StartingDeadlineExceeded"} 1`, `cnat_runs_total{reason="Evicted"} 0`,
 		`cnat_attempts_total{reason="Completed"} 1`, `cnat_attempts_total{reason="CommandFailed"} 2`, `cnat_attempts_total{reason="PodLost"} 0`,
 		`cnat_start_lateness_seconds_count 4`,
@@ -118,7 +120,7 @@ func TestMetrics(t *testing.T) {
 	for _, problem := range problems {
 		t.Errorf("promlint: %s: %s", problem.Metric, problem.Text)
 	}
-	// What hack/tools/promcheck takes for granted, when it checks the queries.
+	// hack/tools/promcheck checks the queries against these.
 	granted, err := os.ReadFile(root + "/hack/tools/promcheck/testdata/served.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -131,14 +133,15 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-var hostLabel = regexp.MustCompile(`host="[^"]*"`)
+var variableLabel = regexp.MustCompile(`(host|namespace)="[^"]*"`)
 
-// seriesOf returns the names and labels of metrics, without the hosts, which differ.
+// seriesOf returns the names and labels of metrics, without the values of those labels that
+// each test run has its own of.
 func seriesOf(metrics string) map[string]bool {
 	series := map[string]bool{}
 	for line := range strings.Lines(metrics) {
 		if end := strings.LastIndex(line, " "); end > 0 && !strings.HasPrefix(line, "#") {
-			series[hostLabel.ReplaceAllString(line[:end], `host=""`)] = true
+			series[variableLabel.ReplaceAllString(line[:end], `$1=""`)] = true
 		}
 	}
 	return series
@@ -174,7 +177,7 @@ func TestMetricsSecure(t *testing.T) {
 	}
 	eventually(t, "the metrics for whom has the role", func(context.Context) (bool, error) {
 		status, body := get(t, url, token("prometheus")) // A new one each time, which is not in the cache.
-		return status == http.StatusOK && strings.Contains(body, "cnat_ats{"), nil
+		return status == http.StatusOK && strings.Contains(body, "cnat_oldest_due_age_seconds "), nil
 	})
 	for name, tc := range map[string]struct {
 		token string
@@ -184,7 +187,7 @@ func TestMetricsSecure(t *testing.T) {
 		"a stranger":   {token: "made-up", want: http.StatusUnauthorized},
 		"without role": {token: token("other"), want: http.StatusForbidden},
 	} {
-		if status, body := get(t, url, tc.token); status != tc.want || strings.Contains(body, "cnat_ats") {
+		if status, body := get(t, url, tc.token); status != tc.want || strings.Contains(body, "cnat_") {
 			t.Errorf("%s: answered %d, want %d", name, status, tc.want)
 		}
 	}

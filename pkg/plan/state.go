@@ -41,41 +41,26 @@ const (
 	StateDone State = "done"
 )
 
-// StateOf returns the state of an At.
-func StateOf(at *v1alpha1.At, now time.Time) State {
+// StateOf returns the state of an At that is not being deleted. overdue is how long the
+// controller could have created the Pod of the first or next attempt and has not recorded
+// it; 0 if no Pod is due, or if the At is suspended or blocked.
+func StateOf(at *v1alpha1.At, now time.Time) (state State, overdue time.Duration) {
+	waits := isSuspended(at) || Blocked(at) != nil
 	switch {
 	case at.Status.Phase == v1alpha1.PhaseDone:
-		return StateDone
+		return StateDone, 0
+	case at.Status.Phase == v1alpha1.PhaseRunning && (waits || at.Status.NextAttemptTime == nil):
+		return StateRunning, 0
 	case at.Status.Phase == v1alpha1.PhaseRunning:
-		return StateRunning
+		return StateRunning, max(0, now.Sub(dueSince(at, at.Status.NextAttemptTime.Time)))
 	case isSuspended(at):
-		return StateSuspended
-	case Blocked(at) != nil:
-		return StateBlocked
+		return StateSuspended, 0
+	case waits:
+		return StateBlocked, 0
 	}
-	if instant, err := Instant(&at.Spec); err != nil || now.Before(instant) {
-		return StatePending
+	instant, err := Instant(&at.Spec)
+	if err != nil || now.Before(instant) {
+		return StatePending, 0
 	}
-	return StateDue
-}
-
-// Overdue returns for how long the controller could have created the Pod of the first
-// or next attempt and has not; 0 if no Pod is due, or if the At is suspended, blocked or
-// being deleted.
-func Overdue(at *v1alpha1.At, now time.Time) time.Duration {
-	if at.DeletionTimestamp != nil || isSuspended(at) || Blocked(at) != nil {
-		return 0
-	}
-	switch {
-	case at.Status.NextAttemptTime != nil:
-		return max(0, now.Sub(dueSince(at, at.Status.NextAttemptTime.Time)))
-	case StateOf(at, now) == StateDue:
-		instant, err := Instant(&at.Spec)
-		if err != nil {
-			return 0
-		}
-		return max(0, now.Sub(dueSince(at, instant)))
-	default:
-		return 0
-	}
+	return StateDue, max(0, now.Sub(dueSince(at, instant)))
 }
