@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"path"
 	"strconv"
@@ -47,6 +48,7 @@ import (
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -973,6 +975,43 @@ func TestMetrics(t *testing.T) {
 			}
 			if got := lateness(t) - lateBefore; math.Abs(got-tc.late) > 1e-6 {
 				t.Errorf("late by %v s, want %v", got, tc.late)
+			}
+		})
+	}
+}
+
+// TestServeAddressTaken serves health and metrics at addresses that somebody else has.
+func TestServeAddressTaken(t *testing.T) {
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	taken := listener.Addr().String()
+	for name, tc := range map[string]struct {
+		options options
+		given   []string
+		want    string // of the error
+	}{
+		"default addresses":            {options: options{healthAddress: taken, metricsAddress: taken}},
+		"default addresses, secure":    {options: options{healthAddress: taken, metricsAddress: taken, metricsSecure: true}},
+		"address given for health":     {options: options{healthAddress: taken}, given: []string{"health-probe-bind-address"}, want: "see -health-probe-bind-address"},
+		"address given for metrics":    {options: options{metricsAddress: taken}, given: []string{"metrics-bind-address"}, want: "see -metrics-bind-address"},
+		"another error":                {options: options{healthAddress: "8081"}, want: "missing port in address; see -health-probe-bind-address"},
+		"addresses that nobody has":    {options: options{healthAddress: "127.0.0.1:0", metricsAddress: "127.0.0.1:0"}, given: []string{"health-probe-bind-address", "metrics-bind-address"}},
+		"to be served at no addresses": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			tc.options.given = map[string]bool{}
+			for _, name := range tc.given {
+				tc.options.given[name] = true
+			}
+			err := serve(ctx, &tc.options, nil, nil, &rest.Config{})
+			if (err == nil) != (tc.want == "") || err != nil && !strings.HasSuffix(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})
 	}

@@ -29,6 +29,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 	_ "time/tzdata" // For machines and images without the zones of spec.timeZone.
 	"unicode"
@@ -92,6 +93,8 @@ type options struct {
 
 	logging *logsapi.LoggingConfiguration
 	version bool
+
+	given map[string]bool // the flags that were passed
 }
 
 func (o *options) addFlags(flags *flag.FlagSet) {
@@ -142,9 +145,10 @@ func (o *options) validate(args []string) error {
 }
 
 func main() {
-	o := options{logging: logsapi.NewLoggingConfiguration()}
+	o := options{logging: logsapi.NewLoggingConfiguration(), given: map[string]bool{}}
 	o.addFlags(flag.CommandLine)
 	flag.Parse()
+	flag.Visit(func(f *flag.Flag) { o.given[f.Name] = true })
 
 	err := o.validate(flag.Args())
 	if err == nil {
@@ -216,6 +220,7 @@ func run(ctx context.Context, o *options) error {
 	// The endpoints are served until the last step is done.
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
+	metrics.Register()
 	if err := serve(serveCtx, o, lease.Check, controller, besideConfig); err != nil {
 		return err
 	}
@@ -249,14 +254,14 @@ func serve(ctx context.Context, o *options, healthy func(*http.Request) error, c
 			}
 			return nil
 		}))
-		if _, err := endpoints.Serve(ctx, "health", o.healthAddress, nil, mux); err != nil {
-			return fmt.Errorf("serve health: %w; see -health-probe-bind-address", err)
+		_, err := endpoints.Serve(ctx, "health", o.healthAddress, nil, mux)
+		if err := o.serveError(ctx, "health", "health-probe-bind-address", err); err != nil {
+			return err
 		}
 	}
 	if o.metricsAddress == "" {
 		return nil
 	}
-	metrics.Register()
 	handler := legacyregistry.Handler()
 	var certificate endpoints.Certificate
 	if o.metricsSecure {
@@ -276,8 +281,20 @@ func serve(ctx context.Context, o *options, healthy func(*http.Request) error, c
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", handler)
-	if _, err := endpoints.Serve(ctx, "metrics", o.metricsAddress, certificate, mux); err != nil {
-		return fmt.Errorf("serve metrics: %w; see -metrics-bind-address", err)
+	_, err := endpoints.Serve(ctx, "metrics", o.metricsAddress, certificate, mux)
+	return o.serveError(ctx, "metrics", "metrics-bind-address", err)
+}
+
+// serveError returns the error of serving at the address that a flag sets. If the default
+// address is taken, such as by another controller on the same machine, that is only a
+// warning.
+func (o *options) serveError(ctx context.Context, what, flagName string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) && !o.given[flagName] {
+		klog.FromContext(ctx).Info("The default address is taken: not serving "+what+"; to serve it, set -"+flagName, "error", err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("serve %s: %w; see -%s", what, err, flagName)
 	}
 	return nil
 }

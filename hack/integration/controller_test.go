@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -56,6 +57,7 @@ func TestStartFails(t *testing.T) {
 	t.Parallel()
 	// Some questions come up only where the CRD is installed.
 	installCRD(t)
+	taken := takePort(t, "127.0.0.1:0")
 	for name, tc := range map[string]struct {
 		env  []string
 		args []string
@@ -73,15 +75,17 @@ func TestStartFails(t *testing.T) {
 			args: []string{"-kubeconfig=" + adminConfig(t, func(admin *clientcmdapi.AuthInfo) { admin.Impersonate = "nobody" })},
 			want: "does not let the controller list Ats: ats.cnat.programming-kubernetes.info is forbidden",
 		},
-		"argument":                   {args: []string{"run"}, want: `cnat-controller: unexpected argument "run": all options are flags, see -help` + "\n"},
-		"no workers":                 {args: []string{"-workers=0"}, want: "cnat-controller: -workers is 0: it must be at least 1\n"},
-		"certificate without key":    {args: []string{"-tls-cert-file=tls.crt"}, want: "cnat-controller: -tls-cert-file and -tls-private-key-file belong together: set both\n"},
-		"certificate for nothing":    {args: []string{"-tls-cert-file=tls.crt", "-tls-private-key-file=tls.key"}, want: "cnat-controller: -tls-cert-file means nothing without -metrics-secure: set both\n"},
-		"certificate is not there":   {args: []string{"-metrics-secure", "-tls-cert-file=/nowhere/tls.crt", "-tls-private-key-file=/nowhere/tls.key"}, want: "cnat-controller: load the certificate for -metrics-secure: open /nowhere/tls.crt: no such file or directory\n"},
-		"no address for the health":  {args: []string{"-health-probe-bind-address=8081"}, want: "missing port in address; see -health-probe-bind-address\n"},
-		"no address for the metrics": {args: []string{"-metrics-bind-address=8080"}, want: "missing port in address; see -metrics-bind-address\n"},
-		"unknown format of the log":  {args: []string{"-logging-format=xml"}, want: "cnat-controller: -logging-format is \"xml\": it must be text or json\n"},
-		"burst alone":                {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst means nothing without -kube-api-qps: set both\n"},
+		"argument":                     {args: []string{"run"}, want: `cnat-controller: unexpected argument "run": all options are flags, see -help` + "\n"},
+		"no workers":                   {args: []string{"-workers=0"}, want: "cnat-controller: -workers is 0: it must be at least 1\n"},
+		"certificate without key":      {args: []string{"-tls-cert-file=tls.crt"}, want: "cnat-controller: -tls-cert-file and -tls-private-key-file belong together: set both\n"},
+		"certificate for nothing":      {args: []string{"-tls-cert-file=tls.crt", "-tls-private-key-file=tls.key"}, want: "cnat-controller: -tls-cert-file means nothing without -metrics-secure: set both\n"},
+		"certificate is not there":     {args: []string{"-metrics-secure", "-tls-cert-file=/nowhere/tls.crt", "-tls-private-key-file=/nowhere/tls.key"}, want: "cnat-controller: load the certificate for -metrics-secure: open /nowhere/tls.crt: no such file or directory\n"},
+		"no address for the health":    {args: []string{"-health-probe-bind-address=8081"}, want: "missing port in address; see -health-probe-bind-address\n"},
+		"no address for the metrics":   {args: []string{"-metrics-bind-address=8080"}, want: "missing port in address; see -metrics-bind-address\n"},
+		"taken address of the health":  {args: []string{"-health-probe-bind-address=" + taken}, want: "address already in use; see -health-probe-bind-address\n"},
+		"taken address of the metrics": {args: []string{"-metrics-bind-address=" + taken}, want: "address already in use; see -metrics-bind-address\n"},
+		"unknown format of the log":    {args: []string{"-logging-format=xml"}, want: "cnat-controller: -logging-format is \"xml\": it must be text or json\n"},
+		"burst alone":                  {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst means nothing without -kube-api-qps: set both\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,6 +105,36 @@ func TestStartFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDefaultAddressesTaken starts the controller while somebody else has its default
+// addresses: it works without them.
+func TestDefaultAddressesTaken(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	takePort(t, "127.0.0.1:9383")
+	takePort(t, "127.0.0.1:9384")
+	namespace := newNamespace(t)
+	c := startWith(t, namespace)
+	waitLog(t, c, "to serve it, set -health-probe-bind-address")
+	waitLog(t, c, "to serve it, set -metrics-bind-address")
+	createAt(t, newAt(namespace, "at", time.Now(), "true"))
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+}
+
+// takePort takes a port until the end of the test, unless somebody else has it. It
+// returns the address.
+func takePort(t *testing.T, address string) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return address
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener.Addr().String()
 }
 
 // TestPermissionComesLate starts the controller before it is granted anything.

@@ -251,12 +251,18 @@ type controller struct {
 // test it is asked to stop, and must do so without complaint.
 func startController(t *testing.T, namespace string, args ...string) *controller {
 	t.Helper()
+	// Many of them share this machine's ports.
+	return startWith(t, namespace, append([]string{"-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, args...)...)
+}
+
+// startWith is startController, at the default addresses.
+func startWith(t *testing.T, namespace string, args ...string) *controller {
+	t.Helper()
 	if slices.Contains(args, "-leader-elect") {
 		grantLease(t, namespace)
 	}
 	c := &controller{exited: make(chan error, 1)}
-	// Many of them share this machine's ports.
-	c.cmd = exec.Command(binary, append([]string{"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, args...)...)
+	c.cmd = exec.Command(binary, append([]string{"-v=4", "-namespace=" + namespace}, args...)...)
 	c.cmd.Env = append(os.Environ(), "KUBECONFIG="+controllerConfig)
 	c.cmd.Stdout, c.cmd.Stderr = c, c
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
