@@ -16,7 +16,8 @@
 
 
 # Runs the linters of .golangci.yaml on the modules of this repository, actionlint on its
-# workflows, and promcheck on the queries of the dashboard and the alerts.
+# workflows, and the tests of promcheck: the queries of the dashboard and the alerts, and
+# when the alerts fire.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # For its flags, because the linters compile what they read.
@@ -38,5 +39,5 @@ done
 go -C hack/tools/actionlint build -o "${bin}/actionlint" github.com/rhysd/actionlint/cmd/actionlint
 "${bin}/actionlint" .github/workflows/*.yaml
 
-# Not from the cache: that does not see files outside of the module.
-go -C hack/tools/promcheck test -count=1 ./...
+# -count=1, because the test cache does not notice changes of files outside of the module.
+compiling go -C hack/tools/promcheck test -count=1 ./...

@@ -16,7 +16,8 @@ limitations under the License.
 
 // Command promcheck checks the queries of Prometheus rules and Grafana dashboards
 // against the metrics on its standard input, as a controller serves them: each query
-// must be readable, and each of its selectors must find a series.
+// must parse, and each of its selectors must match a series. Its tests also evaluate the
+// alerts over time.
 //
 // Usage: promcheck FILE.yaml|FILE.json... <METRICS
 package main
@@ -38,10 +39,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// targetLabels are added by Prometheus, and belong to any series.
+// targetLabels are labels that Prometheus adds to any series.
 var targetLabels = []string{"cluster", "instance", "job", "namespace", "pod"}
 
-// grafana replaces what Grafana does before it asks.
+// grafana replaces the variables of a dashboard, as Grafana does.
 var grafana = strings.NewReplacer("$__rate_interval", "5m", "$job", ".*")
 
 func main() {
@@ -55,7 +56,7 @@ func run(metrics io.Reader, files []string) error {
 	textParser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := textParser.TextToMetricFamilies(metrics)
 	if err != nil {
-		return fmt.Errorf("the metrics cannot be read: %w", err)
+		return fmt.Errorf("parse the metrics: %w", err)
 	}
 	series := seriesOf(families)
 	wrong := 0
@@ -153,12 +154,12 @@ func check(query string, series []labels.Labels) []string {
 		switch node := node.(type) {
 		case *parser.VectorSelector:
 			if len(find(node, series)) == 0 {
-				faults = append(faults, fmt.Sprintf("nothing is served that %s selects", node))
+				faults = append(faults, fmt.Sprintf("no series matches %s", node))
 			}
 		case *parser.AggregateExpr:
 			for _, label := range node.Grouping {
 				if !slices.Contains(targetLabels, label) && !hasLabel(node.Expr, label, series) {
-					faults = append(faults, fmt.Sprintf("nothing is served that has label %s, by which %s groups", label, node))
+					faults = append(faults, fmt.Sprintf("no series has the label %s, by which %s groups", label, node))
 				}
 			}
 		}

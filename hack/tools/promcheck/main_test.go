@@ -55,19 +55,19 @@ func TestRun(t *testing.T) {
 		query string
 		wrong bool
 	}{
-		"a metric":                      {query: `ats`},
-		"a label's value":               {query: `ats{state="due"} > 0`},
-		"a label of the target's":       {query: `sum by (namespace) (ats{job=~"$job"})`},
-		"a histogram":                   {query: `histogram_quantile(0.99, sum by (le) (rate(late_seconds_bucket[$__rate_interval])))`},
-		"the last bucket":               {query: `late_seconds_bucket{le="+Inf"}`},
-		"a summary":                     {query: `pause_seconds{quantile="0.5"}`},
-		"grouped by a label":            {query: `sum by (state) (ats)`},
-		"not PromQL":                    {query: `sum by ats`, wrong: true},
-		"no such metric":                {query: `rate(at[5m])`, wrong: true},
-		"no such value":                 {query: `ats{state="dew"}`, wrong: true},
-		"no such label":                 {query: `ats{phase="due"}`, wrong: true},
-		"grouped by a label it has not": {query: `sum by (phase) (ats)`, wrong: true},
-		"one of two is wrong":           {query: `ats / at`, wrong: true},
+		"a metric":                   {query: `ats`},
+		"a label's value":            {query: `ats{state="due"} > 0`},
+		"a label of the target's":    {query: `sum by (namespace) (ats{job=~"$job"})`},
+		"a histogram":                {query: `histogram_quantile(0.99, sum by (le) (rate(late_seconds_bucket[$__rate_interval])))`},
+		"the last bucket":            {query: `late_seconds_bucket{le="+Inf"}`},
+		"a summary":                  {query: `pause_seconds{quantile="0.5"}`},
+		"grouped by a label":         {query: `sum by (state) (ats)`},
+		"not PromQL":                 {query: `sum by ats`, wrong: true},
+		"no such metric":             {query: `rate(at[5m])`, wrong: true},
+		"no such value":              {query: `ats{state="dew"}`, wrong: true},
+		"no such label":              {query: `ats{phase="due"}`, wrong: true},
+		"grouped by a missing label": {query: `sum by (phase) (ats)`, wrong: true},
+		"one of two is wrong":        {query: `ats / at`, wrong: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "rules.yaml")
@@ -75,7 +75,7 @@ func TestRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := run(strings.NewReader(served), []string{path}); (err != nil) != tc.wrong {
-				t.Errorf("got %v, want a fault: %v", err, tc.wrong)
+				t.Errorf("got %v, want an error: %v", err, tc.wrong)
 			}
 		})
 	}
@@ -85,7 +85,7 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := run(strings.NewReader(served), []string{path}); err == nil {
-			t.Error("a file without queries is let pass")
+			t.Error("a file without queries passes")
 		}
 	})
 }

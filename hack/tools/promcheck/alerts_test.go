@@ -1,0 +1,277 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/promslog"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/prometheus/prometheus/rules"
+	"sigs.k8s.io/yaml"
+)
+
+// minutes is the length of each scenario.
+const minutes = 300
+
+// healthy has the series of a controller that starts 60 Ats a minute. The values, one a
+// minute, are in the notation of "promtool test rules".
+var healthy = map[string]string{
+	`leader_election_master_status{name="cnat-controller",pod="a"}`: `1x300`,
+	`leader_election_master_status{name="cnat-controller",pod="b"}`: `0x300`,
+	`cnat_ats{namespace="shop",state="due"}`:                        `3x300`,
+	`cnat_oldest_due_age_seconds`:                                   `0.2x300`,
+	`cnat_start_lateness_seconds_bucket{le="1"}`:                    `0+60x300`,
+	`cnat_start_lateness_seconds_bucket{le="10"}`:                   `0+60x300`,
+	`cnat_start_lateness_seconds_bucket{le="30"}`:                   `0+60x300`,
+	`cnat_start_lateness_seconds_bucket{le="+Inf"}`:                 `0+60x300`,
+	`cnat_runs_total{reason="Completed"}`:                           `0+60x300`,
+	`cnat_runs_total{reason="CommandFailed"}`:                       `0x300`,
+	`cnat_unexpected_pods_total`:                                    `0x300`,
+	`cnat_sync_duration_seconds_count{result="success"}`:            `0+240x300`,
+	`cnat_sync_duration_seconds_count{result="blocked"}`:            `0x300`,
+	`cnat_sync_duration_seconds_count{result="error"}`:              `0x300`,
+	`cnat_sync_duration_seconds_count{result="panic"}`:              `0x300`,
+}
+
+// TestAlerts evaluates the alerts over time: these must fire and no others.
+func TestAlerts(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	var rule struct{ Spec json.RawMessage }
+	read(t, "prometheusrule.yaml", &rule)
+	if err := os.WriteFile(file, rule.Spec, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var monitor struct {
+		Spec struct{ Endpoints []struct{ HonorLabels bool } }
+	}
+	read(t, "servicemonitor.yaml", &monitor)
+	honorLabels := monitor.Spec.Endpoints[0].HonorLabels
+
+	fired := map[string]bool{}
+	for name, tc := range map[string]struct {
+		series map[string]string // instead of, or beside, those of healthy
+		want   []string          // severity, alert, and the minutes from which and up to which it fires
+	}{
+		"steady traffic": {},
+		"bursts that take some minutes": {series: map[string]string{
+			`cnat_oldest_due_age_seconds`: `0x50 10+50x5 0x50 10+50x5 0x200`,
+		}},
+		"no Ats at all": {series: map[string]string{
+			`cnat_ats{namespace="shop",state="due"}`:             ``,
+			`cnat_oldest_due_age_seconds`:                        `0x300`,
+			`cnat_start_lateness_seconds_bucket{le="1"}`:         `0x300`,
+			`cnat_start_lateness_seconds_bucket{le="10"}`:        `0x300`,
+			`cnat_start_lateness_seconds_bucket{le="30"}`:        `0x300`,
+			`cnat_start_lateness_seconds_bucket{le="+Inf"}`:      `0x300`,
+			`cnat_sync_duration_seconds_count{result="success"}`: `0x300`,
+		}},
+		"a quota refuses the Pods for hours": {
+			series: map[string]string{
+				`cnat_ats{namespace="shop",state="blocked"}`:               `_x29 5x240 stale`,
+				`cnat_ats_blocked{namespace="shop",reason="PodRefused"}`:   `_x29 5x240 stale`,
+				`cnat_sync_duration_seconds_count{result="blocked"}`:       `0x30 0+5x270`,
+				`cnat_ats_blocked{namespace="_other",reason="PodRefused"}`: `_x29 1x5 stale`,
+			},
+			want: []string{`warning CnatBlocked{namespace="shop", reason="PodRefused"} 39-269`},
+		},
+		"Ats do not start": {
+			series: map[string]string{`cnat_oldest_due_age_seconds`: `0x59 0+60x60 0x200`},
+			want:   []string{`warning CnatStuck{namespace="cnat-system"} 67-120`},
+		},
+		"the API server is slow": {
+			series: map[string]string{
+				`cnat_oldest_due_age_seconds`:                 `0x59 25x60 0x200`,
+				`cnat_start_lateness_seconds_bucket{le="1"}`:  `0+60x60 3600x60 3600+60x200`,
+				`cnat_start_lateness_seconds_bucket{le="10"}`: `0+60x60 3600x60 3600+60x200`,
+			},
+			want: []string{`warning CnatLate{namespace="cnat-system"} 61-130`},
+		},
+		"nobody leads": {
+			series: map[string]string{`leader_election_master_status{name="cnat-controller",pod="a"}`: `1x59 0x240`},
+			want:   []string{`critical CnatNoLeader{namespace="cnat-system"} 62-300`},
+		},
+		"the other leads after a minute": {series: map[string]string{
+			`leader_election_master_status{name="cnat-controller",pod="a"}`: `1x59 0x240`,
+			`leader_election_master_status{name="cnat-controller",pod="b"}`: `0x60 1x240`,
+		}},
+		"no controller is scraped": {
+			series: map[string]string{
+				`leader_election_master_status{name="cnat-controller",pod="a"}`: `1x59 stale`,
+				`leader_election_master_status{name="cnat-controller",pod="b"}`: `0x59 stale`,
+			},
+			want: []string{`critical CnatNoLeader{name="cnat-controller"} 62-300`},
+		},
+		"commands fail": {
+			series: map[string]string{`cnat_runs_total{reason="CommandFailed"}`: `0x59 2x240`},
+			want:   []string{`info CnatFailing{namespace="cnat-system", reason="CommandFailed"} 60-73`},
+		},
+		"a second Pod of an attempt": {
+			series: map[string]string{`cnat_unexpected_pods_total`: `0x59 1x240`},
+			want:   []string{`warning CnatUnexpectedPod{namespace="cnat-system"} 60-118`},
+		},
+		"a single error": {series: map[string]string{
+			`cnat_sync_duration_seconds_count{result="error"}`: `0x59 1x240`,
+		}},
+		"errors again and again": {
+			series: map[string]string{`cnat_sync_duration_seconds_count{result="error"}`: `0x59 1+1x60 61x240`},
+			want:   []string{`warning CnatSyncErrors{namespace="cnat-system"} 75-123`},
+		},
+		"panics again and again": {
+			series: map[string]string{`cnat_sync_duration_seconds_count{result="panic"}`: `0x59 1+1x60 61x240`},
+			want:   []string{`warning CnatSyncErrors{namespace="cnat-system"} 75-123`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			series := maps.Clone(healthy)
+			maps.Copy(series, tc.series)
+			input := "load 1m\n"
+			for metric, values := range series {
+				if values != "" {
+					input += "  " + scraped(t, metric, honorLabels) + " " + values + "\n"
+				}
+			}
+			got := firing(t, file, input)
+			slices.Sort(got)
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("these fire:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
+			}
+			for _, alert := range got {
+				fired[strings.FieldsFunc(alert, func(r rune) bool { return r == ' ' || r == '{' })[1]] = true
+			}
+		})
+	}
+	for _, group := range load(t, nil, file) {
+		for _, rule := range group.Rules() {
+			if !fired[rule.Name()] {
+				t.Errorf("%s fires in no scenario", rule.Name())
+			}
+		}
+	}
+}
+
+// read reads a file of artifacts/monitoring.
+func read(t *testing.T, name string, object any) {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("../../../artifacts/monitoring", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(content, object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// scraped returns a series as Prometheus stores it, with the label namespace of the target,
+// the controller.
+func scraped(t *testing.T, series string, honorLabels bool) string {
+	t.Helper()
+	metric, err := parser.ParseMetric(series)
+	if err != nil {
+		t.Fatal(err)
+	}
+	builder := labels.NewBuilder(metric)
+	if namespace := metric.Get("namespace"); namespace == "" || !honorLabels {
+		builder.Set("exported_namespace", namespace).Set("namespace", "cnat-system")
+	}
+	return builder.Labels().String()
+}
+
+// firing returns which alerts of a rules file fire, and when, while series are scraped.
+func firing(t *testing.T, file, series string) []string {
+	t.Helper()
+	storage, err := promqltest.NewLazyLoader(series, promqltest.LazyLoaderOpts{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := storage.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var ended []string
+	since := map[string]int{}
+	loaded := load(t, storage, file)
+	for minute := range minutes + 1 {
+		now := time.Unix(0, 0).Add(time.Duration(minute) * time.Minute)
+		storage.WithSamplesTill(now, func(err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+		still := map[string]int{}
+		for _, group := range loaded {
+			group.Eval(t.Context(), now)
+			for _, rule := range group.Rules() {
+				if err := rule.LastError(); err != nil {
+					t.Fatal(err)
+				}
+				for _, alert := range rule.(*rules.AlertingRule).ActiveAlerts() {
+					if alert.State != rules.StateFiring {
+						continue
+					}
+					alert.Annotations.Range(func(annotation labels.Label) {
+						if strings.Contains(annotation.Value, "<error") {
+							t.Errorf("%s of %s is %q", annotation.Name, rule.Name(), annotation.Value)
+						}
+					})
+					name := alert.Labels.Get("severity") + " " + rule.Name() + labels.NewBuilder(alert.Labels).Del("alertname", "severity").Labels().String()
+					still[name] = minute
+					if from, ok := since[name]; ok {
+						still[name] = from
+					}
+				}
+			}
+		}
+		for name, from := range since {
+			if _, ok := still[name]; !ok {
+				ended = append(ended, fmt.Sprintf("%s %d-%d", name, from, minute-1))
+			}
+		}
+		since = still
+	}
+	for name, from := range since {
+		ended = append(ended, fmt.Sprintf("%s %d-%d", name, from, minutes))
+	}
+	return ended
+}
+
+// load loads the groups of a rules file, to be evaluated with the series of storage.
+func load(t *testing.T, storage *promqltest.LazyLoader, file string) map[string]*rules.Group {
+	t.Helper()
+	options := &rules.ManagerOptions{Context: t.Context(), Logger: promslog.NewNopLogger(), NotifyFunc: func(context.Context, string, ...*rules.Alert) {}}
+	if storage != nil {
+		options.QueryFunc = rules.EngineQueryFunc(storage.QueryEngine(), storage.Storage())
+		options.Appendable = storage.Storage()
+	}
+	groups, errs := rules.NewManager(options).LoadGroups(time.Minute, labels.EmptyLabels(), "", nil, false, file)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	return groups
+}
