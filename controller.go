@@ -504,7 +504,11 @@ func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *p
 	for range maxSteps {
 		world.Now = c.clock.Now()
 		decision := decide(*world)
-		klog.FromContext(ctx).V(4).Info("Decided", "action", plan.NameOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry)
+		phase := v1alpha1.AtPhase("")
+		if world.At != nil {
+			phase = world.At.Status.Phase
+		}
+		klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", plan.NameOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry)
 		again, err := c.act(ctx, name, world, &decision)
 		if err != nil {
 			return decision.Delay, err

@@ -147,7 +147,8 @@ func seriesOf(metrics string) map[string]bool {
 	return series
 }
 
-// TestMetricsSecure asks for the metrics as users who may have them, and who may not.
+// TestMetricsSecure asks for the metrics as users who may have them, and who may not. No
+// namespace is counted by name.
 func TestMetricsSecure(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -167,7 +168,10 @@ func TestMetricsSecure(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	c := startController(t, namespace, "-metrics-secure")
+	at := newAt(namespace, "at", time.Now(), "true")
+	at.Spec.Schedule = "2099-01-01T00:00:00Z"
+	createAt(t, at)
+	c := startController(t, namespace, "-metrics-secure", "-metrics-namespaces=0")
 	url := served(t, c, "metrics") + "/metrics"
 	if !strings.HasPrefix(url, "https://") {
 		t.Errorf("it is served at %s, not over HTTPS", url)
@@ -177,7 +181,7 @@ func TestMetricsSecure(t *testing.T) {
 	}
 	eventually(t, "the metrics for whom has the role", func(context.Context) (bool, error) {
 		status, body := get(t, url, token("prometheus")) // A new one each time, which is not in the cache.
-		return status == http.StatusOK && strings.Contains(body, "cnat_oldest_due_age_seconds "), nil
+		return status == http.StatusOK && strings.Contains(body, `cnat_ats{namespace="_other",state="pending"} 1`), nil
 	})
 	for name, tc := range map[string]struct {
 		token string
@@ -237,7 +241,7 @@ func TestLogs(t *testing.T) {
 	const secret = "hunter2"
 	want := []string{
 		"At added", "At changed", "Created Pod", "Wrote status RUNNING", "Wrote status DONE Completed", "Released Pod",
-		"Asked for the At's deletion, its time to live is over", "At deleted",
+		"Deleted At, its time to live is over", "At deleted",
 	}
 	for _, format := range []string{"text", "json"} {
 		for _, verbosity := range []string{"2", "5"} {
