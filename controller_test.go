@@ -278,7 +278,7 @@ func TestSyncHandler(t *testing.T) {
 
 	denied := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Invalid(field.NewPath("spec", "hostNetwork"), true, "not here")})
 	denied.ErrStatus.Message = `admission webhook "policy.example.com" denied the request: ` + denied.ErrStatus.Message
-	const overdue = "Pod example-at-pod of an earlier At of this name should be gone and is not: look at it with kubectl describe pod example-at-pod."
+	const overdue = "Pod example-at-pod of an earlier At of this name still exists: see kubectl describe pod example-at-pod for what it waits for."
 
 	for testName, tc := range map[string]struct {
 		world

@@ -99,13 +99,10 @@ func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
 func waitForName(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decision {
 	message := fmt.Sprintf("Pod %s exists and is not this At's: delete or rename that Pod, or give the At another name.", other.Name)
 	if owner := ownerAt(other); owner != nil && owner.Name == at.Name {
-		if other.DeletionTimestamp != nil {
-			since = other.DeletionTimestamp.Time
-		}
 		if now.Sub(since) < grace {
 			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At of this name still exists", ErrBlocked, other.Name), Delay: startDeadline(at, now)}
 		}
-		message = fmt.Sprintf("Pod %s of an earlier At of this name should be gone and is not: look at it with kubectl describe pod %s.", other.Name, other.Name)
+		message = fmt.Sprintf("Pod %s of an earlier At of this name still exists: see kubectl describe pod %s for what it waits for.", other.Name, other.Name)
 	}
 	d := writeBlocked(at, now, v1alpha1.ReasonPodNameConflict, message)
 	d.Retry = fmt.Errorf("%w: %s", ErrBlocked, message)

@@ -290,7 +290,7 @@ const (
 	completedMessage = "The command ended with exit code 0."
 	deadlineMessage  = "The run took longer than spec.activeDeadlineSeconds allows, which is 10."
 	tooLateMessage   = "It was later than spec.startingDeadlineSeconds allows, which is 3: the command did not run."
-	overdueMessage   = "Pod example-at-pod of an earlier At of this name should be gone and is not: look at it with kubectl describe pod example-at-pod."
+	overdueMessage   = "Pod example-at-pod of an earlier At of this name still exists: see kubectl describe pod example-at-pod for what it waits for."
 	lostMessage      = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
 	announcement     = "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."
 	conflictMessage  = "Pod example-at-pod exists and is not this At's: delete or rename that Pod, or give the At another name."
@@ -438,22 +438,13 @@ func TestDecide(t *testing.T) {
 				Retry:  ErrBlocked,
 			},
 		},
-		"the Pod of an earlier At of this name is about to go: waited for, no word of it": {
-			at: newAt(), now: now,
-			pod: newPod(corev1.PodRunning, ownedBy(earlierAt), func(pod *corev1.Pod) {
-				pod.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute + 1)}
-			}),
-			want: Decision{Retry: ErrBlocked},
-		},
-		"the Pod of an earlier At of this name is overdue to go: told": {
-			at: newAt(), now: now,
-			pod: newPod(corev1.PodRunning, ownedBy(earlierAt), func(pod *corev1.Pod) {
-				pod.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)}
-			}),
+		"the Pod of an earlier At of this name is being deleted, for long: reported": {
+			at: newAt(), now: due.Add(time.Minute),
+			pod: newPod(corev1.PodRunning, ownedBy(earlierAt), deleted),
 			want: Decision{
 				Status: &v1alpha1.AtStatus{
 					Phase: v1alpha1.PhasePending, ObservedGeneration: 2,
-					Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, now, v1alpha1.ReasonPodNameConflict, overdueMessage)},
+					Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, due.Add(time.Minute), v1alpha1.ReasonPodNameConflict, overdueMessage)},
 				},
 				Events: []Event{warning(v1alpha1.ReasonPodNameConflict, overdueMessage)},
 				Retry:  ErrBlocked,

@@ -63,7 +63,10 @@ func wallClockInstant(schedule, timeZone string) (time.Time, error) {
 	// the offset changes, both of them may show the time, or neither.
 	before := withOffsetOf(shown.Add(-24*time.Hour), shown, location)
 	after := withOffsetOf(shown.Add(24*time.Hour), shown, location)
-	shows := func(instant time.Time) bool { return instant.Format(wallClock) == shown.Format(wallClock) }
+	shows := func(instant time.Time) bool {
+		_, offset := instant.Zone()
+		return instant.Add(time.Duration(offset) * time.Second).Equal(shown)
+	}
 	switch {
 	case shows(before) && (!shows(after) || before.Equal(after)):
 		return before, nil
