@@ -302,8 +302,8 @@ func (s *eventSink) Create(event *corev1.Event) (*corev1.Event, error) {
 	return s.EventSink.Create(event)
 }
 
-// enqueueAll enqueues the Ats in the cache, and those that the Pods in the cache belong
-// to. Ats that are due come first: there may be very many others.
+// enqueueAll enqueues the Ats in the cache, those that are due first because there may be
+// very many others, and the Ats that are gone and have Pods in the cache.
 func (c *Controller) enqueueAll() {
 	ats, _ := c.atLister.List(labels.Everything()) //nolint:errcheck // Reading from a cache does not fail.
 	var later []cache.ObjectName
@@ -319,8 +319,11 @@ func (c *Controller) enqueueAll() {
 	for _, name := range later {
 		c.enqueue(name)
 	}
-	for _, pod := range c.podIndexer.List() {
-		c.enqueueOwner(pod.(*corev1.Pod))
+	for _, obj := range c.podIndexer.List() {
+		pod := obj.(*corev1.Pod)
+		if _, err := c.atLister.Ats(pod.Namespace).Get(plan.AtName(pod)); err != nil {
+			c.enqueueOwner(pod)
+		}
 	}
 }
 

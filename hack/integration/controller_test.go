@@ -77,7 +77,7 @@ func TestStartFails(t *testing.T) {
 		},
 		"argument":                     {args: []string{"run"}, want: `cnat-controller: unexpected argument "run": all options are flags, see -help` + "\n"},
 		"no workers":                   {args: []string{"-workers=0"}, want: "cnat-controller: -workers is 0: it must be at least 1\n"},
-		"negative namespaces":        {args: []string{"-metrics-namespaces=-1"}, want: "cnat-controller: -metrics-namespaces is -1: it must not be negative; 0 counts all namespaces together\n"},
+		"negative namespaces":          {args: []string{"-metrics-namespaces=-1"}, want: "cnat-controller: -metrics-namespaces is -1: it must not be negative; 0 counts all namespaces together\n"},
 		"certificate without key":      {args: []string{"-tls-cert-file=tls.crt"}, want: "cnat-controller: -tls-cert-file and -tls-private-key-file belong together: set both\n"},
 		"certificate for nothing":      {args: []string{"-tls-cert-file=tls.crt", "-tls-private-key-file=tls.key"}, want: "cnat-controller: -tls-cert-file means nothing without -metrics-secure: set both\n"},
 		"certificate is not there":     {args: []string{"-metrics-secure", "-tls-cert-file=/nowhere/tls.crt", "-tls-private-key-file=/nowhere/tls.key"}, want: "cnat-controller: load the certificate for -metrics-secure: open /nowhere/tls.crt: no such file or directory\n"},

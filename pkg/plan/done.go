@@ -26,14 +26,17 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
+// minTTL is the shortest time to live. The Pods of an At are deleted with it, so they are
+// to be released before, which takes a moment.
+const minTTL = releaseDelay + time.Second
+
 // decideDone decides for an At that has ended: when to delete it.
 func decideDone(at *v1alpha1.At, now time.Time) Decision {
 	end := endSeen(at)
 	if at.Spec.TTLSecondsAfterFinished == nil || end.IsZero() {
 		return Decision{}
 	}
-	// Its Pods are deleted with it.
-	ttl := max(time.Duration(*at.Spec.TTLSecondsAfterFinished)*time.Second, releaseDelay)
+	ttl := max(time.Duration(*at.Spec.TTLSecondsAfterFinished)*time.Second, minTTL)
 	if wait := end.Add(ttl).Sub(now); wait > 0 {
 		return Decision{Delay: min(wait, maxDelay)}
 	}

@@ -920,10 +920,10 @@ func TestDecide(t *testing.T) {
 		},
 		"done, no time to live: as long as its Pods are kept": {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now,
-			want: Decision{Delay: 9500 * time.Millisecond},
+			want: Decision{Delay: 10500 * time.Millisecond},
 		},
 		"done, no time to live, its Pods kept no longer": {
-			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now.Add(9500 * time.Millisecond),
+			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now.Add(10500 * time.Millisecond),
 			want: Decision{Action: DeleteAt{}},
 		},
 		"done, its time to live over, but it is being deleted": {

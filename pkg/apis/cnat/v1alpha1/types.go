@@ -294,7 +294,7 @@ type AtSpec struct {
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
 
 	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
-	// its Pods with it, but not within about nine seconds of the end. It may be set
+	// its Pods with it, but not within about ten seconds of the end. It may be set
 	// and changed after the end. Default: the At is kept.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -75,7 +75,7 @@ type AtSpecApplyConfiguration struct {
 	// the At ends as Failed/DeadlineExceeded. Default: no limit.
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
 	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
-	// its Pods with it, but not within about nine seconds of the end. It may be set
+	// its Pods with it, but not within about ten seconds of the end. It may be set
 	// and changed after the end. Default: the At is kept.
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
