@@ -98,9 +98,9 @@ echo grüß 🌍
 echo a > /tmp/a; cat < /tmp/a`,
 			log: "it's a \"test\"\na\nb\n1 $A shell-pod\na 2\n$(PATH) $$(PATH) $$\n1\ngrüß 🌍\na\n",
 		},
-		"failure":              {command: "echo no such host >&2; exit 3", exitCode: 3, log: "no such host\n", message: "no such host\n"},
+		"failure":              {command: "echo no such host >&2; exit 3", exitCode: 3, log: "no such host\n", message: "no such host"},
 		"failure, silent":      {command: "exit 255", exitCode: 255, message: "The command ended with exit code 255."},
-		"no such program":      {command: "nonesuch", exitCode: 127, log: "/bin/sh: nonesuch: not found\n", message: "/bin/sh: nonesuch: not found\n"},
+		"no such program":      {command: "nonesuch", exitCode: 127, log: "/bin/sh: nonesuch: not found\n", message: "/bin/sh: nonesuch: not found"},
 		"termination message":  {command: "echo log; printf told > /dev/termination-log", log: "log\n", message: "told"},
 		"not root, no service": {command: "id -u; ls /var/run/secrets 2>/dev/null | wc -l", log: "65534\n0\n"},
 	} {
@@ -185,7 +185,7 @@ func TestActiveDeadline(t *testing.T) {
 	waitPodRunning(t, namespace)
 	kubectl(t, "", "patch", "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
 	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-	if at.Status.Reason != v1alpha1.ReasonDeadlineExceeded || at.Status.ExitCode == nil || *at.Status.ExitCode != 5 || at.Status.Message != "stopped\n" {
+	if at.Status.Reason != v1alpha1.ReasonDeadlineExceeded || at.Status.ExitCode == nil || *at.Status.ExitCode != 5 || at.Status.Message != "stopped" {
 		t.Errorf("status %+v, want DeadlineExceeded, exit code 5, stopped", at.Status)
 	}
 	kubectl(t, "", "wait", "-n", namespace, "--for=condition=FailureTarget", "--timeout=180s", "at/at")
@@ -233,12 +233,12 @@ func TestPodEnds(t *testing.T) {
 		},
 		"the first container counts": {
 			template: corev1.PodSpec{Containers: []corev1.Container{shell("a", "echo a; exit 5"), shell("b", "exit 6")}},
-			reason:   v1alpha1.ReasonCommandFailed, exitCode: "5", message: "a\n",
+			reason:   v1alpha1.ReasonCommandFailed, exitCode: "5", message: "a",
 		},
 		"the default container counts": {
 			template:    corev1.PodSpec{Containers: []corev1.Container{shell("a", "true"), shell("b", "echo b; exit 6")}},
 			annotations: map[string]string{"kubectl.kubernetes.io/default-container": "b"},
-			reason:      v1alpha1.ReasonCommandFailed, exitCode: "6", message: "b\n",
+			reason:      v1alpha1.ReasonCommandFailed, exitCode: "6", message: "b",
 		},
 		"another container fails": {
 			template: corev1.PodSpec{Containers: []corev1.Container{shell("a", "true"), shell("b", "echo b; exit 6")}},
