@@ -109,7 +109,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.leaderElectIdentity, "leader-elect-identity", "", "name of this controller in the lease; one that is started anew by the same name has the lease at once (default: of each process its own)")
 	flags.IntVar(&o.burst, "kube-api-burst", 0, "most requests at a time above -kube-api-qps (default: twice that)")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "host:port at which /metrics is served, plain; empty: nowhere")
-	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to those whom the API server lets get it")
+	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to users whom the API server permits to get it")
 	flags.IntVar(&o.metricsNamespaces, "metrics-namespaces", 100, "number of namespaces that the metrics count by name; the others are counted together, as _other")
 	flags.StringVar(&o.certFile, "tls-cert-file", "", "PEM file of the certificate for -metrics-secure, read anew for each connection (default: a self-signed one)")
 	flags.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM file of the key of -tls-cert-file")

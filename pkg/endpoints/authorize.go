@@ -19,8 +19,10 @@ package endpoints
 import (
 	"context"
 	"crypto/sha256"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -30,64 +32,95 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
 )
 
-// How the API server is asked who somebody is. Anybody may send any token: so few are
-// looked at in a second that they cost the API server little, and that an answer is
-// not put out of the cache before its time.
+// Anybody may send any token. What the API server answers is kept, and the number of
+// questions from each source address is limited, so that guesses cost the API server
+// little, and do not lock out those with a valid token.
 const (
-	answerTTL    = 10 * time.Second // how long an answer is believed
-	maxAnswers   = 128
-	maxQuestions = 5 // a second
+	allowedTTL   = 2 * time.Minute // as in the API server's own cache of tokens
+	refusedTTL   = 10 * time.Second
+	maxAnswers   = 128 // of each kind
+	maxQuestions = 5   // a second from one source
+	maxSources   = 4096
 	askTimeout   = 10 * time.Second
 )
 
-// request is what an answer is of.
+// request is what an answer is for.
 type request struct {
 	token [sha256.Size]byte
 	path  string
 }
 
-// Authorize lets those in whose bearer token the API server knows, and who may get the
-// path, as a rule of their ClusterRole for nonResourceURLs says. The others are
-// answered 401 and 403, as the API server would; 429 if too many ask at once.
+// Authorize lets through the requests whose bearer token the API server knows and whose
+// user may get the path, as a rule of a ClusterRole for nonResourceURLs says. Other
+// requests get 401 or 403, as from the API server, or 429 if there are too many from
+// one source.
 func Authorize(client kubernetes.Interface, handler http.Handler) http.Handler {
-	answers := cache.NewLRUExpireCache(maxAnswers)
-	questions := flowcontrol.NewTokenBucketPassiveRateLimiter(maxQuestions, 2*maxQuestions)
+	// In one cache, guesses would evict the good answers.
+	allowed, refused := cache.NewLRUExpireCache(maxAnswers), cache.NewLRUExpireCache(maxAnswers)
+	sources := sources{limiters: lru.New(maxSources)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !found || token == "" {
-			http.Error(w, "a bearer token is needed", http.StatusUnauthorized)
+			http.Error(w, "a bearer token is required", http.StatusUnauthorized)
 			return
 		}
 		key := request{sha256.Sum256([]byte(token)), r.URL.Path}
-		answer, found := answers.Get(key)
-		if !found {
-			if !questions.TryAccept() {
-				http.Error(w, http.StatusText(http.StatusTooManyRequests), http.StatusTooManyRequests)
-				return
-			}
-			status, err := ask(r.Context(), client, token, r.URL.Path)
-			if err != nil {
-				if r.Context().Err() == nil {
-					klog.FromContext(r.Context()).Error(err, "Cannot tell who may get this", "path", r.URL.Path)
-				}
-				http.Error(w, "the API server does not tell whether you may", http.StatusInternalServerError)
-				return
-			}
-			answers.Add(key, status, answerTTL)
-			answer = status
-		}
-		if status := answer.(int); status != http.StatusOK {
-			http.Error(w, http.StatusText(status), status)
+		if _, found := allowed.Get(key); found {
+			handler.ServeHTTP(w, r)
 			return
 		}
-		handler.ServeHTTP(w, r)
+		if status, found := refused.Get(key); found {
+			http.Error(w, http.StatusText(status.(int)), status.(int))
+			return
+		}
+		if !sources.accept(r.RemoteAddr) {
+			http.Error(w, http.StatusText(http.StatusTooManyRequests), http.StatusTooManyRequests)
+			return
+		}
+		status, err := ask(r.Context(), client, token, r.URL.Path)
+		switch {
+		case err != nil:
+			if r.Context().Err() == nil {
+				klog.FromContext(r.Context()).Error(err, "Cannot check who may get this", "path", r.URL.Path)
+			}
+			http.Error(w, "cannot ask the API server whether you may get this", http.StatusInternalServerError)
+		case status != http.StatusOK:
+			refused.Add(key, status, refusedTTL)
+			http.Error(w, http.StatusText(status), status)
+		default:
+			allowed.Add(key, nil, allowedTTL)
+			handler.ServeHTTP(w, r)
+		}
 	})
 }
 
-// ask asks the API server who has the token, and whether they may get the path. It
-// returns the HTTP status that follows.
+// sources limits the questions from each source address.
+type sources struct {
+	lock     sync.Mutex
+	limiters *lru.Cache
+}
+
+// accept returns whether one more question from remoteAddr, host:port, is within the limit.
+func (s *sources) accept(remoteAddr string) bool {
+	host, _, err := net.SplitHostPort(remoteAddr)
+	if err != nil {
+		return false
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	limiter, found := s.limiters.Get(host)
+	if !found {
+		limiter = flowcontrol.NewTokenBucketPassiveRateLimiter(maxQuestions, 2*maxQuestions)
+		s.limiters.Add(host, limiter)
+	}
+	return limiter.(flowcontrol.PassiveRateLimiter).TryAccept()
+}
+
+// ask asks the API server whose token this is, and whether that user may get the path. It
+// returns the HTTP status for the answer.
 func ask(ctx context.Context, client kubernetes.Interface, token, path string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

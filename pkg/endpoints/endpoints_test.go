@@ -28,6 +28,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,8 +109,8 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// TestAuthorizeRemembers has an answer be believed for a while, of whom and of what it
-// is, and no error; and bounds how often the API server is asked.
+// TestAuthorizeRemembers keeps answers for a while, each for its token and path, but no
+// errors.
 func TestAuthorizeRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked int
@@ -117,12 +118,8 @@ func TestAuthorizeRemembers(t *testing.T) {
 		handler := Authorize(apiServer(&asked, &away), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		get := func(token, path string, want, wantAsked int) {
 			t.Helper()
-			request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
-			request.Header.Set("Authorization", "Bearer "+token)
-			answer := httptest.NewRecorder()
-			handler.ServeHTTP(answer, request)
-			if answer.Code != want || asked != wantAsked {
-				t.Errorf("%s gets %s: answered %d after %d questions, want %d after %d", token, path, answer.Code, asked, want, wantAsked)
+			if got := getFrom(t, handler, "192.0.2.1", token, path); got != want || asked != wantAsked {
+				t.Errorf("%s gets %s: answered %d after %d questions, want %d after %d", token, path, got, asked, want, wantAsked)
 			}
 		}
 		get("good", "/metrics", 500, 1)
@@ -131,21 +128,78 @@ func TestAuthorizeRemembers(t *testing.T) {
 		get("other", "/metrics", 403, 5)
 		get("bad", "/metrics", 401, 6)
 		get("good", "/debug", 403, 8)
-		time.Sleep(answerTTL - 1)
+		time.Sleep(refusedTTL - 1)
 		get("good", "/metrics", 200, 8)
 		get("other", "/metrics", 403, 8)
 		get("bad", "/metrics", 401, 8)
 		time.Sleep(2 * time.Nanosecond)
-		get("good", "/metrics", 200, 10)
-
-		time.Sleep(time.Minute)
-		for i := range 2 * maxQuestions {
-			get(fmt.Sprint("guess", i), "/metrics", 401, 11+i)
-		}
-		get("one more guess", "/metrics", 429, 10+2*maxQuestions)
-		time.Sleep(time.Second / maxQuestions)
-		get("good", "/metrics", 200, 12+2*maxQuestions)
+		get("other", "/metrics", 403, 10)
+		get("bad", "/metrics", 401, 11)
+		time.Sleep(allowedTTL - refusedTTL - 2*time.Nanosecond)
+		get("good", "/metrics", 200, 11)
+		time.Sleep(2 * time.Nanosecond)
+		get("good", "/metrics", 200, 13)
 	})
+}
+
+// TestAuthorizeGuesses has one source guess 1,000 tokens, all at once: it costs the API
+// server few questions, and another source with a good token is served all the same,
+// whether the answer for it is kept or not.
+func TestAuthorizeGuesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked int
+		var away bool
+		handler := Authorize(apiServer(&asked, &away), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		getFrom(t, handler, "2001:db8::1", "good", "/metrics")
+		asked = 0
+		statuses := map[int]int{}
+		var lock sync.Mutex
+		var guesses sync.WaitGroup
+		for i := range 1000 {
+			guesses.Go(func() {
+				status := getFrom(t, handler, "192.0.2.1", fmt.Sprint("guess", i), "/metrics")
+				lock.Lock()
+				defer lock.Unlock()
+				statuses[status]++
+			})
+		}
+		guesses.Wait()
+		if want := 2 * maxQuestions; asked != want || statuses[401] != want || statuses[429] != 1000-want {
+			t.Errorf("%d questions, answered %v; want %d questions, and 429 for the rest", asked, statuses, want)
+		}
+		if got := getFrom(t, handler, "2001:db8::1", "good", "/metrics"); got != 200 || asked > 2*maxQuestions {
+			t.Errorf("a good token whose answer is kept: answered %d after %d questions", got, asked)
+		}
+		if got := getFrom(t, handler, "2001:db8::1", "other", "/metrics"); got != 403 {
+			t.Errorf("a token that is new, from another source: answered %d, want 403", got)
+		}
+		time.Sleep(allowedTTL - time.Minute)
+		for i := range 1000 { // slowly, so that each is asked for
+			time.Sleep(time.Second / maxQuestions)
+			getFrom(t, handler, "192.0.2.1", fmt.Sprint("slow guess", i), "/metrics")
+			if i%100 == 0 {
+				if got := getFrom(t, handler, "2001:db8::1", "good", "/metrics"); got != 200 {
+					t.Errorf("a good token, after %d guesses: answered %d", i, got)
+				}
+			}
+		}
+		getFrom(t, handler, "192.0.2.1", "one more guess", "/metrics")
+		time.Sleep(time.Second / maxQuestions)
+		if got := getFrom(t, handler, "192.0.2.1", "good", "/debug"); got != 403 {
+			t.Errorf("the source that guessed, later: answered %d, want 403", got)
+		}
+	})
+}
+
+// getFrom returns the status of an answer.
+func getFrom(t *testing.T, handler http.Handler, source, token, path string) int {
+	t.Helper()
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
+	request.RemoteAddr = net.JoinHostPort(source, "1234")
+	request.Header.Set("Authorization", "Bearer "+token)
+	answer := httptest.NewRecorder()
+	handler.ServeHTTP(answer, request)
+	return answer.Code
 }
 
 // TestServe serves plain and with a certificate, until it is asked to stop.
