@@ -31,7 +31,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	_ "time/tzdata" // For machines and images without the zones of spec.timeZone.
+	_ "time/tzdata" // The zones of spec.timeZone, for machines and images without them.
 	"unicode"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,11 +63,11 @@ import (
 	"programming-kubernetes.info/cnat-controller/signals"
 )
 
-// crdPollPeriod is how often the API server is asked, at the start, whether it lists Ats.
+// crdPollPeriod is the interval at which the controller tries to list Ats when it starts.
 const crdPollPeriod = 2 * time.Second
 
-// maxRefusals is how often in a row an API server that refuses the controller is asked
-// again: while it starts it does not know its own rules, and RBAC may be applied after the
+// maxRefusals is how often in a row the controller tries again when it is refused: an API
+// server that starts has not loaded its rules yet, and RBAC may be applied after the
 // Deployment.
 const maxRefusals = 5
 
@@ -103,21 +103,21 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.namespace, "namespace", metav1.NamespaceAll, "namespace whose Ats are run (default: all namespaces)")
 	flags.IntVar(&o.workers, "workers", 16, "number of Ats that are worked on at the same time")
 	flags.StringVar(&o.defaultImage, "default-image", "busybox:1.37.0", "image in which commands run; it needs /bin/sh")
-	flags.Float64Var(&o.qps, "kube-api-qps", 0, "most requests a second to the API server (default: no limit, the API server's own fairness decides)")
-	flags.BoolVar(&o.leaderElect, "leader-elect", false, "work only while holding the lease "+controllerName+", so that another controller can stand by")
+	flags.Float64Var(&o.qps, "kube-api-qps", 0, "maximum number of requests per second to the API server (default: no limit, the API server's priority and fairness applies)")
+	flags.BoolVar(&o.leaderElect, "leader-elect", false, "work only while holding the lease "+controllerName+", so that several controllers can run and one works")
 	flags.StringVar(&o.leaderElectNamespace, "leader-elect-resource-namespace", "", "namespace of the lease (default: that of the kubeconfig or the service account)")
-	flags.StringVar(&o.leaderElectIdentity, "leader-elect-identity", "", "name of this controller in the lease; one that is started anew by the same name has the lease at once (default: of each process its own)")
-	flags.IntVar(&o.burst, "kube-api-burst", 0, "most requests at a time above -kube-api-qps (default: twice that)")
-	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "host:port at which /metrics is served, plain; empty: nowhere")
+	flags.StringVar(&o.leaderElectIdentity, "leader-elect-identity", "", "name of this controller in the lease; after a restart with the same name it gets the lease back at once (default: a new name for each process)")
+	flags.IntVar(&o.burst, "kube-api-burst", 0, "maximum burst of requests above -kube-api-qps (default: twice that)")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "host:port of /metrics, over HTTP unless -metrics-secure is set; empty: not served")
 	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to users whom the API server permits to get it")
 	flags.IntVar(&o.metricsNamespaces, "metrics-namespaces", 100, "number of namespaces that the metrics count by name; the others are counted together, as _other")
-	flags.StringVar(&o.certFile, "tls-cert-file", "", "PEM file of the certificate for -metrics-secure, read anew for each connection (default: a self-signed one)")
+	flags.StringVar(&o.certFile, "tls-cert-file", "", "PEM file of the certificate for -metrics-secure, read again for each connection (default: a self-signed certificate)")
 	flags.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM file of the key of -tls-cert-file")
-	flags.StringVar(&o.healthAddress, "health-probe-bind-address", "127.0.0.1:9384", "host:port at which /healthz and /readyz are served; empty: nowhere")
+	flags.StringVar(&o.healthAddress, "health-probe-bind-address", "127.0.0.1:9384", "host:port of /healthz and /readyz; empty: not served")
 	flags.StringVar(&o.logging.Format, "logging-format", o.logging.Format, "text or json")
-	flags.Var(logsapi.VerbosityLevelPflag(&o.logging.Verbosity), "v", "how much is logged: 2 each change of an At, 4 each look at it")
-	flags.Var(logsapi.VModuleConfigurationPflag(&o.logging.VModule), "vmodule", "-v for single files, as pattern=N,...; for text only")
-	flags.BoolVar(&o.version, "version", false, "print the version, and end")
+	flags.Var(logsapi.VerbosityLevelPflag(&o.logging.Verbosity), "v", "log verbosity: 2 logs each change of an At, 4 each sync")
+	flags.Var(logsapi.VModuleConfigurationPflag(&o.logging.VModule), "vmodule", "verbosity for single files, as pattern=N,...; only with -logging-format=text")
+	flags.BoolVar(&o.version, "version", false, "print the version and exit")
 }
 
 func (o *options) validate(args []string) error {
@@ -164,8 +164,8 @@ func main() {
 	}
 }
 
-// run runs the controller until ctx is done. Its errors are for the person who
-// started it, and say what to do.
+// run runs the controller until ctx is done. Its errors are for the person who started it
+// and say what to do.
 func run(ctx context.Context, o *options) error {
 	if o.version {
 		fmt.Fprintf(os.Stdout, "cnat-controller %s (%s, %s)\n", version.Version, version.Revision(), goruntime.Version())
@@ -307,8 +307,8 @@ func readConsistently(options *metav1.ListOptions) {
 	}
 }
 
-// loadConfig finds the API server the way kubectl does, and then as a Pod does. It
-// returns the namespace, too, that is meant where none is named.
+// loadConfig finds the API server as kubectl does, or else as a Pod does. It also returns
+// the default namespace.
 func loadConfig(o *options) (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
@@ -330,14 +330,14 @@ func loadConfig(o *options) (*rest.Config, string, error) {
 		return nil, "", fmt.Errorf("load the namespace of the kubeconfig: %w", err)
 	}
 	config.UserAgent = controllerName + "/" + version.Version
-	// A negative QPS is client-go's word for no limit.
+	// In client-go a negative QPS means no limit.
 	config.QPS = -1
 	if o.qps > 0 {
 		burst := o.burst
 		if burst == 0 {
 			burst = max(1, int(2*o.qps))
 		}
-		// One for all clients together.
+		// All clients share it.
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(float32(o.qps), burst)
 	}
 	return config, namespace, nil
@@ -357,7 +357,7 @@ func reach(ctx context.Context, config *rest.Config) error {
 		return fmt.Errorf("create the client for the version: %w", err)
 	}
 	_, err = client.ServerVersionWithContext(ctx)
-	// An answer, whatever it is, will be met again.
+	// waitForServer handles errors that the API server returns.
 	var answer apierrors.APIStatus
 	if err != nil && ctx.Err() == nil && !errors.As(err, &answer) {
 		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", config.Host, err)
@@ -365,13 +365,13 @@ func reach(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
-// waitForServer returns once Ats can be listed, or nil once ctx is done. An API
-// server that is busy, starting, or without the CRD is waited for; one that goes on
-// refusing the controller is an error.
+// waitForServer returns nil once Ats can be listed, or ctx is done. It waits for an API
+// server that is busy, starting, or does not have the CRD. It returns an error if the API
+// server keeps refusing the controller.
 func waitForServer(ctx context.Context, client clientset.Interface, namespace, host string) error {
 	logger := klog.FromContext(ctx)
 	logger.Info("Looking for Ats", "host", host, "namespace", cmp.Or(namespace, "all"))
-	told := ""
+	logged := ""
 	refusals := 0
 	err := wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
 		_, err := client.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{Limit: 1})
@@ -398,14 +398,14 @@ func waitForServer(ctx context.Context, client clientset.Interface, namespace, h
 			refusals++
 			reason = "The API server refuses the controller; asking again for " + (maxRefusals * crdPollPeriod).String()
 		}
-		if reason != told {
+		if reason != logged {
 			logger.Info(reason, "answer", err)
-			told = reason
+			logged = reason
 		}
 		return false, nil
 	})
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // To be asked to stop is no error.
+		return nil //nolint:nilerr // It is no error to be asked to stop.
 	}
 	return err
 }

@@ -14,8 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package endpoints serves what others ask a controller for by HTTP: its health, and
-// its metrics.
+// Package endpoints serves the health and the metrics of a controller over HTTP.
 package endpoints
 
 import (
@@ -32,9 +31,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Serve serves the handler at the address, host:port, until ctx is done, and returns
-// once it can be asked, with the address that it is. With a certificate it speaks HTTPS.
-// what is a word for the log.
+// Serve serves the handler at the address, host:port, until ctx is done. It returns the
+// actual address once that accepts connections. With a certificate it serves HTTPS. what
+// names the content in the log.
 func Serve(ctx context.Context, what, address string, certificate Certificate, handler http.Handler) (net.Addr, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -62,11 +61,11 @@ func Serve(ctx context.Context, what, address string, certificate Certificate, h
 	return listener.Addr(), nil
 }
 
-// Certificate returns the certificate for a connection that comes in.
+// Certificate returns the certificate for a connection.
 type Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
-// CertificateFromFiles returns the certificate that the PEM files hold, which may be
-// replaced at any time. Their first content is checked at once.
+// CertificateFromFiles returns the certificate in the PEM files, which it reads again for
+// each connection. It returns an error if the files cannot be read now.
 func CertificateFromFiles(certFile, keyFile string) (Certificate, error) {
 	load := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -76,8 +75,7 @@ func CertificateFromFiles(certFile, keyFile string) (Certificate, error) {
 	return load, err
 }
 
-// SelfSigned returns a certificate that is made for this process, signed by nobody else,
-// and valid for a year.
+// SelfSigned makes a self-signed certificate for this process, valid for a year.
 func SelfSigned() (Certificate, error) {
 	hostname, err := os.Hostname()
 	if err != nil {
@@ -91,7 +89,7 @@ func SelfSigned() (Certificate, error) {
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }, err
 }
 
-// Check answers ok, or with the error of the check and 503.
+// Check responds with ok, or with 503 and the error of the check.
 func Check(check func(*http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := check(r); err != nil {
