@@ -21,11 +21,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,6 +89,13 @@ const (
 	maxBlockedBackoff = 40 * time.Second
 	blockedJitter     = 0.5
 	blockedQPS        = 10
+)
+
+// At the start, Ats that are not due are put into startGroups groups, startInterval apart:
+// otherwise all of them would come back at the same moment, once a minute.
+const (
+	startGroups   = 6
+	startInterval = 10 * time.Second
 )
 
 // maxSteps is the number of steps of a sync after which something must be wrong.
@@ -303,21 +312,29 @@ func (s *eventSink) Create(event *corev1.Event) (*corev1.Event, error) {
 }
 
 // enqueueAll enqueues the Ats in the cache, those that are due first because there may be
-// very many others, and the Ats that are gone and have Pods in the cache.
+// very many others, and the Ats that are gone and have Pods in the cache. Those that have
+// nothing to do but to wait are not synced at once: the maps of a queue through which very
+// many Ats have gone stay large.
 func (c *Controller) enqueueAll() {
 	ats, _ := c.atLister.List(labels.Everything()) //nolint:errcheck // Reading from a cache does not fail.
-	var later []cache.ObjectName
-	now := c.clock.Now()
+	var later []*v1alpha1.At
 	for _, at := range ats {
-		name := cache.MetaObjectToName(at)
-		if instant, err := plan.Instant(&at.Spec); err == nil && !now.Before(instant) && at.Status.Phase != v1alpha1.PhaseDone {
-			c.enqueue(name)
+		if state, _ := plan.StateOf(at, c.clock.Now()); state == plan.StateDue || state == plan.StateRunning {
+			c.queue.Add(cache.MetaObjectToName(at))
 		} else {
-			later = append(later, name)
+			later = append(later, at)
 		}
 	}
-	for _, name := range later {
-		c.enqueue(name)
+	for _, at := range later {
+		name := cache.MetaObjectToName(at)
+		pods, err := c.podsOf(name)
+		decision := plan.Decide(plan.World{At: at, Pods: pods, Now: c.clock.Now()})
+		switch {
+		case err != nil || len(pods) > 0 || decision.Action != nil || decision.Status != nil:
+			c.queue.Add(name)
+		case decision.Delay > 0:
+			c.queue.AddAfter(name, min(decision.Delay, time.Duration(1+rand.N(startGroups))*startInterval))
+		}
 	}
 	for _, obj := range c.podIndexer.List() {
 		pod := obj.(*corev1.Pod)
@@ -742,7 +759,7 @@ func keepAt(at *v1alpha1.At) *v1alpha1.At {
 	return &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:              at.Name,
-			Namespace:         at.Namespace,
+			Namespace:         unique.Make(at.Namespace).Value(),
 			UID:               at.UID,
 			ResourceVersion:   at.ResourceVersion,
 			Generation:        at.Generation,

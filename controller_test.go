@@ -1226,8 +1226,13 @@ func TestHandlers(t *testing.T) {
 }
 
 // TestStandby has objects come and go while a controller stands by: it enqueues nothing.
-// When it takes over, it enqueues what its caches hold, and first what is due.
+// When it takes over, it enqueues what its caches hold, first what is due, and only later
+// what has nothing to do but to wait.
 func TestStandby(t *testing.T) {
+	synctest.Test(t, testStandby)
+}
+
+func testStandby(t *testing.T) {
 	logger, _ := ktesting.NewTestContext(t)
 	called := func(name, schedule string, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 		at := newAt(mutate...)
@@ -1240,7 +1245,7 @@ func TestStandby(t *testing.T) {
 		w.ats = append(w.ats, called(fmt.Sprint("done-", i), "2000-01-01T00:00:00Z", running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", due)))
 	}
 	w.ats = append(w.ats, called("unreadable", "tomorrow"), called("due", "2000-01-01T00:00:00Z"))
-	f := newFixture(t, w, testingclock.NewFakeClock(due))
+	f := newFixture(t, w, clock.RealClock{}) // It is the year 2000.
 	f.working.Store(false)
 	for range 2 {
 		f.addAt(logger, newAt(), false)
@@ -1253,8 +1258,8 @@ func TestStandby(t *testing.T) {
 	}
 	f.working.Store(true)
 	f.enqueueAll()
-	if got, want := f.queue.Len(), len(w.ats)+1; got != want {
-		t.Errorf("%d items in the queue after the takeover, want %d", got, want)
+	if got := f.queue.Len(); got != 3 {
+		t.Errorf("%d items in the queue after the takeover, want those that are due, unreadable, and gone", got)
 	}
 	if got, _ := f.queue.Get(); got.Name != "due" {
 		t.Errorf("first in the queue is %s, want the At that is due", got)
@@ -1264,6 +1269,13 @@ func TestStandby(t *testing.T) {
 	}
 	if got, _ := f.queue.Get(); got != name {
 		t.Errorf("last in the queue is %s, want %s, whose Pod is left", got, name)
+	}
+	for i := range startGroups {
+		time.Sleep(startInterval)
+		synctest.Wait()
+		if got := f.queue.Len(); got < (i+1)*100 || i == startGroups-1 && got != 1000 {
+			t.Errorf("%d items in the queue %v after the takeover, want a sixth more each time", got, time.Duration(i+1)*startInterval)
+		}
 	}
 }
 
