@@ -21,7 +21,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -91,11 +90,11 @@ const (
 	blockedQPS        = 10
 )
 
-// At the start, Ats that are not due are put into startGroups groups, startInterval apart:
-// otherwise all of them would come back at the same moment, once a minute.
+// The wall clock is compared with the monotonic clock each clockPeriod, and was stepped if
+// they differ by more than maxDrift.
 const (
-	startGroups   = 6
-	startInterval = 10 * time.Second
+	clockPeriod = 30 * time.Second
+	maxDrift    = 100 * time.Millisecond
 )
 
 // maxSteps is the number of steps of a sync after which something must be wrong.
@@ -279,6 +278,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		})
 	}
 	wg.Go(func() { c.retryBlocked(ctx) })
+	wg.Go(func() { c.watchClock(ctx) })
 	c.enqueueAll()
 	<-ctx.Done()
 }
@@ -333,13 +333,35 @@ func (c *Controller) enqueueAll() {
 		case err != nil || len(pods) > 0 || decision.Action != nil || decision.Status != nil:
 			c.queue.Add(name)
 		case decision.Delay > 0:
-			c.queue.AddAfter(name, min(decision.Delay, time.Duration(1+rand.N(startGroups))*startInterval))
+			c.queue.AddAfter(name, decision.Delay)
 		}
 	}
 	for _, obj := range c.podIndexer.List() {
 		pod := obj.(*corev1.Pod)
 		if _, err := c.atLister.Ats(pod.Namespace).Get(plan.AtName(pod)); err != nil {
 			c.enqueueOwner(pod)
+		}
+	}
+}
+
+// watchClock decides again for all Ats when the wall clock was stepped, or the machine
+// slept, until ctx is done: timers run on monotonic time, and do not know.
+func (c *Controller) watchClock(ctx context.Context) {
+	ticker := c.clock.NewTicker(clockPeriod)
+	defer ticker.Stop()
+	start, wallStart := time.Now(), c.clock.Now().Round(0) // Round removes the monotonic reading.
+	var drift time.Duration
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C():
+		}
+		now := c.clock.Now().Round(0).Sub(wallStart) - time.Since(start)
+		if step := now - drift; step.Abs() > maxDrift {
+			klog.FromContext(ctx).Info("The wall clock was stepped, or the machine slept", "by", step)
+			drift = now
+			c.enqueueAll()
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestCombinations(t *testing.T) {
 			"the deadline is for the first attempt": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
 		},
 		"backoffLimit + suspend": {
-			"no attempt is added": {waitsHeld, nil, 20 * time.Second, "wait 1m0s"},
+			"no attempt is added": {waitsHeld, nil, 20 * time.Second, "nothing"},
 		},
 		"backoffLimit + template": {
 			"the same Pod again": {waits, nil, 20 * time.Second, "create example-at-pod-1: own own"},

@@ -65,7 +65,8 @@ type Decision struct {
 	// Events are to be recorded once the action is done, or the status written. If the
 	// status counts an attempt that has ended, the last event is of that end.
 	Events []Event
-	// Delay is the time after which to decide again; 0 if there is no need.
+	// Delay is the time after which to decide again, if the wall clock is not stepped
+	// meanwhile; 0 if there is no need.
 	Delay time.Duration
 	// Retry is set if the step is to be tried again with back-off, and says why. With
 	// ErrBlocked the status reports the cause, or it will be gone in a moment. Delay,
@@ -134,10 +135,9 @@ type Event struct {
 // is a matter of moments.
 var ErrBlocked = errors.New("blocked")
 
-// maxDelay is the longest time after which the clock is looked at again. A timer runs on
-// monotonic time: without this limit, an At would be late by as much as the wall clock is
-// stepped, or the machine sleeps.
-const maxDelay = time.Minute
+// checkDelay is how often the Pod of a run is looked for in case its events do not come:
+// somebody may remove the label by which the informer selects it.
+const checkDelay = time.Minute
 
 // grace is how long what should pass by itself is not reported: the Pod of an earlier
 // At, a Pod without a node, a Pod deleted by force.

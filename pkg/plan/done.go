@@ -38,7 +38,7 @@ func decideDone(at *v1alpha1.At, now time.Time) Decision {
 	}
 	ttl := max(time.Duration(*at.Spec.TTLSecondsAfterFinished)*time.Second, minTTL)
 	if wait := end.Add(ttl).Sub(now); wait > 0 {
-		return Decision{Delay: min(wait, maxDelay)}
+		return Decision{Delay: wait}
 	}
 	return Decision{Action: DeleteAt{}}
 }

@@ -42,7 +42,7 @@ func decidePending(w World, other *corev1.Pod) Decision {
 	}
 	switch {
 	case w.Now.Before(instant):
-		return writeUnblocked(at, min(instant.Sub(w.Now), maxDelay))
+		return writeUnblocked(at, instant.Sub(w.Now))
 	case isSuspended(at):
 		return writeUnblocked(at, 0)
 	case startingTimeLeft(at, instant, w.Now) > 0:
@@ -67,9 +67,9 @@ func decideNextAttempt(w World, other *corev1.Pod) Decision {
 	case left <= 0:
 		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, deadlineExceeded(at))
 	case wait > 0:
-		return writeUnblocked(at, min(wait, left, maxDelay))
+		return writeUnblocked(at, min(wait, left))
 	case isSuspended(at):
-		return writeUnblocked(at, min(left, maxDelay))
+		return writeUnblocked(at, deadlineDelay(left))
 	default:
 		return startAttempt(w, other, at.Status.NextAttemptTime.Time)
 	}
@@ -90,8 +90,7 @@ func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
 		// It was blocked until now.
 		due = w.Now
 	}
-	// The delay is in case that the Pod's events do not come: somebody may remove its label.
-	return Decision{Action: CreatePod{Due: due}, Delay: maxDelay}
+	return Decision{Action: CreatePod{Due: due}, Delay: checkDelay}
 }
 
 // waitForName decides for an At that is due since the given time while other has the
@@ -190,6 +189,11 @@ func startDeadline(at *v1alpha1.At, now time.Time) time.Duration {
 	if instant, err := Instant(&at.Spec); err == nil && at.Status.NextAttemptTime == nil {
 		left = min(left, startingTimeLeft(at, instant, now))
 	}
+	return deadlineDelay(left)
+}
+
+// deadlineDelay returns the delay until a deadline; 0 if there is none.
+func deadlineDelay(left time.Duration) time.Duration {
 	if left == noLimit {
 		return 0
 	}

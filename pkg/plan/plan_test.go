@@ -325,11 +325,11 @@ func TestDecide(t *testing.T) {
 		want Decision
 		look Action
 	}{
-		"far from due: the clock is looked at again in a minute": {
+		"far from due": {
 			at: newAt(), now: earlier,
-			want: Decision{Delay: time.Minute},
+			want: Decision{Delay: time.Hour},
 		},
-		"less than a minute from due: exactly then": {
+		"a fraction of a second from due": {
 			at: newAt(), now: due.Add(-1500 * time.Millisecond),
 			want: Decision{Delay: 1500 * time.Millisecond},
 		},
@@ -355,7 +355,7 @@ func TestDecide(t *testing.T) {
 		},
 		"as far as the calendar goes": {
 			at: newAt(withSchedule("9999-12-31T23:59:59Z")), now: now,
-			want: Decision{Delay: time.Minute},
+			want: Decision{Delay: math.MaxInt64},
 		},
 		"being deleted: nothing starts": {
 			at:  newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }),
@@ -391,7 +391,7 @@ func TestDecide(t *testing.T) {
 		},
 		"the name is taken by a stranger, not due: no concern yet": {
 			at: newAt(), pod: newPod(corev1.PodRunning, ownedBy()), now: earlier,
-			want: Decision{Delay: time.Minute},
+			want: Decision{Delay: time.Hour},
 		},
 		"the name is taken by a Pod without owner": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy()), now: now,
@@ -641,11 +641,11 @@ func TestDecide(t *testing.T) {
 		},
 		"between two attempts, a long time": {
 			at: newAt(withStatus(*nextAttempt(9, now.Add(6*time.Minute))), withBackoffLimit(10)), now: now,
-			want: Decision{Delay: time.Minute},
+			want: Decision{Delay: 6 * time.Minute},
 		},
 		"between two attempts, suspended: held": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2)), now: now,
-			want: Decision{Delay: time.Minute},
+			want: Decision{},
 		},
 		"between two attempts, the limit lowered: what was announced follows": {
 			at: newAt(withStatus(*nextAttempt(1, now))), now: now,
@@ -705,7 +705,7 @@ func TestDecide(t *testing.T) {
 			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: now, want: Decision{},
 		},
 		"suspended, not due": {
-			at: newAt(withSuspended), now: earlier, want: Decision{Delay: time.Minute},
+			at: newAt(withSuspended), now: earlier, want: Decision{Delay: time.Hour},
 		},
 		"suspended with a Pod: it goes on": {
 			at: newAt(withSuspended), pod: newPod(corev1.PodPending), now: now,
@@ -744,11 +744,11 @@ func TestDecide(t *testing.T) {
 		},
 		"edited, nothing else changes, the status was never written: no write": {
 			at: newAt(func(at *v1alpha1.At) { at.Generation = 3 }), now: earlier,
-			want: Decision{Delay: time.Minute},
+			want: Decision{Delay: time.Hour},
 		},
 		"edited while pending: observed": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 1})), now: earlier,
-			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}, Delay: time.Minute},
+			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}, Delay: time.Hour},
 		},
 		"edited while running: observed": {
 			at: newAt(withStatus(running(corev1.PodRunning)), func(at *v1alpha1.At) { at.Generation = 3 }), pod: newPod(corev1.PodRunning), now: now,
@@ -912,7 +912,7 @@ func TestDecide(t *testing.T) {
 		},
 		"done, its time to live far from over": {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(math.MaxInt32)), now: now,
-			want: Decision{Delay: time.Minute},
+			want: Decision{Delay: math.MaxInt32 * time.Second},
 		},
 		"done, its time to live over": {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(30)), now: now.Add(30 * time.Second),

@@ -34,11 +34,11 @@ func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	if d.Status != nil {
 		return d
 	}
-	d.Delay = maxDelay // As in startAttempt.
+	d.Delay = checkDelay
 	left := activeTimeLeft(at, &at.Status, now)
 	switch {
 	case isDeletedByForce(pod):
-		d.Delay = min(grace-now.Sub(pod.DeletionTimestamp.Time), maxDelay)
+		d.Delay = min(grace-now.Sub(pod.DeletionTimestamp.Time), checkDelay)
 	case pod.DeletionTimestamp != nil:
 	case failureTarget(at) != nil:
 		d.Action = DeletePod{Pod: pod}
@@ -46,7 +46,7 @@ func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 		// Written before the Pod is deleted: a deletion alone does not say why.
 		return writeFailureTarget(at, now, v1alpha1.ReasonDeadlineExceeded, deadlineExceeded(at))
 	default:
-		d.Delay = min(left, maxDelay)
+		d.Delay = min(left, checkDelay)
 	}
 	return d
 }
