@@ -49,8 +49,8 @@ go -C hack/tools/controller-gen build -o "${GOBIN}/" sigs.k8s.io/controller-tool
     "${GOBIN}/slim" >artifacts/examples/cnat-crd.yaml.new
 mv artifacts/examples/cnat-crd.yaml.new artifacts/examples/cnat-crd.yaml
 
-go run ./hack/tools/zones "$(go env GOROOT)/lib/time/zoneinfo.zip" >pkg/plan/zones.txt.new
-mv pkg/plan/zones.txt.new pkg/plan/zones.txt
+go run ./hack/tools/zones "$(go env GOROOT)/lib/time/zoneinfo.zip" >pkg/zones/zones.txt.new
+mv pkg/zones/zones.txt.new pkg/zones/zones.txt
 
 # The version has one source. The manifests that are applied as one come of those that
 # are written.
