@@ -1,0 +1,67 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package timespec reads times as people say them: it is the time grammar of
+// `kubectl at`. It extends that of POSIX's at and of Debian's at(1). It is pure: it
+// has no clock, and reads nothing but the text and the options that it is given.
+//
+// All of the text is understood, or Parse returns an *Error that points at the word at
+// fault. Upper and lower case are the same, and so are one and several spaces. Words
+// may be joined where they can still be told apart, as in "8:15amjan24".
+//
+//	text    = ( "in" amounts | part ) { part } .
+//	part    = "now" | clock | date | zone | sum .
+//	clock   = [ "at" ] ( time [ "am" | "pm" ] | "noon" | "midnight" | "teatime" ) .
+//	time    = H | HH | HHMM | HH ":" MM [ ":" SS [ "." fraction ] ] .
+//	date    = [ "on" ] ( "today" | "tomorrow" | [ "next" ] weekday | "next" period
+//	        | month DD [ [ "," ] year ] | DD month [ [ "," ] year ]
+//	        | year "-" MM "-" DD [ "T" time ] | DD "." MM "." year
+//	        | MM "/" DD "/" year | MMDDYY | MMDDYYYY ) .
+//	sum     = ( "+" | "-" ) amounts | "next" unit .
+//	amounts = number unit { number unit } .
+//	unit    = "second" | "minute" | "hour" | period .
+//	period  = "day" | "week" | "month" | "year" .
+//	year    = YYYY | YY .
+//	zone    = "UTC" | "Z" | ( "+" | "-" ) HH [ ":" ] MM
+//	        | a name in the IANA time zone database .
+//
+// The parts may come in any order, such as "10:12 tomorrow" or "tomorrow 10:12", but only
+// sums and the zone may follow a number with a unit. There is at most one time of day
+// (or "now"), one date and one zone, and a zone alone is not enough. "next week" is a
+// date if there is no other one before it, else a sum.
+//
+// Weekdays and months may be shortened to three letters, units to s, sec, m, min, h,
+// hr, d, w and y, and units may be plural. "m" is a minute.
+//
+// What the text leaves open is filled in as at(1) does it:
+//
+//   - A time without a date is today, or tomorrow if that has passed. Likewise a weekday
+//     is in the next seven days, today included, and a date without a year is this year
+//     or next. Sums are counted: at 17:00, "4pm + 3 days" is three days after today.
+//   - "next friday" is the first Friday after today. "next week" is now + 1 week.
+//   - A date without a time of day is at the present time of day. So "today" is now.
+//   - After a day and a month, a number of two or four digits is the year, unless ":",
+//     "am" or "pm" follows: "24 dec 2015" is in the year 2015, not at 20:15.
+//   - A year of two digits is in 1970 to 2069.
+//   - "midnight" is 00:00, the first minute of a day. "teatime" is 16:00.
+//   - Days, weeks, months and years are counted by the calendar: the clock shows the same
+//     time after them. Seconds, minutes and hours are elapsed time.
+//   - Now is the second that has begun, without a fraction.
+//
+// Where at(1) guesses, Parse returns an error: for a time that the clocks of the zone
+// skip or repeat, for a day that a month does not have, also as the result of a sum
+// (31 January + 1 month), and for a given date, today included, that has passed.
+package timespec

@@ -1,0 +1,580 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package timespec
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"programming-kubernetes.info/cnat-controller/pkg/zones"
+)
+
+// spec is a text that was parsed.
+type spec struct {
+	text  string
+	clock *clock         // nil: the present time of day
+	date  *date          // nil: the next day on which the clock shows the time
+	zone  *time.Location // nil: that of the options
+	steps []step
+	// seen has the words of each part.
+	seen map[part]span
+	// firstSum is where the first sum with a sign begins and ends. Only a zone may follow it.
+	firstSum *span
+	// whole is the text without the spaces around it.
+	whole span
+}
+
+// part is what a text has at most once.
+type part string
+
+const (
+	present   part = "now"
+	timeOfDay part = "time of day"
+	aDate     part = "date"
+	timeZone  part = "time zone"
+	// noPart is a sum, of which a text can have any number.
+	noPart part = ""
+)
+
+type clock struct {
+	hour, minute, second, nanosecond int
+	span
+}
+
+// date is a day, in one of several ways.
+type date struct {
+	way way
+	// n is the number of units from today, or the day of the month.
+	n       int
+	unit    unit
+	weekday time.Weekday
+	month   time.Month
+	year    int
+	span
+}
+
+type way int
+
+const (
+	relative    way = iota // n units from today
+	onWeekday              // the first such weekday, beginning with today
+	nextWeekday            // the first such weekday after today
+	yearless               // day n of month
+	absolute               // day n of month of year
+)
+
+// step is a number of units to add.
+type step struct {
+	n    int
+	unit unit
+	span
+}
+
+// parser reads the tokens of a text.
+type parser struct {
+	tokens []token
+	*spec
+}
+
+func parse(text string) (*spec, error) {
+	tokens := lex(text)
+	p := parser{tokens: tokens, spec: &spec{text: text, seen: map[part]span{}}}
+	if len(tokens) == 1 {
+		return nil, p.fail(tokens[0].span, "the time is empty: write one, such as 10:12, tomorrow or now + 2 hours")
+	}
+	p.whole = tokens[0].through(tokens[len(tokens)-2].span)
+	for p.peek(0).kind != end {
+		if _, err := p.part(); err != nil {
+			return nil, err
+		}
+	}
+	if at, ok := p.seen[timeZone]; ok && len(p.seen) == 1 && len(p.steps) == 0 {
+		return nil, p.fail(at, "%q is a time zone without a time: write a time before it, such as 10:12", p.quote(at))
+	}
+	return p.spec, nil
+}
+
+// fail returns the error that something is wrong with the words at a place.
+func (s *spec) fail(at span, format string, args ...any) error {
+	return &Error{Text: s.text, Offset: at.from, Length: at.to - at.from, Problem: fmt.Sprintf(format, args...)}
+}
+
+// quote returns the words at a place as they are written, with single spaces.
+func (s *spec) quote(at span) string {
+	return strings.Join(strings.Fields(s.text[at.from:at.to]), " ")
+}
+
+// peek returns the token that is n tokens ahead.
+func (p *parser) peek(n int) token {
+	return p.tokens[min(n, len(p.tokens)-1)]
+}
+
+// next consumes a token.
+func (p *parser) next() token {
+	t := p.tokens[0]
+	p.tokens = p.tokens[min(1, len(p.tokens)-1):]
+	return t
+}
+
+func (p *parser) is(n int, kind kind, texts ...string) bool {
+	t := p.peek(n)
+	return t.kind == kind && slices.Contains(texts, t.text)
+}
+
+func (p *parser) isUnit(n int) bool {
+	_, ok := units[p.peek(n).text]
+	return ok && p.peek(n).kind == word
+}
+
+func (p *parser) isMonth(n int) bool {
+	return p.peek(n).kind == word && months[p.peek(n).text] != 0
+}
+
+// isJoined reports whether the next tokens are so many numbers with one of the signs
+// between each two of them, without spaces.
+func (p *parser) isJoined(numbers int, signs ...string) bool {
+	for n := range 2*numbers - 1 {
+		switch {
+		case n > 0 && !p.peek(n).joined,
+			n%2 == 0 && p.peek(n).kind != number,
+			n%2 == 1 && !p.is(n, sign, signs...):
+			return false
+		}
+	}
+	return true
+}
+
+// once notes that the text has a part. A second one is an error, and so is one other
+// than a zone after a sum.
+func (p *parser) once(part part, at span) error {
+	if _, ok := p.seen[part]; ok {
+		return p.fail(at, "%q is a second %s: write only one", p.quote(at), part)
+	}
+	if p.firstSum != nil && part != timeZone {
+		return p.fail(at, "%q follows a sum: write it before %q", p.quote(at), p.quote(*p.firstSum))
+	}
+	p.seen[part] = at
+	now, hasNow := p.seen[present]
+	clock, hasClock := p.seen[timeOfDay]
+	if hasNow && hasClock {
+		return p.fail(at, "%q and %q are two times of day: write only one", p.quote(now), p.quote(clock))
+	}
+	return nil
+}
+
+func (p *parser) setClock(c clock) (part, error) {
+	p.clock = &c
+	return timeOfDay, p.once(timeOfDay, c.span)
+}
+
+func (p *parser) setDate(d date) (part, error) {
+	p.date = &d
+	return aDate, p.once(aDate, d.span)
+}
+
+func (p *parser) setZone(location *time.Location, at span) (part, error) {
+	p.zone = location
+	return timeZone, p.once(timeZone, at)
+}
+
+// part reads one part of the text, and returns which one it is.
+func (p *parser) part() (part, error) {
+	t := p.peek(0)
+	switch t.kind {
+	case number:
+		return p.numeric()
+	case zone:
+		p.next()
+		location, err := zones.Load(t.text)
+		if err != nil {
+			return noPart, p.fail(t.span, "%q cannot be loaded: write an offset instead, such as +01:00", p.quote(t.span))
+		}
+		return p.setZone(location, t.span)
+	case sign:
+		return p.signed()
+	case word:
+		p.next()
+		return p.word(t)
+	}
+	return noPart, p.unexpected(t)
+}
+
+// word reads the part that begins with a word, which has been consumed.
+func (p *parser) word(t token) (part, error) {
+	if _, ok := months[t.text]; ok {
+		n := p.peek(0)
+		if n.kind != number || len(n.text) > 2 || p.is(1, sign, ":") {
+			return noPart, p.fail(t.span, "%q has no day: write it with one, such as %q", p.quote(t.span), p.quote(t.span)+" 24")
+		}
+		p.next()
+		return p.dayOfMonth(n, t, t.through(n.span))
+	}
+	if weekday, ok := weekdays[t.text]; ok {
+		return p.setDate(date{way: onWeekday, weekday: weekday, span: t.span})
+	}
+	switch t.text {
+	case "now":
+		return present, p.once(present, t.span)
+	case "noon":
+		return p.setClock(clock{hour: 12, span: t.span})
+	case "midnight":
+		return p.setClock(clock{span: t.span})
+	case "teatime":
+		return p.setClock(clock{hour: 16, span: t.span})
+	case "today":
+		return p.setDate(date{way: relative, unit: day, span: t.span})
+	case "tomorrow":
+		return p.setDate(date{way: relative, n: 1, unit: day, span: t.span})
+	case "next":
+		return p.nextOne(t)
+	case "in":
+		if len(p.seen) > 0 || len(p.steps) > 0 {
+			return noPart, p.fail(t.span, "%q must be the first word: write + instead of it", p.quote(t.span))
+		}
+		return noPart, p.amounts(t, 1)
+	case "at", "on":
+		want := timeOfDay
+		if t.text == "on" {
+			want = aDate
+		}
+		if p.peek(0).kind != end && !p.is(0, word, "at", "on") {
+			if got, err := p.part(); err != nil || got == want {
+				return got, err
+			}
+		}
+		return noPart, p.fail(t.span, "%q needs a %s after it: write one, or leave %q out", p.quote(t.span), want, p.quote(t.span))
+	}
+	return noPart, p.unexpected(t)
+}
+
+// nextOne reads what follows the word "next".
+func (p *parser) nextOne(next token) (part, error) {
+	t := p.peek(0)
+	at := next.through(t.span)
+	if weekday, ok := weekdays[t.text]; ok && t.kind == word {
+		p.next()
+		return p.setDate(date{way: nextWeekday, weekday: weekday, span: at})
+	}
+	if !p.isUnit(0) {
+		if t.kind == unknown {
+			return noPart, p.unexpected(t)
+		}
+		return noPart, p.fail(next.span, "%q needs a weekday or a unit after it: write one, such as \"next friday\" or \"next week\"", p.quote(next.span))
+	}
+	p.next()
+	u := units[t.text]
+	if _, dated := p.seen[aDate]; !dated && len(p.steps) == 0 && u.period() {
+		return p.setDate(date{way: relative, n: 1, unit: u, span: at})
+	}
+	p.steps = append(p.steps, step{n: 1, unit: u, span: at})
+	return noPart, nil
+}
+
+// signed reads an offset, or the amounts to add or to take away.
+func (p *parser) signed() (part, error) {
+	if !p.is(0, sign, "+", "-") {
+		return noPart, p.unexpected(p.peek(0))
+	}
+	plus := p.next()
+	if p.is(1, sign, ":") || p.peek(0).kind == number && len(p.peek(0).text) == 4 && !p.isUnit(1) {
+		return p.offset(plus)
+	}
+	factor := 1
+	if plus.text == "-" {
+		factor = -1
+	}
+	return noPart, p.amounts(plus, factor)
+}
+
+// offset reads a zone that is an offset, after its sign.
+func (p *parser) offset(plus token) (part, error) {
+	first := p.next()
+	hours, minutes, at := first.text, "", plus.through(first.span)
+	if len(hours) == 4 {
+		hours, minutes = hours[:2], hours[2:]
+	} else {
+		at = at.through(p.next().span)
+		if p.peek(0).kind == number {
+			t := p.next()
+			minutes, at = t.text, at.through(t.span)
+		}
+	}
+	h, m := atoi(hours), atoi(minutes)
+	if first.kind != number || len(hours) != 2 || len(minutes) != 2 || h > 23 || m > 59 {
+		return noPart, p.fail(at, "%q is not an offset: write hours and minutes with two digits each, such as +01:00", p.quote(at))
+	}
+	seconds := h*3600 + m*60
+	if plus.text == "-" {
+		seconds = -seconds
+	}
+	return p.setZone(time.FixedZone(plus.text+hours+":"+minutes, seconds), at)
+}
+
+// amounts reads at least one number with a unit, after the word or sign that begins them.
+func (p *parser) amounts(begin token, factor int) error {
+	at := begin.span
+	for {
+		n := p.peek(0)
+		example := p.quote(begin.span) + " 2 hours"
+		if n.kind == end {
+			return p.fail(begin.span, "%q needs a number and a unit after it: write them, such as %q", p.quote(begin.span), example)
+		}
+		if n.kind != number {
+			return p.fail(n.span, "%q is not a number: write a number and a unit, such as %q", p.quote(n.span), example)
+		}
+		if p.isJoined(2, ".", ",") {
+			at := n.through(p.peek(2).span)
+			return p.fail(at, "%q is not a whole number: write one, and a smaller unit if need be", p.quote(at))
+		}
+		if len(n.text) > 8 {
+			return p.fail(n.span, "%q is too large: write eight digits at most", p.quote(n.span))
+		}
+		p.next()
+		if !p.isUnit(0) {
+			if u := p.peek(0); u.kind == unknown {
+				return p.unknownWord(u, unitWords)
+			}
+			hint := ""
+			if n.joined && begin.kind == sign {
+				hint = ", or an offset such as +01:00"
+			}
+			return p.fail(n.span, "%q has no unit: write one after it, such as %q%s", p.quote(n.span), p.quote(n.span)+" hours", hint)
+		}
+		u := p.next()
+		at = at.through(u.span)
+		p.steps = append(p.steps, step{n: factor * atoi(n.text), unit: units[u.text], span: at})
+		if p.firstSum == nil {
+			first := at
+			p.firstSum = &first
+		}
+		if p.peek(0).kind != number || p.is(1, sign, ":") || p.is(1, word, "am", "pm") {
+			return nil
+		}
+		at = p.peek(0).span // of the next amount
+	}
+}
+
+// numeric reads a date or a time of day that begins with a number.
+func (p *parser) numeric() (part, error) {
+	n := p.peek(0)
+	switch {
+	case p.isJoined(3, "-"):
+		return p.numericDate("YYYY-MM-DD", 0, 1, 2)
+	case p.isJoined(3, "."):
+		return p.numericDate("DD.MM.YYYY", 2, 1, 0)
+	case p.isJoined(3, "/"):
+		return p.numericDate("MM/DD/YYYY or YYYY-MM-DD", 2, 0, 1)
+	case p.isJoined(2, ".", "/"):
+		at := n.through(p.peek(2).span)
+		return noPart, p.fail(at, "%q is not understood: write a date with its year, such as 24.12.2026, or a time with a colon, such as 10:12", p.quote(at))
+	case len(n.text) == 6, len(n.text) == 8:
+		p.next()
+		return p.checkedDate("MMDDYYYY or YYYY-MM-DD", n.text[4:], n.text[:2], n.text[2:4], n.span)
+	case len(n.text) <= 2 && p.isMonth(1):
+		p.next()
+		m := p.next()
+		return p.dayOfMonth(n, m, n.through(m.span))
+	case p.isUnit(1):
+		at := n.through(p.peek(1).span)
+		return noPart, p.fail(at, "%q is neither a time nor a sum: write %q or %q", p.quote(at), "in "+p.quote(at), "+ "+p.quote(at))
+	case len(n.text) <= 2 && p.peek(1).kind == unknown: // a misspelt month, perhaps
+		return noPart, p.unexpected(p.peek(1))
+	}
+	return p.time()
+}
+
+// numericDate reads a date of three numbers. It is told their places.
+func (p *parser) numericDate(form string, y, m, d int) (part, error) {
+	var n [3]token
+	for i := range n {
+		if i > 0 {
+			p.next()
+		}
+		n[i] = p.next()
+	}
+	at := n[0].through(n[2].span)
+	if len(n[m].text) > 2 || len(n[d].text) > 2 {
+		return noPart, p.fail(at, "%q is not a date: write it as %s", p.quote(at), form)
+	}
+	got, err := p.checkedDate(form, n[y].text, n[m].text, n[d].text, at)
+	// RFC 3339 has a T between date and time.
+	if t := p.peek(0); err == nil && form == "YYYY-MM-DD" && t.text == "t" && t.joined && p.peek(1).kind == number && p.peek(1).joined {
+		p.next()
+		if _, err := p.time(); err != nil {
+			return noPart, err
+		}
+	}
+	return got, err
+}
+
+// dayOfMonth reads the year, if there is one, that follows a day and a month.
+func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
+	comma := p.peek(0)
+	hasComma := p.is(0, sign, ",")
+	if hasComma {
+		p.next()
+	}
+	y := p.peek(0)
+	isYear := y.kind == number && (len(y.text) == 2 || len(y.text) == 4) &&
+		!p.is(1, sign, ":") && !p.is(1, word, "am", "pm") && !p.isUnit(1) && !p.isJoined(2, "-", ".", "/")
+	switch {
+	case isYear:
+		p.next()
+		return p.setAbsolute(atoi(d.text), months[m.text], y.text, at.through(y.span))
+	case hasComma:
+		return noPart, p.fail(comma.span, "%q needs a year after it: write one, or leave the comma out", ",")
+	}
+	if err := p.checkDay(atoi(d.text), at); err != nil {
+		return noPart, err
+	}
+	return p.setDate(date{way: yearless, n: atoi(d.text), month: months[m.text], span: at})
+}
+
+// checkedDate sets a date of which all is numeric.
+func (p *parser) checkedDate(form, y, m, d string, at span) (part, error) {
+	if len(y) != 2 && len(y) != 4 {
+		return noPart, p.fail(at, "%q is not a date: write it as %s", p.quote(at), form)
+	}
+	if n := atoi(m); n < 1 || n > 12 {
+		return noPart, p.fail(at, "%q is not a date, because there is no month %s: write it as %s", p.quote(at), m, form)
+	}
+	return p.setAbsolute(atoi(d), time.Month(atoi(m)), y, at)
+}
+
+func (p *parser) setAbsolute(d int, m time.Month, y string, at span) (part, error) {
+	if err := p.checkDay(d, at); err != nil {
+		return noPart, err
+	}
+	n := atoi(y)
+	switch {
+	case len(y) == 2 && n < 70:
+		n += 2000
+	case len(y) == 2:
+		n += 1900
+	}
+	return p.setDate(date{way: absolute, n: d, month: m, year: n, span: at})
+}
+
+func (p *parser) checkDay(d int, at span) error {
+	if d < 1 || d > 31 {
+		return p.fail(at, "%q is not a date, because there is no day %d: write a day from 1 to 31", p.quote(at), d)
+	}
+	return nil
+}
+
+// time reads a time of day.
+func (p *parser) time() (part, error) {
+	first := p.next()
+	hours, minutes, seconds, fraction := first.text, "00", "00", ""
+	at := first.span
+	read := func(into *string) { // the number behind a sign
+		at = at.through(p.next().span)
+		*into = ""
+		if p.peek(0).kind == number {
+			t := p.next()
+			*into, at = t.text, at.through(t.span)
+		}
+	}
+	if p.is(0, sign, ":") {
+		read(&minutes)
+		if p.is(0, sign, ":") && p.peek(0).joined {
+			read(&seconds)
+			if p.is(0, sign, ".") && p.peek(0).joined {
+				read(&fraction)
+				if len(fraction) < 1 || len(fraction) > 9 {
+					return noPart, p.fail(at, "%q is not a time of day: write one to nine digits after the point", p.quote(at))
+				}
+			}
+		}
+	} else if len(hours) == 4 {
+		hours, minutes = hours[:2], hours[2:]
+	}
+	half := ""
+	if p.is(0, word, "am", "pm") {
+		t := p.next()
+		half, at = t.text, at.through(t.span)
+	}
+
+	c := clock{hour: atoi(hours), minute: atoi(minutes), second: atoi(seconds), span: at}
+	c.nanosecond = atoi((fraction + "000000000")[:9])
+	problem := ""
+	switch {
+	case len(hours) > 2 || len(minutes) != 2 || len(seconds) != 2:
+		problem = "write it as 10:12 or 1012"
+	case half != "" && (c.hour < 1 || c.hour > 12):
+		problem = "hours go from 1 to 12 before " + half
+	case c.hour == 24:
+		problem = "hours go from 00 to 23, write 00:00 of the next day"
+	case c.hour > 23:
+		problem = "hours go from 00 to 23"
+	case c.minute > 59:
+		problem = "minutes go from 00 to 59"
+	case c.second > 59:
+		problem = "seconds go from 00 to 59"
+	}
+	if problem != "" {
+		return noPart, p.fail(at, "%q is not a time of day: %s", p.quote(at), problem)
+	}
+	if half != "" {
+		c.hour %= 12
+		if half == "pm" {
+			c.hour += 12
+		}
+	}
+	return p.setClock(c)
+}
+
+// unexpected returns the error that a token cannot be where it is.
+func (p *parser) unexpected(t token) error {
+	quoted := p.quote(t.span)
+	_, isUnit := units[t.text]
+	switch {
+	case t.kind == unknown:
+		return p.unknownWord(t, allWords)
+	case t.kind == word && isUnit:
+		return p.fail(t.span, "%q has no number: write one before it, such as %q", quoted, "+ 2 "+quoted)
+	case t.kind == word:
+		return p.fail(t.span, "%q has no hour: write one before it, such as %q", quoted, "10"+quoted)
+	}
+	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 2026-12-24, or + 2 hours", quoted)
+}
+
+// unknownWord returns the error that a token is none of some words, with the nearest one
+// of them.
+func (p *parser) unknownWord(t token, words []string) error {
+	quoted := p.quote(t.span)
+	nearest, found := nearest(t.text, words)
+	if !found {
+		nearest, found = nearestZone(t.text)
+	}
+	if found {
+		return p.fail(t.span, "%q is not understood: write %q if that is meant", quoted, nearest)
+	}
+	if len(words) == len(unitWords) {
+		return p.fail(t.span, "%q is not a unit: write minutes, hours, days, weeks, months or years", quoted)
+	}
+	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin or +01:00", quoted)
+}
+
+// atoi returns the value of at most nine digits, and 0 of none.
+func atoi(digits string) int {
+	n, _ := strconv.Atoi(digits)
+	return n
+}
