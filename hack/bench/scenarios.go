@@ -369,7 +369,7 @@ func (b *bench) pending(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
-	b.report("RSS", rss/mib, "MiB", ptr.To(256.0))
+	b.report("RSS", rss/mib, "MiB", ptr.To(130.0))
 	b.report("RSS at most", most/mib, "MiB", nil)
 	writes := 0
 	for _, namespace := range namespaces {
