@@ -42,7 +42,6 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -76,18 +75,21 @@ const (
 	maxErrorBackoff = time.Minute
 )
 
-// lastingRequeues is the number of retries that take more than a minute: a creation
-// that fails that often is reported, whatever the cause.
-const lastingRequeues = 9
+// lastingFailures is the number of creations that fail in a row until more than a minute
+// has passed. Then they are reported, whatever the cause.
+const lastingFailures = 10
 
 // A blocked At is retried after minBlockedBackoff, then after twice as long each time, at
-// most maxBlockedBackoff, each up to blockedJitter times longer. All blocked Ats together
-// are retried blockedQPS times a second at most, namespaces in turn.
+// most maxBlockedBackoff, each up to blockedJitter times longer. Of all blocked Ats
+// together one is retried each blockedPeriod, namespaces in turn. Each that turns out not
+// to be blocked any more lets blockedGain others through at once: if what blocked them is
+// gone, they do not wait for each other.
 const (
 	minBlockedBackoff = 200 * time.Millisecond
 	maxBlockedBackoff = 40 * time.Second
 	blockedJitter     = 0.5
-	blockedQPS        = 10
+	blockedPeriod     = 100 * time.Millisecond
+	blockedGain       = 2
 )
 
 // The wall clock is compared with the monotonic clock each clockPeriod, and was stepped if
@@ -131,7 +133,11 @@ type Controller struct {
 	working atomic.Bool
 	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	// blocked holds the Ats that are to be added to queue when their turn comes.
-	blocked     workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	blocked workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	// unblocked has an element for each At that may leave blocked at once.
+	unblocked chan struct{}
+	// failures counts the creations that have failed in a row.
+	failures    workqueue.TypedRateLimiter[cache.ObjectName]
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
 	eventsEnded chan struct{}
@@ -179,6 +185,8 @@ func newControllerWithClock(
 		podIndexer:   podInformer.Informer().GetIndexer(),
 		queue:        newQueue(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
 		blocked:      newQueue(blockedQueueName, jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBlockedBackoff, maxBlockedBackoff)}, wallClock),
+		unblocked:    make(chan struct{}, 2*blockedGain),
+		failures:     workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		broadcaster:  broadcaster,
 		eventsEnded:  make(chan struct{}),
 		recorder:     broadcaster.NewRecorder(cnatscheme.Scheme, corev1.EventSource{Component: controllerName}),
@@ -270,6 +278,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches to sync", c.synced...) {
 		return
 	}
+	clockOffset := newClockOffset(c.clock)
 	c.working.Store(true)
 	for range workers {
 		wg.Go(func() {
@@ -278,7 +287,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		})
 	}
 	wg.Go(func() { c.retryBlocked(ctx) })
-	wg.Go(func() { c.watchClock(ctx) })
+	wg.Go(func() { c.watchClock(ctx, clockOffset) })
 	c.enqueueAll()
 	// An idle controller allocates nothing, so what the first list left would stay for minutes.
 	debug.FreeOSMemory()
@@ -348,24 +357,31 @@ func (c *Controller) enqueueAll() {
 
 // watchClock decides again for all Ats when the wall clock was stepped, or the machine
 // slept, until ctx is done: timers run on monotonic time, and do not know.
-func (c *Controller) watchClock(ctx context.Context) {
+func (c *Controller) watchClock(ctx context.Context, offset func() time.Duration) {
 	ticker := c.clock.NewTicker(clockPeriod)
 	defer ticker.Stop()
-	start, wallStart := time.Now(), c.clock.Now().Round(0) // Round removes the monotonic reading.
-	var drift time.Duration
+	var last time.Duration
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C():
 		}
-		now := c.clock.Now().Round(0).Sub(wallStart) - time.Since(start)
-		if step := now - drift; step.Abs() > maxDrift {
+		// A pause between the readings of two clocks looks like a step: it is no step unless
+		// it is there twice.
+		if step := offset() - last; step.Abs() > maxDrift && (offset()-last).Abs() > maxDrift {
 			klog.FromContext(ctx).Info("The wall clock was stepped, or the machine slept", "by", step)
-			drift = now
+			last += step
 			c.enqueueAll()
 		}
 	}
+}
+
+// newClockOffset returns a function that returns by how much the wall clock was stepped
+// since then.
+func newClockOffset(wallClock clock.PassiveClock) func() time.Duration {
+	start, wallStart := time.Now(), wallClock.Now().Round(0) // Round removes the monotonic reading.
+	return func() time.Duration { return wallClock.Now().Round(0).Sub(wallStart) - time.Since(start) }
 }
 
 // enqueue enqueues an At if the controller works. If it stands by, Run will enqueue what
@@ -454,7 +470,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	metrics.SyncDuration.WithLabelValues(resultOf(err)).Observe(c.clock.Since(start).Seconds())
 	switch {
 	case errors.Is(err, plan.ErrBlocked):
-		// The At's status reports it: it is no news for the log.
+		// The At's status or an event reports it.
 		klog.FromContext(ctx).V(2).Info("At is blocked, retrying later", "at", klog.KRef(name.Parts()), "reason", plan.OneLine(err.Error()))
 		c.blocked.AddRateLimited(name)
 	case err != nil:
@@ -462,7 +478,10 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		c.queue.AddRateLimited(name)
 	default:
 		c.queue.Forget(name)
-		c.blocked.Forget(name)
+		if c.blocked.NumRequeues(name) > 0 {
+			c.blocked.Forget(name)
+			c.unblock()
+		}
 	}
 	if delay > 0 {
 		c.queue.AddAfter(name, delay)
@@ -472,14 +491,30 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 
 // retryBlocked hands blocked Ats back to the workers until ctx is done.
 func (c *Controller) retryBlocked(ctx context.Context) {
-	budget := flowcontrol.NewTokenBucketRateLimiterWithClock(blockedQPS, blockedQPS, c.clock)
-	for budget.Wait(ctx) == nil {
-		name, shutdown := c.blocked.Get()
-		if shutdown {
+	ticker := c.clock.NewTicker(blockedPeriod)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
 			return
+		case <-ticker.C():
+		case <-c.unblocked:
 		}
-		c.blocked.Done(name)
-		c.queue.Add(name)
+		if c.blocked.Len() > 0 {
+			name, _ := c.blocked.Get()
+			c.blocked.Done(name)
+			c.queue.Add(name)
+		}
+	}
+}
+
+// unblock lets Ats through that are blocked by what may be gone.
+func (c *Controller) unblock() {
+	for range blockedGain {
+		select {
+		case c.unblocked <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -528,15 +563,13 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	world := &plan.World{At: at, Pods: pods}
 	delay, err := c.follow(ctx, name, world, plan.Decide)
 	for _, pod := range pods {
-		wait, cleanUpErr := c.follow(ctx, name, world, func(w plan.World) plan.Decision { return plan.CleanUp(w, pod) })
-		if wait > 0 && (delay == 0 || wait < delay) {
-			delay = wait
+		podDelay, podErr := c.follow(ctx, name, world, func(w plan.World) plan.Decision { return plan.CleanUp(w, pod) })
+		if podDelay > 0 && (delay == 0 || podDelay < delay) {
+			delay = podDelay
 		}
-		if cleanUpErr != nil {
-			if errors.Is(err, plan.ErrBlocked) {
-				err = nil // The status reports it.
-			}
-			err = errors.Join(err, cleanUpErr)
+		// What blocks an At or a Pod is reported. The log is for other errors.
+		if err == nil || errors.Is(err, plan.ErrBlocked) && podErr != nil {
+			err = podErr
 		}
 	}
 	return delay, err
@@ -553,7 +586,7 @@ func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *p
 			phase = world.At.Status.Phase
 		}
 		klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", plan.NameOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry)
-		again, err := c.act(ctx, name, world, &decision)
+		decision, again, err := c.act(ctx, name, world, decision)
 		if err != nil {
 			return decision.Delay, err
 		}
@@ -564,53 +597,50 @@ func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *p
 	return 0, fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of At an older one?", maxSteps)
 }
 
-// act takes the step that was decided, or another that follows from the API server's
-// answer. It says whether to decide again now, on what it has changed in world.
-func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *plan.World, decision *plan.Decision) (again bool, err error) {
+// act takes the step that was decided. It returns the decision or, if the API server
+// refused the step, the one that follows; and whether to decide again now, on what it has
+// changed in world.
+func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *plan.World, decision plan.Decision) (_ plan.Decision, again bool, err error) {
 	switch action := decision.Action.(type) {
 	case nil:
 	case plan.LookForAt:
-		at, err := orNil(c.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
-		if err != nil {
-			return false, fmt.Errorf("look for the At: %w", err)
-		}
-		world.At, world.AtIsLive = at, true
-		return true, nil
+		return decision, true, c.lookForAt(ctx, name, world)
 	case plan.LookForPod:
-		pod, err := orNil(c.lookForPod(ctx, world.At))
-		if err == nil {
-			world.Pods, world.PodIsLive = replace(world.Pods, plan.PodName(world.At), pod), true
-		}
-		return true, err
+		return decision, true, c.lookForPod(ctx, world)
 	case plan.CreatePod:
 		err := c.createPod(ctx, world.At, action)
 		if apierrors.IsAlreadyExists(err) {
-			pod, err := c.lookForPod(ctx, world.At)
-			if err == nil {
-				world.Pods, world.PodIsLive = replace(world.Pods, pod.Name, pod), true
+			err = c.lookForPod(ctx, world)
+			if err == nil && !world.HasPod() {
+				err = errors.New("the Pod existed when it was to be created, and is gone")
 			}
-			return true, err
+			return decision, true, err
 		}
-		if err != nil {
-			*decision = plan.Refused(*world, fmt.Errorf("create Pod: %w", err), c.queue.NumRequeues(name) >= lastingRequeues)
+		if err == nil {
+			c.failures.Forget(name)
+			return decision, false, nil
 		}
+		c.failures.When(name)
+		decision = plan.Refused(*world, fmt.Errorf("create Pod: %w", err), c.failures.NumRequeues(name) >= lastingFailures)
 	case plan.DeletePod:
-		err = c.removePod(ctx, world.At, action, decision.Events)
+		return decision, false, c.removePod(ctx, world.At, action, decision.Events)
 	case plan.ReleasePod:
-		err = c.releasePod(ctx, world.At, action.Pod)
+		return decision, false, c.releasePod(ctx, world.At, action.Pod)
 	case plan.DeleteAt:
-		err = c.removeAt(ctx, world.At)
+		return decision, false, c.removeAt(ctx, world.At)
+	default:
+		return decision, false, fmt.Errorf("unknown action %T", action)
 	}
-	if err != nil || decision.Status == nil {
-		return false, err
+	if decision.Status == nil {
+		return decision, false, nil
 	}
 	at, err := orNil(c.writeStatus(ctx, world.At, decision))
 	if err != nil {
-		return false, err
+		return decision, false, err
 	}
 	// What PodIsLive was said of may be the Pod of another attempt.
-	world.At, world.AtIsLive, world.PodIsLive = at, true, false
-	return decision.Retry == nil, nil
+	world.At, world.AtIsLive, world.PodIsLive = at, at != nil, false
+	return decision, decision.Retry == nil, nil
 }
 
 // podsOf returns the Pods of all Ats that have, or had, the given name.
@@ -631,23 +661,35 @@ func orNil[T any](object *T, err error) (*T, error) {
 	return object, err
 }
 
-// lookForPod reads the Pod that has the name of the At's present attempt's.
-func (c *Controller) lookForPod(ctx context.Context, at *v1alpha1.At) (*corev1.Pod, error) {
-	pod, err := c.kubeClient.CoreV1().Pods(at.Namespace).Get(ctx, plan.PodName(at), metav1.GetOptions{})
+// lookForAt reads the At.
+func (c *Controller) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
+	at, err := orNil(c.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
 	if err != nil {
-		return nil, fmt.Errorf("look for the Pod: %w", err)
+		return fmt.Errorf("look for the At: %w", err)
 	}
-	return pod, nil
+	world.At, world.AtIsLive = at, true
+	return nil
 }
 
-// replace returns the Pods with live, which may be nil, in place of what the cache has of
-// that name.
-func replace(pods []*corev1.Pod, name string, live *corev1.Pod) []*corev1.Pod {
-	replaced := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return pod.Name == name })
-	if live != nil {
-		replaced = append(replaced, live)
+// lookForPod reads the Pod that has the name of the present attempt's, and puts it in
+// place of what the cache has of that name.
+func (c *Controller) lookForPod(ctx context.Context, world *plan.World) error {
+	name := plan.PodName(world.At)
+	pod, err := orNil(c.kubeClient.CoreV1().Pods(world.At.Namespace).Get(ctx, name, metav1.GetOptions{}))
+	if err != nil {
+		return fmt.Errorf("look for the Pod: %w", err)
 	}
-	return replaced
+	pods := []*corev1.Pod{}
+	for _, cached := range world.Pods {
+		if cached.Name != name {
+			pods = append(pods, cached)
+		}
+	}
+	if pod != nil {
+		pods = append(pods, pod)
+	}
+	world.Pods, world.PodIsLive = pods, true
+	return nil
 }
 
 // createPod creates the At's Pod. Its name is the lock against running a command twice.
@@ -674,7 +716,7 @@ func (c *Controller) removePod(ctx context.Context, at *v1alpha1.At, action plan
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		return nil // The Pod's event brings the next step.
 	case err != nil:
-		return fmt.Errorf("delete the Pod: %w", err)
+		return c.report(at, v1alpha1.ReasonPodNotDeleted, fmt.Errorf("delete Pod %s: %w", pod.Name, err))
 	}
 	klog.FromContext(ctx).V(2).Info("Deleted Pod", "pod", klog.KObj(pod), "unexpected", action.Unexpected)
 	if action.Unexpected {
@@ -693,11 +735,7 @@ func (c *Controller) releasePod(ctx context.Context, at *v1alpha1.At, pod *corev
 	case apierrors.IsNotFound(err) || isUIDMismatch(err):
 		return nil // It is gone, or another has its name; the informer sees it.
 	case err != nil:
-		err = fmt.Errorf("remove the finalizer of Pod %s: %w", pod.Name, err)
-		if at != nil && !plan.IsTransient(err) {
-			c.record(at, []plan.Event{{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonPodNotReleased, Message: plan.OneLine(err.Error())}})
-		}
-		return err
+		return c.report(at, v1alpha1.ReasonPodNotReleased, fmt.Errorf("remove the finalizer of Pod %s: %w", pod.Name, err))
 	}
 	klog.FromContext(ctx).V(2).Info("Released Pod", "pod", klog.KObj(pod))
 	return nil
@@ -720,7 +758,7 @@ func (c *Controller) removeAt(ctx context.Context, at *v1alpha1.At) error {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("delete the At: %w", err)
+		return c.report(at, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete the At: %w", err))
 	}
 	klog.FromContext(ctx).V(2).Info("Deleted At, its time to live is over")
 	return nil
@@ -728,7 +766,7 @@ func (c *Controller) removeAt(ctx context.Context, at *v1alpha1.At) error {
 
 // writeStatus writes the decision's status and records its events. It returns the At as
 // the API server has it then.
-func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision *plan.Decision) (*v1alpha1.At, error) {
+func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (*v1alpha1.At, error) {
 	patch, err := statusPatch(at, decision.Status)
 	if err != nil {
 		return nil, err
@@ -768,6 +806,16 @@ func countEnds(before, after *v1alpha1.AtStatus, events []plan.Event) {
 	if after.Failed > before.Failed || after.Reason == v1alpha1.ReasonCompleted && before.Phase != v1alpha1.PhaseDone {
 		metrics.Attempts.WithLabelValues(events[len(events)-1].Reason).Inc()
 	}
+}
+
+// report reports an error that will not pass by itself in an event on the At, if there is
+// one, and returns the error to retry with.
+func (c *Controller) report(at *v1alpha1.At, reason string, err error) error {
+	if at == nil || plan.IsTransient(err) {
+		return err
+	}
+	c.record(at, []plan.Event{{Type: corev1.EventTypeWarning, Reason: reason, Message: plan.OneLine(err.Error())}})
+	return fmt.Errorf("%w: %w", plan.ErrBlocked, err)
 }
 
 func (c *Controller) record(at *v1alpha1.At, events []plan.Event) {

@@ -342,7 +342,7 @@ func TestSyncHandler(t *testing.T) {
 			faults:   map[string]error{"get pods": apierrors.NewNotFound(podsResource.GroupResource(), "example-at-pod")},
 			wantKube: []clienttesting.Action{createPod, getPod},
 			wantCnat: []clienttesting.Action{getAt},
-			wantErr:  "not found", wantDelay: time.Minute,
+			wantErr:  "is gone", wantDelay: time.Minute,
 		},
 		"due, refused by quota": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
@@ -406,21 +406,19 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"the At is deleted before the end is written": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
-			faults:   map[string]error{"patch ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
-			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+			faults: map[string]error{"patch ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
 			wantCnat: []clienttesting.Action{writeStatus(newAt(running,
 				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
-			))},
+			)), getAt},
 		},
 		"the At is deleted before the end is written, and would have had a time to live": {
 			world: world{ats: []*v1alpha1.At{newAt(running, withTTL)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
-			faults:   map[string]error{"patch ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
-			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+			faults: map[string]error{"patch ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
 			wantCnat: []clienttesting.Action{writeStatus(newAt(running, withTTL,
 				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
-			))},
+			)), getAt},
 		},
 		"the recorded Pod is missing in the cache, but there": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
@@ -815,8 +813,8 @@ func TestProcessNextWorkItem(t *testing.T) {
 					}
 				}
 			}
-			if most := (61 + 1) * blockedQPS; retries > most || retries < most/2 {
-				t.Errorf("%d retries in 61 s, want %d a second", retries, blockedQPS)
+			if most := int(62 * time.Second / blockedPeriod); retries > most || retries < most/2 {
+				t.Errorf("%d retries in 61 s, want one each %v", retries, blockedPeriod)
 			}
 			if firstFew == 0 || firstFew > 2*time.Second {
 				t.Errorf("the one of another namespace was retried after %v, want at once", firstFew)
@@ -1073,12 +1071,44 @@ func TestLastingFailure(t *testing.T) {
 		if got := reasonAfter(time.Minute); got != "" {
 			t.Errorf("reason %s within a minute, want none", got)
 		}
-		if got := reasonAfter(time.Minute); got != v1alpha1.ReasonPodRefused {
-			t.Errorf("reason %q after two minutes, want PodRefused", got)
+		if got := reasonAfter(time.Minute); got != v1alpha1.ReasonPodNotCreated {
+			t.Errorf("reason %q after two minutes, want PodNotCreated", got)
 		}
 		let.Store(true)
 		if got := reasonAfter(2 * time.Minute); got != "" {
 			t.Errorf("reason %s when the Pod is created, want none", got)
+		}
+	})
+}
+
+// TestBlockedAndGone has a webhook be down while very many Ats are due: when it is back,
+// they do not wait for each other, and none misses the deadline for its start.
+func TestBlockedAndGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 1000
+		kubeClient, start := kubefake.NewClientset(), time.Now()
+		var created atomic.Int32
+		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if time.Since(start) < time.Minute {
+				return true, nil, apierrors.NewInternalError(errors.New("failed calling webhook"))
+			}
+			created.Add(1)
+			return false, nil, nil
+		})
+		ats := runController(t, kubeClient, clock.RealClock{})
+		for i := range many {
+			at := newAt(func(at *v1alpha1.At) {
+				at.Name, at.UID = fmt.Sprint("at-", i), types.UID(fmt.Sprint(i))
+				at.Spec.Schedule, at.Spec.StartingDeadlineSeconds = start.Format(time.RFC3339), ptr.To[int64](150)
+			})
+			if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // The fake's watch holds but few events.
+		}
+		time.Sleep(2*time.Minute + 10*time.Second)
+		if got := created.Load(); got != many {
+			t.Errorf("%d Pods created 70 s after the webhook is back, want %d", got, many)
 		}
 	})
 }
@@ -1413,9 +1443,31 @@ func runController(t *testing.T, kubeClient *kubefake.Clientset, wall clock.With
 	cnatClient := cnatfake.NewSimpleClientset()
 	// The fake does not count versions, as the API server does.
 	var version atomic.Int64
+	count := func(at *v1alpha1.At) { at.ResourceVersion = strconv.FormatInt(10+version.Add(1), 10) }
 	cnatClient.PrependReactor("update", "ats", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		action.(clienttesting.UpdateAction).GetObject().(*v1alpha1.At).ResourceVersion = strconv.FormatInt(10+version.Add(1), 10)
+		count(action.(clienttesting.UpdateAction).GetObject().(*v1alpha1.At))
 		return false, nil, nil
+	})
+	cnatClient.PrependReactor("patch", "ats", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch := action.(clienttesting.PatchAction)
+		stored, err := cnatClient.Tracker().Get(atsResource, patch.GetNamespace(), patch.GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		before, err := json.Marshal(stored)
+		if err != nil {
+			return true, nil, err
+		}
+		after, err := jsonpatch.MergePatch(before, patch.GetPatch())
+		if err != nil {
+			return true, nil, err
+		}
+		at := &v1alpha1.At{}
+		if err := json.Unmarshal(after, at); err != nil {
+			return true, nil, err
+		}
+		count(at)
+		return true, at, cnatClient.Tracker().Update(atsResource, at, at.Namespace)
 	})
 	runWithClients(t, kubeClient, cnatClient, wall)
 	return cnatClient.CnatV1alpha1().Ats(name.Namespace)
@@ -1950,40 +2002,142 @@ func TestStatusPatch(t *testing.T) {
 	}
 }
 
-// TestKeep fills each field of an At and of a Pod, and has what the caches keep of them be
-// what is meant to be kept, and no more.
+// TestKeep compares what is decided on all of an At and its Pod with what is decided on
+// what the caches keep of them, which is nothing large.
 func TestKeep(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
-	at := newAt(running, func(at *v1alpha1.At) {
+	fill := func(at *v1alpha1.At) {
 		at.Labels, at.Annotations, at.Spec.Command = map[string]string{"large": large}, map[string]string{"large": large}, large
 		at.Spec.Template = &corev1.PodTemplateSpec{}
 		at.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: large}}
 		at.Finalizers, at.OwnerReferences = []string{large}, []metav1.OwnerReference{{Name: large}}
-	})
-	want := newAt(running)
-	want.Spec.Command = ""
-	if diff := cmp.Diff(want, keepAt(at)); diff != "" {
-		t.Errorf("of an At is kept (-want +got):\n%s", diff)
+		at.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)}
 	}
-	pod := newPod(corev1.PodRunning, func(pod *corev1.Pod) {
+	fillPod := func(pod *corev1.Pod) {
 		pod.Labels["large"], pod.Annotations["large"] = large, large
 		pod.Finalizers = append(pod.Finalizers, large)
 		pod.OwnerReferences = append(pod.OwnerReferences, metav1.OwnerReference{Name: large})
 		pod.Spec.NodeName = "node"
 		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: large})
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "command", Image: large, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
-	})
-	kept := keepPod(pod)
-	if size := len(fmt.Sprintf("%+v", kept)); size > 10_000 {
-		t.Errorf("of a Pod %d bytes are kept, with what is large", size)
+		pod.Status.PodIP, pod.Status.HostIP, pod.Status.StartTime = "192.0.2.1", "192.0.2.2", &metav1.Time{Time: due}
 	}
-	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed} {
-		pod.Status.Phase, kept.Status.Phase = phase, phase
-		world := plan.World{At: newAt(), Pods: []*corev1.Pod{pod}, Now: due}
-		all := plan.Decide(world)
-		world.At, world.Pods = keepAt(world.At), []*corev1.Pod{kept}
-		if diff := cmp.Diff(all, plan.Decide(world), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("decided on what is kept of a Pod that is %s (-of all +of what is kept):\n%s", phase, diff)
+	container := func(state, last corev1.ContainerState) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{Name: "command", Image: large, State: state, LastTerminationState: last}}
+	}
+	failed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "no such host", FinishedAt: metav1.Time{Time: due}}}
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}
+	condition := func(conditionType corev1.PodConditionType, status corev1.ConditionStatus, reason string) []corev1.PodCondition {
+		return []corev1.PodCondition{{Type: conditionType, Status: status, Reason: reason, Message: "words", LastTransitionTime: metav1.Time{Time: due}}}
+	}
+	ats := map[string]func(*v1alpha1.At){
+		"plain":     func(*v1alpha1.At) {},
+		"suspended": func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) },
+		"zoned": func(at *v1alpha1.At) {
+			at.Spec.Schedule, at.Spec.TimeZone = "2026-12-24T11:12:00", ptr.To("Europe/Berlin")
+		},
+		"deleted":    func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} },
+		"deadline":   withStartingDeadline,
+		"running":    running,
+		"limited":    func(at *v1alpha1.At) { running(at); withActiveDeadline(at) },
+		"retries":    func(at *v1alpha1.At) { running(at); at.Spec.BackoffLimit = ptr.To[int32](1) },
+		"done, kept": func(at *v1alpha1.At) { ended(v1alpha1.ConditionComplete, "Completed", "", due)(at); withTTL(at) },
+	}
+	pods := map[string]func(*corev1.Pod){
+		"running":   func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning },
+		"succeeded": func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded },
+		"failed": func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodFailed, container(failed, corev1.ContainerState{})
+		},
+		"restarted": func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodFailed, container(waiting, failed)
+		},
+		"no image": func(pod *corev1.Pod) { pod.Status.ContainerStatuses = container(waiting, corev1.ContainerState{}) },
+		"init failed": func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.InitContainerStatuses = corev1.PodFailed, container(failed, corev1.ContainerState{})
+		},
+		"evicted": func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "Evicted", "words"
+		},
+		"drained": func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.Conditions = corev1.PodFailed, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "words")
+		},
+		"unschedulable": func(pod *corev1.Pod) {
+			pod.Status.Conditions = condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable)
+		},
+		"deleted": func(pod *corev1.Pod) {
+			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: due}, ptr.To[int64](0)
+		},
+		"no owner":      func(pod *corev1.Pod) { pod.OwnerReferences = nil },
+		"no label":      func(pod *corev1.Pod) { delete(pod.Labels, v1alpha1.LabelAtUID) },
+		"another At's":  earlier,
+		"released":      released,
+		"older":         func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationAtGeneration] = "0" },
+		"of another At": func(pod *corev1.Pod) { pod.OwnerReferences = nil; pod.Annotations[v1alpha1.AnnotationAtName] = "other" },
+	}
+	for atName, changeAt := range ats {
+		at := newAt(changeAt)
+		fill(at)
+		keptAt := keepAt(at)
+		if size := len(fmt.Sprintf("%+v", keptAt)); size > 5_000 {
+			t.Errorf("%s: of an At %d bytes are kept, with what is large", atName, size)
+		}
+		for podName, changePod := range pods {
+			pod := newPod(corev1.PodPending, changePod)
+			fillPod(pod)
+			keptPod := keepPod(pod)
+			if size := len(fmt.Sprintf("%+v", keptPod)); size > 10_000 {
+				t.Errorf("%s: of a Pod %d bytes are kept, with what is large", podName, size)
+			}
+			if all, kept := plan.AtName(pod), plan.AtName(keptPod); all != kept {
+				t.Errorf("%s: the At's name is %q, of what is kept %q", podName, all, kept)
+			}
+			for _, now := range []time.Time{due.Add(-time.Second), due, due.Add(2 * time.Minute)} {
+				world := plan.World{At: at, Pods: []*corev1.Pod{pod}, PodIsLive: true, Now: now}
+				cached := plan.World{At: keptAt, Pods: []*corev1.Pod{keptPod}, PodIsLive: true, Now: now}
+				equate := cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b *corev1.Pod) bool { return (a == nil) == (b == nil) }), cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })}
+				if diff := cmp.Diff(plan.Decide(world), plan.Decide(cached), equate...); diff != "" {
+					t.Errorf("%s, Pod %s, at %v: decided (-on all +on what is kept):\n%s", atName, podName, now, diff)
+				}
+				if diff := cmp.Diff(plan.CleanUp(world, pod), plan.CleanUp(cached, keptPod), equate...); diff != "" {
+					t.Errorf("%s, Pod %s, at %v: cleaned up (-on all +on what is kept):\n%s", atName, podName, now, diff)
+				}
+				state, overdue := plan.StateOf(at, now)
+				if keptState, keptOverdue := plan.StateOf(keptAt, now); state != keptState || overdue != keptOverdue {
+					t.Errorf("%s, at %v: state %s for %v, of what is kept %s for %v", atName, now, state, overdue, keptState, keptOverdue)
+				}
+			}
 		}
 	}
+}
+
+// TestCaches has the caches of a controller hold what is to be kept, and so the statuses
+// that it has written.
+func TestCaches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kubeClient, cnatClient := kubefake.NewClientset(), cnatfake.NewSimpleClientset()
+		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
+		t.Cleanup(c.queue.ShutDown)
+		t.Cleanup(c.blocked.ShutDown)
+		t.Cleanup(c.Shutdown)
+		at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Add(time.Hour).Format(time.RFC3339) })
+		if _, err := cnatClient.CnatV1alpha1().Ats(name.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kubeClient.CoreV1().Pods(name.Namespace).Create(t.Context(), newPod(corev1.PodPending), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		cached, err := c.atLister.Ats(name.Namespace).Get(name.Name)
+		if err != nil || cached.Spec.Command != "" {
+			t.Errorf("the cache holds %+v, %v; want an At without its command", cached, err)
+		}
+		pod, found, err := c.podIndexer.GetByKey("default/example-at-pod")
+		if err != nil || !found || len(pod.(*corev1.Pod).Spec.Containers[0].Command) > 0 {
+			t.Errorf("the cache holds %+v, %v; want a Pod without its command", pod, err)
+		}
+		c.rememberWritten(newAt(newerVersion))
+		if written := c.written[at.UID]; written == nil || written.Spec.Command != "" {
+			t.Errorf("the controller remembers %+v, want an At without its command", written)
+		}
+	})
 }

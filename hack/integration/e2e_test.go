@@ -161,7 +161,7 @@ func TestPodDeleted(t *testing.T) {
 			waitPodRunning(t, namespace)
 			kubectl(t, "", append([]string{"delete", "-n", namespace, "pod/at-pod", "--wait=false"}, arguments...)...)
 			waits := waitAt(t, namespace, "at", "to wait for its next attempt", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonBackOff })
-			if want := "Pod at-pod was deleted before its command had ended"; !strings.Contains(waits.Status.Message, want) {
+			if want := "Pod at-pod was deleted before it had ended"; !strings.Contains(waits.Status.Message, want) {
 				t.Errorf("message %q, want %q", waits.Status.Message, want)
 			}
 			waitAt(t, namespace, "at", "to run again", func(at *v1alpha1.At) bool {

@@ -26,14 +26,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// releaseDelay is how long after a controller saw the end of its attempt a Pod keeps its
-// finalizer, and with it its name. The name is the lock against running a command
-// twice: another controller may have read the At before that end was recorded, and its
-// creation may still be on its way. The delay is shorter than minAttemptBackoff, so that
-// nothing of an attempt is left to do when the next one is due. It ends half a second
-// after a whole second, because most schedules are whole seconds: creations go first.
-const releaseDelay = 9500 * time.Millisecond
-
 // CleanUp decides for one of the Pods in w that the run no longer needs: a Pod of an At
 // that is gone, of an attempt that is counted, or a second Pod of an attempt.
 func CleanUp(w World, pod *corev1.Pod) Decision {
@@ -48,8 +40,8 @@ func CleanUp(w World, pod *corev1.Pod) Decision {
 		return Decision{}
 	}
 	wait := releaseTime(at, pod).Sub(w.Now)
-	// A wait that is longer than releaseDelay comes of another clock.
-	if wait <= 0 || wait > grace {
+	// A longer wait is from another clock.
+	if wait <= 0 || wait > releaseDelay {
 		return Decision{Action: ReleasePod{Pod: pod}}
 	}
 	return Decision{Delay: wait}
@@ -91,16 +83,6 @@ func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
 // asks for it any more.
 func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
 	return at.DeletionTimestamp != nil || at.Status.Phase == v1alpha1.PhaseDone || isEarlierAttempt(at, pod)
-}
-
-// isEarlierAttempt says whether a Pod has the name of an attempt before the present one.
-func isEarlierAttempt(at *v1alpha1.At, pod *corev1.Pod) bool {
-	for failed := range at.Status.Failed {
-		if pod.Name == podName(at.Name, failed) {
-			return true
-		}
-	}
-	return false
 }
 
 // releaseTime returns when to take the finalizer from a Pod of the At that is counted.

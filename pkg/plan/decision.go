@@ -53,6 +53,9 @@ func (w *World) pod() *corev1.Pod {
 	return nil
 }
 
+// HasPod says whether there is a Pod that has the name of the present attempt's.
+func (w *World) HasPod() bool { return w.pod() != nil }
+
 // Decision is the next step. The zero value is: nothing to do until the At or its
 // Pods change.
 type Decision struct {

@@ -26,10 +26,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// minTTL is the shortest time to live. The Pods of an At are deleted with it, so they are
-// to be released before, which takes a moment.
-const minTTL = releaseDelay + time.Second
-
 // decideDone decides for an At that has ended: when to delete it.
 func decideDone(at *v1alpha1.At, now time.Time) Decision {
 	end := endSeen(at)
@@ -41,18 +37,6 @@ func decideDone(at *v1alpha1.At, now time.Time) Decision {
 		return Decision{Delay: wait}
 	}
 	return Decision{Action: DeleteAt{}}
-}
-
-// endSeen returns when a controller saw the end of a run, or the zero time. It is not
-// completionTime, which may be by the node's clock: a deletion must not rest on that.
-func endSeen(at *v1alpha1.At) time.Time {
-	for _, condition := range at.Status.Conditions {
-		if condition.Status == metav1.ConditionTrue &&
-			(condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed) {
-			return condition.LastTransitionTime.Time
-		}
-	}
-	return time.Time{}
 }
 
 // writeDone ends an At: well if reason is Completed, badly otherwise. pod is the Pod

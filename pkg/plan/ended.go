@@ -18,7 +18,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,55 +84,4 @@ func writeNextAttempt(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, m
 	}
 	removeBlocked(status)
 	return write(at, status, append(podEvents(at, pod), newEvent(corev1.EventTypeWarning, reason, announcement))...)
-}
-
-// failureReason returns why a Pod has failed: a reason of the API, and a sentence.
-func failureReason(pod *corev1.Pod) (reason, message string) {
-	terminated := commandTerminated(pod)
-	// Whoever deletes a Pod for reasons that are not the Pod's own sets this condition:
-	// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
-	disruption := slices.IndexFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-		return condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue
-	})
-	switch {
-	case pod.Status.Phase != corev1.PodFailed && isDeletedUnscheduled(pod):
-		return v1alpha1.ReasonPodDeleted, fmt.Sprintf("Pod %s was deleted before it had a node: the command did not run.", pod.Name)
-	case disruption >= 0:
-		condition := pod.Status.Conditions[disruption]
-		return v1alpha1.ReasonEvicted, join(fmt.Sprintf("Pod %s was evicted", pod.Name), condition.Reason, condition.Message)
-	case pod.Status.Reason == v1alpha1.ReasonEvicted:
-		return v1alpha1.ReasonEvicted, join(fmt.Sprintf("Pod %s was evicted", pod.Name), pod.Status.Message)
-	case pod.Status.Reason == v1alpha1.ReasonDeadlineExceeded:
-		return v1alpha1.ReasonDeadlineExceeded, join(fmt.Sprintf("Pod %s took longer than its template allows", pod.Name), pod.Status.Message)
-	case isDeletedBeforeEnd(pod, terminated):
-		message = fmt.Sprintf("Pod %s was deleted before its command had ended", pod.Name)
-		if terminated != nil {
-			message += fmt.Sprintf("; the exit code was %d", terminated.ExitCode)
-		}
-		return v1alpha1.ReasonPodDeleted, message + "."
-	case terminated == nil || terminated.ExitCode == 0:
-	case terminated.Reason == v1alpha1.ReasonOOMKilled:
-		return v1alpha1.ReasonOOMKilled, fmt.Sprintf("The command ended with exit code %d: it used more memory than its container may.", terminated.ExitCode)
-	default:
-		return v1alpha1.ReasonCommandFailed, fmt.Sprintf("The command ended with exit code %d.", terminated.ExitCode)
-	}
-	message = join(fmt.Sprintf("Pod %s failed", pod.Name), pod.Status.Reason, pod.Status.Message)
-	// Sidecars, which are init containers, may end as they like when the others have.
-	for _, container := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
-		if other := container.State.Terminated; other != nil && other.ExitCode != 0 {
-			message = join(message, fmt.Sprintf("container %s ended with exit code %d", container.Name, other.ExitCode), other.Message)
-			break
-		}
-	}
-	return v1alpha1.ReasonPodFailed, message
-}
-
-// isDeletedBeforeEnd says whether somebody deleted a Pod before its command had ended.
-func isDeletedBeforeEnd(pod *corev1.Pod, terminated *corev1.ContainerStateTerminated) bool {
-	if pod.DeletionTimestamp == nil {
-		return false
-	}
-	// deletionTimestamp is when the grace period ends.
-	grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
-	return terminated == nil || !terminated.FinishedAt.Time.Before(pod.DeletionTimestamp.Add(-grace))
 }

@@ -121,7 +121,7 @@ func TestFailureReason(t *testing.T) {
 
 // TestDeletedPod has Pods that somebody deletes with a grace period of 30 seconds.
 func TestDeletedPod(t *testing.T) {
-	const wasDeleted = "Pod example-at-pod was deleted before its command had ended"
+	const wasDeleted = "Pod example-at-pod was deleted before it had ended"
 	requested := due.Add(time.Minute)
 	for name, tc := range map[string]struct {
 		status corev1.PodStatus
@@ -136,6 +136,30 @@ func TestDeletedPod(t *testing.T) {
 			"PodDeleted: " + wasDeleted + "; the exit code was 3.",
 		},
 		"not started yet": {corev1.PodStatus{}, "PodDeleted: " + wasDeleted + "."},
+		"killed for it, by a node whose clock is behind": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-5*time.Second), 137)}},
+			"PodDeleted: " + wasDeleted + "; the exit code was 137.",
+		},
+		"between two starts of its container": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+				Name:                 "command",
+				State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+				LastTerminationState: finished(requested.Add(-time.Minute), 1).State,
+			}}},
+			"PodDeleted: " + wasDeleted + "; the exit code was 1.",
+		},
+		"the command had succeeded, another container was stopped": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-time.Minute), 0), exited("helper", 137, "Error", "")}},
+			"PodDeleted: " + wasDeleted + "; the exit code was 0.",
+		},
+		"the command had succeeded, another container had failed": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-time.Minute), 0), exited("helper", 3, "Error", "")}},
+			"PodFailed: Pod example-at-pod failed: container helper ended with exit code 3",
+		},
+		"out of memory before": {
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 137, "OOMKilled", "")}},
+			"OOMKilled: The command ended with exit code 137: it used more memory than its container may.",
+		},
 		"failed before": {
 			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-time.Second), 3)}},
 			"CommandFailed: The command ended with exit code 3.",

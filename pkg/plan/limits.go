@@ -17,10 +17,11 @@ limitations under the License.
 package plan
 
 import (
-	"fmt"
 	"math"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -69,10 +70,69 @@ func startingTimeLeft(at *v1alpha1.At, instant, now time.Time) time.Duration {
 	return instant.Add(time.Duration(*limit+1) * time.Second).Sub(now)
 }
 
-func deadlineExceeded(at *v1alpha1.At) string {
-	return withBlocker(at, fmt.Sprintf("The run took longer than spec.activeDeadlineSeconds allows, which is %d.", *at.Spec.ActiveDeadlineSeconds))
+// lastTry is how long before the deadline for its start a blocked At is tried once more,
+// whatever its back-off.
+const lastTry = 2 * time.Second
+
+// delayUntilDeadline returns the delay until the deadline after which the At ends if its
+// next Pod is not created by then, or until just before it; 0 if there is none.
+func delayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
+	left := activeTimeLeft(at, &at.Status, now)
+	if instant, err := Instant(&at.Spec); err == nil && at.Status.NextAttemptTime == nil {
+		left = min(left, startingTimeLeft(at, instant, now))
+	}
+	switch {
+	case left == noLimit:
+		return 0
+	case left > lastTry:
+		return left - lastTry
+	default:
+		return max(left, 1)
+	}
 }
 
-func isSuspended(at *v1alpha1.At) bool {
-	return ptr.Deref(at.Spec.Suspend, false)
+// dueSince returns since when what is due at the given instant could have been started:
+// the At may have been created, resumed or edited later.
+func dueSince(at *v1alpha1.At, instant time.Time) time.Time {
+	since := instant
+	later := func(t metav1.Time) {
+		if since.Before(t.Time) {
+			since = t.Time
+		}
+	}
+	later(at.CreationTimestamp)
+	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
+		later(resumed.LastTransitionTime)
+	}
+	// A cache does not have these.
+	for _, written := range at.ManagedFields {
+		if written.Subresource == "" {
+			later(ptr.Deref(written.Time, metav1.Time{}))
+		}
+	}
+	return since
+}
+
+// releaseDelay is how long after a controller saw the end of its attempt a Pod keeps its
+// finalizer, and with it its name. The name is the lock against running a command
+// twice: another controller may have read the At before that end was recorded, and its
+// creation may still be on its way. The delay is shorter than minAttemptBackoff, so that
+// nothing of an attempt is left to do when the next one is due. It ends half a second
+// after a whole second, because most schedules are whole seconds: creations go first.
+const releaseDelay = 9500 * time.Millisecond
+
+// minTTL is the shortest time to live. The Pods of an At are deleted with it, so they are
+// to be released before, which takes a moment.
+const minTTL = releaseDelay + time.Second
+
+// endSeen returns when a controller saw the end of a run, or the zero time. It is not
+// completionTime, which may be by the node's clock: a deletion must not rest on that.
+func endSeen(at *v1alpha1.At) time.Time {
+	for _, condition := range at.Status.Conditions {
+		if condition.Status == metav1.ConditionTrue &&
+			(condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed) {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
 }

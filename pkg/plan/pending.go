@@ -25,9 +25,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -55,26 +53,6 @@ func decidePending(w World, other *corev1.Pod) Decision {
 	}
 }
 
-// decideNextAttempt decides for an At whose last attempt has failed. other is a Pod that
-// is not this At's and has the name that the next one needs, or nil.
-func decideNextAttempt(w World, other *corev1.Pod) Decision {
-	at := w.At
-	left := activeTimeLeft(at, &at.Status, w.Now)
-	wait := at.Status.NextAttemptTime.Sub(w.Now)
-	switch {
-	case left <= 0 && !w.PodIsLive:
-		return Decision{Action: LookForPod{}}
-	case left <= 0:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, deadlineExceeded(at))
-	case wait > 0:
-		return writeUnblocked(at, min(wait, left))
-	case isSuspended(at):
-		return writeUnblocked(at, deadlineDelay(left))
-	default:
-		return startAttempt(w, other, at.Status.NextAttemptTime.Time)
-	}
-}
-
 // startAttempt starts an attempt that is due since the given instant.
 func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
 	switch {
@@ -86,8 +64,8 @@ func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
 		return Decision{Action: LookForAt{}}
 	}
 	due := dueSince(w.At, instant)
-	if Blocked(w.At) != nil {
-		// It was blocked until now.
+	if isBlockedByOthers(w.At) {
+		// Until now.
 		due = w.Now
 	}
 	return Decision{Action: CreatePod{Due: due}, Delay: checkDelay}
@@ -99,20 +77,20 @@ func waitForName(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decis
 	message := fmt.Sprintf("Pod %s exists and is not this At's: delete or rename that Pod, or give the At another name.", other.Name)
 	if owner := ownerAt(other); owner != nil && owner.Name == at.Name {
 		if now.Sub(since) < grace {
-			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At of this name still exists", ErrBlocked, other.Name), Delay: startDeadline(at, now)}
+			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At of this name still exists", ErrBlocked, other.Name), Delay: delayUntilDeadline(at, now)}
 		}
 		message = fmt.Sprintf("Pod %s of an earlier At of this name still exists: see kubectl describe pod %s for what it waits for.", other.Name, other.Name)
 	}
 	d := writeBlocked(at, now, v1alpha1.ReasonPodNameConflict, message)
 	d.Retry = fmt.Errorf("%w: %s", ErrBlocked, message)
-	d.Delay = startDeadline(at, now)
+	d.Delay = delayUntilDeadline(at, now)
 	return d
 }
 
 // Refused returns what follows when the API server answered the creation of the Pod
 // with err: the end, if the Pod is invalid; condition Blocked and another try, if that
-// answer will not change by itself, or if the creation has been failing for a while
-// (lasting); just another try otherwise.
+// answer will not change by itself; another try, if it may. If the creation has been
+// failing for a while (lasting), condition Blocked reports that, too.
 func Refused(w World, err error, lasting bool) Decision {
 	at := w.At
 	switch {
@@ -121,12 +99,16 @@ func Refused(w World, err error, lasting bool) Decision {
 		return Decision{}
 	case isInvalidPod(err):
 		return writeDone(at, nil, w.Now, v1alpha1.ReasonInvalidPod, err.Error())
-	case IsTransient(err) && !lasting:
-		return Decision{Retry: err, Delay: startDeadline(at, w.Now)}
+	case IsTransient(err):
+		var d Decision
+		if lasting {
+			d = writeBlocked(at, w.Now, v1alpha1.ReasonPodNotCreated, err.Error())
+		}
+		d.Retry, d.Delay = err, delayUntilDeadline(at, w.Now)
+		return d
 	default:
 		d := writeBlocked(at, w.Now, v1alpha1.ReasonPodRefused, err.Error())
-		d.Retry = fmt.Errorf("%w: %w", ErrBlocked, err)
-		d.Delay = startDeadline(at, w.Now)
+		d.Retry, d.Delay = fmt.Errorf("%w: %w", ErrBlocked, err), delayUntilDeadline(at, w.Now)
 		return d
 	}
 }
@@ -158,44 +140,4 @@ func IsTransient(err error) bool {
 	default:
 		return false
 	}
-}
-
-// dueSince returns since when what is due at the given instant could have been started:
-// the At may have been created, resumed or edited later.
-func dueSince(at *v1alpha1.At, instant time.Time) time.Time {
-	since := instant
-	later := func(t metav1.Time) {
-		if since.Before(t.Time) {
-			since = t.Time
-		}
-	}
-	later(at.CreationTimestamp)
-	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
-		later(resumed.LastTransitionTime)
-	}
-	// A cache does not have these.
-	for _, written := range at.ManagedFields {
-		if written.Subresource == "" {
-			later(ptr.Deref(written.Time, metav1.Time{}))
-		}
-	}
-	return since
-}
-
-// startDeadline returns the time until the deadline after which the At ends if its next
-// Pod is not created by then; 0 if there is none.
-func startDeadline(at *v1alpha1.At, now time.Time) time.Duration {
-	left := activeTimeLeft(at, &at.Status, now)
-	if instant, err := Instant(&at.Spec); err == nil && at.Status.NextAttemptTime == nil {
-		left = min(left, startingTimeLeft(at, instant, now))
-	}
-	return deadlineDelay(left)
-}
-
-// deadlineDelay returns the delay until a deadline; 0 if there is none.
-func deadlineDelay(left time.Duration) time.Duration {
-	if left == noLimit {
-		return 0
-	}
-	return max(left, 1)
 }

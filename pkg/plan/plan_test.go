@@ -773,7 +773,7 @@ func TestDecide(t *testing.T) {
 					return &status
 				}(),
 				Events: []Event{createdEvent, warning(v1alpha1.ReasonEditedTooLate,
-					"The spec was edited when Pod example-at-pod was created already, of generation 1: changes of schedule, timeZone, command and template have no effect.")},
+					"The spec was edited after Pod example-at-pod was created from generation 1: changes of schedule, timeZone, command and template have no effect on that Pod.")},
 			},
 		},
 		"blocked until now: due since now": {
@@ -875,7 +875,7 @@ func TestDecide(t *testing.T) {
 		"deleted by somebody before the active deadline, ended after it": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), now: now,
 			pod:  newPod(corev1.PodFailed, deleted),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before its command had ended.", attempts(1)),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it had ended.", attempts(1)),
 		},
 		"gone, nobody knows how, after the active deadline": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), now: now,
@@ -1076,7 +1076,7 @@ func TestRefused(t *testing.T) {
 		"with a starting deadline: decided again then, whatever the back-off": {
 			at:   newAt(withStatus(*refused(earlier, quota.Error())), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](30) }),
 			err:  quota,
-			want: Decision{Retry: ErrBlocked, Delay: 27 * time.Second},
+			want: Decision{Retry: ErrBlocked, Delay: 25 * time.Second},
 		},
 		"with an active deadline, of a further attempt: likewise": {
 			at: newAt(withStatus(func() v1alpha1.AtStatus {
@@ -1085,7 +1085,7 @@ func TestRefused(t *testing.T) {
 				return status
 			}()), withBackoffLimit(5), withActiveDeadline(30)),
 			err:  quota,
-			want: Decision{Retry: ErrBlocked, Delay: 26*time.Second + 10*time.Millisecond},
+			want: Decision{Retry: ErrBlocked, Delay: 24*time.Second + 10*time.Millisecond},
 		},
 		"too large a Pod": {
 			at: newAt(), err: tooLarge,
@@ -1123,9 +1123,15 @@ func TestRefused(t *testing.T) {
 				Events: []Event{warning(v1alpha1.ReasonPodRefused, quota.Error())}, Retry: ErrBlocked,
 			},
 		},
-		"overloaded for a minute: reported": {
+		"overloaded for a minute: reported, and tried again as before": {
 			at: newAt(), err: busy, lasting: true,
-			want: Decision{Status: refused(now, busy.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, busy.Error())}, Retry: ErrBlocked},
+			want: Decision{
+				Status: &v1alpha1.AtStatus{
+					Phase: v1alpha1.PhasePending, ObservedGeneration: 2,
+					Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, now, v1alpha1.ReasonPodNotCreated, busy.Error())},
+				},
+				Events: []Event{warning(v1alpha1.ReasonPodNotCreated, busy.Error())}, Retry: errAny,
+			},
 		},
 		"the quota's count changed meanwhile: just another try": {
 			at: newAt(), err: apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "quota", errors.New("modified")), want: Decision{Retry: errAny},

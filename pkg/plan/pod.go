@@ -21,7 +21,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,12 +37,12 @@ const (
 	// defaultContainer is the annotation that names the container of a Pod that
 	// kubectl logs and kubectl exec mean if they are not told.
 	defaultContainer = "kubectl.kubernetes.io/default-container"
-	// statusUnknown is the reason that a kubelet gives for the end of a container of
-	// which it knows nothing, beside an exit code that is none.
-	statusUnknown = "ContainerStatusUnknown"
 	// nobody is the conventional UID of the user without rights.
 	nobody = 65534
 )
+
+// PodAnnotations are the annotations of a Pod that this package reads.
+var PodAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, defaultContainer}
 
 // PodName returns the name of the Pod of an At's present attempt: <at>-pod, after
 // a failed one <at>-pod-1, and so on. A name of more than 63 characters would not make
@@ -65,6 +64,18 @@ func podName(at string, failed int32) string {
 	sum := sha256.Sum256([]byte(at))
 	suffix = "-" + hex.EncodeToString(sum[:5]) + suffix
 	return strings.TrimRight(at[:validation.DNS1123LabelMaxLength-len(suffix)], "-.") + suffix
+}
+
+// isEarlierAttempt says whether a Pod has the name of an attempt before the present one.
+func isEarlierAttempt(at *v1alpha1.At, pod *corev1.Pod) bool {
+	attempt := 0
+	if i := strings.LastIndex(pod.Name, "-pod-"); i >= 0 {
+		var err error
+		if attempt, err = strconv.Atoi(pod.Name[i+len("-pod-"):]); err != nil {
+			return false
+		}
+	}
+	return 0 <= attempt && attempt < int(at.Status.Failed) && pod.Name == podName(at.Name, int32(attempt))
 }
 
 // NewPod returns the Pod of an At's next attempt: that of spec.template or,
@@ -145,30 +156,4 @@ func defaultTemplate(image string) *corev1.PodTemplateSpec {
 // container's command before it starts it: the shell is to see what was written.
 func escape(command string) string {
 	return strings.ReplaceAll(command, "$", "$$")
-}
-
-// commandTerminated returns how the container that counts has ended: the default
-// container or, if there is none of that name, the first. It is nil if that has not
-// ended, or nobody knows how.
-func commandTerminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
-	named := func(name string) func(corev1.ContainerStatus) bool {
-		return func(container corev1.ContainerStatus) bool { return container.Name == name }
-	}
-	statuses := pod.Status.ContainerStatuses
-	i := slices.IndexFunc(statuses, named(pod.Annotations[defaultContainer]))
-	if i < 0 {
-		i = slices.IndexFunc(statuses, named(pod.Spec.Containers[0].Name))
-	}
-	if i < 0 {
-		return nil
-	}
-	terminated := statuses[i].State.Terminated
-	if terminated == nil && hasEnded(pod) {
-		// With restartPolicy OnFailure it may have waited for its next start.
-		terminated = statuses[i].LastTerminationState.Terminated
-	}
-	if terminated != nil && terminated.Reason == statusUnknown {
-		return nil
-	}
-	return terminated
 }

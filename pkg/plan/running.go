@@ -44,7 +44,7 @@ func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 		d.Action = DeletePod{Pod: pod}
 	case left <= 0:
 		// Written before the Pod is deleted: a deletion alone does not say why.
-		return writeFailureTarget(at, now, v1alpha1.ReasonDeadlineExceeded, deadlineExceeded(at))
+		return writeFailureTarget(at, now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at))
 	default:
 		d.Delay = min(left, checkDelay)
 	}

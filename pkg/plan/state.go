@@ -43,9 +43,10 @@ const (
 
 // StateOf returns the state of an At that is not being deleted. overdue is how long the
 // controller could have created the Pod of the first or next attempt and has not recorded
-// it; 0 if no Pod is due, or if the At is suspended or blocked.
+// it; 0 if no Pod is due, or if the At is suspended or blocked by something else than the
+// API server.
 func StateOf(at *v1alpha1.At, now time.Time) (state State, overdue time.Duration) {
-	waits := isSuspended(at) || Blocked(at) != nil
+	waits := isSuspended(at) || isBlockedByOthers(at)
 	switch {
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return StateDone, 0

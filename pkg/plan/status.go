@@ -128,7 +128,7 @@ func podEvents(at *v1alpha1.At, pod *corev1.Pod) []Event {
 	events := []Event{newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod "+pod.Name)}
 	if generation := podGeneration(pod); at.Status.Phase != v1alpha1.PhaseRunning && generation != 0 && generation < at.Generation {
 		events = append(events, newEvent(corev1.EventTypeWarning, v1alpha1.ReasonEditedTooLate, fmt.Sprintf(
-			"The spec was edited when Pod %s was created already, of generation %d: changes of schedule, timeZone, command and template have no effect.", pod.Name, generation)))
+			"The spec was edited after Pod %s was created from generation %d: changes of schedule, timeZone, command and template have no effect on that Pod.", pod.Name, generation)))
 	}
 	return events
 }
@@ -158,6 +158,18 @@ func trueCondition(at *v1alpha1.At, conditionType string) *metav1.Condition {
 		return condition
 	}
 	return nil
+}
+
+// isBlockedByOthers says whether the At is blocked by something else than an API server
+// that fails to create its Pod.
+func isBlockedByOthers(at *v1alpha1.At) bool {
+	blocked := Blocked(at)
+	return blocked != nil && blocked.Reason != v1alpha1.ReasonPodNotCreated
+}
+
+// activeDeadlineMessage returns the message of an At that has reached its active deadline.
+func activeDeadlineMessage(at *v1alpha1.At) string {
+	return withBlocker(at, fmt.Sprintf("The run took longer than spec.activeDeadlineSeconds allows, which is %d.", *at.Spec.ActiveDeadlineSeconds))
 }
 
 // withBlocker adds to a message what has blocked the At, if anything has.

@@ -22,9 +22,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
+
+func isSuspended(at *v1alpha1.At) bool {
+	return ptr.Deref(at.Spec.Suspend, false)
+}
 
 // decideSuspended keeps condition Suspended in step with spec.suspend.
 func decideSuspended(at *v1alpha1.At, now time.Time) Decision {

@@ -18,7 +18,6 @@ package plan
 
 import (
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,9 +27,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
-
-// PodAnnotations are the annotations of a Pod that this package reads.
-var PodAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, defaultContainer}
 
 // AtName returns the name of the At that a Pod belongs to, by its owner or, should
 // that have been taken away, as it was created; empty if there is none.
@@ -65,26 +61,4 @@ func IsOf(pod *corev1.Pod, at *v1alpha1.At) bool {
 
 func isTracked(pod *corev1.Pod) bool {
 	return slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking)
-}
-
-// hasEnded says whether nothing of a Pod runs, or ever will.
-func hasEnded(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || isDeletedUnscheduled(pod)
-}
-
-// isAbandoned says whether somebody has deleted a Pod by force, that is, without
-// waiting for its node, and nobody says how it ended: a node that lives does so in
-// some seconds.
-func isAbandoned(pod *corev1.Pod, now time.Time) bool {
-	return isDeletedByForce(pod) && now.Sub(pod.DeletionTimestamp.Time) >= grace
-}
-
-func isDeletedByForce(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
-}
-
-// isDeletedUnscheduled says whether a Pod was deleted before it had a node. It gets
-// none any more, and so nobody will say that it has ended.
-func isDeletedUnscheduled(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil && pod.Spec.NodeName == ""
 }

@@ -93,10 +93,11 @@ func TestAlerts(t *testing.T) {
 		}},
 		"a quota refuses the Pods for hours": {
 			series: map[string]string{
-				`cnat_ats{namespace="shop",state="blocked"}`:               `_x29 5x240 stale`,
-				`cnat_ats_blocked{namespace="shop",reason="PodRefused"}`:   `_x29 5x240 stale`,
-				`cnat_sync_duration_seconds_count{result="blocked"}`:       `0x30 0+5x270`,
-				`cnat_ats_blocked{namespace="_other",reason="PodRefused"}`: `_x29 1x5 stale`,
+				`cnat_ats{namespace="shop",state="blocked"}`:                `_x29 5x240 stale`,
+				`cnat_ats_blocked{namespace="shop",reason="PodRefused"}`:    `_x29 5x240 stale`,
+				`cnat_sync_duration_seconds_count{result="blocked"}`:        `0x30 0+5x270`,
+				`cnat_ats_blocked{namespace="_other",reason="PodRefused"}`:  `_x29 1x5 stale`,
+				`cnat_ats_blocked{namespace="bank",reason="PodNotCreated"}`: `_x29 1x240 stale`,
 			},
 			want: []string{`warning CnatBlocked{namespace="shop", reason="PodRefused"} 39-269`},
 		},

@@ -129,8 +129,12 @@ const (
 	// needs.
 	ReasonPodNameConflict = "PodNameConflict"
 	// ReasonPodRefused: the API server refuses the Pod (quota, Pod Security, RBAC, a
-	// webhook), or has failed to create it for a minute. It is retried with back-off.
+	// webhook). It is retried with back-off.
 	ReasonPodRefused = "PodRefused"
+	// ReasonPodNotCreated: the creation of the Pod has been failing for more than a
+	// minute although nobody refuses it: the API server is busy, or does not answer.
+	// It is retried with back-off.
+	ReasonPodNotCreated = "PodNotCreated"
 	// ReasonImagePullFailed: the node cannot pull an image of the Pod. It tries
 	// again.
 	ReasonImagePullFailed = "ImagePullFailed"
@@ -157,7 +161,7 @@ const ReasonBackOff = "BackOff"
 const (
 	// ReasonSuccessfulCreate: the Pod was created. Job uses the same word.
 	ReasonSuccessfulCreate = "SuccessfulCreate"
-	// ReasonEditedTooLate: the spec was edited when the Pod existed already.
+	// ReasonEditedTooLate: the spec was edited after the Pod was created.
 	ReasonEditedTooLate = "EditedTooLate"
 	// ReasonUnexpectedPod: a second Pod of an attempt that was counted already is
 	// deleted. Its creation was delayed on its way to the API server.
@@ -165,6 +169,12 @@ const (
 	// ReasonPodNotReleased: the API server refuses to take the finalizer from a Pod,
 	// which therefore stays when it is deleted.
 	ReasonPodNotReleased = "PodNotReleased"
+	// ReasonPodNotDeleted: the API server refuses to delete a Pod that is to be stopped,
+	// or that is a second one of its attempt.
+	ReasonPodNotDeleted = "PodNotDeleted"
+	// ReasonAtNotDeleted: the API server refuses to delete an At whose time to live is
+	// over.
+	ReasonAtNotDeleted = "AtNotDeleted"
 )
 
 // +genclient
@@ -301,7 +311,7 @@ type AtSpec struct {
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
-// AtStatus says how far an At is. Once the phase is DONE it changes no more.
+// AtStatus says how far an At is. Once the phase is DONE, only observedGeneration changes.
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'DONE' || self.phase == 'DONE'",fieldPath=".phase",message="is DONE and stays so: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'RUNNING' || self.phase != 'PENDING'",fieldPath=".phase",message="is RUNNING, and cannot go back to PENDING"
 type AtStatus struct {

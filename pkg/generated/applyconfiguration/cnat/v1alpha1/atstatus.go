@@ -27,7 +27,7 @@ import (
 // AtStatusApplyConfiguration represents a declarative configuration of the AtStatus type for use
 // with apply.
 //
-// AtStatus says how far an At is. Once the phase is DONE it changes no more.
+// AtStatus says how far an At is. Once the phase is DONE, only observedGeneration changes.
 type AtStatusApplyConfiguration struct {
 	// phase is PENDING until the Pod exists, then RUNNING, and DONE from the end
 	// on. It is for people: machines read the conditions.
