@@ -1,0 +1,180 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// completionScript is what kubectl calls to complete the words after kubectl at.
+const completionScript = `#!/bin/sh
+exec kubectl at __complete "$@"
+`
+
+func (c *cli) completionScriptCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion-script",
+		Short: "Print the script with which kubectl completes kubectl at",
+		Long: `Print the script with which kubectl completes kubectl at: names, namespaces, images. It must
+be in the PATH, executable, and called kubectl_complete-at. kubectl completion --help says
+how completion is switched on in your shell.`,
+		Example: `  kubectl at completion-script > ~/bin/kubectl_complete-at
+  chmod +x ~/bin/kubectl_complete-at`,
+		Args: cobra.NoArgs,
+		Run:  func(*cobra.Command, []string) { fmt.Fprint(c.Out, completionScript) },
+	}
+}
+
+// timeWords are words with which a time begins.
+var timeWords = []string{"now", "noon", "midnight", "teatime", "today", "tomorrow", "in", "next",
+	"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+
+// addCompletions says what completes the arguments and flags.
+func (c *cli) addCompletions(root *cobra.Command) {
+	root.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return timeWords, cobra.ShellCompDirectiveNoFileComp
+	}
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "rm":
+			cmd.ValidArgsFunction = c.completeNames(-1)
+		case "show", "logs", "suspend", "resume", "move", "run-now":
+			cmd.ValidArgsFunction = c.completeNames(1)
+		}
+	}
+	for name, complete := range map[string]func(*cobra.Command) ([]string, error){
+		"namespace": c.namespaceNames, "from": c.sources, "image": c.images,
+	} {
+		// A flag that exists has no completion yet: it cannot fail.
+		_ = root.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return completions(complete(cmd))
+		})
+	}
+	_ = root.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func completions(found []string, err error) ([]string, cobra.ShellCompDirective) {
+	if err != nil {
+		cobra.CompErrorln(err.Error())
+		return nil, cobra.ShellCompDirectiveError
+	}
+	slices.Sort(found)
+	return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeNames completes the names of Ats, for at most max arguments.
+func (c *cli) completeNames(max int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if max >= 0 && len(args) >= max {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		list, err := c.list(cmd.Context(), false)
+		if err != nil {
+			return completions(nil, err)
+		}
+		var names []string
+		for i := range list.Items {
+			if at := &list.Items[i]; !slices.Contains(args, at.Name) {
+				names = append(names, at.Name+"\t"+stateLine(at, c.now()))
+			}
+		}
+		return completions(names, nil)
+	}
+}
+
+func (c *cli) namespaceNames(cmd *cobra.Command) ([]string, error) {
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	list, err := c.kube.CoreV1().Namespaces().List(cmd.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
+}
+
+// templates returns the Pod templates that --from can copy, by what names them there.
+func (c *cli) templates(cmd *cobra.Command) (map[string]corev1.PodSpec, error) {
+	namespace, err := c.namespace()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	found := map[string]corev1.PodSpec{}
+	cronJobs, err := c.kube.BatchV1().CronJobs(namespace).List(cmd.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range cronJobs.Items {
+		found["cronjob/"+item.Name] = item.Spec.JobTemplate.Spec.Template.Spec
+	}
+	jobs, err := c.kube.BatchV1().Jobs(namespace).List(cmd.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range jobs.Items {
+		found["job/"+item.Name] = item.Spec.Template.Spec
+	}
+	deployments, err := c.kube.AppsV1().Deployments(namespace).List(cmd.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range deployments.Items {
+		found["deployment/"+item.Name] = item.Spec.Template.Spec
+	}
+	return found, nil
+}
+
+func (c *cli) sources(cmd *cobra.Command) ([]string, error) {
+	templates, err := c.templates(cmd)
+	var names []string
+	for name := range templates {
+		names = append(names, name)
+	}
+	return names, err
+}
+
+// images returns the images of what --from names or, without it, of all that it could.
+func (c *cli) images(cmd *cobra.Command) ([]string, error) {
+	templates, err := c.templates(cmd)
+	from := cmd.Flag("from").Value.String()
+	var images []string
+	for name, spec := range templates {
+		if from != "" && !strings.EqualFold(name, from) {
+			continue
+		}
+		for _, container := range spec.Containers {
+			images = append(images, container.Image)
+		}
+	}
+	return images, err
+}

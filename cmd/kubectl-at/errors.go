@@ -1,0 +1,119 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"programming-kubernetes.info/cnat-controller/pkg/timespec"
+)
+
+// Exit codes.
+const (
+	exitError       = 1
+	exitUsage       = 2
+	exitFailed      = 3   // the run
+	exitMissed      = 4   // the starting deadline
+	exitTimeout     = 124 // as of timeout(1)
+	exitInterrupted = 130 // as of a shell, after Ctrl-C
+)
+
+// coded is an error with an exit code of its own.
+type coded struct {
+	code int
+	err  error
+}
+
+func (e *coded) Error() string { return e.err.Error() }
+func (e *coded) Unwrap() error { return e.err }
+
+func withCode(code int, format string, args ...any) error {
+	return &coded{code: code, err: fmt.Errorf(format, args...)}
+}
+
+func usageError(format string, args ...any) error { return withCode(exitUsage, format, args...) }
+
+// report prints an error in a sentence that says what to do, and returns the exit code.
+func report(out io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	code := exitError
+	var withCode *coded
+	if errors.As(err, &withCode) {
+		code = withCode.code
+	}
+	var time *timespec.Error
+	if errors.As(err, &time) {
+		fmt.Fprintf(out, "error: %s\n%s", time.Problem, underline(time))
+		return exitUsage
+	}
+	fmt.Fprintf(out, "error: %s\n", err)
+	if hint := hintOn(err); hint != "" {
+		fmt.Fprintln(out, hint)
+	}
+	return code
+}
+
+// underline returns the text of a time with a line of carets under the word that was
+// not understood.
+func underline(err *timespec.Error) string {
+	offset := min(max(err.Offset, 0), len(err.Text))
+	end := min(max(offset+err.Length, offset), len(err.Text))
+	before := utf8.RuneCountInString(err.Text[:offset])
+	carets := max(utf8.RuneCountInString(err.Text[offset:end]), 1)
+	return fmt.Sprintf("  %s\n  %s%s\n", err.Text, strings.Repeat(" ", before), strings.Repeat("^", carets))
+}
+
+// hintOn returns what to do about an error of the API server, or of the way to it.
+func hintOn(err error) string {
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return "Name a cluster with --kubeconfig, --context or $KUBECONFIG."
+	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		return "The cluster does not know Ats: cnat is not installed. Install it with kubectl apply -f install.yaml, which each release has, or name another cluster with --context."
+	case apierrors.IsNotFound(err) && kindOf(err) == "ats":
+		return "kubectl at list --all shows the Ats of the namespace, kubectl at list --all -A those of all namespaces."
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "):
+		return "You need the cluster role edit in that namespace (view, to look), or a role that allows this: kubectl auth whoami shows who you are to the cluster; ask its administrator."
+	case apierrors.IsUnauthorized(err):
+		return "The cluster does not accept your credentials: log in again, or name another user with --user or --context."
+	case apierrors.IsAlreadyExists(err):
+		return "Choose another --name, or remove that At with kubectl at rm."
+	case utilnet.IsConnectionRefused(err):
+		return "The API server does not answer: is the cluster running, and is it the one that $KUBECONFIG and --context name?"
+	}
+	return ""
+}
+
+// kindOf returns the resource that an API server's answer is about.
+func kindOf(err error) string {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && status.Status().Details != nil {
+		return status.Status().Details.Kind
+	}
+	return ""
+}

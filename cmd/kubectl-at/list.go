@@ -1,0 +1,198 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// maxCommand is how much of a command a line of the list shows.
+const maxCommand = 40
+
+func (c *cli) listCommand() *cobra.Command {
+	var everywhere, all bool
+	flags := genericclioptions.NewPrintFlags("").WithTypeSetter(scheme.Scheme)
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List what is to come, in order of time",
+		Long:    "List what is to come and what runs, in order of time. With --all, what is done, too.",
+		Example: `  kubectl at list
+  kubectl at list -A --all -o wide`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := c.list(cmd.Context(), everywhere)
+			if err != nil {
+				return err
+			}
+			if !all {
+				list.Items = slices.DeleteFunc(list.Items, func(at v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone })
+			}
+			slices.SortStableFunc(list.Items, func(a, b v1alpha1.At) int { return instantOf(&a).Compare(instantOf(&b)) })
+			if format := *flags.OutputFormat; format != "" && format != "wide" {
+				printer, err := flags.ToPrinter()
+				if err != nil {
+					return usageError("%w", err)
+				}
+				return printer.PrintObj(list, c.Out)
+			}
+			return c.printTable(list.Items, everywhere, *flags.OutputFormat == "wide")
+		},
+	}
+	flags.AddFlags(cmd)
+	cmd.Flag("output").Usage += " And wide."
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "List the Ats of all namespaces")
+	cmd.Flags().BoolVar(&all, "all", false, "List what is done, too")
+	return cmd
+}
+
+// list returns the Ats of the namespace, or of all.
+func (c *cli) list(ctx context.Context, everywhere bool) (*v1alpha1.AtList, error) {
+	namespace := metav1.NamespaceAll
+	var err error
+	if !everywhere {
+		if namespace, err = c.namespace(); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	list := &v1alpha1.AtList{}
+	pages := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
+		return c.cnat.CnatV1alpha1().Ats(namespace).List(ctx, options)
+	}))
+	err = pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		list.Items = append(list.Items, *object.(*v1alpha1.At))
+		return nil
+	})
+	for i := range list.Items {
+		// The items of a list have no kind, which -o json shows.
+		list.Items[i].SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))
+	}
+	return list, err
+}
+
+// instantOf returns when an At is due; what cannot be read comes first.
+func instantOf(at *v1alpha1.At) time.Time {
+	instant, err := plan.Instant(&at.Spec)
+	if err != nil {
+		return time.Time{}
+	}
+	return instant
+}
+
+func (c *cli) printTable(ats []v1alpha1.At, everywhere, wide bool) error {
+	zone, err := c.zone()
+	if err != nil {
+		return err
+	}
+	if len(ats) == 0 {
+		fmt.Fprintln(c.ErrOut, "Nothing is to come. kubectl at list --all shows what is done, -A all namespaces.")
+		return nil
+	}
+	out := printers.GetNewTabWriter(c.Out)
+	header := []string{"NAME", "WHEN", "IN", "PHASE", "REASON", "COMMAND"}
+	if everywhere {
+		header = append([]string{"NAMESPACE"}, header...)
+	}
+	if wide {
+		header = append(header, "EXIT", "POD", "NODE")
+	}
+	printRow(out, header)
+	now := c.now()
+	for i := range ats {
+		at := &ats[i]
+		row := []string{at.Name, at.Spec.Schedule, "", string(at.Status.Phase), reasonOf(at, now), clip(commandOf(at), maxCommand)}
+		if instant, err := plan.Instant(&at.Spec); err == nil {
+			row[1], row[2] = instant.In(zone).Format(shortTime), fromNow(instant, now)
+		}
+		if everywhere {
+			row = append([]string{at.Namespace}, row...)
+		}
+		if wide {
+			pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
+			exitCode := ""
+			if at.Status.ExitCode != nil {
+				exitCode = strconv.Itoa(int(*at.Status.ExitCode))
+			}
+			row = append(row, exitCode, pod.Name, pod.NodeName)
+		}
+		printRow(out, row)
+	}
+	return out.Flush()
+}
+
+func printRow(out io.Writer, cells []string) {
+	for i := range cells {
+		if cells[i] == "" {
+			cells[i] = "-"
+		}
+	}
+	fmt.Fprintln(out, strings.Join(cells, "\t"))
+}
+
+// reasonOf returns why an At is where it is, also while there is nobody to write it.
+func reasonOf(at *v1alpha1.At, now time.Time) string {
+	if isUnattended(at, now) {
+		return "NoController"
+	}
+	return at.Status.Reason
+}
+
+// commandOf returns on a line what an At runs.
+func commandOf(at *v1alpha1.At) string {
+	if at.Spec.Command != "" {
+		return plan.OneLine(at.Spec.Command)
+	}
+	containers := ptr.Deref(at.Spec.Template, corev1.PodTemplateSpec{}).Spec.Containers
+	if len(containers) == 0 {
+		return ""
+	}
+	if command := slices.Concat(containers[0].Command, containers[0].Args); len(command) > 0 {
+		return plan.OneLine(strings.Join(command, " "))
+	}
+	return "image " + containers[0].Image
+}
+
+// clip shortens a text to at most max characters.
+func clip(text string, max int) string {
+	runes := []rune(text)
+	if len(runes) <= max {
+		return text
+	}
+	return string(runes[:max-1]) + "…"
+}

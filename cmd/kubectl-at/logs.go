@@ -1,0 +1,321 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+const (
+	// maxLogTries is how often in a row a log is asked for that is refused.
+	maxLogTries = 10
+	// statusDelay is how long after the end of a log its container may be shown as running.
+	statusDelay = 5 * time.Second
+	// defaultContainer is the annotation that names the container that counts.
+	defaultContainer = "kubectl.kubernetes.io/default-container"
+)
+
+func (c *cli) logsCommand() *cobra.Command {
+	var follow bool
+	var attempt int32
+	cmd := &cobra.Command{
+		Use:   "logs NAME",
+		Short: "Print the output of a run",
+		Long: `Print the output of the newest attempt, or of another one. With -f, wait for the start,
+and print the output of each attempt from there on, until the end of the run.`,
+		Example: `  kubectl at logs backup-x2b4f
+  kubectl at logs backup-x2b4f -f
+  kubectl at logs backup-x2b4f --attempt 1`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if attempt < 0 {
+				return usageError("--attempt is %d: the first one is 1", attempt)
+			}
+			return c.logs(cmd.Context(), args[0], follow, attempt)
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print the output as it comes, until the end")
+	cmd.Flags().Int32Var(&attempt, "attempt", 0, "Number of the attempt, from 1 (default: the newest)")
+	return cmd
+}
+
+func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32) error {
+	ats, namespace, err := c.ats()
+	if err != nil {
+		return err
+	}
+	at, err := ats.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	newest := newestAttempt(at)
+	switch {
+	case follow && attempt == 0:
+		logs := c.streamLogs(ctx, c.Out, namespace)
+		logs.next = max(newest, 0)
+		return c.followLogs(ctx, at, logs)
+	case newest < 0:
+		return fmt.Errorf("%s has no output yet: %s", ref(at), stateLine(at, c.now()))
+	case attempt > newest+1:
+		return fmt.Errorf("%s has no attempt %d: the newest is %d", ref(at), attempt, newest+1)
+	}
+	if attempt > 0 {
+		newest = attempt - 1
+	}
+	pod := podName(at, newest)
+	log := podLog{cli: c, out: c.Out, namespace: namespace, pod: pod}
+	if follow {
+		return log.stream(ctx)
+	}
+	if err := log.print(ctx, at); err != nil {
+		return fmt.Errorf("the log of Pod %s: %w", pod, err)
+	}
+	return nil
+}
+
+// followLogs prints what comes until the end of the run.
+func (c *cli) followLogs(ctx context.Context, at *v1alpha1.At, logs *streamer) error {
+	ats, _, err := c.ats()
+	if err != nil {
+		return err
+	}
+	hints := hinter{cli: c}
+	uid := at.UID
+	err = watchObject(ctx, ats, at.Name, func(next *v1alpha1.At) bool {
+		if next.UID == uid {
+			at = next
+			hints.look(at)
+			logs.look(at)
+		}
+		return next.UID != uid || at.Status.Phase == v1alpha1.PhaseDone
+	})
+	if err == nil || errors.Is(err, errGone) {
+		err = logs.finish()
+	}
+	if ctx.Err() != nil {
+		return c.stopped(ctx, at)
+	}
+	return err
+}
+
+// newestAttempt returns the number of the newest attempt that has a Pod, from 0; -1 if
+// there is none.
+func newestAttempt(at *v1alpha1.At) int32 {
+	if at.Status.Pod != nil && at.Status.Pod.Name == plan.PodName(at) {
+		return at.Status.Failed
+	}
+	return at.Status.Failed - 1
+}
+
+// podName returns the name of the Pod of an attempt, which are numbered from 0.
+func podName(at *v1alpha1.At, attempt int32) string {
+	at = at.DeepCopy()
+	at.Status.Failed = attempt
+	return plan.PodName(at)
+}
+
+// streamer prints the output of the attempts of a run, one after the other. A nil one
+// prints nothing.
+type streamer struct {
+	next  int32 // the number of the attempt that has not been seen
+	queue chan podLog
+	done  chan error
+	log   podLog
+	ctx   context.Context
+}
+
+func (c *cli) streamLogs(ctx context.Context, out io.Writer, namespace string) *streamer {
+	s := &streamer{queue: make(chan podLog, 16), done: make(chan error, 1), log: podLog{cli: c, out: out, namespace: namespace}, ctx: ctx}
+	go func() {
+		var failed error
+		for log := range s.queue {
+			if err := log.stream(ctx); err != nil && ctx.Err() == nil {
+				failed = errors.Join(failed, fmt.Errorf("Pod %s: %w", log.pod, err))
+			}
+		}
+		s.done <- failed
+	}()
+	return s
+}
+
+// look notices new attempts.
+func (s *streamer) look(at *v1alpha1.At) {
+	if s == nil {
+		return
+	}
+	for ; s.next <= newestAttempt(at); s.next++ {
+		log := s.log
+		log.pod = podName(at, s.next)
+		log.attempt = s.next
+		select {
+		case s.queue <- log:
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// finish waits until all is printed.
+func (s *streamer) finish() error {
+	if s == nil {
+		return nil
+	}
+	close(s.queue)
+	return <-s.done
+}
+
+// podLog prints the log of the container of a Pod that counts.
+type podLog struct {
+	*cli
+	out            io.Writer
+	namespace, pod string
+	attempt        int32
+}
+
+// stream prints the log from the start of the container to the end of the Pod: that of a
+// Pod which is over already, too, and of a container that its node restarts.
+func (l *podLog) stream(ctx context.Context) error {
+	if l.attempt > 0 {
+		fmt.Fprintf(l.ErrOut, "attempt %d: pod/%s\n", l.attempt+1, l.pod)
+	}
+	for restart := int32(-1); ; {
+		var container string
+		var status *corev1.ContainerStatus
+		err := l.watchPod(ctx, func(pod *corev1.Pod) bool {
+			container, status = containerOf(pod)
+			if status != nil && (status.RestartCount <= restart || !hasStarted(status)) {
+				status = nil
+			}
+			return status != nil || isOver(pod)
+		})
+		if err != nil || status == nil {
+			return err
+		}
+		restart = status.RestartCount
+		if err := l.follow(ctx, container, restart); err != nil {
+			return err
+		}
+	}
+}
+
+// follow prints the log of a container until it ends. If following fails, or ends while the
+// container runs, the log is asked for again, and what was printed is left out.
+func (l *podLog) follow(ctx context.Context, container string, restart int32) error {
+	printed := int64(0)
+	for try := 1; ; try++ {
+		n, err := l.copy(ctx, &corev1.PodLogOptions{Container: container, Follow: true}, printed)
+		printed += n
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil && l.hasEnded(ctx, restart):
+			return nil
+		case err != nil && (try >= maxLogTries || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
+			return err
+		case n > 0:
+			try = 0
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.NewTimer(retryPeriod).C:
+		}
+	}
+}
+
+// hasEnded says whether a container has ended whose log is at its end.
+func (l *podLog) hasEnded(ctx context.Context, restart int32) bool {
+	ctx, cancel := context.WithTimeout(ctx, statusDelay)
+	defer cancel()
+	ended := false
+	err := l.watchPod(ctx, func(pod *corev1.Pod) bool {
+		_, status := containerOf(pod)
+		ended = isOver(pod) || status == nil || status.RestartCount > restart || status.State.Running == nil
+		return ended
+	})
+	return ended || errors.Is(err, errGone)
+}
+
+// print prints the log as far as it is.
+func (l *podLog) print(ctx context.Context, at *v1alpha1.At) error {
+	pod, err := l.kube.CoreV1().Pods(l.namespace).Get(ctx, l.pod, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if !plan.IsOf(pod, at) {
+		return errors.New("that Pod is of somebody else")
+	}
+	container, _ := containerOf(pod)
+	_, err = l.copy(ctx, &corev1.PodLogOptions{Container: container}, 0)
+	return err
+}
+
+// copy prints a log without its first bytes, and returns how many it printed.
+func (l *podLog) copy(ctx context.Context, options *corev1.PodLogOptions, skip int64) (int64, error) {
+	stream, err := l.kube.CoreV1().Pods(l.namespace).GetLogs(l.pod, options).Stream(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = stream.Close() }()
+	if _, err := io.CopyN(io.Discard, stream, skip); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return 0, err
+	}
+	return io.Copy(l.out, stream)
+}
+
+func (l *podLog) watchPod(ctx context.Context, seen func(*corev1.Pod) bool) error {
+	return watchObject(ctx, l.kube.CoreV1().Pods(l.namespace), l.pod, seen)
+}
+
+// containerOf returns the name and the status of the container that counts.
+func containerOf(pod *corev1.Pod) (string, *corev1.ContainerStatus) {
+	name := pod.Spec.Containers[0].Name
+	for _, container := range pod.Spec.Containers {
+		if container.Name == pod.Annotations[defaultContainer] {
+			name = container.Name
+		}
+	}
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].Name == name {
+			return name, &pod.Status.ContainerStatuses[i]
+		}
+	}
+	return name, nil
+}
+
+// hasStarted says whether a container has a log.
+func hasStarted(status *corev1.ContainerStatus) bool {
+	return status.State.Running != nil || status.State.Terminated != nil || status.LastTerminationState.Terminated != nil
+}
+
+func isOver(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}

@@ -1,0 +1,72 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
+)
+
+// output prints the Ats that a command has written, as kubectl does.
+type output struct {
+	flags  *genericclioptions.PrintFlags
+	dryRun string
+}
+
+// addOutput adds -o and --dry-run to a command. done is what it has done with an At.
+func addOutput(cmd *cobra.Command, done string) *output {
+	o := &output{flags: genericclioptions.NewPrintFlags(done).WithTypeSetter(scheme.Scheme)}
+	o.flags.AddFlags(cmd)
+	cmd.Flags().StringVar(&o.dryRun, "dry-run", "none", "none, client (write nothing) or server (the API server checks it and writes nothing)")
+	return o
+}
+
+func (o *output) validate() error {
+	suffix, known := map[string]string{"none": "%s", "client": "%s (dry run)", "server": "%s (server dry run)"}[o.dryRun]
+	if !known {
+		return usageError("--dry-run is %q: it must be none, client or server", o.dryRun)
+	}
+	if err := o.flags.Complete(suffix); err != nil {
+		return err
+	}
+	if _, err := o.flags.ToPrinter(); err != nil {
+		return usageError("%w", err)
+	}
+	return nil
+}
+
+func (o *output) isClient() bool { return o.dryRun == "client" }
+
+// serverDryRun returns the field dryRun of a request's options.
+func (o *output) serverDryRun() []string {
+	if o.dryRun == "server" {
+		return []string{metav1.DryRunAll}
+	}
+	return nil
+}
+
+func (o *output) print(c *cli, at *v1alpha1.At) error {
+	printer, err := o.flags.ToPrinter()
+	if err != nil {
+		return err
+	}
+	return printer.PrintObj(at, c.Out)
+}

@@ -1,0 +1,110 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// progress is a line on a terminal that says how far a run is. Elsewhere it is silent.
+type progress struct {
+	out   io.Writer
+	now   func() time.Time
+	width int
+
+	lock   sync.Mutex
+	shown  bool
+	silent bool
+}
+
+func newProgress(out io.Writer, now func() time.Time) *progress {
+	p := &progress{out: out, now: now, silent: true}
+	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		if width, _, err := term.GetSize(int(file.Fd())); err == nil {
+			p.width, p.silent = width, false
+		}
+	}
+	return p
+}
+
+func (p *progress) show(at *v1alpha1.At) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.silent {
+		return
+	}
+	p.shown = true
+	line := []rune(stateLine(at, p.now()))
+	// A line that wraps cannot be overwritten.
+	fmt.Fprintf(p.out, "\r\033[K%s", string(line[:min(len(line), max(p.width-1, 0))]))
+}
+
+func (p *progress) clear() {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.shown {
+		fmt.Fprint(p.out, "\r\033[K")
+		p.shown = false
+	}
+}
+
+// end says how long a run took.
+func (p *progress) end(at *v1alpha1.At) {
+	if p.width > 0 && at.Status.StartTime != nil && at.Status.CompletionTime != nil {
+		fmt.Fprintf(p.out, "%s: %s after %s\n", ref(at), at.Status.Reason, short(at.Status.CompletionTime.Sub(at.Status.StartTime.Time)))
+	}
+}
+
+// clearing returns a writer of the run's output, before which the line goes for good.
+func (p *progress) clearing(out io.Writer) io.Writer {
+	return writerFunc(func(data []byte) (int, error) {
+		p.clear()
+		p.lock.Lock()
+		p.silent = true
+		p.lock.Unlock()
+		return out.Write(data)
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(data []byte) (int, error) { return f(data) }
+
+// stateLine says in a line where an At is.
+func stateLine(at *v1alpha1.At, now time.Time) string {
+	line := string(at.Status.Phase)
+	instant, err := plan.Instant(&at.Spec)
+	switch {
+	case at.Status.Reason != "":
+		line += ", " + at.Status.Reason + ": " + at.Status.Message
+	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Pod != nil:
+		line += fmt.Sprintf(" for %s, Pod %s %s", short(now.Sub(ptr.Deref(at.Status.StartTime, at.CreationTimestamp).Time)), at.Status.Pod.Name, at.Status.Pod.Phase)
+	case err == nil && instant.After(now):
+		line += ", starts " + fromNow(instant.Add(time.Second-1), now)
+	}
+	return line
+}

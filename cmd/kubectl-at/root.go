@@ -1,0 +1,202 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+)
+
+// cli is what the commands share.
+type cli struct {
+	genericiooptions.IOStreams
+	config *genericclioptions.ConfigFlags
+	now    func() time.Time
+
+	tz       string // --tz
+	fakeTime string // --now
+
+	// The clients are made when they are first needed: explain and version need none.
+	cnat clientset.Interface
+	kube kubernetes.Interface
+}
+
+// newCommand returns the command kubectl at. now is the clock.
+func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra.Command {
+	c := &cli{IOStreams: streams, now: now, config: genericclioptions.NewConfigFlags(true)}
+	return c.command()
+}
+
+func (c *cli) command() *cobra.Command {
+	root := c.createCommand()
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl at"}
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.DisableDefaultCmd = true // kubectl completes: completion-script
+	root.SuggestionsMinimumDistance = 2
+	root.SetIn(c.In)
+	root.SetOut(c.Out)
+	root.SetErr(c.ErrOut)
+	root.SetUsageTemplate(usageTemplate)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError("%w: see %s --help", err, cmd.CommandPath())
+	})
+	flags := root.PersistentFlags()
+	c.config.AddFlags(flags)
+	flags.StringVar(&c.tz, "tz", "", "Time zone of times without one, and of times that are shown, such as Europe/Berlin (default: your own, $TZ)")
+	flags.StringVar(&c.fakeTime, "now", "", "RFC 3339 instant that is taken for the present, for tests")
+	_ = flags.MarkHidden("now") // It exists.
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return c.setClock() }
+
+	root.AddCommand(
+		c.listCommand(), c.showCommand(), c.logsCommand(), c.rmCommand(),
+		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(),
+		c.explainCommand(), c.completionScriptCommand(), c.versionCommand(),
+	)
+	for _, cmd := range root.Commands() {
+		if validate := cmd.Args; validate != nil {
+			cmd.Args = func(cmd *cobra.Command, args []string) error {
+				if err := validate(cmd, args); err != nil {
+					return usageError("%w: see %s --help", err, cmd.CommandPath())
+				}
+				return nil
+			}
+		}
+	}
+	c.addCompletions(root)
+	return root
+}
+
+// usageTemplate is cobra's own, with the flags that all commands share at the end.
+const usageTemplate = `Usage:
+  {{.UseLine}}{{if .HasAvailableSubCommands}}
+  {{.CommandPath}} [command]{{end}}{{if .HasExample}}
+
+Examples:
+{{.Example}}{{end}}{{if .HasAvailableSubCommands}}
+
+Commands:{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .LocalNonPersistentFlags.HasAvailableFlags}}
+
+Flags:
+{{.LocalNonPersistentFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
+
+Flags of all commands:
+{{.Root.PersistentFlags.FlagUsages | trimTrailingWhitespaces}}
+`
+
+// execute runs the command and returns its exit code.
+func execute(ctx context.Context, root *cobra.Command, args []string) int {
+	root.SetArgs(protectNumbers(args))
+	return report(root.ErrOrStderr(), root.ExecuteContext(ctx))
+}
+
+// minus stands for the hyphen of a word such as -05:00, which would pass for a flag.
+const minus = "\u2212"
+
+var negative = regexp.MustCompile(`^-[0-9]`)
+
+// protectNumbers replaces the hyphen at the beginning of the numbers before --: no flag
+// begins with a digit, but UTC offsets do. text puts it back.
+func protectNumbers(args []string) []string {
+	protected := make([]string, len(args))
+	dash := false
+	for i, arg := range args {
+		dash = dash || arg == "--"
+		if !dash && negative.MatchString(arg) {
+			arg = minus + arg[1:]
+		}
+		protected[i] = arg
+	}
+	return protected
+}
+
+// text returns the words of a time as one text.
+func text(words []string) string {
+	return strings.ReplaceAll(strings.Join(words, " "), minus, "-")
+}
+
+func (c *cli) setClock() error {
+	if c.fakeTime == "" {
+		return nil
+	}
+	now, err := time.Parse(time.RFC3339, c.fakeTime)
+	if err != nil {
+		return usageError("--now is %q: write an RFC 3339 instant", c.fakeTime)
+	}
+	c.now = func() time.Time { return now }
+	return nil
+}
+
+// zone returns the time zone of the person who asks.
+func (c *cli) zone() (*time.Location, error) {
+	if c.tz == "" {
+		return time.Local, nil
+	}
+	zone, err := time.LoadLocation(c.tz)
+	if err != nil {
+		return nil, usageError("--tz is %q: write a name of the IANA time zone database, such as Europe/Berlin", c.tz)
+	}
+	return zone, nil
+}
+
+// connect makes the clients, unless they are there.
+func (c *cli) connect() error {
+	if c.cnat != nil {
+		return nil
+	}
+	config, err := c.config.ToRESTConfig()
+	if err != nil {
+		return err
+	}
+	if c.cnat, err = clientset.NewForConfig(config); err != nil {
+		return err
+	}
+	c.kube, err = kubernetes.NewForConfig(config)
+	return err
+}
+
+func (c *cli) namespace() (string, error) {
+	namespace, _, err := c.config.ToRawKubeConfigLoader().Namespace()
+	return namespace, err
+}
+
+// ats returns the client for the Ats of the namespace, and its name.
+func (c *cli) ats() (cnatclient.AtInterface, string, error) {
+	namespace, err := c.namespace()
+	if err != nil {
+		return nil, "", err
+	}
+	if err := c.connect(); err != nil {
+		return nil, "", err
+	}
+	return c.cnat.CnatV1alpha1().Ats(namespace), namespace, nil
+}
+
+// ref names an At in a message, as kubectl does.
+func ref(at *v1alpha1.At) string { return fmt.Sprintf("at/%s", at.Name) }

@@ -1,0 +1,231 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+func (c *cli) showCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "show NAME",
+		Short:   "Show all about an At on a page",
+		Long:    "Show all about an At on a page: what it runs, when, why it is where it is, its attempts and its events.",
+		Example: "  kubectl at show backup-x2b4f",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return c.show(cmd.Context(), args[0]) },
+	}
+}
+
+func (c *cli) show(ctx context.Context, name string) error {
+	ats, namespace, err := c.ats()
+	if err != nil {
+		return err
+	}
+	zone, err := c.zone()
+	if err != nil {
+		return err
+	}
+	at, err := ats.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	// Who may see Ats might not see Pods or events: the rest of the page is worth something.
+	pods, podsErr := c.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
+	selector := fields.OneTermEqualSelector("involvedObject.uid", string(at.UID)).String()
+	events, eventsErr := c.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
+
+	now := c.now()
+	c.fields(headOf(at))
+	c.fields(whenOf(at, zone, now))
+	c.fields(stateOf(at, now))
+	if podsErr != nil {
+		fmt.Fprintf(c.ErrOut, "Its Pods cannot be listed: %v\n", podsErr)
+	} else if len(pods.Items) > 0 {
+		if err := c.attempts(at, pods.Items, now); err != nil {
+			return err
+		}
+	}
+	if eventsErr != nil {
+		fmt.Fprintf(c.ErrOut, "Its events cannot be listed: %v\n", eventsErr)
+	} else if len(events.Items) > 0 {
+		return c.events(events.Items, now)
+	}
+	return nil
+}
+
+// field is a line of a page; without a label it goes on with the one before.
+type field struct{ label, value string }
+
+func (c *cli) fields(fields []field) {
+	for _, field := range fields {
+		if field.value != "" {
+			fmt.Fprintf(c.Out, "%-11s%s\n", field.label, field.value)
+		}
+	}
+}
+
+// headOf says what runs.
+func headOf(at *v1alpha1.At) []field {
+	all := []field{{"Name", at.Name}, {"Namespace", at.Namespace}}
+	label := "Command"
+	for line := range strings.Lines(at.Spec.Command) {
+		all = append(all, field{label, plan.OneLine(line)})
+		label = ""
+	}
+	if at.Spec.Template != nil {
+		if label == "Command" {
+			all = append(all, field{label, commandOf(at)})
+		}
+		var images []string
+		for _, container := range at.Spec.Template.Spec.Containers {
+			images = append(images, container.Image)
+		}
+		all = append(all, field{"Image", strings.Join(images, ", ")})
+	}
+	return append(all, field{"Limits", limitsOf(&at.Spec)})
+}
+
+func limitsOf(spec *v1alpha1.AtSpec) string {
+	var limits []string
+	add := func(format string, n *int64) {
+		if n != nil {
+			limits = append(limits, fmt.Sprintf(format, short(time.Duration(*n)*time.Second)))
+		}
+	}
+	if n := ptr.Deref(spec.BackoffLimit, 0); n > 0 {
+		limits = append(limits, fmt.Sprintf("at most %d further attempts", n))
+	}
+	add("starts at most %s late", spec.StartingDeadlineSeconds)
+	add("runs at most %s", spec.ActiveDeadlineSeconds)
+	if spec.TTLSecondsAfterFinished != nil {
+		add("removed %s after its end", ptr.To(int64(*spec.TTLSecondsAfterFinished)))
+	}
+	return strings.Join(limits, ", ")
+}
+
+// whenOf says when an At is due: on the clocks of the reader, in UTC, and where it was
+// written.
+func whenOf(at *v1alpha1.At, zone *time.Location, now time.Time) []field {
+	instant, err := plan.Instant(&at.Spec)
+	if err != nil {
+		return []field{{"When", at.Spec.Schedule + " " + ptr.Deref(at.Spec.TimeZone, "")}}
+	}
+	all := []field{
+		{"When", instant.In(zone).Format(longTime) + ", " + fromNow(instant, now)},
+		{" ", instant.UTC().Format(longTime)},
+	}
+	written := at.Spec.Schedule
+	if at.Spec.TimeZone != nil {
+		written = instant.Format(longTime) + " " + *at.Spec.TimeZone
+	}
+	return append(all, field{" ", written + ", as written"})
+}
+
+// stateOf says why an At is where it is.
+func stateOf(at *v1alpha1.At, now time.Time) []field {
+	state := string(at.Status.Phase)
+	if at.Status.Reason != "" {
+		state += ", " + at.Status.Reason
+	}
+	all := []field{{"State", state}, {"Why", whyOf(at, now)}}
+	if at.Status.StartTime != nil {
+		all = append(all, field{"Started", since(at.Status.StartTime, now)})
+	}
+	if at.Status.CompletionTime != nil {
+		all = append(all, field{"Ended", since(at.Status.CompletionTime, now)})
+	}
+	if at.Status.ExitCode != nil {
+		all = append(all, field{"Exit code", fmt.Sprint(*at.Status.ExitCode)})
+	}
+	return all
+}
+
+// whyOf says in a sentence why an At is where it is.
+func whyOf(at *v1alpha1.At, now time.Time) string {
+	switch {
+	case isUnattended(at, now):
+		return unattendedMessage
+	case at.Status.Message != "":
+		return at.Status.Message
+	case ptr.Deref(at.Spec.Suspend, false) && at.Status.Phase == v1alpha1.PhasePending:
+		return "It is suspended: it does not start before kubectl at resume " + at.Name + "."
+	case at.Status.Reason != "":
+		return ""
+	case at.Status.Phase == v1alpha1.PhaseRunning:
+		return "Its command runs."
+	case instantOf(at).After(now):
+		return "It waits for its time."
+	}
+	return "It is about to start."
+}
+
+func since(t *metav1.Time, now time.Time) string { return fromNow(t.Time, now) }
+
+// attempts prints the Pods of a run.
+func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error {
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	fmt.Fprintln(c.Out, "Attempts")
+	out := printers.GetNewTabWriter(c.Out)
+	printRow(out, []string{"  #", "POD", "PHASE", "EXIT", "NODE", "CREATED", "RAN"})
+	for i := range pods {
+		pod := &pods[i]
+		number := "?"
+		for n := range newestAttempt(at) + 1 {
+			if podName(at, n) == pod.Name {
+				number = fmt.Sprint(n + 1)
+			}
+		}
+		exitCode, ran := "", ""
+		if _, status := containerOf(pod); status != nil {
+			if ended := status.State.Terminated; ended != nil {
+				exitCode, ran = fmt.Sprint(ended.ExitCode), short(ended.FinishedAt.Sub(ended.StartedAt.Time))
+			} else if running := status.State.Running; running != nil {
+				ran = short(now.Sub(running.StartedAt.Time))
+			}
+		}
+		printRow(out, []string{"  " + number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, since(&pod.CreationTimestamp, now), ran})
+	}
+	return out.Flush()
+}
+
+// events prints the events of an At.
+func (c *cli) events(events []corev1.Event, now time.Time) error {
+	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	fmt.Fprintln(c.Out, "Events")
+	out := printers.GetNewTabWriter(c.Out)
+	printRow(out, []string{"  WHEN", "TYPE", "REASON", "MESSAGE"})
+	for i := range events {
+		event := &events[i]
+		printRow(out, []string{"  " + since(&event.LastTimestamp, now), event.Type, event.Reason, plan.OneLine(event.Message)})
+	}
+	return out.Flush()
+}

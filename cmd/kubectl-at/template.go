@@ -1,0 +1,221 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// defaultImage is the image of a template that needs one only for --env. It is the
+// default of the controller's -default-image.
+const defaultImage = "busybox:1.37.0"
+
+// podFlags say which Pod runs the command.
+type podFlags struct {
+	image, from, file string
+	env               []string
+}
+
+func (f *podFlags) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&f.image, "image", "", "Image in which the command runs")
+	flags.StringArrayVar(&f.env, "env", nil, "Environment variable as NAME=VALUE; may be repeated")
+	flags.StringVar(&f.from, "from", "", "Copy the Pod of cronjob/NAME, job/NAME or deployment/NAME")
+	flags.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file with a Pod or a Pod template; - is the standard input")
+}
+
+func (f *podFlags) validate() error {
+	if f.from != "" && f.file != "" {
+		return usageError("--from and -f both say which Pod runs: leave out one of the two")
+	}
+	for _, env := range f.env {
+		if name, _, found := strings.Cut(env, "="); !found || name == "" {
+			return usageError("--env is %q: write NAME=VALUE", env)
+		}
+	}
+	return nil
+}
+
+// runs says whether the Pod has a command of its own.
+func (f *podFlags) runs() bool { return f.from != "" || f.file != "" }
+
+// podTemplate returns the template of the Pod, nil if the controller's own will do, and
+// the name of the object that it was copied from.
+func (o *create) podTemplate(ctx context.Context, namespace string) (*corev1.PodTemplateSpec, string, error) {
+	var template *corev1.PodTemplateSpec
+	var source string
+	var err error
+	f := &o.pod
+	switch {
+	case f.from != "":
+		template, source, err = o.copyTemplate(ctx, namespace)
+	case f.file != "":
+		template, source, err = o.readTemplate()
+	case f.image != "":
+		template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever,
+			Containers:    []corev1.Container{{Name: "command"}},
+		}}
+	case len(f.env) > 0:
+		// With no more rights than the Pod of an At without a template.
+		template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, defaultImage).Spec}
+	default:
+		return nil, "", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	if len(template.Spec.Containers) == 0 {
+		return nil, "", usageError("the Pod has no container")
+	}
+	first := &template.Spec.Containers[0]
+	if f.image != "" {
+		first.Image = f.image
+	}
+	for _, env := range f.env {
+		name, value, _ := strings.Cut(env, "=")
+		first.Env = slices.DeleteFunc(first.Env, func(v corev1.EnvVar) bool { return v.Name == name })
+		first.Env = append(first.Env, corev1.EnvVar{Name: name, Value: value})
+	}
+	return template, source, nil
+}
+
+// copyTemplate returns the Pod template of --from and the name of its object.
+func (o *create) copyTemplate(ctx context.Context, namespace string) (*corev1.PodTemplateSpec, string, error) {
+	kind, name, found := strings.Cut(o.pod.from, "/")
+	if !found || name == "" {
+		return nil, "", usageError("--from is %q: write cronjob/NAME, job/NAME or deployment/NAME", o.pod.from)
+	}
+	if err := o.connect(); err != nil {
+		return nil, "", err
+	}
+	switch strings.ToLower(kind) {
+	case "cronjob", "cronjobs", "cj", "cronjobs.batch", "cronjob.batch":
+		cronJob, err := o.kube.BatchV1().CronJobs(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, "", err
+		}
+		return cleanTemplate(cronJob.Spec.JobTemplate.Spec.Template), name, nil
+	case "job", "jobs", "jobs.batch", "job.batch":
+		job, err := o.kube.BatchV1().Jobs(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, "", err
+		}
+		return cleanTemplate(job.Spec.Template), name, nil
+	case "deployment", "deployments", "deploy", "deployments.apps", "deployment.apps":
+		deployment, err := o.kube.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, "", err
+		}
+		return ofServer(cleanTemplate(deployment.Spec.Template), deployment.Spec.Selector), name, nil
+	}
+	return nil, "", usageError("--from is %q: it must begin with cronjob/, job/ or deployment/", o.pod.from)
+}
+
+// cleanTemplate returns a template without what ties it to the controller that it was
+// made for. A Pod template has no owner reference: the run belongs to the At alone.
+func cleanTemplate(template corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
+	clean := template.DeepCopy()
+	clean.ObjectMeta = metav1.ObjectMeta{Labels: clean.Labels, Annotations: clean.Annotations}
+	maps.DeleteFunc(clean.Labels, func(key, _ string) bool {
+		return slices.Contains([]string{
+			batchv1.ControllerUidLabel, batchv1.JobNameLabel, "controller-uid", "job-name", "pod-template-hash",
+		}, key)
+	})
+	if policy := clean.Spec.RestartPolicy; policy == "" || policy == corev1.RestartPolicyAlways {
+		clean.Spec.RestartPolicy = corev1.RestartPolicyNever
+	}
+	return clean
+}
+
+// ofServer changes the template of something that serves: a Service must not take the run
+// for one of its Pods, and the probes ask for a server that does not run in it.
+func ofServer(template *corev1.PodTemplateSpec, selector *metav1.LabelSelector) *corev1.PodTemplateSpec {
+	if selector != nil {
+		for key := range selector.MatchLabels {
+			delete(template.Labels, key)
+		}
+	}
+	for i := range template.Spec.Containers {
+		container := &template.Spec.Containers[i]
+		container.LivenessProbe, container.ReadinessProbe, container.StartupProbe = nil, nil, nil
+	}
+	return template
+}
+
+// readTemplate returns the Pod template in the file of -f, and its name.
+func (o *create) readTemplate() (*corev1.PodTemplateSpec, string, error) {
+	var content []byte
+	var err error
+	if o.pod.file == "-" {
+		content, err = io.ReadAll(o.In)
+	} else {
+		content, err = os.ReadFile(o.pod.file)
+	}
+	if err != nil {
+		return nil, "", usageError("%w", err)
+	}
+	template, err := parseTemplate(content)
+	if err != nil {
+		return nil, "", usageError("-f %s: %w", o.pod.file, err)
+	}
+	return cleanTemplate(*template), template.Name, nil
+}
+
+// parseTemplate reads a Pod, a PodTemplate, or the template of another object.
+func parseTemplate(content []byte) (*corev1.PodTemplateSpec, error) {
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(content, &kind); err != nil {
+		return nil, err
+	}
+	switch kind.Kind {
+	case "Pod":
+		var pod corev1.Pod
+		err := yaml.UnmarshalStrict(content, &pod)
+		return &corev1.PodTemplateSpec{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}, err
+	case "PodTemplate":
+		var template corev1.PodTemplate
+		err := yaml.UnmarshalStrict(content, &template)
+		template.Template.Name = template.Name
+		return &template.Template, err
+	case "":
+		var template corev1.PodTemplateSpec
+		if err := yaml.UnmarshalStrict(content, &template); err != nil {
+			return nil, err
+		}
+		if len(template.Spec.Containers) == 0 {
+			return nil, errors.New("there is no Pod: it needs spec.containers")
+		}
+		return &template, nil
+	}
+	return nil, fmt.Errorf("it holds a %s: it must hold a Pod or a Pod template", kind.Kind)
+}

@@ -1,0 +1,190 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// unattended is how long after its time an At that has no status yet is taken for one that
+// no controller looks at.
+const unattended = 10 * time.Second
+
+// wait holds the flags that follow a run.
+type wait struct {
+	wait, logs, passExitCode bool
+	timeout                  time.Duration
+}
+
+func (w *wait) addFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&w.wait, "wait", false, "Wait for the end of the run; the exit code says how it ended")
+	flags.BoolVar(&w.logs, "logs", false, "Print the output of each attempt while it runs, and wait for the end")
+	flags.DurationVar(&w.timeout, "timeout", 0, "With --wait or --logs: give up after this long (exit code 124); the run goes on")
+	flags.BoolVar(&w.passExitCode, "pass-exit-code", false, "With --wait or --logs: if the command fails, end with its exit code")
+}
+
+func (w *wait) enabled() bool { return w.wait || w.logs }
+
+func (w *wait) validate() error {
+	switch {
+	case w.timeout < 0:
+		return usageError("--timeout is %s: it must not be negative", w.timeout)
+	case !w.enabled() && (w.timeout > 0 || w.passExitCode):
+		return usageError("--timeout and --pass-exit-code mean nothing without --wait or --logs")
+	}
+	return nil
+}
+
+// follow watches a run to its end, and returns how that was as an error.
+func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
+	ats, _, err := c.ats()
+	if err != nil {
+		return err
+	}
+	if w.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errTimeout)
+		defer cancel()
+	}
+	watchCtx, stopWatch := context.WithCancel(ctx)
+	defer stopWatch()
+	states, watched := make(chan *v1alpha1.At), make(chan error, 1)
+	go func() {
+		watched <- watchObject(watchCtx, ats, at.Name, func(next *v1alpha1.At) bool {
+			select {
+			case states <- next:
+			case <-watchCtx.Done():
+			}
+			return false
+		})
+	}()
+
+	progress := newProgress(c.ErrOut, c.now)
+	var logs *streamer
+	if w.logs {
+		logs = c.streamLogs(ctx, progress.clearing(c.Out), at.Namespace)
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	hints := hinter{cli: c}
+	for at.Status.Phase != v1alpha1.PhaseDone {
+		progress.show(at)
+		hints.look(at)
+		select {
+		case next := <-states:
+			if next.UID != at.UID {
+				return fmt.Errorf("%s was deleted before its end, and created again", ref(at))
+			}
+			at = next
+			logs.look(at)
+		case err := <-watched:
+			progress.clear()
+			switch {
+			case ctx.Err() != nil:
+				return c.stopped(ctx, at)
+			case errors.Is(err, errGone):
+				return fmt.Errorf("%s was deleted before its end", ref(at))
+			}
+			return fmt.Errorf("watch %s: %w", ref(at), err)
+		case <-tick.C:
+		}
+	}
+	err = logs.finish()
+	progress.clear()
+	if ctx.Err() != nil {
+		return c.stopped(ctx, at)
+	}
+	if err != nil {
+		fmt.Fprintf(c.ErrOut, "The log is not complete: %v\n", err)
+	}
+	progress.end(at)
+	return outcome(at, w.passExitCode)
+}
+
+var errTimeout = errors.New("--timeout has passed")
+
+// stopped says that the watching has ended, and the run has not.
+func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
+	state := string(at.Status.Phase)
+	if at.Status.Reason != "" {
+		state += ", " + at.Status.Reason + ": " + at.Status.Message
+	}
+	goesOn := fmt.Sprintf("%s is %s. The run is not stopped: see kubectl at show %s; kubectl at rm %s removes it", ref(at), state, at.Name, at.Name)
+	if context.Cause(ctx) == errTimeout { //nolint:errorlint // It is that very error, or another cause.
+		return withCode(exitTimeout, "%w: %s", errTimeout, goesOn)
+	}
+	return withCode(exitInterrupted, "stopped watching: %s", goesOn)
+}
+
+// outcome returns how a run has ended as an error, nil if it succeeded.
+func outcome(at *v1alpha1.At, passExitCode bool) error {
+	if meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete) {
+		return nil
+	}
+	how := at.Status.Reason
+	if at.Status.Message != "" {
+		how += ": " + at.Status.Message
+	}
+	if at.Status.Reason == v1alpha1.ReasonStartingDeadlineExceeded {
+		return withCode(exitMissed, "%s did not run: %s", ref(at), how)
+	}
+	exitCode := int(ptr.Deref(at.Status.ExitCode, 0))
+	if exitCode != 0 {
+		how += fmt.Sprintf(" (exit code %d)", exitCode)
+	}
+	code := exitFailed
+	if passExitCode && exitCode != 0 {
+		code = exitCode
+	}
+	return withCode(code, "%s failed: %s", ref(at), how)
+}
+
+// hinter says once each what keeps an At from starting without anybody having noticed.
+type hinter struct {
+	*cli
+	suspended, unattended bool
+}
+
+func (h *hinter) look(at *v1alpha1.At) {
+	if ptr.Deref(at.Spec.Suspend, false) && !h.suspended {
+		h.suspended = true
+		fmt.Fprintf(h.ErrOut, "%s is suspended: it does not start before kubectl at resume %s.\n", ref(at), at.Name)
+	}
+	if isUnattended(at, h.now()) && !h.unattended {
+		h.unattended = true
+		fmt.Fprintf(h.ErrOut, "%s\n", unattendedMessage)
+	}
+}
+
+// isUnattended says whether an At has been due for a while and no controller has said
+// anything about it.
+func isUnattended(at *v1alpha1.At, now time.Time) bool {
+	_, overdue := plan.StateOf(at, now)
+	return overdue > unattended && at.Status.Phase != v1alpha1.PhaseRunning && at.Status.Reason == ""
+}
+
+const unattendedMessage = "Its time has passed and no controller looks at it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller."

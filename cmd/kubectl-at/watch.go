@@ -1,0 +1,122 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// retryPeriod is the interval between requests while the API server does not answer.
+const retryPeriod = time.Second
+
+// errGone says that the object that is watched does not exist, or no longer.
+var errGone = errors.New("does not exist")
+
+// object is what can be watched.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// listerWatcher is the client of one kind of object in one namespace.
+type listerWatcher[L runtime.Object] interface {
+	List(ctx context.Context, options metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
+}
+
+// watchObject calls seen with the object of a name, and with each later state of it, until
+// seen returns true. As kubectl wait does, it lists again whenever the watch ends: none of
+// the states that matter is missed, and neither a restart of the API server nor an expired
+// resourceVersion ends it. It returns errGone once the object is deleted; seen sees its
+// last state first.
+func watchObject[T object, L runtime.Object](ctx context.Context, client listerWatcher[L], name string, seen func(T) bool) error {
+	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	for {
+		done, err := watchOnce(ctx, client, selector, name, seen)
+		switch {
+		case done || ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, watchtools.ErrWatchClosed), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		case errors.Is(err, errGone), !plan.IsTransient(err):
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.NewTimer(retryPeriod).C:
+		}
+	}
+}
+
+func watchOnce[T object, L runtime.Object](ctx context.Context, client listerWatcher[L], selector, name string, seen func(T) bool) (bool, error) {
+	list, err := client.List(ctx, metav1.ListOptions{FieldSelector: selector})
+	if err != nil {
+		return false, err
+	}
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return false, err
+	}
+	found := false
+	for _, item := range items {
+		if item, ok := item.(T); ok && item.GetName() == name {
+			found = true
+			if seen(item) {
+				return true, nil
+			}
+		}
+	}
+	if !found {
+		return false, errGone
+	}
+	listMeta, err := meta.ListAccessor(list)
+	if err != nil {
+		return false, err
+	}
+	watcher, err := client.Watch(ctx, metav1.ListOptions{FieldSelector: selector, ResourceVersion: listMeta.GetResourceVersion()})
+	if err != nil {
+		return false, err
+	}
+	_, err = watchtools.UntilWithoutRetry(ctx, watcher, func(event watch.Event) (bool, error) {
+		if event.Type == watch.Error {
+			return false, apierrors.FromObject(event.Object)
+		}
+		item, ok := event.Object.(T)
+		if !ok || item.GetName() != name {
+			return false, nil
+		}
+		if seen(item) {
+			return true, nil
+		}
+		if event.Type == watch.Deleted {
+			return false, errGone
+		}
+		return false, nil
+	})
+	return err == nil, err
+}
