@@ -125,12 +125,12 @@ func (o *create) run(cmd *cobra.Command, words, command []string) error {
 	if err := o.validate(cmd, words); err != nil {
 		return err
 	}
-	now := o.now()
+	now := o.now().Truncate(time.Second) // as t
 	t, err := o.parseTime(words, now, o.past)
 	if err != nil {
 		return mistakenCommand(cmd, words, err)
 	}
-	at, err := o.newAt(cmd, t.Instant, command)
+	at, err := o.newAt(cmd, t, command)
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func mistakenCommand(cmd *cobra.Command, words []string, err error) error {
 }
 
 // newAt returns the At that the flags describe.
-func (o *create) newAt(cmd *cobra.Command, instant time.Time, command []string) (*v1alpha1.At, error) {
+func (o *create) newAt(cmd *cobra.Command, t timespec.Time, command []string) (*v1alpha1.At, error) {
 	namespace, err := o.namespace()
 	if err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ func (o *create) newAt(cmd *cobra.Command, instant time.Time, command []string) 
 	at := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: o.name},
 		Spec: v1alpha1.AtSpec{
-			Schedule:                instant.Format(time.RFC3339Nano),
+			Schedule:                t.String(),
 			Command:                 shellCommand(command),
 			StartingDeadlineSeconds: o.startingDeadline.value,
 			ActiveDeadlineSeconds:   o.activeDeadline.value,

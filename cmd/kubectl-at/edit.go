@@ -73,7 +73,7 @@ func (c *cli) moveCommand() *cobra.Command {
   kubectl at move backup-x2b4f now + 2 hours`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			now := c.now()
+			now := c.now().Truncate(time.Second)
 			t, err := c.parseTime(args[1:], now, past)
 			if err != nil {
 				return err
@@ -99,7 +99,7 @@ func (c *cli) runNowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			now := c.now()
+			now := c.now().Truncate(time.Second)
 			return c.move(cmd.Context(), output, args[0], timespec.Time{Instant: now.In(zone)}, now)
 		},
 	}
@@ -110,7 +110,7 @@ func (c *cli) runNowCommand() *cobra.Command {
 // move gives an At another instant, and says when that is.
 func (c *cli) move(ctx context.Context, output *output, name string, t timespec.Time, now time.Time) error {
 	suspended := false
-	spec := map[string]any{"schedule": t.Instant.Format(time.RFC3339Nano), "timeZone": nil}
+	spec := map[string]any{"schedule": t.String(), "timeZone": nil}
 	err := c.edit(ctx, output, name, spec, func(at *v1alpha1.At) error {
 		suspended = ptr.Deref(at.Spec.Suspend, false)
 		switch at.Status.Phase {

@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,7 +67,7 @@ func report(out io.Writer, err error) int {
 	}
 	var time *timespec.Error
 	if errors.As(err, &time) {
-		fmt.Fprintf(out, "error: %s\n%s", time.Problem, underline(time))
+		fmt.Fprintf(out, "error: %s\n%s\n", time, time.Caret())
 		return exitUsage
 	}
 	fmt.Fprintf(out, "error: %s\n", err)
@@ -76,16 +75,6 @@ func report(out io.Writer, err error) int {
 		fmt.Fprintln(out, hint)
 	}
 	return code
-}
-
-// underline returns the text of a time with a line of carets under the word that was
-// not understood.
-func underline(err *timespec.Error) string {
-	offset := min(max(err.Offset, 0), len(err.Text))
-	end := min(max(offset+err.Length, offset), len(err.Text))
-	before := utf8.RuneCountInString(err.Text[:offset])
-	carets := max(utf8.RuneCountInString(err.Text[offset:end]), 1)
-	return fmt.Sprintf("  %s\n  %s%s\n", err.Text, strings.Repeat(" ", before), strings.Repeat("^", carets))
 }
 
 // hintOn returns what to do about an error of the API server, or of the way to it.

@@ -33,7 +33,7 @@ func (c *cli) explainCommand() *cobra.Command {
   kubectl at explain --tz America/New_York next friday noon`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, words []string) error {
-			now := c.now()
+			now := c.now().Truncate(time.Second) // as t
 			t, err := c.parseTime(words, now, past)
 			if err != nil {
 				return err
@@ -42,7 +42,7 @@ func (c *cli) explainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.Out, "%-9s%s\n", "schedule", t.Instant.Format(time.RFC3339Nano))
+			fmt.Fprintf(c.Out, "%-9s%s\n", "schedule", t)
 			for _, zoned := range clocks(t.Instant, zone) {
 				fmt.Fprintf(c.Out, "%-9s%s\n", zoned.label, zoned.shown)
 			}

@@ -156,7 +156,7 @@ func (c *cli) streamLogs(ctx context.Context, out io.Writer, namespace string) *
 		var failed error
 		for log := range s.queue {
 			if err := log.stream(ctx); err != nil && ctx.Err() == nil {
-				failed = errors.Join(failed, fmt.Errorf("Pod %s: %w", log.pod, err))
+				failed = errors.Join(failed, fmt.Errorf("the log of Pod %s: %w", log.pod, err))
 			}
 		}
 		s.done <- failed

@@ -18,7 +18,6 @@ package main
 
 import (
 	"context"
-
 	"fmt"
 
 	"github.com/spf13/cobra"

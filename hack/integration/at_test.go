@@ -1,0 +1,625 @@
+//go:build e2e
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// The tests of cmd/kubectl-at run its binary as kubectl does, as a plugin.
+
+// plugin builds kubectl-at once and returns the folder that it is in, beside the script
+// that completes it.
+var plugin = sync.OnceValues(func() (string, error) {
+	dir := filepath.Dir(binary)
+	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", raceEnabled), "-o", filepath.Join(dir, "kubectl-at"), root+"/cmd/kubectl-at")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build kubectl-at: %w\n%s", err, out)
+	}
+	script, err := exec.Command(filepath.Join(dir, "kubectl-at"), "completion-script").Output()
+	if err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(filepath.Join(dir, "kubectl_complete-at"), script, 0o755)
+})
+
+type result struct {
+	stdout, stderr string
+	code           int
+}
+
+// at is how a test runs kubectl at.
+type at struct {
+	namespace string
+	stdin     string
+	env       []string
+}
+
+func (a at) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	dir, err := plugin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+	args = append([]string{"at"}, args...)
+	if a.namespace != "" {
+		// kubectl has no flags before a plugin's name; and all after -- is the command's.
+		args = slices.Insert(args, 1, "--namespace="+a.namespace)
+	}
+	cmd := exec.CommandContext(ctx, "kubectl", args...)
+	cmd.Env = append(append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH")), a.env...)
+	cmd.Stdin = strings.NewReader(a.stdin)
+	return cmd
+}
+
+func (a at) run(t *testing.T, args ...string) result {
+	t.Helper()
+	cmd := a.command(t, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("kubectl at %s: %v", strings.Join(args, " "), err)
+	}
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// want checks how kubectl at has ended and, with regular expressions, what it printed.
+func (r result) want(t *testing.T, code int, stdout, stderr string) {
+	t.Helper()
+	for what, pair := range map[string][2]string{"stdout": {r.stdout, stdout}, "stderr": {r.stderr, stderr}} {
+		if !regexp.MustCompile(`^(?s:` + pair[1] + `)$`).MatchString(pair[0]) {
+			t.Errorf("%s:\n%swant:\n%s", what, pair[0], pair[1])
+		}
+	}
+	if r.code != code {
+		t.Errorf("exit code %d, want %d; stderr:\n%s", r.code, code, r.stderr)
+	}
+}
+
+const (
+	atResource = `at\.cnat\.programming-kubernetes\.info/`
+	// runs is the line that says when an At is due.
+	runs = `runs [A-Z][a-z]{2} \d+ [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [^\n]*\n`
+)
+
+// TestKubectlAtNotInstalled has a cluster without the CRD. It is not parallel, and the first
+// of all tests.
+func TestKubectlAtNotInstalled(t *testing.T) {
+	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
+	const hint = `[^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know Ats: cnat is not installed\. Install it with [^\n]*\n`
+	at{}.run(t, "now", "--", "true").want(t, 1, "", "error: "+hint)
+	at{}.run(t, "list").want(t, 1, "", "error: "+hint)
+}
+
+// TestKubectlAt runs a command, as the README does.
+func TestKubectlAt(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t)}
+	startController(t, k.namespace)
+	for name, tc := range map[string]struct {
+		args  []string
+		stdin string
+		// expectations
+		code   int
+		stdout string // after the line that says what was created
+		stderr string // after the line that says when it runs
+	}{
+		"the README's": {
+			args:   []string{"now", "+", "2", "seconds", "--logs", "--", "echo", "YAY"},
+			stdout: "YAY\n",
+		},
+		"in one argument, at once": {
+			args:   []string{"now + 1 seconds", "--logs", "--", "echo a; echo b >&2; echo c"},
+			stdout: "a\nb\nc\n",
+		},
+		"arguments that a shell would change": {
+			args: []string{"now", "--logs", "--", "printf", `<%s>\n`, "", "a  b", "it's", `"q"`, "$HOME", "$(id)", "`id`", `\`, "*", "~", "#x", "-n",
+				"a;b", "a&b|c>d", "A=1", "!", "{a,b}", "grüß 🌍", "a\nb"},
+			stdout: regexp.QuoteMeta("<>\n<a  b>\n<it's>\n<\"q\">\n<$HOME>\n<$(id)>\n<`id`>\n<\\>\n<*>\n<~>\n<#x>\n<-n>\n" +
+				"<a;b>\n<a&b|c>d>\n<A=1>\n<!>\n<{a,b}>\n<grüß 🌍>\n<a\nb>\n"),
+		},
+		"a program with a name that is shell syntax": {
+			args: []string{"now", "--wait", "--pass-exit-code", "--", "if", "true"}, code: 127,
+			stderr: `error: at/if-true-[a-z0-9]{5} failed: CommandFailed: /bin/sh: if: not found \(exit code 127\)\n`,
+		},
+		"lines of the standard input": {
+			args: []string{"now", "--logs"}, stdin: "A='b c'\nfor i in 1 2; do\n  echo \"$i $A\"\ndone\n",
+			stdout: "1 b c\n2 b c\n",
+		},
+		"an environment": {
+			args:   []string{"now", "--logs", "--env", "A=b c", "--env=B=", "--", `echo "$A,$B,$(id -u)"`},
+			stdout: "b c,,65534\n",
+		},
+		"an image": {
+			args:   []string{"now", "--logs", "--image=busybox:1.37.0", "--", "id", "-u"},
+			stdout: "0\n",
+		},
+		"an image and its own command, silently": {
+			args: []string{"now", "--wait", "--image=busybox:1.37.0", "--from=cronjob/backup"},
+		},
+		"no output": {args: []string{"now", "--logs", "--", "true"}},
+		"failure": {
+			args: []string{"now", "--logs", "--", "echo no host; exit 7"}, code: 3,
+			stdout: "no host\n", stderr: `error: at/echo-no-[a-z0-9]{5} failed: CommandFailed: no host \(exit code 7\)\n`,
+		},
+		"failure, with the command's exit code": {
+			args: []string{"now", "--wait", "--pass-exit-code", "--", "exit 7"}, code: 7,
+			stderr: `error: at/exit-[a-z0-9]{5} failed: CommandFailed: [^\n]* \(exit code 7\)\n`,
+		},
+		"each attempt": {
+			args: []string{"now", "--logs", "--retries=1", "--name=attempts", "--", "echo $HOSTNAME; exit 1"}, code: 3,
+			stdout: "attempts-pod\nattempts-pod-1\n",
+			stderr: `attempt 2: pod/attempts-pod-1\nerror: at/attempts failed: CommandFailed: [^\n]*\n`,
+		},
+		"missed its deadline": {
+			args: []string{"2020-01-01T00:00:00Z", "--past", "--wait", "--starting-deadline=1m", "--", "true"}, code: 4,
+			stderr: `error: at/true-[a-z0-9]{5} did not run: StartingDeadlineExceeded: [^\n]*\n`,
+		},
+		"took too long": {
+			args: []string{"now", "--wait", "--active-deadline=1s", "--image=busybox:1.37.0", "--", "trap 'exit 5' TERM; sleep 3600 & wait"}, code: 3,
+			stderr: `error: at/[a-z0-9-]+ failed: DeadlineExceeded: [^\n]*\n`,
+		},
+		"timeout": {
+			args: []string{"now + 1 hours", "--wait", "--timeout=1s", "--name=timeout", "--", "true"}, code: 124,
+			stderr: `error: --timeout has passed: at/timeout is PENDING\. The run is not stopped: [^\n]*\n`,
+		},
+		"suspended": {
+			args: []string{"now", "--wait", "--suspend", "--timeout=1s", "--name=suspended", "--", "true"}, code: 124,
+			stderr: `at/suspended is suspended: [^\n]*\nerror: --timeout has passed: [^\n]*\n`,
+		},
+		"a long log": {
+			args:   []string{"now", "--logs", "--", "i=0; while test $i -lt 3; do seq 20000; sleep 1; i=$((i+1)); done | md5sum"},
+			stdout: `[0-9a-f]{32}  -\n`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if slices.Contains(tc.args, "--from=cronjob/backup") {
+				kubectl(t, "", "create", "cronjob", "-n", k.namespace, "backup", "--image=busybox:1.37.0", "--schedule=0 0 1 1 *", "--", "true")
+			}
+			k := at{namespace: k.namespace, stdin: tc.stdin}
+			first := runs
+			if name == "suspended" {
+				first = "suspended, due" + strings.TrimPrefix(runs, "runs")
+			}
+			k.run(t, tc.args...).want(t, tc.code, atResource+`[a-z0-9-]+ created\n`+tc.stdout, first+tc.stderr)
+		})
+	}
+}
+
+// TestKubectlAtErrors has what is refused: by the command line, by the API server.
+func TestKubectlAtErrors(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t)}
+	createAt(t, newAt(k.namespace, "taken", time.Now().Add(time.Hour), "true"))
+	for name, tc := range map[string]struct {
+		args   []string
+		code   int
+		stderr string
+	}{
+		"no command":                   {args: []string{"now"}, code: 2, stderr: `error: there is no command: [^\n]*\n`},
+		"no time":                      {args: []string{"--", "true"}, code: 2, stderr: `error: there is no time: [^\n]*\n`},
+		"not a time":                   {args: []string{"now", "and", "then", "--", "true"}, code: 2, stderr: `error: [^\n]*\nnow and then\n *\^+\n`},
+		"an unknown flag":              {args: []string{"now", "--retires=3", "--", "true"}, code: 2, stderr: `error: unknown flag: --retires[^\n]*\n`},
+		"a bad number":                 {args: []string{"now", "--retries", "-1", "--", "true"}, code: 2, stderr: `error: [^\n]*--retries[^\n]*\n`},
+		"a bad duration":               {args: []string{"now", "--ttl=soon", "--", "true"}, code: 2, stderr: `error: [^\n]*write whole seconds[^\n]*\n`},
+		"a bad zone":                   {args: []string{"now", "--tz=Europe/Berln", "--", "true"}, code: 2, stderr: `error: --tz is "Europe/Berln": [^\n]*\n`},
+		"a bad output":                 {args: []string{"now", "-o", "xml", "--", "true"}, code: 2, stderr: `error: [^\n]*"xml"[^\n]*\n`},
+		"no name":                      {args: []string{"rm"}, code: 2, stderr: `error: [^\n]*\n`},
+		"a name that is taken":         {args: []string{"now", "--name=taken", "--", "true"}, code: 1, stderr: `error: [^\n]*"taken" already exists\nChoose another --name[^\n]*\n`},
+		"no such At":                   {args: []string{"show", "none"}, code: 1, stderr: `error: [^\n]*"none" not found\nkubectl at list --all[^\n]*\n`},
+		"nothing to copy":              {args: []string{"now", "--from=cronjob/none"}, code: 1, stderr: `error: [^\n]*"none" not found\n`},
+		"forbidden":                    {args: []string{"now", "--as=stranger", "--", "true"}, code: 1, stderr: `error: [^\n]*is forbidden: User "stranger" cannot create[^\n]*\nYou need the cluster role edit[^\n]*\n`},
+		"no API server":                {args: []string{"list", "--server=https://127.0.0.1:1"}, code: 1, stderr: `error: [^\n]*refused\nThe API server does not answer[^\n]*\n`},
+		"a template of another kind":   {args: []string{"now", "-f", crd}, code: 2, stderr: `error: [^\n]*it holds a CustomResourceDefinition[^\n]*\n`},
+		"output of what has not begun": {args: []string{"logs", "taken"}, code: 1, stderr: `error: at/taken has no output yet: PENDING, starts in [^\n]*\n`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k.run(t, tc.args...).want(t, tc.code, "", tc.stderr)
+		})
+	}
+}
+
+// TestKubectlAtNobody has no controller.
+func TestKubectlAtNobody(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t)}
+	k.run(t, "now", "--name=at", "--wait", "--timeout=13s", "--", "true").
+		want(t, 124, atResource+`at created\n`, runs+`Its time has passed and no controller looks at it: [^\n]*\nerror: [^\n]*\n`)
+	k.run(t, "list").want(t, 0, `NAME .*\nat .* ago +PENDING +NoController +true\n`, "")
+	k.run(t, "show", "at").want(t, 0, `.*Why +Its time has passed and no controller looks at it.*`, "")
+}
+
+// TestKubectlAtInterrupted presses Ctrl-C.
+func TestKubectlAtInterrupted(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t)}
+	startController(t, k.namespace)
+	cmd := k.command(t, "now", "--name=at", "--logs", "--", "echo begun; sleep 5; echo over")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen []byte
+	for !strings.Contains(string(seen), "begun\n") {
+		buffer := make([]byte, 1024)
+		n, err := stdout.Read(buffer)
+		if err != nil {
+			t.Fatalf("%v\n%s%s", err, seen, stderr.String())
+		}
+		seen = append(seen, buffer[:n]...)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", runs+`error: stopped watching: at/at is RUNNING\. The run is not stopped: [^\n]*\n`)
+	k.run(t, "logs", "at", "-f").want(t, 0, "begun\nover\n", "")
+	wantEnd(t, waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+}
+
+// TestKubectlAtFrom copies Pod templates, and takes the objects away that they are of.
+func TestKubectlAtFrom(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t)}
+	startController(t, k.namespace)
+	create := func(args ...string) {
+		t.Helper()
+		kubectl(t, "", append([]string{"create", "-n", k.namespace, "--image=busybox:1.37.0"}, args...)...)
+	}
+	create("cronjob", "backup", "--schedule=0 0 1 1 *", "--", "sh", "-c", "echo from $WHERE")
+	kubectl(t, "", "set", "env", "-n", k.namespace, "cronjob/backup", "WHERE=cronjob")
+	create("job", "import", "--", "echo", "from job")
+	create("deployment", "shop", "--", "sleep", "3600")
+	kubectl(t, "", "set", "env", "-n", k.namespace, "deployment/shop", "WHERE=deployment")
+	template := filepath.Join(t.TempDir(), "template.yaml")
+	if err := os.WriteFile(template, []byte(`
+apiVersion: v1
+kind: Pod
+metadata:
+  name: from-file
+  labels: {a: b}
+spec:
+  containers:
+  - name: main
+    image: busybox:1.37.0
+    command: [echo, from file]
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args   []string
+		stdout string
+		labels map[string]string // of the Pod, beside the controller's own
+	}{
+		"a CronJob": {args: []string{"--from=cronjob/backup"}, stdout: atResource + "backup-[a-z0-9]{5} created\nfrom cronjob\n"},
+		"a CronJob, another command": {
+			args:   []string{"--from=cj/backup", "--name=replaced", "--", `echo "replaced $WHERE"`},
+			stdout: atResource + "replaced created\nreplaced cronjob\n",
+		},
+		"a CronJob, another environment": {
+			args:   []string{"--from=cronjob/backup", "--env=WHERE=elsewhere"},
+			stdout: atResource + "backup-[a-z0-9]{5} created\nfrom elsewhere\n",
+		},
+		"a Job": {args: []string{"--from=job/import"}, stdout: atResource + "import-[a-z0-9]{5} created\nfrom job\n"},
+		"a Deployment, another command": {
+			args:   []string{"--from=deployment/shop", "--", "sh", "-c", "echo from $WHERE"},
+			stdout: atResource + "shop-[a-z0-9]{5} created\nfrom deployment\n",
+		},
+		"a file": {args: []string{"-f", template}, stdout: atResource + "from-file-[a-z0-9]{5} created\nfrom file\n", labels: map[string]string{"a": "b"}},
+		"a file, another command": {
+			args:   []string{"-f", template, "--", "echo", "replaced"},
+			stdout: atResource + "from-file-[a-z0-9]{5} created\nreplaced\n", labels: map[string]string{"a": "b"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := k.run(t, append([]string{"now", "--logs"}, tc.args...)...)
+			got.want(t, 0, tc.stdout, runs)
+			name := regexp.MustCompile(`/(\S+) created`).FindStringSubmatch(got.stdout)
+			if name == nil {
+				return
+			}
+			at := waitPhase(t, k.namespace, name[1], v1alpha1.PhaseDone)
+			pod, err := kubeClient.CoreV1().Pods(k.namespace).Get(t.Context(), at.Status.Pod.Name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			labels := map[string]string{v1alpha1.LabelAtUID: string(at.UID), v1alpha1.LabelAtName: at.Name}
+			for key, value := range tc.labels {
+				labels[key] = value
+			}
+			if diff := cmp.Diff(labels, pod.Labels); diff != "" {
+				t.Errorf("the Pod's labels (-want +got):\n%s", diff)
+			}
+			if len(at.OwnerReferences) > 0 || len(pod.OwnerReferences) != 1 || pod.OwnerReferences[0].Kind != v1alpha1.AtKind {
+				t.Errorf("owners of the At %v, of the Pod %v", at.OwnerReferences, pod.OwnerReferences)
+			}
+		})
+	}
+}
+
+// TestKubectlAtChanges goes through an At's life by hand.
+func TestKubectlAtChanges(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t)}
+	startController(t, k.namespace)
+	created := atResource + `at created\n`
+	k.run(t, "now + 3 hours", "--name=at", "--", "echo YAY; sleep 2").want(t, 0, created, runs)
+	k.run(t, "now + 1 hours", "--name=sooner", "-o", "name", "--", "echo", "a long command that does not fit into a line").want(t, 0, atResource+`sooner\n`, runs)
+
+	const when = ` +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC +`
+	utc := at{namespace: k.namespace, env: []string{"TZ=UTC"}}
+	utc.run(t, "list").want(t, 0, `NAME +WHEN +IN +PHASE +REASON +COMMAND *\n`+
+		`sooner`+when+`in 59m\d+s +PENDING +- +echo 'a long command that does not fit int…\n`+
+		`at`+when+`in 2h59m +PENDING +- +echo YAY; sleep 2\n`, "")
+	utc.run(t, "list", "-o", "wide").want(t, 0, `NAME .* EXIT +POD +NODE *\n.*`, "")
+	utc.run(t, "list", "-o", "name").want(t, 0, atResource+`sooner\n`+atResource+`at\n`, "")
+	at{}.run(t, "list", "-A", "-o", "jsonpath={.items[?(@.metadata.namespace=='"+k.namespace+"')].metadata.name}").want(t, 0, `sooner at`, "")
+
+	k.run(t, "suspend", "at").want(t, 0, atResource+`at suspended\n`, "")
+	waitAt(t, k.namespace, "at", "to be suspended", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonSuspended })
+	k.run(t, "run-now", "at").want(t, 0, atResource+`at moved to now\n`, runs+`at/at is suspended: [^\n]*\n`)
+	utc.run(t, "show", "at").want(t, 0, `Name +at\nNamespace +cnat-test-\w+\nCommand +echo YAY; sleep 2\nWhen .* UTC, \d+s ago\n.*State +PENDING, Suspended\nWhy .*`, "")
+	k.run(t, "resume", "at").want(t, 0, atResource+`at resumed\n`, "")
+	waitPhase(t, k.namespace, "at", v1alpha1.PhaseRunning)
+	k.run(t, "move", "at", "now", "+", "1", "hours").want(t, 1, "", `error: at/at has started already: [^\n]*\n`)
+	k.run(t, "logs", "at", "-f").want(t, 0, "YAY\n", "")
+	waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone)
+	for _, args := range [][]string{{"run-now", "at"}, {"suspend", "at"}, {"resume", "at"}} {
+		k.run(t, args...).want(t, 1, "", `error: at/at is done: [^\n]*\n`)
+	}
+	k.run(t, "logs", "at").want(t, 0, "YAY\n", "")
+	k.run(t, "logs", "at", "--attempt=1").want(t, 0, "YAY\n", "")
+	k.run(t, "logs", "at", "--attempt=2").want(t, 1, "", `error: at/at has no attempt 2: [^\n]*\n`)
+	k.run(t, "list").want(t, 0, `NAME [^\n]*\nsooner [^\n]*\n`, "")
+	k.run(t, "list", "--all").want(t, 0, `NAME [^\n]*\nat [^\n]* ago +DONE +Completed +echo YAY; sleep 2\nsooner [^\n]*\n`, "")
+	k.run(t, "show", "at").want(t, 0, `Name +at\n.*State +DONE, Completed\n.*Exit code +0\nAttempts\n +# +POD +PHASE +EXIT +NODE +CREATED +RAN *\n`+
+		` +1 +at-pod +Succeeded +0 +\S+ +\d+s ago +\d+s\nEvents\n.* SuccessfulCreate .* Completed .*`, "")
+
+	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=client").want(t, 0, atResource+`sooner moved \(dry run\)\n`, runs)
+	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=server").want(t, 0, atResource+`sooner moved \(server dry run\)\n`, runs)
+	k.run(t, "move", "sooner", "now", "+", "2", "hours").want(t, 0, atResource+`sooner moved\n`, `runs [^\n]*, in 2h\n`)
+	utc.run(t, "list").want(t, 0, `NAME [^\n]*\nsooner`+when+`in 1h59m [^\n]*\n`, "")
+
+	k.run(t, "rm", "sooner", "--dry-run=server").want(t, 0, atResource+`sooner deleted \(server dry run\)\n`, "")
+	k.run(t, "rm", "sooner", "none", "at").want(t, 1, atResource+`sooner deleted\n`+atResource+`at deleted\n`, `error: [^\n]*"none" not found\n[^\n]*\n`)
+	eventually(t, "the Pod to be gone", func(ctx context.Context) (bool, error) {
+		_, err := kubeClient.CoreV1().Pods(k.namespace).Get(ctx, "at-pod", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), ignoreNotFound(err)
+	})
+	k.run(t, "list", "--all").want(t, 0, "", `Nothing is to come\. [^\n]*\n`)
+}
+
+// TestKubectlAtDryRun writes nothing, and prints what would be written.
+func TestKubectlAtDryRun(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t)}
+	args := func(more ...string) []string {
+		return append([]string{"2026-12-24T10:12:00+01:00", "--past", "--name=at", "--now=2026-12-01T00:00:00Z"}, more...)
+	}
+	line := `runs Thu 24 Dec 2026 10:12:00 \+0100 \(09:12Z\), in 23d9h\n`
+	k.run(t, args("--dry-run=client", "--", "true")...).want(t, 0, atResource+`at created \(dry run\)\n`, line)
+	k.run(t, args("--dry-run=server", "--", "true")...).want(t, 0, atResource+`at created \(server dry run\)\n`, line)
+	k.run(t, args("--dry-run=client", "-o", "name", "--", "true")...).want(t, 0, atResource+`at\n`, line)
+	manifest := k.run(t, args("--dry-run=client", "-o", "yaml", "--retries=2", "--ttl=7d", "--starting-deadline=90s", "--active-deadline=1h", "--suspend", "--", "echo", "YAY")...)
+	if list, err := cnatClient.CnatV1alpha1().Ats(k.namespace).List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {
+		t.Fatalf("%d Ats, %v: want none", len(list.Items), err)
+	}
+	// What is printed can be applied.
+	kubectl(t, manifest.stdout, "apply", "-n", k.namespace, "-f", "-")
+	created, err := cnatClient.CnatV1alpha1().Ats(k.namespace).Get(t.Context(), "at", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := v1alpha1.AtSpec{
+		Schedule: "2026-12-24T10:12:00+01:00", Command: "echo YAY", Suspend: ptr.To(true), BackoffLimit: ptr.To[int32](2),
+		StartingDeadlineSeconds: ptr.To[int64](90), ActiveDeadlineSeconds: ptr.To[int64](3600), TTLSecondsAfterFinished: ptr.To[int32](7 * 24 * 3600),
+	}
+	if diff := cmp.Diff(want, created.Spec); diff != "" {
+		t.Errorf("the spec (-want +got):\n%s", diff)
+	}
+	// The API server refuses what the command line does not know to be wrong.
+	k.run(t, args("--dry-run=server", "-f", writeTemplate(t), "--image=", "--", "true")...).want(t, 1, "", `error: [^\n]*must name an image[^\n]*\n.*`)
+}
+
+// writeTemplate writes a Pod without an image.
+func writeTemplate(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "pod.yaml")
+	if err := os.WriteFile(path, []byte("spec: {containers: [{name: main}]}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestKubectlAtZones has people in several time zones, on both days of the year on which
+// their clocks change. The API server checks each schedule.
+func TestKubectlAtZones(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	for name, tc := range map[string]struct {
+		zone string
+		now  string
+		time string
+		// expectations: the schedule and when it is, or what is wrong
+		schedule string
+		runs     string
+		problem  string
+	}{
+		"Berlin, tomorrow's morning": {
+			zone: "Europe/Berlin", now: "2026-03-27T15:00:00+01:00", time: "10:12",
+			schedule: "2026-03-28T10:12:00+01:00", runs: "Sat 28 Mar 2026 10:12:00 CET (09:12Z), in 19h12m",
+		},
+		"Berlin, over the change to summer time": {
+			zone: "Europe/Berlin", now: "2026-03-28T12:00:00+01:00", time: "tomorrow 10:12",
+			schedule: "2026-03-29T10:12:00+02:00", runs: "Sun 29 Mar 2026 10:12:00 CEST (08:12Z), in 21h12m",
+		},
+		"Berlin, hours over the change": {
+			zone: "Europe/Berlin", now: "2026-03-28T12:00:00+01:00", time: "now + 24 hours",
+			schedule: "2026-03-29T13:00:00+02:00", runs: "Sun 29 Mar 2026 13:00:00 CEST (11:00Z), in 1d",
+		},
+		"Berlin, a time that is skipped": {
+			zone: "Europe/Berlin", now: "2026-03-28T12:00:00+01:00", time: "2026-03-29 02:30",
+			problem: `(01:30|03:30).*(01:30|03:30)`,
+		},
+		"Berlin, a time that is repeated": {
+			zone: "Europe/Berlin", now: "2026-10-24T12:00:00+02:00", time: "tomorrow 02:30",
+			problem: `2026-10-25T02:30:00\+02:00.*2026-10-25T02:30:00\+01:00`,
+		},
+		"Berlin, over the change to winter time": {
+			zone: "Europe/Berlin", now: "2026-10-24T12:00:00+02:00", time: "tomorrow noon",
+			schedule: "2026-10-25T12:00:00+01:00", runs: "Sun 25 Oct 2026 12:00:00 CET (11:00Z), in 1d1h",
+		},
+		"New York, over the change to summer time": {
+			zone: "America/New_York", now: "2026-03-07T18:00:00-05:00", time: "tomorrow 10:12",
+			schedule: "2026-03-08T10:12:00-04:00", runs: "Sun 8 Mar 2026 10:12:00 EDT (14:12Z), in 15h12m",
+		},
+		"New York, a time that is skipped": {
+			zone: "America/New_York", now: "2026-03-07T18:00:00-05:00", time: "tomorrow 02:30",
+			problem: `(01:30|03:30).*(01:30|03:30)`,
+		},
+		"New York, a time that is repeated": {
+			zone: "America/New_York", now: "2026-10-31T18:00:00-04:00", time: "1:30 2026-11-01",
+			problem: `2026-11-01T01:30:00-04:00.*2026-11-01T01:30:00-05:00`,
+		},
+		"New York, hours over the change to winter time": {
+			zone: "America/New_York", now: "2026-10-31T18:00:00-04:00", time: "now + 12 hours",
+			schedule: "2026-11-01T05:00:00-05:00", runs: "Sun 1 Nov 2026 05:00:00 EST (10:00Z), in 12h",
+		},
+		"New York, an offset": {
+			zone: "America/New_York", now: "2026-10-31T18:00:00-04:00", time: "2026-11-01 01:30 -05:00",
+			schedule: "2026-11-01T01:30:00-05:00", runs: "Sun 1 Nov 2026 01:30:00 -0500 (06:30Z), in 8h30m",
+		},
+		"Kolkata, where clocks do not change": {
+			zone: "Asia/Kolkata", now: "2026-03-29T08:00:00+05:30", time: "noon",
+			schedule: "2026-03-29T12:00:00+05:30", runs: "Sun 29 Mar 2026 12:00:00 IST (06:30Z), in 4h",
+		},
+		"Kolkata, the time of New York": {
+			zone: "Asia/Kolkata", now: "2026-03-29T08:00:00+05:30", time: "2026-12-24 10:12 America/New_York",
+			schedule: "2026-12-24T10:12:00-05:00", runs: "Thu 24 Dec 2026 10:12:00 EST (15:12Z), in 270d12h",
+		},
+		"Lord Howe, whose clocks change by half an hour": {
+			zone: "Australia/Lord_Howe", now: "2026-10-03T12:00:00+10:30", time: "tomorrow 10:12",
+			schedule: "2026-10-04T10:12:00+11:00", runs: "Sun 4 Oct 2026 10:12:00 +11 (Sat 3 Oct 23:12Z), in 21h42m",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			words := strings.Fields(tc.time)
+			schedule, line, code := regexp.QuoteMeta(tc.schedule), regexp.QuoteMeta("runs "+tc.runs+"\n"), 0
+			if tc.problem != "" {
+				line, code = `error: [^\n]*`+tc.problem+`[^\n]*\n`+regexp.QuoteMeta(tc.time)+`\n *\^+\n`, 2
+			}
+			flags := []string{"--now=" + tc.now, "--dry-run=server", "-o", "jsonpath={.spec.schedule}", "--", "true"}
+			// By $TZ in words, and by --tz in one.
+			at{namespace: namespace, env: []string{"TZ=" + tc.zone}}.run(t, append(words, flags...)...).want(t, code, schedule, line)
+			at{namespace: namespace, env: []string{"TZ=Pacific/Apia"}}.run(t, append([]string{tc.time, "--tz=" + tc.zone}, flags...)...).want(t, code, schedule, line)
+			// explain needs no cluster.
+			explained := at{env: []string{"TZ=" + tc.zone, "KUBECONFIG=/none"}}.run(t, append([]string{"explain", "--now=" + tc.now}, words...)...)
+			if tc.problem != "" {
+				explained.want(t, 2, "", line)
+			} else {
+				explained.want(t, 0, `schedule +`+schedule+`\nlocal .*\nUTC .*from now in .*how .*`, "")
+			}
+		})
+	}
+}
+
+// TestKubectlAtCompletion completes as kubectl does.
+func TestKubectlAtCompletion(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t)}
+	createAt(t, newAt(k.namespace, "one", time.Now().Add(time.Hour), "true"))
+	createAt(t, newAt(k.namespace, "two", time.Now().Add(time.Hour), "true"))
+	kubectl(t, "", "create", "cronjob", "-n", k.namespace, "backup", "--image=example.org/backup:1", "--schedule=0 0 1 1 *")
+	for name, tc := range map[string]struct {
+		words []string
+		want  []string
+	}{
+		"names":         {[]string{"rm", "-n", k.namespace, ""}, []string{"one", "two"}},
+		"other names":   {[]string{"rm", "-n", k.namespace, "two", ""}, []string{"one"}},
+		"one name":      {[]string{"show", "-n", k.namespace, "one", ""}, nil},
+		"namespaces":    {[]string{"list", "-n", "kube-s"}, []string{"kube-system"}},
+		"what to copy":  {[]string{"now", "-n", k.namespace, "--from", ""}, []string{"cronjob/backup"}},
+		"images":        {[]string{"now", "-n", k.namespace, "--image", ""}, []string{"example.org/backup:1"}},
+		"times":         {[]string{"tom"}, []string{"tomorrow"}},
+		"subcommands":   {[]string{"run"}, []string{"run-now"}},
+		"a flag's name": {[]string{"now", "--activ"}, []string{"--active-deadline"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			complete := at{}.command(t)
+			complete.Args = append([]string{"kubectl", "__complete", "at"}, tc.words...)
+			out, err := complete.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for line := range strings.Lines(string(out)) {
+				word, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
+				if !strings.HasPrefix(word, ":") && word != "" {
+					got = append(got, word)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("completions (-want +got):\n%s\n%s", diff, out)
+			}
+		})
+	}
+}
