@@ -51,11 +51,11 @@ var timeWords = []string{"now", "noon", "midnight", "teatime", "today", "tomorro
 
 // addCompletions says what completes the arguments and flags.
 func (c *cli) addCompletions(root *cobra.Command) {
-	root.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	root.ValidArgsFunction = func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return timeWords, cobra.ShellCompDirectiveNoFileComp
+		return completions(begun, timeWords, nil)
 	}
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
@@ -69,31 +69,34 @@ func (c *cli) addCompletions(root *cobra.Command) {
 		"namespace": c.namespaceNames, "from": c.sources, "image": c.images,
 	} {
 		// A flag that exists has no completion yet: it cannot fail.
-		_ = root.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return completions(complete(cmd))
+		_ = root.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+			found, err := complete(cmd)
+			return completions(begun, found, err)
 		})
 	}
 	_ = root.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-func completions(found []string, err error) ([]string, cobra.ShellCompDirective) {
+// completions returns those of what was found that complete the word that was begun.
+func completions(begun string, found []string, err error) ([]string, cobra.ShellCompDirective) {
 	if err != nil {
 		cobra.CompErrorln(err.Error())
 		return nil, cobra.ShellCompDirectiveError
 	}
+	found = slices.DeleteFunc(slices.Clone(found), func(word string) bool { return !strings.HasPrefix(word, begun) })
 	slices.Sort(found)
 	return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeNames completes the names of Ats, for at most max arguments.
 func (c *cli) completeNames(max int) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if max >= 0 && len(args) >= max {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		list, err := c.list(cmd.Context(), false)
 		if err != nil {
-			return completions(nil, err)
+			return completions(begun, nil, err)
 		}
 		var names []string
 		for i := range list.Items {
@@ -101,7 +104,7 @@ func (c *cli) completeNames(max int) cobra.CompletionFunc {
 				names = append(names, at.Name+"\t"+stateLine(at, c.now()))
 			}
 		}
-		return completions(names, nil)
+		return completions(begun, names, nil)
 	}
 }
 

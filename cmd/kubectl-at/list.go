@@ -62,14 +62,17 @@ func (c *cli) listCommand() *cobra.Command {
 				list.Items = slices.DeleteFunc(list.Items, func(at v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone })
 			}
 			slices.SortStableFunc(list.Items, func(a, b v1alpha1.At) int { return instantOf(&a).Compare(instantOf(&b)) })
-			if format := *flags.OutputFormat; format != "" && format != "wide" {
-				printer, err := flags.ToPrinter()
-				if err != nil {
-					return usageError("%w", err)
-				}
-				return printer.PrintObj(list, c.Out)
+			switch *flags.OutputFormat {
+			case "", "wide":
+				return c.printTable(list.Items, everywhere, *flags.OutputFormat == "wide")
+			case "name": // It prints no lists.
+				return printEach(c.Out, flags, list.Items)
 			}
-			return c.printTable(list.Items, everywhere, *flags.OutputFormat == "wide")
+			printer, err := flags.ToPrinter()
+			if err != nil {
+				return usageError("%w", err)
+			}
+			return printer.PrintObj(list, c.Out)
 		},
 	}
 	flags.AddFlags(cmd)
@@ -77,6 +80,16 @@ func (c *cli) listCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "List the Ats of all namespaces")
 	cmd.Flags().BoolVar(&all, "all", false, "List what is done, too")
 	return cmd
+}
+
+func printEach(out io.Writer, flags *genericclioptions.PrintFlags, ats []v1alpha1.At) error {
+	printer, err := flags.ToPrinter()
+	for i := range ats {
+		if err == nil {
+			err = printer.PrintObj(&ats[i], out)
+		}
+	}
+	return err
 }
 
 // list returns the Ats of the namespace, or of all.

@@ -403,7 +403,7 @@ func TestKubectlAtChanges(t *testing.T) {
 	const when = ` +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC +`
 	utc := at{namespace: k.namespace, env: []string{"TZ=UTC"}}
 	utc.run(t, "list").want(t, 0, `NAME +WHEN +IN +PHASE +REASON +COMMAND *\n`+
-		`sooner`+when+`in 59m\d+s +PENDING +- +echo 'a long command that does not fit int…\n`+
+		`sooner`+when+`in 59m\d+s +PENDING +- +echo 'a long command that does not fit …\n`+
 		`at`+when+`in 2h59m +PENDING +- +echo YAY; sleep 2\n`, "")
 	utc.run(t, "list", "-o", "wide").want(t, 0, `NAME .* EXIT +POD +NODE *\n.*`, "")
 	utc.run(t, "list", "-o", "name").want(t, 0, atResource+`sooner\n`+atResource+`at\n`, "")
@@ -451,7 +451,7 @@ func TestKubectlAtDryRun(t *testing.T) {
 	args := func(more ...string) []string {
 		return append([]string{"2026-12-24T10:12:00+01:00", "--past", "--name=at", "--now=2026-12-01T00:00:00Z"}, more...)
 	}
-	line := `runs Thu 24 Dec 2026 10:12:00 \+0100 \(09:12Z\), in 23d9h\n`
+	line := `runs Thu 24 Dec 2026 10:12:00 \+01:00 \(09:12Z\), in 23d9h\n`
 	k.run(t, args("--dry-run=client", "--", "true")...).want(t, 0, atResource+`at created \(dry run\)\n`, line)
 	k.run(t, args("--dry-run=server", "--", "true")...).want(t, 0, atResource+`at created \(server dry run\)\n`, line)
 	k.run(t, args("--dry-run=client", "-o", "name", "--", "true")...).want(t, 0, atResource+`at\n`, line)
@@ -543,7 +543,7 @@ func TestKubectlAtZones(t *testing.T) {
 		},
 		"New York, an offset": {
 			zone: "America/New_York", now: "2026-10-31T18:00:00-04:00", time: "2026-11-01 01:30 -05:00",
-			schedule: "2026-11-01T01:30:00-05:00", runs: "Sun 1 Nov 2026 01:30:00 -0500 (06:30Z), in 8h30m",
+			schedule: "2026-11-01T01:30:00-05:00", runs: "Sun 1 Nov 2026 01:30:00 -05:00 (06:30Z), in 8h30m",
 		},
 		"Kolkata, where clocks do not change": {
 			zone: "Asia/Kolkata", now: "2026-03-29T08:00:00+05:30", time: "noon",
