@@ -1,0 +1,386 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
+)
+
+var now = time.Date(2026, 3, 27, 14, 0, 0, 0, time.UTC)
+
+// world is a command line with clients that are fake.
+type world struct {
+	*cli
+	stdout, stderr bytes.Buffer
+	cnat           *fake.Clientset
+}
+
+func newWorld(t *testing.T, stdin string, ats ...runtime.Object) *world {
+	t.Helper()
+	t.Setenv("KUBECONFIG", "/none")
+	w := &world{cnat: fake.NewSimpleClientset(ats...)}
+	w.cli = &cli{
+		IOStreams: genericiooptions.IOStreams{In: strings.NewReader(stdin), Out: &w.stdout, ErrOut: &w.stderr},
+		config:    genericclioptions.NewConfigFlags(true),
+		now:       func() time.Time { return now },
+		kube:      kubefake.NewSimpleClientset(),
+	}
+	w.cli.cnat = w.cnat
+	return w
+}
+
+func (w *world) run(t *testing.T, args ...string) int {
+	t.Helper()
+	return execute(t.Context(), w.command(), args)
+}
+
+func newAt(name string, change func(*v1alpha1.At)) *v1alpha1.At {
+	at := &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "uid", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))},
+		Spec:       v1alpha1.AtSpec{Schedule: "2026-03-28T10:12:00+01:00", Command: "echo YAY"},
+		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
+	}
+	if change != nil {
+		change(at)
+	}
+	return at
+}
+
+func done(reason string, exitCode int32) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		condition := v1alpha1.ConditionFailed
+		if reason == v1alpha1.ReasonCompleted {
+			condition = v1alpha1.ConditionComplete
+		}
+		at.Status = v1alpha1.AtStatus{
+			Phase: v1alpha1.PhaseDone, Reason: reason, Message: "told", ExitCode: &exitCode,
+			Conditions: []metav1.Condition{{Type: condition, Status: metav1.ConditionTrue, Reason: reason}},
+		}
+	}
+}
+
+func TestCreate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args  []string
+		stdin string
+		// expectations
+		spec v1alpha1.AtSpec
+	}{
+		"a command line": {
+			args: []string{"2026-03-28T10:12:00+01:00", "--", "date; echo YAY"},
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-28T10:12:00+01:00", Command: "date; echo YAY"},
+		},
+		"words, flags between them": {
+			args: []string{"now", "--retries=2", "+", "2", "--tz=Europe/Berlin", "hours", "--suspend", "--", "echo", "a b"},
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T17:00:00+01:00", Command: "echo 'a b'", BackoffLimit: ptr.To[int32](2), Suspend: ptr.To(true)},
+		},
+		"lines of the standard input": {
+			args: []string{"now", "--tz=UTC"}, stdin: "a\n\n  b\n\n",
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", Command: "a\n\n  b"},
+		},
+		"limits": {
+			args: []string{"now", "--tz=UTC", "--active-deadline=1h", "--starting-deadline=0", "--ttl=7d", "--", "x"},
+			spec: v1alpha1.AtSpec{
+				Schedule: "2026-03-27T14:00:00Z", Command: "x", ActiveDeadlineSeconds: ptr.To[int64](3600),
+				StartingDeadlineSeconds: ptr.To[int64](0), TTLSecondsAfterFinished: ptr.To[int32](604800),
+			},
+		},
+		"an image": {
+			args: []string{"now", "--tz=UTC", "--image=shop:1", "--env=A=b=c", "--", "x"},
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", Command: "x", Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever,
+				Containers:    []corev1.Container{{Name: "command", Image: "shop:1", Env: []corev1.EnvVar{{Name: "A", Value: "b=c"}}}},
+			}}},
+		},
+		"a template, a command beside it": {
+			args: []string{"now", "--tz=UTC", "-f", "-", "--", "x"}, stdin: "spec: {containers: [{name: a, image: b}]}",
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", Command: "x", Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "a", Image: "b"}},
+			}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, tc.stdin)
+			if code := w.run(t, append([]string{"--name=at"}, tc.args...)...); code != 0 {
+				t.Fatalf("exit code %d: %s", code, w.stderr.String())
+			}
+			if want := "at.cnat.programming-kubernetes.info/at created\n"; w.stdout.String() != want {
+				t.Errorf("stdout %q, want %q", w.stdout.String(), want)
+			}
+			at, err := w.cnat.CnatV1alpha1().Ats("default").Get(t.Context(), "at", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.spec, at.Spec); diff != "" {
+				t.Errorf("the spec (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args   []string
+		stderr string
+	}{
+		"no time":            {[]string{"--", "x"}, "there is no time"},
+		"no command":         {[]string{"now"}, "there is no command"},
+		"an empty command":   {[]string{"now", "--", ""}, "there is no command"},
+		"not a time":         {[]string{"soon", "--", "x"}, "soon\n^^^^"},
+		"a mistyped command": {[]string{"lits"}, "Did you mean kubectl at list?"},
+		"wait and dry run":   {[]string{"now", "--wait", "--dry-run=client", "--", "x"}, "--wait means nothing with --dry-run=client"},
+		"timeout alone":      {[]string{"now", "--timeout=1s", "--", "x"}, "mean nothing without --wait or --logs"},
+		"a bad dry run":      {[]string{"now", "--dry-run=maybe", "--", "x"}, "must be none, client or server"},
+		"two templates":      {[]string{"now", "--from=job/x", "-f", "-"}, "leave out one of the two"},
+		"a bad source":       {[]string{"now", "--from=pod/x"}, "must begin with cronjob/, job/ or deployment/"},
+		"a bad environment":  {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
+		"a bad name":         {[]string{"now", "--name=A", "--", "x"}, `--name is "A"`},
+		"negative retries":   {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},
+		"a bad clock":        {[]string{"now", "--now=x", "--", "x"}, "--now"},
+		"attempts from 1":    {[]string{"logs", "x", "--attempt=-1"}, "the first one is 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "")
+			if code := w.run(t, tc.args...); code != exitUsage || !strings.Contains(w.stderr.String(), tc.stderr) {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, exitUsage, w.stderr.String(), tc.stderr)
+			}
+			if len(w.cnat.Actions()) > 0 {
+				t.Errorf("requests: %v", w.cnat.Actions())
+			}
+		})
+	}
+}
+
+func TestProtectNumbers(t *testing.T) {
+	args := []string{"10:12", "-05:00", "--env=A=-1", "-f", "-", "-n", "x", "--", "-1"}
+	got := protectNumbers(args)
+	want := []string{"10:12", minus + "05:00", "--env=A=-1", "-f", "-", "-n", "x", "--", "-1"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got := text(got[:2]); got != "10:12 -05:00" {
+		t.Errorf("the text is %q", got)
+	}
+}
+
+// TestWait has a run end in each way, while its watch ends, too.
+func TestWait(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		end  func(*v1alpha1.At)
+		gone bool // instead of the end
+		// expectations
+		code   int
+		stderr string
+	}{
+		"success":                 {end: done(v1alpha1.ReasonCompleted, 0)},
+		"failure":                 {end: done(v1alpha1.ReasonCommandFailed, 7), code: 3, stderr: "error: at/at failed: CommandFailed: told (exit code 7)\n"},
+		"failure, passed on":      {args: []string{"--pass-exit-code"}, end: done(v1alpha1.ReasonCommandFailed, 7), code: 7, stderr: "error: at/at failed: CommandFailed: told (exit code 7)\n"},
+		"another container fails": {args: []string{"--pass-exit-code"}, end: done(v1alpha1.ReasonPodFailed, 0), code: 3, stderr: "error: at/at failed: PodFailed: told\n"},
+		"too late":                {end: done(v1alpha1.ReasonStartingDeadlineExceeded, 0), code: 4, stderr: "error: at/at did not run: StartingDeadlineExceeded: told\n"},
+		"deleted":                 {gone: true, code: 1, stderr: "error: at/at was deleted before its end\n"},
+		"timeout":                 {args: []string{"--timeout=10ms"}, code: 124, stderr: "error: --timeout has passed: at/at is . The run is not stopped: see kubectl at show at; kubectl at rm at removes it\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "")
+			watches := 0
+			w.cnat.PrependWatchReactor("ats", func(kubetesting.Action) (bool, watch.Interface, error) {
+				watches++
+				watcher := watch.NewFakeWithChanSize(1, false)
+				switch {
+				case watches == 1:
+					watcher.Stop() // as API servers do now and then
+				case tc.gone:
+					watcher.Delete(newAt("at", func(at *v1alpha1.At) { at.UID = "" }))
+				case tc.end != nil:
+					at := newAt("at", tc.end)
+					at.UID = ""
+					watcher.Modify(at)
+				}
+				return true, watcher, nil
+			})
+			code := w.run(t, append([]string{"now", "--name=at", "--wait"}, append(tc.args, "--", "x")...)...)
+			_, stderr, _ := strings.Cut(w.stderr.String(), "\n")
+			if code != tc.code || stderr != tc.stderr {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, tc.code, stderr, tc.stderr)
+			}
+		})
+	}
+}
+
+func TestList(t *testing.T) {
+	at := func(name, schedule string, change func(*v1alpha1.At)) runtime.Object {
+		return newAt(name, func(at *v1alpha1.At) {
+			at.Spec.Schedule = schedule
+			if change != nil {
+				change(at)
+			}
+		})
+	}
+	ats := []runtime.Object{
+		at("later", "2026-03-28T10:12:00+01:00", nil),
+		at("zone", "2026-03-27T20:00:00", func(at *v1alpha1.At) { at.Spec.TimeZone = ptr.To("Asia/Kolkata") }),
+		at("nobody", "2026-03-27T13:59:00Z", nil),
+		at("over", "2026-03-27T12:00:00Z", done(v1alpha1.ReasonCompleted, 0)),
+		at("image", "2026-03-29T12:00:00Z", func(at *v1alpha1.At) {
+			at.Spec.Command = ""
+			at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "shop:1"}}}}
+		}),
+	}
+	for name, tc := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"to come": {
+			args: []string{"list", "--tz=Europe/Berlin"},
+			want: []string{
+				"NAME WHEN IN PHASE REASON COMMAND",
+				"nobody 2026-03-27 14:59:00 CET 1m ago PENDING NoController echo YAY",
+				"zone 2026-03-27 15:30:00 CET in 30m PENDING - echo YAY",
+				"later 2026-03-28 10:12:00 CET in 19h12m PENDING - echo YAY",
+				"image 2026-03-29 14:00:00 CEST in 1d22h PENDING - image shop:1",
+			},
+		},
+		"names of all": {
+			args: []string{"list", "--all", "-o", "name"},
+			want: []string{
+				"at.cnat.programming-kubernetes.info/over", "at.cnat.programming-kubernetes.info/nobody", "at.cnat.programming-kubernetes.info/zone",
+				"at.cnat.programming-kubernetes.info/later", "at.cnat.programming-kubernetes.info/image",
+			},
+		},
+		"a field": {args: []string{"list", "-o", "jsonpath={.items[*].metadata.name} {.kind} {.items[0].kind}"}, want: []string{"nobody zone later image AtList At"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "", ats...)
+			if code := w.run(t, tc.args...); code != 0 {
+				t.Fatalf("exit code %d: %s", code, w.stderr.String())
+			}
+			var got []string
+			for line := range strings.Lines(w.stdout.String()) {
+				got = append(got, strings.Join(strings.Fields(line), " "))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEdit(t *testing.T) {
+	running := func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }
+	for name, tc := range map[string]struct {
+		args   []string
+		before func(*v1alpha1.At)
+		// expectations
+		after  func(*v1alpha1.At)
+		code   int
+		stdout string
+	}{
+		"move": {
+			args: []string{"move", "at", "now", "+", "2", "hours", "--tz=UTC"},
+			before: func(at *v1alpha1.At) {
+				at.Spec.Schedule, at.Spec.TimeZone = "2026-03-28T10:12:00", ptr.To("Europe/Berlin")
+			},
+			after: func(at *v1alpha1.At) { at.Spec.Schedule, at.Spec.TimeZone = "2026-03-27T16:00:00Z", nil }, stdout: "moved\n",
+		},
+		"run now": {args: []string{"run-now", "at", "--tz=UTC"}, after: func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, stdout: "moved to now\n"},
+		"suspend": {args: []string{"suspend", "at"}, after: func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, stdout: "suspended\n"},
+		"suspend what runs": {
+			args: []string{"suspend", "at"}, before: running,
+			after: func(at *v1alpha1.At) { running(at); at.Spec.Suspend = ptr.To(true) }, stdout: "suspended\n",
+		},
+		"resume": {
+			args: []string{"resume", "at"}, before: func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) },
+			after: func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(false) }, stdout: "resumed\n",
+		},
+		"client dry run":   {args: []string{"suspend", "at", "--dry-run=client"}, after: func(*v1alpha1.At) {}, stdout: "suspended (dry run)\n"},
+		"move what runs":   {args: []string{"move", "at", "now"}, before: running, after: running, code: 1},
+		"move what ended":  {args: []string{"run-now", "at"}, before: done(v1alpha1.ReasonCompleted, 0), after: done(v1alpha1.ReasonCompleted, 0), code: 1},
+		"suspend the dead": {args: []string{"suspend", "at"}, before: done(v1alpha1.ReasonCompleted, 0), after: done(v1alpha1.ReasonCompleted, 0), code: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "", newAt("at", tc.before))
+			if tc.stdout != "" {
+				tc.stdout = "at.cnat.programming-kubernetes.info/at " + tc.stdout
+			}
+			if code := w.run(t, tc.args...); code != tc.code || w.stdout.String() != tc.stdout {
+				t.Fatalf("exit code %d, want %d; stdout %q, want %q; stderr %q", code, tc.code, w.stdout.String(), tc.stdout, w.stderr.String())
+			}
+			got, err := w.cnat.CnatV1alpha1().Ats("default").Get(t.Context(), "at", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(newAt("at", tc.after), got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAttempts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status v1alpha1.AtStatus
+		newest int32
+	}{
+		"none":               {v1alpha1.AtStatus{}, -1},
+		"the first":          {v1alpha1.AtStatus{Pod: &v1alpha1.AtPod{Name: "at-pod"}}, 0},
+		"the first failed":   {v1alpha1.AtStatus{Pod: &v1alpha1.AtPod{Name: "at-pod"}, Failed: 1}, 0},
+		"the second":         {v1alpha1.AtStatus{Pod: &v1alpha1.AtPod{Name: "at-pod-1"}, Failed: 1}, 1},
+		"the second to fail": {v1alpha1.AtStatus{Pod: &v1alpha1.AtPod{Name: "at-pod-1"}, Failed: 2}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := newestAttempt(newAt("at", func(at *v1alpha1.At) { at.Status = tc.status })); got != tc.newest {
+				t.Errorf("got %d, want %d", got, tc.newest)
+			}
+		})
+	}
+}
+
+// TestWatchObject has a server that is away for a moment.
+func TestWatchObject(t *testing.T) {
+	w := newWorld(t, "", newAt("at", nil))
+	fails := 1
+	w.cnat.PrependReactor("list", "ats", func(kubetesting.Action) (bool, runtime.Object, error) {
+		fails--
+		return fails >= 0, nil, errors.New("connection refused")
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	err := watchObject(ctx, w.cnat.CnatV1alpha1().Ats("default"), "at", func(at *v1alpha1.At) bool { return at.Name == "at" })
+	if err != nil || fails >= 0 {
+		t.Errorf("error %v, %d failures left", err, fails+1)
+	}
+}

@@ -1,0 +1,90 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+func location(t *testing.T, name string) *time.Location {
+	t.Helper()
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return zone
+}
+
+func TestWhen(t *testing.T) {
+	berlin, auckland := location(t, "Europe/Berlin"), location(t, "Pacific/Auckland")
+	instant := time.Date(2026, 3, 28, 10, 12, 0, 0, berlin)
+	for name, tc := range map[string]struct {
+		instant, now time.Time
+		want         string
+	}{
+		"later":           {instant, instant.Add(-19*time.Hour - 12*time.Minute), "Sat 28 Mar 2026 10:12:00 CET (09:12Z), in 19h12m"},
+		"in UTC":          {instant.UTC(), instant.Add(-time.Minute), "Sat 28 Mar 2026 09:12:00 UTC, in 1m"},
+		"now":             {instant, instant, "Sat 28 Mar 2026 10:12:00 CET (09:12Z), at once"},
+		"in the past":     {instant, instant.Add(time.Hour), "Sat 28 Mar 2026 10:12:00 CET (09:12Z), at once"},
+		"seconds":         {instant.Add(5 * time.Second), instant, "Sat 28 Mar 2026 10:12:05 CET (09:12:05Z), in 5s"},
+		"another day":     {instant.In(auckland), instant.Add(-time.Hour), "Sat 28 Mar 2026 22:12:00 NZDT (09:12Z), in 1h"},
+		"day before, UTC": {instant.Add(4 * time.Hour).In(auckland), instant, "Sun 29 Mar 2026 02:12:00 NZDT (Sat 28 Mar 13:12Z), in 4h"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := when(tc.instant, tc.now); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestShort(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 999 * time.Millisecond: "0s", 5 * time.Second: "5s", time.Minute: "1m", 90 * time.Second: "1m30s",
+		time.Hour: "1h", time.Hour + time.Second: "1h", 19*time.Hour + 12*time.Minute: "19h12m",
+		24 * time.Hour: "1d", 49 * time.Hour: "2d1h", 400 * 24 * time.Hour: "400d",
+	} {
+		if got := short(d); got != want {
+			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestClocks(t *testing.T) {
+	instant := time.Date(2026, 3, 28, 10, 12, 0, 0, location(t, "Europe/Berlin"))
+	for zone, want := range map[string]int{"Europe/Berlin": 2, "UTC": 3, "Asia/Kolkata": 3} {
+		if got := clocks(instant, location(t, zone)); len(got) != want || got[1].shown != "Sat 28 Mar 2026 09:12:00 UTC" {
+			t.Errorf("%s: %v", zone, got)
+		}
+	}
+}
+
+func TestSeconds(t *testing.T) {
+	for text, want := range map[string]int64{"90": 90, "90s": 90, "1h30m": 5400, "7d": 604800, "1": 1} {
+		s := seconds{least: 1}
+		if err := s.Set(text); err != nil || *s.value != want {
+			t.Errorf("%s: %v, %v", text, s.value, err)
+		}
+	}
+	for _, text := range []string{"", "0", "-1s", "1.5s", "100ms", "soon", "d", "1w", "99999999999", "99999d"} {
+		s := seconds{least: 1}
+		if err := s.Set(text); err == nil {
+			t.Errorf("%s is understood as %ds", text, *s.value)
+		}
+	}
+}
