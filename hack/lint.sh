@@ -16,8 +16,8 @@
 
 
 # Runs the linters of .golangci.yaml on the modules of this repository, actionlint on its
-# workflows, and the tests of promcheck: the queries of the dashboard and the alerts, and
-# when the alerts fire.
+# workflows, krew's validation on the manifest of kubectl at, and the tests of promcheck: the
+# queries of the dashboard and the alerts, and when the alerts fire.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # For its flags, because the linters compile what they read.
@@ -38,6 +38,12 @@ done
 
 go -C hack/tools/actionlint build -o "${bin}/actionlint" github.com/rhysd/actionlint/cmd/actionlint
 "${bin}/actionlint" .github/workflows/*.yaml
+
+go -C hack/tools/krew build -o "${bin}/validate-krew-manifest" sigs.k8s.io/krew/cmd/validate-krew-manifest
+# As hack/build-plugin.sh fills it in; the checksums are of no archive.
+sed -e 's#URL/#https://example.org/#' -e "s#VERSION#$(sed -n 's/^const Version = "\(.*\)"$/\1/p' pkg/version/version.go)#" \
+    -e "s#SHA256_.*#$(printf '0%.0s' {1..64})#" artifacts/krew/at.yaml >"${bin}/at.yaml"
+"${bin}/validate-krew-manifest" -skip-install -manifest "${bin}/at.yaml"
 
 # -count=1, because the test cache does not notice changes of files outside of the module.
 compiling go -C hack/tools/promcheck test -count=1 ./...
