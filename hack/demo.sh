@@ -16,7 +16,7 @@
 
 
 # The book's scenario, end to end: a command that is due in five seconds runs in
-# a real container and prints YAY.
+# a real container and prints YAY. Then the same with kubectl at.
 #
 # Usage: hack/demo.sh [--keep] [--in-cluster]
 #
@@ -67,6 +67,8 @@ own_cluster() {
     install_node_packages &
     packages=$!
     build_localcluster "${controller}"
+    # Now, because it has most of its packages in common with the kubectl of the cluster.
+    go_build "kubectl at" "${root}" "${tmp}/kubectl-at" -- ./cmd/kubectl-at
     wait "${packages}"
     if [[ -n "${in_cluster}" ]]; then
         # The steps of the Dockerfile, without Docker.
@@ -88,6 +90,7 @@ own_cluster() {
     ) || return 1
     say "The cluster is left running. To use it:"
     echo "${exports}"
+    echo "export PATH=\"${tmp}:\${PATH}\" # kubectl at"
     say "To end it:"
     echo "kill ${cluster}; rm -r ${tmp}"
     cluster="" tmp=""
@@ -119,6 +122,7 @@ controller=""
 watch=""
 crd_is_ours=""
 at_is_ours=""
+second_at=""
 deployment_is_ours=""
 log="${tmp}/controller.log"
 
@@ -139,6 +143,7 @@ finish() {
     fi
     if [[ -z "${CNAT_DEMO_DIR:-}" ]]; then
         [[ -z "${at_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found --cascade=foreground -f artifacts/examples/cnat-example.yaml || code=1
+        [[ -z "${second_at}" ]] || kubectl delete --timeout=60s --ignore-not-found --cascade=foreground "${second_at}" || code=1
         [[ -z "${deployment_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found -f artifacts/deploy || code=1
         [[ -z "${crd_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found -f artifacts/examples/cnat-crd.yaml || code=1
     fi
@@ -164,6 +169,12 @@ else
     crd_is_ours=yes
 fi
 
+if [[ ! -e "${tmp}/kubectl-at" ]]; then
+    say "Building kubectl at"
+    # shellcheck source=hack/localcluster.sh
+    source hack/localcluster.sh
+    run compiling go build -o "${tmp}/kubectl-at" ./cmd/kubectl-at
+fi
 if [[ -z "${in_cluster}" ]]; then
     binary="${tmp}/cnat-controller"
     if [[ ! -e "${binary}" ]]; then
@@ -226,10 +237,18 @@ output="$(kubectl logs example-at-pod)"
 echo "${output}"
 [[ "${output}" == YAY ]] || fail "the command's output is not YAY"
 
+say "The same without YAML"
+export PATH="${tmp}:${PATH}" # kubectl finds kubectl-at there
+run kubectl at now + 5 seconds --logs -- echo YAY | tee "${tmp}/second"
+second_at="$(sed -n 's/ created$//p' "${tmp}/second")"
+grep -qx YAY "${tmp}/second" || fail "the output of kubectl at has no YAY"
+run kubectl at list --all
+
 if [[ -n "${keep}" ]]; then
     say "This is left running. To remove it:"
     if [[ -z "${CNAT_DEMO_DIR:-}" ]]; then
         echo "kubectl delete -f artifacts/examples/cnat-example.yaml"
+        echo "kubectl delete ${second_at}"
         [[ -z "${deployment_is_ours}" ]] || echo "kubectl delete -f artifacts/deploy"
         [[ -z "${crd_is_ours}" ]] || echo "kubectl delete -f artifacts/examples/cnat-crd.yaml"
     fi
