@@ -43,9 +43,10 @@ type progress struct {
 
 func newProgress(out io.Writer, now func() time.Time) *progress {
 	p := &progress{out: out, now: now, silent: true}
-	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		if width, _, err := term.GetSize(int(file.Fd())); err == nil {
-			p.width, p.silent = width, false
+	if isTerminal(out) {
+		p.silent, p.width = false, 80
+		if width, _, err := term.GetSize(int(out.(*os.File).Fd())); err == nil && width > 0 {
+			p.width = width
 		}
 	}
 	return p
@@ -60,7 +61,7 @@ func (p *progress) show(at *v1alpha1.At) {
 	p.shown = true
 	line := []rune(stateLine(at, p.now()))
 	// A line that wraps cannot be overwritten.
-	fmt.Fprintf(p.out, "\r\033[K%s", string(line[:min(len(line), max(p.width-1, 0))]))
+	fmt.Fprintf(p.out, "\r\033[K%s", string(line[:min(len(line), p.width-1)]))
 }
 
 func (p *progress) clear() {

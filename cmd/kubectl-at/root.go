@@ -19,6 +19,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -156,6 +157,10 @@ func (c *cli) setClock() error {
 // zone returns the time zone of the person who asks.
 func (c *cli) zone() (*time.Location, error) {
 	if c.tz == "" {
+		// time.Local is the same zone, without its name.
+		if zone, err := time.LoadLocation(os.Getenv("TZ")); err == nil && zone != time.UTC {
+			return zone, nil
+		}
 		return time.Local, nil
 	}
 	zone, err := time.LoadLocation(c.tz)

@@ -157,6 +157,9 @@ func stateOf(at *v1alpha1.At, now time.Time) []field {
 		state += ", " + at.Status.Reason
 	}
 	all := []field{{"State", state}, {"Why", whyOf(at, now)}}
+	if at.Status.Phase == v1alpha1.PhaseDone && at.Status.Message != whyOf(at, now) {
+		all = append(all, field{"Message", at.Status.Message})
+	}
 	if at.Status.StartTime != nil {
 		all = append(all, field{"Started", since(at.Status.StartTime, now)})
 	}
@@ -172,6 +175,13 @@ func stateOf(at *v1alpha1.At, now time.Time) []field {
 // whyOf says in a sentence why an At is where it is.
 func whyOf(at *v1alpha1.At, now time.Time) string {
 	switch {
+	case at.Status.Phase == v1alpha1.PhaseDone:
+		for _, condition := range at.Status.Conditions {
+			if (condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed) && condition.Status == metav1.ConditionTrue {
+				return condition.Message
+			}
+		}
+		return at.Status.Message
 	case isUnattended(at, now):
 		return unattendedMessage
 	case at.Status.Message != "":

@@ -397,14 +397,14 @@ func TestKubectlAtChanges(t *testing.T) {
 	k := at{namespace: newNamespace(t)}
 	startController(t, k.namespace)
 	created := atResource + `at created\n`
-	k.run(t, "now + 3 hours", "--name=at", "--", "echo YAY; sleep 2").want(t, 0, created, runs)
+	k.run(t, "now + 3 hours", "--name=at", "--", "echo YAY; sleep 8").want(t, 0, created, runs)
 	k.run(t, "now + 1 hours", "--name=sooner", "-o", "name", "--", "echo", "a long command that does not fit into a line").want(t, 0, atResource+`sooner\n`, runs)
 
 	const when = ` +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC +`
 	utc := at{namespace: k.namespace, env: []string{"TZ=UTC"}}
 	utc.run(t, "list").want(t, 0, `NAME +WHEN +IN +PHASE +REASON +COMMAND *\n`+
 		`sooner`+when+`in 59m\d+s +PENDING +- +echo 'a long command that does not fit …\n`+
-		`at`+when+`in 2h59m +PENDING +- +echo YAY; sleep 2\n`, "")
+		`at`+when+`in 2h59m +PENDING +- +echo YAY; sleep 8\n`, "")
 	utc.run(t, "list", "-o", "wide").want(t, 0, `NAME .* EXIT +POD +NODE *\n.*`, "")
 	utc.run(t, "list", "-o", "name").want(t, 0, atResource+`sooner\n`+atResource+`at\n`, "")
 	at{}.run(t, "list", "-A", "-o", "jsonpath={.items[?(@.metadata.namespace=='"+k.namespace+"')].metadata.name}").want(t, 0, `sooner at`, "")
@@ -412,7 +412,7 @@ func TestKubectlAtChanges(t *testing.T) {
 	k.run(t, "suspend", "at").want(t, 0, atResource+`at suspended\n`, "")
 	waitAt(t, k.namespace, "at", "to be suspended", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonSuspended })
 	k.run(t, "run-now", "at").want(t, 0, atResource+`at moved to now\n`, runs+`at/at is suspended: [^\n]*\n`)
-	utc.run(t, "show", "at").want(t, 0, `Name +at\nNamespace +cnat-test-\w+\nCommand +echo YAY; sleep 2\nWhen .* UTC, \d+s ago\n.*State +PENDING, Suspended\nWhy .*`, "")
+	utc.run(t, "show", "at").want(t, 0, `Name +at\nNamespace +cnat-test-\w+\nCommand +echo YAY; sleep 8\nWhen .* UTC, \d+s ago\n.*State +PENDING, Suspended\nWhy .*`, "")
 	k.run(t, "resume", "at").want(t, 0, atResource+`at resumed\n`, "")
 	waitPhase(t, k.namespace, "at", v1alpha1.PhaseRunning)
 	k.run(t, "move", "at", "now", "+", "1", "hours").want(t, 1, "", `error: at/at has started already: [^\n]*\n`)
@@ -425,8 +425,8 @@ func TestKubectlAtChanges(t *testing.T) {
 	k.run(t, "logs", "at", "--attempt=1").want(t, 0, "YAY\n", "")
 	k.run(t, "logs", "at", "--attempt=2").want(t, 1, "", `error: at/at has no attempt 2: [^\n]*\n`)
 	k.run(t, "list").want(t, 0, `NAME [^\n]*\nsooner [^\n]*\n`, "")
-	k.run(t, "list", "--all").want(t, 0, `NAME [^\n]*\nat [^\n]* ago +DONE +Completed +echo YAY; sleep 2\nsooner [^\n]*\n`, "")
-	k.run(t, "show", "at").want(t, 0, `Name +at\n.*State +DONE, Completed\n.*Exit code +0\nAttempts\n +# +POD +PHASE +EXIT +NODE +CREATED +RAN *\n`+
+	k.run(t, "list", "--all").want(t, 0, `NAME [^\n]*\nat [^\n]* ago +DONE +Completed +echo YAY; sleep 8\nsooner [^\n]*\n`, "")
+	k.run(t, "show", "at").want(t, 0, `Name +at\n.*State +DONE, Completed\nWhy +The command ended with exit code 0\.\n.*Exit code +0\nAttempts\n +# +POD +PHASE +EXIT +NODE +CREATED +RAN *\n`+
 		` +1 +at-pod +Succeeded +0 +\S+ +\d+s ago +\d+s\nEvents\n.* SuccessfulCreate .* Completed .*`, "")
 
 	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=client").want(t, 0, atResource+`sooner moved \(dry run\)\n`, runs)

@@ -1,0 +1,116 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// TestStream has an API server that serves one Pod and its log, which is interrupted.
+func TestStream(t *testing.T) {
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	for name, tc := range map[string]struct {
+		states []corev1.ContainerState // each time that the Pod is listed
+		logs   []string                // each time that the log is asked for; - cuts the connection, ! is an error
+		want   string
+	}{
+		"a Pod that is over":        {states: []corev1.ContainerState{ended}, logs: []string{"a\nb\n"}, want: "a\nb\n"},
+		"it ends":                   {states: []corev1.ContainerState{running, ended}, logs: []string{"a\nb\n"}, want: "a\nb\n"},
+		"the connection is cut":     {states: []corev1.ContainerState{running, ended}, logs: []string{"a\nb-", "a\nb\nc\n"}, want: "a\nb\nc\n"},
+		"cut again and again":       {states: []corev1.ContainerState{running, ended}, logs: []string{"a\n-", "a\n-", "a\nb\n"}, want: "a\nb\n"},
+		"an error before the first": {states: []corev1.ContainerState{ended}, logs: []string{"!", "a\n"}, want: "a\n"},
+		"no output":                 {states: []corev1.ContainerState{ended}, logs: []string{""}, want: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lists, logs atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/log"):
+					log := tc.logs[min(int(logs.Add(1)), len(tc.logs))-1]
+					if log == "!" {
+						http.Error(w, "no kubelet", http.StatusInternalServerError)
+						return
+					}
+					text, cut := strings.CutSuffix(log, "-")
+					fmt.Fprint(w, text)
+					if cut {
+						w.(http.Flusher).Flush()
+						panic(http.ErrAbortHandler)
+					}
+				case r.URL.Query().Get("watch") != "":
+					// It ends at once, and the Pod is listed again.
+				default:
+					pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "at-pod"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}
+					state := tc.states[min(int(lists.Add(1)), len(tc.states))-1]
+					pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: state}}
+					if state.Terminated != nil {
+						pod.Status.Phase = corev1.PodSucceeded
+					}
+					list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{pod}}
+					list.ResourceVersion = "1"
+					if err := json.NewEncoder(w).Encode(list); err != nil {
+						t.Error(err)
+					}
+				}
+			}))
+			defer server.Close()
+			w := newWorld(t, "")
+			var err error
+			if w.kube, err = kubernetes.NewForConfig(&rest.Config{Host: server.URL}); err != nil {
+				t.Fatal(err)
+			}
+			s := w.streamLogs(t.Context(), &w.stdout, "default")
+			s.look(newAt("at", func(at *v1alpha1.At) { at.Status.Pod = &v1alpha1.AtPod{Name: "at-pod"} }))
+			if err := s.finish(); err != nil || w.stdout.String() != tc.want {
+				t.Errorf("got %q, %v, want %q", w.stdout.String(), err, tc.want)
+			}
+		})
+	}
+}
+
+func TestContainerOf(t *testing.T) {
+	pod := &corev1.Pod{
+		Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}, {Name: "b"}}},
+		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "b"}}},
+	}
+	if name, status := containerOf(pod); name != "a" || status != nil {
+		t.Errorf("got %s, %v; want the first, without a status", name, status)
+	}
+	pod.Annotations = map[string]string{defaultContainer: "b"}
+	if name, status := containerOf(pod); name != "b" || status == nil {
+		t.Errorf("got %s, %v; want b", name, status)
+	}
+	pod.Annotations[defaultContainer] = "none"
+	if name, _ := containerOf(pod); name != "a" {
+		t.Errorf("got %s, want the first", name)
+	}
+}
