@@ -26,7 +26,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,7 +35,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -55,6 +53,7 @@ import (
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
 )
 
 const controllerName = "cnat-controller"
@@ -78,26 +77,6 @@ const (
 // lastingFailures is the number of creations that fail in a row until more than a minute
 // has passed. Then they are reported, whatever the cause.
 const lastingFailures = 10
-
-// A blocked At is retried after minBlockedBackoff, then after twice as long each time, at
-// most maxBlockedBackoff, each up to blockedJitter times longer. Of all blocked Ats
-// together one is retried each blockedPeriod, namespaces in turn. Each that turns out not
-// to be blocked any more lets blockedGain others through at once: if what blocked them is
-// gone, they do not wait for each other.
-const (
-	minBlockedBackoff = 200 * time.Millisecond
-	maxBlockedBackoff = 40 * time.Second
-	blockedJitter     = 0.5
-	blockedPeriod     = 100 * time.Millisecond
-	blockedGain       = 2
-)
-
-// The wall clock is compared with the monotonic clock each clockPeriod, and was stepped if
-// they differ by more than maxDrift.
-const (
-	clockPeriod = 30 * time.Second
-	maxDrift    = 100 * time.Millisecond
-)
 
 // maxSteps is the number of steps of a sync after which something must be wrong.
 const maxSteps = 10
@@ -133,9 +112,7 @@ type Controller struct {
 	working atomic.Bool
 	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	// blocked holds the Ats that are to be added to queue when their turn comes.
-	blocked workqueue.TypedRateLimitingInterface[cache.ObjectName]
-	// unblocked has an element for each At that may leave blocked at once.
-	unblocked chan struct{}
+	blocked *fairqueue.Blocked
 	// failures counts the creations that have failed in a row.
 	failures    workqueue.TypedRateLimiter[cache.ObjectName]
 	broadcaster record.EventBroadcaster
@@ -183,9 +160,8 @@ func newControllerWithClock(
 		cnatClient:   cnatClient,
 		atLister:     atInformer.Lister(),
 		podIndexer:   podInformer.Informer().GetIndexer(),
-		queue:        newQueue(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
-		blocked:      newQueue(blockedQueueName, jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBlockedBackoff, maxBlockedBackoff)}, wallClock),
-		unblocked:    make(chan struct{}, 2*blockedGain),
+		queue:        fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
+		blocked:      fairqueue.NewBlocked(blockedQueueName, wallClock),
 		failures:     workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		broadcaster:  broadcaster,
 		eventsEnded:  make(chan struct{}),
@@ -226,25 +202,6 @@ func newControllerWithClock(
 	return c, nil
 }
 
-func newQueue(name string, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) workqueue.TypedRateLimitingInterface[cache.ObjectName] {
-	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
-		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock,
-			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock, Queue: fairqueue.New()}),
-		}),
-	})
-}
-
-// jittered is a rate limiter that keeps items which came together from coming back
-// together.
-type jittered struct {
-	workqueue.TypedRateLimiter[cache.ObjectName]
-}
-
-// When implements workqueue.TypedRateLimiter.
-func (j jittered) When(item cache.ObjectName) time.Duration {
-	return wait.Jitter(j.TypedRateLimiter.When(item), blockedJitter)
-}
-
 // Run waits until the caches are filled, works with the given number of workers until
 // ctx is done, and returns when the syncs in hand are finished. It is called once.
 //
@@ -278,7 +235,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches to sync", c.synced...) {
 		return
 	}
-	clockOffset := newClockOffset(c.clock)
+	watchClock := wallclock.NewWatch(c.clock)
 	c.working.Store(true)
 	for range workers {
 		wg.Go(func() {
@@ -286,8 +243,8 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 			}
 		})
 	}
-	wg.Go(func() { c.retryBlocked(ctx) })
-	wg.Go(func() { c.watchClock(ctx, clockOffset) })
+	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
+	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
 	c.enqueueAll()
 	// An idle controller allocates nothing, so what the first list left would stay for minutes.
 	debug.FreeOSMemory()
@@ -353,35 +310,6 @@ func (c *Controller) enqueueAll() {
 			c.enqueueOwner(pod)
 		}
 	}
-}
-
-// watchClock decides again for all Ats when the wall clock was stepped, or the machine
-// slept, until ctx is done: timers run on monotonic time, and do not know.
-func (c *Controller) watchClock(ctx context.Context, offset func() time.Duration) {
-	ticker := c.clock.NewTicker(clockPeriod)
-	defer ticker.Stop()
-	var last time.Duration
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C():
-		}
-		// A pause between the readings of two clocks looks like a step: it is no step unless
-		// it is there twice.
-		if step := offset() - last; step.Abs() > maxDrift && (offset()-last).Abs() > maxDrift {
-			klog.FromContext(ctx).Info("The wall clock was stepped, or the machine slept", "by", step)
-			last += step
-			c.enqueueAll()
-		}
-	}
-}
-
-// newClockOffset returns a function that returns by how much the wall clock was stepped
-// since then.
-func newClockOffset(wallClock clock.PassiveClock) func() time.Duration {
-	start, wallStart := time.Now(), wallClock.Now().Round(0) // Round removes the monotonic reading.
-	return func() time.Duration { return wallClock.Now().Round(0).Sub(wallStart) - time.Since(start) }
 }
 
 // enqueue enqueues an At if the controller works. If it stands by, Run will enqueue what
@@ -472,50 +400,18 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	case errors.Is(err, plan.ErrBlocked):
 		// The At's status or an event reports it.
 		klog.FromContext(ctx).V(2).Info("At is blocked, retrying later", "at", klog.KRef(name.Parts()), "reason", plan.OneLine(err.Error()))
-		c.blocked.AddRateLimited(name)
+		c.blocked.Add(name)
 	case err != nil:
 		klog.FromContext(ctx).Error(errors.New(plan.OneLine(err.Error())), "Sync failed, retrying later", "at", klog.KRef(name.Parts()))
 		c.queue.AddRateLimited(name)
 	default:
 		c.queue.Forget(name)
-		if c.blocked.NumRequeues(name) > 0 {
-			c.blocked.Forget(name)
-			c.unblock()
-		}
+		c.blocked.Forget(name)
 	}
 	if delay > 0 {
 		c.queue.AddAfter(name, delay)
 	}
 	return true
-}
-
-// retryBlocked hands blocked Ats back to the workers until ctx is done.
-func (c *Controller) retryBlocked(ctx context.Context) {
-	ticker := c.clock.NewTicker(blockedPeriod)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C():
-		case <-c.unblocked:
-		}
-		if c.blocked.Len() > 0 {
-			name, _ := c.blocked.Get()
-			c.blocked.Done(name)
-			c.queue.Add(name)
-		}
-	}
-}
-
-// unblock lets Ats through that are blocked by what may be gone.
-func (c *Controller) unblock() {
-	for range blockedGain {
-		select {
-		case c.unblocked <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // syncOrRecover makes an error of a panic: one At must not end the work on all
@@ -824,97 +720,13 @@ func (c *Controller) record(at *v1alpha1.At, events []plan.Event) {
 	}
 }
 
-// keepAt returns what the decisions read of an At, and nothing else, for the caches: a
-// command, annotations and labels may be large, and are read from the API server when the
-// Pod is created.
-func keepAt(at *v1alpha1.At) *v1alpha1.At {
-	return &v1alpha1.At{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:              at.Name,
-			Namespace:         unique.Make(at.Namespace).Value(),
-			UID:               at.UID,
-			ResourceVersion:   at.ResourceVersion,
-			Generation:        at.Generation,
-			CreationTimestamp: at.CreationTimestamp,
-			DeletionTimestamp: at.DeletionTimestamp,
-		},
-		Spec: v1alpha1.AtSpec{
-			Schedule:                at.Spec.Schedule,
-			TimeZone:                at.Spec.TimeZone,
-			Suspend:                 at.Spec.Suspend,
-			StartingDeadlineSeconds: at.Spec.StartingDeadlineSeconds,
-			BackoffLimit:            at.Spec.BackoffLimit,
-			ActiveDeadlineSeconds:   at.Spec.ActiveDeadlineSeconds,
-			TTLSecondsAfterFinished: at.Spec.TTLSecondsAfterFinished,
-		},
-		Status: at.Status,
-	}
-}
-
-// keepPod returns what the decisions read of a Pod, and nothing else, for the cache.
-func keepPod(pod *corev1.Pod) *corev1.Pod {
-	kept := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:                       pod.Name,
-			Namespace:                  pod.Namespace,
-			UID:                        pod.UID,
-			ResourceVersion:            pod.ResourceVersion,
-			CreationTimestamp:          pod.CreationTimestamp,
-			DeletionTimestamp:          pod.DeletionTimestamp,
-			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-			Labels:                     keepKeys(pod.Labels, v1alpha1.LabelAtUID),
-			Annotations:                keepKeys(pod.Annotations, plan.PodAnnotations...),
-		},
-		Spec: corev1.PodSpec{
-			NodeName:   pod.Spec.NodeName,
-			Containers: []corev1.Container{{Name: pod.Spec.Containers[0].Name}},
-		},
-		Status: corev1.PodStatus{
-			Phase:                 pod.Status.Phase,
-			Reason:                pod.Status.Reason,
-			Message:               pod.Status.Message,
-			Conditions:            pod.Status.Conditions,
-			PodIP:                 pod.Status.PodIP,
-			HostIP:                pod.Status.HostIP,
-			StartTime:             pod.Status.StartTime,
-			InitContainerStatuses: keepStatuses(pod.Status.InitContainerStatuses),
-			ContainerStatuses:     keepStatuses(pod.Status.ContainerStatuses),
-		},
-	}
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		kept.OwnerReferences = []metav1.OwnerReference{*owner}
-	}
-	if slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking) {
-		kept.Finalizers = []string{v1alpha1.FinalizerTracking}
-	}
-	return kept
-}
-
-func keepKeys(from map[string]string, keys ...string) map[string]string {
-	kept := map[string]string{}
-	for _, key := range keys {
-		if value, ok := from[key]; ok {
-			kept[key] = value
-		}
-	}
-	return kept
-}
-
-func keepStatuses(from []corev1.ContainerStatus) []corev1.ContainerStatus {
-	kept := make([]corev1.ContainerStatus, len(from))
-	for i, status := range from {
-		kept[i] = corev1.ContainerStatus{Name: status.Name, State: status.State, LastTerminationState: status.LastTerminationState}
-	}
-	return kept
-}
-
 // keep is the transform of the informers.
 func keep(obj any) (any, error) {
 	switch object := obj.(type) {
 	case *v1alpha1.At:
-		return keepAt(object), nil
+		return plan.KeepAt(object), nil
 	case *corev1.Pod:
-		return keepPod(object), nil
+		return plan.KeepPod(object), nil
 	default:
 		return obj, nil
 	}
@@ -944,7 +756,7 @@ func (c *Controller) rememberWritten(at *v1alpha1.At) {
 	// The handlers run after the cache has changed: what it does not have yet
 	// they will hear of, and forget.
 	if cached, err := c.atLister.Ats(at.Namespace).Get(at.Name); err == nil && cached.UID == at.UID && newer(at, cached) {
-		c.written[at.UID] = keepAt(at)
+		c.written[at.UID] = plan.KeepAt(at)
 	}
 }
 

@@ -69,6 +69,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/patient"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
 )
 
 const image = "busybox:test"
@@ -128,12 +129,12 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	c.working.Store(true)
 	f.Controller = c
 	for _, pod := range w.cachedPods {
-		if err := pods.Informer().GetStore().Add(keepPod(pod)); err != nil {
+		if err := pods.Informer().GetStore().Add(plan.KeepPod(pod)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, at := range w.ats {
-		if err := ats.Informer().GetStore().Add(keepAt(at)); err != nil {
+		if err := ats.Informer().GetStore().Add(plan.KeepAt(at)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -777,47 +778,20 @@ func TestProcessNextWorkItem(t *testing.T) {
 				refusals--
 				return refusals >= 0, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", fmt.Errorf("exceeded quota, refusal %d", refusals))
 			})
-			go f.retryBlocked(t.Context())
+			go f.blocked.Run(t.Context(), f.queue.Add)
 			f.queue.Add(name)
 			next(t, f)
-			for backoff, i := minBlockedBackoff, 1; i < 10; backoff, i = min(2*backoff, maxBlockedBackoff), i+1 {
-				if got, longest := next(t, f), backoff+backoff/2; got < backoff || got > longest {
-					t.Errorf("after refusal %d a wait of %v, want from %v to %v", i, got, backoff, longest)
+			for i := range 8 {
+				backoff := 200 * time.Millisecond << i
+				if got, longest := next(t, f), backoff+backoff/2+100*time.Millisecond; got < backoff || got > longest {
+					t.Errorf("after refusal %d a wait of %v, want from %v to %v", i+1, got, backoff, longest)
 				}
 			}
-			if got := f.blocked.NumRequeues(name); got != 0 {
-				t.Errorf("%d requeues remembered, want none", got)
+			if got := next(t, f); got < 40*time.Second || got > 61*time.Second {
+				t.Errorf("in the end a wait of %v, want from 40 s to a minute", got)
 			}
-		})
-	})
-	t.Run("very many refused: so many a second and no more, each namespace in turn", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFixture(t, world{}, clock.RealClock{})
-			go f.retryBlocked(t.Context())
-			const many = 10_000
-			for i := range many {
-				f.blocked.AddRateLimited(cache.ObjectName{Namespace: "many", Name: fmt.Sprint(i)})
-			}
-			time.Sleep(time.Second)
-			few := cache.ObjectName{Namespace: "few", Name: "one"}
-			f.blocked.AddRateLimited(few)
-			start, retries, firstFew := time.Now(), 0, time.Duration(0)
-			for range 10 * 60 {
-				time.Sleep(100 * time.Millisecond)
-				for f.queue.Len() > 0 {
-					item, _ := f.queue.Get()
-					f.queue.Done(item)
-					retries++
-					if item == few {
-						firstFew = time.Since(start)
-					}
-				}
-			}
-			if most := int(62 * time.Second / blockedPeriod); retries > most || retries < most/2 {
-				t.Errorf("%d retries in 61 s, want one each %v", retries, blockedPeriod)
-			}
-			if firstFew == 0 || firstFew > 2*time.Second {
-				t.Errorf("the one of another namespace was retried after %v, want at once", firstFew)
+			if got := f.blocked.Retries(name); got != 0 {
+				t.Errorf("%d retries remembered, want none", got)
 			}
 		})
 	})
@@ -1427,7 +1401,7 @@ func TestClockStep(t *testing.T) {
 				wall.step.Store(int64(tc.step))
 				time.Sleep(3 * time.Hour)
 				got := time.Duration(createdAt.Load())
-				if got < tc.dueIn || got < tc.want || got > tc.want+clockPeriod {
+				if got < tc.dueIn || got < tc.want || got > tc.want+wallclock.Period {
 					t.Errorf("the Pod was created after %v by the wall clock, want %v, or up to half a minute later", got, tc.want)
 				}
 			})
@@ -1984,7 +1958,7 @@ func TestStatusPatch(t *testing.T) {
 	}
 	status := at.Status.DeepCopy()
 	status.Phase, status.Message, status.Pod.Phase = v1alpha1.PhaseDone, "", corev1.PodSucceeded
-	patch, err := statusPatch(keepAt(at), status)
+	patch, err := statusPatch(plan.KeepAt(at), status)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -2077,14 +2051,14 @@ func TestKeep(t *testing.T) {
 	for atName, changeAt := range ats {
 		at := newAt(changeAt)
 		fill(at)
-		keptAt := keepAt(at)
+		keptAt := plan.KeepAt(at)
 		if size := len(fmt.Sprintf("%+v", keptAt)); size > 5_000 {
 			t.Errorf("%s: of an At %d bytes are kept, with what is large", atName, size)
 		}
 		for podName, changePod := range pods {
 			pod := newPod(corev1.PodPending, changePod)
 			fillPod(pod)
-			keptPod := keepPod(pod)
+			keptPod := plan.KeepPod(pod)
 			if size := len(fmt.Sprintf("%+v", keptPod)); size > 10_000 {
 				t.Errorf("%s: of a Pod %d bytes are kept, with what is large", podName, size)
 			}

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package fairqueue keeps the work of one namespace from holding up that of the
-// others.
+// Package fairqueue has workqueues in which the work of one namespace does not hold up
+// that of the others.
 package fairqueue
 
 import (

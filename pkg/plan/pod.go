@@ -41,9 +41,6 @@ const (
 	nobody = 65534
 )
 
-// PodAnnotations are the annotations of a Pod that this package reads.
-var PodAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, defaultContainer}
-
 // PodName returns the name of the Pod of an At's present attempt: <at>-pod, after
 // a failed one <at>-pod-1, and so on. A name of more than 63 characters would not make
 // a host name: it is cut, and a hash of the whole At name takes the place of what is lost.

@@ -1,0 +1,115 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package fairqueue
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+)
+
+// A blocked item is retried after minBackoff, then after twice as long each time, at most
+// maxBackoff, each up to jitter times longer. Of all blocked items together one is retried
+// each period, namespaces in turn. Each that turns out not to be blocked any more lets gain
+// others through at once: if what blocked them is gone, they do not wait for each other.
+const (
+	minBackoff = 200 * time.Millisecond
+	maxBackoff = 40 * time.Second
+	jitter     = 0.5
+	period     = 100 * time.Millisecond
+	gain       = 2
+)
+
+// NewRateLimiting returns a rate-limited workqueue in the order of a Queue. name is for its
+// metrics.
+func NewRateLimiting(name string, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) workqueue.TypedRateLimitingInterface[cache.ObjectName] {
+	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
+		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock,
+			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock, Queue: New()}),
+		}),
+	})
+}
+
+// Blocked holds items that are blocked, until it is time to try them again.
+type Blocked struct {
+	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	clock  clock.WithTicker
+	passes chan struct{} // has an element for each item that need not wait for its turn
+}
+
+// NewBlocked returns an empty Blocked. name is for the metrics of its queue.
+func NewBlocked(name string, wallClock clock.WithTicker) *Blocked {
+	limiter := jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)}
+	return &Blocked{queue: NewRateLimiting(name, limiter, wallClock), clock: wallClock, passes: make(chan struct{}, 2*gain)}
+}
+
+// Add adds an item that is blocked, or is so still.
+func (b *Blocked) Add(item cache.ObjectName) { b.queue.AddRateLimited(item) }
+
+// Forget is called for each item that is not blocked, or not any more.
+func (b *Blocked) Forget(item cache.ObjectName) {
+	if b.queue.NumRequeues(item) == 0 {
+		return
+	}
+	b.queue.Forget(item)
+	for range gain {
+		select {
+		case b.passes <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Retries returns how often the item was added since it was last forgotten.
+func (b *Blocked) Retries(item cache.ObjectName) int { return b.queue.NumRequeues(item) }
+
+// Run calls retry for each item whose turn it is, until ctx is done.
+func (b *Blocked) Run(ctx context.Context, retry func(cache.ObjectName)) {
+	ticker := b.clock.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C():
+		case <-b.passes:
+		}
+		if b.queue.Len() > 0 {
+			item, _ := b.queue.Get()
+			b.queue.Done(item)
+			retry(item)
+		}
+	}
+}
+
+// ShutDown ends the queue.
+func (b *Blocked) ShutDown() { b.queue.ShutDown() }
+
+// jittered is a rate limiter that keeps items which came together from coming back
+// together.
+type jittered struct {
+	workqueue.TypedRateLimiter[cache.ObjectName]
+}
+
+// When implements workqueue.TypedRateLimiter.
+func (j jittered) When(item cache.ObjectName) time.Duration {
+	return wait.Jitter(j.TypedRateLimiter.When(item), jitter)
+}

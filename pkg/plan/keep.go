@@ -1,0 +1,112 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// podAnnotations are the annotations of a Pod that this package reads.
+var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, defaultContainer}
+
+// KeepAt returns what this package reads of an At that is not live, and nothing else. A
+// command, annotations and labels may be large: a cache should not have them.
+func KeepAt(at *v1alpha1.At) *v1alpha1.At {
+	return &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              at.Name,
+			Namespace:         unique.Make(at.Namespace).Value(),
+			UID:               at.UID,
+			ResourceVersion:   at.ResourceVersion,
+			Generation:        at.Generation,
+			CreationTimestamp: at.CreationTimestamp,
+			DeletionTimestamp: at.DeletionTimestamp,
+		},
+		Spec: v1alpha1.AtSpec{
+			Schedule:                at.Spec.Schedule,
+			TimeZone:                at.Spec.TimeZone,
+			Suspend:                 at.Spec.Suspend,
+			StartingDeadlineSeconds: at.Spec.StartingDeadlineSeconds,
+			BackoffLimit:            at.Spec.BackoffLimit,
+			ActiveDeadlineSeconds:   at.Spec.ActiveDeadlineSeconds,
+			TTLSecondsAfterFinished: at.Spec.TTLSecondsAfterFinished,
+		},
+		Status: at.Status,
+	}
+}
+
+// KeepPod returns what this package reads of a Pod, and nothing else.
+func KeepPod(pod *corev1.Pod) *corev1.Pod {
+	kept := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:                       pod.Name,
+			Namespace:                  pod.Namespace,
+			UID:                        pod.UID,
+			ResourceVersion:            pod.ResourceVersion,
+			CreationTimestamp:          pod.CreationTimestamp,
+			DeletionTimestamp:          pod.DeletionTimestamp,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Labels:                     keepKeys(pod.Labels, v1alpha1.LabelAtUID),
+			Annotations:                keepKeys(pod.Annotations, podAnnotations...),
+		},
+		Spec: corev1.PodSpec{
+			NodeName:   pod.Spec.NodeName,
+			Containers: []corev1.Container{{Name: pod.Spec.Containers[0].Name}},
+		},
+		Status: corev1.PodStatus{
+			Phase:                 pod.Status.Phase,
+			Reason:                pod.Status.Reason,
+			Message:               pod.Status.Message,
+			Conditions:            pod.Status.Conditions,
+			PodIP:                 pod.Status.PodIP,
+			HostIP:                pod.Status.HostIP,
+			StartTime:             pod.Status.StartTime,
+			InitContainerStatuses: keepStatuses(pod.Status.InitContainerStatuses),
+			ContainerStatuses:     keepStatuses(pod.Status.ContainerStatuses),
+		},
+	}
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	if isTracked(pod) {
+		kept.Finalizers = []string{v1alpha1.FinalizerTracking}
+	}
+	return kept
+}
+
+func keepKeys(from map[string]string, keys ...string) map[string]string {
+	kept := map[string]string{}
+	for _, key := range keys {
+		if value, ok := from[key]; ok {
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+func keepStatuses(from []corev1.ContainerStatus) []corev1.ContainerStatus {
+	kept := make([]corev1.ContainerStatus, len(from))
+	for i, status := range from {
+		kept[i] = corev1.ContainerStatus{Name: status.Name, State: status.State, LastTerminationState: status.LastTerminationState}
+	}
+	return kept
+}
