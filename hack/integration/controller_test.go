@@ -1195,6 +1195,14 @@ func deleteAt(t *testing.T, namespace string) {
 	}
 }
 
+// waitUnblocked waits until nothing blocks the At named at, and its status has no reason.
+func waitUnblocked(t *testing.T, namespace string) {
+	t.Helper()
+	waitAt(t, namespace, "at", "to be blocked no longer", func(at *v1alpha1.At) bool {
+		return meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionBlocked) == nil && at.Status.Reason == "" && at.Status.Message == ""
+	})
+}
+
 // waitCondition waits until the At named at has the condition.
 func waitCondition(t *testing.T, namespace, conditionType string, status metav1.ConditionStatus, reason string) {
 	t.Helper()

@@ -366,14 +366,6 @@ func waitBlocked(t *testing.T, namespace, reason string) metav1.Condition {
 	return blocked
 }
 
-// waitUnblocked waits until nothing blocks the At named at, and its status has no reason.
-func waitUnblocked(t *testing.T, namespace string) {
-	t.Helper()
-	waitAt(t, namespace, "at", "to be blocked no longer", func(at *v1alpha1.At) bool {
-		return meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionBlocked) == nil && at.Status.Reason == "" && at.Status.Message == ""
-	})
-}
-
 // wantEnd checks what an At that is DONE says of its end.
 func wantEnd(t *testing.T, at *v1alpha1.At, condition, reason string) {
 	t.Helper()
