@@ -22,6 +22,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -214,7 +215,8 @@ func TestWait(t *testing.T) {
 		"deleted":                 {gone: true, code: 1, stderr: "error: at/at was deleted before its end\n"},
 		"timeout":                 {args: []string{"--timeout=10ms"}, code: 124, stderr: "error: --timeout has passed: at/at is . The run is not stopped: see kubectl at show at; kubectl at rm at removes it\n"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(name, inBubble(func(t *testing.T) {
+			t.Helper()
 			w := newWorld(t, "")
 			watches := 0
 			w.cnat.PrependWatchReactor("ats", func(kubetesting.Action) (bool, watch.Interface, error) {
@@ -237,8 +239,13 @@ func TestWait(t *testing.T) {
 			if code != tc.code || stderr != tc.stderr {
 				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, tc.code, stderr, tc.stderr)
 			}
-		})
+		}))
 	}
+}
+
+// inBubble returns a test that runs in a time of its own.
+func inBubble(test func(*testing.T)) func(*testing.T) {
+	return func(t *testing.T) { synctest.Test(t, test) }
 }
 
 func TestList(t *testing.T) {
@@ -370,7 +377,10 @@ func TestAttempts(t *testing.T) {
 }
 
 // TestWatchObject has a server that is away for a moment.
-func TestWatchObject(t *testing.T) {
+func TestWatchObject(t *testing.T) { synctest.Test(t, testWatchObject) }
+
+func testWatchObject(t *testing.T) {
+	t.Helper()
 	w := newWorld(t, "", newAt("at", nil))
 	fails := 1
 	w.cnat.PrependReactor("list", "ats", func(kubetesting.Action) (bool, runtime.Object, error) {

@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -50,6 +51,7 @@ func TestStream(t *testing.T) {
 		"no output":                 {states: []corev1.ContainerState{ended}, logs: []string{""}, want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // It waits for a second before it asks again.
 			var lists, logs atomic.Int32
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
@@ -83,15 +85,15 @@ func TestStream(t *testing.T) {
 				}
 			}))
 			defer server.Close()
-			w := newWorld(t, "")
-			var err error
-			if w.kube, err = kubernetes.NewForConfig(&rest.Config{Host: server.URL}); err != nil {
+			kube, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+			if err != nil {
 				t.Fatal(err)
 			}
-			s := w.streamLogs(t.Context(), &w.stdout, "default")
+			var stdout bytes.Buffer
+			s := (&cli{kube: kube}).streamLogs(t.Context(), &stdout, "default")
 			s.look(newAt("at", func(at *v1alpha1.At) { at.Status.Pod = &v1alpha1.AtPod{Name: "at-pod"} }))
-			if err := s.finish(); err != nil || w.stdout.String() != tc.want {
-				t.Errorf("got %q, %v, want %q", w.stdout.String(), err, tc.want)
+			if err := s.finish(); err != nil || stdout.String() != tc.want {
+				t.Errorf("got %q, %v, want %q", stdout.String(), err, tc.want)
 			}
 		})
 	}

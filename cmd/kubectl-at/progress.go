@@ -80,13 +80,21 @@ func (p *progress) end(at *v1alpha1.At) {
 	}
 }
 
+// above returns a writer of what is to stay, before which the line goes.
+func (p *progress) above(out io.Writer) io.Writer {
+	return writerFunc(func(data []byte) (int, error) {
+		p.clear()
+		return out.Write(data)
+	})
+}
+
 // clearing returns a writer of the run's output, before which the line goes for good.
 func (p *progress) clearing(out io.Writer) io.Writer {
 	return writerFunc(func(data []byte) (int, error) {
-		p.clear()
 		p.lock.Lock()
 		p.silent = true
 		p.lock.Unlock()
+		p.clear()
 		return out.Write(data)
 	})
 }

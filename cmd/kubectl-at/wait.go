@@ -84,13 +84,15 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	}()
 
 	progress := newProgress(c.ErrOut, c.now)
+	above := *c
+	above.ErrOut = progress.above(c.ErrOut)
 	var logs *streamer
 	if w.logs {
-		logs = c.streamLogs(ctx, progress.clearing(c.Out), at.Namespace)
+		logs = above.streamLogs(ctx, progress.clearing(c.Out), at.Namespace)
 	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	hints := hinter{cli: c}
+	hints := hinter{cli: &above}
 	for at.Status.Phase != v1alpha1.PhaseDone {
 		progress.show(at)
 		hints.look(at)
