@@ -258,7 +258,7 @@ func (c *Controller) Shutdown() {
 		c.recorder.Event(&corev1.ObjectReference{}, corev1.EventTypeNormal, endOfEvents, "All events are written.")
 		select {
 		case <-c.eventsEnded:
-		case <-time.After(eventsTimeout):
+		case <-c.clock.After(eventsTimeout):
 		}
 	}
 	c.broadcaster.Shutdown()
@@ -284,7 +284,7 @@ func (s *eventSink) Create(event *corev1.Event) (*corev1.Event, error) {
 // nothing to do but to wait are not synced at once: the maps of a queue through which very
 // many Ats have gone stay large.
 func (c *Controller) enqueueAll() {
-	ats, _ := c.atLister.List(labels.Everything()) //nolint:errcheck // Reading from a cache does not fail.
+	ats, _ := c.atLister.List(labels.Everything()) // Reading from a cache does not fail.
 	var later []*v1alpha1.At
 	for _, at := range ats {
 		if state, _ := plan.StateOf(at, c.clock.Now()); state == plan.StateDue || state == plan.StateRunning {
