@@ -1374,7 +1374,7 @@ func (c *steppedClock) Now() time.Time {
 }
 
 // TestClockStep steps the wall clock while an At is waited for: it is never early,
-// and at most half a minute late.
+// and at most a second late.
 func TestClockStep(t *testing.T) {
 	for testName, tc := range map[string]struct{ dueIn, step, want time.Duration }{
 		"forward":                            {90 * time.Minute, time.Hour, 90 * time.Minute},
@@ -1402,7 +1402,7 @@ func TestClockStep(t *testing.T) {
 				time.Sleep(3 * time.Hour)
 				got := time.Duration(createdAt.Load())
 				if got < tc.dueIn || got < tc.want || got > tc.want+wallclock.Period {
-					t.Errorf("the Pod was created after %v by the wall clock, want %v, or up to half a minute later", got, tc.want)
+					t.Errorf("the Pod was created after %v by the wall clock, want %v, or up to a second later", got, tc.want)
 				}
 			})
 		})

@@ -29,7 +29,7 @@ import (
 // The wall clock is compared with the monotonic clock each Period, and was stepped if they
 // differ by more than maxDrift.
 const (
-	Period   = 30 * time.Second
+	Period   = time.Second
 	maxDrift = 100 * time.Millisecond
 )
 
