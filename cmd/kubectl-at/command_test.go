@@ -169,6 +169,7 @@ func TestUsage(t *testing.T) {
 		"a bad source":       {[]string{"now", "--from=pod/x"}, "must begin with cronjob/, job/ or deployment/"},
 		"a bad environment":  {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
 		"a bad name":         {[]string{"now", "--name=A", "--", "x"}, `--name is "A"`},
+		"a ttl too long":     {[]string{"now", "--ttl=1193047h", "--", "x"}, "must be at most 2147483647s"},
 		"negative retries":   {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},
 		"a bad clock":        {[]string{"now", "--now=x", "--", "x"}, "--now"},
 		"attempts from 1":    {[]string{"logs", "x", "--attempt=-1"}, "the first one is 1"},
@@ -238,6 +239,36 @@ func TestWait(t *testing.T) {
 			_, stderr, _ := strings.Cut(w.stderr.String(), "\n")
 			if code != tc.code || stderr != tc.stderr {
 				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, tc.code, stderr, tc.stderr)
+			}
+		}))
+	}
+}
+
+// TestFollowGone has the At of kubectl at logs -f deleted, or replaced, while it waits.
+func TestFollowGone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		event  watch.Event
+		stderr string
+	}{
+		"deleted": {
+			watch.Event{Type: watch.Deleted, Object: newAt("at", nil)},
+			"error: at/at was deleted before its end\n",
+		},
+		"replaced": {
+			watch.Event{Type: watch.Modified, Object: newAt("at", func(at *v1alpha1.At) { at.UID = "another" })},
+			"error: at/at was deleted before its end, and created again\n",
+		},
+	} {
+		t.Run(name, inBubble(func(t *testing.T) {
+			t.Helper()
+			w := newWorld(t, "", newAt("at", nil))
+			w.cnat.PrependWatchReactor("ats", func(kubetesting.Action) (bool, watch.Interface, error) {
+				watcher := watch.NewFakeWithChanSize(1, false)
+				watcher.Action(tc.event.Type, tc.event.Object)
+				return true, watcher, nil
+			})
+			if code := w.run(t, "logs", "at", "-f"); code != exitError || w.stderr.String() != tc.stderr {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, exitError, w.stderr.String(), tc.stderr)
 			}
 		}))
 	}

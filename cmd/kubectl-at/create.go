@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -89,7 +90,7 @@ type create struct {
 }
 
 func (c *cli) createCommand() *cobra.Command {
-	o := &create{cli: c, activeDeadline: seconds{least: 1}}
+	o := &create{cli: c, activeDeadline: seconds{least: 1}, ttl: seconds{most: math.MaxInt32}}
 	cmd := &cobra.Command{
 		Use:     "at TIME [flags] [-- COMMAND...]",
 		Short:   "Run a command once, at a given time",

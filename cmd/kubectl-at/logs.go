@@ -106,20 +106,27 @@ func (c *cli) followLogs(ctx context.Context, at *v1alpha1.At, logs *streamer) e
 		return err
 	}
 	hints := hinter{cli: c}
-	uid := at.UID
+	uid, replaced := at.UID, false
 	err = watchObject(ctx, ats, at.Name, func(next *v1alpha1.At) bool {
 		if next.UID == uid {
 			at = next
 			hints.look(at)
 			logs.look(at)
 		}
-		return next.UID != uid || at.Status.Phase == v1alpha1.PhaseDone
+		replaced = next.UID != uid
+		return replaced || at.Status.Phase == v1alpha1.PhaseDone
 	})
-	if err == nil || errors.Is(err, errGone) {
+	gone := errors.Is(err, errGone)
+	if err == nil || gone {
 		err = logs.finish()
 	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return c.stopped(ctx, at)
+	case replaced:
+		return errReplaced(at)
+	case gone:
+		return errDeleted(at)
 	}
 	return err
 }

@@ -30,6 +30,7 @@ import (
 type seconds struct {
 	value *int64
 	least int64
+	most  int64 // 0: no limit
 }
 
 var _ pflag.Value = &seconds{}
@@ -59,6 +60,9 @@ func (s *seconds) Set(text string) error {
 	}
 	if n < s.least {
 		return fmt.Errorf("must be at least %ds", s.least)
+	}
+	if s.most > 0 && n > s.most {
+		return fmt.Errorf("must be at most %ds", s.most)
 	}
 	s.value = &n
 	return nil

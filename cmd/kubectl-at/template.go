@@ -136,7 +136,7 @@ func (o *create) copyTemplate(ctx context.Context, namespace string) (*corev1.Po
 		if err != nil {
 			return nil, "", err
 		}
-		return ofServer(cleanTemplate(deployment.Spec.Template), deployment.Spec.Selector), name, nil
+		return ofServer(cleanTemplate(deployment.Spec.Template)), name, nil
 	}
 	return nil, "", usageError("--from is %q: it must begin with cronjob/, job/ or deployment/", o.pod.from)
 }
@@ -157,14 +157,11 @@ func cleanTemplate(template corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 	return clean
 }
 
-// ofServer changes the template of something that serves: a Service must not take the run
-// for one of its Pods, and the probes ask for a server that does not run in it.
-func ofServer(template *corev1.PodTemplateSpec, selector *metav1.LabelSelector) *corev1.PodTemplateSpec {
-	if selector != nil {
-		for key := range selector.MatchLabels {
-			delete(template.Labels, key)
-		}
-	}
+// ofServer changes the template of something that serves. A Service may select its Pods by
+// any of their labels, and must not select the run; and the probes ask for a server that
+// does not run in it.
+func ofServer(template *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
+	template.Labels = nil
 	for i := range template.Spec.Containers {
 		container := &template.Spec.Containers[i]
 		container.LivenessProbe, container.ReadinessProbe, container.StartupProbe = nil, nil, nil

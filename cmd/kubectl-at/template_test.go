@@ -60,10 +60,9 @@ func TestOfServer(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "shop", "team": "a"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{LivenessProbe: &corev1.Probe{}, ReadinessProbe: &corev1.Probe{}, StartupProbe: &corev1.Probe{}}}},
 	}
-	got := ofServer(template, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "shop"}})
+	got := ofServer(template)
 	want := &corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"team": "a"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{}}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

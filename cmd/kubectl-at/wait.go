@@ -99,7 +99,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		select {
 		case next := <-states:
 			if next.UID != at.UID {
-				return fmt.Errorf("%s was deleted before its end, and created again", ref(at))
+				return errReplaced(at)
 			}
 			at = next
 			logs.look(at)
@@ -109,7 +109,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 			case ctx.Err() != nil:
 				return c.stopped(ctx, at)
 			case errors.Is(err, errGone):
-				return fmt.Errorf("%s was deleted before its end", ref(at))
+				return errDeleted(at)
 			}
 			return fmt.Errorf("watch %s: %w", ref(at), err)
 		case <-tick.C:
@@ -125,6 +125,14 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	}
 	progress.end(at)
 	return outcome(at, w.passExitCode)
+}
+
+func errDeleted(at *v1alpha1.At) error {
+	return fmt.Errorf("%s was deleted before its end", ref(at))
+}
+
+func errReplaced(at *v1alpha1.At) error {
+	return fmt.Errorf("%s was deleted before its end, and created again", ref(at))
 }
 
 var errTimeout = errors.New("--timeout has passed")

@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -85,6 +86,12 @@ func TestSeconds(t *testing.T) {
 		s := seconds{least: 1}
 		if err := s.Set(text); err == nil {
 			t.Errorf("%s is understood as %ds", text, *s.value)
+		}
+	}
+	for text, ok := range map[string]bool{"596523h14m7s": true, "2147483647": true, "596523h14m8s": false, "1193047h": false, "24856d": false} {
+		s := seconds{most: math.MaxInt32}
+		if err := s.Set(text); (err == nil) != ok {
+			t.Errorf("%s, of at most %ds: %v", text, s.most, err)
 		}
 	}
 }

@@ -41,7 +41,8 @@ limitations under the License.
 // The parts may come in any order, such as "10:12 tomorrow" or "tomorrow 10:12", but only
 // sums and the zone may follow a number with a unit. There is at most one time of day
 // (or "now"), one date and one zone, and a zone alone is not enough. "next week" is a
-// date if there is no other one before it, else a sum.
+// date if there is no other one before it, else a sum. No space is between the sign of an
+// offset and four digits, and "now" alone has no such offset: "now + 1000" lacks a unit.
 //
 // Weekdays and months may be shortened to three letters, units to s, sec, m, min, h,
 // hr, d, w and y, and units may be plural. "m" is a minute.

@@ -293,7 +293,7 @@ func (p *parser) signed() (part, error) {
 		return noPart, p.unexpected(p.peek(0))
 	}
 	plus := p.next()
-	if p.is(1, sign, ":") || p.peek(0).kind == number && len(p.peek(0).text) == 4 && !p.isUnit(1) {
+	if p.is(1, sign, ":") || p.isShortOffset() {
 		return p.offset(plus)
 	}
 	factor := 1
@@ -301,6 +301,15 @@ func (p *parser) signed() (part, error) {
 		factor = -1
 	}
 	return noPart, p.amounts(plus, factor)
+}
+
+// isShortOffset reports whether a sign is followed by four digits that are an offset, and
+// not a number without its unit: they are joined to the sign, and not only "now" is before.
+func (p *parser) isShortOffset() bool {
+	n := p.peek(0)
+	_, hasNow := p.seen[present]
+	onlyNow := hasNow && len(p.seen) == 1 && len(p.steps) == 0
+	return n.kind == number && len(n.text) == 4 && n.joined && !p.isUnit(1) && !onlyNow
 }
 
 // offset reads a zone that is an offset, after its sign.
