@@ -20,13 +20,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -407,6 +411,49 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
+var errRefused = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+
+// TestAway has an API server that refuses each request, at first or for good.
+func TestAway(t *testing.T) {
+	unauthorized := apierrors.NewUnauthorized("no")
+	const gone = "error: at/at was deleted before its end\n"
+	away := func(err error) string { return fmt.Sprintf("The API server does not answer: %v; trying again\n", err) }
+	for name, tc := range map[string]struct {
+		fails int // requests
+		err   error
+		// expectations
+		lists  int
+		stderr string // begins with it
+	}{
+		"no connection for long":   {60, errRefused, 61, away(errRefused) + gone},
+		"no etcd":                  {60, apierrors.NewServiceUnavailable("no"), 61, away(errors.New("no")) + gone},
+		"credentials are renewed":  {4, unauthorized, 5, away(unauthorized) + gone},
+		"credentials are refused":  {60, unauthorized, 5, away(unauthorized) + "error: watch at/at: no\nThe cluster does not accept your credentials"},
+		"a certificate is refused": {60, &net.OpError{Op: "remote error", Err: errors.New("bad certificate")}, 1, "error: watch at/at: remote error: bad certificate\n"},
+		"a plugin fails":           {60, errors.New("getting credentials: exit status 1"), 1, "error: watch at/at: getting credentials: exit status 1\n"},
+	} {
+		t.Run(name, inBubble(func(t *testing.T) {
+			t.Helper()
+			w := newWorld(t, "")
+			lists := 0
+			w.cnat.PrependReactor("list", "ats", func(kubetesting.Action) (bool, runtime.Object, error) {
+				lists++
+				if lists <= tc.fails {
+					return true, nil, tc.err
+				}
+				return true, &v1alpha1.AtList{}, nil
+			})
+			began := time.Now()
+			w.now = func() time.Time { return now.Add(time.Since(began)) }
+			code := w.run(t, "now", "--name=at", "--wait", "--", "x")
+			_, stderr, _ := strings.Cut(w.stderr.String(), "\n")
+			if code != exitError || lists != tc.lists || !strings.HasPrefix(stderr, tc.stderr) {
+				t.Errorf("exit code %d, %d lists, want %d; stderr %q, want %q", code, lists, tc.lists, stderr, tc.stderr)
+			}
+		}))
+	}
+}
+
 // TestWatchObject has a server that is away for a moment.
 func TestWatchObject(t *testing.T) { synctest.Test(t, testWatchObject) }
 
@@ -416,11 +463,11 @@ func testWatchObject(t *testing.T) {
 	fails := 1
 	w.cnat.PrependReactor("list", "ats", func(kubetesting.Action) (bool, runtime.Object, error) {
 		fails--
-		return fails >= 0, nil, errors.New("connection refused")
+		return fails >= 0, nil, errRefused
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	err := watchObject(ctx, w.cnat.CnatV1alpha1().Ats("default"), "at", func(at *v1alpha1.At) bool { return at.Name == "at" })
+	err := watchObject(ctx, &w.stderr, w.cnat.CnatV1alpha1().Ats("default"), "at", func(at *v1alpha1.At) bool { return at.Name == "at" })
 	if err != nil || fails >= 0 {
 		t.Errorf("error %v, %d failures left", err, fails+1)
 	}

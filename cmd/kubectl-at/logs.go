@@ -107,7 +107,7 @@ func (c *cli) followLogs(ctx context.Context, at *v1alpha1.At, logs *streamer) e
 	}
 	hints := hinter{cli: c}
 	uid, replaced := at.UID, false
-	err = watchObject(ctx, ats, at.Name, func(next *v1alpha1.At) bool {
+	err = watchObject(ctx, c.ErrOut, ats, at.Name, func(next *v1alpha1.At) bool {
 		if next.UID == uid {
 			at = next
 			hints.look(at)
@@ -299,7 +299,7 @@ func (l *podLog) copy(ctx context.Context, options *corev1.PodLogOptions, skip i
 }
 
 func (l *podLog) watchPod(ctx context.Context, seen func(*corev1.Pod) bool) error {
-	return watchObject(ctx, l.kube.CoreV1().Pods(l.namespace), l.pod, seen)
+	return watchObject(ctx, l.ErrOut, l.kube.CoreV1().Pods(l.namespace), l.pod, seen)
 }
 
 // containerOf returns the name and the status of the container that counts.

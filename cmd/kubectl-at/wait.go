@@ -70,11 +70,14 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errTimeout)
 		defer cancel()
 	}
+	progress := newProgress(c.ErrOut, c.now)
+	above := *c
+	above.ErrOut = progress.above(c.ErrOut)
 	watchCtx, stopWatch := context.WithCancel(ctx)
 	defer stopWatch()
 	states, watched := make(chan *v1alpha1.At), make(chan error, 1)
 	go func() {
-		watched <- watchObject(watchCtx, ats, at.Name, func(next *v1alpha1.At) bool {
+		watched <- watchObject(watchCtx, above.ErrOut, ats, at.Name, func(next *v1alpha1.At) bool {
 			select {
 			case states <- next:
 			case <-watchCtx.Done():
@@ -83,25 +86,24 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		})
 	}()
 
-	progress := newProgress(c.ErrOut, c.now)
-	above := *c
-	above.ErrOut = progress.above(c.ErrOut)
 	var logs *streamer
 	if w.logs {
 		logs = above.streamLogs(ctx, progress.clearing(c.Out), at.Namespace)
 	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	hints := hinter{cli: &above}
+	hints, watching := hinter{cli: &above}, false
 	for at.Status.Phase != v1alpha1.PhaseDone {
 		progress.show(at)
-		hints.look(at)
+		if watching { // What was created says nothing about the controller.
+			hints.look(at)
+		}
 		select {
 		case next := <-states:
 			if next.UID != at.UID {
 				return errReplaced(at)
 			}
-			at = next
+			at, watching = next, true
 			logs.look(at)
 		case err := <-watched:
 			progress.clear()

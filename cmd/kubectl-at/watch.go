@@ -19,6 +19,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,14 +30,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// retryPeriod is the interval between requests while the API server does not answer.
-const retryPeriod = time.Second
+const (
+	// retryPeriod is the interval between requests while the API server does not answer.
+	retryPeriod = time.Second
+	// maxRefusals is how often in a row the API server may refuse the credentials, which a
+	// token that is renewed meanwhile ends.
+	maxRefusals = 5
+)
 
 // errGone says that the object that is watched does not exist, or no longer.
 var errGone = errors.New("does not exist")
@@ -54,23 +64,53 @@ type listerWatcher[L runtime.Object] interface {
 // seen returns true. As kubectl wait does, it lists again whenever the watch ends: none of
 // the states that matter is missed, and neither a restart of the API server nor an expired
 // resourceVersion ends it. It returns errGone once the object is deleted; seen sees its
-// last state first.
-func watchObject[T object, L runtime.Object](ctx context.Context, client listerWatcher[L], name string, seen func(T) bool) error {
+// last state first. It tries again while the API server does not answer, and writes the
+// first error of a row to errOut.
+func watchObject[T object, L runtime.Object](ctx context.Context, errOut io.Writer, client listerWatcher[L], name string, seen func(T) bool) error {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	failed, refused := false, 0
 	for {
-		done, err := watchOnce(ctx, client, selector, name, seen)
+		done, err := watchOnce(ctx, client, selector, name, func(item T) bool {
+			failed, refused = false, 0
+			return seen(item)
+		})
 		switch {
 		case done || ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, watchtools.ErrWatchClosed), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		case errors.Is(err, errGone), !plan.IsTransient(err):
+		case errors.Is(err, errGone), !isAway(err):
 			return err
+		default:
+			if apierrors.IsUnauthorized(err) {
+				refused++
+			}
+			if refused >= maxRefusals {
+				return err
+			}
+			if !failed {
+				fmt.Fprintf(errOut, "The API server does not answer: %v; trying again\n", err)
+			}
+			failed = true
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.NewTimer(retryPeriod).C:
 		}
 	}
+}
+
+// isAway says whether an error may pass: the answer of an API server that cannot answer
+// now, or a failure of the network. Certificates, exec plugins and answers that cannot be
+// read do not get better.
+func isAway(err error) bool {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return plan.IsTransient(err)
+	}
+	var operation *net.OpError
+	isAlert := errors.As(err, &operation) && strings.HasSuffix(operation.Op, " error") // of TLS
+	return operation != nil && !isAlert ||
+		utilnet.IsTimeout(err) || utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err)
 }
 
 func watchOnce[T object, L runtime.Object](ctx context.Context, client listerWatcher[L], selector, name string, seen func(T) bool) (bool, error) {
