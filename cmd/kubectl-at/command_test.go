@@ -21,7 +21,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -161,22 +163,26 @@ func TestUsage(t *testing.T) {
 		args   []string
 		stderr string
 	}{
-		"no time":            {[]string{"--", "x"}, "there is no time"},
-		"no command":         {[]string{"now"}, "there is no command"},
-		"an empty command":   {[]string{"now", "--", ""}, "there is no command"},
-		"not a time":         {[]string{"soon", "--", "x"}, "soon\n^^^^"},
-		"a mistyped command": {[]string{"lits"}, "Did you mean kubectl at list?"},
-		"wait and dry run":   {[]string{"now", "--wait", "--dry-run=client", "--", "x"}, "--wait means nothing with --dry-run=client"},
-		"timeout alone":      {[]string{"now", "--timeout=1s", "--", "x"}, "mean nothing without --wait or --logs"},
-		"a bad dry run":      {[]string{"now", "--dry-run=maybe", "--", "x"}, "must be none, client or server"},
-		"two templates":      {[]string{"now", "--from=job/x", "-f", "-"}, "leave out one of the two"},
-		"a bad source":       {[]string{"now", "--from=pod/x"}, "must begin with cronjob/, job/ or deployment/"},
-		"a bad environment":  {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
-		"a bad name":         {[]string{"now", "--name=A", "--", "x"}, `--name is "A"`},
-		"a ttl too long":     {[]string{"now", "--ttl=1193047h", "--", "x"}, "must be at most 2147483647s"},
-		"negative retries":   {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},
-		"a bad clock":        {[]string{"now", "--now=x", "--", "x"}, "--now"},
-		"attempts from 1":    {[]string{"logs", "x", "--attempt=-1"}, "the first one is 1"},
+		"no time":             {[]string{"--", "x"}, "there is no time"},
+		"no command":          {[]string{"now"}, "there is no command"},
+		"an empty command":    {[]string{"now", "--", ""}, "there is no command"},
+		"no time, but a flag": {[]string{"--wait"}, "there is no time"},
+		"no time, but a command in the standard input": {nil, "there is no time"},
+		"an empty command with a template":             {[]string{"now", "--from=cronjob/x", "--", ""}, "there is no command"},
+		"nothing after --":                             {[]string{"now", "--"}, "there is no command"},
+		"not a time":                                   {[]string{"soon", "--", "x"}, "soon\n^^^^"},
+		"a mistyped command":                           {[]string{"lits"}, "Did you mean kubectl at list?"},
+		"wait and dry run":                             {[]string{"now", "--wait", "--dry-run=client", "--", "x"}, "--wait means nothing with --dry-run=client"},
+		"timeout alone":                                {[]string{"now", "--timeout=1s", "--", "x"}, "mean nothing without --wait or --logs"},
+		"a bad dry run":                                {[]string{"now", "--dry-run=maybe", "--", "x"}, "must be none, client or server"},
+		"two templates":                                {[]string{"now", "--from=job/x", "-f", "-"}, "leave out one of the two"},
+		"a bad source":                                 {[]string{"now", "--from=pod/x"}, "must begin with cronjob/, job/ or deployment/"},
+		"a bad environment":                            {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
+		"a bad name":                                   {[]string{"now", "--name=A", "--", "x"}, `--name is "A"`},
+		"a ttl too long":                               {[]string{"now", "--ttl=1193047h", "--", "x"}, "must be at most 2147483647s"},
+		"negative retries":                             {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},
+		"a bad clock":                                  {[]string{"now", "--now=x", "--", "x"}, "--now"},
+		"attempts from 1":                              {[]string{"logs", "x", "--attempt=-1"}, "the first one is 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "")
@@ -187,6 +193,58 @@ func TestUsage(t *testing.T) {
 				t.Errorf("requests: %v", w.cnat.Actions())
 			}
 		})
+	}
+}
+
+// TestEmptyCommand has a command that would be read if the one of the arguments were not there.
+func TestEmptyCommand(t *testing.T) {
+	w := newWorld(t, "echo YAY")
+	if code := w.run(t, "now", "--", ""); code != exitUsage || len(w.cnat.Actions()) > 0 {
+		t.Errorf("exit code %d, want %d; requests: %v", code, exitUsage, w.cnat.Actions())
+	}
+}
+
+func TestHelp(t *testing.T) {
+	w := newWorld(t, "")
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }()
+	w.In = null
+	if code := w.run(t); code != 0 || !strings.Contains(w.stdout.String(), "Exit codes:") {
+		t.Errorf("exit code %d, stdout %q", code, w.stdout.String())
+	}
+}
+
+// TestInterruptedInput has a standard input that does not end.
+func TestInterruptedInput(t *testing.T) {
+	for name, args := range map[string][]string{"a command": {"now"}, "a template": {"now", "-f", "-"}} {
+		t.Run(name, func(t *testing.T) {
+			in, out := io.Pipe()
+			defer func() { _ = out.Close() }()
+			w := newWorld(t, "")
+			w.In = in
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if code := execute(ctx, w.command(), args); code != exitInterrupted {
+				t.Errorf("exit code %d, want %d; stderr %q", code, exitInterrupted, w.stderr.String())
+			}
+		})
+	}
+}
+
+func TestZone(t *testing.T) {
+	for tz, want := range map[string]string{"Europe/Berlin": "Europe/Berlin", ":Asia/Kolkata": "Asia/Kolkata", "UTC": "UTC", "": "Local", "/etc/localtime": "Local", "CET-1CEST": "", "Europe/Berln": ""} {
+		t.Setenv("TZ", tz)
+		zone, err := (&cli{}).zone()
+		if want == "" {
+			if err == nil || !strings.Contains(err.Error(), "--tz") {
+				t.Errorf("TZ=%s: got %v, %v, want an error that names --tz", tz, zone, err)
+			}
+		} else if err != nil || zone.String() != want {
+			t.Errorf("TZ=%s: got %v, %v, want %s", tz, zone, err, want)
+		}
 	}
 }
 

@@ -102,7 +102,7 @@ func (c *cli) createCommand() *cobra.Command {
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				words, command = args[:dash], args[dash:]
 			}
-			if len(args) == 0 && cmd.ArgsLenAtDash() < 0 {
+			if len(args) == 0 && cmd.ArgsLenAtDash() < 0 && cmd.Flags().NFlag() == 0 && !hasInput(c.In) {
 				return cmd.Help()
 			}
 			return o.run(cmd, words, command)
@@ -125,6 +125,9 @@ func (c *cli) createCommand() *cobra.Command {
 func (o *create) run(cmd *cobra.Command, words, command []string) error {
 	if err := o.validate(cmd, words); err != nil {
 		return err
+	}
+	if cmd.ArgsLenAtDash() >= 0 && strings.TrimSpace(strings.Join(command, "")) == "" {
+		return usageError("there is no command after --: write one, or leave out --")
 	}
 	now := o.now().Truncate(time.Second) // as t
 	t, err := o.parseTime(words, now, o.past)
@@ -218,7 +221,7 @@ func (o *create) newAt(cmd *cobra.Command, t timespec.Time, command []string) (*
 		return nil, err
 	}
 	if at.Spec.Command == "" && !o.pod.runs() {
-		if at.Spec.Command, err = o.readCommand(); err != nil {
+		if at.Spec.Command, err = o.readCommand(cmd.Context()); err != nil {
 			return nil, err
 		}
 		what = at.Spec.Command
@@ -233,12 +236,12 @@ func (o *create) newAt(cmd *cobra.Command, t timespec.Time, command []string) (*
 }
 
 // readCommand returns the lines of the standard input.
-func (o *create) readCommand() (string, error) {
+func (o *create) readCommand(ctx context.Context) (string, error) {
 	const missing = "there is no command: write it after --, or pipe its lines into the standard input"
 	if isTerminal(o.In) {
 		return "", usageError(missing)
 	}
-	lines, err := io.ReadAll(o.In)
+	lines, err := interruptible(ctx, func() ([]byte, error) { return io.ReadAll(o.In) })
 	if err != nil {
 		return "", fmt.Errorf("read the command from the standard input: %w", err)
 	}
@@ -246,6 +249,33 @@ func (o *create) readCommand() (string, error) {
 		return "", usageError(missing)
 	}
 	return strings.TrimRight(string(lines), "\n"), nil
+}
+
+// interruptible reads something that might take for ever, until a signal arrives.
+func interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
+	var content []byte
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		content, err = read()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return content, err
+	case <-ctx.Done():
+		return nil, withCode(exitInterrupted, "interrupted: nothing was created")
+	}
+}
+
+// hasInput says whether a program or a file is the standard input.
+func hasInput(stream any) bool {
+	file, ok := stream.(*os.File)
+	if !ok {
+		return true
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice == 0
 }
 
 func isTerminal(stream any) bool {

@@ -157,11 +157,16 @@ func (c *cli) setClock() error {
 // zone returns the time zone of the person who asks.
 func (c *cli) zone() (*time.Location, error) {
 	if c.tz == "" {
-		// time.Local is the same zone, without its name.
-		if zone, err := time.LoadLocation(os.Getenv("TZ")); err == nil && zone != time.UTC {
-			return zone, nil
+		name := strings.TrimPrefix(os.Getenv("TZ"), ":")
+		if name == "" || strings.HasPrefix(name, "/") {
+			return time.Local, nil
 		}
-		return time.Local, nil
+		// time.Local is the same zone, without its name; or UTC, if Go cannot read $TZ.
+		zone, err := time.LoadLocation(name)
+		if err != nil {
+			return nil, usageError("$TZ is %q, which is not understood: name a time zone with --tz, such as Europe/Berlin", os.Getenv("TZ"))
+		}
+		return zone, nil
 	}
 	zone, err := time.LoadLocation(c.tz)
 	if err != nil {

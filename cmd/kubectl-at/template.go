@@ -79,7 +79,7 @@ func (o *create) podTemplate(ctx context.Context, namespace string) (*corev1.Pod
 	case f.from != "":
 		template, source, err = o.copyTemplate(ctx, namespace)
 	case f.file != "":
-		template, source, err = o.readTemplate()
+		template, source, err = o.readTemplate(ctx)
 	case f.image != "":
 		template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever,
@@ -170,13 +170,15 @@ func ofServer(template *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 }
 
 // readTemplate returns the Pod template in the file of -f, and its name.
-func (o *create) readTemplate() (*corev1.PodTemplateSpec, string, error) {
-	var content []byte
-	var err error
-	if o.pod.file == "-" {
-		content, err = io.ReadAll(o.In)
-	} else {
-		content, err = os.ReadFile(o.pod.file)
+func (o *create) readTemplate(ctx context.Context) (*corev1.PodTemplateSpec, string, error) {
+	content, err := interruptible(ctx, func() ([]byte, error) {
+		if o.pod.file == "-" {
+			return io.ReadAll(o.In)
+		}
+		return os.ReadFile(o.pod.file)
+	})
+	if ctx.Err() != nil {
+		return nil, "", err
 	}
 	if err != nil {
 		return nil, "", usageError("%w", err)
