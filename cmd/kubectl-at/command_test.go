@@ -128,8 +128,14 @@ func TestCreate(t *testing.T) {
 		"an image": {
 			args: []string{"now", "--tz=UTC", "--image=shop:1", "--env=A=b=c", "--", "x"},
 			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", Command: "x", Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				RestartPolicy: corev1.RestartPolicyNever,
-				Containers:    []corev1.Container{{Name: "command", Image: "shop:1", Env: []corev1.EnvVar{{Name: "A", Value: "b=c"}}}},
+				RestartPolicy:                corev1.RestartPolicyNever,
+				AutomountServiceAccountToken: ptr.To(false),
+				EnableServiceLinks:           ptr.To(false),
+				SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+				Containers: []corev1.Container{{
+					Name: "command", Image: "shop:1", Env: []corev1.EnvVar{{Name: "A", Value: "b=c"}},
+					SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false)},
+				}},
 			}}},
 		},
 		"a template, a command beside it": {
@@ -181,6 +187,9 @@ func TestUsage(t *testing.T) {
 		"a bad name":                                   {[]string{"now", "--name=A", "--", "x"}, `--name is "A"`},
 		"a ttl too long":                               {[]string{"now", "--ttl=1193047h", "--", "x"}, "must be at most 2147483647s"},
 		"negative retries":                             {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},
+		"negative retries, apart":                      {[]string{"now", "--retries", "-1", "--", "x"}, "must not be negative"},
+		"no value of dry run":                          {[]string{"now", "--dry-run", "--", "x"}, "--dry-run has no value"},
+		"a bad output of a list":                       {[]string{"list", "-o", "xml"}, "xml"},
 		"a bad clock":                                  {[]string{"now", "--now=x", "--", "x"}, "--now"},
 		"attempts from 1":                              {[]string{"logs", "x", "--attempt=-1"}, "the first one is 1"},
 	} {
@@ -193,6 +202,33 @@ func TestUsage(t *testing.T) {
 				t.Errorf("requests: %v", w.cnat.Actions())
 			}
 		})
+	}
+}
+
+func TestDryRun(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args      []string
+		namespace string
+		stderr    string
+	}{
+		"no namespace":    {[]string{"now + 1 h"}, "", "would run Fri 27 Mar 2026 15:00:00 UTC, in 1h\n"},
+		"a namespace":     {[]string{"now + 1 h", "-n", "default"}, "default", "would run Fri 27 Mar 2026 15:00:00 UTC, in 1h\n"},
+		"a zone in words": {[]string{"20:00 Asia/Kolkata"}, "", "would run Fri 27 Mar 2026 14:30:00 UTC (Fri 27 Mar 20:00:00 IST), in 30m\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "")
+			args := append(tc.args, "--tz=UTC", "--dry-run=client", "-o", "jsonpath={.metadata.namespace}", "--", "x")
+			if code := w.run(t, args...); code != 0 || w.stdout.String() != tc.namespace || w.stderr.String() != tc.stderr {
+				t.Errorf("exit code %d; stdout %q, want %q; stderr %q, want %q", code, w.stdout.String(), tc.namespace, w.stderr.String(), tc.stderr)
+			}
+		})
+	}
+}
+
+func TestListOfNone(t *testing.T) {
+	w := newWorld(t, "")
+	if code := w.run(t, "list", "-o", "json"); code != 0 || !strings.Contains(w.stdout.String(), `"items": []`) {
+		t.Errorf("exit code %d, stdout %s", code, w.stdout.String())
 	}
 }
 
@@ -249,9 +285,9 @@ func TestZone(t *testing.T) {
 }
 
 func TestProtectNumbers(t *testing.T) {
-	args := []string{"10:12", "-05:00", "--env=A=-1", "-f", "-", "-n", "x", "--", "-1"}
-	got := protectNumbers(args)
-	want := []string{"10:12", minus + "05:00", "--env=A=-1", "-f", "-", "-n", "x", "--", "-1"}
+	args := []string{"10:12", "-05:00", "--past", "-05:00", "--retries", "-1", "-n", "-1", "--env=A=-1", "-f", "-", "-n", "x", "--", "-1"}
+	got := protectNumbers(newWorld(t, "").command(), args)
+	want := []string{"10:12", minus + "05:00", "--past", minus + "05:00", "--retries", "-1", "-n", "-1", "--env=A=-1", "-f", "-", "-n", "x", "--", "-1"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

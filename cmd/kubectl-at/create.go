@@ -146,11 +146,13 @@ func (o *create) run(cmd *cobra.Command, words, command []string) error {
 	if err := o.output.print(o.cli, at); err != nil {
 		return err
 	}
-	verb := "runs"
+	verb := o.output.runs()
 	if o.suspend {
 		verb = "suspended, due"
 	}
-	fmt.Fprintf(o.ErrOut, "%s %s\n", verb, when(t.Instant, now))
+	if err := o.announce(verb, t.Instant, now); err != nil {
+		return err
+	}
 	if o.wait.enabled() {
 		return o.follow(cmd.Context(), at, &o.wait)
 	}
@@ -193,7 +195,7 @@ func mistakenCommand(cmd *cobra.Command, words []string, err error) error {
 
 // newAt returns the At that the flags describe.
 func (o *create) newAt(cmd *cobra.Command, t timespec.Time, command []string) (*v1alpha1.At, error) {
-	namespace, err := o.namespace()
+	namespace, isGiven, err := o.config.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, err
 	}
@@ -214,6 +216,9 @@ func (o *create) newAt(cmd *cobra.Command, t timespec.Time, command []string) (*
 	}
 	if o.ttl.value != nil {
 		at.Spec.TTLSecondsAfterFinished = ptr.To(int32(*o.ttl.value))
+	}
+	if o.output.isClient() && !isGiven {
+		at.Namespace = "" // as kubectl create: what is printed fits any namespace
 	}
 	what := at.Spec.Command
 	source := ""

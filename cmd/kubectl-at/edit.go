@@ -124,7 +124,9 @@ func (c *cli) move(ctx context.Context, output *output, name string, t timespec.
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.ErrOut, "runs %s\n", when(t.Instant, now))
+	if err := c.announce(output.runs(), t.Instant, now); err != nil {
+		return err
+	}
 	if suspended {
 		fmt.Fprintf(c.ErrOut, "at/%s is suspended: it does not start before kubectl at resume %s.\n", name, name)
 	}

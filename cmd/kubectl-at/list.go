@@ -54,6 +54,14 @@ func (c *cli) listCommand() *cobra.Command {
   kubectl at list -A --all -o wide`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			isTable := *flags.OutputFormat == "" || *flags.OutputFormat == "wide"
+			var printer printers.ResourcePrinter
+			if !isTable {
+				var err error
+				if printer, err = flags.ToPrinter(); err != nil {
+					return usageError("%w", err)
+				}
+			}
 			list, err := c.list(cmd.Context(), everywhere)
 			if err != nil {
 				return err
@@ -62,15 +70,11 @@ func (c *cli) listCommand() *cobra.Command {
 				list.Items = slices.DeleteFunc(list.Items, func(at v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone })
 			}
 			slices.SortStableFunc(list.Items, func(a, b v1alpha1.At) int { return instantOf(&a).Compare(instantOf(&b)) })
-			switch *flags.OutputFormat {
-			case "", "wide":
+			switch {
+			case isTable:
 				return c.printTable(list.Items, everywhere, *flags.OutputFormat == "wide")
-			case "name": // It prints no lists.
-				return printEach(c.Out, flags, list.Items)
-			}
-			printer, err := flags.ToPrinter()
-			if err != nil {
-				return usageError("%w", err)
+			case *flags.OutputFormat == "name": // It prints no lists.
+				return printEach(c.Out, printer, list.Items)
 			}
 			return printer.PrintObj(list, c.Out)
 		},
@@ -82,14 +86,13 @@ func (c *cli) listCommand() *cobra.Command {
 	return cmd
 }
 
-func printEach(out io.Writer, flags *genericclioptions.PrintFlags, ats []v1alpha1.At) error {
-	printer, err := flags.ToPrinter()
+func printEach(out io.Writer, printer printers.ResourcePrinter, ats []v1alpha1.At) error {
 	for i := range ats {
-		if err == nil {
-			err = printer.PrintObj(&ats[i], out)
+		if err := printer.PrintObj(&ats[i], out); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 // list returns the Ats of the namespace, or of all.
@@ -104,7 +107,7 @@ func (c *cli) list(ctx context.Context, everywhere bool) (*v1alpha1.AtList, erro
 	if err := c.connect(); err != nil {
 		return nil, err
 	}
-	list := &v1alpha1.AtList{}
+	list := &v1alpha1.AtList{Items: []v1alpha1.At{}} // not null in JSON
 	pages := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
 		return c.cnat.CnatV1alpha1().Ats(namespace).List(ctx, options)
 	}))

@@ -31,15 +31,22 @@ type output struct {
 	dryRun string
 }
 
+// noDryRunValue is the value of --dry-run without one.
+const noDryRunValue = "unchanged"
+
 // addOutput adds -o and --dry-run to a command. done is what it has done with an At.
 func addOutput(cmd *cobra.Command, done string) *output {
 	o := &output{flags: genericclioptions.NewPrintFlags(done).WithTypeSetter(scheme.Scheme)}
 	o.flags.AddFlags(cmd)
 	cmd.Flags().StringVar(&o.dryRun, "dry-run", "none", "none, client (write nothing) or server (the API server checks it and writes nothing)")
+	cmd.Flag("dry-run").NoOptDefVal = noDryRunValue // As kubectl: without it, the flag takes the next word.
 	return o
 }
 
 func (o *output) validate() error {
+	if o.dryRun == noDryRunValue {
+		return usageError("--dry-run has no value: write --dry-run=client or --dry-run=server")
+	}
 	suffix, known := map[string]string{"none": "%s", "client": "%s (dry run)", "server": "%s (server dry run)"}[o.dryRun]
 	if !known {
 		return usageError("--dry-run is %q: it must be none, client or server", o.dryRun)
@@ -54,6 +61,14 @@ func (o *output) validate() error {
 }
 
 func (o *output) isClient() bool { return o.dryRun == "client" }
+
+// runs is what an At does at its time.
+func (o *output) runs() string {
+	if o.dryRun == "none" {
+		return "runs"
+	}
+	return "would run"
+}
 
 // serverDryRun returns the field dryRun of a request's options.
 func (o *output) serverDryRun() []string {

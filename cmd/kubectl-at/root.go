@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
@@ -113,7 +114,7 @@ Flags of all commands:
 
 // execute runs the command and returns its exit code.
 func execute(ctx context.Context, root *cobra.Command, args []string) int {
-	root.SetArgs(protectNumbers(args))
+	root.SetArgs(protectNumbers(root, args))
 	return report(root.ErrOrStderr(), root.ExecuteContext(ctx))
 }
 
@@ -122,19 +123,38 @@ const minus = "\u2212"
 
 var negative = regexp.MustCompile(`^-[0-9]`)
 
-// protectNumbers replaces the hyphen at the beginning of the numbers before --: no flag
-// begins with a digit, but UTC offsets do. text puts it back.
-func protectNumbers(args []string) []string {
+// protectNumbers replaces the hyphen at the beginning of the numbers before --, unless they
+// are the value of a flag: no flag begins with a digit, but UTC offsets do. text puts it back.
+func protectNumbers(root *cobra.Command, args []string) []string {
 	protected := make([]string, len(args))
 	dash := false
 	for i, arg := range args {
 		dash = dash || arg == "--"
-		if !dash && negative.MatchString(arg) {
+		if !dash && negative.MatchString(arg) && (i == 0 || !takesValue(root, args[i-1])) {
 			arg = minus + arg[1:]
 		}
 		protected[i] = arg
 	}
 	return protected
+}
+
+// takesValue says whether an argument is a flag, of any of the commands, whose value is the
+// next argument.
+func takesValue(root *cobra.Command, arg string) bool {
+	for _, cmd := range append(root.Commands(), root) {
+		for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+			var flag *pflag.Flag
+			if name, isLong := strings.CutPrefix(arg, "--"); isLong {
+				flag = flags.Lookup(name)
+			} else if len(arg) == 2 && arg[0] == '-' {
+				flag = flags.ShorthandLookup(arg[1:])
+			}
+			if flag != nil {
+				return flag.NoOptDefVal == ""
+			}
+		}
+	}
+	return false
 }
 
 // text returns the words of a time as one text.

@@ -30,6 +30,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -48,7 +49,7 @@ type podFlags struct {
 
 func (f *podFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.image, "image", "", "Image in which the command runs")
-	flags.StringArrayVar(&f.env, "env", nil, "Environment variable as NAME=VALUE; may be repeated")
+	flags.StringArrayVar(&f.env, "env", nil, "Environment variable as NAME=VALUE; may be repeated. Without --image, --from or -f, the image is then "+defaultImage)
 	flags.StringVar(&f.from, "from", "", "Copy the Pod of cronjob/NAME, job/NAME or deployment/NAME")
 	flags.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file with a Pod or a Pod template; - is the standard input")
 }
@@ -81,9 +82,13 @@ func (o *create) podTemplate(ctx context.Context, namespace string) (*corev1.Pod
 	case f.file != "":
 		template, source, err = o.readTemplate(ctx)
 	case f.image != "":
+		// With what is safe in any image. Its user, and what that may do, are the image's.
 		template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever,
-			Containers:    []corev1.Container{{Name: "command"}},
+			RestartPolicy:                corev1.RestartPolicyNever,
+			AutomountServiceAccountToken: ptr.To(false),
+			EnableServiceLinks:           ptr.To(false),
+			SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			Containers:                   []corev1.Container{{Name: "command", SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false)}}},
 		}}
 	case len(f.env) > 0:
 		// With no more rights than the Pod of an At without a template.

@@ -18,6 +18,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"programming-kubernetes.info/cnat-controller/pkg/timespec"
@@ -37,11 +38,31 @@ func (c *cli) parseTime(words []string, now time.Time, past bool) (timespec.Time
 	return timespec.Parse(text(words), timespec.Options{Now: now, Zone: zone, AllowPast: past})
 }
 
-// when returns an instant in its zone, in UTC, and from now.
-func when(instant, now time.Time) string {
-	s := instant.Format(longTime)
-	if _, offset := instant.Zone(); offset != 0 {
-		s += " (" + shortUTC(instant) + ")"
+// announce says when an At runs.
+func (c *cli) announce(verb string, instant, now time.Time) error {
+	zone, err := c.zone()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.ErrOut, "%s %s\n", verb, when(instant, zone, now))
+	return nil
+}
+
+// when returns an instant in the zone of the person who asks, in UTC, in its own zone if
+// that is another one, and from now.
+func when(instant time.Time, zone *time.Location, now time.Time) string {
+	local := instant.In(zone)
+	s := local.Format(longTime)
+	_, localOffset := local.Zone()
+	var others []string
+	if localOffset != 0 {
+		others = append(others, shortUTC(local))
+	}
+	if _, offset := instant.Zone(); offset != 0 && offset != localOffset {
+		others = append(others, instant.Format("Mon 2 Jan 15:04:05 MST"))
+	}
+	if len(others) > 0 {
+		s += " (" + strings.Join(others, ", ") + ")"
 	}
 	if !instant.After(now) {
 		return s + ", at once"

@@ -35,19 +35,24 @@ func TestWhen(t *testing.T) {
 	berlin, auckland := location(t, "Europe/Berlin"), location(t, "Pacific/Auckland")
 	instant := time.Date(2026, 3, 28, 10, 12, 0, 0, berlin)
 	for name, tc := range map[string]struct {
-		instant, now time.Time
-		want         string
+		instant time.Time
+		zone    *time.Location
+		now     time.Time
+		want    string
 	}{
-		"later":           {instant, instant.Add(-19*time.Hour - 12*time.Minute), "Sat 28 Mar 2026 10:12:00 CET (09:12Z), in 19h12m"},
-		"in UTC":          {instant.UTC(), instant.Add(-time.Minute), "Sat 28 Mar 2026 09:12:00 UTC, in 1m"},
-		"now":             {instant, instant, "Sat 28 Mar 2026 10:12:00 CET (09:12Z), at once"},
-		"in the past":     {instant, instant.Add(time.Hour), "Sat 28 Mar 2026 10:12:00 CET (09:12Z), at once"},
-		"seconds":         {instant.Add(5 * time.Second), instant, "Sat 28 Mar 2026 10:12:05 CET (09:12:05Z), in 5s"},
-		"another day":     {instant.In(auckland), instant.Add(-time.Hour), "Sat 28 Mar 2026 22:12:00 NZDT (09:12Z), in 1h"},
-		"day before, UTC": {instant.Add(4 * time.Hour).In(auckland), instant, "Sun 29 Mar 2026 02:12:00 NZDT (Sat 28 Mar 13:12Z), in 4h"},
+		"later":                        {instant, berlin, instant.Add(-19*time.Hour - 12*time.Minute), "Sat 28 Mar 2026 10:12:00 CET (09:12Z), in 19h12m"},
+		"in UTC":                       {instant.UTC(), time.UTC, instant.Add(-time.Minute), "Sat 28 Mar 2026 09:12:00 UTC, in 1m"},
+		"now":                          {instant, berlin, instant, "Sat 28 Mar 2026 10:12:00 CET (09:12Z), at once"},
+		"in the past":                  {instant, berlin, instant.Add(time.Hour), "Sat 28 Mar 2026 10:12:00 CET (09:12Z), at once"},
+		"seconds":                      {instant.Add(5 * time.Second), berlin, instant, "Sat 28 Mar 2026 10:12:05 CET (09:12:05Z), in 5s"},
+		"another day":                  {instant.In(auckland), auckland, instant.Add(-time.Hour), "Sat 28 Mar 2026 22:12:00 NZDT (09:12Z), in 1h"},
+		"day before, UTC":              {instant.Add(4 * time.Hour).In(auckland), auckland, instant, "Sun 29 Mar 2026 02:12:00 NZDT (Sat 28 Mar 13:12Z), in 4h"},
+		"another zone":                 {instant, auckland, instant.Add(-time.Hour), "Sat 28 Mar 2026 22:12:00 NZDT (09:12Z, Sat 28 Mar 10:12:00 CET), in 1h"},
+		"another zone, for one in UTC": {instant, time.UTC, instant.Add(-time.Hour), "Sat 28 Mar 2026 09:12:00 UTC (Sat 28 Mar 10:12:00 CET), in 1h"},
+		"UTC, for one elsewhere":       {instant.UTC(), berlin, instant.Add(-time.Hour), "Sat 28 Mar 2026 10:12:00 CET (09:12Z), in 1h"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := when(tc.instant, tc.now); got != tc.want {
+			if got := when(tc.instant, tc.zone, tc.now); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})

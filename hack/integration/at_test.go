@@ -119,7 +119,10 @@ func (r result) want(t *testing.T, code int, stdout, stderr string) {
 const (
 	atResource = `at\.cnat\.programming-kubernetes\.info/`
 	// runs is the line that says when an At is due.
-	runs = `runs [A-Z][a-z]{2} \d+ [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [^\n]*\n`
+	runs = `runs ` + due
+	// wouldRun is that line of a dry run.
+	wouldRun = `would run ` + due
+	due      = `[A-Z][a-z]{2} \d+ [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [^\n]*\n`
 )
 
 // TestKubectlAtNotInstalled has a cluster without the CRD. It is not parallel, and the first
@@ -221,7 +224,7 @@ func TestKubectlAt(t *testing.T) {
 			k := at{namespace: k.namespace, stdin: tc.stdin}
 			first := runs
 			if name == "suspended" {
-				first = "suspended, due" + strings.TrimPrefix(runs, "runs")
+				first = "suspended, due " + due
 			}
 			k.run(t, tc.args...).want(t, tc.code, atResource+`[a-z0-9-]+ created\n`+tc.stdout, first+tc.stderr)
 		})
@@ -429,8 +432,8 @@ func TestKubectlAtChanges(t *testing.T) {
 	k.run(t, "show", "at").want(t, 0, `Name +at\n.*State +DONE, Completed\nWhy +The command ended with exit code 0\.\n.*Exit code +0\nAttempts\n +# +POD +PHASE +EXIT +NODE +CREATED +RAN *\n`+
 		` +1 +at-pod +Succeeded +0 +\S+ +\d+s ago +\d+s\nEvents\n.* SuccessfulCreate .* Completed .*`, "")
 
-	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=client").want(t, 0, atResource+`sooner moved \(dry run\)\n`, runs)
-	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=server").want(t, 0, atResource+`sooner moved \(server dry run\)\n`, runs)
+	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=client").want(t, 0, atResource+`sooner moved \(dry run\)\n`, wouldRun)
+	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=server").want(t, 0, atResource+`sooner moved \(server dry run\)\n`, wouldRun)
 	k.run(t, "move", "sooner", "now", "+", "2", "hours").want(t, 0, atResource+`sooner moved\n`, `runs [^\n]*, in 2h\n`)
 	utc.run(t, "list").want(t, 0, `NAME [^\n]*\nsooner`+when+`in 1h59m [^\n]*\n`, "")
 
@@ -447,11 +450,11 @@ func TestKubectlAtChanges(t *testing.T) {
 func TestKubectlAtDryRun(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
-	k := at{namespace: newNamespace(t)}
+	k := at{namespace: newNamespace(t), env: []string{"TZ=UTC"}}
 	args := func(more ...string) []string {
 		return append([]string{"2026-12-24T10:12:00+01:00", "--past", "--name=at", "--now=2026-12-01T00:00:00Z"}, more...)
 	}
-	line := `runs Thu 24 Dec 2026 10:12:00 \+01:00 \(09:12Z\), in 23d9h\n`
+	line := `would run Thu 24 Dec 2026 09:12:00 UTC \(Thu 24 Dec 10:12:00 \+01:00\), in 23d9h\n`
 	k.run(t, args("--dry-run=client", "--", "true")...).want(t, 0, atResource+`at created \(dry run\)\n`, line)
 	k.run(t, args("--dry-run=server", "--", "true")...).want(t, 0, atResource+`at created \(server dry run\)\n`, line)
 	k.run(t, args("--dry-run=client", "-o", "name", "--", "true")...).want(t, 0, atResource+`at\n`, line)
@@ -543,7 +546,7 @@ func TestKubectlAtZones(t *testing.T) {
 		},
 		"New York, an offset": {
 			zone: "America/New_York", now: "2026-10-31T18:00:00-04:00", time: "2026-11-01 01:30 -05:00",
-			schedule: "2026-11-01T01:30:00-05:00", runs: "Sun 1 Nov 2026 01:30:00 -05:00 (06:30Z), in 8h30m",
+			schedule: "2026-11-01T01:30:00-05:00", runs: "Sun 1 Nov 2026 01:30:00 EST (06:30Z), in 8h30m",
 		},
 		"Kolkata, where clocks do not change": {
 			zone: "Asia/Kolkata", now: "2026-03-29T08:00:00+05:30", time: "noon",
@@ -551,7 +554,7 @@ func TestKubectlAtZones(t *testing.T) {
 		},
 		"Kolkata, the time of New York": {
 			zone: "Asia/Kolkata", now: "2026-03-29T08:00:00+05:30", time: "2026-12-24 10:12 America/New_York",
-			schedule: "2026-12-24T10:12:00-05:00", runs: "Thu 24 Dec 2026 10:12:00 EST (15:12Z), in 270d12h",
+			schedule: "2026-12-24T10:12:00-05:00", runs: "Thu 24 Dec 2026 20:42:00 IST (15:12Z, Thu 24 Dec 10:12:00 EST), in 270d12h",
 		},
 		"Lord Howe, whose clocks change by half an hour": {
 			zone: "Australia/Lord_Howe", now: "2026-10-03T12:00:00+10:30", time: "tomorrow 10:12",
@@ -561,7 +564,7 @@ func TestKubectlAtZones(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			words := strings.Fields(tc.time)
-			schedule, line, code := regexp.QuoteMeta(tc.schedule), regexp.QuoteMeta("runs "+tc.runs+"\n"), 0
+			schedule, line, code := regexp.QuoteMeta(tc.schedule), regexp.QuoteMeta("would run "+tc.runs+"\n"), 0
 			if tc.problem != "" {
 				line, code = `error: [^\n]*`+tc.problem+`[^\n]*\n`+regexp.QuoteMeta(tc.time)+`\n *\^+\n`, 2
 			}
