@@ -41,6 +41,9 @@ const (
 	defaultContainer = "kubectl.kubernetes.io/default-container"
 )
 
+// errForeign says that an object has the name of an attempt's Pod.
+var errForeign = errors.New("that Pod belongs to another object")
+
 func (c *cli) logsCommand() *cobra.Command {
 	var follow bool
 	var attempt int32
@@ -89,11 +92,11 @@ func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32)
 		newest = attempt - 1
 	}
 	pod := podName(at, newest)
-	log := podLog{cli: c, out: c.Out, namespace: namespace, pod: pod}
+	log := podLog{cli: c, out: c.Out, namespace: namespace, pod: pod, at: at}
 	if follow {
 		return log.stream(ctx)
 	}
-	if err := log.print(ctx, at); err != nil {
+	if err := log.print(ctx); err != nil {
 		return fmt.Errorf("the log of Pod %s: %w", pod, err)
 	}
 	return nil
@@ -180,6 +183,7 @@ func (s *streamer) look(at *v1alpha1.At) {
 		log := s.log
 		log.pod = podName(at, s.next)
 		log.attempt = s.next
+		log.at = at
 		select {
 		case s.queue <- log:
 		case <-s.ctx.Done():
@@ -203,6 +207,7 @@ type podLog struct {
 	out            io.Writer
 	namespace, pod string
 	attempt        int32
+	at             *v1alpha1.At
 }
 
 // stream prints the log from the start of the container to the end of the Pod: that of a
@@ -214,13 +219,20 @@ func (l *podLog) stream(ctx context.Context) error {
 	for restart := int32(-1); ; {
 		var container string
 		var status *corev1.ContainerStatus
+		foreign := false
 		err := l.watchPod(ctx, func(pod *corev1.Pod) bool {
+			if foreign = !plan.IsOf(pod, l.at); foreign {
+				return true
+			}
 			container, status = containerOf(pod)
 			if status != nil && (status.RestartCount <= restart || !hasStarted(status)) {
 				status = nil
 			}
 			return status != nil || isOver(pod)
 		})
+		if foreign {
+			return errForeign
+		}
 		if err != nil || status == nil {
 			return err
 		}
@@ -269,13 +281,13 @@ func (l *podLog) hasEnded(ctx context.Context, restart int32) bool {
 }
 
 // print prints the log as far as it is.
-func (l *podLog) print(ctx context.Context, at *v1alpha1.At) error {
+func (l *podLog) print(ctx context.Context) error {
 	pod, err := l.kube.CoreV1().Pods(l.namespace).Get(ctx, l.pod, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	if !plan.IsOf(pod, at) {
-		return errors.New("that Pod is of somebody else")
+	if !plan.IsOf(pod, l.at) {
+		return errForeign
 	}
 	container, _ := containerOf(pod)
 	_, err = l.copy(ctx, &corev1.PodLogOptions{Container: container}, 0)

@@ -19,6 +19,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -48,10 +49,12 @@ func TestStream(t *testing.T) {
 		"the connection is cut":     {states: []corev1.ContainerState{running, ended}, logs: []string{"a\nb-", "a\nb\nc\n"}, want: "a\nb\nc\n"},
 		"cut again and again":       {states: []corev1.ContainerState{running, ended}, logs: []string{"a\n-", "a\n-", "a\nb\n"}, want: "a\nb\n"},
 		"an error before the first": {states: []corev1.ContainerState{ended}, logs: []string{"!", "a\n"}, want: "a\n"},
+		"a Pod of another object":   {states: []corev1.ContainerState{ended}, logs: []string{"a\n"}, want: ""},
 		"no output":                 {states: []corev1.ContainerState{ended}, logs: []string{""}, want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // It waits for a second before it asks again.
+			at := newAt("at", func(at *v1alpha1.At) { at.Status.Pod = &v1alpha1.AtPod{Name: "at-pod"} })
 			var lists, logs atomic.Int32
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
@@ -72,6 +75,9 @@ func TestStream(t *testing.T) {
 					// It ends at once, and the Pod is listed again.
 				default:
 					pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "at-pod"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}
+					if name != "a Pod of another object" {
+						pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
+					}
 					state := tc.states[min(int(lists.Add(1)), len(tc.states))-1]
 					pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: state}}
 					if state.Terminated != nil {
@@ -91,8 +97,8 @@ func TestStream(t *testing.T) {
 			}
 			var stdout bytes.Buffer
 			s := (&cli{kube: kube}).streamLogs(t.Context(), &stdout, "default")
-			s.look(newAt("at", func(at *v1alpha1.At) { at.Status.Pod = &v1alpha1.AtPod{Name: "at-pod"} }))
-			if err := s.finish(); err != nil || stdout.String() != tc.want {
+			s.look(at)
+			if err := s.finish(); errors.Is(err, errForeign) != (name == "a Pod of another object") || err != nil && !errors.Is(err, errForeign) || stdout.String() != tc.want {
 				t.Errorf("got %q, %v, want %q", stdout.String(), err, tc.want)
 			}
 		})

@@ -29,8 +29,8 @@ func (c *cli) rmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rm NAME...",
 		Aliases: []string{"delete"},
-		Short:   "Remove Ats, and with them what runs",
-		Long:    "Remove Ats. What is to come does not run; what runs is stopped; the output of what is done is gone.",
+		Short:   "Delete Ats, and stop those that are running",
+		Long:    "Delete Ats. Ats that have not started do not run; those that are running are stopped; the output of those that are done is lost.",
 		Example: "  kubectl at rm backup-x2b4f",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {

@@ -37,8 +37,8 @@ import (
 func (c *cli) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "show NAME",
-		Short:   "Show all about an At on a page",
-		Long:    "Show all about an At on a page: what it runs, when, why it is where it is, its attempts and its events.",
+		Short:   "Show the details of an At",
+		Long:    "Show the details of an At: what it runs, when, why it is where it is, its attempts and its events.",
 		Example: "  kubectl at show backup-x2b4f",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return c.show(cmd.Context(), args[0]) },

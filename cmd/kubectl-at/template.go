@@ -17,6 +17,8 @@ limitations under the License.
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +32,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -197,6 +200,28 @@ func (o *create) readTemplate(ctx context.Context) (*corev1.PodTemplateSpec, str
 
 // parseTemplate reads a Pod, a PodTemplate, or the template of another object.
 func parseTemplate(content []byte) (*corev1.PodTemplateSpec, error) {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	content = nil
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		var value any
+		if err := yaml.Unmarshal(document, &value); err != nil {
+			return nil, err
+		}
+		switch {
+		case value == nil: // only comments
+		case content != nil:
+			return nil, errors.New("it holds more than one document: it must hold one Pod or Pod template")
+		default:
+			content = document
+		}
+	}
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal(content, &kind); err != nil {
 		return nil, err

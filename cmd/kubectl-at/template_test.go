@@ -77,6 +77,8 @@ func TestParseTemplate(t *testing.T) {
 	}{
 		"a Pod":             {content: "kind: Pod\napiVersion: v1\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}", name: "a"},
 		"a PodTemplate":     {content: "kind: PodTemplate\nmetadata: {name: b}\ntemplate: {spec: {containers: [{name: main, image: x}]}}", name: "b"},
+		"after a separator": {content: "# one\n---\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}\n---\n# end\n", name: "a"},
+		"two Pods":          {content: "kind: Pod\nspec: {containers: [{name: main, image: x}]}\n---\nkind: Pod\n", fails: true},
 		"a template":        {content: "metadata: {labels: {a: b}}\nspec: {containers: [{name: main, image: x}]}"},
 		"JSON":              {content: `{"spec": {"containers": [{"name": "main"}]}}`},
 		"another kind":      {content: "kind: Service", fails: true},
