@@ -170,9 +170,12 @@ func (c *cli) sources(cmd *cobra.Command) ([]string, error) {
 func (c *cli) images(cmd *cobra.Command) ([]string, error) {
 	templates, err := c.templates(cmd)
 	from := cmd.Flag("from").Value.String()
+	if kind, name, found := strings.Cut(from, "/"); found {
+		from = kindOfSource(kind) + "/" + name
+	}
 	var images []string
 	for name, spec := range templates {
-		if from != "" && !strings.EqualFold(name, from) {
+		if from != "" && name != from {
 			continue
 		}
 		for _, container := range spec.Containers {

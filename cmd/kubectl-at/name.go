@@ -30,37 +30,27 @@ const maxStem = 40
 
 var (
 	assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
-	plainWord  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_./-]{0,29}$`)
 	notInName  = regexp.MustCompile(`[^a-z0-9]+`)
 )
 
 // generateName returns a name that says what runs.
 func generateName(what string) string { return stem(what) + "-" + rand.String(5) }
 
-// stem returns the first words of a command line as part of a name: the program, and at
-// most two plain words that follow. Options and what comes after them are left out, since
-// they may hold what should not be in a name.
+// stem returns the first word of a command line, the program, as part of a name. The words
+// after it are left out, since they may hold what should not be in a name.
 func stem(what string) string {
 	words := strings.Fields(what)
 	for len(words) > 0 && assignment.MatchString(words[0]) {
 		words = words[1:]
 	}
-	var parts []string
-	for i, word := range words {
-		if i == 0 {
-			word = strings.Trim(path.Base(word), `'"`)
-		}
-		if i == 3 || !plainWord.MatchString(word) {
-			break
-		}
-		part := strings.Trim(notInName.ReplaceAllString(strings.ToLower(word), "-"), "-")
-		if part == "" || len(strings.Join(append(parts, part), "-")) > maxStem {
-			break
-		}
-		parts = append(parts, part)
-	}
-	if len(parts) == 0 {
+	if len(words) == 0 {
 		return "at"
 	}
-	return strings.Join(parts, "-")
+	name := notInName.ReplaceAllString(strings.ToLower(path.Base(words[0])), "-")
+	name = strings.Trim(name, "-")
+	name = strings.TrimRight(name[:min(len(name), maxStem)], "-")
+	if name == "" {
+		return "at"
+	}
+	return name
 }

@@ -25,22 +25,23 @@ import (
 
 func TestStem(t *testing.T) {
 	for command, want := range map[string]string{
-		"echo YAY":                           "echo-yay",
+		"echo YAY":                           "echo",
 		"/usr/bin/pg_dump -h db shop":        "pg-dump",
-		"kubectl rollout restart deploy/x":   "kubectl-rollout-restart",
+		"kubectl rollout restart deploy/x":   "kubectl",
 		"PGPASSWORD=secret psql -c 'x'":      "psql",
 		"mysql -psecret":                     "mysql",
 		"curl https://user:secret@host":      "curl",
 		"'my tool' --now":                    "my",
-		"for i in 1 2; do echo $i; done":     "for-i-in",
-		"python3.11 main.py":                 "python3-11-main-py",
-		"grüße":                              "at",
+		"for i in 1 2; do echo $i; done":     "for",
+		"python3.11 main.py":                 "python3-11",
+		"grüße":                              "gr-e",
 		"日本":                                 "at",
 		"":                                   "at",
 		"A=1":                                "at",
-		strings.Repeat("a", 100):             "at",
-		"tool " + strings.Repeat("word ", 9): "tool-word-word",
-		"aaaaaaaaaaaaaaaaaaaaaaaaaaa bbbbbbbbbbbbbbbbbbbbbbbbbbb c": "aaaaaaaaaaaaaaaaaaaaaaaaaaa",
+		strings.Repeat("a", 100):             strings.Repeat("a", maxStem),
+		"tool " + strings.Repeat("word ", 9): "tool",
+		"2024-report":                        "2024-report",
+		"login hunter2":                      "login",
 	} {
 		t.Run(command, func(t *testing.T) {
 			if got := stem(command); got != want {

@@ -126,20 +126,20 @@ func (o *create) copyTemplate(ctx context.Context, namespace string) (*corev1.Po
 	if err := o.connect(); err != nil {
 		return nil, "", err
 	}
-	switch strings.ToLower(kind) {
-	case "cronjob", "cronjobs", "cj", "cronjobs.batch", "cronjob.batch":
+	switch kindOfSource(kind) {
+	case "cronjob":
 		cronJob, err := o.kube.BatchV1().CronJobs(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, "", err
 		}
 		return cleanTemplate(cronJob.Spec.JobTemplate.Spec.Template), name, nil
-	case "job", "jobs", "jobs.batch", "job.batch":
+	case "job":
 		job, err := o.kube.BatchV1().Jobs(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, "", err
 		}
 		return cleanTemplate(job.Spec.Template), name, nil
-	case "deployment", "deployments", "deploy", "deployments.apps", "deployment.apps":
+	case "deployment":
 		deployment, err := o.kube.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, "", err
@@ -147,6 +147,20 @@ func (o *create) copyTemplate(ctx context.Context, namespace string) (*corev1.Po
 		return ofServer(cleanTemplate(deployment.Spec.Template)), name, nil
 	}
 	return nil, "", usageError("--from is %q: it must begin with cronjob/, job/ or deployment/", o.pod.from)
+}
+
+// kindOfSource returns the kind that --from names, of the several names that kubectl knows
+// for it; "" if it is none that can be copied.
+func kindOfSource(name string) string {
+	switch strings.ToLower(name) {
+	case "cronjob", "cronjobs", "cj", "cronjobs.batch", "cronjob.batch":
+		return "cronjob"
+	case "job", "jobs", "jobs.batch", "job.batch":
+		return "job"
+	case "deployment", "deployments", "deploy", "deployments.apps", "deployment.apps":
+		return "deployment"
+	}
+	return ""
 }
 
 // cleanTemplate returns a template without what ties it to the controller that it was

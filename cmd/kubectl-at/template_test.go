@@ -20,8 +20,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubefake "k8s.io/client-go/kubernetes/fake"
 )
 
 func TestCleanTemplate(t *testing.T) {
@@ -66,6 +68,24 @@ func TestOfServer(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestImages(t *testing.T) {
+	cronJob := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup"}}
+	cronJob.Spec.JobTemplate.Spec.Template.Spec.Containers = []corev1.Container{{Image: "backup:1"}}
+	for from, want := range map[string][]string{"": {"backup:1"}, "cronjob/backup": {"backup:1"}, "cj/backup": {"backup:1"}, "job/backup": nil} {
+		w := newWorld(t, "")
+		w.kube = kubefake.NewSimpleClientset(cronJob)
+		root := w.command()
+		root.SetContext(t.Context())
+		if err := root.Flags().Set("from", from); err != nil {
+			t.Fatal(err)
+		}
+		got, err := w.images(root)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("--from=%s: %v, -want +got:\n%s", from, err, diff)
+		}
 	}
 }
 

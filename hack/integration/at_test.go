@@ -164,7 +164,7 @@ func TestKubectlAt(t *testing.T) {
 		},
 		"a program with a name that is shell syntax": {
 			args: []string{"now", "--wait", "--pass-exit-code", "--", "if", "true"}, code: 127,
-			stderr: `error: at/if-true-[a-z0-9]{5} failed: CommandFailed: /bin/sh: if: not found \(exit code 127\)\n`,
+			stderr: `error: at/if-[a-z0-9]{5} failed: CommandFailed: /bin/sh: if: not found \(exit code 127\)\n`,
 		},
 		"lines of the standard input": {
 			args: []string{"now", "--logs"}, stdin: "A='b c'\nfor i in 1 2; do\n  echo \"$i $A\"\ndone\n",
@@ -184,7 +184,7 @@ func TestKubectlAt(t *testing.T) {
 		"no output": {args: []string{"now", "--logs", "--", "true"}},
 		"failure": {
 			args: []string{"now", "--logs", "--", "echo no host; exit 7"}, code: 3,
-			stdout: "no host\n", stderr: `error: at/echo-no-[a-z0-9]{5} failed: CommandFailed: no host \(exit code 7\)\n`,
+			stdout: "no host\n", stderr: `error: at/echo-[a-z0-9]{5} failed: CommandFailed: no host \(exit code 7\)\n`,
 		},
 		"failure, with the command's exit code": {
 			args: []string{"now", "--wait", "--pass-exit-code", "--", "exit 7"}, code: 7,
