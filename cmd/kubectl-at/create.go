@@ -49,7 +49,8 @@ is that of --tz, or of your own clock. A time that has passed today means tomorr
 the past is an error. kubectl at explain TIME shows how a time is understood.
 
 What follows -- is the COMMAND: a single argument is a command line for /bin/sh, several
-run exactly as they are. Without a COMMAND, the lines of the standard input are it.
+run exactly as they are, in /bin/sh: kill, test or exit is the shell's own. Without a
+COMMAND, the lines of the standard input are it.
 
 Exit codes: 0 created, or with --wait the run succeeded; 1 error of the API server or on
 the way to it; 2 wrong usage, or the time was not understood; 3 the run failed; 4 it missed

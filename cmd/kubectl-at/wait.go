@@ -101,6 +101,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		select {
 		case next := <-states:
 			if next.UID != at.UID {
+				progress.clear()
 				return errReplaced(at)
 			}
 			at, watching = next, true
