@@ -71,7 +71,11 @@ func (s *spec) evaluate(options Options) (Time, error) {
 		return Time{}, err
 	}
 	if !options.AllowPast {
-		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or add --past", c.quote(c.whole), format(instant))
+		hint := ""
+		if c.date != nil && c.date.shortYear != "" {
+			hint = fmt.Sprintf(" (%s is the year; an hour needs a colon, as in %s:00)", c.date.shortYear, c.date.shortYear)
+		}
+		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s%s: write a time in the future, or add --past", c.quote(c.whole), format(instant), hint)
 	}
 	return Time{Instant: instant, How: c.describe(candidates[0]) + " in " + nameOf(c.zone)}, nil
 }

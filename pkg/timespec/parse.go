@@ -67,6 +67,8 @@ type date struct {
 	weekday time.Weekday
 	month   time.Month
 	year    int
+	// shortYear is the year as it is written, if that is with two digits.
+	shortYear string
 	span
 }
 
@@ -471,14 +473,15 @@ func (p *parser) setAbsolute(d int, m time.Month, y string, at span) (part, erro
 	if err := p.checkDay(d, at); err != nil {
 		return noPart, err
 	}
-	n := atoi(y)
-	switch {
-	case len(y) == 2 && n < 70:
-		n += 2000
-	case len(y) == 2:
+	n, short := atoi(y), ""
+	if len(y) == 2 {
+		short = y
+		if n < 70 {
+			n += 100
+		}
 		n += 1900
 	}
-	return p.setDate(date{way: absolute, n: d, month: m, year: n, span: at})
+	return p.setDate(date{way: absolute, n: d, month: m, year: n, shortYear: short, span: at})
 }
 
 func (p *parser) checkDay(d int, at span) error {

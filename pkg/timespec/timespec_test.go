@@ -534,7 +534,7 @@ func TestErrors(t *testing.T) {
 		"today  10:12":              {0, 12, `"today 10:12" is in the past, because it is 2026-03-28T10:12:00+01:00: write a time in the future, or add --past`},
 		"midnight today":            {0, 14, `"midnight today" is in the past, because it is 2026-03-28T00:00:00+01:00: write a time in the future, or add --past`},
 		"2026-03-28T19:00:11+01:00": {0, 25, `"2026-03-28T19:00:11+01:00" is in the past, because it is 2026-03-28T19:00:11+01:00: write a time in the future, or add --past`},
-		"24 dec 17 utc":             {0, 13, `"24 dec 17 utc" is in the past, because it is 2017-12-24T18:00:12Z: write a time in the future, or add --past`},
+		"24 dec 17 utc":             {0, 13, `"24 dec 17 utc" is in the past, because it is 2017-12-24T18:00:12Z (17 is the year; an hour needs a colon, as in 17:00): write a time in the future, or add --past`},
 		"Dec 24 1012":               {0, 11, `"Dec 24 1012" is in the past, because it is 1012-12-24T18:06:44Z: write a time in the future, or add --past`},
 		"now - 1 second":            {0, 14, `"now - 1 second" is in the past, because it is 2026-03-28T19:00:11+01:00: write a time in the future, or add --past`},
 		"10:12 - 2 days":            {0, 14, `"10:12 - 2 days" is in the past, because it is 2026-03-26T10:12:00+01:00: write a time in the future, or add --past`},
