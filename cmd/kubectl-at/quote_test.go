@@ -54,12 +54,11 @@ func FuzzShellCommand(f *testing.F) {
 	}
 	shell, err := exec.LookPath("sh")
 	if err != nil {
-		f.Skip(err)
+		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
-		if strings.Contains(a+b, "\x00") {
-			t.Skip("no argument can hold NUL")
-		}
+		// No argument can hold NUL.
+		a, b = strings.ReplaceAll(a, "\x00", ""), strings.ReplaceAll(b, "\x00", "")
 		args := []string{"printf", `<%s>\n`, a, b}
 		out, err := exec.CommandContext(t.Context(), shell, "-c", shellCommand(args)).Output()
 		if err != nil {

@@ -258,11 +258,17 @@ func startController(t *testing.T, namespace string, args ...string) *controller
 // startWith is startController, at the default addresses.
 func startWith(t *testing.T, namespace string, args ...string) *controller {
 	t.Helper()
+	return startBinary(t, binary, namespace, args...)
+}
+
+// startBinary is startWith, of another build of the controller.
+func startBinary(t *testing.T, path, namespace string, args ...string) *controller {
+	t.Helper()
 	if slices.Contains(args, "-leader-elect") {
 		grantLease(t, namespace)
 	}
 	c := &controller{exited: make(chan error, 1)}
-	c.cmd = exec.Command(binary, append([]string{"-v=4", "-namespace=" + namespace}, args...)...)
+	c.cmd = exec.Command(path, append([]string{"-v=4", "-namespace=" + namespace}, args...)...)
 	c.cmd.Env = append(os.Environ(), "KUBECONFIG="+controllerConfig)
 	c.cmd.Stdout, c.cmd.Stderr = c, c
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

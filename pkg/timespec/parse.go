@@ -411,7 +411,7 @@ func (p *parser) numeric() (part, error) {
 	return p.time()
 }
 
-// numericDate reads a date of three numbers. It is told their places.
+// numericDate reads a date of three numbers, whose places are given.
 func (p *parser) numericDate(form string, y, m, d int) (part, error) {
 	var n [3]token
 	for i := range n {
