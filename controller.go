@@ -64,8 +64,24 @@ const (
 	blockedQueueName = "blocked_ats"
 )
 
-// byAt is the index of the Pods by the At that they belong to.
-const byAt = "at"
+// The indexes of the caches: Pods by the At that they belong to, Ats by the one that made
+// them, and Ats that have not ended by the node of spec.node.
+const (
+	byAt     = "at"
+	byParent = "parent"
+	byNode   = "node"
+)
+
+// childrenPeriod is how long the changes of an At's children are gathered before the At is
+// synced: with a thousand nodes, each write counts many of them. Job does the same with its
+// Pods.
+const childrenPeriod = 200 * time.Millisecond
+
+// parallelAts is how many children of an At are created at the same time.
+const parallelAts = 16
+
+// nodesTimeout is how long a sync waits for the cache of nodes to be filled.
+const nodesTimeout = 10 * time.Second
 
 // A sync that failed is retried after minErrorBackoff, then after twice as long each
 // time, at most maxErrorBackoff.
@@ -104,8 +120,14 @@ type Controller struct {
 	cnatClient clientset.Interface
 
 	atLister   listers.AtLister
+	atIndexer  cache.Indexer
 	podIndexer cache.Indexer
 	synced     []cache.DoneChecker
+
+	// The informer of nodes runs once nodesWanted is closed: most clusters need none.
+	nodes       coreinformers.TypedNodeInformer
+	nodesWanted chan struct{}
+	wantNodes   func()
 
 	// working is false while the controller stands by: its informers fill the caches, and
 	// nothing is enqueued.
@@ -129,19 +151,21 @@ type Controller struct {
 	writtenLock sync.Mutex
 }
 
-// NewController returns a controller that is fed by the given informers, which
-// the caller starts. The controller stands by until Run is called. Of the Pods it
-// needs those that carry the label v1alpha1.LabelAtUID, and no others. defaultImage is the image of the container
-// that runs spec.command.
+// NewController returns a controller that is fed by the given informers. The caller starts
+// those of Pods and Ats; the controller starts that of nodes when an At needs it. The
+// controller stands by until Run is called. Of the Pods it needs those that carry the label
+// v1alpha1.LabelAtUID, and no others. defaultImage is the image of the container that runs
+// spec.command.
 func NewController(
 	ctx context.Context,
 	kubeClient kubernetes.Interface,
 	cnatClient clientset.Interface,
 	podInformer coreinformers.TypedPodInformer,
+	nodeInformer coreinformers.TypedNodeInformer,
 	atInformer informers.TypedAtInformer,
 	defaultImage string,
 ) (*Controller, error) {
-	return newControllerWithClock(ctx, kubeClient, cnatClient, podInformer, atInformer, defaultImage, clock.RealClock{})
+	return newControllerWithClock(ctx, kubeClient, cnatClient, podInformer, nodeInformer, atInformer, defaultImage, clock.RealClock{})
 }
 
 func newControllerWithClock(
@@ -149,6 +173,7 @@ func newControllerWithClock(
 	kubeClient kubernetes.Interface,
 	cnatClient clientset.Interface,
 	podInformer coreinformers.TypedPodInformer,
+	nodeInformer coreinformers.TypedNodeInformer,
 	atInformer informers.TypedAtInformer,
 	defaultImage string,
 	wallClock clock.WithTicker,
@@ -159,7 +184,10 @@ func newControllerWithClock(
 		kubeClient:   kubeClient,
 		cnatClient:   cnatClient,
 		atLister:     atInformer.Lister(),
+		atIndexer:    atInformer.Informer().GetIndexer(),
 		podIndexer:   podInformer.Informer().GetIndexer(),
+		nodes:        nodeInformer,
+		nodesWanted:  make(chan struct{}),
 		queue:        fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
 		blocked:      fairqueue.NewBlocked(blockedQueueName, wallClock),
 		failures:     workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
@@ -171,15 +199,33 @@ func newControllerWithClock(
 		written:      map[types.UID]*v1alpha1.At{},
 	}
 
-	if err := errors.Join(atInformer.Informer().SetTransform(keep), podInformer.Informer().SetTransform(keep)); err != nil {
+	c.wantNodes = sync.OnceFunc(func() { close(c.nodesWanted) })
+
+	if err := errors.Join(atInformer.Informer().SetTransform(keep), podInformer.Informer().SetTransform(keep), nodeInformer.Informer().SetTransform(keep)); err != nil {
 		return nil, fmt.Errorf("set the transform of the informers: %w", err)
 	}
-	err := podInformer.Informer().AddIndexers(cache.Indexers{byAt: func(obj any) ([]string, error) {
-		pod := obj.(*corev1.Pod)
-		return []string{cache.NewObjectName(pod.Namespace, plan.AtName(pod)).String()}, nil
-	}})
+	err := errors.Join(
+		podInformer.Informer().AddIndexers(cache.Indexers{byAt: func(obj any) ([]string, error) {
+			pod := obj.(*corev1.Pod)
+			return []string{cache.NewObjectName(pod.Namespace, plan.AtName(pod)).String()}, nil
+		}}),
+		atInformer.Informer().AddIndexers(cache.Indexers{
+			byParent: func(obj any) ([]string, error) {
+				at := obj.(*v1alpha1.At)
+				if parent := plan.ParentName(at); parent != "" {
+					return []string{cache.NewObjectName(at.Namespace, parent).String()}, nil
+				}
+				return nil, nil
+			},
+			byNode: func(obj any) ([]string, error) {
+				if at := obj.(*v1alpha1.At); at.Spec.Node != "" && at.Status.Phase != v1alpha1.PhaseDone {
+					return []string{at.Spec.Node}, nil
+				}
+				return nil, nil
+			},
+		}))
 	if err != nil {
-		return nil, fmt.Errorf("add the index of Pods: %w", err)
+		return nil, fmt.Errorf("add the indexes of the informers: %w", err)
 	}
 	logger := klog.FromContext(ctx)
 	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtDetailedHandlerFuncs{
@@ -197,6 +243,18 @@ func newControllerWithClock(
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for Pods: %w", err)
+	}
+	_, err = nodeInformer.TypedInformer().AddTypedEventHandler(coreinformers.NodeHandlerFuncs{
+		AddFunc:    func(node *corev1.Node) { c.enqueueOnNode(node.Name) },
+		DeleteFunc: func(node coreinformers.DeletedNode) { c.enqueueOnNode(node.GetObjectName().Name) },
+		UpdateFunc: func(old, cur *corev1.Node) {
+			if old.UID != cur.UID {
+				c.enqueueOnNode(cur.Name)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add the event handler for nodes: %w", err)
 	}
 	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker()}
 	return c, nil
@@ -245,6 +303,13 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	}
 	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-c.nodesWanted:
+			c.nodes.Informer().RunWithContext(ctx)
+		}
+	})
 	c.enqueueAll()
 	// An idle controller allocates nothing, so what the first list left would stay for minutes.
 	debug.FreeOSMemory()
@@ -287,7 +352,7 @@ func (c *Controller) enqueueAll() {
 	ats, _ := c.atLister.List(labels.Everything()) // Reading from a cache does not fail.
 	var later []*v1alpha1.At
 	for _, at := range ats {
-		if state, _ := plan.StateOf(at, c.clock.Now()); state == plan.StateDue || state == plan.StateRunning {
+		if state, _ := plan.StateOf(at, c.parentOf(at), c.clock.Now()); state == plan.StateDue || state == plan.StateRunning {
 			c.queue.Add(cache.MetaObjectToName(at))
 		} else {
 			later = append(later, at)
@@ -295,10 +360,10 @@ func (c *Controller) enqueueAll() {
 	}
 	for _, at := range later {
 		name := cache.MetaObjectToName(at)
-		pods, err := c.podsOf(name)
-		decision := plan.Decide(plan.World{At: at, Pods: pods, Now: c.clock.Now()})
+		world := plan.World{At: at, Pods: c.podsOf(name), Parent: c.parentOf(at), Now: c.clock.Now()}
+		decision := plan.Decide(world)
 		switch {
-		case err != nil || len(pods) > 0 || decision.Action != nil || decision.Status != nil:
+		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil:
 			c.queue.Add(name)
 		case decision.Delay > 0:
 			c.queue.AddAfter(name, decision.Delay)
@@ -330,6 +395,7 @@ func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList 
 		logger.V(2).Info("At added", "at", klog.KObj(at), "schedule", at.Spec.Schedule, "timeZone", ptr.Deref(at.Spec.TimeZone, ""))
 	}
 	c.enqueue(cache.MetaObjectToName(at))
+	c.enqueueParent(at)
 }
 
 // updateAt enqueues an At whose spec has changed, or that is being deleted. A change
@@ -346,8 +412,14 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	if old.Generation != cur.Generation {
 		logger.V(2).Info("At changed", "at", klog.KObj(cur), "generation", cur.Generation, "schedule", cur.Spec.Schedule, "timeZone", ptr.Deref(cur.Spec.TimeZone, ""), "suspend", ptr.Deref(cur.Spec.Suspend, false))
 	}
-	if old.Generation != cur.Generation || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
+	if old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
 		c.enqueue(cache.MetaObjectToName(cur))
+	}
+	if plan.ConcernsParent(old, cur) {
+		c.enqueueParent(cur)
+	}
+	if plan.ConcernsChildren(old, cur) {
+		c.enqueueAts(byParent, cache.MetaObjectToName(cur).String())
 	}
 }
 
@@ -357,8 +429,27 @@ func (c *Controller) deleteAt(logger klog.Logger, at informers.DeletedAt) {
 		c.writtenLock.Lock()
 		delete(c.written, at.OptionalObj.UID)
 		c.writtenLock.Unlock()
+		c.enqueueParent(at.OptionalObj)
 	}
 	c.enqueue(at.GetObjectName())
+	c.enqueueAts(byParent, at.GetObjectName().String())
+}
+
+// enqueueParent enqueues the At that made the given one, if there is one.
+func (c *Controller) enqueueParent(child *v1alpha1.At) {
+	if parent := plan.ParentName(child); parent != "" && c.working.Load() {
+		c.queue.AddAfter(cache.NewObjectName(child.Namespace, parent), childrenPeriod)
+	}
+}
+
+// enqueueOnNode enqueues the Ats that need a node, which was added or is gone.
+func (c *Controller) enqueueOnNode(node string) { c.enqueueAts(byNode, node) }
+
+// enqueueAts enqueues the Ats that an index has under a value.
+func (c *Controller) enqueueAts(index, value string) {
+	for _, at := range indexed[v1alpha1.At](c.atIndexer, index, value) {
+		c.enqueue(cache.MetaObjectToName(at))
+	}
 }
 
 func (c *Controller) addPod(pod *corev1.Pod) {
@@ -445,18 +536,16 @@ func resultOf(err error) string {
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
-	pods, err := c.podsOf(name)
-	if err != nil {
-		return 0, err
-	}
 	at, err := orNil(c.atLister.Ats(name.Namespace).Get(name.Name))
 	if err != nil {
 		return 0, err
 	}
+	world := &plan.World{At: at, Pods: c.podsOf(name)}
 	if at != nil {
-		at = c.latest(at)
+		world.At = c.latest(at)
+		c.addRelatives(world)
 	}
-	world := &plan.World{At: at, Pods: pods}
+	pods := world.Pods
 	delay, err := c.follow(ctx, name, world, plan.Decide)
 	for _, pod := range pods {
 		podDelay, podErr := c.follow(ctx, name, world, func(w plan.World) plan.Decision { return plan.CleanUp(w, pod) })
@@ -503,6 +592,26 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *plan
 		return decision, true, c.lookForAt(ctx, name, world)
 	case plan.LookForPod:
 		return decision, true, c.lookForPod(ctx, world)
+	case plan.LookForNodes:
+		return decision, true, c.lookForNodes(ctx, world)
+	case plan.LookForNode:
+		return decision, true, c.lookForNode(ctx, world, action.Name)
+	case plan.LookForAts:
+		return decision, true, c.lookForAts(ctx, world)
+	case plan.CreateAts:
+		other, err := c.createAts(ctx, world, action.Ats)
+		switch {
+		case other != nil:
+			decision = plan.AtNameTaken(*world, other)
+		case err != nil:
+			decision = plan.RefusedAt(*world, fmt.Errorf("create At: %w", err))
+		default:
+			return decision, true, nil
+		}
+	case plan.ResumeAts:
+		return decision, false, c.resumeAts(ctx, world.At, action.Ats)
+	case plan.ReleaseAt:
+		return decision, true, c.releaseAt(ctx, world)
 	case plan.CreatePod:
 		err := c.createPod(ctx, world.At, action)
 		if apierrors.IsAlreadyExists(err) {
@@ -540,13 +649,43 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *plan
 }
 
 // podsOf returns the Pods of all Ats that have, or had, the given name.
-func (c *Controller) podsOf(name cache.ObjectName) ([]*corev1.Pod, error) {
-	objects, err := c.podIndexer.ByIndex(byAt, name.String())
-	pods := make([]*corev1.Pod, len(objects))
-	for i, object := range objects {
-		pods[i] = object.(*corev1.Pod)
+func (c *Controller) podsOf(name cache.ObjectName) []*corev1.Pod {
+	return indexed[corev1.Pod](c.podIndexer, byAt, name.String())
+}
+
+// parentOf returns the At that has the name of the one that made a child; nil if there is
+// none.
+func (c *Controller) parentOf(at *v1alpha1.At) *v1alpha1.At {
+	name := plan.ParentName(at)
+	if name == "" {
+		return nil
 	}
-	return pods, err
+	parent, err := c.atLister.Ats(at.Namespace).Get(name)
+	if err != nil { // It is not in the cache. There are no other errors.
+		return nil
+	}
+	return c.latest(parent)
+}
+
+// addRelatives adds to world the At that made the At, and those that the At has made.
+func (c *Controller) addRelatives(world *plan.World) {
+	world.Parent, world.Children, world.ChildrenAreLive = c.parentOf(world.At), nil, false
+	for _, child := range indexed[v1alpha1.At](c.atIndexer, byParent, cache.MetaObjectToName(world.At).String()) {
+		if metav1.IsControlledBy(child, world.At) {
+			world.Children = append(world.Children, c.latest(child))
+		}
+	}
+}
+
+// indexed returns the objects that an index has under a value.
+func indexed[T any](indexer cache.Indexer, index, value string) []*T {
+	objects, err := indexer.ByIndex(index, value)
+	utilruntime.Must(err) // There is no such index.
+	found := make([]*T, len(objects))
+	for i, object := range objects {
+		found[i] = object.(*T)
+	}
+	return found
 }
 
 // orNil makes no object and no error of an object that is not found.
@@ -564,6 +703,139 @@ func (c *Controller) lookForAt(ctx context.Context, name cache.ObjectName, world
 		return fmt.Errorf("look for the At: %w", err)
 	}
 	world.At, world.AtIsLive = at, true
+	if at != nil {
+		c.addRelatives(world)
+	}
+	return nil
+}
+
+// lookForNodes reads the nodes, from a cache that is filled when it is first needed.
+func (c *Controller) lookForNodes(ctx context.Context, world *plan.World) error {
+	if err := c.waitForNodes(ctx); err != nil {
+		return world.NodesNotRead(err)
+	}
+	world.Nodes, _ = c.nodes.Lister().List(labels.Everything()) // Reading from a cache does not fail.
+	world.NodesAreKnown = true
+	return nil
+}
+
+// lookForNode reads a node. That it is gone is only believed of the API server.
+func (c *Controller) lookForNode(ctx context.Context, world *plan.World, name string) error {
+	if err := c.waitForNodes(ctx); err != nil {
+		return world.NodesNotRead(err)
+	}
+	node, err := c.nodes.Lister().Get(name)
+	if apierrors.IsNotFound(err) {
+		node, err = orNil(c.kubeClient.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}))
+	}
+	if err != nil {
+		return world.NodesNotRead(err)
+	}
+	world.NodeName, world.Node = name, node
+	return nil
+}
+
+// waitForNodes starts the informer of nodes, if the controller may read them, and waits
+// until its cache is filled.
+func (c *Controller) waitForNodes(ctx context.Context) error {
+	synced := c.nodes.Informer().HasSyncedChecker()
+	if cache.IsDone(synced) {
+		return nil
+	}
+	if _, err := c.kubeClient.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+		return err
+	}
+	c.wantNodes()
+	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
+	defer cancel()
+	if !cache.WaitFor(ctx, "nodes", synced) {
+		return errors.New("the cache of nodes is not filled yet")
+	}
+	return nil
+}
+
+// lookForAts reads the children of the At.
+func (c *Controller) lookForAts(ctx context.Context, world *plan.World) error {
+	children, err := c.cnatClient.CnatV1alpha1().Ats(world.At.Namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(world.At.UID)})
+	if err != nil {
+		return fmt.Errorf("look for the Ats of the nodes: %w", err)
+	}
+	world.Children, world.ChildrenAreLive = nil, true
+	for i := range children.Items {
+		if child := &children.Items[i]; metav1.IsControlledBy(child, world.At) {
+			world.Children = append(world.Children, child)
+		}
+	}
+	return nil
+}
+
+// createAts creates children of the At, and adds them to world. It returns an At that is not
+// the At's child, and has the name of one.
+func (c *Controller) createAts(ctx context.Context, world *plan.World, children []*v1alpha1.At) (other *v1alpha1.At, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	found := make([]*v1alpha1.At, len(children))
+	workqueue.ParallelizeUntil(ctx, parallelAts, len(children), func(i int) {
+		ats := c.cnatClient.CnatV1alpha1().Ats(children[i].Namespace)
+		child, err := ats.Create(ctx, children[i], metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			child, err = ats.Get(ctx, children[i].Name, metav1.GetOptions{})
+		}
+		if err != nil {
+			cancel(err) // The others would fail, too.
+			return
+		}
+		found[i] = plan.KeepAt(child)
+	})
+	created := 0
+	for _, child := range found {
+		switch {
+		case child == nil:
+		case metav1.IsControlledBy(child, world.At):
+			world.Children = append(world.Children, child)
+			created++
+		default:
+			other = child
+		}
+	}
+	klog.FromContext(ctx).V(2).Info("Created the Ats of nodes", "created", created, "missing", len(children)-created)
+	return other, context.Cause(ctx)
+}
+
+// resumeAts resumes children of the At.
+func (c *Controller) resumeAts(ctx context.Context, at *v1alpha1.At, children []*v1alpha1.At) error {
+	for _, child := range children {
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"suspend":false}}`, child.UID, child.ResourceVersion)
+		resumed, err := c.cnatClient.CnatV1alpha1().Ats(child.Namespace).Patch(ctx, child.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		switch {
+		case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+			return nil // The child's event brings the next step.
+		case err != nil:
+			return c.report(at, v1alpha1.ReasonAtNotResumed, fmt.Errorf("resume At %s: %w", child.Name, err))
+		}
+		c.rememberWritten(resumed)
+		klog.FromContext(ctx).V(2).Info("Resumed the At of a node", "child", klog.KObj(child))
+	}
+	return nil
+}
+
+// releaseAt takes the finalizer from an At of a node.
+func (c *Controller) releaseAt(ctx context.Context, world *plan.World) error {
+	at := world.At
+	finalizers := slices.DeleteFunc(slices.Clone(at.Finalizers), func(name string) bool { return name == v1alpha1.FinalizerTracking })
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": at.UID, "resourceVersion": at.ResourceVersion, "finalizers": finalizers}})
+	if err != nil {
+		return fmt.Errorf("encode the finalizers: %w", err)
+	}
+	released, err := orNil(c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{}))
+	if err != nil {
+		return c.report(at, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of the At: %w", err))
+	}
+	if released != nil {
+		c.rememberWritten(released)
+	}
+	world.At, world.AtIsLive = released, released != nil
+	klog.FromContext(ctx).V(2).Info("Released At")
 	return nil
 }
 
@@ -699,7 +971,7 @@ func countEnds(before, after *v1alpha1.AtStatus, events []plan.Event) {
 	if after.Phase == v1alpha1.PhaseDone && before.Phase != v1alpha1.PhaseDone {
 		metrics.Runs.WithLabelValues(after.Reason).Inc()
 	}
-	if after.Failed > before.Failed || after.Reason == v1alpha1.ReasonCompleted && before.Phase != v1alpha1.PhaseDone {
+	if after.Failed > before.Failed || after.Reason == v1alpha1.ReasonCompleted && before.Phase != v1alpha1.PhaseDone && after.Pod != nil {
 		metrics.Attempts.WithLabelValues(events[len(events)-1].Reason).Inc()
 	}
 }
@@ -727,6 +999,8 @@ func keep(obj any) (any, error) {
 		return plan.KeepAt(object), nil
 	case *corev1.Pod:
 		return plan.KeepPod(object), nil
+	case *corev1.Node:
+		return plan.KeepNode(object), nil
 	default:
 		return obj, nil
 	}

@@ -117,8 +117,9 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 		recorder:   record.NewFakeRecorder(10),
 	}
 	pods := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Pods()
+	nodes := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Nodes()
 	ats := cnatinformers.NewSharedInformerFactory(f.cnatClient, 0).Cnat().V1alpha1().Ats()
-	c, err := newControllerWithClock(ctx, f.kubeClient, f.cnatClient, pods, ats, image, clock)
+	c, err := newControllerWithClock(ctx, f.kubeClient, f.cnatClient, pods, nodes, ats, image, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1462,7 +1463,7 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	ctx, cancel := context.WithCancel(ctx)
 	podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
 	atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
-	c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), atFactory.Cnat().V1alpha1().Ats(), image)
+	c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(), atFactory.Cnat().V1alpha1().Ats(), image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -2075,8 +2076,8 @@ func TestKeep(t *testing.T) {
 				if diff := cmp.Diff(plan.CleanUp(world, pod), plan.CleanUp(cached, keptPod), equate...); diff != "" {
 					t.Errorf("%s, Pod %s, at %v: cleaned up (-on all +on what is kept):\n%s", atName, podName, now, diff)
 				}
-				state, overdue := plan.StateOf(at, now)
-				if keptState, keptOverdue := plan.StateOf(keptAt, now); state != keptState || overdue != keptOverdue {
+				state, overdue := plan.StateOf(at, nil, now)
+				if keptState, keptOverdue := plan.StateOf(keptAt, nil, now); state != keptState || overdue != keptOverdue {
 					t.Errorf("%s, at %v: state %s for %v, of what is kept %s for %v", atName, now, state, overdue, keptState, keptOverdue)
 				}
 			}

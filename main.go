@@ -220,10 +220,11 @@ func run(ctx context.Context, o *options) error {
 		cnatinformers.WithNamespace(o.namespace))
 	// Without the index by namespace, which nobody uses: it costs 40 bytes for each At.
 	atFactory.InformerFor(&v1alpha1.At{}, func(client clientset.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-		return atinformers.NewFilteredAtInformer(client, o.namespace, resyncPeriod, nil, readConsistently)
+		return atinformers.NewFilteredAtInformer(client, o.namespace, resyncPeriod, cache.Indexers{}, readConsistently)
 	})
 	controller, err := NewController(ctx, kubeClient, cnatClient,
 		podFactory.Core().V1().Pods(),
+		kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(),
 		atFactory.Cnat().V1alpha1().Ats(),
 		o.defaultImage)
 	if err != nil {

@@ -189,6 +189,16 @@ func deleteNamespaces(ctx context.Context) error {
 			err = errors.Join(err, ignoreNotFound(patchErr))
 		}
 	}
+	ats, listErr := cnatClient.CnatV1alpha1().Ats(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err = errors.Join(err, ignoreNotFound(listErr)); err != nil {
+		return err
+	}
+	for _, at := range ats.Items {
+		if slices.Contains(namespacesMade, at.Namespace) && len(at.Finalizers) > 0 {
+			_, patchErr := cnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			err = errors.Join(err, ignoreNotFound(patchErr))
+		}
+	}
 	for _, namespace := range namespacesMade {
 		err = errors.Join(err, ignoreNotFound(kubeClient.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})))
 	}

@@ -28,6 +28,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/utils/clock"
 
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -103,7 +104,11 @@ func (c *atCollector) CollectWithStability(ch chan<- metrics.Metric) {
 		if at.DeletionTimestamp != nil {
 			continue // Nothing starts any more.
 		}
-		state, overdue := plan.StateOf(at, now)
+		var parent *v1alpha1.At
+		if name := plan.ParentName(at); name != "" {
+			parent, _ = c.lister.Ats(at.Namespace).Get(name) // It may be gone.
+		}
+		state, overdue := plan.StateOf(at, parent, now)
 		oldest = max(oldest, overdue)
 		states[series{at.Namespace, string(state)}]++
 		if condition := plan.Blocked(at); condition != nil {

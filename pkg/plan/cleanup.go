@@ -66,7 +66,7 @@ func releaseOrphan(w World, pod *corev1.Pod) Decision {
 func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
 	known := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
 	switch {
-	case at.DeletionTimestamp != nil || pod.DeletionTimestamp != nil || pod.UID == known.UID:
+	case isLeaving(at) || pod.DeletionTimestamp != nil || pod.UID == known.UID:
 		return false
 	case pod.Name == known.Name:
 		return true
@@ -82,13 +82,13 @@ func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
 // isCounted says whether the outcome of one of the At's Pods is in the status, or nobody
 // asks for it any more.
 func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
-	return at.DeletionTimestamp != nil || at.Status.Phase == v1alpha1.PhaseDone || isEarlierAttempt(at, pod)
+	return isLeaving(at) || at.Status.Phase == v1alpha1.PhaseDone || isEarlierAttempt(at, pod)
 }
 
 // releaseTime returns when to take the finalizer from a Pod of the At that is counted.
 func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
 	switch {
-	case at.DeletionTimestamp != nil:
+	case isLeaving(at):
 		return time.Time{}
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return endSeen(at).Add(releaseDelay)

@@ -18,11 +18,13 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -34,6 +36,21 @@ type World struct {
 	// Pods are the Pods that AtName says are of an At of that name, and the Pod that has
 	// the name PodName gives, whoever owns it.
 	Pods []*corev1.Pod
+	// Parent is, if the At is one of a node, the At that made it; nil if that is gone.
+	Parent *v1alpha1.At
+	// Children are the Ats that the At has made, one for each node. ChildrenAreLive is
+	// set if they were read from the API server in this sync.
+	Children        []*v1alpha1.At
+	ChildrenAreLive bool
+	// Nodes are the nodes of the cluster, if NodesAreKnown.
+	Nodes         []*corev1.Node
+	NodesAreKnown bool
+	// NodeName is the name of the node that was looked for in this sync; empty if none
+	// was. Node is that node; nil if it does not exist.
+	NodeName string
+	Node     *corev1.Node
+	// NodesForbidden is the answer of the API server, if the controller may not read nodes.
+	NodesForbidden error
 	// AtIsLive is set if At was read from the API server in this sync. From a cache it
 	// may be outdated, and without its command and template.
 	AtIsLive bool
@@ -42,6 +59,16 @@ type World struct {
 	PodIsLive bool
 	// Now is the wall clock.
 	Now time.Time
+}
+
+// NodesNotRead takes an error of reading nodes: that the controller may not is something to
+// decide on. Any other error is returned.
+func (w *World) NodesNotRead(err error) error {
+	if !apierrors.IsForbidden(err) {
+		return fmt.Errorf("look for nodes: %w", err)
+	}
+	w.NodesForbidden = err
+	return nil
 }
 
 // pod returns the Pod that has the name of the present attempt's, or nil.
@@ -87,6 +114,26 @@ type LookForAt struct{}
 // server, and to decide again.
 type LookForPod struct{}
 
+// LookForNodes is to read the nodes of the cluster, and to decide again.
+type LookForNodes struct{}
+
+// LookForNode is to read a node, and to decide again.
+type LookForNode struct{ Name string }
+
+// LookForAts is to read the At's children from the API server, and to decide again.
+type LookForAts struct{}
+
+// CreateAts is to create children of the At, which is live, and to decide again. What
+// follows an error depends on the answer: see RefusedAt and AtNameTaken.
+type CreateAts struct{ Ats []*v1alpha1.At }
+
+// ResumeAts is to resume children of the At, one after the other, and to stop at the
+// first that has changed meanwhile.
+type ResumeAts struct{ Ats []*v1alpha1.At }
+
+// ReleaseAt is to take the finalizer from the At.
+type ReleaseAt struct{}
+
 // CreatePod is to create the Pod (see NewPod) of an At that is live. What follows
 // depends on the answer: see Refused.
 type CreatePod struct {
@@ -117,12 +164,18 @@ func NameOf(action Action) string {
 	return reflect.TypeOf(action).Name()
 }
 
-func (LookForAt) isAction()  {}
-func (LookForPod) isAction() {}
-func (CreatePod) isAction()  {}
-func (DeletePod) isAction()  {}
-func (ReleasePod) isAction() {}
-func (DeleteAt) isAction()   {}
+func (LookForAt) isAction()    {}
+func (LookForPod) isAction()   {}
+func (LookForNodes) isAction() {}
+func (LookForNode) isAction()  {}
+func (LookForAts) isAction()   {}
+func (CreateAts) isAction()    {}
+func (ResumeAts) isAction()    {}
+func (ReleaseAt) isAction()    {}
+func (CreatePod) isAction()    {}
+func (DeletePod) isAction()    {}
+func (ReleasePod) isAction()   {}
+func (DeleteAt) isAction()     {}
 
 // Event is an event on an At.
 type Event struct {

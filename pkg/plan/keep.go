@@ -26,12 +26,12 @@ import (
 )
 
 // podAnnotations are the annotations of a Pod that this package reads.
-var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, defaultContainer}
+var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, v1alpha1.AnnotationNode, defaultContainer}
 
 // KeepAt returns what this package reads of an At that is not live, and nothing else. A
 // command, annotations and labels may be large: a cache should not have them.
 func KeepAt(at *v1alpha1.At) *v1alpha1.At {
-	return &v1alpha1.At{
+	kept := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:              at.Name,
 			Namespace:         unique.Make(at.Namespace).Value(),
@@ -44,6 +44,8 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 		Spec: v1alpha1.AtSpec{
 			Schedule:                at.Spec.Schedule,
 			TimeZone:                at.Spec.TimeZone,
+			Node:                    at.Spec.Node,
+			Nodes:                   at.Spec.Nodes,
 			Suspend:                 at.Spec.Suspend,
 			StartingDeadlineSeconds: at.Spec.StartingDeadlineSeconds,
 			BackoffLimit:            at.Spec.BackoffLimit,
@@ -52,6 +54,13 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 		},
 		Status: at.Status,
 	}
+	if owner := ownerAt(at); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	if isTracked(at) {
+		kept.Finalizers = at.Finalizers
+	}
+	return kept
 }
 
 // KeepPod returns what this package reads of a Pod, and nothing else.
@@ -91,6 +100,20 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 		kept.Finalizers = []string{v1alpha1.FinalizerTracking}
 	}
 	return kept
+}
+
+// KeepNode returns what this package reads of a node, and nothing else.
+func KeepNode(node *corev1.Node) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              node.Name,
+			UID:               node.UID,
+			ResourceVersion:   node.ResourceVersion,
+			CreationTimestamp: node.CreationTimestamp,
+			Labels:            node.Labels,
+		},
+		Spec: corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
+	}
 }
 
 func keepKeys(from map[string]string, keys ...string) map[string]string {

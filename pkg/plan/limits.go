@@ -92,8 +92,9 @@ func delayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
 }
 
 // dueSince returns since when what is due at the given instant could have been started:
-// the At may have been created, resumed or edited later.
-func dueSince(at *v1alpha1.At, instant time.Time) time.Time {
+// the At may have been created, resumed or edited later. parent is, for a child, the At
+// that made it.
+func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 	since := instant
 	later := func(t metav1.Time) {
 		if since.Before(t.Time) {
@@ -101,6 +102,9 @@ func dueSince(at *v1alpha1.At, instant time.Time) time.Time {
 		}
 	}
 	later(at.CreationTimestamp)
+	if parent != nil {
+		later(mayStartSince(parent))
+	}
 	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
 		later(resumed.LastTransitionTime)
 	}

@@ -43,27 +43,36 @@ func decidePending(w World, other *corev1.Pod) Decision {
 		return writeUnblocked(at, instant.Sub(w.Now))
 	case isSuspended(at):
 		return writeUnblocked(at, 0)
+	case startingTimeLeft(at, instant, w.Now) > 0 && at.Spec.Nodes != nil && other == nil:
+		return startNodes(w, instant)
 	case startingTimeLeft(at, instant, w.Now) > 0:
 		return startAttempt(w, other, instant)
 	case !w.PodIsLive:
 		return Decision{Action: LookForPod{}}
 	default:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonStartingDeadlineExceeded, withBlocker(at,
-			fmt.Sprintf("It was later than spec.startingDeadlineSeconds allows, which is %d: the command did not run.", *at.Spec.StartingDeadlineSeconds)))
+		return writeStartingDeadlineExceeded(at, w.Now)
 	}
+}
+
+func writeStartingDeadlineExceeded(at *v1alpha1.At, now time.Time) Decision {
+	return writeDone(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded, withBlocker(at,
+		fmt.Sprintf("It was later than spec.startingDeadlineSeconds allows, which is %d: the command did not run.", *at.Spec.StartingDeadlineSeconds)))
 }
 
 // startAttempt starts an attempt that is due since the given instant.
 func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
 	switch {
 	case other != nil:
-		return waitForName(w.At, other, dueSince(w.At, instant), w.Now)
+		return waitForName(w.At, other, dueSince(w.At, w.Parent, instant), w.Now)
 	case !w.AtIsLive:
 		// A cache is never sure: another controller may have run the At, and its Pod may
 		// be gone; or somebody may have edited, suspended or deleted it just now.
 		return Decision{Action: LookForAt{}}
 	}
-	due := dueSince(w.At, instant)
+	if d, decided := checkNode(w); decided {
+		return d
+	}
+	due := dueSince(w.At, w.Parent, instant)
 	if isBlockedByOthers(w.At) {
 		// Until now.
 		due = w.Now
@@ -93,22 +102,31 @@ func waitForName(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decis
 // failing for a while (lasting), condition Blocked reports that, too.
 func Refused(w World, err error, lasting bool) Decision {
 	at := w.At
+	if isInvalidPod(err) {
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonInvalidPod, err.Error())
+	}
+	d := refused(w, v1alpha1.ReasonPodRefused, err)
+	if lasting && IsTransient(err) {
+		retry := d
+		d = writeBlocked(at, w.Now, v1alpha1.ReasonPodNotCreated, err.Error())
+		d.Retry, d.Delay = retry.Retry, retry.Delay
+	}
+	return d
+}
+
+// refused returns what follows when the API server refused a Pod, or an At, with err:
+// condition Blocked with the given reason unless err is to be gone in a moment, and
+// another try.
+func refused(w World, reason string, err error) Decision {
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		// The At goes with its namespace.
 		return Decision{}
-	case isInvalidPod(err):
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonInvalidPod, err.Error())
 	case IsTransient(err):
-		var d Decision
-		if lasting {
-			d = writeBlocked(at, w.Now, v1alpha1.ReasonPodNotCreated, err.Error())
-		}
-		d.Retry, d.Delay = err, delayUntilDeadline(at, w.Now)
-		return d
+		return Decision{Retry: err, Delay: delayUntilDeadline(w.At, w.Now)}
 	default:
-		d := writeBlocked(at, w.Now, v1alpha1.ReasonPodRefused, err.Error())
-		d.Retry, d.Delay = fmt.Errorf("%w: %w", ErrBlocked, err), delayUntilDeadline(at, w.Now)
+		d := writeBlocked(w.At, w.Now, reason, err.Error())
+		d.Retry, d.Delay = fmt.Errorf("%w: %w", ErrBlocked, err), delayUntilDeadline(w.At, w.Now)
 		return d
 	}
 }

@@ -18,7 +18,8 @@ limitations under the License.
 // and the time that it is given, and calls nobody.
 //
 // Decide has one function for each state of an At, in a file of its own: pending.go,
-// running.go, ended.go, done.go. CleanUp decides for the Pods that a run no longer needs.
+// running.go, ended.go, done.go. An At with spec.nodes makes an At for each node: nodes.go
+// decides for the former, and child.go says what the latter wait for. CleanUp decides for the Pods that a run no longer needs.
 package plan
 
 import (
@@ -27,7 +28,7 @@ import (
 
 // Decide returns the next step of an At's run.
 func Decide(w World) Decision {
-	if w.At == nil || w.At.DeletionTimestamp != nil {
+	if w.At == nil || isLeaving(w.At) {
 		return Decision{}
 	}
 	d := decideRun(w)
@@ -42,13 +43,24 @@ func Decide(w World) Decision {
 
 func decideRun(w World) Decision {
 	at, pod := w.At, w.pod()
+	if d, decided := decideByParent(w); decided {
+		return d
+	}
 	if at.Status.Phase == v1alpha1.PhaseDone {
 		return decideDone(at, w.Now)
 	}
 	if d := decideSuspended(at, w.Now); d.Status != nil {
 		return d
 	}
+	if isNodesRun(at) {
+		return decideNodes(w)
+	}
 	owned := pod != nil && IsOf(pod, at)
+	if owned && !hasEnded(pod) {
+		if d, decided := decideOnNode(w, pod); decided {
+			return d
+		}
+	}
 	switch {
 	case recorded(at) && (!owned || pod.UID != at.Status.Pod.UID):
 		return decideGone(w)

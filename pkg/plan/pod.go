@@ -100,6 +100,10 @@ func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
 		first.Args = nil
 	}
 
+	if at.Spec.Node != "" {
+		pinToNode(spec, at.Spec.Node)
+	}
+
 	labels := map[string]string{}
 	maps.Copy(labels, template.Labels)
 	labels[v1alpha1.LabelAtUID] = string(at.UID)
@@ -111,6 +115,9 @@ func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
 	maps.Copy(annotations, template.Annotations)
 	annotations[v1alpha1.AnnotationAtName] = at.Name
 	annotations[v1alpha1.AnnotationAtGeneration] = strconv.FormatInt(at.Generation, 10)
+	if at.Spec.Node != "" {
+		annotations[v1alpha1.AnnotationNode] = at.Spec.Node
+	}
 	if instant, err := Instant(&at.Spec); err == nil {
 		annotations[v1alpha1.AnnotationScheduledTime] = instant.UTC().Format(time.RFC3339Nano)
 	}

@@ -41,27 +41,30 @@ const (
 	StateDone State = "done"
 )
 
-// StateOf returns the state of an At that is not being deleted. overdue is how long the
+// StateOf returns the state of an At that is not being deleted. parent is, for the At of a
+// node, the At that made it, or nil if that is gone. overdue is how long the
 // controller could have created the Pod of the first or next attempt and has not recorded
 // it; 0 if no Pod is due, or if the At is suspended or blocked by something else than the
 // API server.
-func StateOf(at *v1alpha1.At, now time.Time) (state State, overdue time.Duration) {
+func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.Duration) {
 	waits := isSuspended(at) || isBlockedByOthers(at)
 	switch {
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return StateDone, 0
+	case isNodesRun(at) && !waits && !allChildrenExist(at):
+		return StateRunning, max(0, now.Sub(at.Status.StartTime.Time))
 	case at.Status.Phase == v1alpha1.PhaseRunning && (waits || at.Status.NextAttemptTime == nil):
 		return StateRunning, 0
 	case at.Status.Phase == v1alpha1.PhaseRunning:
-		return StateRunning, max(0, now.Sub(dueSince(at, at.Status.NextAttemptTime.Time)))
+		return StateRunning, max(0, now.Sub(dueSince(at, parent, at.Status.NextAttemptTime.Time)))
 	case isSuspended(at):
 		return StateSuspended, 0
 	case waits:
 		return StateBlocked, 0
 	}
 	instant, err := Instant(&at.Spec)
-	if err != nil || now.Before(instant) {
+	if err != nil || now.Before(instant) || parentOf(at) != nil && (parent == nil || !allChildrenExist(parent)) {
 		return StatePending, 0
 	}
-	return StateDue, max(0, now.Sub(dueSince(at, instant)))
+	return StateDue, max(0, now.Sub(dueSince(at, parent, instant)))
 }

@@ -69,7 +69,7 @@ func TestStateOf(t *testing.T) {
 			if at.Spec.Schedule == "" {
 				at.Spec.Schedule = "2026-12-24T10:12:00Z"
 			}
-			state, overdue := StateOf(at, instant.Add(tc.after))
+			state, overdue := StateOf(at, nil, instant.Add(tc.after))
 			if state != tc.want || overdue != tc.overdue {
 				t.Errorf("got %s, overdue for %v; want %s, %v", state, overdue, tc.want, tc.overdue)
 			}

@@ -52,7 +52,7 @@ func write(at *v1alpha1.At, status *v1alpha1.AtStatus, events ...Event) Decision
 // explain sets reason and message of the status of an At that is not DONE to what it
 // waits for.
 func explain(status *v1alpha1.AtStatus) {
-	waits := status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil
+	waits := status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil
 	condition := &metav1.Condition{}
 	for _, conditionType := range []string{v1alpha1.ConditionFailureTarget, v1alpha1.ConditionBlocked, v1alpha1.ConditionSuspended} {
 		if meta.IsStatusConditionTrue(status.Conditions, conditionType) && (waits || conditionType != v1alpha1.ConditionSuspended) {
@@ -61,6 +61,8 @@ func explain(status *v1alpha1.AtStatus) {
 		}
 	}
 	switch {
+	case condition.Reason == "" && status.Nodes != nil:
+		status.Reason = "" // The message says which nodes have failed.
 	case condition.Reason != "" || status.NextAttemptTime == nil:
 		status.Reason, status.Message = condition.Reason, condition.Message
 	case status.Reason != v1alpha1.ReasonBackOff:

@@ -40,10 +40,10 @@ func AtName(pod *corev1.Pod) string {
 	return ""
 }
 
-// ownerAt returns the owner reference of the At that pod names as its controller,
+// ownerAt returns the owner reference of the At that an object names as its controller,
 // or nil. Whether the At still has that UID is another question.
-func ownerAt(pod *corev1.Pod) *metav1.OwnerReference {
-	owner := metav1.GetControllerOf(pod)
+func ownerAt(object metav1.Object) *metav1.OwnerReference {
+	owner := metav1.GetControllerOf(object)
 	if owner == nil || owner.Kind != v1alpha1.AtKind {
 		return nil
 	}
@@ -59,6 +59,6 @@ func IsOf(pod *corev1.Pod, at *v1alpha1.At) bool {
 	return metav1.IsControlledBy(pod, at) || isTracked(pod) && types.UID(pod.Labels[v1alpha1.LabelAtUID]) == at.UID
 }
 
-func isTracked(pod *corev1.Pod) bool {
-	return slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking)
+func isTracked(object metav1.Object) bool {
+	return slices.Contains(object.GetFinalizers(), v1alpha1.FinalizerTracking)
 }

@@ -34,6 +34,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 	// Group=cnat.programming-kubernetes.info, Version=v1alpha1
 	case v1alpha1.SchemeGroupVersion.WithKind("At"):
 		return &cnatv1alpha1.AtApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("AtNodes"):
+		return &cnatv1alpha1.AtNodesApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("AtNodesStatus"):
+		return &cnatv1alpha1.AtNodesStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("AtPod"):
 		return &cnatv1alpha1.AtPodApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("AtSpec"):

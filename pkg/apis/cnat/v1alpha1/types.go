@@ -20,15 +20,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Labels of the Pods of an At.
+// Labels of the Pods of an At, and of the Ats that an At with spec.nodes makes.
 const (
-	// LabelAtUID holds the UID of the At that a Pod belongs to. The controller
-	// watches the Pods that carry it, and no others.
+	// LabelAtUID holds the UID of the At that a Pod, or the At of a node, belongs to.
+	// The controller watches the Pods that carry it, and no others.
 	LabelAtUID = "cnat.programming-kubernetes.info/at-uid"
-	// LabelAtName holds the name of the At that a Pod belongs to. A name of
-	// more than 63 characters is no label value: its Pods go without.
+	// LabelAtName holds the name of the At that a Pod, or the At of a node, belongs to.
+	// A name of more than 63 characters is no label value: they go without.
 	LabelAtName = "cnat.programming-kubernetes.info/at-name"
 )
 
@@ -44,10 +45,15 @@ const AnnotationAtName = "cnat.programming-kubernetes.info/at-name"
 // metadata.generation of the At from which the Pod was made.
 const AnnotationAtGeneration = "cnat.programming-kubernetes.info/at-generation"
 
+// AnnotationNode is the annotation of a Pod of an At that holds the spec.node with which
+// the Pod was made.
+const AnnotationNode = "cnat.programming-kubernetes.info/node"
+
 // FinalizerTracking is the finalizer of a Pod of an At whose outcome is not yet in
-// the At's status: whoever deletes the Pod, it stays to be counted. It is left there for
-// some seconds more, so that a creation which is late finds the Pod's name taken. Job
-// has the like in batch.kubernetes.io/job-tracking.
+// the At's status: if somebody deletes the Pod, it stays until it is counted. It is left
+// there for some seconds more, so that a creation which is late finds the Pod's name taken.
+// Job has the like in batch.kubernetes.io/job-tracking. The At of a node has the same
+// finalizer until the At that made it has ended.
 const FinalizerTracking = "cnat.programming-kubernetes.info/tracking"
 
 // AtKind is the kind of an At, as owner references name it.
@@ -114,6 +120,18 @@ const (
 	// ReasonStartingDeadlineExceeded: it was later than spec.startingDeadlineSeconds
 	// allows before the Pod could be created. The command did not run.
 	ReasonStartingDeadlineExceeded = "StartingDeadlineExceeded"
+	// ReasonNodeGone: the node of spec.node does not exist, or was removed during the run.
+	ReasonNodeGone = "NodeGone"
+	// ReasonNoNodes: spec.nodes matches no node.
+	ReasonNoNodes = "NoNodes"
+	// ReasonNodesFailed: the command failed, or did not run, on some of the nodes of
+	// spec.nodes.
+	ReasonNodesFailed = "NodesFailed"
+	// ReasonNotStarted: the At of a node was not started, because the At that made it
+	// has ended: the command failed on more nodes than spec.nodes.maxFailed allows.
+	ReasonNotStarted = "NotStarted"
+	// ReasonAtDeleted: somebody deleted the At of a node before it had ended.
+	ReasonAtDeleted = "AtDeleted"
 	// ReasonDeadlineExceeded: the run took longer than spec.activeDeadlineSeconds
 	// allows, and was stopped; or the Pod longer than the template's own limit.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
@@ -125,6 +143,17 @@ const (
 	// more than one: the time zone is not known, or its clocks skip or repeat that
 	// time.
 	ReasonInvalidSchedule = "InvalidSchedule"
+	// ReasonInvalidSelector: spec.nodes.selector is not a label selector.
+	ReasonInvalidSelector = "InvalidSelector"
+	// ReasonNodesForbidden: the controller may not read the cluster's nodes, which
+	// spec.node and spec.nodes need.
+	ReasonNodesForbidden = "NodesForbidden"
+	// ReasonAtNameConflict: an At that is not one of this At's nodes has the name that one
+	// of them needs.
+	ReasonAtNameConflict = "AtNameConflict"
+	// ReasonAtRefused: the API server refuses the At of a node (quota, RBAC, a policy, a
+	// webhook). It is retried with back-off.
+	ReasonAtRefused = "AtRefused"
 	// ReasonPodNameConflict: a Pod that is not this At's has the name that its Pod
 	// needs.
 	ReasonPodNameConflict = "PodNameConflict"
@@ -166,6 +195,12 @@ const (
 	// ReasonUnexpectedPod: a second Pod of an attempt that was counted already is
 	// deleted. Its creation was delayed on its way to the API server.
 	ReasonUnexpectedPod = "UnexpectedPod"
+	// ReasonAtNotReleased: the API server refuses to take the finalizer from the At of a
+	// node, which therefore stays when it is deleted.
+	ReasonAtNotReleased = "AtNotReleased"
+	// ReasonAtNotResumed: the API server refuses to resume the At of a node whose turn it
+	// is.
+	ReasonAtNotResumed = "AtNotResumed"
 	// ReasonPodNotReleased: the API server refuses to take the finalizer from a Pod,
 	// which therefore stays when it is deleted.
 	ReasonPodNotReleased = "PodNotReleased"
@@ -187,6 +222,7 @@ const (
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`
 // +kubebuilder:printcolumn:name="Exit",type=integer,JSONPath=`.status.exitCode`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes.progress`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Pod",type=string,priority=1,JSONPath=`.status.pod.name`
 // +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.status.pod.nodeName`
@@ -196,6 +232,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '')",fieldPath=".spec.timeZone",message="is immutable once the At has started: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '')",fieldPath=".spec.command",message="is immutable once the At has started: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template)",fieldPath=".spec.template",message="is immutable once the At has started: delete the At and create it again to run it once more"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.node) ? self.spec.node : '') == (has(oldSelf.spec.node) ? oldSelf.spec.node : '')",fieldPath=".spec.node",message="is immutable once the At has started: delete the At and create it again to run it once more"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.nodes) == has(oldSelf.spec.nodes) && (!has(self.spec.nodes) || self.spec.nodes.selector == oldSelf.spec.nodes.selector)",fieldPath=".spec.nodes",message="is immutable once the At has started, but for maxConcurrent and maxFailed: delete the At and create it again to run it once more"
 
 // At runs a command once, at a given time.
 type At struct {
@@ -221,6 +259,8 @@ type At struct {
 // +kubebuilder:validation:XValidation:rule="has(self.command) || has(self.template)",message="needs a command or a template: write what is to run"
 // +kubebuilder:validation:XValidation:rule="has(self.timeZone) || self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$') || !self.schedule.matches('T')",fieldPath=".schedule",message="needs a zone: end it with Z or an offset such as +01:00, or set timeZone"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeZone) || !self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$')",fieldPath=".timeZone",message="must not be set beside a schedule that has a zone itself: leave out one of the two"
+// +kubebuilder:validation:XValidation:rule="!has(self.node) || !has(self.nodes)",fieldPath=".nodes",message="must not be set beside node: leave out one of the two"
+// +kubebuilder:validation:XValidation:rule="!has(self.node) && !has(self.nodes) || !has(self.template) || !has(self.template.spec) || !has(self.template.spec.nodeName)",fieldPath=".template.spec.nodeName",message="must not be set beside node or nodes: leave it out"
 type AtSpec struct {
 	// schedule is the instant at which the command runs, as RFC 3339 writes it:
 	// date, time and zone, such as 2026-12-24T10:12:00Z or
@@ -275,8 +315,25 @@ type AtSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy in ['', 'Never', 'OnFailure']",fieldPath=".spec.restartPolicy",message="must be Never or OnFailure: a Pod that always restarts never ends"
 	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
 
+	// node is the name of the node on which the command runs. The scheduler still
+	// checks that the Pod fits: room, taints, cordons, and what the template asks for. If
+	// there is no such node when the command is due, or the node is removed during the
+	// run, the At ends as Failed/NodeGone. Default: any node. Immutable once the At has
+	// started.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="must be the name of a node, as kubectl get nodes shows it"
+	Node string `json:"node,omitempty"`
+
+	// nodes runs the command once on each of several nodes: when it is due, an At of its
+	// own for each node, named <at>-<node>. They carry the results for each node, and
+	// go with this At. Default: the command runs once.
+	// +optional
+	Nodes *AtNodes `json:"nodes,omitempty"`
+
 	// suspend holds the At while it is true: nothing starts, not even another
-	// attempt. What runs already goes on. Default: false.
+	// attempt, or the command on another node. What runs already goes on. Default: false.
 	// +optional
 	Suspend *bool `json:"suspend,omitempty"`
 
@@ -298,7 +355,8 @@ type AtSpec struct {
 
 	// activeDeadlineSeconds is how long the run may take, with all its attempts,
 	// counted from the creation of the first Pod. Then the Pod is stopped and
-	// the At ends as Failed/DeadlineExceeded. Default: no limit.
+	// the At ends as Failed/DeadlineExceeded. With nodes it is the limit on each node.
+	// Default: no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
@@ -311,12 +369,39 @@ type AtSpec struct {
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
+// AtNodes says on which nodes the command runs.
+type AtNodes struct {
+	// selector selects nodes by their labels; {} selects all. Of these, the command runs
+	// on those that are there when it is due and that the Pod may run on by its
+	// nodeSelector, required node affinity and tolerations. A node that is not ready
+	// for the moment is one of them: its Pod waits. A cordoned node is not, and a node
+	// of virtual-kubelet or Fargate only if the selector names the label that marks it
+	// (type, eks.amazonaws.com/compute-type). A node that joins later is left out.
+	// Immutable once the At has started.
+	// +required
+	Selector metav1.LabelSelector `json:"selector"`
+
+	// maxConcurrent is on how many nodes the command may run at the same time: a
+	// number, or a percentage of the nodes, rounded up. The next node follows, in order
+	// of the names, when one has ended, well or badly. It may be changed during the run.
+	// Default: on all.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : int(self) >= 1",message="must be a number of at least 1, or a percentage from 1% to 100%"
+	MaxConcurrent *intstr.IntOrString `json:"maxConcurrent,omitempty"`
+
+	// maxFailed is on how many nodes the command may fail: when more have failed, it is
+	// not started on further nodes. It may be changed during the run. Default: no limit.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	MaxFailed *int32 `json:"maxFailed,omitempty"`
+}
+
 // AtStatus says how far an At is. Once the phase is DONE, only observedGeneration changes.
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'DONE' || self.phase == 'DONE'",fieldPath=".phase",message="is DONE and stays so: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'RUNNING' || self.phase != 'PENDING'",fieldPath=".phase",message="is RUNNING, and cannot go back to PENDING"
 type AtStatus struct {
-	// phase is PENDING until the Pod exists, then RUNNING, and DONE from the end
-	// on. It is for people: machines read the conditions.
+	// phase is PENDING until the Pod exists (with spec.nodes: until it is due), then
+	// RUNNING, and DONE from the end on. It is for people: machines read the conditions.
 	// +optional
 	// +default="PENDING"
 	// +kubebuilder:validation:Enum=PENDING;RUNNING;DONE
@@ -358,6 +443,10 @@ type AtStatus struct {
 	// +optional
 	Pod *AtPod `json:"pod,omitempty"`
 
+	// nodes counts the nodes of spec.nodes.
+	// +optional
+	Nodes *AtNodesStatus `json:"nodes,omitempty"`
+
 	// failed is the number of attempts that have failed.
 	// +optional
 	Failed int32 `json:"failed,omitempty"`
@@ -385,6 +474,28 @@ type AtStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AtNodesStatus counts the nodes of a run: each is active, waiting, succeeded or failed.
+// It is updated a few times a second at most.
+type AtNodesStatus struct {
+	// desired is the number of nodes on which the command runs.
+	Desired int32 `json:"desired"`
+	// active is the number of nodes on which the command runs, or is about to.
+	Active int32 `json:"active"`
+	// waiting is the number of nodes whose At is suspended, such as for maxConcurrent, or
+	// was never started.
+	Waiting int32 `json:"waiting"`
+	// succeeded is the number of nodes on which the command has succeeded.
+	Succeeded int32 `json:"succeeded"`
+	// failed is the number of nodes on which the command has failed. Their Ats say why.
+	Failed int32 `json:"failed"`
+	// progress is succeeded/desired, for kubectl get.
+	// +optional
+	Progress string `json:"progress,omitempty"`
+	// startTime is when the Ats of all nodes existed: none is started before.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
 }
 
 // AtPod is the Pod of a run. It is kept after the Pod is gone.

@@ -57,8 +57,18 @@ type AtSpecApplyConfiguration struct {
 	// first. Default: one container with a shell and without privileges.
 	// Immutable once the At has started.
 	Template *v1.PodTemplateSpec `json:"template,omitempty"`
+	// node is the name of the node on which the command runs. The scheduler still
+	// checks that the Pod fits: room, taints, cordons, and what the template asks for. If
+	// there is no such node when the command is due, or the node is removed during the
+	// run, the At ends as Failed/NodeGone. Default: any node. Immutable once the At has
+	// started.
+	Node *string `json:"node,omitempty"`
+	// nodes runs the command once on each of several nodes: when it is due, an At of its
+	// own for each node, named <at>-<node>. They carry the results for each node, and
+	// go with this At. Default: the command runs once.
+	Nodes *AtNodesApplyConfiguration `json:"nodes,omitempty"`
 	// suspend holds the At while it is true: nothing starts, not even another
-	// attempt. What runs already goes on. Default: false.
+	// attempt, or the command on another node. What runs already goes on. Default: false.
 	Suspend *bool `json:"suspend,omitempty"`
 	// startingDeadlineSeconds is how late after its time the command may start,
 	// in whole seconds: 0 allows less than one. Later the At ends as
@@ -72,7 +82,8 @@ type AtSpecApplyConfiguration struct {
 	BackoffLimit *int32 `json:"backoffLimit,omitempty"`
 	// activeDeadlineSeconds is how long the run may take, with all its attempts,
 	// counted from the creation of the first Pod. Then the Pod is stopped and
-	// the At ends as Failed/DeadlineExceeded. Default: no limit.
+	// the At ends as Failed/DeadlineExceeded. With nodes it is the limit on each node.
+	// Default: no limit.
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
 	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
 	// its Pods with it, but not within about ten seconds of the end. It may be set
@@ -115,6 +126,22 @@ func (b *AtSpecApplyConfiguration) WithCommand(value string) *AtSpecApplyConfigu
 // If called multiple times, the Template field is set to the value of the last call.
 func (b *AtSpecApplyConfiguration) WithTemplate(value v1.PodTemplateSpec) *AtSpecApplyConfiguration {
 	b.Template = &value
+	return b
+}
+
+// WithNode sets the Node field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Node field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithNode(value string) *AtSpecApplyConfiguration {
+	b.Node = &value
+	return b
+}
+
+// WithNodes sets the Nodes field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Nodes field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithNodes(value *AtNodesApplyConfiguration) *AtSpecApplyConfiguration {
+	b.Nodes = value
 	return b
 }
 

@@ -29,8 +29,8 @@ import (
 //
 // AtStatus says how far an At is. Once the phase is DONE, only observedGeneration changes.
 type AtStatusApplyConfiguration struct {
-	// phase is PENDING until the Pod exists, then RUNNING, and DONE from the end
-	// on. It is for people: machines read the conditions.
+	// phase is PENDING until the Pod exists (with spec.nodes: until it is due), then
+	// RUNNING, and DONE from the end on. It is for people: machines read the conditions.
 	Phase *cnatv1alpha1.AtPhase `json:"phase,omitempty"`
 	// reason is why the At is where it is, in one word: why it is PENDING after its
 	// time, why its command does not start, how it has ended. Absent while there
@@ -54,6 +54,8 @@ type AtStatusApplyConfiguration struct {
 	// pod is the Pod of the newest attempt, as it was when its phase last
 	// changed.
 	Pod *AtPodApplyConfiguration `json:"pod,omitempty"`
+	// nodes counts the nodes of spec.nodes.
+	Nodes *AtNodesStatusApplyConfiguration `json:"nodes,omitempty"`
 	// failed is the number of attempts that have failed.
 	Failed *int32 `json:"failed,omitempty"`
 	// lastFailureTime is when the controller saw that the newest failed attempt
@@ -139,6 +141,14 @@ func (b *AtStatusApplyConfiguration) WithCompletionTime(value v1.Time) *AtStatus
 // If called multiple times, the Pod field is set to the value of the last call.
 func (b *AtStatusApplyConfiguration) WithPod(value *AtPodApplyConfiguration) *AtStatusApplyConfiguration {
 	b.Pod = value
+	return b
+}
+
+// WithNodes sets the Nodes field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Nodes field is set to the value of the last call.
+func (b *AtStatusApplyConfiguration) WithNodes(value *AtNodesStatusApplyConfiguration) *AtStatusApplyConfiguration {
+	b.Nodes = value
 	return b
 }
 

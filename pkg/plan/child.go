@@ -1,0 +1,174 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// A child is an At that an At with spec.nodes, its parent, has made for a node. Its name
+// is the lock that keeps the node from having a second one, and its finalizer keeps it until
+// the parent has ended, if somebody deletes it: a child is never created a second time.
+
+// childName returns the name of an At's child for a node.
+func childName(at, node string) string {
+	name := at + "-" + node
+	if len(name) <= validation.DNS1123SubdomainMaxLength {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	suffix := "-" + hex.EncodeToString(sum[:5])
+	return strings.TrimRight(name[:validation.DNS1123SubdomainMaxLength-len(suffix)], "-.") + suffix
+}
+
+// newChild returns an At's child for a node. If the number of those that run at the same
+// time is limited, it is suspended until its turn comes.
+func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
+	child := &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            childName(at.Name, node),
+			Namespace:       at.Namespace,
+			Labels:          map[string]string{v1alpha1.LabelAtUID: string(at.UID)},
+			Finalizers:      []string{v1alpha1.FinalizerTracking},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
+		},
+		Spec: v1alpha1.AtSpec{
+			Schedule:              at.Spec.Schedule,
+			TimeZone:              at.Spec.TimeZone,
+			Command:               at.Spec.Command,
+			Template:              at.Spec.Template,
+			Node:                  node,
+			BackoffLimit:          at.Spec.BackoffLimit,
+			ActiveDeadlineSeconds: at.Spec.ActiveDeadlineSeconds,
+		},
+	}
+	if len(at.Name) <= validation.LabelValueMaxLength {
+		child.Labels[v1alpha1.LabelAtName] = at.Name
+	}
+	if at.Spec.Nodes.MaxConcurrent != nil {
+		child.Spec.Suspend = ptr.To(true)
+	}
+	return child
+}
+
+// parentOf returns the owner reference of the At that has made a child, or nil.
+func parentOf(at *v1alpha1.At) *metav1.OwnerReference { return ownerAt(at) }
+
+// ParentName returns the name of the At that has made a child; empty if there is none.
+func ParentName(at *v1alpha1.At) string {
+	if parent := parentOf(at); parent != nil {
+		return parent.Name
+	}
+	return ""
+}
+
+// decideByParent decides for a child what depends on its parent. decided is false if it is
+// no child, or if its parent has nothing to say.
+func decideByParent(w World) (d Decision, decided bool) {
+	at, owner := w.At, parentOf(w.At)
+	if owner == nil {
+		// The parent was deleted and left its children behind, on request.
+		return Decision{Action: ReleaseAt{}}, isTracked(at)
+	}
+	parent := w.Parent
+	switch {
+	case parent == nil || parent.UID != owner.UID || parent.DeletionTimestamp != nil:
+		// The garbage collector deletes the child, and its Pod.
+		if isTracked(at) {
+			return Decision{Action: ReleaseAt{}}, true
+		}
+		return Decision{}, true
+	case at.Status.Phase == v1alpha1.PhaseDone:
+		return Decision{Action: ReleaseAt{}}, isTracked(at) && parent.Status.Phase == v1alpha1.PhaseDone
+	case parent.Status.Phase == v1alpha1.PhaseDone && at.Status.Phase != v1alpha1.PhaseRunning:
+		return decideStopped(w, v1alpha1.ReasonNotStarted, "At "+parent.Name+" has ended: the command was not started on this node.")
+	case at.DeletionTimestamp != nil:
+		return decideStopped(w, v1alpha1.ReasonAtDeleted, "Somebody deleted this At before it had ended.")
+	default:
+		return Decision{}, parent.Spec.Nodes != nil && !allChildrenExist(parent)
+	}
+}
+
+// decideStopped stops a run. decided is false if the run is being stopped already, or has
+// ended.
+func decideStopped(w World, reason, message string) (d Decision, decided bool) {
+	at, pod := w.At, w.pod()
+	switch {
+	case pod != nil && IsOf(pod, at):
+		if hasEnded(pod) || failureTarget(at) != nil {
+			return Decision{}, false
+		}
+		return writeFailureTarget(at, w.Now, reason, message), true
+	case recorded(at):
+		return Decision{}, false
+	case !w.PodIsLive:
+		return Decision{Action: LookForPod{}}, true
+	default:
+		return writeDone(at, nil, w.Now, reason, message), true
+	}
+}
+
+// childState is a state of a child, as its parent counts it.
+type childState int
+
+const (
+	childWaits childState = iota
+	childIsActive
+	childSucceeded
+	childFailed
+)
+
+// stateOfChild returns the state of a child.
+func stateOfChild(child *v1alpha1.At) childState {
+	switch {
+	case child.Status.Phase == v1alpha1.PhaseDone && child.Status.Reason == v1alpha1.ReasonNotStarted:
+		return childWaits
+	case child.Status.Phase == v1alpha1.PhaseDone && meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConditionComplete):
+		return childSucceeded
+	case child.Status.Phase == v1alpha1.PhaseDone:
+		return childFailed
+	case child.Status.Phase != v1alpha1.PhaseRunning && isSuspended(child) && child.DeletionTimestamp == nil:
+		return childWaits
+	default:
+		return childIsActive
+	}
+}
+
+// ConcernsParent says whether a change of a child is one that its parent counts.
+func ConcernsParent(old, cur *v1alpha1.At) bool { return stateOfChild(old) != stateOfChild(cur) }
+
+// ConcernsChildren says whether a change of an At is one that its children wait for.
+func ConcernsChildren(old, cur *v1alpha1.At) bool {
+	return allChildrenExist(old) != allChildrenExist(cur) ||
+		isNodesRun(cur) && (old.Status.Phase != cur.Status.Phase || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero())
+}
+
+// mayStartSince returns since when a child may start by its parent.
+func mayStartSince(parent *v1alpha1.At) metav1.Time {
+	return ptr.Deref(ptr.Deref(parent.Status.Nodes, v1alpha1.AtNodesStatus{}).StartTime, metav1.Time{})
+}
+
+// isLeaving says whether an At is being deleted, and nobody waits for its outcome.
+func isLeaving(at *v1alpha1.At) bool { return at.DeletionTimestamp != nil && !isTracked(at) }
