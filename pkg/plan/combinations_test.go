@@ -17,6 +17,7 @@ limitations under the License.
 package plan
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -26,6 +27,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -36,6 +38,8 @@ var optional = map[string]func(*v1alpha1.AtSpec){
 	"activeDeadlineSeconds": func(spec *v1alpha1.AtSpec) { spec.ActiveDeadlineSeconds = ptr.To[int64](10) },
 	"backoffLimit":          func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](2) },
 	"command":               func(spec *v1alpha1.AtSpec) { spec.Command = "echo YAY" },
+	"node":                  func(spec *v1alpha1.AtSpec) { spec.Node = "n1" },
+	"nodes":                 func(spec *v1alpha1.AtSpec) { spec.Nodes = &v1alpha1.AtNodes{} },
 	"template": func(spec *v1alpha1.AtSpec) {
 		spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "own", Image: "own", Command: []string{"own"}}}}}
 	},
@@ -67,6 +71,11 @@ func TestCombinations(t *testing.T) {
 	waitsHeld.Conditions = append(waitsHeld.Conditions, suspended(earlier))
 	explained(&waitsHeld)
 	end := newAt(withDone(v1alpha1.ConditionFailed, due)).Status
+	chosen := v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, StartTime: &metav1.Time{Time: due}, Nodes: &v1alpha1.AtNodesStatus{}}
+	chosenHeld := *chosen.DeepCopy()
+	chosenHeld.Conditions = append(chosenHeld.Conditions, suspended(earlier))
+	explained(&chosenHeld)
+	oneIsLeft := v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, StartTime: &metav1.Time{Time: due}, Nodes: nodes(1, 0, 0, 0)}
 	const untilCreated = 10 * time.Millisecond // from the instant to the creation of the Pod
 
 	scenarios := map[string]map[string]scenario{
@@ -76,6 +85,13 @@ func TestCombinations(t *testing.T) {
 		},
 		"activeDeadlineSeconds + command": {
 			"the command is stopped": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+		},
+		"activeDeadlineSeconds + node": {
+			"the command is stopped": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+		},
+		"activeDeadlineSeconds + nodes": {
+			"the limit is that on each node": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1","activeDeadlineSeconds":10}`},
+			"and not that of the whole run":  {oneIsLeft, nil, time.Hour, "nothing"},
 		},
 		"activeDeadlineSeconds + startingDeadlineSeconds": {
 			"before the start the one counts":      {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
@@ -99,6 +115,12 @@ func TestCombinations(t *testing.T) {
 		"backoffLimit + command": {
 			"the same command again": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
 		},
+		"backoffLimit + node": {
+			"again on the same node": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY on n1"},
+		},
+		"backoffLimit + nodes": {
+			"each node has so many attempts": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1","backoffLimit":2}`},
+		},
 		"backoffLimit + startingDeadlineSeconds": {
 			"the deadline is for the first attempt": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
 		},
@@ -113,6 +135,12 @@ func TestCombinations(t *testing.T) {
 		},
 		"backoffLimit + ttlSecondsAfterFinished": {
 			"a failed attempt that another follows is no end": {run, newPod(corev1.PodFailed), time.Minute, "next attempt in 10s"},
+		},
+		"command + node": {
+			"it runs there": {pending, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY on n1"},
+		},
+		"command + nodes": {
+			"it runs on each": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1"}`},
 		},
 		"command + startingDeadlineSeconds": {
 			"too late, it does not run": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
@@ -129,6 +157,38 @@ func TestCombinations(t *testing.T) {
 		},
 		"command + ttlSecondsAfterFinished": {
 			"it goes with the At": {end, nil, 30 * time.Second, "delete At"},
+		},
+		"node + startingDeadlineSeconds": {
+			"too late, it does not run": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+		},
+		"node + suspend": {
+			"it does not run": {held, nil, time.Hour, "nothing"},
+		},
+		"node + template": {
+			"the template's Pod runs there": {pending, nil, 0, "create example-at-pod: own own on n1"},
+		},
+		"node + timeZone": {
+			"it is the zone that is named, wherever the node is": {pending, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY on n1"},
+		},
+		"node + ttlSecondsAfterFinished": {
+			"it goes with the At": {end, nil, 30 * time.Second, "delete At"},
+		},
+		"nodes + startingDeadlineSeconds": {
+			"too late, it runs on none":                 {chosen, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"once it may run on all, it does not count": {oneIsLeft, nil, time.Hour, "nothing"},
+		},
+		"nodes + suspend": {
+			"it does not run":     {held, nil, time.Hour, "nothing"},
+			"no nodes are chosen": {chosenHeld, nil, 0, "nothing"},
+		},
+		"nodes + template": {
+			"the template's Pod runs on each": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","template":{"metadata":{},"spec":{"containers":[{"name":"own","image":"own","command":["own"],"resources":{}}]}},"node":"n1"}`},
+		},
+		"nodes + timeZone": {
+			"it is the zone that is named, wherever the nodes are": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T11:12:00","timeZone":"Europe/Berlin","command":"echo YAY","node":"n1"}`},
+		},
+		"nodes + ttlSecondsAfterFinished": {
+			"what ran on each goes with the At": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"startingDeadlineSeconds + suspend": {
 			"held beyond the deadline": {held, nil, time.Hour, "nothing"},
@@ -173,6 +233,9 @@ func TestCombinations(t *testing.T) {
 	for i, first := range names {
 		for _, second := range names[i+1:] {
 			pair := first + " + " + second
+			if pair == "node + nodes" {
+				continue // The CRD refuses it.
+			}
 			if len(scenarios[pair]) == 0 {
 				t.Errorf("nothing is said of %s", pair)
 			}
@@ -185,7 +248,13 @@ func TestCombinations(t *testing.T) {
 					optional[first](&at.Spec)
 					optional[second](&at.Spec)
 					at.Status.ObservedGeneration = at.Generation
-					if got := describe(at, Decide(World{At: at, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, Now: due.Add(tc.late)}), due.Add(tc.late)); got != tc.want {
+					world := World{At: at, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, Now: due.Add(tc.late)}
+					world.Nodes, world.NodesAreKnown = []*corev1.Node{newNode("n1"), newNode("n2")}, true
+					world.NodeName, world.Node = "n1", world.Nodes[0]
+					if desired := ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{}).Desired; desired > 0 {
+						world.Children = []*v1alpha1.At{newRunningChild("n1")}
+					}
+					if got := describe(at, Decide(world), due.Add(tc.late)); got != tc.want {
 						t.Errorf("got %s, want %s", got, tc.want)
 					}
 				})
@@ -200,17 +269,29 @@ func TestCombinations(t *testing.T) {
 
 // describe says in a word what a decision does.
 func describe(at *v1alpha1.At, d Decision, now time.Time) string {
-	switch d.Action.(type) {
+	switch action := d.Action.(type) {
 	case CreatePod:
 		pod := NewPod(at, "image")
 		container := pod.Spec.Containers[0]
-		return fmt.Sprintf("create %s: %s %s", pod.Name, container.Image, strings.Join(container.Command, " "))
+		what := fmt.Sprintf("create %s: %s %s", pod.Name, container.Image, strings.Join(container.Command, " "))
+		if pod.Spec.Affinity != nil {
+			terms := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+			what += " on " + terms[0].MatchFields[0].Values[0]
+		}
+		return what
+	case CreateAts:
+		spec, _ := json.Marshal(action.Ats[0].Spec)
+		return fmt.Sprintf("create Ats%s: %s", namesOf(action.Ats), spec)
+	case ResumeAts:
+		return "resume Ats" + namesOf(action.Ats)
 	case DeletePod:
 		return "delete Pod"
 	case DeleteAt:
 		return "delete At"
 	}
 	switch {
+	case d.Action != nil:
+		return NameOf(d.Action)
 	case d.Status == nil && d.Delay > 0:
 		return fmt.Sprintf("wait %v", d.Delay)
 	case d.Status == nil:

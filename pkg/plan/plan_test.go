@@ -269,7 +269,7 @@ func explained(status *v1alpha1.AtStatus) {
 		return
 	}
 	for _, condition := range status.Conditions {
-		holds := condition.Type != v1alpha1.ConditionSuspended || status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil
+		holds := condition.Type != v1alpha1.ConditionSuspended || status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil
 		if condition.Status == metav1.ConditionTrue && holds {
 			status.Reason, status.Message = condition.Reason, condition.Message
 		}

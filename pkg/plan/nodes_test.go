@@ -1,0 +1,388 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+func newNode(name string, mutate ...func(*corev1.Node)) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	for _, m := range mutate {
+		m(node)
+	}
+	return node
+}
+
+func withLabel(key, value string) func(*corev1.Node) {
+	return func(node *corev1.Node) { node.Labels[key] = value }
+}
+
+func withTaint(key string, effect corev1.TaintEffect) func(*corev1.Node) {
+	return func(node *corev1.Node) {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: effect})
+	}
+}
+
+func cordoned(node *corev1.Node) { node.Spec.Unschedulable = true }
+
+// nodes is the status of a run on nodes whose children all exist.
+func nodes(active, waiting, succeeded, failed int32) *v1alpha1.AtNodesStatus {
+	desired := active + waiting + succeeded + failed
+	return &v1alpha1.AtNodesStatus{
+		Desired: desired, Active: active, Waiting: waiting, Succeeded: succeeded, Failed: failed,
+		Progress: fmt.Sprintf("%d/%d", succeeded, desired), StartTime: &metav1.Time{Time: due},
+	}
+}
+
+// withNodes has an At run on nodes.
+func withNodes(status *v1alpha1.AtNodesStatus) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		at.Spec.Nodes = &v1alpha1.AtNodes{}
+		if status != nil {
+			at.Status.Phase, at.Status.Nodes, at.Status.StartTime = v1alpha1.PhaseRunning, status, &metav1.Time{Time: due}
+		}
+	}
+}
+
+// newChildOn returns the child of newAt for a node.
+func newChildOn(node string, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+	child := newChild(newAt(withNodes(nil)), node)
+	child.UID, child.Generation = "uid-of-child", 2
+	child.CreationTimestamp = metav1.Time{Time: due}
+	child.Status.Phase = v1alpha1.PhasePending
+	for _, m := range mutate {
+		m(child)
+	}
+	return child
+}
+
+func newRunningChild(node string) *v1alpha1.At {
+	return newChildOn(node, func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning })
+}
+
+func newEndedChild(node, reason, message string) *v1alpha1.At {
+	return newChildOn(node, withDone(v1alpha1.ConditionFailed, due), func(at *v1alpha1.At) {
+		at.Status.Reason, at.Status.Message = reason, message
+		if reason == v1alpha1.ReasonCompleted {
+			at.Status.Conditions[0].Type = v1alpha1.ConditionComplete
+		}
+	})
+}
+
+func heldChild(node string) *v1alpha1.At {
+	return newChildOn(node, func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) })
+}
+
+// namesOf returns the names of Ats, each after a space.
+func namesOf(ats []*v1alpha1.At) string {
+	var names strings.Builder
+	for _, at := range ats {
+		names.WriteString(" " + at.Name)
+	}
+	return names.String()
+}
+
+func TestChooseNodes(t *testing.T) {
+	template := func(edit func(*corev1.PodSpec)) func(*v1alpha1.At) {
+		return func(at *v1alpha1.At) {
+			at.Spec.Template = &corev1.PodTemplateSpec{}
+			edit(&at.Spec.Template.Spec)
+		}
+	}
+	tolerates := func(key string) func(*v1alpha1.At) {
+		return template(func(spec *corev1.PodSpec) {
+			spec.Tolerations = []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}
+		})
+	}
+	selects := func(key, value string) func(*v1alpha1.At) {
+		return func(at *v1alpha1.At) { at.Spec.Nodes.Selector.MatchLabels = map[string]string{key: value} }
+	}
+	all := []*corev1.Node{
+		newNode("plain"),
+		newNode("cordoned", cordoned),
+		newNode("cordoned-and-tainted", cordoned, withTaint(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)),
+		newNode("control-plane", withTaint("node-role.kubernetes.io/control-plane", corev1.TaintEffectNoSchedule)),
+		newNode("no-execute", withTaint("dedicated", corev1.TaintEffectNoExecute)),
+		newNode("not-preferred", withTaint("dedicated", corev1.TaintEffectPreferNoSchedule)),
+		newNode("not-ready", withTaint(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule), withTaint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute)),
+		newNode("virtual", withLabel("type", "virtual-kubelet")),
+		newNode("fargate", withLabel("eks.amazonaws.com/compute-type", "fargate")),
+		newNode("gpu", withLabel("accelerator", "gpu")),
+		newNode("typed", withLabel("type", "large")),
+	}
+	plain := []string{"gpu", "not-preferred", "not-ready", "plain", "typed"}
+	with := func(more ...string) []string {
+		names := slices.Concat(plain, more)
+		slices.Sort(names)
+		return names
+	}
+	for name, tc := range map[string]struct {
+		edit func(*v1alpha1.At)
+		want []string
+	}{
+		"all":                        {func(*v1alpha1.At) {}, plain},
+		"by the selector":            {selects("accelerator", "gpu"), []string{"gpu"}},
+		"none":                       {selects("accelerator", "none"), nil},
+		"by the node selector":       {template(func(spec *corev1.PodSpec) { spec.NodeSelector = map[string]string{"accelerator": "gpu"} }), []string{"gpu"}},
+		"tolerated":                  {tolerates("node-role.kubernetes.io/control-plane"), with("control-plane")},
+		"tolerated, to be executed":  {tolerates("dedicated"), with("no-execute")},
+		"cordons are tolerated":      {tolerates(corev1.TaintNodeUnschedulable), with("cordoned", "cordoned-and-tainted")},
+		"all is tolerated":           {tolerates(""), with("cordoned", "cordoned-and-tainted", "control-plane", "no-execute")},
+		"virtual nodes are selected": {selects("type", "virtual-kubelet"), []string{"virtual"}},
+		"Fargate is selected by the template": {template(func(spec *corev1.PodSpec) {
+			spec.NodeSelector = map[string]string{"eks.amazonaws.com/compute-type": "fargate"}
+		}), []string{"fargate"}},
+		"by the affinity": {template(func(spec *corev1.PodSpec) {
+			spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{
+					{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "accelerator", Operator: corev1.NodeSelectorOpExists}}},
+					{MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"plain"}}}},
+				},
+			}}}
+		}), []string{"gpu", "plain"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := chooseNodes(newAt(withNodes(nil), tc.edit), all)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	at := newAt(withNodes(nil))
+	at.Spec.Nodes.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
+	if got, err := chooseNodes(at, all); err == nil {
+		t.Errorf("a selector with an unknown operator selects %v", got)
+	}
+}
+
+func TestPinToNode(t *testing.T) {
+	name := corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"n1"}}
+	gpu := corev1.NodeSelectorRequirement{Key: "accelerator", Operator: corev1.NodeSelectorOpExists}
+	for what, tc := range map[string]struct{ template, want []corev1.NodeSelectorTerm }{
+		"no terms":              {nil, []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{name}}}},
+		"a term":                {[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{gpu}}}, []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{gpu}, MatchFields: []corev1.NodeSelectorRequirement{name}}}},
+		"one that matches none": {[]corev1.NodeSelectorTerm{{}}, []corev1.NodeSelectorTerm{{}}},
+		"a term with a name":    {[]corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{name}}}, []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{name, name}}}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			spec := &corev1.PodSpec{}
+			if tc.template != nil {
+				spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: tc.template}}}
+			}
+			pinToNode(spec, "n1")
+			got := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestChildName(t *testing.T) {
+	if got := childName("at", "node.example.com"); got != "at-node.example.com" {
+		t.Error(got)
+	}
+	long := strings.Repeat("a", 253)
+	first, second := childName(long, "first"), childName(long, "second")
+	if first == second || len(first) > 253 || len(second) > 253 {
+		t.Errorf("%s and %s", first, second)
+	}
+}
+
+// TestDecideNodes is of Ats that run on nodes, from the choice of the nodes to the end.
+func TestDecideNodes(t *testing.T) {
+	limit := func(limit string) func(*v1alpha1.At) {
+		return func(at *v1alpha1.At) { at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.Parse(limit)) }
+	}
+	maxFailed := func(number int32) func(*v1alpha1.At) {
+		return func(at *v1alpha1.At) { at.Spec.Nodes.MaxFailed = &number }
+	}
+	completed := newEndedChild("n1", v1alpha1.ReasonCompleted, "")
+	failed := newEndedChild("n2", v1alpha1.ReasonCommandFailed, "exit code 1")
+	notStarted := newEndedChild("n3", v1alpha1.ReasonNotStarted, "")
+	deleting := newChildOn("n3", func(at *v1alpha1.At) {
+		at.Spec.Suspend, at.DeletionTimestamp = ptr.To(true), &metav1.Time{Time: due}
+	})
+	choosing := &v1alpha1.AtNodesStatus{}
+	for name, tc := range map[string]struct {
+		at          *v1alpha1.At
+		children    []*v1alpha1.At
+		edit        func(*World)
+		want        string
+		wantNodes   *v1alpha1.AtNodesStatus
+		wantMessage string
+	}{
+		"not due":                        {at: newAt(withNodes(nil), withSchedule("2027-01-01T00:00:00Z")), want: "wait 181h47m56s"},
+		"due, the Pod is not looked for": {at: newAt(withNodes(nil)), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
+		"due":                            {at: newAt(withNodes(nil)), want: "RUNNING", wantNodes: choosing},
+		"due, but its Pod exists from before an edit": {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending)) }, want: "RUNNING"},
+		"a cache has no template":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.AtIsLive = false }, want: "LookForAt"},
+		"the nodes are not known":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesAreKnown = false }, want: "LookForNodes"},
+		"the nodes are forbidden": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "RUNNING", wantNodes: choosing,
+			wantMessage: "spec.node and spec.nodes need a controller that may get, list and watch nodes: no"},
+		"no node": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.Nodes = nil }, want: "DONE Failed/NoNodes", wantNodes: choosing,
+			wantMessage: "No node matches spec.nodes: see kubectl get nodes --show-labels, and cordons and taints."},
+		"one is missing": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n3")},
+			want: `create Ats example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n2"}`},
+		"held until its turn": {at: newAt(withNodes(choosing), limit("1")), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n3")},
+			want: `create Ats example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n2","suspend":true}`},
+		"all exist, one of a node that is gone": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n2"), newChildOn("n3"), newChildOn("n4")},
+			want: "RUNNING", wantNodes: &v1alpha1.AtNodesStatus{Desired: 4, Active: 4, Progress: "0/4", StartTime: &metav1.Time{Time: now}}},
+
+		"nothing has changed": {at: newAt(withNodes(nodes(2, 0, 1, 0))), children: []*v1alpha1.At{completed, newRunningChild("n2"), newChildOn("n3")}, want: "nothing"},
+		"one has failed": {at: newAt(withNodes(nodes(2, 0, 1, 0))), children: []*v1alpha1.At{completed, failed, newChildOn("n3")}, want: "RUNNING", wantNodes: nodes(1, 0, 1, 1),
+			wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
+		"all have ended": {at: newAt(withNodes(nodes(2, 0, 1, 0))), children: []*v1alpha1.At{completed, failed, newEndedChild("n3", v1alpha1.ReasonNodeGone, "gone")}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 0, 1, 2),
+			wantMessage: "It failed on 2 of 3 nodes: n2 (CommandFailed: exit code 1), n3 (NodeGone: gone)."},
+		"all have succeeded":      {at: newAt(withNodes(nodes(1, 0, 0, 0))), children: []*v1alpha1.At{completed}, want: "DONE Complete/Completed", wantNodes: nodes(0, 0, 1, 0)},
+		"one is not in the cache": {at: newAt(withNodes(nodes(0, 0, 3, 0))), children: []*v1alpha1.At{completed}, want: "LookForAts"},
+		"one is gone": {at: newAt(withNodes(nodes(1, 0, 1, 0))), children: []*v1alpha1.At{completed}, edit: func(w *World) { w.ChildrenAreLive = true }, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 0, 1, 1),
+			wantMessage: "It failed on 1 of 2 nodes: 1 more."},
+
+		"the next in order":             {at: newAt(withNodes(nodes(1, 2, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), newRunningChild("n1")}, want: "resume Ats example-at-n2"},
+		"more than one":                 {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2"},
+		"a percentage is rounded up":    {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("34%")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2"},
+		"the limit was removed":         {at: newAt(withNodes(nodes(0, 3, 0, 0))), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2 example-at-n3"},
+		"the limit was lowered":         {at: newAt(withNodes(nodes(2, 1, 0, 0)), limit("1")), children: []*v1alpha1.At{newRunningChild("n1"), newRunningChild("n2"), heldChild("n3")}, want: "nothing"},
+		"none while it is suspended":    {at: newAt(withNodes(nodes(0, 1, 1, 0)), withSuspendedRun, func(at *v1alpha1.At) { explained(&at.Status) }), children: []*v1alpha1.At{completed, heldChild("n2")}, want: "nothing"},
+		"one that is deleted is active": {at: newAt(withNodes(nodes(1, 1, 0, 1)), limit("1")), children: []*v1alpha1.At{failed, deleting, heldChild("n4")}, want: "RUNNING", wantNodes: nodes(1, 1, 0, 1), wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
+
+		"as many may fail": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(1)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "resume Ats example-at-n3"},
+		"more than may fail, some are active": {at: newAt(withNodes(nodes(2, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{newRunningChild("n1"), failed, heldChild("n3")}, want: "RUNNING", wantNodes: nodes(1, 1, 0, 1),
+			wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
+		"more than may fail, by the cache": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "LookForAts"},
+		"more than may fail": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, edit: func(w *World) { w.ChildrenAreLive = true }, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1),
+			wantMessage: "It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes, because spec.nodes.maxFailed is 0."},
+		"done": {at: newAt(withNodes(nodes(0, 1, 0, 1)), func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }), children: []*v1alpha1.At{failed, notStarted}, want: "nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			world := World{At: tc.at, Children: tc.children, AtIsLive: true, PodIsLive: true, NodesAreKnown: true, Now: now}
+			world.Nodes = []*corev1.Node{newNode("n1"), newNode("n2"), newNode("n3")}
+			if tc.edit != nil {
+				tc.edit(&world)
+			}
+			d := Decide(world)
+			if got := describe(tc.at, d, now); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+			if d.Status == nil {
+				return
+			}
+			if diff := cmp.Diff(tc.wantNodes, d.Status.Nodes); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if tc.wantMessage != "" && d.Status.Message != tc.wantMessage {
+				t.Errorf("message %q, want %q", d.Status.Message, tc.wantMessage)
+			}
+		})
+	}
+}
+
+// TestDecideByParent is of the Ats of nodes: what depends on the At that made them.
+func TestDecideByParent(t *testing.T) {
+	deleting := func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }
+	released := func(at *v1alpha1.At) { at.Finalizers = nil }
+	done := func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }
+	running := newAt(withNodes(nodes(1, 0, 0, 0)))
+	ended := newAt(withNodes(nodes(0, 0, 0, 1)), done)
+	podOf := func(child *v1alpha1.At, mutate ...func(*corev1.Pod)) *corev1.Pod {
+		pod := NewPod(child, "image")
+		pod.UID, pod.CreationTimestamp, pod.Spec.NodeName, pod.Status.Phase = podUID, metav1.Time{Time: created}, "n1", corev1.PodRunning
+		for _, m := range mutate {
+			m(pod)
+		}
+		return pod
+	}
+	withPod := func(at *v1alpha1.At) {
+		at.Status.Phase, at.Status.Pod = v1alpha1.PhaseRunning, &v1alpha1.AtPod{Name: "example-at-n1-pod", UID: podUID, Phase: corev1.PodRunning, NodeName: "n1"}
+	}
+	stopped := func(reason string) func(*v1alpha1.At) {
+		return func(at *v1alpha1.At) {
+			at.Status.Conditions = append(at.Status.Conditions, condition(v1alpha1.ConditionFailureTarget, metav1.ConditionTrue, now, reason, "why"))
+			explained(&at.Status)
+		}
+	}
+	for name, tc := range map[string]struct {
+		parent *v1alpha1.At
+		child  *v1alpha1.At
+		pod    *corev1.Pod
+		edit   func(*World)
+		want   string
+	}{
+		"it may start":                          {parent: running, child: newChildOn("n1"), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
+		"not all exist":                         {parent: newAt(withNodes(&v1alpha1.AtNodesStatus{})), child: newChildOn("n1"), want: "nothing"},
+		"the parent is behind":                  {parent: newAt(withNodes(nil)), child: newChildOn("n1"), want: "nothing"},
+		"it waits for its turn":                 {parent: running, child: newChildOn("n1", withSuspended), want: "nothing"},
+		"an At that happens to own it":          {parent: newAt(), child: newChildOn("n1"), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
+		"the parent is gone":                    {child: newChildOn("n1"), want: "ReleaseAt"},
+		"the parent is gone, it is released":    {child: newChildOn("n1", released), want: "nothing"},
+		"the parent is another":                 {parent: newAt(withNodes(nodes(1, 0, 0, 0)), func(at *v1alpha1.At) { at.UID = "other" }), child: newChildOn("n1"), want: "ReleaseAt"},
+		"the parent is being deleted":           {parent: newAt(withNodes(nodes(1, 0, 0, 0)), deleting), child: newChildOn("n1"), want: "ReleaseAt"},
+		"the parent was deleted without it":     {child: newChildOn("n1", func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "ReleaseAt"},
+		"and it is released":                    {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
+		"the parent has ended":                  {parent: ended, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
+		"the parent has ended, by the cache":    {parent: ended, child: newChildOn("n1"), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
+		"the parent has ended, and it has":      {parent: ended, child: newChildOn("n1", done), want: "ReleaseAt"},
+		"it has ended":                          {parent: running, child: newChildOn("n1", done), want: "nothing"},
+		"it is deleted":                         {parent: running, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
+		"it is deleted, by the cache":           {parent: running, child: newChildOn("n1", deleting), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
+		"it is deleted while it waits":          {parent: running, child: newChildOn("n1", withSuspended, deleting), want: "DONE Failed/AtDeleted"},
+		"it is deleted while it runs":           {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1")), want: "FailureTarget/AtDeleted"},
+		"it is being stopped":                   {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1")), want: "delete Pod"},
+		"it was stopped":                        {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1"), deleted, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }), want: "DONE Failed/AtDeleted"},
+		"it is deleted, and had ended":          {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
+		"it is deleted, and its Pod is gone":    {parent: running, child: newChildOn("n1", withPod, deleting), want: "DONE Failed/PodLost"},
+		"it is leaving":                         {parent: running, child: newChildOn("n1", released, deleting), want: "nothing"},
+		"the node is not looked for":            {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
+		"the node is gone":                      {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
+		"the node is gone, by the cache":        {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node, w.PodIsLive = nil, false }, want: "LookForPod"},
+		"the node was added again":              {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "DONE Failed/NodeGone"},
+		"the nodes are forbidden":               {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "PENDING"},
+		"it runs, the node is not looked for":   {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
+		"it runs, the node is gone":             {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "FailureTarget/NodeGone"},
+		"it runs, the node was added again":     {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "FailureTarget/NodeGone"},
+		"the node is gone, the Pod is to go":    {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "delete Pod"},
+		"the node is gone, nobody ends the Pod": {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1"), deleted), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
+		"the node is gone, the Pod had ended":   {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), edit: func(w *World) { w.Node = nil }, want: "DONE Complete/Completed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, NodeName: "n1", Node: newNode("n1"), Now: now}
+			if tc.edit != nil {
+				tc.edit(&world)
+			}
+			if got := describe(tc.child, Decide(world), now); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
