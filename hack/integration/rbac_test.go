@@ -323,6 +323,9 @@ func TestNamespacedRole(t *testing.T) {
 	want := permissions(t, inside, clusterRole.Rules)
 	delete(want, permission(inside, "create", "authentication.k8s.io", "tokenreviews", ""))
 	delete(want, permission(inside, "create", "authorization.k8s.io", "subjectaccessreviews", ""))
+	for _, verb := range []string{"get", "list", "watch"} {
+		delete(want, permission(inside, verb, "", "nodes", ""))
+	}
 	if diff := cmp.Diff(want, permissions(t, inside, role.Rules)); diff != "" {
 		t.Errorf("the Role (-want +got):\n%s", diff)
 	}
@@ -491,4 +494,69 @@ func TestControllerPolicy(t *testing.T) {
 	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	wantEnd(t, waitPhase(t, namespace, "stopped", v1alpha1.PhaseDone), v1alpha1.ConditionFailed, v1alpha1.ReasonDeadlineExceeded)
 	waitReleased(t, namespace)
+}
+
+// TestControllerAtsPolicy has somebody use the controller's token: under the policy
+// cnat-controller-ats, it creates no Ats but those of nodes, and changes none.
+func TestControllerAtsPolicy(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	parent := newAt(namespace, "parent", time.Now().Add(time.Hour), "true")
+	parent.Spec.Nodes = &v1alpha1.AtNodes{}
+	parent = createAt(t, parent)
+	child := newAt(namespace, "child", time.Now().Add(time.Hour), "true")
+	child.Labels = map[string]string{v1alpha1.LabelAtUID: string(parent.UID)}
+	child.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(parent, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
+	child.Finalizers = []string{v1alpha1.FinalizerTracking, "example.com/other"}
+	child.Spec.Node, child.Spec.Suspend = "n1", ptr.To(true)
+	manifest := func(name string, change func(*v1alpha1.At)) string {
+		at := child.DeepCopy()
+		at.Name, at.APIVersion, at.Kind = name, v1alpha1.SchemeGroupVersion.String(), v1alpha1.AtKind
+		change(at)
+		out, err := json.Marshal(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	// As the controller.
+	try := func(input string, args ...string) (string, error) {
+		return tryKubectl(t, input, append(args, "--as="+serviceAccountID, "-n", namespace)...)
+	}
+	unlabelled := func(at *v1alpha1.At) { at.Labels = nil }
+	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
+		_, err := try(manifest("none", unlabelled), "create", "--dry-run=server", "-f", "-")
+		return err != nil, nil
+	})
+	create := []string{"create", "-f", "-"}
+	patch := func(at, patch string) []string { return []string{"patch", "at/" + at, "--type=merge", "-p", patch} }
+	// In this order.
+	for _, tc := range []struct {
+		what   string
+		input  string
+		args   []string
+		denied string // empty: allowed
+	}{
+		{"create the At of a node", manifest("child", func(*v1alpha1.At) {}), create, ""},
+		{"create one without the label", manifest("none", unlabelled), create, "may create only the Ats of the nodes"},
+		{"create one with another label", manifest("none", func(at *v1alpha1.At) { at.Labels[v1alpha1.LabelAtUID] = "other" }), create, "may create only the Ats of the nodes"},
+		{"create one without an owner", manifest("none", func(at *v1alpha1.At) { at.OwnerReferences = nil }), create, "may create only the Ats of the nodes"},
+		{"create one for no node", manifest("none", func(at *v1alpha1.At) { at.Spec.Node = "" }), create, "may create only the Ats of the nodes"},
+		{"change the command", "", patch("child", `{"spec":{"command":"false"}}`), "may change nothing of the spec"},
+		{"change the command, and resume", "", patch("child", `{"spec":{"command":"false","suspend":false}}`), "may change nothing of the spec"},
+		{"change the schedule of a person's At", "", patch("parent", `{"spec":{"schedule":"2026-12-24T10:12:00Z"}}`), "may change nothing of the spec"},
+		{"suspend a person's At", "", patch("parent", `{"spec":{"suspend":true}}`), "may change nothing of the spec"},
+		{"remove another finalizer", "", patch("child", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerTracking+`"]}}`), "may change nothing of the metadata"},
+		{"change a label", "", patch("child", `{"metadata":{"labels":{"a":"b"}}}`), "may change nothing of the metadata"},
+		{"remove the owner", "", patch("child", `{"metadata":{"ownerReferences":null}}`), "may change nothing of the metadata"},
+		{"resume it", "", patch("child", `{"spec":{"suspend":false}}`), ""},
+		{"remove the finalizer", "", patch("child", `{"metadata":{"finalizers":["example.com/other"]}}`), ""},
+	} {
+		out, err := try(tc.input, tc.args...)
+		if tc.denied == "" && err != nil || tc.denied != "" && (err == nil || !strings.Contains(out, tc.denied)) {
+			t.Errorf("%s: got %v: %s\nwant %q", tc.what, err, out, tc.denied)
+		}
+	}
+	kubectl(t, "", "patch", "-n", namespace, "at/child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 }
