@@ -53,6 +53,7 @@ import (
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
 )
 
@@ -137,6 +138,7 @@ type Controller struct {
 	blocked *fairqueue.Blocked
 	// failures counts the creations that have failed in a row.
 	failures    workqueue.TypedRateLimiter[cache.ObjectName]
+	preflight   *preflight.Preflight // nil: off
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
 	eventsEnded chan struct{}
@@ -302,6 +304,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		})
 	}
 	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
+	wg.Go(func() { c.preflight.Run(ctx, c.queue.Add) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
 	wg.Go(func() {
 		select {
@@ -347,7 +350,7 @@ func (s *eventSink) Create(event *corev1.Event) (*corev1.Event, error) {
 // enqueueAll enqueues the Ats in the cache, those that are due first because there may be
 // very many others, and the Ats that are gone and have Pods in the cache. Those that have
 // nothing to do but to wait are not synced at once: the maps of a queue through which very
-// many Ats have gone stay large.
+// many Ats have gone stay large, and each would have a preflight.
 func (c *Controller) enqueueAll() {
 	ats, _ := c.atLister.List(labels.Everything()) // Reading from a cache does not fail.
 	var later []*v1alpha1.At
@@ -363,7 +366,7 @@ func (c *Controller) enqueueAll() {
 		world := plan.World{At: at, Pods: c.podsOf(name), Parent: c.parentOf(at), Now: c.clock.Now()}
 		decision := plan.Decide(world)
 		switch {
-		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil:
+		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, c.clock.Now()):
 			c.queue.Add(name)
 		case decision.Delay > 0:
 			c.queue.AddAfter(name, decision.Delay)
@@ -564,7 +567,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 // delay, and the error, of the last decision.
 func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision) (time.Duration, error) {
 	for range maxSteps {
-		world.Now = c.clock.Now()
+		world.Now, world.Forecast = c.clock.Now(), c.preflight.Forecast(world.At)
 		decision := decide(*world)
 		phase := v1alpha1.AtPhase("")
 		if world.At != nil {
@@ -637,6 +640,9 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *plan
 		return decision, false, fmt.Errorf("unknown action %T", action)
 	}
 	if decision.Status == nil {
+		if decision.Preflight {
+			c.preflight.Add(name)
+		}
 		return decision, false, nil
 	}
 	at, err := orNil(c.writeStatus(ctx, world.At, decision))

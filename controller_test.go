@@ -1246,7 +1246,7 @@ func testStandby(t *testing.T) {
 	}
 	w := world{cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}} // Its At is gone.
 	for i := range 1000 {
-		w.ats = append(w.ats, called(fmt.Sprint("pending-", i), "2000-01-01T00:10:00Z"))
+		w.ats = append(w.ats, called(fmt.Sprint("pending-", i), "2000-01-01T01:00:00Z"))
 		w.ats = append(w.ats, called(fmt.Sprint("done-", i), "2000-01-01T00:00:00Z", running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", due)))
 	}
 	w.ats = append(w.ats, called("unreadable", "tomorrow"), called("due", "2000-01-01T00:00:00Z"))
@@ -1275,7 +1275,7 @@ func testStandby(t *testing.T) {
 	if got, _ := f.queue.Get(); got != name {
 		t.Errorf("last in the queue is %s, want %s, whose Pod is left", got, name)
 	}
-	time.Sleep(10 * time.Minute)
+	time.Sleep(time.Hour)
 	synctest.Wait()
 	if got := f.queue.Len(); got != 1000 {
 		t.Errorf("%d items in the queue when they are due, want 1000", got)

@@ -62,6 +62,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/leader"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/patient"
+	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 	"programming-kubernetes.info/cnat-controller/signals"
 )
@@ -87,6 +88,7 @@ type options struct {
 	defaultImage string
 	qps          float64
 	burst        int
+	preflightQPS float64
 
 	leaderElect          bool
 	leaderElectNamespace string
@@ -116,6 +118,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.leaderElectNamespace, "leader-elect-resource-namespace", "", "namespace of the lease (default: that of the kubeconfig or the service account)")
 	flags.StringVar(&o.leaderElectIdentity, "leader-elect-identity", "", "name of this controller in the lease; after a restart with the same name it gets the lease back at once (default: a new name for each process)")
 	flags.IntVar(&o.burst, "kube-api-burst", 0, "maximum burst of requests above -kube-api-qps (default: twice that)")
+	flags.Float64Var(&o.preflightQPS, "preflight-qps", 5, "maximum number of dry-runs per second that find out, before Ats are due, whether their Pods would be refused; beside -kube-api-qps, and with at most ten times as many reads; 0: none")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "host:port of /metrics, over HTTP unless -metrics-secure is set; empty: not served")
 	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to users whom the API server permits to get it")
 	flags.IntVar(&o.metricsNamespaces, "metrics-namespaces", 100, "number of namespaces that the metrics count by name; the others are counted together, as _other")
@@ -140,6 +143,8 @@ func (o *options) validate(args []string) error {
 		return errors.New("-kube-api-qps and -kube-api-burst must not be negative: 0 means no limit")
 	case o.qps == 0 && o.burst > 0:
 		return errors.New("-kube-api-burst means nothing without -kube-api-qps: set both")
+	case o.preflightQPS < 0:
+		return fmt.Errorf("-preflight-qps is %v: it must not be negative; 0 turns preflights off", o.preflightQPS)
 	case o.logging.Format != "text" && o.logging.Format != "json":
 		return fmt.Errorf("-logging-format is %q: it must be text or json", o.logging.Format)
 	case o.metricsNamespaces < 0:
@@ -230,6 +235,9 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	if err := o.addPreflight(controller, protobuf); err != nil {
+		return err
+	}
 
 	var lease leaderelection.HealthzAdaptor
 	// The endpoints are served until the last step is done.
@@ -255,6 +263,30 @@ func run(ctx context.Context, o *options) error {
 		return nil
 	}
 	return leader.Run(ctx, besideConfig, cmp.Or(o.leaderElectNamespace, namespace), controllerName, o.leaderElectIdentity, &lease, work)
+}
+
+// addPreflight has the controller make preflights, with clients of their own: runs must not
+// wait for their rate limit. config is that of the controller's client for Pods.
+func (o *options) addPreflight(controller *Controller, config *rest.Config) error {
+	if o.preflightQPS == 0 {
+		return nil
+	}
+	config = rest.CopyConfig(config)
+	config.RateLimiter = nil
+	// So that the API server's log tells which requests are those of preflights.
+	config.UserAgent += " preflight"
+	kubeClient, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create the client for dry-runs: %w", err)
+	}
+	// Custom resources have no protobuf.
+	config.ContentType, config.AcceptContentTypes = "", ""
+	cnatClient, err := clientset.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create the client for preflights: %w", err)
+	}
+	controller.preflight = preflight.New(cnatClient, kubeClient, controller.atLister, o.defaultImage, o.preflightQPS, clock.RealClock{})
+	return nil
 }
 
 // serve serves health and metrics until ctx is done. config is that of the client that

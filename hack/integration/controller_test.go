@@ -85,6 +85,7 @@ func TestStartFails(t *testing.T) {
 		"no address for the metrics":   {args: []string{"-metrics-bind-address=8080"}, want: "missing port in address; see -metrics-bind-address\n"},
 		"taken address of the health":  {args: []string{"-health-probe-bind-address=" + taken}, want: "address already in use; see -health-probe-bind-address\n"},
 		"taken address of the metrics": {args: []string{"-metrics-bind-address=" + taken}, want: "address already in use; see -metrics-bind-address\n"},
+		"negative rate of dry-runs":    {args: []string{"-preflight-qps=-1"}, want: "cnat-controller: -preflight-qps is -1: it must not be negative; 0 turns preflights off\n"},
 		"unknown format of the log":    {args: []string{"-logging-format=xml"}, want: "cnat-controller: -logging-format is \"xml\": it must be text or json\n"},
 		"burst alone":                  {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst means nothing without -kube-api-qps: set both\n"},
 	} {

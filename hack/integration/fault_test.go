@@ -186,6 +186,7 @@ func kindOf(request *http.Request) string {
 		return body
 	}
 	switch {
+	case isPreflight(request.UserAgent()):
 	case request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/ats/at"):
 		return look
 	case request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods"):

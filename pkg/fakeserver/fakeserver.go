@@ -136,7 +136,7 @@ func (s *Server) RoundTrip(request *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	answer, err := s.serve(request.Method, t, body)
+	answer, err := s.serve(request.Method, t, body, request.URL.Query().Has("dryRun"))
 	if err != nil {
 		var status apierrors.APIStatus
 		if !errors.As(err, &status) {
@@ -172,8 +172,8 @@ func targetOf(path string) target {
 	return t
 }
 
-// serve answers a request that is no watch.
-func (s *Server) serve(method string, t target, body []byte) (any, error) {
+// serve answers a request that is no watch. dryRun is for creations.
+func (s *Server) serve(method string, t target, body []byte, dryRun bool) (any, error) {
 	key := t
 	key.status = ""
 	switch {
@@ -192,6 +192,9 @@ func (s *Server) serve(method string, t target, body []byte) (any, error) {
 		key.name = object.GetName()
 		if s.objects[key] != nil {
 			return nil, apierrors.NewAlreadyExists(t.groupResource, key.name)
+		}
+		if dryRun {
+			return object, nil
 		}
 		object.SetUID(types.UID(fmt.Sprintf("uid-%d", len(s.log)+1)))
 		object.SetCreationTimestamp(metav1.Time{Time: s.clock.Now()})

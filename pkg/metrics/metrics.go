@@ -41,6 +41,18 @@ const (
 	ResultPanic = "panic"
 )
 
+// The values of label result of Preflights.
+const (
+	// PreflightAccepted: the API server would accept the Pod.
+	PreflightAccepted = "accepted"
+	// PreflightRefused: it would refuse the Pod.
+	PreflightRefused = "refused"
+	// PreflightUnknown: the answer says nothing about the Pod.
+	PreflightUnknown = "unknown"
+	// PreflightShared: the answer to an earlier dry-run of the same Pod was used.
+	PreflightShared = "shared"
+)
+
 var (
 	// StartLateness observes how late a Pod is when the API server confirms its creation:
 	// see plan.CreatePod. A Pod whose creation is only found later, because the answer was
@@ -73,6 +85,13 @@ var (
 		Help:           "Number of Pods that were deleted because their attempt had been counted already.",
 		StabilityLevel: metrics.ALPHA,
 	})
+	// Preflights counts how often it was found out whether the API server would accept the
+	// Pod of an At. Label result is one of the constants.
+	Preflights = metrics.NewCounterVec(&metrics.CounterOpts{
+		Name:           "cnat_preflights_total",
+		Help:           "Number of preflights of Ats, by result: accepted, refused, unknown (the answer to the dry-run says nothing about the Pod), shared (the answer for the same Pod of another At was used).",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"result"})
 	// SyncDuration observes how long syncs take. Label result is one of the constants.
 	SyncDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Name:           "cnat_sync_duration_seconds",
@@ -92,7 +111,7 @@ var (
 // Register registers all metrics but those of RegisterAts. Call it once. Counters start
 // at 0, so that the first failure is an increase.
 func Register() {
-	legacyregistry.MustRegister(StartLateness, Runs, Attempts, UnexpectedPods, SyncDuration, buildInfo)
+	legacyregistry.MustRegister(StartLateness, Runs, Attempts, UnexpectedPods, Preflights, SyncDuration, buildInfo)
 	for _, reason := range []string{
 		v1alpha1.ReasonCompleted, v1alpha1.ReasonCommandFailed, v1alpha1.ReasonOOMKilled, v1alpha1.ReasonEvicted,
 		v1alpha1.ReasonPodFailed, v1alpha1.ReasonPodDeleted, v1alpha1.ReasonPodLost, v1alpha1.ReasonDeadlineExceeded,
@@ -106,6 +125,9 @@ func Register() {
 	}
 	for _, result := range []string{ResultSuccess, ResultBlocked, ResultError, ResultPanic} {
 		SyncDuration.WithLabelValues(result)
+	}
+	for _, result := range []string{PreflightAccepted, PreflightRefused, PreflightUnknown, PreflightShared} {
+		Preflights.WithLabelValues(result)
 	}
 	buildInfo.WithLabelValues(version.Version, version.Revision(), runtime.Version()).Set(1)
 }

@@ -57,6 +57,9 @@ type World struct {
 	// PodIsLive is set if the Pod of the present attempt, or that there is none, was
 	// read from the API server in this sync.
 	PodIsLive bool
+	// Forecast is what the last preflight of the At, as it is, has found; nil if there was
+	// none.
+	Forecast *Forecast
 	// Now is the wall clock.
 	Now time.Time
 }
@@ -95,6 +98,8 @@ type Decision struct {
 	// Events are to be recorded once the action is done, or the status written. If the
 	// status counts an attempt that has ended, the last event is of that end.
 	Events []Event
+	// Preflight is set if a preflight is needed: see Forecast.
+	Preflight bool
 	// Delay is the time after which to decide again, if the wall clock is not stepped
 	// meanwhile; 0 if there is no need.
 	Delay time.Duration

@@ -40,7 +40,7 @@ func decidePending(w World, other *corev1.Pod) Decision {
 	}
 	switch {
 	case w.Now.Before(instant):
-		return writeUnblocked(at, instant.Sub(w.Now))
+		return decideNotDue(w, instant)
 	case isSuspended(at):
 		return writeUnblocked(at, 0)
 	case startingTimeLeft(at, instant, w.Now) > 0 && at.Spec.Nodes != nil && other == nil:

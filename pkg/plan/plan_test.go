@@ -327,7 +327,7 @@ func TestDecide(t *testing.T) {
 	}{
 		"far from due": {
 			at: newAt(), now: earlier,
-			want: Decision{Delay: time.Hour},
+			want: Decision{Delay: time.Hour - lead(newAt())},
 		},
 		"a fraction of a second from due": {
 			at: newAt(), now: due.Add(-1500 * time.Millisecond),
@@ -355,7 +355,7 @@ func TestDecide(t *testing.T) {
 		},
 		"as far as the calendar goes": {
 			at: newAt(withSchedule("9999-12-31T23:59:59Z")), now: now,
-			want: Decision{Delay: math.MaxInt64},
+			want: Decision{Delay: math.MaxInt64 - lead(newAt())},
 		},
 		"being deleted: nothing starts": {
 			at:  newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }),
@@ -391,7 +391,7 @@ func TestDecide(t *testing.T) {
 		},
 		"the name is taken by a stranger, not due: no concern yet": {
 			at: newAt(), pod: newPod(corev1.PodRunning, ownedBy()), now: earlier,
-			want: Decision{Delay: time.Hour},
+			want: Decision{Delay: time.Hour - lead(newAt())},
 		},
 		"the name is taken by a Pod without owner": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy()), now: now,
@@ -705,7 +705,7 @@ func TestDecide(t *testing.T) {
 			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: now, want: Decision{},
 		},
 		"suspended, not due": {
-			at: newAt(withSuspended), now: earlier, want: Decision{Delay: time.Hour},
+			at: newAt(withSuspended), now: earlier, want: Decision{Delay: time.Hour - lead(newAt())},
 		},
 		"suspended with a Pod: it goes on": {
 			at: newAt(withSuspended), pod: newPod(corev1.PodPending), now: now,
@@ -744,11 +744,11 @@ func TestDecide(t *testing.T) {
 		},
 		"edited, nothing else changes, the status was never written: no write": {
 			at: newAt(func(at *v1alpha1.At) { at.Generation = 3 }), now: earlier,
-			want: Decision{Delay: time.Hour},
+			want: Decision{Delay: time.Hour - lead(newAt())},
 		},
 		"edited while pending: observed": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 1})), now: earlier,
-			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}, Delay: time.Hour},
+			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}, Delay: time.Hour - lead(newAt())},
 		},
 		"edited while running: observed": {
 			at: newAt(withStatus(running(corev1.PodRunning)), func(at *v1alpha1.At) { at.Generation = 3 }), pod: newPod(corev1.PodRunning), now: now,
@@ -992,7 +992,7 @@ func TestDecide(t *testing.T) {
 			explained(&tc.at.Status)
 			explained(tc.want.Status)
 			before := tc.at.DeepCopy()
-			world := World{At: tc.at, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, Now: tc.now}
+			world := World{At: tc.at, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, Forecast: &Forecast{}, Now: tc.now}
 			if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}

@@ -62,9 +62,12 @@ func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.
 	case waits:
 		return StateBlocked, 0
 	}
-	instant, err := Instant(&at.Spec)
-	if err != nil || now.Before(instant) || parentOf(at) != nil && (parent == nil || !allChildrenExist(parent)) {
+	switch instant, err := Instant(&at.Spec); {
+	case err == nil && !now.Before(instant) && (parentOf(at) == nil || parent != nil && allChildrenExist(parent)):
+		return StateDue, max(0, now.Sub(dueSince(at, parent, instant)))
+	case HasForecast(at):
+		return StateBlocked, 0
+	default:
 		return StatePending, 0
 	}
-	return StateDue, max(0, now.Sub(dueSince(at, parent, instant)))
 }

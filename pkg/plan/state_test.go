@@ -33,6 +33,8 @@ func TestStateOf(t *testing.T) {
 		return metav1.Condition{Type: conditionType, Status: status, LastTransitionTime: *transition}
 	}
 	blocked := condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, at(time.Second))
+	forecast := blocked
+	forecast.Message = "If it were due now: exceeded quota"
 	suspended := v1alpha1.AtSpec{Suspend: ptr.To(true)}
 	for name, tc := range map[string]struct {
 		spec    v1alpha1.AtSpec
@@ -52,6 +54,8 @@ func TestStateOf(t *testing.T) {
 		"suspended before its time":  {spec: suspended, after: -time.Minute, want: StateSuspended},
 		"blocked":                    {status: v1alpha1.AtStatus{Conditions: []metav1.Condition{blocked}}, after: time.Hour, want: StateBlocked},
 		"blocked and suspended":      {spec: suspended, status: v1alpha1.AtStatus{Conditions: []metav1.Condition{blocked}}, after: time.Hour, want: StateSuspended},
+		"forecast before its time":   {status: v1alpha1.AtStatus{Conditions: []metav1.Condition{forecast}}, after: -1, want: StateBlocked},
+		"forecast at its time":       {status: v1alpha1.AtStatus{Conditions: []metav1.Condition{forecast}}, after: time.Second, want: StateDue, overdue: time.Second},
 		"schedule without instant":   {spec: v1alpha1.AtSpec{Schedule: "2027-03-28T02:30:00", TimeZone: ptr.To("Europe/Berlin")}, after: 9000 * time.Hour, want: StatePending},
 		"running":                    {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning}, after: time.Hour, want: StateRunning},
 		"running, Pod blocked":       {status: v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, Conditions: []metav1.Condition{blocked}}, after: time.Hour, want: StateRunning},

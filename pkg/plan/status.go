@@ -163,10 +163,10 @@ func trueCondition(at *v1alpha1.At, conditionType string) *metav1.Condition {
 }
 
 // isBlockedByOthers says whether the At is blocked by something else than an API server
-// that fails to create its Pod.
+// that fails to create its Pod. What a forecast says need not be so when the At is due.
 func isBlockedByOthers(at *v1alpha1.At) bool {
 	blocked := Blocked(at)
-	return blocked != nil && blocked.Reason != v1alpha1.ReasonPodNotCreated
+	return blocked != nil && blocked.Reason != v1alpha1.ReasonPodNotCreated && !HasForecast(at)
 }
 
 // activeDeadlineMessage returns the message of an At that has reached its active deadline.
@@ -176,7 +176,7 @@ func activeDeadlineMessage(at *v1alpha1.At) string {
 
 // withBlocker adds to a message what has blocked the At, if anything has.
 func withBlocker(at *v1alpha1.At, message string) string {
-	if blocked := Blocked(at); blocked != nil {
+	if blocked := Blocked(at); blocked != nil && !HasForecast(at) {
 		return message + " It was blocked: " + blocked.Message
 	}
 	return message

@@ -115,7 +115,8 @@ const (
 	// ReasonPodLost: the Pod was deleted before its end was seen. Whether the
 	// command ended is not known, so it is not run again.
 	ReasonPodLost = "PodLost"
-	// ReasonInvalidPod: the API server says that the Pod is invalid.
+	// ReasonInvalidPod: the API server says that the Pod is invalid. Before the At is
+	// due, that is a reason of condition Blocked.
 	ReasonInvalidPod = "InvalidPod"
 	// ReasonStartingDeadlineExceeded: it was later than spec.startingDeadlineSeconds
 	// allows before the Pod could be created. The command did not run.
@@ -158,7 +159,8 @@ const (
 	// needs.
 	ReasonPodNameConflict = "PodNameConflict"
 	// ReasonPodRefused: the API server refuses the Pod (quota, Pod Security, RBAC, a
-	// webhook). It is retried with back-off.
+	// webhook). It is retried with back-off. Before the At is due, it means that the
+	// API server would refuse the Pod.
 	ReasonPodRefused = "PodRefused"
 	// ReasonPodNotCreated: the creation of the Pod has been failing for more than a
 	// minute although nobody refuses it: the API server is busy, or does not answer.

@@ -1,0 +1,163 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// Forecast says what would happen if an At that is not due yet were due now. The zero
+// value is: the API server would accept its Pod.
+type Forecast struct {
+	// Reason is the reason of condition Blocked; empty if nothing would block the At.
+	Reason string
+	// Message is the API server's refusal.
+	Message string
+}
+
+// forecastPrefix distinguishes a forecast in condition Blocked from what blocks an At that
+// is due. No other message begins with it.
+const forecastPrefix = "If it were due now: "
+
+// A preflight is repeated forecastLead before the At is due, or up to forecastSpread
+// earlier: many Ats may be due at one instant, and to sync them all at another one would
+// delay those that are due then.
+const (
+	forecastLead   = 10 * time.Minute
+	forecastSpread = time.Minute
+)
+
+// forecastMargin is how long before the At is due a forecast is still worth its requests.
+const forecastMargin = time.Second
+
+// Foresee returns what the API server's answer to the creation of a Pod with dryRun=All
+// says about the creation when the At is due; nil if it says nothing.
+func Foresee(err error) *Forecast {
+	switch {
+	case err == nil || apierrors.IsAlreadyExists(err):
+		// The name is checked last. Who has it now need not have it then.
+		return &Forecast{}
+	case IsTransient(err), isAboutDryRun(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil
+	case isInvalidPod(err):
+		return &Forecast{Reason: v1alpha1.ReasonInvalidPod, Message: err.Error()}
+	default:
+		return &Forecast{Reason: v1alpha1.ReasonPodRefused, Message: err.Error()}
+	}
+}
+
+// isAboutDryRun says whether a refusal says nothing about the Pod, but something about the
+// request: a webhook does not support dry-run or is too slow, or the API server does not
+// know a new CRD yet, which takes half a minute.
+func isAboutDryRun(err error) bool {
+	text := strings.ToLower(err.Error())
+	switch {
+	case apierrors.IsBadRequest(err):
+		return strings.Contains(text, "does not support dry run")
+	case apierrors.IsInternalError(err):
+		return strings.Contains(text, "deadline exceeded") || strings.Contains(text, "timeout")
+	case apierrors.IsForbidden(err):
+		return strings.Contains(text, "cannot find restmapping")
+	default:
+		return false
+	}
+}
+
+// HasForecast says whether condition Blocked of an At is a forecast.
+func HasForecast(at *v1alpha1.At) bool {
+	blocked := Blocked(at)
+	return blocked != nil && strings.HasPrefix(blocked.Message, forecastPrefix)
+}
+
+// WantsForecast says whether an At is pending and not due yet, so that a preflight makes
+// sense.
+func WantsForecast(at *v1alpha1.At, now time.Time) bool {
+	instant, err := Instant(&at.Spec)
+	return err == nil && instant.Sub(now) > forecastMargin && at.DeletionTimestamp == nil &&
+		at.Status.Phase != v1alpha1.PhaseRunning && at.Status.Phase != v1alpha1.PhaseDone
+}
+
+// WantsForecastAtStart says whether an At may have missed a preflight while no controller
+// worked, or needs one because it has the forecast of an earlier controller. The others
+// had theirs: there may be very many.
+func WantsForecastAtStart(at *v1alpha1.At, now time.Time) bool {
+	instant, err := Instant(&at.Spec)
+	return err == nil && WantsForecast(at, now) &&
+		(HasForecast(at) || now.Sub(at.CreationTimestamp.Time) < grace || instant.Sub(now) <= lead(at))
+}
+
+// lead returns how long before the At is due the second preflight is.
+func lead(at *v1alpha1.At) time.Duration {
+	hash := fnv.New32a()
+	hash.Write([]byte(at.UID))
+	return forecastLead + time.Duration(hash.Sum32()%uint32(forecastSpread/time.Millisecond))*time.Millisecond
+}
+
+// decideNotDue decides for a pending At that is due at an instant in the future. A
+// forecast in its status stays until there is another one.
+func decideNotDue(w World, instant time.Time) Decision {
+	at := w.At
+	delay := instant.Sub(w.Now)
+	if lead := lead(at); delay > lead {
+		delay -= lead
+	}
+	var d Decision
+	switch {
+	case w.Forecast == nil && HasForecast(at):
+		d.Delay = delay
+	case w.Forecast == nil || w.Forecast.Reason == "":
+		d = writeUnblocked(at, delay)
+	default:
+		d = writeBlocked(at, w.Now, w.Forecast.Reason, forecastPrefix+w.Forecast.Message)
+		if d.Status == nil {
+			d.Delay = delay
+		}
+	}
+	d.Preflight = w.Forecast == nil && d.Status == nil
+	return d
+}
+
+// PodKey returns a key that Pods share which differ only in what NewPod makes of the At's
+// name, UID, generation and time. An error means that the Pod cannot be encoded.
+func PodKey(pod *corev1.Pod) (string, error) {
+	same := *pod
+	same.Name, same.OwnerReferences = "", nil
+	same.Labels, same.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
+	for _, key := range []string{v1alpha1.LabelAtUID, v1alpha1.LabelAtName} {
+		delete(same.Labels, key)
+	}
+	for _, key := range []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime} {
+		delete(same.Annotations, key)
+	}
+	content, err := json.Marshal(&same)
+	if err != nil {
+		return "", fmt.Errorf("encode the Pod: %w", err)
+	}
+	sum := sha256.Sum256(content)
+	return string(sum[:]), nil
+}

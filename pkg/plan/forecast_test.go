@@ -1,0 +1,286 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+const (
+	quotaMessage    = `create Pod: pods "example-at-pod" is forbidden: exceeded quota`
+	forecastMessage = "If it were due now: " + quotaMessage
+)
+
+// forecastOf is condition Blocked as a forecast sets it.
+func forecastOf(since time.Time, reason, message string) metav1.Condition {
+	return condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, since, reason, message)
+}
+
+// pendingWith is the status of a pending At with the given conditions.
+func pendingWith(conditions ...metav1.Condition) v1alpha1.AtStatus {
+	status := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: conditions}
+	explained(&status)
+	return status
+}
+
+func TestDecideForecast(t *testing.T) {
+	refused := &Forecast{Reason: v1alpha1.ReasonPodRefused, Message: quotaMessage}
+	written := pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
+	untilSecond := time.Hour - lead(newAt())
+	for name, tc := range map[string]struct {
+		status   v1alpha1.AtStatus
+		suspend  bool
+		forecast *Forecast
+		now      time.Time
+		want     Decision
+	}{
+		"nothing known: a preflight is needed, and nothing is written": {
+			status: pendingWith(), now: earlier, want: Decision{Preflight: true, Delay: untilSecond},
+		},
+		"it comes back when the second preflight is": {
+			status: pendingWith(), now: due.Add(-lead(newAt()) - 1), want: Decision{Preflight: true, Delay: 1},
+		},
+		"time of the second preflight: then it waits until it is due": {
+			status: pendingWith(), now: due.Add(-lead(newAt())), want: Decision{Preflight: true, Delay: lead(newAt())},
+		},
+		"accepted: no other preflight, and nothing is written": {
+			status: pendingWith(), forecast: &Forecast{}, now: earlier, want: Decision{Delay: untilSecond},
+		},
+		"refused": {
+			status: pendingWith(), forecast: refused, now: earlier,
+			want: Decision{Status: ptr.To(written), Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)}},
+		},
+		"invalid: it can still be edited": {
+			status: pendingWith(), forecast: &Forecast{Reason: v1alpha1.ReasonInvalidPod, Message: "no"}, now: earlier,
+			want: Decision{
+				Status: ptr.To(pendingWith(forecastOf(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no"))),
+				Events: []Event{warning(v1alpha1.ReasonInvalidPod, "If it were due now: no")},
+			},
+		},
+		"refused, as is written": {
+			status: written, forecast: refused, now: earlier, want: Decision{Delay: untilSecond},
+		},
+		"refused in other words: no other event": {
+			status: pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, "If it were due now: other words")), forecast: refused, now: earlier,
+			want: Decision{Status: ptr.To(written)},
+		},
+		"refused for another reason": {
+			status: pendingWith(forecastOf(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no")), forecast: refused, now: earlier,
+			want: Decision{Status: ptr.To(written), Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)}},
+		},
+		"refused, and nothing known since: it stays": {
+			status: written, now: earlier, want: Decision{Preflight: true, Delay: untilSecond},
+		},
+		"refused, and now accepted": {
+			status: written, forecast: &Forecast{}, now: earlier, want: Decision{Status: ptr.To(pendingWith())},
+		},
+		"blocked when it was due, then moved: that is gone at once": {
+			status: pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, quotaMessage)), now: earlier,
+			want: Decision{Status: ptr.To(pendingWith())},
+		},
+		"suspended: all the same": {
+			status: pendingWith(suspended(earlier)), suspend: true, forecast: refused, now: earlier,
+			want: Decision{
+				Status: ptr.To(pendingWith(suspended(earlier), forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))),
+				Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)},
+			},
+		},
+		"suspended and due: no forecast any more": {
+			status:  pendingWith(suspended(earlier), forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage)),
+			suspend: true, forecast: refused, now: due,
+			want: Decision{Status: ptr.To(pendingWith(suspended(earlier)))},
+		},
+		"due: a forecast neither delays the Pod, nor counts as what has delayed it": {
+			status: written, forecast: refused, now: now,
+			want: Decision{Action: CreatePod{Due: due}, Delay: time.Minute},
+		},
+		"running: a forecast goes": {
+			status: func() v1alpha1.AtStatus {
+				status := running(corev1.PodPending, forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
+				explained(&status)
+				return status
+			}(),
+			now: now, want: Decision{Status: ptr.To(running(corev1.PodPending))},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			world := World{At: newAt(withStatus(tc.status)), AtIsLive: true, PodIsLive: true, Forecast: tc.forecast, Now: tc.now}
+			world.At.Spec.Suspend = &tc.suspend
+			if tc.status.Pod != nil {
+				world.Pods = podsOf(newPod(corev1.PodPending))
+			}
+			if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
+				t.Errorf("Decide (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestForecastAndRefusal has the API server refuse at last what was refused in a preflight.
+func TestForecastAndRefusal(t *testing.T) {
+	at := newAt(withStatus(pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))))
+	refusal := fmt.Errorf("create Pod: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "example-at-pod", errors.New("exceeded quota")))
+	want := pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, quotaMessage))
+	if diff := cmp.Diff(Decision{Status: &want, Retry: ErrBlocked}, Refused(World{At: at, Now: now}, refusal, false), equate); diff != "" {
+		t.Errorf("Refused, when it is due (-want +got):\n%s", diff)
+	}
+
+	at.Spec.StartingDeadlineSeconds = ptr.To[int64](3)
+	got := Decide(World{At: at, AtIsLive: true, PodIsLive: true, Now: due.Add(time.Minute)})
+	if got.Status == nil || got.Status.Message != tooLateMessage {
+		t.Errorf("when it is too late: %+v, want nothing of the forecast", got.Status)
+	}
+}
+
+func TestForesee(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	forbidden := func(message string) error { return apierrors.NewForbidden(pods, "at-pod", errors.New(message)) }
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})
+	terminating := apierrors.NewForbidden(pods, "at-pod", errors.New("namespace is being terminated"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	for name, tc := range map[string]struct {
+		err  error
+		want string // the reason; "nothing" if it says nothing
+	}{
+		"accepted":                               {nil, ""},
+		"the name is taken":                      {apierrors.NewAlreadyExists(pods, "at-pod"), ""},
+		"quota":                                  {forbidden("exceeded quota: no-pods"), v1alpha1.ReasonPodRefused},
+		"Pod Security":                           {forbidden(`violates PodSecurity "restricted:latest": privileged`), v1alpha1.ReasonPodRefused},
+		"service account":                        {forbidden(`error looking up service account shop/none: serviceaccount "none" not found`), v1alpha1.ReasonPodRefused},
+		"invalid":                                {invalid, v1alpha1.ReasonInvalidPod},
+		"a webhook denies it":                    {forbidden(`admission webhook "a" denied the request: no`), v1alpha1.ReasonPodRefused},
+		"a webhook denies it as a bad request":   {apierrors.NewBadRequest(`admission webhook "a" denied the request: no`), v1alpha1.ReasonPodRefused},
+		"a webhook is down":                      {apierrors.NewInternalError(errors.New(`failed calling webhook "a": connection refused`)), v1alpha1.ReasonPodRefused},
+		"a webhook does not support dry-run":     {apierrors.NewBadRequest(`admission webhook "a" does not support dry run`), "nothing"},
+		"a webhook is slow":                      {apierrors.NewInternalError(errors.New(`failed calling webhook "a": failed to call webhook: Post "https://a": context deadline exceeded`)), "nothing"},
+		"the network before a webhook is slow":   {apierrors.NewInternalError(errors.New(`failed calling webhook "a": dial tcp: i/o timeout`)), "nothing"},
+		"the API server is busy":                 {apierrors.NewTooManyRequests("busy", 1), "nothing"},
+		"the API server is slow":                 {apierrors.NewTimeoutError("slow", 1), "nothing"},
+		"no answer":                              {errors.New("context deadline exceeded"), "nothing"},
+		"the API server does not know the CRD":   {forbidden("cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion cnat.programming-kubernetes.info/v1alpha1 Kind At: no matches"), "nothing"},
+		"the namespace is on its way out":        {terminating, "nothing"},
+		"the quota's count has a conflict":       {apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "quota", errors.New("modified")), "nothing"},
+		"the token of the controller is too old": {apierrors.NewUnauthorized("too old"), "nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.err != nil {
+				tc.err = fmt.Errorf("create Pod: %w", tc.err)
+			}
+			got := Foresee(tc.err)
+			switch {
+			case tc.want == "nothing" && got != nil, tc.want != "nothing" && (got == nil || got.Reason != tc.want):
+				t.Errorf("got %+v, want %q", got, tc.want)
+			case got != nil && got.Reason != "" && got.Message != tc.err.Error():
+				t.Errorf("message %q, want %q", got.Message, tc.err)
+			}
+		})
+	}
+}
+
+func TestWantsForecast(t *testing.T) {
+	for name, tc := range map[string]struct {
+		at          *v1alpha1.At
+		now         time.Time
+		want, start bool
+	}{
+		"pending":                               {at: newAt(), now: earlier, want: true},
+		"created just now":                      {at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = earlier.Add(-59 * time.Second) }), now: earlier, want: true, start: true},
+		"due in less than ten minutes":          {at: newAt(), now: due.Add(-10 * time.Minute), want: true, start: true},
+		"with a forecast":                       {at: newAt(withStatus(pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage)))), now: earlier, want: true, start: true},
+		"suspended":                             {at: newAt(withSuspended), now: earlier, want: true},
+		"due in a second, which is the margin":  {at: newAt(), now: due.Add(-time.Second)},
+		"due":                                   {at: newAt(), now: due},
+		"moved to the future by the wall clock": {at: newAt(withStatus(running(corev1.PodRunning))), now: earlier},
+		"done":                                  {at: newAt(withDone(v1alpha1.ConditionFailed, earlier)), now: earlier},
+		"being deleted":                         {at: newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }), now: earlier},
+		"unreadable schedule":                   {at: newAt(withSchedule("tomorrow")), now: earlier},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, start := WantsForecast(tc.at, tc.now), WantsForecastAtStart(tc.at, tc.now); got != tc.want || start != tc.start {
+				t.Errorf("got %v, at the start %v; want %v, %v", got, start, tc.want, tc.start)
+			}
+		})
+	}
+}
+
+// TestLead has Ats spread over a minute, the same each time.
+func TestLead(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for i := range 1000 {
+		at := newAt(func(at *v1alpha1.At) { at.UID = types.UID(fmt.Sprint(i)) })
+		got := lead(at)
+		if got < 10*time.Minute || got >= 11*time.Minute || got != lead(at) {
+			t.Fatalf("got %v, then %v; want from 10 to 11 minutes", got, lead(at))
+		}
+		seen[got.Truncate(10*time.Second)] = true
+	}
+	if len(seen) != 6 {
+		t.Errorf("they are within %d times 10 s, want 6", len(seen))
+	}
+}
+
+func TestPodKey(t *testing.T) {
+	key := func(mutate ...func(*v1alpha1.At)) string {
+		pod := NewPod(newAt(mutate...), "image")
+		before := pod.DeepCopy()
+		got, err := PodKey(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, pod); diff != "" {
+			t.Errorf("PodKey changed the Pod:\n%s", diff)
+		}
+		return got
+	}
+	for name, mutate := range map[string]func(*v1alpha1.At){
+		"name":      func(at *v1alpha1.At) { at.Name = "other" },
+		"long name": func(at *v1alpha1.At) { at.Name = strings.Repeat("a", 200) },
+		"UID":       func(at *v1alpha1.At) { at.UID = "other" },
+		"schedule":  func(at *v1alpha1.At) { at.Spec.Schedule = "2027-12-24T10:12:00Z" },
+		"edit":      func(at *v1alpha1.At) { at.Generation = 7 },
+	} {
+		if key(mutate) != key() {
+			t.Errorf("the key depends on: %s", name)
+		}
+	}
+	for name, mutate := range map[string]func(*v1alpha1.At){
+		"namespace": func(at *v1alpha1.At) { at.Namespace = "other" },
+		"command":   func(at *v1alpha1.At) { at.Spec.Command = "other" },
+		"label": func(at *v1alpha1.At) {
+			at.Spec.Template = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: defaultTemplate("image").Spec}
+		},
+	} {
+		if key(mutate) == key() {
+			t.Errorf("the key does not depend on: %s", name)
+		}
+	}
+}

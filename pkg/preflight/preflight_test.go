@@ -1,0 +1,472 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package preflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
+	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+var (
+	pods = schema.GroupResource{Resource: "pods"}
+	// refusal is what a quota answers.
+	refusal = func(pod string) error { return apierrors.NewForbidden(pods, pod, errors.New("exceeded quota")) }
+)
+
+// fixture is a Preflight that runs against fakes, in a time of its own.
+type fixture struct {
+	*Preflight
+	t     *testing.T
+	start time.Time
+	ats   cache.Indexer
+	cnat  *cnatfake.Clientset
+
+	lock sync.Mutex
+	// answer is that of the API server to the creation of a Pod; nil: it accepts it.
+	answer  func(pod string) error
+	dryRuns []string // name of the Pod, and when
+	reads   []string // name of the At, and when
+	changed []string // name of the At, and when
+}
+
+// run calls test with a Preflight that runs.
+func run(t *testing.T, test func(f *fixture)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		kubeClient := kubefake.NewClientset()
+		f := &fixture{t: t, start: time.Now(), cnat: cnatfake.NewSimpleClientset(), ats: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
+		kubeClient.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			create := action.(clienttesting.CreateActionImpl)
+			if !slices.Equal(create.CreateOptions.DryRun, []string{metav1.DryRunAll}) {
+				t.Errorf("a Pod is created with %+v, want dry-run", create.CreateOptions)
+			}
+			f.lock.Lock()
+			defer f.lock.Unlock()
+			pod := create.Object.(*corev1.Pod)
+			f.note(&f.dryRuns, pod.Name)
+			if f.answer != nil {
+				if err := f.answer(pod.Name); err != nil {
+					return true, nil, err
+				}
+			}
+			return true, pod, nil
+		})
+		f.cnat.PrependReactor("get", "ats", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			f.lock.Lock()
+			defer f.lock.Unlock()
+			f.note(&f.reads, action.(clienttesting.GetAction).GetName())
+			return false, nil, nil
+		})
+		f.Preflight = New(f.cnat, kubeClient, listers.NewAtLister(f.ats), "image", 5, clock.RealClock{})
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		var running sync.WaitGroup
+		running.Go(func() {
+			f.Run(ctx, func(name cache.ObjectName) {
+				f.lock.Lock()
+				defer f.lock.Unlock()
+				f.note(&f.changed, name.Name)
+			})
+		})
+		defer func() {
+			cancel()
+			running.Wait()
+		}()
+		test(f)
+	})
+}
+
+// note appends a name, and how long after the start it is, to a list.
+func (f *fixture) note(list *[]string, name string) {
+	*list = append(*list, fmt.Sprintf("%s %v", name, time.Since(f.start)))
+}
+
+// taken returns what a list has, and empties it.
+func (f *fixture) taken(list *[]string) []string {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	taken := *list
+	*list = nil
+	return taken
+}
+
+// at makes an At that is due after a while, and stores it.
+func (f *fixture) at(name string, due time.Duration, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+	f.t.Helper()
+	at := &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", UID: types.UID(name), Generation: 1},
+		Spec:       v1alpha1.AtSpec{Schedule: f.start.Add(due).Format(time.RFC3339Nano), Command: "echo " + name},
+		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
+	}
+	f.store(at, mutate...)
+	return at
+}
+
+// store stores an At as it is after the mutations, in the API server and in the cache.
+func (f *fixture) store(at *v1alpha1.At, mutate ...func(*v1alpha1.At)) {
+	f.t.Helper()
+	for _, m := range mutate {
+		m(at)
+	}
+	resource := v1alpha1.SchemeGroupVersion.WithResource("ats")
+	err := f.cnat.Tracker().Create(resource, at.DeepCopy(), at.Namespace)
+	if apierrors.IsAlreadyExists(err) {
+		err = f.cnat.Tracker().Update(resource, at.DeepCopy(), at.Namespace)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if err := f.ats.Add(plan.KeepAt(at)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// add adds Ats that are stored, and lets some time pass.
+func (f *fixture) add(wait time.Duration, ats ...*v1alpha1.At) {
+	for _, at := range ats {
+		f.Add(cache.MetaObjectToName(at))
+	}
+	time.Sleep(wait)
+	synctest.Wait()
+}
+
+func (f *fixture) wantList(what string, list *[]string, want ...string) {
+	f.t.Helper()
+	if diff := cmp.Diff(want, f.taken(list)); diff != "" {
+		f.t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func (f *fixture) wantForecast(at *v1alpha1.At, want *plan.Forecast) {
+	f.t.Helper()
+	if diff := cmp.Diff(want, f.Forecast(at)); diff != "" {
+		f.t.Errorf("Forecast (-want +got):\n%s", diff)
+	}
+}
+
+// wantNothingKept wants no At to be waited for, and nothing to be known.
+func (f *fixture) wantNothingKept() {
+	f.t.Helper()
+	f.taken(&f.reads)
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	f.wantList("reads within an hour", &f.reads)
+	if len(f.found) > 0 {
+		f.t.Errorf("kept: %v", f.found)
+	}
+}
+
+// withForecast is an At whose status has a forecast.
+func withForecast(at *v1alpha1.At) {
+	at.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPodRefused, Message: "If it were due now: refused",
+	}}
+}
+
+func podRefused(pod string) *plan.Forecast {
+	return &plan.Forecast{Reason: v1alpha1.ReasonPodRefused, Message: "create Pod: " + refusal(pod).Error()}
+}
+
+func TestAccepted(t *testing.T) {
+	run(t, func(f *fixture) {
+		at := f.at("a", 24*time.Hour)
+		f.add(time.Minute, at)
+		f.wantList("dry-runs", &f.dryRuns, "a-pod 1s")
+		f.wantList("changes", &f.changed)
+		f.wantForecast(at, nil)
+		f.wantNothingKept()
+	})
+}
+
+// TestRefused has the API server refuse a Pod for two minutes.
+func TestRefused(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.answer = refusal
+		at := f.at("a", 24*time.Hour)
+		f.add(2*time.Second, at)
+		f.wantList("changes", &f.changed, "a 1s")
+		f.wantForecast(at, podRefused("a-pod"))
+		f.store(at, withForecast) // as the controller does
+
+		time.Sleep(2 * time.Minute)
+		if got := len(f.taken(&f.dryRuns)); got < 5 || got > 7 {
+			t.Errorf("%d dry-runs within two minutes, want one in 20 to 30 seconds", got)
+		}
+		f.wantList("changes while it is refused alike", &f.changed)
+
+		edited := at.DeepCopy()
+		edited.Generation = 2
+		f.wantForecast(edited, nil)
+		recreated := at.DeepCopy()
+		recreated.UID = "recreated"
+		f.wantForecast(recreated, nil)
+
+		f.lock.Lock()
+		f.answer = nil
+		f.lock.Unlock()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if got := len(f.taken(&f.changed)); got != 1 {
+			t.Errorf("%d changes within 30 s, want 1", got)
+		}
+		f.wantForecast(at, &plan.Forecast{})
+		f.store(at, func(at *v1alpha1.At) { at.Status.Conditions = nil }) // as the controller does
+		time.Sleep(30 * time.Second)
+		f.wantNothingKept()
+	})
+}
+
+// TestEdited has a refused At be edited so that it is accepted: that is found out at once.
+func TestEdited(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.answer = refusal
+		at := f.at("a", 24*time.Hour)
+		f.add(2*time.Second, at)
+		f.lock.Lock()
+		f.answer = nil
+		f.lock.Unlock()
+		f.store(at, withForecast, func(at *v1alpha1.At) { at.Generation, at.Spec.Command = 2, "echo other" })
+		f.add(time.Second, at)
+		f.wantList("changes", &f.changed, "a 1s", "a 3s")
+		f.wantForecast(at, &plan.Forecast{})
+	})
+}
+
+// TestNoLongerPending has refused Ats become due, be deleted, or run: they are forgotten.
+func TestNoLongerPending(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.answer = refusal
+		due, deleted, runs := f.at("due", 20*time.Second), f.at("deleted", 24*time.Hour), f.at("runs", 24*time.Hour)
+		f.add(3*time.Second, due, deleted, runs)
+		if got := len(f.taken(&f.changed)); got != 3 {
+			t.Fatalf("%d changes, want 3", got)
+		}
+		if err := errors.Join(f.ats.Delete(deleted), f.cnat.Tracker().Delete(v1alpha1.SchemeGroupVersion.WithResource("ats"), "shop", "deleted")); err != nil {
+			t.Fatal(err)
+		}
+		f.store(runs, func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning })
+		f.taken(&f.reads)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		f.wantList("reads", &f.reads) // The cache is enough.
+		f.wantNothingKept()
+	})
+}
+
+// TestNoAnswer has the API server say nothing about the Pod.
+func TestNoAnswer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer error
+		want   int // dry-runs within a day
+	}{
+		"a webhook that does not support dry-run": {apierrors.NewBadRequest(`admission webhook "a" does not support dry run`), 1},
+		"an API server that is busy":              {apierrors.NewTooManyRequests("busy", 1), 1 + maxRetries},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(f *fixture) {
+				f.answer = func(string) error { return tc.answer }
+				at := f.at("a", 48*time.Hour)
+				f.add(24*time.Hour, at)
+				if got := f.taken(&f.dryRuns); len(got) != tc.want {
+					t.Errorf("dry-runs %v, want %d", got, tc.want)
+				}
+				f.wantList("changes", &f.changed)
+				f.wantForecast(at, nil)
+				f.wantNothingKept()
+			})
+		})
+		// A forecast that is known stays, and is looked at until there is an answer.
+		t.Run(name+", an At that is refused", func(t *testing.T) {
+			run(t, func(f *fixture) {
+				f.answer = refusal
+				at := f.at("a", 48*time.Hour)
+				f.add(2*time.Second, at)
+				f.store(at, withForecast)
+				f.lock.Lock()
+				f.answer = func(string) error { return tc.answer }
+				f.lock.Unlock()
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				f.wantForecast(at, podRefused("a-pod"))
+				f.lock.Lock()
+				f.answer = nil
+				f.lock.Unlock()
+				time.Sleep(sharedTime + time.Minute)
+				synctest.Wait()
+				f.wantForecast(at, &plan.Forecast{})
+			})
+		})
+	}
+}
+
+// TestReadFails has the API server not answer the read of an At.
+func TestReadFails(t *testing.T) {
+	run(t, func(f *fixture) {
+		failures := 2
+		f.cnat.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
+			failures--
+			return failures >= 0, nil, apierrors.NewTooManyRequests("busy", 1)
+		})
+		f.add(10*time.Minute, f.at("a", 24*time.Hour))
+		f.wantList("dry-runs", &f.dryRuns, "a-pod 1m31s")
+		f.wantNothingKept()
+	})
+}
+
+// TestOrder has many Ats be looked at in the order of their time, not faster than allowed,
+// and one that is moved to before the others.
+func TestOrder(t *testing.T) {
+	run(t, func(f *fixture) {
+		const many = 50
+		ats := make([]*v1alpha1.At, many)
+		for _, i := range rand.Perm(many) {
+			ats[i] = f.at(fmt.Sprintf("at-%02d", i), time.Hour+time.Duration(i)*time.Minute)
+		}
+		for _, i := range rand.Perm(many) {
+			f.add(0, ats[i])
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		f.store(ats[many-1], func(at *v1alpha1.At) {
+			at.Spec.Schedule, at.Generation = f.start.Add(time.Minute).Format(time.RFC3339Nano), 2
+		})
+		f.add(time.Minute, ats[many-1])
+		got := f.taken(&f.dryRuns)
+		if len(got) != many {
+			t.Fatalf("%d dry-runs, want %d", len(got), many)
+		}
+		for i := range 10 {
+			if want := fmt.Sprintf("at-%02d-pod %v", i, time.Second+time.Duration(i)*200*time.Millisecond); got[i] != want {
+				t.Errorf("dry-run %d is %s, want %s", i, got[i], want)
+			}
+		}
+		if moved := slices.IndexFunc(got, func(s string) bool { return strings.HasPrefix(s, "at-49") }); moved < 10 || moved > 17 {
+			t.Errorf("the At that was moved is number %d, want it a second after it was moved", moved)
+		}
+	})
+}
+
+// TestShared has Ats with the same Pod share an answer, for ten minutes if it is good and
+// until the next look if it is not.
+func TestShared(t *testing.T) {
+	same := func(at *v1alpha1.At) { at.Spec.Command = "echo YAY" }
+	run(t, func(f *fixture) {
+		a, b, c := f.at("a", 24*time.Hour, same), f.at("b", 23*time.Hour, same), f.at("c", 22*time.Hour, same)
+		f.add(2*time.Second, a)
+		f.add(10*time.Minute-2*time.Second, b)
+		f.wantList("dry-runs", &f.dryRuns, "a-pod 1s")
+		f.add(2*time.Second, c)
+		f.wantList("dry-runs after ten minutes", &f.dryRuns, "c-pod 10m1s")
+		other := f.at("d", 24*time.Hour, same, func(at *v1alpha1.At) { at.Namespace = "bank" })
+		f.add(2*time.Second, other)
+		f.wantList("dry-runs of another namespace", &f.dryRuns, "d-pod 10m3s")
+	})
+	run(t, func(f *fixture) {
+		f.answer = refusal
+		a, b := f.at("a", 24*time.Hour, same), f.at("b", 24*time.Hour, same)
+		f.add(2*time.Second, a)
+		f.add(2*time.Second, b)
+		f.wantList("dry-runs", &f.dryRuns, "a-pod 1s")
+		f.wantForecast(a, podRefused("a-pod"))
+		f.wantForecast(b, podRefused("b-pod"))
+		f.lock.Lock()
+		f.answer = nil
+		f.lock.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, at := range []*v1alpha1.At{a, b} {
+			f.wantForecast(at, nil)
+		}
+	})
+}
+
+// TestManyAlike has very many Ats with the same Pod: they cost one dry-run in ten minutes,
+// and not more than 50 reads a second.
+func TestManyAlike(t *testing.T) {
+	run(t, func(f *fixture) {
+		for i := range 10_000 {
+			f.add(0, f.at(fmt.Sprint("at-", i), 24*time.Hour, func(at *v1alpha1.At) { at.Spec.Command = "echo YAY" }))
+		}
+		time.Sleep(time.Second + 100*time.Second)
+		synctest.Wait()
+		if got := len(f.taken(&f.reads)); got < 4990 || got > 5001 {
+			t.Errorf("%d reads within 100 s, want 50 a second", got)
+		}
+		if got := f.taken(&f.dryRuns); len(got) != 1 {
+			t.Errorf("dry-runs %v, want one", got)
+		}
+		time.Sleep(10 * time.Minute)
+		f.wantNothingKept()
+	})
+}
+
+// TestTooLate adds Ats that are due before they can be looked at.
+func TestTooLate(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.add(time.Minute, f.at("past", -time.Hour), f.at("soon", 1900*time.Millisecond),
+			f.at("unreadable", 0, func(at *v1alpha1.At) { at.Spec.Schedule = "tomorrow" }),
+			&v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "gone", Namespace: "shop"}})
+		f.wantList("reads", &f.reads)
+		f.wantNothingKept()
+	})
+}
+
+// TestPanic has an At make the Preflight panic: the others are looked at.
+func TestPanic(t *testing.T) {
+	run(t, func(f *fixture) {
+		noContainer := func(at *v1alpha1.At) { at.Spec.Template = &corev1.PodTemplateSpec{} }
+		f.add(2*time.Second, f.at("a", time.Hour, noContainer), f.at("b", 2*time.Hour))
+		f.wantList("dry-runs", &f.dryRuns, "b-pod 1.02s")
+		f.wantNothingKept()
+	})
+}
+
+// TestOff calls a Preflight that is turned off: what an earlier one has found goes.
+func TestOff(t *testing.T) {
+	var p *Preflight
+	p.Add(cache.ObjectName{})
+	p.Run(t.Context(), nil)
+	if diff := cmp.Diff(&plan.Forecast{}, p.Forecast(&v1alpha1.At{})); diff != "" {
+		t.Errorf("Forecast (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,220 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
+	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/preflight"
+)
+
+// preflightWorld is a controller with preflights, and an API server that may refuse Pods.
+type preflightWorld struct {
+	t      *testing.T
+	start  time.Time
+	person typedcnatv1alpha1.AtInterface
+
+	lock    sync.Mutex
+	refuses bool
+	asked   map[string][]time.Duration // since the start: dry-runs, creations, writes of the status, Warnings
+}
+
+// withPreflight calls test with a controller that works.
+func withPreflight(t *testing.T, test func(w *preflightWorld)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		server := fakeserver.New(clock.RealClock{})
+		w := &preflightWorld{t: t, start: time.Now(), asked: map[string][]time.Duration{}}
+		kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+			if !w.isRefused(request) {
+				return server.RoundTrip(request)
+			}
+			status := apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota")).Status()
+			status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+			body, err := json.Marshal(status)
+			return &http.Response{
+				StatusCode: int(status.Code), Request: request,
+				Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),
+			}, err
+		}))
+		_, person := newClients(t, server)
+		w.person = person.CnatV1alpha1().Ats(name.Namespace)
+		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
+		c.preflight = preflight.New(cnatClient, kubeClient, c.atLister, image, 5, clock.RealClock{})
+		work(t, c)
+		test(w)
+	})
+}
+
+// isRefused says whether the API server refuses a request, and notes the request.
+func (w *preflightWorld) isRefused(request *http.Request) bool {
+	what := request.Method + " " + path.Base(request.URL.Path)
+	if request.URL.Query().Has("dryRun") {
+		what = "dry-run " + path.Base(request.URL.Path)
+	}
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	switch what {
+	case "dry-run pods", "POST pods", "PATCH status", "POST events":
+		w.asked[what] = append(w.asked[what], time.Since(w.start))
+		return w.refuses && strings.HasSuffix(what, "pods")
+	}
+	return false
+}
+
+func (w *preflightWorld) setRefuses(refuses bool) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	w.refuses = refuses
+}
+
+// wantAsked wants the API server to have been asked so often.
+func (w *preflightWorld) wantAsked(want map[string]int) {
+	w.t.Helper()
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	got := map[string]int{}
+	for what, times := range w.asked {
+		got[what] = len(times)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+// at returns the At after a while.
+func (w *preflightWorld) at(after time.Duration) *v1alpha1.At {
+	w.t.Helper()
+	time.Sleep(after)
+	synctest.Wait()
+	at, err := w.person.Get(w.t.Context(), name.Name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return at
+}
+
+func (w *preflightWorld) create(dueIn time.Duration) {
+	w.t.Helper()
+	at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = w.start.Add(dueIn).Format(time.RFC3339Nano) })
+	if _, err := w.person.Create(w.t.Context(), at, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestPreflightAccepted has two preflights, and nothing is written until the At is due.
+func TestPreflightAccepted(t *testing.T) {
+	withPreflight(t, func(w *preflightWorld) {
+		w.create(time.Hour)
+		w.at(time.Hour - time.Second)
+		w.wantAsked(map[string]int{"dry-run pods": 2})
+		if got, from := w.asked["dry-run pods"], time.Hour-11*time.Minute; got[0] != time.Second || got[1] < from || got[1] > from+time.Minute+time.Second {
+			t.Errorf("dry-runs after %v, want after 1 s and about ten minutes before it is due", got)
+		}
+		if at := w.at(2 * time.Second); at.Status.Phase != v1alpha1.PhaseRunning {
+			t.Errorf("phase %s, want RUNNING", at.Status.Phase)
+		}
+		w.wantAsked(map[string]int{"dry-run pods": 2, "POST pods": 1, "PATCH status": 1, "POST events": 1})
+	})
+}
+
+// TestPreflightRefused has the API server refuse the Pod until ten minutes before the At is
+// due.
+func TestPreflightRefused(t *testing.T) {
+	withPreflight(t, func(w *preflightWorld) {
+		w.setRefuses(true)
+		w.create(time.Hour)
+		at := w.at(3 * time.Second)
+		const want = `If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota`
+		if at.Status.Reason != v1alpha1.ReasonPodRefused || at.Status.Message != want || at.Status.Phase != v1alpha1.PhasePending || plan.Blocked(at) == nil {
+			t.Errorf("status %+v, want PENDING, PodRefused, %q", at.Status, want)
+		}
+		w.at(47 * time.Minute)
+		w.setRefuses(false)
+		if at := w.at(time.Minute); at.Status.Reason != "" || plan.Blocked(at) != nil {
+			t.Errorf("status %+v a minute after it is fixed, want nothing of it", at.Status)
+		}
+		if got := len(w.asked["PATCH status"]); got != 2 {
+			t.Errorf("%d writes of the status, want 2", got)
+		}
+		if got := len(w.asked["POST events"]); got != 1 {
+			t.Errorf("%d events, want 1", got)
+		}
+		w.at(12 * time.Minute)
+		if got := w.asked["POST pods"]; len(got) != 1 || got[0] != time.Hour {
+			t.Errorf("created after %v, want once, when it is due", got)
+		}
+	})
+}
+
+// TestPreflightStaysRefused has the API server refuse the Pod before and after it is due.
+func TestPreflightStaysRefused(t *testing.T) {
+	withPreflight(t, func(w *preflightWorld) {
+		w.setRefuses(true)
+		w.create(time.Minute)
+		if at := w.at(time.Minute - time.Second); !plan.HasForecast(at) {
+			t.Errorf("status %+v before it is due, want a forecast", at.Status)
+		}
+		if at := w.at(2 * time.Second); at.Status.Reason != v1alpha1.ReasonPodRefused || plan.HasForecast(at) {
+			t.Errorf("status %+v when it is due, want what is so now", at.Status)
+		}
+		before := len(w.asked["dry-run pods"])
+		w.at(10 * time.Minute)
+		if got := len(w.asked["dry-run pods"]) - before; got != 0 {
+			t.Errorf("%d dry-runs after it is due, want none", got)
+		}
+		if got := len(w.asked["POST events"]); got != 1 {
+			t.Errorf("%d events, want 1", got)
+		}
+	})
+}
+
+// TestPreflightEdited has a person edit a refused At.
+func TestPreflightEdited(t *testing.T) {
+	withPreflight(t, func(w *preflightWorld) {
+		w.setRefuses(true)
+		w.create(time.Hour)
+		at := w.at(3 * time.Second)
+		w.setRefuses(false)
+		at.Spec.Command = "echo other"
+		if _, err := w.person.Update(t.Context(), at, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if at := w.at(3 * time.Second); at.Status.Reason != "" || plan.Blocked(at) != nil || at.Status.ObservedGeneration != 2 {
+			t.Errorf("status %+v 3 s after the edit, want nothing of the refusal", at.Status)
+		}
+	})
+}
