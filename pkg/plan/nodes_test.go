@@ -242,7 +242,7 @@ func TestDecideNodes(t *testing.T) {
 		wantNodes   *v1alpha1.AtNodesStatus
 		wantMessage string
 	}{
-		"not due":                        {at: newAt(withNodes(nil), withSchedule("2027-01-01T00:00:00Z")), want: "wait 181h47m56s"},
+		"not due":                        {at: newAt(withNodes(nil), withSchedule("2026-12-24T10:12:05Z")), want: "wait 1s"},
 		"due, the Pod is not looked for": {at: newAt(withNodes(nil)), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
 		"due":                            {at: newAt(withNodes(nil)), want: "RUNNING", wantNodes: choosing},
 		"due, but its Pod exists from before an edit": {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending)) }, want: "RUNNING"},
