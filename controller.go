@@ -33,7 +33,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -52,9 +51,11 @@ import (
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/nodecache"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
+	"programming-kubernetes.info/cnat-controller/pkg/written"
 )
 
 const controllerName = "cnat-controller"
@@ -80,9 +81,6 @@ const childrenPeriod = 200 * time.Millisecond
 
 // parallelAts is how many children of an At are created at the same time.
 const parallelAts = 16
-
-// nodesTimeout is how long a sync waits for the cache of nodes to be filled.
-const nodesTimeout = 10 * time.Second
 
 // A sync that failed is retried after minErrorBackoff, then after twice as long each
 // time, at most maxErrorBackoff.
@@ -124,11 +122,7 @@ type Controller struct {
 	atIndexer  cache.Indexer
 	podIndexer cache.Indexer
 	synced     []cache.DoneChecker
-
-	// The informer of nodes runs once nodesWanted is closed: most clusters need none.
-	nodes       coreinformers.TypedNodeInformer
-	nodesWanted chan struct{}
-	wantNodes   func()
+	nodes      *nodecache.Cache
 
 	// working is false while the controller stands by: its informers fill the caches, and
 	// nothing is enqueued.
@@ -146,11 +140,9 @@ type Controller struct {
 
 	defaultImage string
 
-	// written holds the Ats as the API server returned them after the last write
-	// of their status, until the cache has them too. To decide on an older one
-	// could run its command again.
-	written     map[types.UID]*v1alpha1.At
-	writtenLock sync.Mutex
+	// written has the statuses that this process has written and the cache does not have
+	// yet. To decide on an older one could run a command again.
+	written *written.Objects[*v1alpha1.At]
 }
 
 // NewController returns a controller that is fed by the given informers. The caller starts
@@ -188,8 +180,6 @@ func newControllerWithClock(
 		atLister:     atInformer.Lister(),
 		atIndexer:    atInformer.Informer().GetIndexer(),
 		podIndexer:   podInformer.Informer().GetIndexer(),
-		nodes:        nodeInformer,
-		nodesWanted:  make(chan struct{}),
 		queue:        fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
 		blocked:      fairqueue.NewBlocked(blockedQueueName, wallClock),
 		failures:     workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
@@ -198,12 +188,10 @@ func newControllerWithClock(
 		recorder:     broadcaster.NewRecorder(cnatscheme.Scheme, corev1.EventSource{Component: controllerName}),
 		clock:        wallClock,
 		defaultImage: defaultImage,
-		written:      map[types.UID]*v1alpha1.At{},
 	}
+	c.written = written.New(func(namespace, name string) (*v1alpha1.At, error) { return c.atLister.Ats(namespace).Get(name) }, plan.KeepAt)
 
-	c.wantNodes = sync.OnceFunc(func() { close(c.nodesWanted) })
-
-	if err := errors.Join(atInformer.Informer().SetTransform(keep), podInformer.Informer().SetTransform(keep), nodeInformer.Informer().SetTransform(keep)); err != nil {
+	if err := errors.Join(atInformer.Informer().SetTransform(keep), podInformer.Informer().SetTransform(keep)); err != nil {
 		return nil, fmt.Errorf("set the transform of the informers: %w", err)
 	}
 	err := errors.Join(
@@ -246,17 +234,8 @@ func newControllerWithClock(
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for Pods: %w", err)
 	}
-	_, err = nodeInformer.TypedInformer().AddTypedEventHandler(coreinformers.NodeHandlerFuncs{
-		AddFunc:    func(node *corev1.Node) { c.enqueueOnNode(node.Name) },
-		DeleteFunc: func(node coreinformers.DeletedNode) { c.enqueueOnNode(node.GetObjectName().Name) },
-		UpdateFunc: func(old, cur *corev1.Node) {
-			if old.UID != cur.UID {
-				c.enqueueOnNode(cur.Name)
-			}
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("add the event handler for nodes: %w", err)
+	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, keep, c.enqueueOnNode); err != nil {
+		return nil, err
 	}
 	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker()}
 	return c, nil
@@ -306,13 +285,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
 	wg.Go(func() { c.preflight.Run(ctx, c.queue.Add) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
-	wg.Go(func() {
-		select {
-		case <-ctx.Done():
-		case <-c.nodesWanted:
-			c.nodes.Informer().RunWithContext(ctx)
-		}
-	})
+	wg.Go(func() { c.nodes.Run(ctx) })
 	c.enqueueAll()
 	// An idle controller allocates nothing, so what the first list left would stay for minutes.
 	debug.FreeOSMemory()
@@ -405,7 +378,7 @@ func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList 
 // of the status alone is the controller's own write. If it enqueued the At, a status
 // that changes with each refusal of the Pod would bypass the back-off.
 func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
-	c.forgetWritten(cur)
+	c.written.Seen(cur)
 	if old.UID != cur.UID {
 		// The informer missed that one was deleted, and another created by its name.
 		c.deleteAt(logger, informers.DeletedAt{OptionalObj: old})
@@ -429,9 +402,7 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 func (c *Controller) deleteAt(logger klog.Logger, at informers.DeletedAt) {
 	logger.V(2).Info("At deleted", "at", klog.KRef(at.GetObjectName().Parts()))
 	if at.OptionalObj != nil {
-		c.writtenLock.Lock()
-		delete(c.written, at.OptionalObj.UID)
-		c.writtenLock.Unlock()
+		c.written.Forget(at.OptionalObj.UID)
 		c.enqueueParent(at.OptionalObj)
 	}
 	c.enqueue(at.GetObjectName())
@@ -545,7 +516,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	}
 	world := &plan.World{At: at, Pods: c.podsOf(name)}
 	if at != nil {
-		world.At = c.latest(at)
+		world.At = c.written.Latest(at)
 		c.addRelatives(world)
 	}
 	pods := world.Pods
@@ -670,7 +641,7 @@ func (c *Controller) parentOf(at *v1alpha1.At) *v1alpha1.At {
 	if err != nil { // It is not in the cache. There are no other errors.
 		return nil
 	}
-	return c.latest(parent)
+	return c.written.Latest(parent)
 }
 
 // addRelatives adds to world the At that made the At, and those that the At has made.
@@ -678,7 +649,7 @@ func (c *Controller) addRelatives(world *plan.World) {
 	world.Parent, world.Children, world.ChildrenAreLive = c.parentOf(world.At), nil, false
 	for _, child := range indexed[v1alpha1.At](c.atIndexer, byParent, cache.MetaObjectToName(world.At).String()) {
 		if metav1.IsControlledBy(child, world.At) {
-			world.Children = append(world.Children, c.latest(child))
+			world.Children = append(world.Children, c.written.Latest(child))
 		}
 	}
 }
@@ -715,48 +686,23 @@ func (c *Controller) lookForAt(ctx context.Context, name cache.ObjectName, world
 	return nil
 }
 
-// lookForNodes reads the nodes, from a cache that is filled when it is first needed.
+// lookForNodes reads the nodes.
 func (c *Controller) lookForNodes(ctx context.Context, world *plan.World) error {
-	if err := c.waitForNodes(ctx); err != nil {
+	nodes, err := c.nodes.List(ctx)
+	if err != nil {
 		return world.NodesNotRead(err)
 	}
-	world.Nodes, _ = c.nodes.Lister().List(labels.Everything()) // Reading from a cache does not fail.
-	world.NodesAreKnown = true
+	world.Nodes, world.NodesAreKnown = nodes, true
 	return nil
 }
 
-// lookForNode reads a node. That it is gone is only believed of the API server.
+// lookForNode reads a node.
 func (c *Controller) lookForNode(ctx context.Context, world *plan.World, name string) error {
-	if err := c.waitForNodes(ctx); err != nil {
-		return world.NodesNotRead(err)
-	}
-	node, err := c.nodes.Lister().Get(name)
-	if apierrors.IsNotFound(err) {
-		node, err = orNil(c.kubeClient.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}))
-	}
+	node, err := c.nodes.Get(ctx, name)
 	if err != nil {
 		return world.NodesNotRead(err)
 	}
 	world.NodeName, world.Node = name, node
-	return nil
-}
-
-// waitForNodes starts the informer of nodes, if the controller may read them, and waits
-// until its cache is filled.
-func (c *Controller) waitForNodes(ctx context.Context) error {
-	synced := c.nodes.Informer().HasSyncedChecker()
-	if cache.IsDone(synced) {
-		return nil
-	}
-	if _, err := c.kubeClient.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
-		return err
-	}
-	c.wantNodes()
-	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
-	defer cancel()
-	if !cache.WaitFor(ctx, "nodes", synced) {
-		return errors.New("the cache of nodes is not filled yet")
-	}
 	return nil
 }
 
@@ -819,7 +765,7 @@ func (c *Controller) resumeAts(ctx context.Context, at *v1alpha1.At, children []
 		case err != nil:
 			return c.report(at, v1alpha1.ReasonAtNotResumed, fmt.Errorf("resume At %s: %w", child.Name, err))
 		}
-		c.rememberWritten(resumed)
+		c.written.Remember(resumed)
 		klog.FromContext(ctx).V(2).Info("Resumed the At of a node", "child", klog.KObj(child))
 	}
 	return nil
@@ -838,7 +784,7 @@ func (c *Controller) releaseAt(ctx context.Context, world *plan.World) error {
 		return c.report(at, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of the At: %w", err))
 	}
 	if released != nil {
-		c.rememberWritten(released)
+		c.written.Remember(released)
 	}
 	world.At, world.AtIsLive = released, released != nil
 	klog.FromContext(ctx).V(2).Info("Released At")
@@ -949,7 +895,7 @@ func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision 
 	if err != nil {
 		return nil, fmt.Errorf("write the status: %w", err)
 	}
-	c.rememberWritten(updated)
+	c.written.Remember(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
 	countEnds(&at.Status, decision.Status, decision.Events)
 	c.record(updated, decision.Events)
@@ -1010,46 +956,4 @@ func keep(obj any) (any, error) {
 	default:
 		return obj, nil
 	}
-}
-
-// latest returns the At as this process last wrote it, if that is newer than
-// what was read from the cache.
-func (c *Controller) latest(cached *v1alpha1.At) *v1alpha1.At {
-	c.writtenLock.Lock()
-	defer c.writtenLock.Unlock()
-	if written := c.written[cached.UID]; written != nil {
-		if newer(written, cached) {
-			return written
-		}
-		return cached
-	}
-	// What was forgotten since cached was read is in the cache by now.
-	if current, err := c.atLister.Ats(cached.Namespace).Get(cached.Name); err == nil && current.UID == cached.UID {
-		return current
-	}
-	return cached
-}
-
-func (c *Controller) rememberWritten(at *v1alpha1.At) {
-	c.writtenLock.Lock()
-	defer c.writtenLock.Unlock()
-	// The handlers run after the cache has changed: what it does not have yet
-	// they will hear of, and forget.
-	if cached, err := c.atLister.Ats(at.Namespace).Get(at.Name); err == nil && cached.UID == at.UID && newer(at, cached) {
-		c.written[at.UID] = plan.KeepAt(at)
-	}
-}
-
-func (c *Controller) forgetWritten(cached *v1alpha1.At) {
-	c.writtenLock.Lock()
-	defer c.writtenLock.Unlock()
-	if written := c.written[cached.UID]; written != nil && !newer(written, cached) {
-		delete(c.written, cached.UID)
-	}
-}
-
-// newer says whether a is a later version of the same object than b.
-func newer(a, b *v1alpha1.At) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err == nil && order > 0
 }

@@ -676,7 +676,7 @@ func TestSyncHandler(t *testing.T) {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, tc.world, testingclock.NewFakeClock(tc.now))
 			if tc.written != nil {
-				f.rememberWritten(tc.written)
+				f.written.Remember(tc.written)
 			}
 			for verbAndResource, err := range tc.faults {
 				verb, resource, _ := strings.Cut(verbAndResource, " ")
@@ -1293,27 +1293,27 @@ func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
 	} {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, world{ats: []*v1alpha1.At{newAt()}}, clock.RealClock{})
-			f.rememberWritten(newAt(newerVersion, running))
-			if got := f.latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
+			f.written.Remember(newAt(newerVersion, running))
+			if got := f.written.Latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
 				t.Errorf("phase %s, want what was written", got.Status.Phase)
 			}
 			event(f.Controller)
-			if len(f.written) != 0 {
-				t.Errorf("%d Ats remembered, want none", len(f.written))
+			if f.written.Len() != 0 {
+				t.Errorf("%d Ats remembered, want none", f.written.Len())
 			}
 		})
 	}
 	t.Run("forgotten after the cache was read", func(t *testing.T) {
 		f := newFixture(t, world{ats: []*v1alpha1.At{newAt(newerVersion, running)}}, clock.RealClock{})
-		if got := f.latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
+		if got := f.written.Latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
 			t.Errorf("phase %s, want what the cache has now", got.Status.Phase)
 		}
 	})
 	t.Run("the cache was faster", func(t *testing.T) {
 		f := newFixture(t, world{ats: []*v1alpha1.At{newAt(newerVersion)}}, clock.RealClock{})
-		f.rememberWritten(newAt(newerVersion))
-		if len(f.written) != 0 {
-			t.Errorf("%d Ats remembered, want none", len(f.written))
+		f.written.Remember(newAt(newerVersion))
+		if f.written.Len() != 0 {
+			t.Errorf("%d Ats remembered, want none", f.written.Len())
 		}
 	})
 }
@@ -2110,8 +2110,8 @@ func TestCaches(t *testing.T) {
 		if err != nil || !found || len(pod.(*corev1.Pod).Spec.Containers[0].Command) > 0 {
 			t.Errorf("the cache holds %+v, %v; want a Pod without its command", pod, err)
 		}
-		c.rememberWritten(newAt(newerVersion))
-		if written := c.written[at.UID]; written == nil || written.Spec.Command != "" {
+		c.written.Remember(newAt(newerVersion))
+		if written := c.written.Latest(cached); written == cached || written.Spec.Command != "" {
 			t.Errorf("the controller remembers %+v, want an At without its command", written)
 		}
 	})

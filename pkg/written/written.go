@@ -1,0 +1,99 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+// Package written remembers objects as the API server returned them after a write, until
+// the cache of an informer has them too: to decide on an older one could do a thing twice.
+package written
+
+import (
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// Objects are the written objects that the cache does not have yet.
+type Objects[T metav1.Object] struct {
+	cached func(namespace, name string) (T, error)
+	keep   func(T) T
+
+	lock    sync.Mutex
+	objects map[types.UID]T
+}
+
+// New returns an empty Objects. cached reads an object from the cache, keep returns what to
+// remember of one.
+func New[T metav1.Object](cached func(namespace, name string) (T, error), keep func(T) T) *Objects[T] {
+	return &Objects[T]{cached: cached, keep: keep, objects: map[types.UID]T{}}
+}
+
+// Latest returns an object as it was last written, if that is newer than what was read from
+// the cache.
+func (o *Objects[T]) Latest(cached T) T {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	if object, ok := o.objects[cached.GetUID()]; ok {
+		if newer(object, cached) {
+			return object
+		}
+		return cached
+	}
+	// What was forgotten since cached was read is in the cache by now.
+	if current, err := o.cached(cached.GetNamespace(), cached.GetName()); err == nil && current.GetUID() == cached.GetUID() {
+		return current
+	}
+	return cached
+}
+
+// Remember is called with an object that was written.
+func (o *Objects[T]) Remember(object T) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	// The informer's handlers run after the cache has changed: for what it does not have
+	// yet, Seen will be called.
+	if cached, err := o.cached(object.GetNamespace(), object.GetName()); err == nil && cached.GetUID() == object.GetUID() && newer(object, cached) {
+		o.objects[object.GetUID()] = o.keep(object)
+	}
+}
+
+// Seen is called with an object that has come into the cache.
+func (o *Objects[T]) Seen(cached T) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	if object, ok := o.objects[cached.GetUID()]; ok && !newer(object, cached) {
+		delete(o.objects, cached.GetUID())
+	}
+}
+
+// Forget is called for an object that is gone.
+func (o *Objects[T]) Forget(uid types.UID) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	delete(o.objects, uid)
+}
+
+// Len returns the number of objects that are remembered.
+func (o *Objects[T]) Len() int {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	return len(o.objects)
+}
+
+// newer says whether a is a later version of the same object than b.
+func newer(a, b metav1.Object) bool {
+	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
+	return err == nil && order > 0
+}
