@@ -19,6 +19,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -148,9 +149,12 @@ func isInvalidPod(err error) bool {
 // IsTransient says whether a request that failed with err may succeed in a moment
 // without anybody doing anything about it.
 func IsTransient(err error) bool {
+	var answer apierrors.APIStatus
 	switch apierrors.ReasonForError(err) {
-	case metav1.StatusReasonUnknown, // etcd's own errors, and no answer at all
-		metav1.StatusReasonConflict, // of the quota's count
+	case metav1.StatusReasonUnknown: // etcd's own errors, and no answer at all
+		// A webhook that denies a Pod need not give a reason.
+		return !errors.As(err, &answer) || answer.Status().Code >= http.StatusInternalServerError
+	case metav1.StatusReasonConflict, // of the quota's count
 		metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout,
 		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable,
 		metav1.StatusReasonUnauthorized: // while a token is renewed

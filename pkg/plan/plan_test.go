@@ -1031,6 +1031,7 @@ func TestRefused(t *testing.T) {
 	long := apierrors.NewBadRequest(strings.Repeat("🌍", 2000))
 	busy := apierrors.NewTooManyRequests("busy", 1)
 	badRequest := apierrors.NewBadRequest("admission webhook says no")
+	noReason := &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 400, Message: `admission webhook "policy.example.com" denied the request: no`}}
 
 	refused := func(transition time.Time, message string) *v1alpha1.AtStatus {
 		return &v1alpha1.AtStatus{
@@ -1060,6 +1061,10 @@ func TestRefused(t *testing.T) {
 		"a webhook's bad request": {
 			at: newAt(), err: badRequest,
 			want: Decision{Status: refused(now, badRequest.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, badRequest.Error())}, Retry: ErrBlocked},
+		},
+		"a webhook's denial without a reason": {
+			at: newAt(), err: noReason,
+			want: Decision{Status: refused(now, noReason.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, noReason.Error())}, Retry: ErrBlocked},
 		},
 		"a policy's denial": {
 			at: newAt(), err: policy,
