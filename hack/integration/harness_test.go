@@ -490,18 +490,6 @@ func requests(t *testing.T, namespace, verb, resource string) []request {
 	return slices.DeleteFunc(requestsOf(t, namespace, verb, resource), func(r request) bool { return isPreflight(r.UserAgent) })
 }
 
-// dryRuns returns the dry-runs of preflights in a namespace.
-func dryRuns(t *testing.T, namespace string) []request {
-	t.Helper()
-	found := slices.DeleteFunc(requestsOf(t, namespace, "create", "pods"), func(r request) bool { return !isPreflight(r.UserAgent) })
-	for i := range found {
-		if !strings.Contains(found[i].RequestURI, "dryRun=All") {
-			t.Errorf("a preflight creates a Pod: %+v", found[i])
-		}
-	}
-	return found
-}
-
 // isPreflight says whether a request with the given user agent is one of a preflight.
 func isPreflight(userAgent string) bool { return strings.HasSuffix(userAgent, " preflight") }
 

@@ -118,44 +118,14 @@ func TestWebhook(t *testing.T) {
 	installCRD(t)
 	namespace := newNamespace(t)
 	var allow, down atomic.Bool
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var review admissionv1.AdmissionReview
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || down.Load() {
-			http.Error(w, "down", http.StatusServiceUnavailable)
-			return
+	startWebhook(t, namespace, func() *admissionv1.AdmissionResponse {
+		if down.Load() {
+			return nil
 		}
-		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: allow.Load(), Result: &metav1.Status{
+		return &admissionv1.AdmissionResponse{Allowed: allow.Load(), Result: &metav1.Status{
 			Status: metav1.StatusFailure, Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity, Message: `Pod "at-pod" is invalid: spec.hostNetwork: not here`,
 			Details: &metav1.StatusDetails{Kind: "Pod", Name: "at-pod", Causes: []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "spec.hostNetwork", Message: "not here"}}},
 		}}
-		_ = json.NewEncoder(w).Encode(review)
-	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	hooks := kubeClient.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	_, err := hooks.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: namespace},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "policy.example.com", SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
-			}},
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				URL:      ptr.To(server.URL),
-				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-			},
-		}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := hooks.Delete(context.WithoutCancel(t.Context()), namespace, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
 	})
 	probe := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}
 	eventually(t, "the webhook to be in force", func(ctx context.Context) (bool, error) {
@@ -177,6 +147,50 @@ func TestWebhook(t *testing.T) {
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 	waitUnblocked(t, namespace)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonPodRefused: 1, v1alpha1.ReasonSuccessfulCreate: 1})
+}
+
+// startWebhook has an admission webhook answer to each creation of a Pod in a namespace,
+// until the end of the test. If its answer is nil, it is down.
+func startWebhook(t *testing.T, namespace string, answer func() *admissionv1.AdmissionResponse) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		response := answer()
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || response == nil {
+			http.Error(w, "down", http.StatusServiceUnavailable)
+			return
+		}
+		response.UID = review.Request.UID
+		review.Response = response
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	hooks := kubeClient.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	_, err := hooks.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "policy.example.com", SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: ptr.To[int32](2),
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+			}},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				URL:      ptr.To(server.URL),
+				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+			},
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := hooks.Delete(context.WithoutCancel(t.Context()), namespace, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestUnexpectedPod creates the Pod of an At that is done once more, as a creation that

@@ -1,0 +1,400 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// What TestPreflight wants to take no longer, where nothing else uses the processors: the
+// report of a refusal after the At is created (the API's times have no fractions of
+// seconds), and the removal of the report after the cause is gone.
+const (
+	reportTime = 3 * time.Second
+	fixTime    = time.Minute
+)
+
+// TestPreflight has the API server refuse, in each way, the Pod of an At that is due in an
+// hour: that is reported, with one event, until the cause is gone. Then the At runs.
+func TestPreflight(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	waitOwnersKnown(t)
+	for name, tc := range map[string]struct {
+		// refuse has the API server refuse the Pods of a namespace, or the At's, from now on.
+		refuse func(t *testing.T, namespace string, at *v1alpha1.At)
+		// fix ends that.
+		fix func(t *testing.T, namespace string)
+		// expectations
+		reason, message string
+	}{
+		"quota": {
+			func(t *testing.T, namespace string, _ *v1alpha1.At) {
+				t.Helper()
+				kubectl(t, "", "create", "-n", namespace, "quota", "quota", "--hard=pods=0")
+			},
+			func(t *testing.T, namespace string) {
+				t.Helper()
+				kubectl(t, "", "delete", "-n", namespace, "quota/quota")
+			},
+			v1alpha1.ReasonPodRefused, "exceeded quota: quota, requested: pods=1",
+		},
+		"Pod Security": {
+			func(t *testing.T, namespace string, at *v1alpha1.At) {
+				t.Helper()
+				kubectl(t, "", "label", "namespace/"+namespace, "pod-security.kubernetes.io/enforce=restricted")
+				setTemplate(at, func(spec *corev1.PodSpec) { spec.HostNetwork = true })
+			},
+			func(t *testing.T, namespace string) {
+				t.Helper()
+				kubectl(t, "", "label", "namespace/"+namespace, "pod-security.kubernetes.io/enforce-")
+			},
+			v1alpha1.ReasonPodRefused, `violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true)`,
+		},
+		"service account": {
+			func(_ *testing.T, _ string, at *v1alpha1.At) {
+				setTemplate(at, func(spec *corev1.PodSpec) { spec.ServiceAccountName = "late" })
+			},
+			func(t *testing.T, namespace string) {
+				t.Helper()
+				kubectl(t, "", "create", "-n", namespace, "serviceaccount", "late")
+			},
+			v1alpha1.ReasonPodRefused, `serviceaccount "late" not found`,
+		},
+		"priority class": {
+			func(_ *testing.T, namespace string, at *v1alpha1.At) {
+				setTemplate(at, func(spec *corev1.PodSpec) { spec.PriorityClassName = namespace })
+			},
+			func(t *testing.T, namespace string) {
+				t.Helper()
+				classes := kubeClient.SchedulingV1().PriorityClasses()
+				if _, err := classes.Create(t.Context(), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Value: 1}, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := classes.Delete(context.Background(), namespace, metav1.DeleteOptions{}); err != nil {
+						t.Error(err)
+					}
+				})
+			},
+			v1alpha1.ReasonPodRefused, "no PriorityClass with name",
+		},
+		"invalid field": {
+			func(_ *testing.T, _ string, at *v1alpha1.At) {
+				setTemplate(at, func(spec *corev1.PodSpec) {
+					spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+				})
+			},
+			func(t *testing.T, namespace string) {
+				t.Helper()
+				update(t, namespace, func(at *v1alpha1.At) { at.Spec.Template.Spec.Containers[0].VolumeMounts = nil })
+			},
+			v1alpha1.ReasonInvalidPod, `Pod "at-pod" is invalid: spec.containers[0].volumeMounts[0].name: Not found: "data"`,
+		},
+		"webhook": {
+			func(t *testing.T, namespace string, _ *v1alpha1.At) {
+				t.Helper()
+				startWebhook(t, namespace, func() *admissionv1.AdmissionResponse {
+					ns, err := kubeClient.CoreV1().Namespaces().Get(context.Background(), namespace, metav1.GetOptions{})
+					return &admissionv1.AdmissionResponse{Allowed: err == nil && ns.Labels["allow"] != "", Result: &metav1.Status{Message: "not on a Friday"}}
+				})
+			},
+			func(t *testing.T, namespace string) {
+				t.Helper()
+				kubectl(t, "", "label", "namespace/"+namespace, "allow=true")
+			},
+			v1alpha1.ReasonPodRefused, `admission webhook "policy.example.com" denied the request: not on a Friday`,
+		},
+		"policy": {
+			func(t *testing.T, namespace string, _ *v1alpha1.At) {
+				t.Helper()
+				createPolicy(t, namespace)
+			},
+			func(t *testing.T, namespace string) {
+				t.Helper()
+				kubectl(t, "", "delete", "validatingadmissionpolicybinding/"+namespace)
+			},
+			v1alpha1.ReasonPodRefused, `ValidatingAdmissionPolicy '.*' with binding '.*' denied request: no Pods here`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			at := newAt(namespace, "at", time.Now().Add(time.Hour), "true")
+			tc.refuse(t, namespace, at)
+			waitRefused(t, at)
+			c := startController(t, namespace)
+			waitLog(t, c, "Starting controller")
+
+			at = createAt(t, at)
+			blocked := waitBlocked(t, namespace, tc.reason)
+			judge(t, "reported", blocked.LastTransitionTime.Sub(at.CreationTimestamp.Time), reportTime)
+			wantOutput(t, blocked.Message, `^If it were due now: create Pod: .*`+strings.NewReplacer("(", `\(`, ")", `\)`, "[", `\[`, "]", `\]`).Replace(tc.message))
+			waitEvents(t, at, map[string]int32{tc.reason: 1})
+
+			tc.fix(t, namespace)
+			fixed := time.Now()
+			waitUnblocked(t, namespace)
+			judge(t, "removed", time.Since(fixed), fixTime)
+			update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().UTC().Format(time.RFC3339) })
+			waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+			waitEvents(t, at, map[string]int32{tc.reason: 1, v1alpha1.ReasonSuccessfulCreate: 1})
+			wantCreates(t, namespace, 1)
+			// The report, that an edit was seen, the removal, and RUNNING.
+			if writes := requests(t, namespace, "patch", "ats/status"); len(writes) > 4 {
+				t.Errorf("%d writes of the status, want at most 4", len(writes))
+			}
+		})
+	}
+}
+
+// judge says how long something took. The limit counts where tests run that are judged by
+// the time that they take.
+func judge(t *testing.T, what string, took, limit time.Duration) {
+	t.Helper()
+	t.Logf("%s after %v", what, took)
+	if *soakTrials > 1 && took > limit {
+		t.Errorf("%s after %v, want at most %v", what, took, limit)
+	}
+}
+
+// setTemplate gives an At a template.
+func setTemplate(at *v1alpha1.At, change func(*corev1.PodSpec)) {
+	at.Spec.Template = &corev1.PodTemplateSpec{Spec: plan.NewPod(at, "busybox:1.37.0").Spec}
+	change(&at.Spec.Template.Spec)
+}
+
+// waitRefused waits until the API server refuses the Pod of an At, which must not be
+// created yet.
+func waitRefused(t *testing.T, at *v1alpha1.At) {
+	t.Helper()
+	probe := at.DeepCopy()
+	probe.UID = "probe"
+	eventually(t, "the Pod to be refused", func(ctx context.Context) (bool, error) {
+		_, err := kubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(probe, "busybox:1.37.0"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil, nil
+	})
+}
+
+// waitOwnersKnown waits until the API server lets the controller create Pods that an At
+// owns. That is half a minute after the CRD is installed.
+func waitOwnersKnown(t *testing.T) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", controllerConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := newNamespace(t)
+	probe := newAt(namespace, "probe", time.Now(), "true")
+	probe.UID = "probe"
+	eventually(t, "the API server to know the CRD", func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().Pods(namespace).Create(ctx, plan.NewPod(probe, "busybox:1.37.0"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil, nil
+	})
+}
+
+// createPolicy has an admission policy deny all Pods of a namespace.
+func createPolicy(t *testing.T, namespace string) {
+	t.Helper()
+	policies := kubeClient.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	_, err := policies.Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+				},
+			}}},
+			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "no Pods here"}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bindings := kubeClient.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
+	t.Cleanup(func() {
+		ctx := context.Background()
+		if err := ignoreNotFound(bindings.Delete(ctx, namespace, metav1.DeleteOptions{})); err != nil {
+			t.Error(err)
+		}
+		if err := policies.Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	_, err = bindings.Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName:        namespace,
+			ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+			MatchResources:    &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dryRuns returns the dry-runs of preflights in a namespace.
+func dryRuns(t *testing.T, namespace string) []request {
+	t.Helper()
+	found := slices.DeleteFunc(requestsOf(t, namespace, "create", "pods"), func(r request) bool { return !isPreflight(r.UserAgent) })
+	for i := range found {
+		if !strings.Contains(found[i].RequestURI, "dryRun=All") {
+			t.Errorf("a preflight creates a Pod: %+v", found[i])
+		}
+	}
+	return found
+}
+
+// waitPreflights waits until a controller that runs alone has counted as many preflights
+// with the given result.
+func waitPreflights(t *testing.T, c *controller, result, number string) {
+	t.Helper()
+	url := served(t, c, "metrics") + "/metrics"
+	eventually(t, number+" preflights: "+result, func(context.Context) (bool, error) {
+		_, metrics := get(t, url, "")
+		return strings.Contains(metrics, `cnat_preflights_total{result="`+result+`"} `+number+"\n"), nil
+	})
+}
+
+// TestPreflightAccepted has Ats whose Pods the API server would accept: it is asked once for
+// all, and nothing is written.
+func TestPreflightAccepted(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	waitOwnersKnown(t)
+	namespace := newNamespace(t)
+	c := startController(t, namespace)
+	ats := map[types.UID]string{}
+	for _, name := range []string{"at", "second", "third"} {
+		at := createAt(t, newAt(namespace, name, time.Now().Add(time.Hour), "true"))
+		ats[at.UID] = at.ResourceVersion
+	}
+	waitPreflights(t, c, "shared", "2")
+	waitPreflights(t, c, "accepted", "1")
+	eventually(t, "the dry-run to be logged", func(context.Context) (bool, error) { return len(dryRuns(t, namespace)) > 0, nil })
+	if got := dryRuns(t, namespace); len(got) != 1 {
+		t.Errorf("%d dry-runs, want 1: %+v", len(got), got)
+	}
+	for _, name := range []string{"at", "second", "third"} {
+		if at := waitPhase(t, namespace, name, v1alpha1.PhasePending); at.ResourceVersion != ats[at.UID] {
+			t.Errorf("At %s was written: %+v", name, at)
+		}
+		if _, err := kubeClient.CoreV1().Pods(namespace).Get(t.Context(), name+"-pod", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("Pod of At %s: got %v, want none", name, err)
+		}
+	}
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().UTC().Format(time.RFC3339) })
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	wantCreates(t, namespace, 1)
+}
+
+// TestPreflightUnknown has a webhook that is slow: that says nothing about the Pod.
+func TestPreflightUnknown(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	waitOwnersKnown(t)
+	namespace := newNamespace(t)
+	slow := make(chan struct{})
+	startWebhook(t, namespace, func() *admissionv1.AdmissionResponse {
+		<-slow
+		return &admissionv1.AdmissionResponse{Allowed: true}
+	})
+	quick := sync.OnceFunc(func() { close(slow) })
+	t.Cleanup(quick)
+	at := newAt(namespace, "at", time.Now().Add(time.Hour), "true")
+	waitRefused(t, at)
+	c := startController(t, namespace)
+	at = createAt(t, at)
+	waitPreflights(t, c, "unknown", "1")
+	if got := waitPhase(t, namespace, "at", v1alpha1.PhasePending); got.ResourceVersion != at.ResourceVersion {
+		t.Errorf("the At was written: %+v", got)
+	}
+	quick()
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().UTC().Format(time.RFC3339) })
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
+}
+
+// TestPreflightRestart has the cause of a refusal go while there is no controller, and the
+// At become due while the API server still refuses its Pod.
+func TestPreflightRestart(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	waitOwnersKnown(t)
+	for name, tc := range map[string]struct {
+		args []string // of the second controller
+	}{
+		"with preflights":    {},
+		"without preflights": {[]string{"-preflight-qps=0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			quotas := kubeClient.CoreV1().ResourceQuotas(namespace)
+			quota := &corev1.ResourceQuota{
+				ObjectMeta: metav1.ObjectMeta{Name: "quota"},
+				Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+			}
+			if _, err := quotas.Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			at := newAt(namespace, "at", time.Now().Add(time.Hour), "true")
+			waitRefused(t, at)
+			c := startController(t, namespace)
+			at = createAt(t, at)
+			waitBlocked(t, namespace, v1alpha1.ReasonPodRefused)
+			// A process that is killed may owe its last events.
+			waitEvents(t, at, map[string]int32{v1alpha1.ReasonPodRefused: 1})
+			c.kill(t)
+			if err := quotas.Delete(t.Context(), "quota", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			startController(t, namespace, tc.args...)
+			waitUnblocked(t, namespace)
+			if got := requests(t, namespace, "create", "pods"); len(got) > 0 {
+				t.Errorf("Pods were created before the At was due: %+v", got)
+			}
+		})
+	}
+}
