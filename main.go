@@ -275,6 +275,8 @@ func (o *options) addPreflight(controller *Controller, config *rest.Config) erro
 	config.RateLimiter = nil
 	// So that the API server's log tells which requests are those of preflights.
 	config.UserAgent += " preflight"
+	// They come again when the Pods are created.
+	config.WarningHandlerWithContext = rest.NoWarnings{}
 	kubeClient, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("create the client for dry-runs: %w", err)

@@ -259,6 +259,9 @@ func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-cha
 	return nil
 }
 
+// preflights is what requests counts the requests of preflights as: reads and dry-runs.
+const preflights = "preflights"
+
 // requests counts a controller's requests on the objects of a namespace, by verb and
 // resource, from the API server's audit log; not those on the marker's.
 func (c *cluster) requests(namespace string) (map[string]int, error) {
@@ -285,7 +288,11 @@ func (c *cluster) requests(namespace string) (map[string]int, error) {
 			return nil, err
 		}
 		if request.ObjectRef.Namespace == namespace && strings.HasPrefix(request.UserAgent, "cnat-controller") && !strings.HasPrefix(request.ObjectRef.Name, marker) {
-			counts[request.Verb+" "+strings.TrimSuffix(request.ObjectRef.Resource+"/"+request.ObjectRef.Subresource, "/")]++
+			what := request.Verb + " " + strings.TrimSuffix(request.ObjectRef.Resource+"/"+request.ObjectRef.Subresource, "/")
+			if strings.HasSuffix(request.UserAgent, " preflight") {
+				what = preflights
+			}
+			counts[what]++
 		}
 	}
 	return counts, lines.Err()

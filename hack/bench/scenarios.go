@@ -48,6 +48,7 @@ var scenarios = map[string]func(b *bench, ctx context.Context, number int) error
 	"pending":    (*bench).pending,
 	"memory":     (*bench).memory,
 	"tenants":    (*bench).tenants,
+	"preflight":  (*bench).preflight,
 }
 
 // loneOnly is lone while nothing else is there.
@@ -61,13 +62,28 @@ func (b *bench) loneOnly(ctx context.Context, number int) error {
 // lone has Ats become due one at a time, and tells how late their Pods are, by the
 // watch. The limits are in milliseconds.
 func (b *bench) lone(ctx context.Context, number int, gap time.Duration, p50, p99 float64) error {
-	namespace, err := b.newNamespace(ctx)
+	late, err := b.lateness(ctx, number, gap)
 	if err != nil {
 		return err
 	}
+	b.report("earliest, late by", milliseconds(late[0]), "ms", nil)
+	b.report("median, late by", milliseconds(median(late)), "ms", &p50)
+	b.report("99th of 100, late by", milliseconds(percentile99(late)), "ms", &p99)
+	return nil
+}
+
+func median(sorted []time.Duration) time.Duration       { return sorted[len(sorted)/2] }
+func percentile99(sorted []time.Duration) time.Duration { return sorted[len(sorted)*99/100] }
+
+// lateness has Ats become due one at a time, and returns how late their Pods are, sorted.
+func (b *bench) lateness(ctx context.Context, number int, gap time.Duration) ([]time.Duration, error) {
+	namespace, err := b.newNamespace(ctx)
+	if err != nil {
+		return nil, err
+	}
 	pods, err := b.seePods(ctx, namespace)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer pods.stop()
 	first := time.Now().Add(5 * time.Second)
@@ -76,24 +92,21 @@ func (b *bench) lone(ctx context.Context, number int, gap time.Duration, p50, p9
 		at := newAt(fmt.Sprintf("at-%06d", i), first.Add(time.Duration(i)*gap))
 		due[plan.PodName(at)] = first.Add(time.Duration(i) * gap)
 		if _, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, at, metav1.CreateOptions{}); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if _, err := pods.wait(ctx, number, time.Duration(number)*gap+time.Minute, "Pods"); err != nil {
-		return err
+		return nil, err
 	}
 	var late []time.Duration
 	for name, at := range pods.at {
 		late = append(late, at.Sub(due[name]))
 	}
 	slices.Sort(late)
-	b.report("earliest, late by", milliseconds(late[0]), "ms", nil)
 	if late[0] < 0 {
-		return errors.New("it was early")
+		return nil, errors.New("it was early")
 	}
-	b.report("median, late by", milliseconds(late[number/2]), "ms", &p50)
-	b.report("99th of 100, late by", milliseconds(late[number*99/100]), "ms", &p99)
-	return nil
+	return late, nil
 }
 
 // bare creates the same Pods as the controller would, in a bare loop, and tells how
@@ -233,10 +246,12 @@ func (b *bench) reportRequests(ctx context.Context, namespace string, runs int) 
 			return err
 		}
 	}
-	var writes, reads, events float64
+	var writes, reads, events, looks float64
 	for request, count := range counts {
 		verb, resource, _ := strings.Cut(request, " ")
 		switch {
+		case request == preflights:
+			looks += float64(count)
 		case resource == "events":
 			events += float64(count)
 		case verb == "get":
@@ -247,6 +262,7 @@ func (b *bench) reportRequests(ctx context.Context, namespace string, runs int) 
 	}
 	b.report("writes a run", writes/float64(runs), "", ptr.To(4.0))
 	b.report("reads a run", reads/float64(runs), "", ptr.To(0.0))
+	b.report("requests of preflights a run", looks/float64(runs), "", nil)
 	b.report("events a run", events/float64(runs), "", ptr.To(2.0))
 	return nil
 }
@@ -378,7 +394,7 @@ func (b *bench) pending(ctx context.Context, number int) error {
 			return err
 		}
 		maps.DeleteFunc(counts, func(request string, _ int) bool {
-			return strings.HasPrefix(request, "list ") || strings.HasPrefix(request, "watch ") || strings.HasPrefix(request, "get ")
+			return strings.HasPrefix(request, "list ") || strings.HasPrefix(request, "watch ") || strings.HasPrefix(request, "get ") || request == preflights
 		})
 		for _, count := range counts {
 			writes += count
@@ -444,6 +460,11 @@ func (b *bench) comeAndGo(ctx context.Context, number int, meanwhile func() erro
 	if err := meanwhile(); err != nil {
 		return err
 	}
+	return b.deleteAts(ctx, namespaces)
+}
+
+// deleteAts deletes all Ats of some namespaces.
+func (b *bench) deleteAts(ctx context.Context, namespaces []string) error {
 	progress("deleting all")
 	return each(ctx, len(namespaces), func(i int) error {
 		ats := b.cnat.CnatV1alpha1().Ats(namespaces[i])
@@ -490,6 +511,70 @@ func (b *bench) tenants(ctx context.Context, number int) error {
 	}
 	b.report("small tenant's last Pod late", last.Sub(due).Seconds(), "s", ptr.To(1.0))
 	return nil
+}
+
+// preflight has very many Ats be created, and then looked at, while others become due one at
+// a time; and compares that with the same without preflights.
+func (b *bench) preflight(ctx context.Context, number int) error {
+	const gap, lone = 300 * time.Millisecond, 200
+	var created, looked []time.Duration // p99 without preflights, and with them
+	for _, flag := range []string{"-preflight-qps=0", "-preflight-qps=5"} {
+		namespace, err := b.newNamespace(ctx)
+		if err != nil {
+			return err
+		}
+		if err := b.start(ctx, flag); err != nil {
+			return err
+		}
+		var whileCreated []time.Duration
+		err = both(
+			func() error { return b.createVarious(ctx, namespace, number) },
+			func() (err error) { whileCreated, err = b.lateness(ctx, lone, gap); return err },
+		)
+		if err != nil {
+			return err
+		}
+		whileLooked, err := b.lateness(ctx, lone, gap)
+		if err != nil {
+			return err
+		}
+		for what, late := range map[string][]time.Duration{"created": whileCreated, "pending": whileLooked} {
+			b.report(flag+", while they are "+what+", median, late by", milliseconds(median(late)), "ms", nil)
+			b.report(flag+", while they are "+what+", 99th of 100, late by", milliseconds(percentile99(late)), "ms", nil)
+		}
+		created, looked = append(created, percentile99(whileCreated)), append(looked, percentile99(whileLooked))
+		counts, err := b.requests(namespace)
+		if err != nil {
+			return err
+		}
+		b.report(flag+", requests of preflights", float64(counts[preflights]), "", nil)
+		if err := errors.Join(b.controller.stop(), b.deleteAts(ctx, []string{namespace})); err != nil {
+			return err
+		}
+	}
+	b.report("while they are created, 99th of 100, later with preflights by", milliseconds(created[1]-created[0]), "ms", ptr.To(10.0))
+	b.report("while they are looked at, 99th of 100, later with preflights by", milliseconds(looked[1]-looked[0]), "ms", ptr.To(10.0))
+	return nil
+}
+
+// createVarious creates Ats that are due in the far future, of which every tenth has a
+// command of its own: there are as many reads and dry-runs then as there can be.
+func (b *bench) createVarious(ctx context.Context, namespace string, number int) error {
+	return each(ctx, number, func(i int) error {
+		at := newAt(fmt.Sprintf("at-%06d", i), far)
+		if i%10 == 0 {
+			at.Spec.Command = fmt.Sprint("echo ", i)
+		}
+		_, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, at, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// both calls two functions at the same time.
+func both(a, b func() error) error {
+	done := make(chan error)
+	go func() { done <- a() }()
+	return errors.Join(b(), <-done)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
