@@ -287,7 +287,7 @@ func (o *options) addPreflight(controller *Controller, config *rest.Config) erro
 	if err != nil {
 		return fmt.Errorf("create the client for preflights: %w", err)
 	}
-	controller.preflight = preflight.New(cnatClient, kubeClient, controller.atLister, o.defaultImage, o.preflightQPS, clock.RealClock{})
+	controller.preflight = preflight.New(cnatClient, kubeClient, controller.atLister, controller.nodes.List, o.defaultImage, o.preflightQPS, clock.RealClock{})
 	return nil
 }
 

@@ -376,6 +376,28 @@ func TestNodeGone(t *testing.T) {
 	wantGone("pending", 1)
 }
 
+// TestNodesForecast wants what would be wrong with the nodes reported before the At is due.
+func TestNodesForecast(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	f := startFleet(t, namespace)
+	startController(t, namespace)
+	at := newNodesAt(f)
+	at.Spec.Schedule = time.Now().Add(time.Hour).Format(time.RFC3339)
+	createAt(t, at)
+	blocked := waitBlocked(t, namespace, v1alpha1.ReasonNoNodes)
+	wantOutput(t, blocked.Message, "^If it were due now: No node matches spec.nodes")
+	f.add(t, "a")
+	waitUnblocked(t, namespace)
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Nodes, at.Spec.Node = nil, f.name("b") })
+	blocked = waitBlocked(t, namespace, v1alpha1.ReasonNodeGone)
+	wantOutput(t, blocked.Message, "^If it were due now: Node "+f.name("b")+" does not exist")
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Node, at.Spec.Schedule = f.name("a"), time.Now().Format(time.RFC3339) })
+	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+}
+
 // TestChildDeleted deletes children, and their Pods, at several moments: the node has
 // failed, and the command does not run there again.
 func TestChildDeleted(t *testing.T) {

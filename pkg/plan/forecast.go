@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,6 +69,33 @@ func Foresee(err error) *Forecast {
 		return &Forecast{Reason: v1alpha1.ReasonInvalidPod, Message: err.Error()}
 	default:
 		return &Forecast{Reason: v1alpha1.ReasonPodRefused, Message: err.Error()}
+	}
+}
+
+// NeedsNodes says whether it depends on the cluster's nodes if an At can run.
+func NeedsNodes(at *v1alpha1.At) bool { return at.Spec.Node != "" || at.Spec.Nodes != nil }
+
+// ForeseeNodes returns what the cluster's nodes, or an error of reading them, say about an
+// At; nil if they say nothing.
+func ForeseeNodes(at *v1alpha1.At, nodes []*corev1.Node, err error) *Forecast {
+	switch {
+	case apierrors.IsForbidden(err):
+		return &Forecast{Reason: v1alpha1.ReasonNodesForbidden, Message: nodesForbiddenMessage(err)}
+	case err != nil:
+		return nil
+	case at.Spec.Node != "":
+		if slices.ContainsFunc(nodes, func(node *corev1.Node) bool { return node.Name == at.Spec.Node }) {
+			return &Forecast{}
+		}
+		return &Forecast{Reason: v1alpha1.ReasonNodeGone, Message: fmt.Sprintf("Node %s does not exist.", at.Spec.Node)}
+	}
+	switch chosen, err := chooseNodes(at, nodes); {
+	case err != nil:
+		return &Forecast{Reason: v1alpha1.ReasonInvalidSelector, Message: err.Error()}
+	case len(chosen) == 0:
+		return &Forecast{Reason: v1alpha1.ReasonNoNodes, Message: noNodesMessage}
+	default:
+		return &Forecast{}
 	}
 }
 

@@ -164,10 +164,14 @@ func checkNode(w World) (d Decision, decided bool) {
 // writeNodesForbidden returns the decision of an At that needs to know the nodes, which the
 // controller may not read.
 func writeNodesForbidden(w World) Decision {
-	message := fmt.Sprintf("spec.node and spec.nodes need a controller that may get, list and watch nodes: %v", w.NodesForbidden)
+	message := nodesForbiddenMessage(w.NodesForbidden)
 	d := writeBlocked(w.At, w.Now, v1alpha1.ReasonNodesForbidden, message)
 	d.Retry, d.Delay = fmt.Errorf("%w: %s", ErrBlocked, message), delayUntilDeadline(w.At, w.Now)
 	return d
+}
+
+func nodesForbiddenMessage(err error) string {
+	return fmt.Sprintf("spec.node and spec.nodes need a controller that may get, list and watch nodes: %v", err)
 }
 
 // decideOnNode decides for an At whose Pod has not ended and was made for one node. decided

@@ -37,6 +37,8 @@ const maxNamedNodes = 10
 // maxNodeMessage is the number of bytes at which that is cut.
 const maxNodeMessage = 200
 
+const noNodesMessage = "No node matches spec.nodes: see kubectl get nodes --show-labels, and cordons and taints."
+
 // startNodes starts a run on nodes. The phase is RUNNING before the first child is
 // created, so that all children are made from the same spec.
 func startNodes(w World, instant time.Time) Decision {
@@ -99,7 +101,7 @@ func decideChildren(w World) Decision {
 	case len(missing) > 0:
 		return Decision{Action: CreateAts{Ats: missing}, Delay: delayUntilDeadline(at, w.Now)}
 	case len(w.Children) == 0:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonNoNodes, "No node matches spec.nodes: see kubectl get nodes --show-labels, and cordons and taints.")
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonNoNodes, noNodesMessage)
 	}
 	status := at.Status.DeepCopy()
 	removeBlocked(status)

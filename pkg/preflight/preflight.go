@@ -28,6 +28,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -85,6 +86,7 @@ type Preflight struct {
 	cnatClient clientset.Interface
 	kubeClient kubernetes.Interface
 	ats        listers.AtLister
+	nodes      func(context.Context) ([]*corev1.Node, error)
 	image      string
 	clock      clock.WithTicker
 
@@ -128,13 +130,14 @@ func (a answer) of(pod string) answer {
 	return a
 }
 
-// New returns a Preflight that makes at most qps dry-runs a second, more than 0. image is
-// the one for plan.NewPod.
-func New(cnatClient clientset.Interface, kubeClient kubernetes.Interface, ats listers.AtLister, image string, qps float64, wallClock clock.WithTicker) *Preflight {
+// New returns a Preflight that makes at most qps dry-runs a second, more than 0. nodes lists
+// the nodes. image is the one for plan.NewPod.
+func New(cnatClient clientset.Interface, kubeClient kubernetes.Interface, ats listers.AtLister, nodes func(context.Context) ([]*corev1.Node, error), image string, qps float64, wallClock clock.WithTicker) *Preflight {
 	p := &Preflight{
 		cnatClient: cnatClient,
 		kubeClient: kubeClient,
 		ats:        ats,
+		nodes:      nodes,
 		image:      image,
 		clock:      wallClock,
 		reads:      flowcontrol.NewTokenBucketRateLimiter(float32(readsPerDryRun*qps), 1),
@@ -228,7 +231,12 @@ func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
 	live, err := p.read(ctx, name)
 	switch {
 	case err == nil && plan.WantsForecast(live, p.clock.Now()):
-		return p.keep(ctx, live, p.ask(ctx, live))
+		a := p.ask(ctx, live)
+		if plan.NeedsNodes(live) && a.forecast != nil && a.forecast.Reason == "" {
+			nodes, err := p.nodes(ctx)
+			a = answer{forecast: plan.ForeseeNodes(live, nodes, err), err: err, retry: true}
+		}
+		return p.keep(ctx, live, a)
 	case err == nil || apierrors.IsNotFound(err):
 		p.forget(name)
 		return false

@@ -67,6 +67,10 @@ type fixture struct {
 	dryRuns []string // name of the Pod, and when
 	reads   []string // name of the At, and when
 	changed []string // name of the At, and when
+
+	// What reading the nodes returns.
+	nodes    []*corev1.Node
+	nodesErr error
 }
 
 // run calls test with a Preflight that runs.
@@ -97,7 +101,7 @@ func run(t *testing.T, test func(f *fixture)) {
 			f.note(&f.reads, action.(clienttesting.GetAction).GetName())
 			return false, nil, nil
 		})
-		f.Preflight = New(f.cnat, kubeClient, listers.NewAtLister(f.ats), "image", 5, clock.RealClock{})
+		f.Preflight = New(f.cnat, kubeClient, listers.NewAtLister(f.ats), func(context.Context) ([]*corev1.Node, error) { return f.nodes, f.nodesErr }, "image", 5, clock.RealClock{})
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		var running sync.WaitGroup
@@ -257,6 +261,51 @@ func TestRefused(t *testing.T) {
 }
 
 // TestEdited has a refused At be edited so that it is accepted: that is found out at once.
+// TestNodes has Ats whose Pod is accepted, and which have no node to run on.
+func TestNodes(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	forbidden := apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("no"))
+	onNode := func(at *v1alpha1.At) { at.Spec.Node = "n1" }
+	onAll := func(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} }
+	onWrong := func(at *v1alpha1.At) {
+		onAll(at)
+		at.Spec.Nodes.Selector.MatchLabels = map[string]string{"a": "not a value"}
+	}
+	for name, tc := range map[string]struct {
+		edit func(*v1alpha1.At)
+		node *corev1.Node
+		err  error
+		want string // a reason; empty if there is no forecast
+	}{
+		"a node":                  {onNode, node, nil, ""},
+		"no node":                 {onNode, nil, nil, v1alpha1.ReasonNodeGone},
+		"no nodes":                {onAll, nil, nil, v1alpha1.ReasonNoNodes},
+		"some nodes":              {onAll, node, nil, ""},
+		"a selector that is none": {onWrong, node, nil, v1alpha1.ReasonInvalidSelector},
+		"forbidden":               {onAll, nil, forbidden, v1alpha1.ReasonNodesForbidden},
+		"the server is busy":      {onAll, nil, apierrors.NewTooManyRequests("busy", 1), ""},
+		"it needs none":           {func(*v1alpha1.At) {}, nil, forbidden, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(f *fixture) {
+				f.nodesErr = tc.err
+				if tc.node != nil {
+					f.nodes = []*corev1.Node{tc.node}
+				}
+				at := f.at("a", 24*time.Hour, tc.edit)
+				f.add(2*time.Second, at)
+				got := ""
+				if forecast := f.Forecast(at); forecast != nil {
+					got = forecast.Reason
+				}
+				if got != tc.want {
+					t.Errorf("got %q, want %q", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
 func TestEdited(t *testing.T) {
 	run(t, func(f *fixture) {
 		f.answer = refusal
