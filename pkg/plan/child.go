@@ -157,8 +157,11 @@ func stateOfChild(child *v1alpha1.At) childState {
 	}
 }
 
-// ConcernsParent says whether a change of a child is one that its parent counts.
-func ConcernsParent(old, cur *v1alpha1.At) bool { return stateOfChild(old) != stateOfChild(cur) }
+// ConcernsParent says whether a change of a child is one that its parent counts, or waits
+// for: it cannot resume a child that has changed, and tries again when it sees the change.
+func ConcernsParent(old, cur *v1alpha1.At) bool {
+	return stateOfChild(cur) == childWaits || stateOfChild(old) != stateOfChild(cur)
+}
 
 // ConcernsChildren says whether a change of an At is one that its children wait for.
 func ConcernsChildren(old, cur *v1alpha1.At) bool {
