@@ -101,6 +101,10 @@ func decideChildren(w World) Decision {
 	switch {
 	case len(missing) > 0:
 		return Decision{Action: CreateAts{Ats: missing}, Delay: delayUntilDeadline(at, w.Now)}
+	case !w.ChildrenAreLive:
+		// The cache may not have a child that an earlier sync has created, for a node that
+		// is no longer chosen.
+		return Decision{Action: LookForAts{}}
 	case len(w.Children) == 0:
 		return writeDone(at, nil, w.Now, v1alpha1.ReasonNoNodes, noNodesMessage)
 	}
@@ -137,7 +141,9 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 // count, and when the run has ended.
 func decideProgress(w World) Decision {
 	at := w.At
-	counts := countNodes(w.Children, int(at.Status.Nodes.Desired))
+	// A creation that was delayed on its way, of a child for a node that is no longer
+	// chosen, adds a child to those that were recorded.
+	counts := countNodes(w.Children, max(int(at.Status.Nodes.Desired), len(w.Children)))
 	counts.StartTime = at.Status.Nodes.StartTime
 	tooMany := at.Spec.Nodes.MaxFailed != nil && counts.Failed > *at.Spec.Nodes.MaxFailed
 	ended := counts.Active == 0 && (counts.Waiting == 0 || tooMany)
