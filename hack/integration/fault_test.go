@@ -76,8 +76,11 @@ const (
 type proxy struct {
 	url string
 	how string
-	// requests are those of which the first goes wrong.
+	// requests are those of which the first goes wrong. kind says which a request is.
 	requests []string
+	kind     func(*http.Request) string
+	// stale are the resources whose events are held back from just before that on.
+	stale []string
 	// wrong is closed when it has gone wrong. Then it hangs until goOn is closed. answered
 	// is closed when one that was delayed has its answer.
 	wrong, goOn, answered chan struct{}
@@ -96,7 +99,7 @@ func newProxy(t *testing.T, how string, requests ...string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{how: how, requests: requests, wrong: make(chan struct{}), goOn: make(chan struct{}), answered: make(chan struct{})}
+	p := &proxy{how: how, requests: requests, kind: kindOf, wrong: make(chan struct{}), goOn: make(chan struct{}), answered: make(chan struct{})}
 	if p.transport, err = rest.TransportFor(config); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +126,10 @@ func newProxy(t *testing.T, how string, requests ...string) *proxy {
 
 // RoundTrip implements http.RoundTripper.
 func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
-	if slices.Contains(p.requests, kindOf(request)) && p.hit.CompareAndSwap(false, true) {
+	if slices.Contains(p.requests, p.kind(request)) && p.hit.CompareAndSwap(false, true) {
+		if len(p.stale) > 0 {
+			p.hold(p.stale...)
+		}
 		if p.how == lost || p.how == dies {
 			response, err := p.transport.RoundTrip(request)
 			if err == nil {
@@ -138,7 +144,8 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 		<-p.goOn
 		if p.how == slow {
 			defer close(p.answered)
-			return p.transport.RoundTrip(request)
+			// It arrives, even if the controller is gone by then.
+			return p.transport.RoundTrip(request.WithContext(context.WithoutCancel(request.Context())))
 		}
 		return nil, errors.New("injected fault")
 	}
@@ -178,19 +185,21 @@ func waitClosed(t *testing.T, what string, closed <-chan struct{}) {
 	}
 }
 
+// bodyOf returns the body of a request, which can be read again.
+func bodyOf(request *http.Request) []byte {
+	body, _ := io.ReadAll(request.Body)
+	request.Body = io.NopCloser(bytes.NewReader(body))
+	return body
+}
+
 // kindOf says which of the requests of a run one is; empty if it is none.
 func kindOf(request *http.Request) string {
-	body := func() []byte {
-		body, _ := io.ReadAll(request.Body)
-		request.Body = io.NopCloser(bytes.NewReader(body))
-		return body
-	}
 	switch {
 	case isPreflight(request.UserAgent()):
 	case request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/ats/at"):
 		return look
 	case request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods"):
-		if bytes.Contains(body(), []byte("at-pod-1")) {
+		if bytes.Contains(bodyOf(request), []byte("at-pod-1")) {
 			return createNext
 		}
 		return create
@@ -199,7 +208,7 @@ func kindOf(request *http.Request) string {
 	case request.Method == http.MethodPatch && strings.HasSuffix(request.URL.Path, "/status"):
 		var at v1alpha1.At
 		switch {
-		case json.Unmarshal(body(), &at) != nil:
+		case json.Unmarshal(bodyOf(request), &at) != nil:
 			return ""
 		case at.Status.NextAttemptTime != nil:
 			return writeFailure

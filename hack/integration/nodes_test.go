@@ -31,7 +31,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -89,6 +91,13 @@ func (f *fleet) remove(t *testing.T, short string) {
 	}
 }
 
+func (f *fleet) cordon(t *testing.T, short string) {
+	t.Helper()
+	if _, err := kubeClient.CoreV1().Nodes().Patch(t.Context(), f.name(short), types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // hold has the Pods of some nodes not end, or end again.
 func (f *fleet) hold(hold bool, shorts ...string) {
 	f.lock.Lock()
@@ -122,7 +131,10 @@ func (f *fleet) sync(ctx context.Context, pod *corev1.Pod) {
 	holds, exitCode := f.holds[node], f.exitCodes[node]
 	f.lock.Unlock()
 	switch {
-	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+	case isEnded(pod):
+		if pod.DeletionTimestamp != nil && *pod.DeletionGracePeriodSeconds > 0 {
+			_ = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+		}
 		return
 	case pod.Spec.NodeName == "":
 		if _, err := kubeClient.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); err == nil && pod.DeletionTimestamp == nil {
@@ -136,7 +148,9 @@ func (f *fleet) sync(ctx context.Context, pod *corev1.Pod) {
 		pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodFailed, exited(pod, 143, "")
 	case pod.Status.Phase == corev1.PodPending:
 		f.lock.Lock()
-		f.started[node] = append(f.started[node], string(pod.UID))
+		if !slices.Contains(f.started[node], string(pod.UID)) {
+			f.started[node] = append(f.started[node], string(pod.UID))
+		}
 		f.lock.Unlock()
 		pod.Status.Phase = corev1.PodRunning
 	case holds:
@@ -229,6 +243,40 @@ func TestNodes(t *testing.T) {
 	})
 }
 
+// countPods counts the Pods of a namespace that have not ended, after each change of any.
+// most returns the most of them so far.
+func countPods(t *testing.T, namespace string, ended func(*corev1.Pod) bool) (most func() int) {
+	t.Helper()
+	watcher, err := kubeClient.CoreV1().Pods(namespace).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	highest := make(chan int, 1)
+	go func() {
+		running, most := map[types.UID]bool{}, 0
+		for event := range watcher.ResultChan() {
+			pod, ok := event.Object.(*corev1.Pod)
+			if !ok {
+				break
+			}
+			running[pod.UID] = true
+			if event.Type == watch.Deleted || ended(pod) {
+				delete(running, pod.UID)
+			}
+			most = max(most, len(running))
+		}
+		highest <- most
+	}()
+	return func() int {
+		watcher.Stop()
+		return <-highest
+	}
+}
+
+func isEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
 // TestMaxConcurrent counts the Pods that have not ended, after each change of any.
 func TestMaxConcurrent(t *testing.T) {
 	t.Parallel()
@@ -239,30 +287,7 @@ func TestMaxConcurrent(t *testing.T) {
 		names = append(names, fmt.Sprintf("n%02d", i))
 	}
 	f := startFleet(t, namespace, names...)
-	watcher, err := kubeClient.CoreV1().Pods(namespace).Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer watcher.Stop()
-	most := make(chan int)
-	go func() {
-		running, seen, highest := map[string]bool{}, map[string]bool{}, 0
-		for event := range watcher.ResultChan() {
-			pod, ok := event.Object.(*corev1.Pod)
-			if !ok {
-				break
-			}
-			seen[pod.Name], running[pod.Name] = true, true
-			if pod.Status.Phase == corev1.PodSucceeded {
-				delete(running, pod.Name)
-			}
-			highest = max(highest, len(running))
-			if len(seen) == len(names) && len(running) == 0 {
-				break
-			}
-		}
-		most <- highest
-	}()
+	most := countPods(t, namespace, isEnded)
 	startController(t, namespace)
 	at := newNodesAt(f)
 	at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromInt32(10))
@@ -273,7 +298,7 @@ func TestMaxConcurrent(t *testing.T) {
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	wantNodes(t, at, v1alpha1.AtNodesStatus{Desired: 30, Succeeded: 30})
 	wantOnceEach(t, f, names...)
-	if got := <-most; got != 10 {
+	if got := most(); got != 10 {
 		t.Errorf("at most %d Pods ran at the same time, want 10", got)
 	}
 }
