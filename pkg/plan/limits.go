@@ -51,10 +51,11 @@ const (
 	maxSeconds = int64(noLimit/time.Second) - 1
 )
 
-// activeTimeLeft returns how long the run may still take by spec.activeDeadlineSeconds.
+// activeTimeLeft returns how long the run may still take by spec.activeDeadlineSeconds,
+// which is a limit on each node, not on all of them.
 func activeTimeLeft(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time) time.Duration {
 	limit := at.Spec.ActiveDeadlineSeconds
-	if limit == nil || *limit > maxSeconds || status.StartTime == nil {
+	if limit == nil || *limit > maxSeconds || status.StartTime == nil || isNodesRun(at) {
 		return noLimit
 	}
 	return status.StartTime.Add(time.Duration(*limit) * time.Second).Sub(now)

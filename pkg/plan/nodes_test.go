@@ -17,6 +17,7 @@ limitations under the License.
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -306,6 +307,26 @@ func TestDecideNodes(t *testing.T) {
 			}
 			if tc.wantMessage != "" && d.Status.Message != tc.wantMessage {
 				t.Errorf("message %q, want %q", d.Status.Message, tc.wantMessage)
+			}
+		})
+	}
+}
+
+// TestRefusedAt wants a refused child to be created again with back-off. A delay would
+// come before that.
+func TestRefusedAt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit func(*v1alpha1.At)
+		want time.Duration
+	}{
+		"no limit":                    {func(*v1alpha1.At) {}, 0},
+		"the limit on a node is over": {func(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](1) }, 0},
+		"a deadline for the start":    {func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](65) }, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := newAt(withNodes(&v1alpha1.AtNodesStatus{}), tc.edit)
+			if d := RefusedAt(World{At: at, Now: now}, errors.New("no")); d.Delay != tc.want || d.Retry == nil {
+				t.Errorf("delay %v and retry %v, want %v and a retry", d.Delay, d.Retry, tc.want)
 			}
 		})
 	}
