@@ -43,6 +43,12 @@ const noNodesMessage = "No node matches spec.nodes: see kubectl get nodes --show
 // startNodes starts a run on nodes. The phase is RUNNING before the first child is
 // created, so that all children are made from the same spec.
 func startNodes(w World, instant time.Time) Decision {
+	if _, err := nodeSelector(w.At); err != nil {
+		// From RUNNING on, nobody could correct it.
+		d := writeBlocked(w.At, w.Now, v1alpha1.ReasonInvalidSelector, err.Error())
+		d.Delay = delayUntilDeadline(w.At, w.Now)
+		return d
+	}
 	if !w.PodIsLive {
 		// The spec may have been another when it was due, and its Pod in no cache yet.
 		return Decision{Action: LookForPod{}}

@@ -234,6 +234,9 @@ func TestDecideNodes(t *testing.T) {
 	deleting := newChildOn("n3", func(at *v1alpha1.At) {
 		at.Spec.Suspend, at.DeletionTimestamp = ptr.To(true), &metav1.Time{Time: due}
 	})
+	noSelector := func(at *v1alpha1.At) {
+		at.Spec.Nodes.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
+	}
 	choosing := &v1alpha1.AtNodesStatus{}
 	for name, tc := range map[string]struct {
 		at          *v1alpha1.At
@@ -247,6 +250,8 @@ func TestDecideNodes(t *testing.T) {
 		"due, the Pod is not looked for": {at: newAt(withNodes(nil)), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
 		"due":                            {at: newAt(withNodes(nil)), want: "RUNNING", wantNodes: choosing},
 		"due, but its Pod exists from before an edit": {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending)) }, want: "RUNNING"},
+		"due, with a selector that is none":           {at: newAt(withNodes(nil), noSelector), want: "PENDING", wantMessage: `spec.nodes.selector is not a label selector: "Like" is not a valid label selector operator`},
+		"a selector that is none, too late":           {at: newAt(withNodes(nil), noSelector, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), want: "DONE Failed/StartingDeadlineExceeded"},
 		"a cache has no template":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.AtIsLive = false }, want: "LookForAt"},
 		"the nodes are not known":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesAreKnown = false }, want: "LookForNodes"},
 		"the nodes are forbidden": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "RUNNING", wantNodes: choosing,
