@@ -245,6 +245,7 @@ func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-cha
 		go func() {
 			<-begin
 			for pod := range pods {
+				pod.ResourceVersion = "" // The scheduler may have written it meanwhile.
 				pod.Status.Phase = corev1.PodSucceeded
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 					Name:  pod.Spec.Containers[0].Name,
@@ -312,7 +313,7 @@ func startController(ctx context.Context, binary string, args ...string) (*proce
 		return nil, err
 	}
 	defer log.Close()
-	p := &process{cmd: exec.CommandContext(ctx, binary, append(args, "-metrics-bind-address=", "-health-probe-bind-address=")...), started: time.Now(), ended: make(chan error, 1)}
+	p := &process{cmd: exec.CommandContext(ctx, binary, append([]string{"-metrics-bind-address=", "-health-probe-bind-address="}, args...)...), started: time.Now(), ended: make(chan error, 1)}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	if err := p.cmd.Start(); err != nil {

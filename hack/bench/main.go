@@ -89,10 +89,7 @@ func (b *bench) run(ctx context.Context) error {
 		return err
 	}
 	err = scenarios[b.scenario](b, ctx, b.number)
-	if b.controller != nil && b.controller.cmd.ProcessState == nil {
-		err = errors.Join(err, b.controller.stop())
-	}
-	return err
+	return errors.Join(err, b.stop())
 }
 
 // start starts the controller that is measured.
@@ -100,6 +97,14 @@ func (b *bench) start(ctx context.Context, args ...string) error {
 	var err error
 	b.controller, err = startController(ctx, b.binary, args...)
 	return err
+}
+
+// stop stops that controller, if it runs.
+func (b *bench) stop() error {
+	if b.controller == nil || b.controller.cmd.ProcessState != nil {
+		return nil
+	}
+	return b.controller.stop()
 }
 
 // report prints a figure.

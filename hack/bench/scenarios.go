@@ -47,6 +47,7 @@ var scenarios = map[string]func(b *bench, ctx context.Context, number int) error
 	"cronjob":    (*bench).cronJob,
 	"pending":    (*bench).pending,
 	"memory":     (*bench).memory,
+	"nodes":      (*bench).nodes,
 	"tenants":    (*bench).tenants,
 	"preflight":  (*bench).preflight,
 }
@@ -246,7 +247,16 @@ func (b *bench) reportRequests(ctx context.Context, namespace string, runs int) 
 			return err
 		}
 	}
-	var writes, reads, events, looks float64
+	writes, reads, looks, events := sum(counts)
+	b.report("writes a run", writes/float64(runs), "", ptr.To(4.0))
+	b.report("reads a run", reads/float64(runs), "", ptr.To(0.0))
+	b.report("requests of preflights a run", looks/float64(runs), "", nil)
+	b.report("events a run", events/float64(runs), "", ptr.To(2.0))
+	return nil
+}
+
+// sum adds up the requests that cluster.requests has counted; looks are those of preflights.
+func sum(counts map[string]int) (writes, reads, looks, events float64) {
 	for request, count := range counts {
 		verb, resource, _ := strings.Cut(request, " ")
 		switch {
@@ -260,11 +270,7 @@ func (b *bench) reportRequests(ctx context.Context, namespace string, runs int) 
 			writes += float64(count)
 		}
 	}
-	b.report("writes a run", writes/float64(runs), "", ptr.To(4.0))
-	b.report("reads a run", reads/float64(runs), "", ptr.To(0.0))
-	b.report("requests of preflights a run", looks/float64(runs), "", nil)
-	b.report("events a run", events/float64(runs), "", ptr.To(2.0))
-	return nil
+	return writes, reads, looks, events
 }
 
 // cronJob has CronJobs become due at one instant, for comparison.
