@@ -157,10 +157,21 @@ func stateOfChild(child *v1alpha1.At) childState {
 	}
 }
 
-// ConcernsParent says whether a change of a child is one that its parent counts, or waits
-// for: it cannot resume a child that has changed, and tries again when it sees the change.
+// blockerOfChild returns the condition that says what blocks a child; nil if nothing does.
+func blockerOfChild(child *v1alpha1.At) *metav1.Condition {
+	if stateOfChild(child) != childIsActive || !meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConditionBlocked) {
+		return nil
+	}
+	return meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionBlocked)
+}
+
+// ConcernsParent says whether a change of a child is one that its parent counts or names, or
+// waits for: it cannot resume a child that has changed, and tries again when it sees the
+// change. The message of what blocks a child may change with each retry, such as that of a
+// quota: the parent does not follow that.
 func ConcernsParent(old, cur *v1alpha1.At) bool {
-	return stateOfChild(cur) == childWaits || stateOfChild(old) != stateOfChild(cur)
+	was, is := ptr.Deref(blockerOfChild(old), metav1.Condition{}), ptr.Deref(blockerOfChild(cur), metav1.Condition{})
+	return stateOfChild(cur) == childWaits || stateOfChild(old) != stateOfChild(cur) || was.Reason != is.Reason
 }
 
 // ConcernsChildren says whether a change of an At is one that its children wait for.

@@ -32,7 +32,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// maxNamedNodes is of how many nodes the status says why they have failed.
+// maxNamedNodes is of how many nodes the status says why they have failed, or are blocked.
 const maxNamedNodes = 10
 
 // maxNodeMessage is the number of bytes at which that is cut.
@@ -175,10 +175,7 @@ func decideProgress(w World) Decision {
 	status := at.Status.DeepCopy()
 	removeBlocked(status)
 	status.Nodes = counts
-	status.Message = ""
-	if counts.Failed > 0 {
-		status.Message = OneLine(failedNodes(w.Children, counts))
-	}
+	status.Message = OneLine(failedNodes(w.Children, counts) + " " + blockedNodes(w.Children, counts))
 	return write(at, status)
 }
 
@@ -218,21 +215,46 @@ func countNodes(children []*v1alpha1.At, desired int) *v1alpha1.AtNodesStatus {
 
 // failedNodes says on how many nodes the command has failed, and of the first ones why.
 func failedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) string {
-	var names []string
-	failed := slices.DeleteFunc(slices.Clone(children), func(child *v1alpha1.At) bool { return stateOfChild(child) != childFailed })
-	slices.SortFunc(failed, func(a, b *v1alpha1.At) int { return cmp.Compare(a.Spec.Node, b.Spec.Node) })
-	for _, child := range failed[:min(len(failed), maxNamedNodes)] {
-		why := join(child.Status.Reason, child.Status.Message)
-		if len(why) > maxNodeMessage {
-			why = strings.ToValidUTF8(why[:maxNodeMessage], "") + "…"
+	return nameNodes("It failed", children, counts, int(counts.Failed), func(child *v1alpha1.At) string {
+		if stateOfChild(child) != childFailed {
+			return ""
 		}
-		names = append(names, fmt.Sprintf("%s (%s)", child.Spec.Node, why))
+		return join(child.Status.Reason, child.Status.Message)
+	})
+}
+
+// blockedNodes says on how many nodes something blocks the command, and of the first ones
+// what; empty if on none.
+func blockedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) string {
+	return nameNodes("It is blocked", children, counts, 0, func(child *v1alpha1.At) string {
+		if blocked := blockerOfChild(child); blocked != nil {
+			return join(blocked.Reason, blocked.Message)
+		}
+		return ""
+	})
+}
+
+// nameNodes names the first of the nodes whose children why has something to say about. If
+// it has something to say about fewer than least, others of the children are gone.
+func nameNodes(what string, children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus, least int, why func(child *v1alpha1.At) string) string {
+	named := slices.DeleteFunc(slices.Clone(children), func(child *v1alpha1.At) bool { return why(child) == "" })
+	number := max(least, len(named))
+	if number == 0 {
+		return ""
 	}
-	message := fmt.Sprintf("It failed on %d of %d nodes", counts.Failed, counts.Desired)
-	if more := int(counts.Failed) - len(names); more > 0 {
+	slices.SortFunc(named, func(a, b *v1alpha1.At) int { return cmp.Compare(a.Spec.Node, b.Spec.Node) })
+	var names []string
+	for _, child := range named[:min(len(named), maxNamedNodes)] {
+		text := why(child)
+		if len(text) > maxNodeMessage {
+			text = strings.ToValidUTF8(text[:maxNodeMessage], "") + "…"
+		}
+		names = append(names, fmt.Sprintf("%s (%s)", child.Spec.Node, text))
+	}
+	if more := number - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
-	return message + ": " + strings.Join(names, ", ") + "."
+	return fmt.Sprintf("%s on %d of %d nodes: %s.", what, number, counts.Desired, strings.Join(names, ", "))
 }
 
 // isNodesRun says whether an At's run is one on nodes. The spec does not say so: it may
