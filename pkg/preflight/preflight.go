@@ -303,7 +303,6 @@ func (p *Preflight) keep(ctx context.Context, at *v1alpha1.At, a answer) bool {
 	again := known || plan.HasForecast(at)
 	switch {
 	case a.forecast != nil && (a.forecast.Reason != "" || plan.HasForecast(at)):
-		klog.FromContext(ctx).V(2).Info("Preflight", "reason", a.forecast.Reason, "message", plan.OneLine(a.forecast.Message))
 		p.found[name] = finding{at.UID, at.Generation, *a.forecast}
 		again = true
 	case a.forecast != nil:
@@ -321,7 +320,11 @@ func (p *Preflight) keep(ctx context.Context, at *v1alpha1.At, a answer) bool {
 	default:
 		p.queue.Forget(name)
 	}
-	return p.found[name] != before
+	changed := p.found[name] != before
+	if changed {
+		klog.FromContext(ctx).V(2).Info("Preflight has another answer", "reason", p.found[name].forecast.Reason)
+	}
+	return changed
 }
 
 // forget drops what is known of an At.

@@ -86,8 +86,9 @@ const (
 	// failed: what is left is to wait for its Pod. Job has the same condition.
 	ConditionFailureTarget = "FailureTarget"
 	// ConditionBlocked is True while something keeps the At from running: how it is
-	// written, or how its namespace, its cluster or its node is set up. Its message
-	// says what to do. It is removed when the At is no longer blocked.
+	// written, or how its namespace, its cluster or its node is set up; or, before the At
+	// is due, while something would keep it from running. Its message says what to do. It
+	// is removed when the At is no longer blocked.
 	ConditionBlocked = "Blocked"
 	// ConditionSuspended is True while spec.suspend is true, and False afterwards.
 	// It is absent from an At that was never suspended.
