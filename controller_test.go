@@ -154,7 +154,7 @@ func (f *fixture) events() []string {
 func newAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 	at := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{Name: name.Name, Namespace: name.Namespace, UID: "at-uid", Generation: 1, ResourceVersion: "1"},
-		Spec:       v1alpha1.AtSpec{Schedule: "2026-12-24T10:12:00Z", Command: "echo YAY"},
+		Spec:       v1alpha1.AtSpec{Schedule: "2026-12-24T10:12:00Z", RunSpec: v1alpha1.RunSpec{Command: "echo YAY"}},
 		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
 	}
 	for _, m := range mutate {

@@ -77,7 +77,7 @@ func (w *world) run(t *testing.T, args ...string) int {
 func newAt(name string, change func(*v1alpha1.At)) *v1alpha1.At {
 	at := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "uid", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))},
-		Spec:       v1alpha1.AtSpec{Schedule: "2026-03-28T10:12:00+01:00", Command: "echo YAY"},
+		Spec:       v1alpha1.AtSpec{Schedule: "2026-03-28T10:12:00+01:00", RunSpec: v1alpha1.RunSpec{Command: "echo YAY"}},
 		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
 	}
 	if change != nil {
@@ -108,26 +108,27 @@ func TestCreate(t *testing.T) {
 	}{
 		"a command line": {
 			args: []string{"2026-03-28T10:12:00+01:00", "--", "date; echo YAY"},
-			spec: v1alpha1.AtSpec{Schedule: "2026-03-28T10:12:00+01:00", Command: "date; echo YAY"},
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-28T10:12:00+01:00", RunSpec: v1alpha1.RunSpec{Command: "date; echo YAY"}},
 		},
 		"words, flags between them": {
 			args: []string{"now", "--retries=2", "+", "2", "--tz=Europe/Berlin", "hours", "--suspend", "--", "echo", "a b"},
-			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T17:00:00+01:00", Command: "echo 'a b'", BackoffLimit: ptr.To[int32](2), Suspend: ptr.To(true)},
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T17:00:00+01:00", Suspend: ptr.To(true), RunSpec: v1alpha1.RunSpec{Command: "echo 'a b'", BackoffLimit: ptr.To[int32](2)}},
 		},
 		"lines of the standard input": {
 			args: []string{"now", "--tz=UTC"}, stdin: "a\n\n  b\n\n",
-			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", Command: "a\n\n  b"},
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "a\n\n  b"}},
 		},
 		"limits": {
 			args: []string{"now", "--tz=UTC", "--active-deadline=1h", "--starting-deadline=0", "--ttl=7d", "--", "x"},
 			spec: v1alpha1.AtSpec{
-				Schedule: "2026-03-27T14:00:00Z", Command: "x", ActiveDeadlineSeconds: ptr.To[int64](3600),
-				StartingDeadlineSeconds: ptr.To[int64](0), TTLSecondsAfterFinished: ptr.To[int32](604800),
+				Schedule:                "2026-03-27T14:00:00Z",
+				StartingDeadlineSeconds: ptr.To[int64](0),
+				RunSpec:                 v1alpha1.RunSpec{Command: "x", ActiveDeadlineSeconds: ptr.To[int64](3600), TTLSecondsAfterFinished: ptr.To[int32](604800)},
 			},
 		},
 		"an image": {
 			args: []string{"now", "--tz=UTC", "--image=shop:1", "--env=A=b=c", "--", "x"},
-			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", Command: "x", Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "x", Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				RestartPolicy:                corev1.RestartPolicyNever,
 				AutomountServiceAccountToken: ptr.To(false),
 				EnableServiceLinks:           ptr.To(false),
@@ -136,13 +137,13 @@ func TestCreate(t *testing.T) {
 					Name: "command", Image: "shop:1", Env: []corev1.EnvVar{{Name: "A", Value: "b=c"}},
 					SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false)},
 				}},
-			}}},
+			}}}},
 		},
 		"a template, a command beside it": {
 			args: []string{"now", "--tz=UTC", "-f", "-", "--", "x"}, stdin: "spec: {containers: [{name: a, image: b}]}",
-			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", Command: "x", Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "x", Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "a", Image: "b"}},
-			}}},
+			}}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -204,9 +204,11 @@ func (o *create) newAt(cmd *cobra.Command, t timespec.Time, command []string) (*
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: o.name},
 		Spec: v1alpha1.AtSpec{
 			Schedule:                t.String(),
-			Command:                 shellCommand(command),
 			StartingDeadlineSeconds: o.startingDeadline.value,
-			ActiveDeadlineSeconds:   o.activeDeadline.value,
+			RunSpec: v1alpha1.RunSpec{
+				Command:               shellCommand(command),
+				ActiveDeadlineSeconds: o.activeDeadline.value,
+			},
 		},
 	}
 	if o.suspend {

@@ -112,7 +112,7 @@ func each(ctx context.Context, number int, do func(i int) error) error {
 func newAt(name string, schedule time.Time) *v1alpha1.At {
 	return &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       v1alpha1.AtSpec{Schedule: schedule.UTC().Format(time.RFC3339Nano), Command: "echo YAY"},
+		Spec:       v1alpha1.AtSpec{Schedule: schedule.UTC().Format(time.RFC3339Nano), RunSpec: v1alpha1.RunSpec{Command: "echo YAY"}},
 	}
 }
 

@@ -469,8 +469,9 @@ func TestKubectlAtDryRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := v1alpha1.AtSpec{
-		Schedule: "2026-12-24T10:12:00+01:00", Command: "echo YAY", Suspend: ptr.To(true), BackoffLimit: ptr.To[int32](2),
-		StartingDeadlineSeconds: ptr.To[int64](90), ActiveDeadlineSeconds: ptr.To[int64](3600), TTLSecondsAfterFinished: ptr.To[int32](7 * 24 * 3600),
+		Schedule: "2026-12-24T10:12:00+01:00", Suspend: ptr.To(true),
+		StartingDeadlineSeconds: ptr.To[int64](90),
+		RunSpec:                 v1alpha1.RunSpec{Command: "echo YAY", BackoffLimit: ptr.To[int32](2), ActiveDeadlineSeconds: ptr.To[int64](3600), TTLSecondsAfterFinished: ptr.To[int32](7 * 24 * 3600)},
 	}
 	if diff := cmp.Diff(want, created.Spec); diff != "" {
 		t.Errorf("the spec (-want +got):\n%s", diff)

@@ -333,7 +333,7 @@ func (c *controller) stop(signal syscall.Signal) error {
 func newAt(namespace, name string, schedule time.Time, command string) *v1alpha1.At {
 	return &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec:       v1alpha1.AtSpec{Schedule: schedule.UTC().Format(time.RFC3339Nano), Command: command},
+		Spec:       v1alpha1.AtSpec{Schedule: schedule.UTC().Format(time.RFC3339Nano), RunSpec: v1alpha1.RunSpec{Command: command}},
 	}
 }
 

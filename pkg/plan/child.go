@@ -56,13 +56,15 @@ func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
 		},
 		Spec: v1alpha1.AtSpec{
-			Schedule:              at.Spec.Schedule,
-			TimeZone:              at.Spec.TimeZone,
-			Command:               at.Spec.Command,
-			Template:              at.Spec.Template,
-			Node:                  node,
-			BackoffLimit:          at.Spec.BackoffLimit,
-			ActiveDeadlineSeconds: at.Spec.ActiveDeadlineSeconds,
+			Schedule: at.Spec.Schedule,
+			TimeZone: at.Spec.TimeZone,
+			RunSpec: v1alpha1.RunSpec{
+				Command:               at.Spec.Command,
+				Template:              at.Spec.Template,
+				Node:                  node,
+				BackoffLimit:          at.Spec.BackoffLimit,
+				ActiveDeadlineSeconds: at.Spec.ActiveDeadlineSeconds,
+			},
 		},
 	}
 	if len(at.Name) <= validation.LabelValueMaxLength {

@@ -44,13 +44,15 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 		Spec: v1alpha1.AtSpec{
 			Schedule:                at.Spec.Schedule,
 			TimeZone:                at.Spec.TimeZone,
-			Node:                    at.Spec.Node,
-			Nodes:                   at.Spec.Nodes,
 			Suspend:                 at.Spec.Suspend,
 			StartingDeadlineSeconds: at.Spec.StartingDeadlineSeconds,
-			BackoffLimit:            at.Spec.BackoffLimit,
-			ActiveDeadlineSeconds:   at.Spec.ActiveDeadlineSeconds,
-			TTLSecondsAfterFinished: at.Spec.TTLSecondsAfterFinished,
+			RunSpec: v1alpha1.RunSpec{
+				Node:                    at.Spec.Node,
+				Nodes:                   at.Spec.Nodes,
+				BackoffLimit:            at.Spec.BackoffLimit,
+				ActiveDeadlineSeconds:   at.Spec.ActiveDeadlineSeconds,
+				TTLSecondsAfterFinished: at.Spec.TTLSecondsAfterFinished,
+			},
 		},
 		Status: at.Status,
 	}

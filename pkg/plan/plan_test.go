@@ -52,7 +52,7 @@ var (
 func newAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 	at := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{Name: "example-at", Namespace: "default", UID: uid, Generation: 2},
-		Spec:       v1alpha1.AtSpec{Schedule: "2026-12-24T10:12:00Z", Command: "echo YAY"},
+		Spec:       v1alpha1.AtSpec{Schedule: "2026-12-24T10:12:00Z", RunSpec: v1alpha1.RunSpec{Command: "echo YAY"}},
 		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
 	}
 	for _, m := range mutate {

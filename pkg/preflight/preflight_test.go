@@ -139,7 +139,7 @@ func (f *fixture) at(name string, due time.Duration, mutate ...func(*v1alpha1.At
 	f.t.Helper()
 	at := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", UID: types.UID(name), Generation: 1},
-		Spec:       v1alpha1.AtSpec{Schedule: f.start.Add(due).Format(time.RFC3339Nano), Command: "echo " + name},
+		Spec:       v1alpha1.AtSpec{Schedule: f.start.Add(due).Format(time.RFC3339Nano), RunSpec: v1alpha1.RunSpec{Command: "echo " + name}},
 		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
 	}
 	f.store(at, mutate...)

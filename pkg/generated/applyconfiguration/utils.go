@@ -44,6 +44,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &cnatv1alpha1.AtSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("AtStatus"):
 		return &cnatv1alpha1.AtStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RunSpec"):
+		return &cnatv1alpha1.RunSpecApplyConfiguration{}
 
 	}
 	return nil

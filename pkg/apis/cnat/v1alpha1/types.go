@@ -259,11 +259,8 @@ type At struct {
 
 // AtSpec says what to run, and when. While the phase is PENDING everything may
 // be edited and is honoured at once, unless the Pod is there already.
-// +kubebuilder:validation:XValidation:rule="has(self.command) || has(self.template)",message="needs a command or a template: write what is to run"
 // +kubebuilder:validation:XValidation:rule="has(self.timeZone) || self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$') || !self.schedule.matches('T')",fieldPath=".schedule",message="needs a zone: end it with Z or an offset such as +01:00, or set timeZone"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeZone) || !self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$')",fieldPath=".timeZone",message="must not be set beside a schedule that has a zone itself: leave out one of the two"
-// +kubebuilder:validation:XValidation:rule="!has(self.node) || !has(self.nodes)",fieldPath=".nodes",message="must not be set beside node: leave out one of the two"
-// +kubebuilder:validation:XValidation:rule="!has(self.node) && !has(self.nodes) || !has(self.template) || !has(self.template.spec) || !has(self.template.spec.nodeName)",fieldPath=".template.spec.nodeName",message="must not be set beside node or nodes: leave it out"
 type AtSpec struct {
 	// schedule is the instant at which the command runs, as RFC 3339 writes it:
 	// date, time and zone, such as 2026-12-24T10:12:00Z or
@@ -288,6 +285,27 @@ type AtSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	TimeZone *string `json:"timeZone,omitempty"`
 
+	RunSpec `json:",inline"`
+
+	// suspend holds the At while it is true: nothing starts, not even another
+	// attempt, or the command on another node. What runs already goes on. Default: false.
+	// +optional
+	Suspend *bool `json:"suspend,omitempty"`
+
+	// startingDeadlineSeconds is how late after its time the command may start,
+	// in whole seconds: 0 allows less than one. Later the At ends as
+	// Failed/StartingDeadlineExceeded without having run. Default: it runs
+	// however late it is.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
+}
+
+// RunSpec says what an At does when it is due, apart from when.
+// +kubebuilder:validation:XValidation:rule="has(self.command) || has(self.template)",message="needs a command or a template: write what is to run"
+// +kubebuilder:validation:XValidation:rule="!has(self.node) || !has(self.nodes)",fieldPath=".nodes",message="must not be set beside node: leave out one of the two"
+// +kubebuilder:validation:XValidation:rule="!has(self.node) && !has(self.nodes) || !has(self.template) || !has(self.template.spec) || !has(self.template.spec.nodeName)",fieldPath=".template.spec.nodeName",message="must not be set beside node or nodes: leave it out"
+type RunSpec struct {
 	// command is run by /bin/sh -c: quotes, pipes and $VARS work. An exit code
 	// of 0 is success. It is needed unless there is a template, whose first
 	// container it runs in. Immutable once the At has started.
@@ -334,19 +352,6 @@ type AtSpec struct {
 	// go with this At. Default: the command runs once.
 	// +optional
 	Nodes *AtNodes `json:"nodes,omitempty"`
-
-	// suspend holds the At while it is true: nothing starts, not even another
-	// attempt, or the command on another node. What runs already goes on. Default: false.
-	// +optional
-	Suspend *bool `json:"suspend,omitempty"`
-
-	// startingDeadlineSeconds is how late after its time the command may start,
-	// in whole seconds: 0 allows less than one. Later the At ends as
-	// Failed/StartingDeadlineExceeded without having run. Default: it runs
-	// however late it is.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 
 	// backoffLimit is how many further attempts, each in a Pod of its own,
 	// follow a failed one: 10 seconds after it, then 20, 40 and so on, at most 6

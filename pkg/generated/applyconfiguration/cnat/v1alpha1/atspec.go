@@ -40,33 +40,8 @@ type AtSpecApplyConfiguration struct {
 	// beside one that has a zone. A time that the clocks there skip or repeat
 	// (daylight-saving time) is not guessed: condition Blocked reports it. Immutable
 	// once the At has started.
-	TimeZone *string `json:"timeZone,omitempty"`
-	// command is run by /bin/sh -c: quotes, pipes and $VARS work. An exit code
-	// of 0 is success. It is needed unless there is a template, whose first
-	// container it runs in. Immutable once the At has started.
-	//
-	// At most 32767 characters, so that it fits, whatever the characters, into
-	// the 128 KiB that Linux allows one argument of a program.
-	Command *string `json:"command,omitempty"`
-	// template is the Pod that runs: labels, annotations and spec, which kubectl
-	// explain pod.spec describes. If there is a command too, it replaces command
-	// and args of the first container. The restartPolicy is Never by default and
-	// may be OnFailure, the terminationMessagePolicy is FallbackToLogsOnError by
-	// default. The exit code that is kept is that of the container which the
-	// annotation kubectl.kubernetes.io/default-container names, or else of the
-	// first. Default: one container with a shell and without privileges.
-	// Immutable once the At has started.
-	Template *v1.PodTemplateSpec `json:"template,omitempty"`
-	// node is the name of the node on which the command runs. The scheduler still
-	// checks that the Pod fits: room, taints, cordons, and what the template asks for. If
-	// there is no such node when the command is due, or the node is removed during the
-	// run, the At ends as Failed/NodeGone. Default: any node. Immutable once the At has
-	// started.
-	Node *string `json:"node,omitempty"`
-	// nodes runs the command once on each of several nodes: when it is due, an At of its
-	// own for each node, named <at>-<node>. They carry the results for each node, and
-	// go with this At. Default: the command runs once.
-	Nodes *AtNodesApplyConfiguration `json:"nodes,omitempty"`
+	TimeZone                  *string `json:"timeZone,omitempty"`
+	RunSpecApplyConfiguration `json:""`
 	// suspend holds the At while it is true: nothing starts, not even another
 	// attempt, or the command on another node. What runs already goes on. Default: false.
 	Suspend *bool `json:"suspend,omitempty"`
@@ -75,20 +50,6 @@ type AtSpecApplyConfiguration struct {
 	// Failed/StartingDeadlineExceeded without having run. Default: it runs
 	// however late it is.
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
-	// backoffLimit is how many further attempts, each in a Pod of its own,
-	// follow a failed one: 10 seconds after it, then 20, 40 and so on, at most 6
-	// minutes. It is looked at when an attempt fails. Default: 0, once means
-	// once.
-	BackoffLimit *int32 `json:"backoffLimit,omitempty"`
-	// activeDeadlineSeconds is how long the run may take, with all its attempts,
-	// counted from the creation of the first Pod. Then the Pod is stopped and
-	// the At ends as Failed/DeadlineExceeded. With nodes it is the limit on each node.
-	// Default: no limit.
-	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
-	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
-	// its Pods with it, but not within about ten seconds of the end. It may be set
-	// and changed after the end. Default: the At is kept.
-	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
 // AtSpecApplyConfiguration constructs a declarative configuration of the AtSpec type for use with
@@ -117,7 +78,7 @@ func (b *AtSpecApplyConfiguration) WithTimeZone(value string) *AtSpecApplyConfig
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Command field is set to the value of the last call.
 func (b *AtSpecApplyConfiguration) WithCommand(value string) *AtSpecApplyConfiguration {
-	b.Command = &value
+	b.RunSpecApplyConfiguration.Command = &value
 	return b
 }
 
@@ -125,7 +86,7 @@ func (b *AtSpecApplyConfiguration) WithCommand(value string) *AtSpecApplyConfigu
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Template field is set to the value of the last call.
 func (b *AtSpecApplyConfiguration) WithTemplate(value v1.PodTemplateSpec) *AtSpecApplyConfiguration {
-	b.Template = &value
+	b.RunSpecApplyConfiguration.Template = &value
 	return b
 }
 
@@ -133,7 +94,7 @@ func (b *AtSpecApplyConfiguration) WithTemplate(value v1.PodTemplateSpec) *AtSpe
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Node field is set to the value of the last call.
 func (b *AtSpecApplyConfiguration) WithNode(value string) *AtSpecApplyConfiguration {
-	b.Node = &value
+	b.RunSpecApplyConfiguration.Node = &value
 	return b
 }
 
@@ -141,7 +102,31 @@ func (b *AtSpecApplyConfiguration) WithNode(value string) *AtSpecApplyConfigurat
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Nodes field is set to the value of the last call.
 func (b *AtSpecApplyConfiguration) WithNodes(value *AtNodesApplyConfiguration) *AtSpecApplyConfiguration {
-	b.Nodes = value
+	b.RunSpecApplyConfiguration.Nodes = value
+	return b
+}
+
+// WithBackoffLimit sets the BackoffLimit field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the BackoffLimit field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithBackoffLimit(value int32) *AtSpecApplyConfiguration {
+	b.RunSpecApplyConfiguration.BackoffLimit = &value
+	return b
+}
+
+// WithActiveDeadlineSeconds sets the ActiveDeadlineSeconds field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ActiveDeadlineSeconds field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithActiveDeadlineSeconds(value int64) *AtSpecApplyConfiguration {
+	b.RunSpecApplyConfiguration.ActiveDeadlineSeconds = &value
+	return b
+}
+
+// WithTTLSecondsAfterFinished sets the TTLSecondsAfterFinished field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TTLSecondsAfterFinished field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithTTLSecondsAfterFinished(value int32) *AtSpecApplyConfiguration {
+	b.RunSpecApplyConfiguration.TTLSecondsAfterFinished = &value
 	return b
 }
 
@@ -158,29 +143,5 @@ func (b *AtSpecApplyConfiguration) WithSuspend(value bool) *AtSpecApplyConfigura
 // If called multiple times, the StartingDeadlineSeconds field is set to the value of the last call.
 func (b *AtSpecApplyConfiguration) WithStartingDeadlineSeconds(value int64) *AtSpecApplyConfiguration {
 	b.StartingDeadlineSeconds = &value
-	return b
-}
-
-// WithBackoffLimit sets the BackoffLimit field in the declarative configuration to the given value
-// and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the BackoffLimit field is set to the value of the last call.
-func (b *AtSpecApplyConfiguration) WithBackoffLimit(value int32) *AtSpecApplyConfiguration {
-	b.BackoffLimit = &value
-	return b
-}
-
-// WithActiveDeadlineSeconds sets the ActiveDeadlineSeconds field in the declarative configuration to the given value
-// and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the ActiveDeadlineSeconds field is set to the value of the last call.
-func (b *AtSpecApplyConfiguration) WithActiveDeadlineSeconds(value int64) *AtSpecApplyConfiguration {
-	b.ActiveDeadlineSeconds = &value
-	return b
-}
-
-// WithTTLSecondsAfterFinished sets the TTLSecondsAfterFinished field in the declarative configuration to the given value
-// and returns the receiver, so that objects can be built by chaining "With" function invocations.
-// If called multiple times, the TTLSecondsAfterFinished field is set to the value of the last call.
-func (b *AtSpecApplyConfiguration) WithTTLSecondsAfterFinished(value int32) *AtSpecApplyConfiguration {
-	b.TTLSecondsAfterFinished = &value
 	return b
 }
