@@ -31,6 +31,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -38,6 +39,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -391,6 +393,9 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	if old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
 		c.enqueue(cache.MetaObjectToName(cur))
 	}
+	if plan.ParentName(old) != plan.ParentName(cur) {
+		c.enqueueParent(old)
+	}
 	if plan.ConcernsParent(old, cur) {
 		c.enqueueParent(cur)
 	}
@@ -648,7 +653,7 @@ func (c *Controller) parentOf(at *v1alpha1.At) *v1alpha1.At {
 func (c *Controller) addRelatives(world *plan.World) {
 	world.Parent, world.Children, world.ChildrenAreLive = c.parentOf(world.At), nil, false
 	for _, child := range indexed[v1alpha1.At](c.atIndexer, byParent, cache.MetaObjectToName(world.At).String()) {
-		if metav1.IsControlledBy(child, world.At) {
+		if plan.IsChildOf(child, world.At) {
 			world.Children = append(world.Children, c.written.Latest(child))
 		}
 	}
@@ -708,16 +713,20 @@ func (c *Controller) lookForNode(ctx context.Context, world *plan.World, name st
 
 // lookForAts reads the children of the At.
 func (c *Controller) lookForAts(ctx context.Context, world *plan.World) error {
-	children, err := c.cnatClient.CnatV1alpha1().Ats(world.At.Namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(world.At.UID)})
+	ats := c.cnatClient.CnatV1alpha1().Ats(world.At.Namespace)
+	var children []*v1alpha1.At
+	// In pages, because a template may be large.
+	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) { return ats.List(ctx, options) })
+	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(world.At.UID)}, func(object runtime.Object) error {
+		if child := object.(*v1alpha1.At); plan.IsChildOf(child, world.At) {
+			children = append(children, plan.KeepAt(child))
+		}
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("look for the Ats of the nodes: %w", err)
 	}
-	world.Children, world.ChildrenAreLive = nil, true
-	for i := range children.Items {
-		if child := &children.Items[i]; metav1.IsControlledBy(child, world.At) {
-			world.Children = append(world.Children, child)
-		}
-	}
+	world.Children, world.ChildrenAreLive = children, true
 	return nil
 }
 
@@ -732,6 +741,9 @@ func (c *Controller) createAts(ctx context.Context, world *plan.World, children 
 		child, err := ats.Create(ctx, children[i], metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			child, err = ats.Get(ctx, children[i].Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				err = errors.New("the At existed when it was to be created, and is gone")
+			}
 		}
 		if err != nil {
 			cancel(err) // The others would fail, too.
@@ -743,7 +755,7 @@ func (c *Controller) createAts(ctx context.Context, world *plan.World, children 
 	for _, child := range found {
 		switch {
 		case child == nil:
-		case metav1.IsControlledBy(child, world.At):
+		case plan.IsChildOf(child, world.At):
 			world.Children = append(world.Children, child)
 			created++
 		default:

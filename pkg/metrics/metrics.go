@@ -114,13 +114,16 @@ func Register() {
 	legacyregistry.MustRegister(StartLateness, Runs, Attempts, UnexpectedPods, Preflights, SyncDuration, buildInfo)
 	for _, reason := range []string{
 		v1alpha1.ReasonCompleted, v1alpha1.ReasonCommandFailed, v1alpha1.ReasonOOMKilled, v1alpha1.ReasonEvicted,
-		v1alpha1.ReasonPodFailed, v1alpha1.ReasonPodDeleted, v1alpha1.ReasonPodLost, v1alpha1.ReasonDeadlineExceeded,
+		v1alpha1.ReasonPodFailed, v1alpha1.ReasonPodDeleted, v1alpha1.ReasonPodLost, v1alpha1.ReasonNodeGone, v1alpha1.ReasonDeadlineExceeded,
 	} {
 		Runs.WithLabelValues(reason)
 		Attempts.WithLabelValues(reason)
 	}
 	// These ends have no Pod.
-	for _, reason := range []string{v1alpha1.ReasonInvalidPod, v1alpha1.ReasonStartingDeadlineExceeded} {
+	for _, reason := range []string{
+		v1alpha1.ReasonInvalidPod, v1alpha1.ReasonStartingDeadlineExceeded, v1alpha1.ReasonNoNodes, v1alpha1.ReasonNodesFailed,
+		v1alpha1.ReasonNotStarted, v1alpha1.ReasonAtDeleted,
+	} {
 		Runs.WithLabelValues(reason)
 	}
 	for _, result := range []string{ResultSuccess, ResultBlocked, ResultError, ResultPanic} {

@@ -76,51 +76,62 @@ func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
 	return child
 }
 
-// parentOf returns the owner reference of the At that has made a child, or nil.
-func parentOf(at *v1alpha1.At) *metav1.OwnerReference { return ownerAt(at) }
-
-// ParentName returns the name of the At that has made a child; empty if there is none.
+// ParentName returns the name of the At that has made a child; empty if the At is no child. A
+// person may have given an At another one as its owner: a child also has its name.
 func ParentName(at *v1alpha1.At) string {
-	if parent := parentOf(at); parent != nil {
-		return parent.Name
+	if owner := ownerAt(at); owner != nil && at.Spec.Node != "" && at.Name == childName(owner.Name, at.Spec.Node) {
+		return owner.Name
 	}
 	return ""
 }
 
+// IsChildOf says whether an At is a child of the given one.
+func IsChildOf(at, parent *v1alpha1.At) bool {
+	return ParentName(at) == parent.Name && metav1.IsControlledBy(at, parent)
+}
+
+// isChild says whether the At is a child.
+func (w *World) isChild() bool {
+	return ParentName(w.At) != "" && (w.parentIsGone() || w.Parent.Spec.Nodes != nil || isNodesRun(w.Parent))
+}
+
+// parentIsGone says whether the parent of a child is gone. There may be another At of its
+// name.
+func (w *World) parentIsGone() bool { return w.Parent == nil || !metav1.IsControlledBy(w.At, w.Parent) }
+
 // decideByParent decides for a child what depends on its parent. decided is false if it is
 // no child, or if its parent has nothing to say.
 func decideByParent(w World) (d Decision, decided bool) {
-	at, owner := w.At, parentOf(w.At)
-	if owner == nil {
-		// The parent was deleted and left its children behind, on request.
-		return Decision{Action: ReleaseAt{}}, isTracked(at)
-	}
-	parent := w.Parent
+	at, parent := w.At, w.Parent
 	switch {
-	case parent == nil || parent.UID != owner.UID || parent.DeletionTimestamp != nil:
+	case !w.isChild():
+		// It is one no longer: the parent was deleted with --cascade=orphan.
+		return Decision{Action: ReleaseAt{}}, isTracked(at)
+	case w.parentIsGone() && isTracked(at):
+		return Decision{Action: ReleaseAt{}}, true
+	case w.parentIsGone():
 		// The garbage collector deletes the child, and its Pod.
-		if isTracked(at) {
-			return Decision{Action: ReleaseAt{}}, true
-		}
 		return Decision{}, true
 	case at.Status.Phase == v1alpha1.PhaseDone:
-		return Decision{Action: ReleaseAt{}}, isTracked(at) && parent.Status.Phase == v1alpha1.PhaseDone
+		return Decision{Action: ReleaseAt{}}, isTracked(at) && (parent.Status.Phase == v1alpha1.PhaseDone || parent.DeletionTimestamp != nil)
 	case parent.Status.Phase == v1alpha1.PhaseDone && at.Status.Phase != v1alpha1.PhaseRunning:
 		return decideStopped(w, v1alpha1.ReasonNotStarted, "At "+parent.Name+" has ended: the command was not started on this node.")
 	case at.DeletionTimestamp != nil:
 		return decideStopped(w, v1alpha1.ReasonAtDeleted, "Somebody deleted this At before it had ended.")
+	case tooManyFailed(parent, parent.Status.Nodes) && at.Status.Phase != v1alpha1.PhaseRunning && !isSuspended(at):
+		return decideStopped(w, v1alpha1.ReasonNotStarted, "The command had failed on more nodes than spec.nodes.maxFailed allows: it was not started on this node.")
 	default:
-		return Decision{}, parent.Spec.Nodes != nil && !allChildrenExist(parent)
+		return Decision{}, !allChildrenExist(parent)
 	}
 }
 
-// decideStopped stops a run. decided is false if the run is being stopped already, or has
-// ended.
+// decideStopped stops a run. decided is false if the run is being stopped already, has
+// ended, or has started after all and may go on.
 func decideStopped(w World, reason, message string) (d Decision, decided bool) {
 	at, pod := w.At, w.pod()
 	switch {
 	case pod != nil && IsOf(pod, at):
-		if hasEnded(pod) || failureTarget(at) != nil {
+		if hasEnded(pod) || failureTarget(at) != nil || reason == v1alpha1.ReasonNotStarted {
 			return Decision{}, false
 		}
 		return writeFailureTarget(at, w.Now, reason, message), true
@@ -178,13 +189,20 @@ func ConcernsParent(old, cur *v1alpha1.At) bool {
 
 // ConcernsChildren says whether a change of an At is one that its children wait for.
 func ConcernsChildren(old, cur *v1alpha1.At) bool {
-	return allChildrenExist(old) != allChildrenExist(cur) ||
+	return allChildrenExist(old) != allChildrenExist(cur) || isSuspended(old) != isSuspended(cur) ||
+		tooManyFailed(old, old.Status.Nodes) != tooManyFailed(cur, cur.Status.Nodes) ||
 		isNodesRun(cur) && (old.Status.Phase != cur.Status.Phase || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero())
 }
 
 // mayStartSince returns since when a child may start by its parent.
 func mayStartSince(parent *v1alpha1.At) metav1.Time {
 	return ptr.Deref(ptr.Deref(parent.Status.Nodes, v1alpha1.AtNodesStatus{}).StartTime, metav1.Time{})
+}
+
+// waitsForParent says whether a child does not start because of its parent.
+func waitsForParent(at, parent *v1alpha1.At) bool {
+	w := World{At: at, Parent: parent}
+	return w.isChild() && (w.parentIsGone() || !allChildrenExist(parent) || w.isHeld())
 }
 
 // isLeaving says whether an At is being deleted, and nobody waits for its outcome.

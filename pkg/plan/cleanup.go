@@ -68,6 +68,9 @@ func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
 	switch {
 	case isLeaving(at) || pod.DeletionTimestamp != nil || pod.UID == known.UID:
 		return false
+	case isNodesRun(at):
+		// Of a command that the At had before an edit. It has no Pod of its own any more.
+		return !hasEnded(pod)
 	case pod.Name == known.Name:
 		return true
 	case isEarlierAttempt(at, pod), at.Status.Phase == v1alpha1.PhaseDone && pod.Name == PodName(at):

@@ -156,7 +156,8 @@ func decideNotDue(w World, instant time.Time) Decision {
 	}
 	var d Decision
 	switch {
-	case w.Forecast == nil && HasForecast(at):
+	case w.Forecast == nil && HasForecast(at), instant.Sub(w.Now) <= forecastMargin:
+		// In the last moment, a write would delay the run.
 		d.Delay = delay
 	case w.Forecast == nil || w.Forecast.Reason == "":
 		d = writeUnblocked(at, delay)

@@ -28,6 +28,9 @@ func decideNextAttempt(w World, other *corev1.Pod) Decision {
 	at := w.At
 	left := activeTimeLeft(at, &at.Status, w.Now)
 	wait := at.Status.NextAttemptTime.Sub(w.Now)
+	if d, decided := checkNode(w); decided && left > 0 {
+		return d
+	}
 	switch {
 	case left <= 0 && !w.PodIsLive:
 		return Decision{Action: LookForPod{}}
@@ -35,9 +38,9 @@ func decideNextAttempt(w World, other *corev1.Pod) Decision {
 		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at))
 	case wait > 0:
 		return writeUnblocked(at, min(wait, left))
-	case isSuspended(at) && left == noLimit:
+	case w.isHeld() && left == noLimit:
 		return writeUnblocked(at, 0)
-	case isSuspended(at):
+	case w.isHeld():
 		return writeUnblocked(at, left)
 	default:
 		return startAttempt(w, other, at.Status.NextAttemptTime.Time)

@@ -17,6 +17,7 @@ limitations under the License.
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -46,7 +47,8 @@ var passingTaints = []string{
 }
 
 // chooseNodes returns the names of those of the nodes on which an At runs its command by
-// spec.nodes, in their order. The error says what is wrong with the selector.
+// spec.nodes, in their order. The error says what is wrong with the selector, or with the
+// template's node affinity.
 func chooseNodes(at *v1alpha1.At, nodes []*corev1.Node) ([]string, error) {
 	selector, err := nodeSelector(at)
 	if err != nil {
@@ -66,8 +68,11 @@ func chooseNodes(at *v1alpha1.At, nodes []*corev1.Node) ([]string, error) {
 		if !selector.Matches(labels.Set(node.Labels)) {
 			continue
 		}
-		// A term that is invalid matches no node. The API server refuses it in the Pod.
-		if matches, err := affinity.Match(node); err != nil || !matches || !tolerates(pod, node) {
+		matches, err := affinity.Match(node)
+		if err != nil {
+			return nil, fmt.Errorf("spec.template.spec: the node affinity is invalid: %w", err)
+		}
+		if !matches || !tolerates(pod, node) {
 			continue
 		}
 		isVirtual := false
@@ -91,8 +96,8 @@ func nodeSelector(at *v1alpha1.At) (labels.Selector, error) {
 	return selector, nil
 }
 
-// tolerates says whether a Pod may run on a node, by the node's taints and cordon, as soon
-// as what passes by itself has passed.
+// tolerates says whether a Pod may run on a node by the node's cordon and its taints, but for
+// those that pass by themselves.
 func tolerates(pod *corev1.Pod, node *corev1.Node) bool {
 	taints := node.Spec.Taints
 	if node.Spec.Unschedulable {
@@ -122,7 +127,7 @@ func pinToNode(spec *corev1.PodSpec, node string) {
 	}
 	for i := range (*required).NodeSelectorTerms {
 		term := &(*required).NodeSelectorTerms[i]
-		// A term of the template that says nothing matches no node, this one neither.
+		// A term of the template that says nothing matches no node, not even this one.
 		if isNew || len(term.MatchExpressions)+len(term.MatchFields) > 0 {
 			term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{
 				Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node},
@@ -134,6 +139,10 @@ func pinToNode(spec *corev1.PodSpec, node string) {
 // nodeIsGone says whether the node that was looked for is gone. One of its name that was
 // added after the given time is another.
 func (w *World) nodeIsGone(since metav1.Time) bool {
+	if ParentName(w.At) != "" {
+		// It was chosen when the child was created.
+		since = w.At.CreationTimestamp
+	}
 	return w.Node == nil || !since.IsZero() && since.Time.Before(w.Node.CreationTimestamp.Time)
 }
 
@@ -141,11 +150,6 @@ func (w *World) nodeIsGone(since metav1.Time) bool {
 // not to be, because of its node. decided is false if the node is there.
 func checkNode(w World) (d Decision, decided bool) {
 	at := w.At
-	since := ptr.Deref(at.Status.StartTime, metav1.Time{})
-	if parentOf(at) != nil {
-		// It was chosen when the child was created.
-		since = at.CreationTimestamp
-	}
 	switch {
 	case at.Spec.Node == "":
 		return Decision{}, false
@@ -153,7 +157,7 @@ func checkNode(w World) (d Decision, decided bool) {
 		return writeNodesForbidden(w), true
 	case w.NodeName != at.Spec.Node:
 		return Decision{Action: LookForNode{Name: at.Spec.Node}}, true
-	case !w.nodeIsGone(since):
+	case !w.nodeIsGone(ptr.Deref(at.Status.StartTime, metav1.Time{})):
 		return Decision{}, false
 	case !w.PodIsLive:
 		return Decision{Action: LookForPod{}}, true
@@ -165,10 +169,7 @@ func checkNode(w World) (d Decision, decided bool) {
 // writeNodesForbidden returns the decision of an At that needs to know the nodes, which the
 // controller may not read.
 func writeNodesForbidden(w World) Decision {
-	message := nodesForbiddenMessage(w.NodesForbidden)
-	d := writeBlocked(w.At, w.Now, v1alpha1.ReasonNodesForbidden, message)
-	d.Retry, d.Delay = fmt.Errorf("%w: %s", ErrBlocked, message), delayUntilDeadline(w.At, w.Now)
-	return d
+	return retryBlocked(w.At, w.Now, v1alpha1.ReasonNodesForbidden, errors.New(nodesForbiddenMessage(w.NodesForbidden)))
 }
 
 func nodesForbiddenMessage(err error) string {
@@ -182,7 +183,7 @@ func decideOnNode(w World, pod *corev1.Pod) (d Decision, decided bool) {
 	target := failureTarget(w.At)
 	switch {
 	case target != nil && target.Reason == v1alpha1.ReasonNodeGone && pod.DeletionTimestamp != nil:
-		// Nobody is there to say that the Pod has ended.
+		// No kubelet reports the end of the Pod.
 		return writeDone(w.At, pod, w.Now, target.Reason, target.Message), true
 	case node == "" || target != nil || w.NodesForbidden != nil:
 		return Decision{}, false

@@ -291,7 +291,19 @@ func TestDecideNodes(t *testing.T) {
 			wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
 		"more than may fail, by the cache": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "LookForAts"},
 		"more than may fail": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, edit: func(w *World) { w.ChildrenAreLive = true }, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1),
-			wantMessage: "It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes, because spec.nodes.maxFailed is 0."},
+			wantMessage: "It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes, because more had failed than spec.nodes.maxFailed allows."},
+		"more were allowed to fail when some were not started": {at: newAt(withNodes(nodes(1, 1, 0, 0)), maxFailed(5)), children: []*v1alpha1.At{failed, notStarted}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1)},
+		"a stranger's Pod has the name":                        {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending, ownedBy())) }, want: "RUNNING", wantNodes: choosing},
+		"suspended beyond the starting deadline": {at: newAt(withNodes(choosing), withSuspendedRun, func(at *v1alpha1.At) {
+			at.Spec.StartingDeadlineSeconds = ptr.To[int64](1)
+			explained(&at.Status)
+		}), want: "nothing"},
+		"the affinity is invalid": {at: newAt(withNodes(choosing), func(at *v1alpha1.At) {
+			at.Spec.Template = &corev1.PodTemplateSpec{}
+			at.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: "Like"}}}},
+			}}}
+		}), want: "DONE Failed/InvalidPod", wantNodes: choosing},
 		"done": {at: newAt(withNodes(nodes(0, 1, 0, 1)), func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }), children: []*v1alpha1.At{failed, notStarted}, want: "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -344,6 +356,9 @@ func TestDecideByParent(t *testing.T) {
 	done := func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }
 	running := newAt(withNodes(nodes(1, 0, 0, 0)))
 	ended := newAt(withNodes(nodes(0, 0, 0, 1)), done)
+	leaving := newAt(withNodes(nodes(1, 0, 0, 0)), deleting)
+	held := newAt(withNodes(nodes(1, 0, 0, 0)), withSuspendedRun)
+	tooMany := newAt(withNodes(nodes(1, 0, 0, 1)), func(at *v1alpha1.At) { at.Spec.Nodes.MaxFailed = ptr.To[int32](0) })
 	podOf := func(child *v1alpha1.At, mutate ...func(*corev1.Pod)) *corev1.Pod {
 		pod := NewPod(child, "image")
 		pod.UID, pod.CreationTimestamp, pod.Spec.NodeName, pod.Status.Phase = podUID, metav1.Time{Time: created}, "n1", corev1.PodRunning
@@ -368,41 +383,54 @@ func TestDecideByParent(t *testing.T) {
 		edit   func(*World)
 		want   string
 	}{
-		"it may start":                          {parent: running, child: newChildOn("n1"), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
-		"not all exist":                         {parent: newAt(withNodes(&v1alpha1.AtNodesStatus{})), child: newChildOn("n1"), want: "nothing"},
-		"the parent is behind":                  {parent: newAt(withNodes(nil)), child: newChildOn("n1"), want: "nothing"},
-		"it waits for its turn":                 {parent: running, child: newChildOn("n1", withSuspended), want: "nothing"},
-		"an At that happens to own it":          {parent: newAt(), child: newChildOn("n1"), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
-		"the parent is gone":                    {child: newChildOn("n1"), want: "ReleaseAt"},
-		"the parent is gone, it is released":    {child: newChildOn("n1", released), want: "nothing"},
-		"the parent is another":                 {parent: newAt(withNodes(nodes(1, 0, 0, 0)), func(at *v1alpha1.At) { at.UID = "other" }), child: newChildOn("n1"), want: "ReleaseAt"},
-		"the parent is being deleted":           {parent: newAt(withNodes(nodes(1, 0, 0, 0)), deleting), child: newChildOn("n1"), want: "ReleaseAt"},
-		"the parent was deleted without it":     {child: newChildOn("n1", func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "ReleaseAt"},
-		"and it is released":                    {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
-		"the parent has ended":                  {parent: ended, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
-		"the parent has ended, by the cache":    {parent: ended, child: newChildOn("n1"), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
-		"the parent has ended, and it has":      {parent: ended, child: newChildOn("n1", done), want: "ReleaseAt"},
-		"it has ended":                          {parent: running, child: newChildOn("n1", done), want: "nothing"},
-		"it is deleted":                         {parent: running, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
-		"it is deleted, by the cache":           {parent: running, child: newChildOn("n1", deleting), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
-		"it is deleted while it waits":          {parent: running, child: newChildOn("n1", withSuspended, deleting), want: "DONE Failed/AtDeleted"},
-		"it is deleted while it runs":           {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1")), want: "FailureTarget/AtDeleted"},
-		"it is being stopped":                   {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1")), want: "delete Pod"},
-		"it was stopped":                        {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1"), deleted, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }), want: "DONE Failed/AtDeleted"},
-		"it is deleted, and had ended":          {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
-		"it is deleted, and its Pod is gone":    {parent: running, child: newChildOn("n1", withPod, deleting), want: "DONE Failed/PodLost"},
-		"it is leaving":                         {parent: running, child: newChildOn("n1", released, deleting), want: "nothing"},
-		"the node is not looked for":            {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
-		"the node is gone":                      {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"the node is gone, by the cache":        {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node, w.PodIsLive = nil, false }, want: "LookForPod"},
-		"the node was added again":              {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "DONE Failed/NodeGone"},
-		"the nodes are forbidden":               {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "PENDING"},
-		"it runs, the node is not looked for":   {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
-		"it runs, the node is gone":             {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "FailureTarget/NodeGone"},
-		"it runs, the node was added again":     {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "FailureTarget/NodeGone"},
-		"the node is gone, the Pod is to go":    {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "delete Pod"},
-		"the node is gone, nobody ends the Pod": {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1"), deleted), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"the node is gone, the Pod had ended":   {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), edit: func(w *World) { w.Node = nil }, want: "DONE Complete/Completed"},
+		"it may start":                              {parent: running, child: newChildOn("n1"), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
+		"not all exist":                             {parent: newAt(withNodes(&v1alpha1.AtNodesStatus{})), child: newChildOn("n1"), want: "nothing"},
+		"the parent is behind":                      {parent: newAt(withNodes(nil)), child: newChildOn("n1"), want: "nothing"},
+		"it waits for its turn":                     {parent: running, child: newChildOn("n1", withSuspended), want: "nothing"},
+		"an At that happens to own it":              {parent: newAt(), child: newChildOn("n1", released), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
+		"an At of another name":                     {parent: running, child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
+		"an At whose owner is gone":                 {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
+		"the parent is gone":                        {child: newChildOn("n1"), want: "ReleaseAt"},
+		"the parent is gone, it is released":        {child: newChildOn("n1", released), want: "nothing"},
+		"the parent is another":                     {parent: newAt(withNodes(nodes(1, 0, 0, 0)), func(at *v1alpha1.At) { at.UID = "other" }), child: newChildOn("n1"), want: "ReleaseAt"},
+		"the parent is being deleted":               {parent: leaving, child: newChildOn("n1"), want: "nothing"},
+		"the parent is being deleted, and it is":    {parent: leaving, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
+		"the parent is being deleted, it runs":      {parent: leaving, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
+		"the parent is being deleted, it has ended": {parent: leaving, child: newChildOn("n1", done), want: "ReleaseAt"},
+		"the parent is suspended":                   {parent: held, child: newChildOn("n1"), want: "nothing"},
+		"the parent is suspended, it runs":          {parent: held, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
+		"the parent is suspended, it is to retry":   {parent: held, child: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, due) }), want: "nothing"},
+		"too many have failed":                      {parent: tooMany, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
+		"too many have failed, by the cache":        {parent: tooMany, child: newChildOn("n1"), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
+		"too many have failed, it waits":            {parent: tooMany, child: newChildOn("n1", withSuspended), want: "nothing"},
+		"too many have failed, it has a Pod":        {parent: tooMany, child: newChildOn("n1"), pod: podOf(newChildOn("n1")), want: "RUNNING"},
+		"it is to retry, and the node is gone":      {parent: running, child: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, now.Add(time.Minute)) }), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
+		"the parent was deleted without it":         {child: newChildOn("n1", func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "ReleaseAt"},
+		"and it is released":                        {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
+		"the parent has ended":                      {parent: ended, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
+		"the parent has ended, by the cache":        {parent: ended, child: newChildOn("n1"), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
+		"the parent has ended, and it has":          {parent: ended, child: newChildOn("n1", done), want: "ReleaseAt"},
+		"it has ended":                              {parent: running, child: newChildOn("n1", done), want: "nothing"},
+		"it is deleted":                             {parent: running, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
+		"it is deleted, by the cache":               {parent: running, child: newChildOn("n1", deleting), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
+		"it is deleted while it waits":              {parent: running, child: newChildOn("n1", withSuspended, deleting), want: "DONE Failed/AtDeleted"},
+		"it is deleted while it runs":               {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1")), want: "FailureTarget/AtDeleted"},
+		"it is being stopped":                       {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1")), want: "delete Pod"},
+		"it was stopped":                            {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1"), deleted, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }), want: "DONE Failed/AtDeleted"},
+		"it is deleted, and had ended":              {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
+		"it is deleted, and its Pod is gone":        {parent: running, child: newChildOn("n1", withPod, deleting), want: "DONE Failed/PodLost"},
+		"it is leaving":                             {parent: running, child: newChildOn("n1", released, deleting), want: "nothing"},
+		"the node is not looked for":                {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
+		"the node is gone":                          {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
+		"the node is gone, by the cache":            {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node, w.PodIsLive = nil, false }, want: "LookForPod"},
+		"the node was added again":                  {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "DONE Failed/NodeGone"},
+		"the nodes are forbidden":                   {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "PENDING"},
+		"it runs, the node is not looked for":       {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
+		"it runs, the node is gone":                 {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "FailureTarget/NodeGone"},
+		"it runs, the node was added again":         {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "FailureTarget/NodeGone"},
+		"the node is gone, the Pod is to go":        {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "delete Pod"},
+		"the node is gone, nobody ends the Pod":     {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1"), deleted), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
+		"the node is gone, the Pod had ended":       {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), edit: func(w *World) { w.Node = nil }, want: "DONE Complete/Completed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, NodeName: "n1", Node: newNode("n1"), Now: now}

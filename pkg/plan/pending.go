@@ -42,9 +42,9 @@ func decidePending(w World, other *corev1.Pod) Decision {
 	switch {
 	case w.Now.Before(instant):
 		return decideNotDue(w, instant)
-	case isSuspended(at):
+	case w.isHeld():
 		return writeUnblocked(at, 0)
-	case startingTimeLeft(at, instant, w.Now) > 0 && at.Spec.Nodes != nil && other == nil:
+	case startingTimeLeft(at, instant, w.Now) > 0 && at.Spec.Nodes != nil:
 		return startNodes(w, instant)
 	case startingTimeLeft(at, instant, w.Now) > 0:
 		return startAttempt(w, other, instant)
@@ -91,10 +91,7 @@ func waitForName(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decis
 		}
 		message = fmt.Sprintf("Pod %s of an earlier At of this name still exists: see kubectl describe pod %s for what it waits for.", other.Name, other.Name)
 	}
-	d := writeBlocked(at, now, v1alpha1.ReasonPodNameConflict, message)
-	d.Retry = fmt.Errorf("%w: %s", ErrBlocked, message)
-	d.Delay = delayUntilDeadline(at, now)
-	return d
+	return retryBlocked(at, now, v1alpha1.ReasonPodNameConflict, errors.New(message))
 }
 
 // Refused returns what follows when the API server answered the creation of the Pod
@@ -126,9 +123,7 @@ func refused(w World, reason string, err error) Decision {
 	case IsTransient(err):
 		return Decision{Retry: err, Delay: delayUntilDeadline(w.At, w.Now)}
 	default:
-		d := writeBlocked(w.At, w.Now, reason, err.Error())
-		d.Retry, d.Delay = fmt.Errorf("%w: %w", ErrBlocked, err), delayUntilDeadline(w.At, w.Now)
-		return d
+		return retryBlocked(w.At, w.Now, reason, err)
 	}
 }
 

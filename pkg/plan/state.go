@@ -27,7 +27,7 @@ type State string
 
 // The states of an At.
 const (
-	// StatePending: not due yet.
+	// StatePending: not due yet, or the At of a node, which waits for the At that made it.
 	StatePending State = "pending"
 	// StateDue: due, and its first Pod is not recorded yet.
 	StateDue State = "due"
@@ -63,7 +63,7 @@ func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.
 		return StateBlocked, 0
 	}
 	switch instant, err := Instant(&at.Spec); {
-	case err == nil && !now.Before(instant) && (parentOf(at) == nil || parent != nil && allChildrenExist(parent)):
+	case err == nil && !now.Before(instant) && !waitsForParent(at, parent):
 		return StateDue, max(0, now.Sub(dueSince(at, parent, instant)))
 	case HasForecast(at):
 		return StateBlocked, 0

@@ -61,8 +61,8 @@ func explain(status *v1alpha1.AtStatus) {
 		}
 	}
 	switch {
-	case condition.Reason == "" && status.Nodes != nil:
-		status.Reason = "" // The message says which nodes have failed.
+	case condition.Reason == "" && status.Nodes != nil && status.Reason == "":
+		// The message is of decideProgress.
 	case condition.Reason != "" || status.NextAttemptTime == nil:
 		status.Reason, status.Message = condition.Reason, condition.Message
 	case status.Reason != v1alpha1.ReasonBackOff:
@@ -187,6 +187,14 @@ func writeBlocked(at *v1alpha1.At, now time.Time, reason, message string) Decisi
 	status := at.Status.DeepCopy()
 	events := setBlocked(at, status, now, reason, message)
 	return write(at, status, events...)
+}
+
+// retryBlocked returns the decision to set condition Blocked, and to try again with
+// back-off.
+func retryBlocked(at *v1alpha1.At, now time.Time, reason string, cause error) Decision {
+	d := writeBlocked(at, now, reason, cause.Error())
+	d.Retry, d.Delay = fmt.Errorf("%w: %w", ErrBlocked, cause), delayUntilDeadline(at, now)
+	return d
 }
 
 // writeUnblocked returns the decision to remove condition Blocked or, without it, to

@@ -31,6 +31,12 @@ func isSuspended(at *v1alpha1.At) bool {
 	return ptr.Deref(at.Spec.Suspend, false)
 }
 
+// isHeld says whether nothing may start: the At is suspended, or the At that made it is, or
+// is being deleted.
+func (w *World) isHeld() bool {
+	return isSuspended(w.At) || w.isChild() && w.Parent != nil && (isSuspended(w.Parent) || w.Parent.DeletionTimestamp != nil)
+}
+
 // decideSuspended keeps condition Suspended in step with spec.suspend.
 func decideSuspended(at *v1alpha1.At, now time.Time) Decision {
 	suspend := isSuspended(at)
@@ -45,5 +51,9 @@ func decideSuspended(at *v1alpha1.At, now time.Time) Decision {
 	}
 	status := at.Status.DeepCopy()
 	meta.SetStatusCondition(&status.Conditions, condition)
+	if ParentName(at) != "" {
+		// Its parent suspends it and resumes it, and there may be very many.
+		return write(at, status)
+	}
 	return write(at, status, newEvent(corev1.EventTypeNormal, condition.Reason, condition.Message))
 }

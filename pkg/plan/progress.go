@@ -1,0 +1,172 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// maxNamedNodes is the number of nodes that a message names, and maxNodeMessage the number
+// of bytes at which what it says of one is cut.
+const (
+	maxNamedNodes  = 10
+	maxNodeMessage = 200
+)
+
+// decideProgress decides for an At whose children all exist: which ones to resume, what to
+// count, and when the run has ended.
+func decideProgress(w World) Decision {
+	at := w.At
+	// A creation that was delayed on its way, of a child for a node that is no longer
+	// chosen, adds a child to those that were recorded.
+	counts := countNodes(w.Children, max(int(at.Status.Nodes.Desired), len(w.Children)))
+	counts.StartTime = at.Status.Nodes.StartTime
+	waiting := waitingChildren(w.Children)
+	tooMany := tooManyFailed(at, counts)
+	ended := counts.Active == 0 && (len(waiting) == 0 || tooMany)
+	switch {
+	case !w.ChildrenAreLive && (len(w.Children) < int(counts.Desired) || ended && len(waiting) > 0):
+		// What the cache says of an At that is DONE is final. The rest may be outdated.
+		return Decision{Action: LookForAts{}}
+	case ended:
+		return writeNodesDone(w, counts)
+	case !tooMany && !isSuspended(at):
+		if room := concurrent(at, counts) - int(counts.Active); room > 0 && len(waiting) > 0 {
+			return Decision{Action: ResumeAts{Ats: waiting[:min(room, len(waiting), maxResumed)]}}
+		}
+	}
+	status := at.Status.DeepCopy()
+	removeBlocked(status)
+	status.Nodes = counts
+	status.Reason = ""
+	status.Message = OneLine(failedNodes(w.Children, counts) + " " + blockedNodes(w.Children, counts))
+	return write(at, status)
+}
+
+// writeNodesDone ends a run on nodes.
+func writeNodesDone(w World, counts *v1alpha1.AtNodesStatus) Decision {
+	end := w.At.DeepCopy()
+	end.Status.Nodes = counts
+	if counts.Failed == 0 && counts.Waiting == 0 {
+		return writeDone(end, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("The command ended with exit code 0 on %d of %d nodes.", counts.Succeeded, counts.Desired))
+	}
+	message := failedNodes(w.Children, counts)
+	if counts.Waiting > 0 {
+		message += fmt.Sprintf(" It was not started on %d nodes, because more had failed than spec.nodes.maxFailed allows.", counts.Waiting)
+	}
+	return writeDone(end, nil, w.Now, v1alpha1.ReasonNodesFailed, message)
+}
+
+// tooManyFailed says whether the command has failed on more nodes than it may.
+func tooManyFailed(at *v1alpha1.At, counts *v1alpha1.AtNodesStatus) bool {
+	return at.Spec.Nodes != nil && at.Spec.Nodes.MaxFailed != nil && counts != nil && counts.Failed > *at.Spec.Nodes.MaxFailed
+}
+
+// concurrent returns on how many nodes the command may run at the same time.
+func concurrent(at *v1alpha1.At, counts *v1alpha1.AtNodesStatus) int {
+	desired := int(counts.Desired)
+	if at.Spec.Nodes.MaxConcurrent == nil {
+		return desired
+	}
+	limit, _ := intstr.GetScaledValueFromIntOrPercent(at.Spec.Nodes.MaxConcurrent, desired, true) // The CRD has validated it.
+	return limit
+}
+
+// maxResumed is how many children are resumed before the limits are looked at again.
+const maxResumed = 50
+
+// waitingChildren returns the children that may be resumed, in the order of their names. Of
+// two controllers, the one whose cache is behind finds the first of them changed, and stops
+// there.
+func waitingChildren(children []*v1alpha1.At) []*v1alpha1.At {
+	waiting := slices.DeleteFunc(slices.Clone(children), func(child *v1alpha1.At) bool {
+		return stateOfChild(child) != childWaits || child.Status.Phase == v1alpha1.PhaseDone
+	})
+	slices.SortFunc(waiting, func(a, b *v1alpha1.At) int { return cmp.Compare(a.Name, b.Name) })
+	return waiting
+}
+
+// countNodes returns how many of the children are in which state. A child that is gone,
+// although the finalizer should have kept it, has failed.
+func countNodes(children []*v1alpha1.At, desired int) *v1alpha1.AtNodesStatus {
+	counts := &v1alpha1.AtNodesStatus{Desired: int32(desired), Failed: int32(max(0, desired-len(children)))}
+	for _, child := range children {
+		switch stateOfChild(child) {
+		case childWaits:
+			counts.Waiting++
+		case childIsActive:
+			counts.Active++
+		case childSucceeded:
+			counts.Succeeded++
+		case childFailed:
+			counts.Failed++
+		}
+	}
+	counts.Progress = fmt.Sprintf("%d/%d", counts.Succeeded, counts.Desired)
+	return counts
+}
+
+// failedNodes says on how many nodes the command has failed, and of the first ones why.
+func failedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) string {
+	return nameNodes("It failed", children, counts, int(counts.Failed), func(child *v1alpha1.At) string {
+		if stateOfChild(child) != childFailed {
+			return ""
+		}
+		return join(child.Status.Reason, child.Status.Message)
+	})
+}
+
+// blockedNodes says on how many nodes something blocks the command, and of the first ones
+// what; empty if on none.
+func blockedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) string {
+	return nameNodes("It is blocked", children, counts, 0, func(child *v1alpha1.At) string {
+		if blocked := blockerOfChild(child); blocked != nil {
+			return join(blocked.Reason, blocked.Message)
+		}
+		return ""
+	})
+}
+
+// nameNodes names the first of the nodes whose children why has something to say about. If
+// it has something to say about fewer than least, others of the children are gone.
+func nameNodes(what string, children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus, least int, why func(child *v1alpha1.At) string) string {
+	named := slices.DeleteFunc(slices.Clone(children), func(child *v1alpha1.At) bool { return why(child) == "" })
+	number := max(least, len(named))
+	if number == 0 {
+		return ""
+	}
+	slices.SortFunc(named, func(a, b *v1alpha1.At) int { return cmp.Compare(a.Spec.Node, b.Spec.Node) })
+	var names []string
+	for _, child := range named[:min(len(named), maxNamedNodes)] {
+		text := why(child)
+		if len(text) > maxNodeMessage {
+			text = strings.ToValidUTF8(text[:maxNodeMessage], "") + "…"
+		}
+		names = append(names, fmt.Sprintf("%s (%s)", child.Spec.Node, text))
+	}
+	if more := number - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return fmt.Sprintf("%s on %d of %d nodes: %s.", what, number, counts.Desired, strings.Join(names, ", "))
+}
