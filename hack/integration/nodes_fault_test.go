@@ -162,7 +162,7 @@ func testNodeFault(t *testing.T, write, how, what string, inTurn bool) {
 	if reason != v1alpha1.ReasonCompleted && (undisturbed || reason != v1alpha1.ReasonNodesFailed) {
 		t.Errorf("it ended as %s: %s", reason, at.Status.Message)
 	}
-	nodes := ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{})
+	nodes := nodesOf(at)
 	if nodes.Active != 0 || nodes.Desired != nodes.Succeeded+nodes.Failed+nodes.Waiting {
 		t.Errorf("the counts do not add up: %+v", nodes)
 	}
@@ -187,14 +187,7 @@ func testNodeFault(t *testing.T, write, how, what string, inTurn bool) {
 		t.Errorf("%d Pods ran at the same time", got)
 	}
 	deleteAt(t, namespace)
-	eventually(t, "nothing to be left behind", func(ctx context.Context) (bool, error) {
-		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil || len(pods.Items) > 0 {
-			return false, err
-		}
-		ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
-		return err == nil && len(ats.Items) == 0, err
-	})
+	waitAllGone(t, namespace)
 }
 
 // meanwhile does what happens while a write of a run on nodes hangs.
@@ -222,9 +215,7 @@ func meanwhile(t *testing.T, f *fleet, what string) {
 		f.cordon(t, "b")
 		startController(t, f.namespace)
 		// It goes on when the write has arrived.
-		waitAt(t, f.namespace, "at", "to have chosen its nodes", func(at *v1alpha1.At) bool {
-			return ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{}).StartTime != nil
-		})
+		waitChosen(t, f.namespace)
 	case second, secondDeleted, secondAllDeleted:
 		f.hold(false, "a", "c")
 		startController(t, f.namespace)

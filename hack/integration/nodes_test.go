@@ -21,7 +21,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -47,7 +46,7 @@ type fleet struct {
 	lock sync.Mutex
 	// holds says of a node that its Pods do not end.
 	holds map[string]bool
-	// exitCodes has the exit codes of the nodes whose Pods fail.
+	// exitCodes has the exit codes of the nodes whose commands do not end with 0.
 	exitCodes map[string]int32
 	// started has the Pods that were started, by node.
 	started map[string][]string
@@ -107,12 +106,12 @@ func (f *fleet) hold(hold bool, shorts ...string) {
 	}
 }
 
-// fail has the commands of some nodes fail.
-func (f *fleet) fail(shorts ...string) {
+// end has the commands of some nodes end with the given exit code.
+func (f *fleet) end(exitCode int32, shorts ...string) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
 	for _, short := range shorts {
-		f.exitCodes[f.name(short)] = 3
+		f.exitCodes[f.name(short)] = exitCode
 	}
 }
 
@@ -184,20 +183,51 @@ func wantNodes(t *testing.T, at *v1alpha1.At, want v1alpha1.AtNodesStatus) {
 // wantOnceEach wants one creation of a Pod for each of the nodes, and one start.
 func wantOnceEach(t *testing.T, f *fleet, shorts ...string) {
 	t.Helper()
-	want := map[string]int{}
+	var want []string
 	for _, short := range shorts {
-		want["at-"+f.name(short)+"-pod"] = 1
+		want = append(want, "at-"+f.name(short)+"-pod")
 		if starts := f.starts(short); len(starts) != 1 {
 			t.Errorf("%d Pods were started on node %s: %v, want one", len(starts), short, starts)
 		}
 	}
-	got := map[string]int{}
-	for _, creation := range creations(t, f.namespace) {
-		got[creation.ObjectRef.Name]++
+	wantCreated(t, f.namespace, want...)
+}
+
+// nodesOf returns the status of the nodes of an At, whatever it has of it.
+func nodesOf(at *v1alpha1.At) v1alpha1.AtNodesStatus {
+	return ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{})
+}
+
+// waitChosen waits until the At named at has an At for each of its nodes.
+func waitChosen(t *testing.T, namespace string) {
+	t.Helper()
+	waitAt(t, namespace, "at", "to have chosen its nodes", func(at *v1alpha1.At) bool { return nodesOf(at).StartTime != nil })
+}
+
+// wantCreated wants the given creations of Pods in a namespace, and no others.
+func wantCreated(t *testing.T, namespace string, want ...string) {
+	t.Helper()
+	var got []string
+	for _, creation := range creations(t, namespace) {
+		got = append(got, creation.ObjectRef.Name)
 	}
-	if !maps.Equal(got, want) {
+	slices.Sort(got)
+	if slices.Sort(want); !slices.Equal(got, want) {
 		t.Errorf("Pods were created %v, want %v", got, want)
 	}
+}
+
+// waitAllGone waits until a namespace has no At and no Pod.
+func waitAllGone(t *testing.T, namespace string) {
+	t.Helper()
+	eventually(t, "nothing to be left behind", func(ctx context.Context) (bool, error) {
+		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil || len(pods.Items) > 0 {
+			return false, err
+		}
+		ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && len(ats.Items) == 0, err
+	})
 }
 
 // waitChildrenReleased waits until no At of a namespace has the finalizer.
@@ -236,11 +266,7 @@ func TestNodes(t *testing.T) {
 	wantOnceEach(t, f, "a", "b", "c")
 
 	deleteAt(t, namespace)
-	waitAtGone(t, namespace)
-	eventually(t, "the Pods to be gone", func(ctx context.Context) (bool, error) {
-		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-		return err == nil && len(pods.Items) == 0, err
-	})
+	waitAllGone(t, namespace)
 }
 
 // countPods counts the Pods of a namespace that have not ended, after each change of any.
@@ -308,7 +334,7 @@ func TestMaxFailed(t *testing.T) {
 	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b", "c", "d", "e")
-	f.fail("b", "c")
+	f.end(3, "b", "c")
 	startController(t, namespace)
 	at := newNodesAt(f)
 	at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromString("20%"))
@@ -478,7 +504,7 @@ func TestNodesSuspended(t *testing.T) {
 	createAt(t, at)
 	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended)
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Suspend = nil })
-	waitAt(t, namespace, "at", "to have chosen its nodes", func(at *v1alpha1.At) bool { return at.Status.Nodes != nil && at.Status.Nodes.StartTime != nil })
+	waitChosen(t, namespace)
 	waitPhase(t, namespace, "at-"+f.name("a"), v1alpha1.PhaseRunning)
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) })
 	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended)
