@@ -83,7 +83,7 @@ func TestColumns(t *testing.T) {
 		}
 		return true, nil
 	})
-	if header := strings.Join(strings.Fields(table)[:7], " "); header != "NAME SCHEDULE TIMEZONE PHASE REASON EXIT AGE" {
+	if header := strings.Join(strings.Fields(table)[:8], " "); header != "NAME SCHEDULE TIMEZONE PHASE REASON EXIT NODES AGE" {
 		t.Errorf("columns %s", header)
 	}
 }
