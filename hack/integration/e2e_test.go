@@ -399,8 +399,9 @@ func TestExamples(t *testing.T) {
 				now += "Z"
 			}
 			example = schedule.ReplaceAll(example, []byte(`schedule: "`+now+`"`))
+			example = regexp.MustCompile(`node: .*`).ReplaceAll(example, []byte("node: localhost"))
 			kubectl(t, string(example), "apply", "-n", namespace, "-f", "-")
-			ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{})
+			ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "!" + v1alpha1.LabelAtUID})
 			if err != nil || len(ats.Items) != 1 {
 				t.Fatalf("%d Ats, %v", len(ats.Items), err)
 			}
@@ -412,6 +413,59 @@ func TestExamples(t *testing.T) {
 			kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/"+at.Name)
 		})
 	}
+}
+
+// TestNodesExample runs the example of spec.nodes in a namespace that lets in its hostPath, and
+// in one that does not.
+func TestNodesExample(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	example, err := os.ReadFile(root + "/artifacts/examples/cnat-example-nodes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example = regexp.MustCompile(`schedule: .*`).ReplaceAll(example, []byte(`schedule: "2026-11-22T10:00:00Z"`))
+	start := func(t *testing.T, level string) (namespace string) {
+		t.Helper()
+		namespace = newNamespace(t)
+		kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce="+level)
+		startController(t, namespace)
+		kubectl(t, string(example), "apply", "-n", namespace, "-f", "-")
+		return namespace
+	}
+	t.Run("privileged", func(t *testing.T) {
+		t.Parallel()
+		namespace := start(t, "privileged")
+		kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/kernel-version")
+		kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
+		if err != nil {
+			t.Fatal(err)
+		}
+		child := waitPhase(t, namespace, "kernel-version-localhost", v1alpha1.PhaseDone)
+		if want := strings.TrimSpace(string(kernel)); child.Status.Message != want {
+			t.Errorf("the message is %q, want %q", child.Status.Message, want)
+		}
+		if log := kubectl(t, "", "logs", "-n", namespace, "kernel-version-localhost-pod"); log != string(kernel) {
+			t.Errorf("the log is %q, want %q", log, kernel)
+		}
+		wantOutput(t, kubectl(t, "", "get", "-n", namespace, "at/kernel-version"), `DONE +Completed +1/1 `)
+	})
+	t.Run("baseline", func(t *testing.T) {
+		t.Parallel()
+		namespace := start(t, "baseline")
+		parent := waitAt(t, namespace, "kernel-version", "to name the node", func(at *v1alpha1.At) bool { return at.Status.Message != "" })
+		wantOutput(t, parent.Status.Message, `^It is blocked on 1 of 1 nodes: localhost \(PodRefused: .* violates PodSecurity "baseline:latest": .*hostPath`)
+		out := kubectl(t, "", "get", "-n", namespace, "at")
+		wantOutput(t, out, `(?m)^kernel-version-localhost .* PENDING +PodRefused `, `(?m)^kernel-version  .* RUNNING +0/1 `)
+
+		// Once it is let in, it runs, and the message goes.
+		kubectl(t, "", "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
+		done := waitPhase(t, namespace, "kernel-version", v1alpha1.PhaseDone)
+		wantEnd(t, done, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+		if strings.Contains(done.Status.Message, "blocked") {
+			t.Errorf("the message is %q", done.Status.Message)
+		}
+	})
 }
 
 var buildOnce sync.Once
