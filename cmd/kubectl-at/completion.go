@@ -66,7 +66,7 @@ func (c *cli) addCompletions(root *cobra.Command) {
 		}
 	}
 	for name, complete := range map[string]func(*cobra.Command) ([]string, error){
-		"namespace": c.namespaceNames, "from": c.sources, "image": c.images,
+		"namespace": c.namespaceNames, "from": c.sources, "image": c.images, "node": c.nodeNames,
 	} {
 		// A flag that exists has no completion yet: it cannot fail.
 		_ = root.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
@@ -74,6 +74,7 @@ func (c *cli) addCompletions(root *cobra.Command) {
 			return completions(begun, found, err)
 		})
 	}
+	_ = root.RegisterFlagCompletionFunc("nodes", cobra.FixedCompletions([]string{allNodes}, cobra.ShellCompDirectiveNoFileComp))
 	_ = root.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -113,6 +114,21 @@ func (c *cli) namespaceNames(cmd *cobra.Command) ([]string, error) {
 		return nil, err
 	}
 	list, err := c.kube.CoreV1().Namespaces().List(cmd.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
+}
+
+func (c *cli) nodeNames(cmd *cobra.Command) ([]string, error) {
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	list, err := c.kube.CoreV1().Nodes().List(cmd.Context(), metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}

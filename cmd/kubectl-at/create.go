@@ -72,6 +72,9 @@ const createExample = `  # In two hours, and follow it to its end
   # A migration with another command in the Pod of a Deployment
   kubectl at 2026-12-24 03:00 Europe/Berlin --from deployment/shop --retries 2 -- ./migrate up
 
+  # Once on each node of a pool, two at the same time
+  kubectl at 02:00 --nodes pool=workers --max-concurrent 2 --wait -f pod.yaml
+
   # Only show what would be created
   kubectl at friday 18:00 --dry-run=client -o yaml -- echo YAY`
 
@@ -88,6 +91,7 @@ type create struct {
 	startingDeadline seconds
 	ttl              seconds
 	pod              podFlags
+	nodes            nodeFlags
 }
 
 func (c *cli) createCommand() *cobra.Command {
@@ -119,6 +123,7 @@ func (c *cli) createCommand() *cobra.Command {
 	flags.Var(&o.startingDeadline, "starting-deadline", "How late after its time the run may start; later it fails and never runs")
 	flags.Var(&o.ttl, "ttl", "Delete the At, and its Pods, this long after its end")
 	o.pod.addFlags(flags)
+	o.nodes.addFlags(flags)
 	o.wait.addFlags(flags)
 	return cmd
 }
@@ -179,6 +184,9 @@ func (o *create) validate(cmd *cobra.Command, words []string) error {
 	if problems := validation.IsDNS1123Subdomain(o.name); cmd.Flags().Changed("name") && len(problems) > 0 {
 		return usageError("--name is %q: %s", o.name, strings.Join(problems, "; "))
 	}
+	if err := o.nodes.validate(&o.wait); err != nil {
+		return err
+	}
 	return o.pod.validate()
 }
 
@@ -210,6 +218,9 @@ func (o *create) newAt(cmd *cobra.Command, t timespec.Time, command []string) (*
 				ActiveDeadlineSeconds: o.activeDeadline.value,
 			},
 		},
+	}
+	if err := o.nodes.apply(&at.Spec); err != nil {
+		return nil, err
 	}
 	if o.suspend {
 		at.Spec.Suspend = ptr.To(true)

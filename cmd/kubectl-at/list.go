@@ -49,7 +49,8 @@ func (c *cli) listCommand() *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List what is to come, in order of time",
-		Long:    "List what is to come and what runs, in order of time. With --all, what is done, too.",
+		Long: `List what is to come and what runs, in order of time. With --all, what is done, too, and the
+Ats of the nodes on which an At of --nodes runs.`,
 		Example: `  kubectl at list
   kubectl at list -A --all -o wide`,
 		Args: cobra.NoArgs,
@@ -67,7 +68,7 @@ func (c *cli) listCommand() *cobra.Command {
 				return err
 			}
 			if !all {
-				list.Items = slices.DeleteFunc(list.Items, func(at v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone })
+				list.Items = slices.DeleteFunc(list.Items, func(at v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone || plan.ParentName(&at) != "" })
 			}
 			slices.SortStableFunc(list.Items, func(a, b v1alpha1.At) int { return instantOf(&a).Compare(instantOf(&b)) })
 			switch {
@@ -82,7 +83,7 @@ func (c *cli) listCommand() *cobra.Command {
 	flags.AddFlags(cmd)
 	cmd.Flag("output").Usage += " And wide."
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "List the Ats of all namespaces")
-	cmd.Flags().BoolVar(&all, "all", false, "List what is done, too")
+	cmd.Flags().BoolVar(&all, "all", false, "List what is done, and the Ats of nodes, too")
 	return cmd
 }
 

@@ -79,6 +79,8 @@ func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32)
 	}
 	newest := newestAttempt(at)
 	switch {
+	case at.Status.Nodes != nil || at.Spec.Nodes != nil && newest < 0:
+		return errNodesLogs(at)
 	case follow && attempt == 0:
 		logs := c.streamLogs(ctx, c.Out, namespace)
 		logs.next = max(newest, 0)

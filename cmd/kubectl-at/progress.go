@@ -110,10 +110,16 @@ func stateLine(at *v1alpha1.At, now time.Time) string {
 	switch {
 	case at.Status.Reason != "":
 		line += ", " + at.Status.Reason + ": " + at.Status.Message
+	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Nodes != nil:
+		line += fmt.Sprintf(" for %s, nodes: %s", runningFor(at, now), countsOf(at.Status.Nodes))
 	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Pod != nil:
-		line += fmt.Sprintf(" for %s, Pod %s %s", short(now.Sub(ptr.Deref(at.Status.StartTime, at.CreationTimestamp).Time)), at.Status.Pod.Name, at.Status.Pod.Phase)
+		line += fmt.Sprintf(" for %s, Pod %s %s", runningFor(at, now), at.Status.Pod.Name, at.Status.Pod.Phase)
 	case err == nil && instant.After(now):
 		line += ", starts " + fromNow(instant.Add(time.Second-1), now)
 	}
 	return line
+}
+
+func runningFor(at *v1alpha1.At, now time.Time) string {
+	return short(now.Sub(ptr.Deref(at.Status.StartTime, at.CreationTimestamp).Time))
 }

@@ -111,7 +111,7 @@ func headOf(at *v1alpha1.At) []field {
 		}
 		all = append(all, field{"Image", strings.Join(images, ", ")})
 	}
-	return append(all, field{"Limits", limitsOf(&at.Spec)})
+	return append(all, field{"Runs on", placeOf(&at.Spec)}, field{"Limits", limitsOf(&at.Spec)})
 }
 
 func limitsOf(spec *v1alpha1.AtSpec) string {
@@ -156,7 +156,7 @@ func stateOf(at *v1alpha1.At, now time.Time) []field {
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason
 	}
-	all := []field{{"State", state}, {"Why", whyOf(at, now)}}
+	all := []field{{"State", state}, {"Nodes", countsOf(at.Status.Nodes)}, {"Why", whyOf(at, now)}}
 	if at.Status.Phase == v1alpha1.PhaseDone && at.Status.Message != whyOf(at, now) {
 		all = append(all, field{"Message", at.Status.Message})
 	}

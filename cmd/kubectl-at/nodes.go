@@ -1,0 +1,152 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// allNodes is the value of --nodes for all nodes. An empty one is refused: it may be that of
+// a variable that is not set.
+const allNodes = "all"
+
+var concurrency = regexp.MustCompile(`^([1-9][0-9]*|([1-9][0-9]?|100)%)$`)
+
+// nodeFlags say on which nodes the command runs.
+type nodeFlags struct {
+	flags         *pflag.FlagSet
+	node, nodes   string
+	maxConcurrent string
+	maxFailed     int32
+}
+
+func (f *nodeFlags) addFlags(flags *pflag.FlagSet) {
+	f.flags = flags
+	flags.StringVar(&f.node, "node", "", "Name of the node on which the command runs")
+	flags.StringVar(&f.nodes, "nodes", "", "Run the command once on each node that a label selector matches, such as pool=workers; "+allNodes+" means all nodes")
+	flags.StringVar(&f.maxConcurrent, "max-concurrent", "", "With --nodes: on how many nodes it may run at the same time, a number or a percentage (default: all)")
+	flags.Int32Var(&f.maxFailed, "max-failed", 0, "With --nodes: when it has failed on more nodes, it is not started on further ones (default: no limit)")
+}
+
+func (f *nodeFlags) validate(w *wait) error {
+	given := f.flags.Changed
+	switch {
+	case given("node") && given("nodes"):
+		return usageError("--node and --nodes both say where it runs: leave out one of the two")
+	case given("node") && len(validation.IsDNS1123Subdomain(f.node)) > 0:
+		return usageError("--node is %q: write the name of a node, as kubectl get nodes shows it", f.node)
+	case !given("nodes") && (given("max-concurrent") || given("max-failed")):
+		return usageError("--max-concurrent and --max-failed mean nothing without --nodes")
+	case given("max-concurrent") && !concurrency.MatchString(f.maxConcurrent):
+		return usageError("--max-concurrent is %q: write a number of at least 1, or a percentage from 1%% to 100%%", f.maxConcurrent)
+	case f.maxFailed < 0:
+		return usageError("--max-failed is %d: it must not be negative", f.maxFailed)
+	case given("nodes") && w.logs:
+		return usageError("--logs follows one run, and --nodes makes many: use --wait, and see the output of each node with kubectl at logs NAME-NODE")
+	}
+	_, err := f.selector()
+	return err
+}
+
+// selector returns the label selector of --nodes.
+func (f *nodeFlags) selector() (*metav1.LabelSelector, error) {
+	if !f.flags.Changed("nodes") || f.nodes == allNodes {
+		return &metav1.LabelSelector{}, nil
+	}
+	if strings.TrimSpace(f.nodes) == "" {
+		return nil, usageError("--nodes is empty: write a label selector, such as pool=workers, or %s for all nodes", allNodes)
+	}
+	selector, err := metav1.ParseToLabelSelector(f.nodes)
+	if err != nil {
+		return nil, usageError("--nodes is %q: %w", f.nodes, err)
+	}
+	return selector, nil
+}
+
+// apply sets what the flags say.
+func (f *nodeFlags) apply(spec *v1alpha1.AtSpec) error {
+	spec.Node = f.node
+	if !f.flags.Changed("nodes") {
+		return nil
+	}
+	selector, err := f.selector()
+	if err != nil {
+		return err
+	}
+	spec.Nodes = &v1alpha1.AtNodes{Selector: *selector}
+	if f.maxConcurrent != "" {
+		spec.Nodes.MaxConcurrent = ptr.To(intstr.Parse(f.maxConcurrent))
+	}
+	if f.flags.Changed("max-failed") {
+		spec.Nodes.MaxFailed = ptr.To(f.maxFailed)
+	}
+	return nil
+}
+
+// placeOf says where an At runs; empty if anywhere.
+func placeOf(spec *v1alpha1.AtSpec) string {
+	switch {
+	case spec.Node != "":
+		return "node " + spec.Node
+	case spec.Nodes == nil:
+		return ""
+	}
+	place := "all nodes"
+	if selector := metav1.FormatLabelSelector(&spec.Nodes.Selector); len(spec.Nodes.Selector.MatchLabels)+len(spec.Nodes.Selector.MatchExpressions) > 0 {
+		place = "nodes with " + selector
+	}
+	if limit := spec.Nodes.MaxConcurrent; limit != nil {
+		place += fmt.Sprintf(", %s at the same time", limit)
+	}
+	if limit := spec.Nodes.MaxFailed; limit != nil {
+		place += fmt.Sprintf(", until more than %d have failed", *limit)
+	}
+	return place
+}
+
+// countsOf says how far a run on nodes is.
+func countsOf(nodes *v1alpha1.AtNodesStatus) string {
+	if nodes == nil {
+		return ""
+	}
+	counts := fmt.Sprintf("%d of %d succeeded", nodes.Succeeded, nodes.Desired)
+	for _, other := range []struct {
+		number int32
+		what   string
+	}{{nodes.Failed, "failed"}, {nodes.Active, "active"}, {nodes.Waiting, "waiting"}} {
+		if other.number > 0 {
+			counts += fmt.Sprintf(", %d %s", other.number, other.what)
+		}
+	}
+	return counts
+}
+
+// errNodesLogs says where the output of a run on nodes is.
+func errNodesLogs(at *v1alpha1.At) error {
+	return fmt.Errorf("%s runs on nodes, each of which has an At with its output: kubectl at logs %s-NODE prints it, kubectl get at -l %s=%s lists them",
+		ref(at), at.Name, v1alpha1.LabelAtUID, at.UID)
+}

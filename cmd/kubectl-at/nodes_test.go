@@ -1,0 +1,182 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+func TestCreateOnNodes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args  []string
+		node  string
+		nodes *v1alpha1.AtNodes
+	}{
+		"one node":  {args: []string{"--node=worker-1"}, node: "worker-1"},
+		"all nodes": {args: []string{"--nodes=all"}, nodes: &v1alpha1.AtNodes{}},
+		"a selector": {
+			args:  []string{"--nodes", "pool=workers", "--max-concurrent=2", "--max-failed=0"},
+			nodes: &v1alpha1.AtNodes{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "workers"}}, MaxConcurrent: ptr.To(intstr.FromInt32(2)), MaxFailed: ptr.To[int32](0)},
+		},
+		"a percentage": {
+			args: []string{"--nodes=zone in (a,b),!gpu", "--max-concurrent", "10%"},
+			nodes: &v1alpha1.AtNodes{
+				Selector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: "gpu", Operator: metav1.LabelSelectorOpDoesNotExist},
+					{Key: "zone", Operator: metav1.LabelSelectorOpIn, Values: []string{"a", "b"}},
+				}},
+				MaxConcurrent: ptr.To(intstr.FromString("10%")),
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "")
+			if code := w.run(t, append([]string{"now", "--name=at", "--tz=UTC"}, append(tc.args, "--", "x")...)...); code != 0 {
+				t.Fatalf("exit code %d: %s", code, w.stderr.String())
+			}
+			at, err := w.cnat.CnatV1alpha1().Ats("default").Get(t.Context(), "at", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at.Spec.Node != tc.node {
+				t.Errorf("node %q, want %q", at.Spec.Node, tc.node)
+			}
+			if diff := cmp.Diff(tc.nodes, at.Spec.Nodes, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("nodes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestUsageOfNodes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args   []string
+		stderr string
+	}{
+		"both":                 {[]string{"--node=a", "--nodes=all"}, "leave out one of the two"},
+		"no name of a node":    {[]string{"--node=A"}, `--node is "A"`},
+		"an empty node":        {[]string{"--node="}, `--node is ""`},
+		"an empty selector":    {[]string{"--nodes="}, "--nodes is empty: write a label selector, such as pool=workers, or all"},
+		"a wrong selector":     {[]string{"--nodes=a=b=c"}, `--nodes is "a=b=c"`},
+		"a limit alone":        {[]string{"--max-concurrent=2"}, "mean nothing without --nodes"},
+		"a limit for one node": {[]string{"--node=a", "--max-failed=2"}, "mean nothing without --nodes"},
+		"none at a time":       {[]string{"--nodes=all", "--max-concurrent=0"}, `--max-concurrent is "0"`},
+		"more than all":        {[]string{"--nodes=all", "--max-concurrent=101%"}, `--max-concurrent is "101%"`},
+		"negative failures":    {[]string{"--nodes=all", "--max-failed=-1"}, "must not be negative"},
+		"logs":                 {[]string{"--nodes=all", "--logs"}, "use --wait, and see the output of each node with kubectl at logs NAME-NODE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "")
+			code := w.run(t, append(append([]string{"now"}, tc.args...), "--", "x")...)
+			if code != exitUsage || !strings.Contains(w.stderr.String(), tc.stderr) || len(w.cnat.Actions()) > 0 {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q; requests: %v", code, exitUsage, w.stderr.String(), tc.stderr, w.cnat.Actions())
+			}
+		})
+	}
+}
+
+// family is an At that runs on nodes, and the At of one of them.
+func family() []runtime.Object {
+	parent := newAt("patch", func(at *v1alpha1.At) {
+		at.Spec.Nodes = &v1alpha1.AtNodes{
+			Selector:      metav1.LabelSelector{MatchLabels: map[string]string{"pool": "workers"}},
+			MaxConcurrent: ptr.To(intstr.FromString("10%")), MaxFailed: ptr.To[int32](3),
+		}
+		at.Status = v1alpha1.AtStatus{
+			Phase: v1alpha1.PhaseRunning, StartTime: &metav1.Time{Time: now},
+			Message: "It failed on 1 of 5 nodes: n2 (CommandFailed: no space left on device).",
+			Nodes:   &v1alpha1.AtNodesStatus{Desired: 5, Succeeded: 1, Failed: 1, Active: 1, Waiting: 2},
+		}
+	})
+	child := newAt("patch-n1", func(at *v1alpha1.At) {
+		at.Spec.Node = "n1"
+		at.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(parent, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
+	})
+	return []runtime.Object{parent, child}
+}
+
+func TestListOfNodes(t *testing.T) {
+	for args, want := range map[string]string{"list": "patch\n", "list --all": "patch\npatch-n1\n"} {
+		w := newWorld(t, "", family()...)
+		code := w.run(t, append(strings.Fields(args), "-o", "name")...)
+		if got := strings.ReplaceAll(w.stdout.String(), "at.cnat.programming-kubernetes.info/", ""); code != 0 || got != want {
+			t.Errorf("%s: exit code %d, got %q, want %q", args, code, got, want)
+		}
+	}
+}
+
+func TestShowNodes(t *testing.T) {
+	for name, want := range map[string][]string{
+		"patch": {
+			"Runs on    nodes with pool=workers, 10% at the same time, until more than 3 have failed\n",
+			"Nodes      1 of 5 succeeded, 1 failed, 1 active, 2 waiting\n",
+			"Why        It failed on 1 of 5 nodes: n2 (CommandFailed: no space left on device).\n",
+		},
+		"patch-n1": {"Runs on    node n1\n"},
+	} {
+		w := newWorld(t, "", family()...)
+		code := w.run(t, "show", name, "--tz=UTC")
+		for _, line := range want {
+			if code != 0 || !strings.Contains(w.stdout.String(), line) {
+				t.Errorf("exit code %d, got:\n%s\nwant: %s", code, w.stdout.String(), line)
+			}
+		}
+	}
+}
+
+func TestPlaceOf(t *testing.T) {
+	if got := placeOf(&v1alpha1.AtSpec{Nodes: &v1alpha1.AtNodes{}}); got != "all nodes" {
+		t.Errorf("got %q, want all nodes", got)
+	}
+}
+
+func TestLogsOfNodes(t *testing.T) {
+	for _, args := range []string{"logs patch", "logs patch -f", "logs patch --attempt=1"} {
+		w := newWorld(t, "", family()...)
+		want := "error: at/patch runs on nodes, each of which has an At with its output: kubectl at logs patch-NODE prints it, kubectl get at -l cnat.programming-kubernetes.info/at-uid=uid lists them\n"
+		if code := w.run(t, strings.Fields(args)...); code != exitError || w.stderr.String() != want {
+			t.Errorf("%s: exit code %d, stderr %q, want %q", args, code, w.stderr.String(), want)
+		}
+	}
+}
+
+func TestStateLineOfNodes(t *testing.T) {
+	want := "RUNNING for 0s, nodes: 1 of 5 succeeded, 1 failed, 1 active, 2 waiting"
+	if got := stateLine(family()[0].(*v1alpha1.At), now); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestCompleteNodes(t *testing.T) {
+	w := newWorld(t, "")
+	w.kube = kubefake.NewSimpleClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "db-1"}})
+	if code := w.run(t, "__complete", "now", "--node", "w"); code != 0 || !strings.HasPrefix(w.stdout.String(), "worker-1\n:") {
+		t.Errorf("exit code %d, stdout %q", code, w.stdout.String())
+	}
+}
