@@ -66,7 +66,7 @@ func (b *bench) nodes(ctx context.Context, number int) error {
 	}
 	separate, err := b.measureRun(ctx, "separate Ats", number, number, func(namespace string) error {
 		return each(ctx, number, func(i int) error {
-			_, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, newAt(fmt.Sprintf("separate-%06d", i), time.Now()), metav1.CreateOptions{})
+			_, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, newUnscheduledAt(fmt.Sprintf("separate-%06d", i)), metav1.CreateOptions{})
 			return err
 		})
 	})
@@ -101,8 +101,19 @@ func (b *bench) nodes(ctx context.Context, number int) error {
 	return limited.pods.wantOnePerNode(number)
 }
 
-// createNodes creates nodes that have room for nothing, so that the scheduler leaves their
-// Pods alone.
+// newUnscheduledAt returns an At that is due, and whose Pods the scheduler leaves alone: a
+// Pod that may run on any of very many nodes would keep it busier than one for a single node.
+func newUnscheduledAt(name string) *v1alpha1.At {
+	at := newAt(name, time.Now())
+	at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		SchedulerName: "none",
+		Containers:    []corev1.Container{{Name: "command", Image: "busybox:1.37.0"}},
+	}}
+	return at
+}
+
+// createNodes creates nodes that have room for nothing, so that other Pods are not scheduled
+// there.
 func (b *bench) createNodes(ctx context.Context, number int) error {
 	fleet := fmt.Sprint(number)
 	return each(ctx, number, func(i int) error {
@@ -115,7 +126,7 @@ func (b *bench) createNodes(ctx context.Context, number int) error {
 
 // createNodesAt creates an At for the nodes that createNodes has created.
 func (b *bench) createNodesAt(ctx context.Context, namespace string, number int, concurrent *intstr.IntOrString) error {
-	at := newAt("at", time.Now())
+	at := newUnscheduledAt("at")
 	at.Spec.Nodes = &v1alpha1.AtNodes{
 		Selector:      metav1.LabelSelector{MatchLabels: map[string]string{labelFleet: fmt.Sprint(number)}},
 		MaxConcurrent: concurrent,
