@@ -29,6 +29,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -559,4 +561,24 @@ func TestControllerAtsPolicy(t *testing.T) {
 		}
 	}
 	kubectl(t, "", "patch", "-n", namespace, "at/child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+}
+
+// TestControllerAtsPolicyIsComplete wants the policy to name each field of the spec: the
+// controller may change none but suspend.
+func TestControllerAtsPolicyIsComplete(t *testing.T) {
+	t.Parallel()
+	policy, err := os.ReadFile(deploy + "/policy/controller-ats.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[v1alpha1.AtSpec]()) {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name == "" || name == "suspend" {
+			continue
+		}
+		same := regexp.MustCompile(`object\.spec\.\??` + name + ` == variables\.before\.spec\.\??` + name + `\b`)
+		if !same.Match(policy) {
+			t.Errorf("the policy says nothing of %s", name)
+		}
+	}
 }

@@ -61,7 +61,7 @@ const forecastMargin = time.Second
 func Foresee(err error) *Forecast {
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err):
-		// The name is checked last. Who has it now need not have it then.
+		// The name is checked last. Another Pod may have it now, and be gone then.
 		return &Forecast{}
 	case IsTransient(err), isAboutDryRun(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil

@@ -18,8 +18,9 @@ limitations under the License.
 // and the time that it is given, and calls nobody.
 //
 // Decide has one function for each state of an At, in a file of its own: pending.go,
-// running.go, ended.go, done.go. An At with spec.nodes makes an At for each node: nodes.go
-// decides for the former, and child.go says what the latter wait for. CleanUp decides for the Pods that a run no longer needs.
+// running.go, ended.go, nextattempt.go, done.go. An At with spec.nodes makes an At for each
+// node: nodes.go chooses the nodes, progress.go counts them, and child.go says what the Ats
+// of the nodes wait for. node.go is about the node of a single At. CleanUp decides for the Pods that a run no longer needs.
 package plan
 
 import (
