@@ -152,7 +152,7 @@ func TestNodesQuota(t *testing.T) {
 func TestNodesNameConflict(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
-	for what, deadline := range map[string]*int64{"removed": nil, "stays": ptr.To[int64](10)} {
+	for what, deadline := range map[string]*int64{"removed": nil, "stays": ptr.To[int64](20)} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			namespace := newNamespace(t)
@@ -249,7 +249,7 @@ func TestNodesActiveDeadline(t *testing.T) {
 			t.Errorf("it was stopped on node %s after %v", short, took)
 		}
 	}
-	wantOnceEach(t, f, "a", "b")
+	wantCreated(t, namespace, "at-"+f.name("a")+"-pod", "at-"+f.name("b")+"-pod")
 }
 
 // TestNodesBackoffLimit has the command fail once on one node, and twice on another.
