@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -43,8 +44,6 @@ const (
 	// labelFleet is the label of the benchmark's nodes. Its value is the number that was
 	// asked for when they were created.
 	labelFleet = "fleet"
-	// metricsAddress is where the controller serves its metrics.
-	metricsAddress = "127.0.0.1:39383"
 	// settle is how long an idle controller takes to collect its garbage, which Go does every
 	// two minutes at least.
 	settle = 130 * time.Second
@@ -56,10 +55,6 @@ const (
 func (b *bench) nodes(ctx context.Context, number int) error {
 	if number < maxConcurrent {
 		return fmt.Errorf("-number must be %d or more", maxConcurrent)
-	}
-	// Once for all: the API server is warm then.
-	if _, err := b.bareOnce(ctx, warmUp); err != nil {
-		return err
 	}
 	if err := b.createNodes(ctx, number); err != nil {
 		return err
@@ -81,6 +76,7 @@ func (b *bench) nodes(ctx context.Context, number int) error {
 	}
 	b.report("one At, to separate Ats", one.took.Seconds()/separate.took.Seconds(), "times", ptr.To(1.3))
 	b.report("one At: memory for each node", one.rss/kib/float64(number), "KiB", ptr.To(4.0))
+	b.report("one At: memory for each node, beyond a separate At", (one.rss-separate.rss)/kib/float64(number), "KiB", nil)
 	if err := one.pods.wantOnePerNode(number); err != nil {
 		return err
 	}
@@ -139,8 +135,7 @@ func (b *bench) createNodesAt(ctx context.Context, namespace string, number int,
 type run struct {
 	took time.Duration
 	pods *podTally
-	// By how much the controller's memory has grown, in bytes.
-	rss, heap float64
+	rss  float64 // by how much it has grown, in bytes
 }
 
 // measureRun measures a run of so many commands: from the first request of create until
@@ -150,7 +145,11 @@ func (b *bench) measureRun(ctx context.Context, what string, commands, ats int, 
 	if err != nil {
 		return run{}, err
 	}
-	if err := b.start(ctx, "-namespace="+namespace, "-metrics-bind-address="+metricsAddress); err != nil {
+	address, err := freeAddress()
+	if err != nil {
+		return run{}, err
+	}
+	if err := b.start(ctx, "-namespace="+namespace, "-metrics-bind-address="+address); err != nil {
 		return run{}, err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
@@ -171,7 +170,7 @@ func (b *bench) measureRun(ctx context.Context, what string, commands, ats int, 
 	if _, err := done.wait(ctx, warmUp, time.Minute, "Ats DONE, to begin with"); err != nil {
 		return run{}, err
 	}
-	before, err := b.look(ctx, namespace)
+	before, err := b.look(ctx, namespace, address)
 	if err != nil {
 		return run{}, err
 	}
@@ -188,11 +187,11 @@ func (b *bench) measureRun(ctx context.Context, what string, commands, ats int, 
 	if err != nil {
 		return run{}, err
 	}
-	after, err := b.look(ctx, namespace)
+	after, err := b.look(ctx, namespace, address)
 	if err != nil {
 		return run{}, err
 	}
-	r := run{took: last.Sub(start), pods: pods, rss: after.rss - before.rss, heap: after.heap - before.heap}
+	r := run{took: last.Sub(start), pods: pods, rss: after.rss - before.rss}
 	for request, count := range before.requests {
 		after.requests[request] -= count
 	}
@@ -201,19 +200,22 @@ func (b *bench) measureRun(ctx context.Context, what string, commands, ats int, 
 	b.report(what+": writes for each command", writes/float64(commands), "", nil)
 	b.report(what+": reads for each command", reads/float64(commands), "", nil)
 	b.report(what+": events for each command", events/float64(commands), "", nil)
+	b.report(what+": CPU of the controller for each command", milliseconds(after.cpu-before.cpu)/float64(commands), "ms", nil)
 	b.report(what+": growth of RSS for each command", r.rss/kib/float64(commands), "KiB", nil)
-	b.report(what+": growth of the heap for each command", r.heap/kib/float64(commands), "KiB", nil)
+	b.report(what+": growth of the heap for each command", (after.heap-before.heap)/kib/float64(commands), "KiB", nil)
 	return r, nil
 }
 
-// state is what the controller has in memory, in bytes, and what it has asked for.
+// state is what the controller has in memory, in bytes, and what it has used and asked for.
 type state struct {
 	rss, heap float64
+	cpu       time.Duration
 	requests  map[string]int
 }
 
-// look returns the state of a controller that has had time to become idle.
-func (b *bench) look(ctx context.Context, namespace string) (s state, err error) {
+// look returns the state of a controller that has had time to become idle, and serves its
+// metrics at the given address.
+func (b *bench) look(ctx context.Context, namespace, address string) (s state, err error) {
 	progress("idle for %v", settle)
 	if err := sleep(ctx, settle); err != nil {
 		return s, err
@@ -221,16 +223,28 @@ func (b *bench) look(ctx context.Context, namespace string) (s state, err error)
 	if s.rss, _, err = b.controller.rss(); err != nil {
 		return s, err
 	}
-	if s.heap, err = liveHeap(ctx); err != nil {
+	if s.heap, err = liveHeap(ctx, address); err != nil {
+		return s, err
+	}
+	if s.cpu, err = b.controller.cpu(); err != nil {
 		return s, err
 	}
 	s.requests, err = b.requests(namespace)
 	return s, err
 }
 
+// freeAddress returns an address of this machine that nobody uses.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return listener.Addr().String(), listener.Close()
+}
+
 // liveHeap returns how much memory was in use after the controller's last garbage collection.
-func liveHeap(ctx context.Context) (float64, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics", nil)
+func liveHeap(ctx context.Context, address string) (float64, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
 	if err != nil {
 		return 0, err
 	}
