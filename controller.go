@@ -716,7 +716,9 @@ func (c *Controller) lookForAts(ctx context.Context, world *plan.World) error {
 	ats := c.cnatClient.CnatV1alpha1().Ats(world.At.Namespace)
 	var children []*v1alpha1.At
 	// In pages, because a template may be large.
-	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) { return ats.List(ctx, options) })
+	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return ats.List(ctx, options)
+	})
 	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(world.At.UID)}, func(object runtime.Object) error {
 		if child := object.(*v1alpha1.At); plan.IsChildOf(child, world.At) {
 			children = append(children, plan.KeepAt(child))
