@@ -122,7 +122,7 @@ controller=""
 watch=""
 crd_is_ours=""
 at_is_ours=""
-second_at=""
+our_ats=()
 deployment_is_ours=""
 log="${tmp}/controller.log"
 
@@ -143,7 +143,7 @@ finish() {
     fi
     if [[ -z "${CNAT_DEMO_DIR:-}" ]]; then
         [[ -z "${at_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found --cascade=foreground -f artifacts/examples/cnat-example.yaml || code=1
-        [[ -z "${second_at}" ]] || kubectl delete --timeout=60s --ignore-not-found --cascade=foreground "${second_at}" || code=1
+        ((${#our_ats[@]} == 0)) || kubectl delete --timeout=60s --ignore-not-found --cascade=foreground "${our_ats[@]}" || code=1
         [[ -z "${deployment_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found -f artifacts/deploy || code=1
         [[ -z "${crd_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found -f artifacts/examples/cnat-crd.yaml || code=1
     fi
@@ -240,15 +240,35 @@ echo "${output}"
 say "The same without YAML"
 export PATH="${tmp}:${PATH}" # kubectl finds kubectl-at there
 run kubectl at now + 5 seconds --logs -- echo YAY | tee "${tmp}/second" || true # is looked at below
-second_at="$(sed -n 's/ created$//p' "${tmp}/second")"
+our_ats+=("$(sed -n 's/ created$//p' "${tmp}/second")")
 grep -qx YAY "${tmp}/second" || fail "the output of kubectl at has no YAY"
+
+say "Once on every node"
+name="cnat-demo-$$"
+our_ats+=("at/${name}")
+run kubectl at now --nodes all --name "${name}" --wait -- echo YAY
+run kubectl get at --selector="cnat.programming-kubernetes.info/at-name=${name}" --output=wide
+
+say "What would fail tomorrow is reported today"
+our_ats+=("at/${name}-tomorrow")
+cat >"${tmp}/pod.yaml" <<EOF
+apiVersion: v1
+kind: Pod
+metadata: {name: tomorrow}
+spec:
+  serviceAccountName: is-missing
+  containers: [{name: main, image: busybox, command: [echo, YAY]}]
+EOF
+run kubectl at tomorrow 10:12 --name "${name}-tomorrow" --filename="${tmp}/pod.yaml"
+run kubectl wait --for=condition=Blocked --timeout=60s "at/${name}-tomorrow"
+run kubectl get at "${name}-tomorrow" --output=custom-columns=PHASE:.status.phase,REASON:.status.reason,MESSAGE:.status.message
 run kubectl at list --all
 
 if [[ -n "${keep}" ]]; then
     say "This is left running. To remove it:"
     if [[ -z "${CNAT_DEMO_DIR:-}" ]]; then
         echo "kubectl delete -f artifacts/examples/cnat-example.yaml"
-        echo "kubectl delete ${second_at}"
+        echo "kubectl delete ${our_ats[*]}"
         [[ -z "${deployment_is_ours}" ]] || echo "kubectl delete -f artifacts/deploy"
         [[ -z "${crd_is_ours}" ]] || echo "kubectl delete -f artifacts/examples/cnat-crd.yaml"
     fi
