@@ -18,7 +18,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -33,7 +32,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -54,6 +52,7 @@ import (
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/nodecache"
+	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
@@ -788,12 +787,11 @@ func (c *Controller) resumeAts(ctx context.Context, at *v1alpha1.At, children []
 // releaseAt takes the finalizer from an At of a node.
 func (c *Controller) releaseAt(ctx context.Context, world *plan.World) error {
 	at := world.At
-	finalizers := slices.DeleteFunc(slices.Clone(at.Finalizers), func(name string) bool { return name == v1alpha1.FinalizerTracking })
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": at.UID, "resourceVersion": at.ResourceVersion, "finalizers": finalizers}})
+	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerTracking)
 	if err != nil {
-		return fmt.Errorf("encode the finalizers: %w", err)
+		return err
 	}
-	released, err := orNil(c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{}))
+	released, err := orNil(c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}))
 	if err != nil {
 		return c.report(at, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of the At: %w", err))
 	}
@@ -901,11 +899,11 @@ func (c *Controller) removeAt(ctx context.Context, at *v1alpha1.At) error {
 // writeStatus writes the decision's status and records its events. It returns the At as
 // the API server has it then.
 func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (*v1alpha1.At, error) {
-	patch, err := statusPatch(at, decision.Status)
+	body, err := patch.Status(at.ResourceVersion, &at.Status, decision.Status)
 	if err != nil {
 		return nil, err
 	}
-	updated, err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	updated, err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return nil, fmt.Errorf("write the status: %w", err)
 	}
@@ -914,21 +912,6 @@ func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision 
 	countEnds(&at.Status, decision.Status, decision.Events)
 	c.record(updated, decision.Events)
 	return updated, nil
-}
-
-// statusPatch returns the patch that makes the status of at the given one, if nobody
-// has written the At meanwhile. It has nothing but what differs: fields that a newer
-// controller wrote, and this one does not know, stay as they are.
-func statusPatch(at *v1alpha1.At, status *v1alpha1.AtStatus) ([]byte, error) {
-	before, err := json.Marshal(map[string]any{"status": &at.Status})
-	if err != nil {
-		return nil, fmt.Errorf("encode the status: %w", err)
-	}
-	after, err := json.Marshal(map[string]any{"metadata": map[string]string{"resourceVersion": at.ResourceVersion}, "status": status})
-	if err != nil {
-		return nil, fmt.Errorf("encode the status: %w", err)
-	}
-	return jsonmergepatch.CreateThreeWayJSONMergePatch(before, after, before)
 }
 
 // countEnds counts the run and the attempt that have ended with a change of status,

@@ -67,6 +67,7 @@ import (
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/patient"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
@@ -1959,14 +1960,14 @@ func TestStatusPatch(t *testing.T) {
 	}
 	status := at.Status.DeepCopy()
 	status.Phase, status.Message, status.Pod.Phase = v1alpha1.PhaseDone, "", corev1.PodSucceeded
-	patch, err := statusPatch(plan.KeepAt(at), status)
+	body, err := patch.Status(at.ResourceVersion, &plan.KeepAt(at).Status, status)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(patch), `{"metadata":{"resourceVersion":"1"},"status":{"message":null,"phase":"DONE","pod":{"phase":"Succeeded"}}}`; got != want {
-		t.Errorf("patch %s, want %s", got, want)
+	if got, want := string(body), `{"metadata":{"resourceVersion":"1"},"status":{"message":null,"phase":"DONE","pod":{"phase":"Succeeded"}}}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
-	after, err := jsonpatch.MergePatch(stored, patch)
+	after, err := jsonpatch.MergePatch(stored, body)
 	if err != nil {
 		t.Fatal(err)
 	}

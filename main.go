@@ -30,6 +30,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	_ "time/tzdata" // The zones of spec.timeZone, for machines and images without them.
@@ -55,6 +56,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat"
 	"programming-kubernetes.info/cnat-controller/pkg/endpoints"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
@@ -69,6 +71,12 @@ import (
 
 // crdPollPeriod is the interval at which the controller tries to list Ats when it starts.
 const crdPollPeriod = 2 * time.Second
+
+// cronPollPeriod is the interval at which the controller tries to list CronAts until it can.
+const cronPollPeriod = 10 * time.Second
+
+// cronWorkers is the number of CronAts that are worked on at the same time.
+const cronWorkers = 4
 
 // gcPercent is how much the heap may grow between two garbage collections, unless GOGC
 // says otherwise: the caches of very many Ats hardly change, so that Go's default of 100
@@ -238,6 +246,13 @@ func run(ctx context.Context, o *options) error {
 	if err := o.addPreflight(controller, protobuf); err != nil {
 		return err
 	}
+	cronFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
+		cnatinformers.WithNamespace(o.namespace), cnatinformers.WithTweakListOptions(readConsistently))
+	cronController, err := cronat.NewController(ctx, cnatClient,
+		cronFactory.Cnat().V1alpha1().CronAts(), atFactory.Cnat().V1alpha1().Ats(), controller.recorder, clock.RealClock{})
+	if err != nil {
+		return err
+	}
 
 	var lease leaderelection.HealthzAdaptor
 	// The endpoints are served until the last step is done.
@@ -257,7 +272,18 @@ func run(ctx context.Context, o *options) error {
 	// The informers run before the election, so that the caches of a standby are filled.
 	podFactory.StartWithContext(ctx)
 	atFactory.StartWithContext(ctx)
-	work := func(ctx context.Context) { controller.Run(ctx, o.workers) }
+	go func() {
+		// Without them, Ats must run all the same.
+		if waitForCronAts(ctx, cnatClient, o.namespace) == nil {
+			cronFactory.StartWithContext(ctx)
+		}
+	}()
+	work := func(ctx context.Context) {
+		var wg sync.WaitGroup
+		wg.Go(func() { cronController.Run(ctx, cronWorkers) })
+		controller.Run(ctx, o.workers)
+		wg.Wait()
+	}
 	if !o.leaderElect {
 		work(ctx)
 		return nil
@@ -457,4 +483,18 @@ func waitForServer(ctx context.Context, client clientset.Interface, namespace, h
 		return nil //nolint:nilerr // It is no error to be asked to stop.
 	}
 	return err
+}
+
+// waitForCronAts returns nil once CronAts can be listed. A cluster may have the CRD of At only,
+// or permissions from before CronAt.
+func waitForCronAts(ctx context.Context, client clientset.Interface, namespace string) error {
+	logged := false
+	return wait.PollUntilContextCancel(ctx, cronPollPeriod, true, func(ctx context.Context) (bool, error) {
+		_, err := client.CnatV1alpha1().CronAts(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		if err != nil && !logged {
+			logged = true
+			klog.FromContext(ctx).Info("CronAts cannot be listed, and do not run until they can: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it", "answer", err)
+		}
+		return err == nil, nil
+	})
 }

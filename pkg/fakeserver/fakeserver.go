@@ -53,8 +53,9 @@ import (
 
 // kinds are those of the resources that can be watched.
 var kinds = map[schema.GroupResource]schema.GroupVersionKind{
-	corev1.Resource("pods"):  corev1.SchemeGroupVersion.WithKind("Pod"),
-	v1alpha1.Resource("ats"): v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind),
+	corev1.Resource("pods"):      corev1.SchemeGroupVersion.WithKind("Pod"),
+	v1alpha1.Resource("ats"):     v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind),
+	v1alpha1.Resource("cronats"): v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind),
 }
 
 // Server is the API server. It is an http.RoundTripper, which answers each request.

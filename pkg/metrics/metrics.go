@@ -92,6 +92,12 @@ var (
 		Help:           "Number of preflights of Ats, by result: accepted, refused, unknown (the answer to the dry-run says nothing about the Pod), shared (the answer for the same Pod of another At was used).",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"result"})
+	// CronAtMissed counts the scheduled times of CronAts for which no At was created.
+	CronAtMissed = metrics.NewCounter(&metrics.CounterOpts{
+		Name:           "cnat_cronat_missed_total",
+		Help:           "Number of scheduled times of CronAts for which no At was created.",
+		StabilityLevel: metrics.ALPHA,
+	})
 	// SyncDuration observes how long syncs take. Label result is one of the constants.
 	SyncDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Name:           "cnat_sync_duration_seconds",
@@ -111,7 +117,7 @@ var (
 // Register registers all metrics but those of RegisterAts. Call it once. Counters start
 // at 0, so that the first failure is an increase.
 func Register() {
-	legacyregistry.MustRegister(StartLateness, Runs, Attempts, UnexpectedPods, Preflights, SyncDuration, buildInfo)
+	legacyregistry.MustRegister(StartLateness, Runs, Attempts, UnexpectedPods, Preflights, CronAtMissed, SyncDuration, buildInfo)
 	for _, reason := range []string{
 		v1alpha1.ReasonCompleted, v1alpha1.ReasonCommandFailed, v1alpha1.ReasonOOMKilled, v1alpha1.ReasonEvicted,
 		v1alpha1.ReasonPodFailed, v1alpha1.ReasonPodDeleted, v1alpha1.ReasonPodLost, v1alpha1.ReasonNodeGone, v1alpha1.ReasonDeadlineExceeded,

@@ -33,9 +33,10 @@ import (
 // is the lock that keeps the node from having a second one, and its finalizer keeps it until
 // the parent has ended, if somebody deletes it: a child is never created a second time.
 
-// childName returns the name of an At's child for a node.
-func childName(at, node string) string {
-	name := at + "-" + node
+// ChildName returns the name of the child that an object makes for a node, or for a scheduled
+// time.
+func ChildName(parent, child string) string {
+	name := parent + "-" + child
 	if len(name) <= validation.DNS1123SubdomainMaxLength {
 		return name
 	}
@@ -49,7 +50,7 @@ func childName(at, node string) string {
 func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
 	child := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:            childName(at.Name, node),
+			Name:            ChildName(at.Name, node),
 			Namespace:       at.Namespace,
 			Labels:          map[string]string{v1alpha1.LabelAtUID: string(at.UID)},
 			Finalizers:      []string{v1alpha1.FinalizerTracking},
@@ -79,7 +80,7 @@ func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
 // ParentName returns the name of the At that has made a child; empty if the At is no child. A
 // person may have given an At another one as its owner: a child also has its name.
 func ParentName(at *v1alpha1.At) string {
-	if owner := ownerAt(at); owner != nil && at.Spec.Node != "" && at.Name == childName(owner.Name, at.Spec.Node) {
+	if owner := ownerAt(at); owner != nil && at.Spec.Node != "" && at.Name == ChildName(owner.Name, at.Spec.Node) {
 		return owner.Name
 	}
 	return ""

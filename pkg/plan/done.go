@@ -83,3 +83,6 @@ func completionTime(pod *corev1.Pod, now time.Time) *metav1.Time {
 	}
 	return &metav1.Time{Time: now}
 }
+
+// DeletableAt returns since when an At that has ended may be deleted.
+func DeletableAt(at *v1alpha1.At) time.Time { return endSeen(at).Add(minTTL) }

@@ -17,6 +17,7 @@ limitations under the License.
 package plan
 
 import (
+	"cmp"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +29,7 @@ import (
 // podAnnotations are the annotations of a Pod that this package reads.
 var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, v1alpha1.AnnotationNode, defaultContainer}
 
-// KeepAt returns what this package reads of an At that is not live, and nothing else. A
+// KeepAt returns what this package and cronplan read of an At that is not live, and nothing else. A
 // command, annotations and labels may be large: a cache should not have them.
 func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	kept := &v1alpha1.At{
@@ -56,11 +57,15 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 		},
 		Status: at.Status,
 	}
-	if owner := ownerAt(at); owner != nil {
+	if owner := cmp.Or(ownerAt(at), Owner(at, v1alpha1.CronAtKind)); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
-	if isTracked(at) {
+	if isTracked(at) || IsScheduled(at) {
 		kept.Finalizers = at.Finalizers
+	}
+	if IsScheduled(at) {
+		kept.Labels = keepKeys(at.Labels, v1alpha1.LabelCronAtUID)
+		kept.Annotations = keepKeys(at.Annotations, v1alpha1.AnnotationScheduledTime)
 	}
 	return kept
 }

@@ -210,11 +210,11 @@ func TestPinToNode(t *testing.T) {
 }
 
 func TestChildName(t *testing.T) {
-	if got := childName("at", "node.example.com"); got != "at-node.example.com" {
+	if got := ChildName("at", "node.example.com"); got != "at-node.example.com" {
 		t.Error(got)
 	}
 	long := strings.Repeat("a", 253)
-	first, second := childName(long, "first"), childName(long, "second")
+	first, second := ChildName(long, "first"), ChildName(long, "second")
 	if first == second || len(first) > 253 || len(second) > 253 {
 		t.Errorf("%s and %s", first, second)
 	}

@@ -42,9 +42,13 @@ func AtName(pod *corev1.Pod) string {
 
 // ownerAt returns the owner reference of the At that an object names as its controller,
 // or nil. Whether the At still has that UID is another question.
-func ownerAt(object metav1.Object) *metav1.OwnerReference {
+func ownerAt(object metav1.Object) *metav1.OwnerReference { return Owner(object, v1alpha1.AtKind) }
+
+// Owner returns the owner reference that an object has to its controller, if that is of the
+// given kind of this API group; nil otherwise.
+func Owner(object metav1.Object, kind string) *metav1.OwnerReference {
 	owner := metav1.GetControllerOf(object)
-	if owner == nil || owner.Kind != v1alpha1.AtKind {
+	if owner == nil || owner.Kind != kind {
 		return nil
 	}
 	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != cnat.GroupName {
@@ -61,4 +65,9 @@ func IsOf(pod *corev1.Pod, at *v1alpha1.At) bool {
 
 func isTracked(object metav1.Object) bool {
 	return slices.Contains(object.GetFinalizers(), v1alpha1.FinalizerTracking)
+}
+
+// IsScheduled says whether an At has the finalizer of those that a CronAt makes.
+func IsScheduled(at *v1alpha1.At) bool {
+	return slices.Contains(at.Finalizers, v1alpha1.FinalizerScheduled)
 }

@@ -44,6 +44,20 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &cnatv1alpha1.AtSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("AtStatus"):
 		return &cnatv1alpha1.AtStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("AtTemplateMeta"):
+		return &cnatv1alpha1.AtTemplateMetaApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("AtTemplateSpec"):
+		return &cnatv1alpha1.AtTemplateSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("CronAt"):
+		return &cnatv1alpha1.CronAtApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("CronAtSpec"):
+		return &cnatv1alpha1.CronAtSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("CronAtStatus"):
+		return &cnatv1alpha1.CronAtStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("MissedTimes"):
+		return &cnatv1alpha1.MissedTimesApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ObservedSchedule"):
+		return &cnatv1alpha1.ObservedScheduleApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RunSpec"):
 		return &cnatv1alpha1.RunSpecApplyConfiguration{}
 

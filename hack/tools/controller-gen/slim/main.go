@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command slim takes a CRD on its standard input, and prints it with another schema
-// below spec.template:
+// Command slim takes CRDs on its standard input, and prints them with another schema
+// below spec.template, or spec.atTemplate.spec.template:
 //   - without descriptions: with them the CRD would be too large for a client-side
 //     kubectl apply, and kubectl explain pod.spec has them;
 //   - without the metadata that a Pod cannot take from a template;
@@ -26,6 +26,7 @@ limitations under the License.
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -46,40 +47,53 @@ func run(in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	crd := map[string]any{}
-	if err := yaml.Unmarshal(content, &crd); err != nil {
-		return err
-	}
-	versions, _ := at(crd, "spec", "versions").([]any)
-	if len(versions) == 0 {
-		return errors.New("not a CRD")
-	}
-	for _, version := range versions {
-		template := at(version, "schema", "openAPIV3Schema", "properties", "spec", "properties", "template", "properties")
-		if template == nil {
-			return errors.New("there is no spec.template")
+	for document := range bytes.SplitSeq(content, []byte("\n---\n")) {
+		crd := map[string]any{}
+		if err := yaml.Unmarshal(document, &crd); err != nil {
+			return err
 		}
-		slim(template)
-		metadata, _ := at(template, "metadata").(map[string]any)
-		metadata["default"] = map[string]any{}
-		properties, _ := metadata["properties"].(map[string]any)
-		for name := range properties {
-			if name != "labels" && name != "annotations" {
-				delete(properties, name)
+		versions, _ := at(crd, "spec", "versions").([]any)
+		if len(versions) == 0 {
+			return errors.New("not a CRD")
+		}
+		for _, version := range versions {
+			spec := at(version, "schema", "openAPIV3Schema", "properties", "spec", "properties")
+			if template := at(spec, "atTemplate", "properties", "spec", "properties"); template != nil {
+				spec = template
 			}
+			template := at(spec, "template", "properties")
+			if template == nil {
+				return errors.New("there is no spec.template")
+			}
+			slimTemplate(template)
 		}
-		// Templates that kubectl before 1.34 has printed hold it as null.
-		properties["creationTimestamp"] = map[string]any{"type": "string", "format": "date-time"}
-		for _, containers := range []string{"containers", "initContainers"} {
-			resources, _ := at(template, "spec", "properties", containers, "items", "properties", "resources").(map[string]any)
-			resources["default"] = map[string]any{}
+		if document, err = yaml.Marshal(crd); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(out, "---\n%s", document); err != nil {
+			return err
 		}
 	}
-	if content, err = yaml.Marshal(crd); err != nil {
-		return err
+	return nil
+}
+
+// slimTemplate changes the schema of the template of a Pod.
+func slimTemplate(template any) {
+	slim(template)
+	metadata, _ := at(template, "metadata").(map[string]any)
+	metadata["default"] = map[string]any{}
+	properties, _ := metadata["properties"].(map[string]any)
+	for name := range properties {
+		if name != "labels" && name != "annotations" {
+			delete(properties, name)
+		}
 	}
-	_, err = fmt.Fprintf(out, "---\n%s", content)
-	return err
+	// Templates that kubectl before 1.34 has printed hold it as null.
+	properties["creationTimestamp"] = map[string]any{"type": "string", "format": "date-time"}
+	for _, containers := range []string{"containers", "initContainers"} {
+		resources, _ := at(template, "spec", "properties", containers, "items", "properties", "resources").(map[string]any)
+		resources["default"] = map[string]any{}
+	}
 }
 
 // at returns what is at a path of keys, or nil.

@@ -45,7 +45,7 @@ func Resource(resource string) schema.GroupResource {
 }
 
 func addKnownTypes(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(SchemeGroupVersion, &At{}, &AtList{})
+	scheme.AddKnownTypes(SchemeGroupVersion, &At{}, &AtList{}, &CronAt{}, &CronAtList{})
 	metav1.AddToGroupVersion(scheme, SchemeGroupVersion)
 	return nil
 }

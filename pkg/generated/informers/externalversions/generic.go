@@ -55,6 +55,8 @@ func (f *sharedInformerFactory) ForResource(resource schema.GroupVersionResource
 	// Group=cnat.programming-kubernetes.info, Version=v1alpha1
 	case v1alpha1.SchemeGroupVersion.WithResource("ats"):
 		return &genericInformer{resource: resource.GroupResource(), informer: f.Cnat().V1alpha1().Ats().Informer()}, nil
+	case v1alpha1.SchemeGroupVersion.WithResource("cronats"):
+		return &genericInformer{resource: resource.GroupResource(), informer: f.Cnat().V1alpha1().CronAts().Informer()}, nil
 
 	}
 

@@ -25,3 +25,11 @@ type AtListerExpansion interface{}
 // AtNamespaceListerExpansion allows custom methods to be added to
 // AtNamespaceLister.
 type AtNamespaceListerExpansion interface{}
+
+// CronAtListerExpansion allows custom methods to be added to
+// CronAtLister.
+type CronAtListerExpansion interface{}
+
+// CronAtNamespaceListerExpansion allows custom methods to be added to
+// CronAtNamespaceLister.
+type CronAtNamespaceListerExpansion interface{}

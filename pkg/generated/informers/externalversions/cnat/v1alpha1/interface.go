@@ -26,6 +26,8 @@ import (
 type Interface interface {
 	// Ats returns a AtInformer.
 	Ats() TypedAtInformer
+	// CronAts returns a CronAtInformer.
+	CronAts() TypedCronAtInformer
 }
 
 type version struct {
@@ -42,4 +44,9 @@ func New(f internalinterfaces.SharedInformerFactory, namespace string, tweakList
 // Ats returns a TypedAtInformer.
 func (v *version) Ats() TypedAtInformer {
 	return &atInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
+}
+
+// CronAts returns a TypedCronAtInformer.
+func (v *version) CronAts() TypedCronAtInformer {
+	return &cronAtInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }

@@ -29,6 +29,7 @@ import (
 type CnatV1alpha1Interface interface {
 	RESTClient() rest.Interface
 	AtsGetter
+	CronAtsGetter
 }
 
 // CnatV1alpha1Client is used to interact with features provided by the cnat.programming-kubernetes.info group.
@@ -38,6 +39,10 @@ type CnatV1alpha1Client struct {
 
 func (c *CnatV1alpha1Client) Ats(namespace string) AtInterface {
 	return newAts(c, namespace)
+}
+
+func (c *CnatV1alpha1Client) CronAts(namespace string) CronAtInterface {
+	return newCronAts(c, namespace)
 }
 
 // NewForConfig creates a new CnatV1alpha1Client for the given config.

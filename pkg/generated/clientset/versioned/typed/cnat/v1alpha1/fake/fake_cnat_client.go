@@ -32,6 +32,10 @@ func (c *FakeCnatV1alpha1) Ats(namespace string) v1alpha1.AtInterface {
 	return newFakeAts(c, namespace)
 }
 
+func (c *FakeCnatV1alpha1) CronAts(namespace string) v1alpha1.CronAtInterface {
+	return newFakeCronAts(c, namespace)
+}
+
 // RESTClient returns a RESTClient that is used to communicate
 // with API server by this client implementation.
 func (c *FakeCnatV1alpha1) RESTClient() rest.Interface {

@@ -1,0 +1,504 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+// Package cronat has the controller of CronAts. It makes, counts and prunes Ats, and leaves
+// all else to the controller of Ats.
+package cronat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
+	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
+	"programming-kubernetes.info/cnat-controller/pkg/written"
+)
+
+// The names of the queues, for their metrics.
+const (
+	queueName        = "cronats"
+	blockedQueueName = "blocked_cronats"
+)
+
+// byCronAt is the index of Ats by the CronAt that made them.
+const byCronAt = "cronat"
+
+// A sync that failed is retried after minErrorBackoff, then after twice as long each time,
+// at most maxErrorBackoff.
+const (
+	minErrorBackoff = 200 * time.Millisecond
+	maxErrorBackoff = time.Minute
+)
+
+// maxSteps is the number of steps of a sync after which something must be wrong, beside those
+// that release an At.
+const maxSteps = 10
+
+// finishTimeout is how long the syncs in hand may take when the controller is asked to stop:
+// as in the controller of Ats.
+const finishTimeout = 3 * time.Second
+
+// Controller creates the Ats of each CronAt, one for each scheduled time.
+type Controller struct {
+	client   clientset.Interface
+	recorder record.EventRecorder
+	clock    clock.WithTicker
+
+	lister    listers.CronAtLister
+	atIndexer cache.Indexer
+	synced    []cache.DoneChecker
+
+	// working is false while the controller stands by: its informers fill the caches, and
+	// nothing is enqueued.
+	working atomic.Bool
+	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	// blocked holds the CronAts that are to be added to queue when their turn comes.
+	blocked *fairqueue.Blocked
+
+	// written has the statuses that this process has written and the cache does not have
+	// yet.
+	written *written.Objects[*v1alpha1.CronAt]
+}
+
+// NewController returns a controller that is fed by the given informers, which the caller
+// starts: that of Ats is shared with the controller of Ats, which sets its transform. The
+// controller stands by until Run is called.
+func NewController(
+	ctx context.Context,
+	client clientset.Interface,
+	cronAtInformer informers.TypedCronAtInformer,
+	atInformer informers.TypedAtInformer,
+	recorder record.EventRecorder,
+	wallClock clock.WithTicker,
+) (*Controller, error) {
+	c := &Controller{
+		client:    client,
+		recorder:  recorder,
+		clock:     wallClock,
+		lister:    cronAtInformer.Lister(),
+		atIndexer: atInformer.Informer().GetIndexer(),
+		queue:     fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
+		blocked:   fairqueue.NewBlocked(blockedQueueName, wallClock),
+	}
+	c.written = written.New(func(namespace, name string) (*v1alpha1.CronAt, error) { return c.lister.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
+
+	if err := cronAtInformer.Informer().SetTransform(keep); err != nil {
+		return nil, fmt.Errorf("set the transform of the informer: %w", err)
+	}
+	err := atInformer.Informer().AddIndexers(cache.Indexers{byCronAt: func(obj any) ([]string, error) {
+		at := obj.(*v1alpha1.At)
+		if name := cronplan.CronAtName(at); name != "" {
+			return []string{cache.NewObjectName(at.Namespace, name).String()}, nil
+		}
+		return nil, nil
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("add the index of Ats: %w", err)
+	}
+	logger := klog.FromContext(ctx)
+	cronAtHandler, err := cronAtInformer.TypedInformer().AddTypedEventHandler(informers.CronAtHandlerFuncs{
+		AddFunc:    func(cronAt *v1alpha1.CronAt) { c.enqueue(cache.MetaObjectToName(cronAt)) },
+		UpdateFunc: func(old, cur *v1alpha1.CronAt) { c.updateCronAt(logger, old, cur) },
+		DeleteFunc: func(cronAt informers.DeletedCronAt) { c.deleteCronAt(logger, cronAt) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add the event handler for CronAts: %w", err)
+	}
+	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtHandlerFuncs{
+		AddFunc:    c.enqueueOwner,
+		UpdateFunc: c.updateAt,
+		DeleteFunc: func(at informers.DeletedAt) {
+			if at.OptionalObj != nil {
+				c.enqueueOwner(at.OptionalObj)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add the event handler for Ats: %w", err)
+	}
+	c.synced = []cache.DoneChecker{cronAtHandler.HasSyncedChecker(), atHandler.HasSyncedChecker()}
+	return c, nil
+}
+
+// Run waits until the caches are filled, works with the given number of workers until ctx is
+// done, and returns when the syncs in hand are finished. It is called once.
+func (c *Controller) Run(ctx context.Context, workers int) {
+	defer utilruntime.HandleCrashWithContext(ctx)
+	logger := klog.FromContext(ctx)
+	var wg sync.WaitGroup
+	syncCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer func() {
+		c.queue.ShutDown()
+		c.blocked.ShutDown()
+		defer time.AfterFunc(finishTimeout, cancel).Stop()
+		wg.Wait()
+	}()
+
+	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches of CronAts to sync", c.synced...) {
+		return
+	}
+	logger.Info("Starting controller of CronAts", "workers", workers)
+	watchClock := wallclock.NewWatch(c.clock)
+	c.working.Store(true)
+	for range workers {
+		wg.Go(func() {
+			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
+			}
+		})
+	}
+	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
+	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
+	c.enqueueAll()
+	<-ctx.Done()
+}
+
+// enqueueAll enqueues all CronAts, also those that are gone and have Ats.
+func (c *Controller) enqueueAll() {
+	cronAts, _ := c.lister.List(labels.Everything()) // Reading from a cache does not fail.
+	for _, cronAt := range cronAts {
+		c.queue.Add(cache.MetaObjectToName(cronAt))
+	}
+	for _, key := range c.atIndexer.ListIndexFuncValues(byCronAt) {
+		if name, err := cache.ParseObjectName(key); err == nil {
+			c.queue.Add(name)
+		}
+	}
+}
+
+// enqueue enqueues a CronAt if the controller works. If it stands by, Run will enqueue what
+// the caches hold by then.
+func (c *Controller) enqueue(name cache.ObjectName) {
+	if c.working.Load() {
+		c.queue.Add(name)
+	}
+}
+
+// updateCronAt enqueues a CronAt whose spec has changed, or that is being deleted. A change of
+// the status alone is the controller's own write.
+func (c *Controller) updateCronAt(logger klog.Logger, old, cur *v1alpha1.CronAt) {
+	c.written.Seen(cur)
+	if old.UID != cur.UID {
+		// The informer missed that one was deleted, and another created by its name.
+		c.deleteCronAt(logger, informers.DeletedCronAt{OptionalObj: old})
+	}
+	if old.UID != cur.UID || old.Generation != cur.Generation || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
+		logger.V(2).Info("CronAt changed", "cronAt", klog.KObj(cur), "generation", cur.Generation, "schedule", cur.Spec.Schedule, "timeZone", ptr.Deref(cur.Spec.TimeZone, ""), "suspend", ptr.Deref(cur.Spec.Suspend, false))
+		c.enqueue(cache.MetaObjectToName(cur))
+	}
+}
+
+func (c *Controller) deleteCronAt(logger klog.Logger, cronAt informers.DeletedCronAt) {
+	logger.V(2).Info("CronAt deleted", "cronAt", klog.KRef(cronAt.GetObjectName().Parts()))
+	if cronAt.OptionalObj != nil {
+		c.written.Forget(cronAt.OptionalObj.UID)
+	}
+	c.enqueue(cronAt.GetObjectName())
+}
+
+func (c *Controller) updateAt(old, cur *v1alpha1.At) {
+	if cronplan.CronAtName(old) != cronplan.CronAtName(cur) {
+		c.enqueueOwner(old)
+		c.enqueueOwner(cur)
+	} else if cronplan.Concerns(old, cur) {
+		c.enqueueOwner(cur)
+	}
+}
+
+// enqueueOwner enqueues the CronAt that made an At, if there is one.
+func (c *Controller) enqueueOwner(at *v1alpha1.At) {
+	if name := cronplan.CronAtName(at); name != "" {
+		c.enqueue(cache.NewObjectName(at.Namespace, name))
+	}
+}
+
+func (c *Controller) processNextWorkItem(ctx context.Context) bool {
+	name, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(name)
+
+	delay, err := c.syncOrRecover(ctx, name)
+	switch {
+	case errors.Is(err, plan.ErrBlocked):
+		// The CronAt's status or an event reports it, or it will be gone in a moment.
+		klog.FromContext(ctx).V(2).Info("CronAt is blocked, retrying later", "cronAt", klog.KRef(name.Parts()), "reason", plan.OneLine(err.Error()))
+		c.blocked.Add(name)
+	case err != nil:
+		klog.FromContext(ctx).Error(errors.New(plan.OneLine(err.Error())), "Sync failed, retrying later", "cronAt", klog.KRef(name.Parts()))
+		c.queue.AddRateLimited(name)
+	default:
+		c.queue.Forget(name)
+		c.blocked.Forget(name)
+	}
+	if delay > 0 {
+		c.queue.AddAfter(name, delay)
+	}
+	return true
+}
+
+// syncOrRecover makes an error of a panic: one CronAt must not end the work on all others.
+func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (delay time.Duration, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	return c.syncHandler(ctx, name)
+}
+
+// syncHandler takes the next steps for a CronAt. It returns the delay after which to look at
+// it again, 0 if there is no need, or an error if a step is to be tried again with back-off.
+func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
+	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts())))
+	world := &cronplan.World{}
+	switch cronAt, err := c.lister.CronAts(name.Namespace).Get(name.Name); {
+	case err == nil:
+		world.CronAt = c.written.Latest(cronAt)
+	case !apierrors.IsNotFound(err):
+		return 0, err
+	}
+	objects, err := c.atIndexer.ByIndex(byCronAt, name.String())
+	utilruntime.Must(err) // There is no such index.
+	for _, object := range objects {
+		world.Ats = append(world.Ats, object.(*v1alpha1.At))
+	}
+	for range maxSteps + len(world.Ats) {
+		world.Now = c.clock.Now()
+		decision := cronplan.Decide(*world)
+		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay)
+		decision, again, err := c.act(ctx, name, world, decision)
+		if err != nil {
+			return decision.Delay, err
+		}
+		if !again {
+			return decision.Delay, decision.Retry
+		}
+	}
+	return 0, fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of CronAt an older one?", maxSteps)
+}
+
+// act takes the step that was decided. It returns the decision or, if the API server refused
+// the step, the one that follows; and whether to decide again now, on what it has changed in
+// world.
+func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cronplan.World, decision cronplan.Decision) (_ cronplan.Decision, again bool, err error) {
+	switch action := decision.Action.(type) {
+	case nil:
+	case cronplan.LookForCronAt:
+		return decision, true, c.lookForCronAt(ctx, name, world)
+	case cronplan.LookForAts:
+		return decision, true, c.lookForAts(ctx, world)
+	case cronplan.CreateAt:
+		at, err := c.createAt(ctx, action.At)
+		switch {
+		case err != nil:
+			decision = cronplan.Refused(*world, fmt.Errorf("create At: %w", err))
+		case !world.IsChild(at):
+			decision = cronplan.AtNameTaken(*world, at)
+		default:
+			replace(world, at)
+			return decision, true, nil
+		}
+	case cronplan.DeleteAts:
+		return decision, true, c.deleteAts(ctx, world, action, decision.Events)
+	case cronplan.ReleaseAt:
+		return decision, true, c.releaseAt(ctx, world, action.At)
+	default:
+		return decision, false, fmt.Errorf("unknown action %T", action)
+	}
+	if decision.Status == nil {
+		return decision, false, nil
+	}
+	return decision, decision.Retry == nil, c.writeStatus(ctx, world, decision)
+}
+
+// replace puts an At into world, in place of what is there of that name.
+func replace(world *cronplan.World, at *v1alpha1.At) {
+	world.Ats = append(slices.DeleteFunc(slices.Clone(world.Ats), func(other *v1alpha1.At) bool { return other.Name == at.Name }), at)
+}
+
+// lookForCronAt reads the CronAt.
+func (c *Controller) lookForCronAt(ctx context.Context, name cache.ObjectName, world *cronplan.World) error {
+	cronAt, err := c.client.CnatV1alpha1().CronAts(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		cronAt = nil
+	case err != nil:
+		return fmt.Errorf("look for the CronAt: %w", err)
+	}
+	world.CronAt, world.CronAtIsLive = cronAt, true
+	return nil
+}
+
+// lookForAts reads the Ats of the CronAt. Those that only the cache has may be gone, or
+// without their label: they count until the cache knows.
+func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) error {
+	ats := c.client.CnatV1alpha1().Ats(world.CronAt.Namespace)
+	// In pages, because a template may be large.
+	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) { return ats.List(ctx, options) })
+	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCronAtUID + "=" + string(world.CronAt.UID)}, func(object runtime.Object) error {
+		replace(world, plan.KeepAt(object.(*v1alpha1.At)))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for the Ats: %w", err)
+	}
+	world.AtsAreLive = true
+	return nil
+}
+
+// createAt creates an At, or returns what has its name.
+func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
+	ats := c.client.CnatV1alpha1().Ats(at.Namespace)
+	created, err := ats.Create(ctx, at, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		created, err = ats.Get(ctx, at.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			err = errors.New("the At existed when it was to be created, and is gone")
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	klog.FromContext(ctx).V(2).Info("Created At", "at", klog.KObj(created), "schedule", created.Spec.Schedule)
+	return plan.KeepAt(created), nil
+}
+
+// deleteAts deletes Ats as they were when that was decided.
+func (c *Controller) deleteAts(ctx context.Context, world *cronplan.World, action cronplan.DeleteAts, events []plan.Event) error {
+	options := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
+	if action.Replaced {
+		options.PropagationPolicy = ptr.To(metav1.DeletePropagationForeground)
+	}
+	for i, at := range action.Ats {
+		options.Preconditions = &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion}
+		err := c.client.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, options)
+		switch {
+		case apierrors.IsConflict(err):
+			return fmt.Errorf("%w: At %s has changed", plan.ErrBlocked, at.Name)
+		case err != nil && !apierrors.IsNotFound(err):
+			return c.report(world.CronAt, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete At %s: %w", at.Name, err))
+		}
+		deleted := at.DeepCopy()
+		deleted.DeletionTimestamp = &metav1.Time{Time: world.Now}
+		replace(world, deleted)
+		klog.FromContext(ctx).V(2).Info("Deleted At", "at", klog.KObj(at), "replaced", action.Replaced)
+		c.record(world.CronAt, events[i:i+1])
+	}
+	return nil
+}
+
+// releaseAt takes the finalizer from an At.
+func (c *Controller) releaseAt(ctx context.Context, world *cronplan.World, at *v1alpha1.At) error {
+	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled)
+	if err != nil {
+		return err
+	}
+	released, err := c.client.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	switch {
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("%w: At %s has changed", plan.ErrBlocked, at.Name)
+	case apierrors.IsNotFound(err):
+		released = at.DeepCopy()
+		released.Finalizers = nil
+	case err != nil:
+		return c.report(world.CronAt, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of At %s: %w", at.Name, err))
+	}
+	replace(world, plan.KeepAt(released))
+	klog.FromContext(ctx).V(2).Info("Released At", "at", klog.KObj(at))
+	return nil
+}
+
+// writeStatus writes the decision's status and records its events. world has the CronAt as
+// the API server has it then.
+func (c *Controller) writeStatus(ctx context.Context, world *cronplan.World, decision cronplan.Decision) error {
+	cronAt := world.CronAt
+	body, err := patch.Status(cronAt.ResourceVersion, &cronAt.Status, decision.Status)
+	if err != nil {
+		return err
+	}
+	updated, err := c.client.CnatV1alpha1().CronAts(cronAt.Namespace).Patch(ctx, cronAt.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	switch {
+	case apierrors.IsNotFound(err):
+		world.CronAt, world.CronAtIsLive = nil, true
+		return nil
+	case err != nil:
+		return fmt.Errorf("write the status: %w", err)
+	}
+	c.written.Remember(updated)
+	klog.FromContext(ctx).V(2).Info("Wrote status", "lastScheduleTime", updated.Status.LastScheduleTime, "active", updated.Status.Active, "reason", updated.Status.Reason)
+	metrics.CronAtMissed.Add(float64(missed(decision.Status) - missed(&cronAt.Status)))
+	c.record(updated, decision.Events)
+	world.CronAt, world.CronAtIsLive = updated, true
+	return nil
+}
+
+func missed(status *v1alpha1.CronAtStatus) int64 {
+	return ptr.Deref(status.Missed, v1alpha1.MissedTimes{}).Count
+}
+
+// report reports an error that will not pass by itself in an event on the CronAt, if there is
+// one, and returns the error to retry with.
+func (c *Controller) report(cronAt *v1alpha1.CronAt, reason string, err error) error {
+	if cronAt == nil || plan.IsTransient(err) {
+		return err
+	}
+	c.record(cronAt, []plan.Event{{Type: corev1.EventTypeWarning, Reason: reason, Message: plan.OneLine(err.Error())}})
+	return fmt.Errorf("%w: %w", plan.ErrBlocked, err)
+}
+
+func (c *Controller) record(cronAt *v1alpha1.CronAt, events []plan.Event) {
+	for _, event := range events {
+		c.recorder.Event(cronAt, event.Type, event.Reason, event.Message)
+	}
+}
+
+// keep is the transform of the informer.
+func keep(obj any) (any, error) {
+	if cronAt, ok := obj.(*v1alpha1.CronAt); ok {
+		return cronplan.KeepCronAt(cronAt), nil
+	}
+	return obj, nil
+}

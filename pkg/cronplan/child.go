@@ -1,0 +1,144 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+package cronplan
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// A child is an At that a CronAt has made for a scheduled time. Its name is the lock that
+// keeps the time from having a second one. Its finalizer keeps it, if somebody deletes it,
+// until the time is recorded in the CronAt's status: from then on the time never runs again.
+
+// newChild returns a CronAt's child for a scheduled time, due later by shift.
+func newChild(cronAt *v1alpha1.CronAt, scheduled time.Time, shift time.Duration) *v1alpha1.At {
+	template := cronAt.Spec.AtTemplate.DeepCopy()
+	child := &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            plan.ChildName(cronAt.Name, nameOf(scheduled)),
+			Namespace:       cronAt.Namespace,
+			Labels:          map[string]string{},
+			Annotations:     map[string]string{},
+			Finalizers:      []string{v1alpha1.FinalizerScheduled},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(cronAt, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind))},
+		},
+		Spec: v1alpha1.AtSpec{
+			Schedule:                scheduled.Add(shift).UTC().Format(time.RFC3339),
+			RunSpec:                 template.Spec,
+			StartingDeadlineSeconds: cronAt.Spec.StartingDeadlineSeconds,
+		},
+	}
+	maps.Copy(child.Labels, template.Metadata.Labels)
+	maps.Copy(child.Annotations, template.Metadata.Annotations)
+	child.Labels[v1alpha1.LabelCronAtUID] = string(cronAt.UID)
+	if len(cronAt.Name) <= validation.LabelValueMaxLength {
+		child.Labels[v1alpha1.LabelCronAtName] = cronAt.Name
+	}
+	child.Annotations[v1alpha1.AnnotationScheduledTime] = scheduled.UTC().Format(time.RFC3339)
+	return child
+}
+
+// nameOf returns what the name of a child says of its scheduled time: the minutes since
+// 1970 or, of a time that is no whole minute, the seconds. Of these two numbers the second
+// is so much larger that no time has the name of another.
+func nameOf(scheduled time.Time) string {
+	seconds := scheduled.Unix()
+	if seconds%60 == 0 {
+		return strconv.FormatInt(seconds/60, 10)
+	}
+	return strconv.FormatInt(seconds, 10)
+}
+
+// CronAtName returns the name of the CronAt that made an At; empty if there is none. The
+// owner is removed from one whose CronAt is deleted with --cascade=orphan.
+func CronAtName(at *v1alpha1.At) string {
+	if owner := plan.Owner(at, v1alpha1.CronAtKind); owner != nil {
+		return owner.Name
+	}
+	if plan.IsScheduled(at) {
+		return at.Name[:max(0, strings.LastIndex(at.Name, "-"))]
+	}
+	return ""
+}
+
+// isChild says whether an At was made by a CronAt. While the finalizer is there, the label
+// tells as much as the owner reference, should somebody have removed that.
+func isChild(at *v1alpha1.At, cronAt *v1alpha1.CronAt) bool {
+	return cronAt != nil && (metav1.IsControlledBy(at, cronAt) || plan.IsScheduled(at) && types.UID(at.Labels[v1alpha1.LabelCronAtUID]) == cronAt.UID)
+}
+
+// IsChild says whether an At was made by the CronAt in w.
+func (w *World) IsChild(at *v1alpha1.At) bool { return isChild(at, w.CronAt) }
+
+// children returns the Ats that the CronAt has made.
+func (w *World) children() []*v1alpha1.At {
+	return slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !w.IsChild(at) })
+}
+
+// scheduledTime returns the scheduled time of a child that has its finalizer.
+func scheduledTime(at *v1alpha1.At) time.Time {
+	scheduled, err := time.Parse(time.RFC3339, at.Annotations[v1alpha1.AnnotationScheduledTime])
+	if err != nil {
+		// Somebody has removed the annotation. The instant is as late, or later.
+		scheduled, _ = plan.Instant(&at.Spec)
+	}
+	return scheduled
+}
+
+func isDone(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone }
+
+// Concerns says whether a change of an At is one that its CronAt counts, reports or waits
+// for. The message of what blocks it may change with each retry: the CronAt does not follow
+// that.
+func Concerns(old, cur *v1alpha1.At) bool {
+	was, is := ptr.Deref(plan.Blocked(old), metav1.Condition{}), ptr.Deref(plan.Blocked(cur), metav1.Condition{})
+	return isDone(old) != isDone(cur) || was.Reason != is.Reason ||
+		old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() || plan.IsScheduled(old) != plan.IsScheduled(cur)
+}
+
+// KeepCronAt returns what this package reads of a CronAt that is not live, and nothing else.
+func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
+	kept := &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              cronAt.Name,
+			Namespace:         cronAt.Namespace,
+			UID:               cronAt.UID,
+			ResourceVersion:   cronAt.ResourceVersion,
+			Generation:        cronAt.Generation,
+			CreationTimestamp: cronAt.CreationTimestamp,
+			DeletionTimestamp: cronAt.DeletionTimestamp,
+		},
+		Spec:   cronAt.Spec,
+		Status: cronAt.Status,
+	}
+	kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{}
+	for _, written := range cronAt.ManagedFields {
+		kept.ManagedFields = append(kept.ManagedFields, metav1.ManagedFieldsEntry{Subresource: written.Subresource, Time: written.Time})
+	}
+	return kept
+}

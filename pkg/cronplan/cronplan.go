@@ -1,0 +1,301 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+// Package cronplan decides what happens to a CronAt next. It is pure, as package plan is.
+//
+// schedule.go finds the scheduled times, child.go is about the Ats that a CronAt makes,
+// status.go says what the CronAt has to report, and this file what is done.
+package cronplan
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// World is what a decision rests on.
+type World struct {
+	// CronAt is the CronAt; nil if there is none of that name.
+	CronAt *v1alpha1.CronAt
+	// CronAtIsLive is set if CronAt was read from the API server in this sync. From a cache
+	// it may be outdated, and is without its template.
+	CronAtIsLive bool
+	// Ats are the Ats that CronAtName says are of a CronAt of that name.
+	Ats []*v1alpha1.At
+	// AtsAreLive is set if those of the CronAt were read from the API server in this sync.
+	AtsAreLive bool
+	// Now is the wall clock.
+	Now time.Time
+}
+
+// Decision is the next step. The zero value is: nothing to do until the CronAt or its Ats
+// change.
+type Decision struct {
+	// Action is what to do beside writing the status; nil if there is nothing. A decision
+	// has an action or a status, not both.
+	Action any
+	// Status is the status to write; nil if it stays as it is. What to do next is then to
+	// be decided on what the API server returns, unless Retry is set.
+	Status *v1alpha1.CronAtStatus
+	// Events are to be recorded once the action is done, or the status written.
+	Events []plan.Event
+	// Delay is the time after which to decide again; 0 if there is no need.
+	Delay time.Duration
+	// Retry is set if the step is to be tried again with back-off, and says why. With
+	// plan.ErrBlocked the status reports the cause, or it will be gone in a moment.
+	Retry error
+}
+
+// LookForCronAt is to read the CronAt from the API server, and to decide again.
+type LookForCronAt struct{}
+
+// LookForAts is to read the CronAt's Ats from the API server, and to decide again.
+type LookForAts struct{}
+
+// CreateAt is to create an At of the CronAt, which is live, and to decide again. What follows
+// an error depends on the answer: see Refused and AtNameTaken.
+type CreateAt struct{ At *v1alpha1.At }
+
+// DeleteAts is to delete Ats as they are, and to decide again.
+type DeleteAts struct {
+	Ats []*v1alpha1.At
+	// Replaced is set if they are to be gone only after their Pods.
+	Replaced bool
+}
+
+// ReleaseAt is to take the finalizer from an At, and to decide again.
+type ReleaseAt struct{ At *v1alpha1.At }
+
+// releaseDelay is how long after its creation an At keeps its finalizer, and with it its
+// name: another controller may have read the CronAt before the scheduled time was recorded,
+// and its creation may still be on its way. See also package plan.
+const releaseDelay = 10 * time.Second
+
+// grace is how long it is not reported that an At of an earlier CronAt has the name of one.
+const grace = time.Minute
+
+// Decide returns the next step of a CronAt.
+func Decide(w World) Decision {
+	w.Now = w.Now.Round(0) // without the monotonic reading
+	if i := slices.IndexFunc(w.Ats, func(at *v1alpha1.At) bool { return plan.IsScheduled(at) && !isChild(at, w.CronAt) }); i >= 0 {
+		// Of a CronAt that is gone; but the cache may not have it yet.
+		if !w.CronAtIsLive {
+			return Decision{Action: LookForCronAt{}}
+		}
+		return Decision{Action: ReleaseAt{At: w.Ats[i]}}
+	}
+	if w.CronAt == nil {
+		return Decision{}
+	}
+	if w.CronAt.DeletionTimestamp != nil {
+		return release(w, w.children(), nil)
+	}
+	v := newView(w)
+	if v.isUrgent() {
+		return v.write()
+	}
+	if !v.due.IsZero() {
+		if d, decided := decideDue(w, v); decided {
+			return d
+		}
+	}
+	if d := v.write(); d.Status != nil {
+		return d
+	}
+	d := release(w, v.children, v.status.LastScheduleTime)
+	if d.Action == nil {
+		delay := d.Delay
+		d = prune(w, v.children)
+		d.Delay = sooner(d.Delay, delay)
+	}
+	d.Delay = sooner(d.Delay, v.delay())
+	return d
+}
+
+// decideDue decides for a scheduled time that is due. decided is false if it waits.
+func decideDue(w World, v *view) (d Decision, decided bool) {
+	child := newChild(v.cronAt, v.due, v.shift)
+	tooLate := v.timeLeft() <= 0
+	switch {
+	case !w.CronAtIsLive:
+		// Somebody may have edited, suspended or deleted it just now, or another controller
+		// may have created the At.
+		return Decision{Action: LookForCronAt{}}, true
+	case !w.AtsAreLive && (tooLate || v.policy() != v1alpha1.AllowConcurrent):
+		return Decision{Action: LookForAts{}}, true
+	case slices.ContainsFunc(v.children, func(at *v1alpha1.At) bool { return at.Name == child.Name }):
+		// Somebody has removed its finalizer before it was recorded.
+		v.record(v.due, child.Name)
+		return v.write(), true
+	case tooLate:
+		v.miss(v.due)
+		return v.write(), true
+	case v.policy() == v1alpha1.ReplaceConcurrent:
+		if replaced := slices.DeleteFunc(slices.Clone(v.active), func(at *v1alpha1.At) bool { return at.DeletionTimestamp != nil }); len(replaced) > 0 {
+			return Decision{Action: DeleteAts{Ats: replaced, Replaced: true}, Events: deleteEvents(replaced)}, true
+		}
+	}
+	if v.mustWait() {
+		return Decision{}, false
+	}
+	return Decision{Action: CreateAt{At: child}}, true
+}
+
+// release releases the first of the CronAt's Ats that may be: recorded, if that matters,
+// and old enough.
+func release(w World, children []*v1alpha1.At, last *metav1.Time) Decision {
+	var d Decision
+	for _, at := range children {
+		if !plan.IsScheduled(at) || last != nil && scheduledTime(at).After(last.Time) {
+			continue
+		}
+		wait := at.CreationTimestamp.Add(releaseDelay).Sub(w.Now)
+		// A longer wait is from another clock.
+		if wait <= 0 || wait > releaseDelay {
+			return Decision{Action: ReleaseAt{At: at}}
+		}
+		d.Delay = sooner(d.Delay, wait)
+	}
+	return d
+}
+
+// prune deletes the oldest Ats beyond the limits on the history.
+func prune(w World, children []*v1alpha1.At) Decision {
+	var d Decision
+	var victims []*v1alpha1.At
+	for conditionType, limit := range map[string]int32{
+		v1alpha1.ConditionComplete: ptr.Deref(w.CronAt.Spec.SuccessfulAtsHistoryLimit, 3),
+		v1alpha1.ConditionFailed:   ptr.Deref(w.CronAt.Spec.FailedAtsHistoryLimit, 1),
+	} {
+		ended := slices.DeleteFunc(slices.Clone(children), func(at *v1alpha1.At) bool {
+			return at.DeletionTimestamp != nil || !isDone(at) || !meta.IsStatusConditionTrue(at.Status.Conditions, conditionType)
+		})
+		// The newest first.
+		slices.SortFunc(ended, func(a, b *v1alpha1.At) int {
+			if order := plan.DeletableAt(b).Compare(plan.DeletableAt(a)); order != 0 {
+				return order
+			}
+			return strings.Compare(b.Name, a.Name)
+		})
+		for _, at := range ended[min(int(limit), len(ended)):] {
+			switch wait := plan.DeletableAt(at).Sub(w.Now); {
+			case wait > 0:
+				d.Delay = sooner(d.Delay, wait)
+			case !plan.IsScheduled(at):
+				victims = append(victims, at)
+			}
+		}
+	}
+	if len(victims) > 0 {
+		slices.SortFunc(victims, func(a, b *v1alpha1.At) int { return strings.Compare(a.Name, b.Name) })
+		return Decision{Action: DeleteAts{Ats: victims}, Events: deleteEvents(victims)}
+	}
+	return d
+}
+
+func deleteEvents(ats []*v1alpha1.At) []plan.Event {
+	var events []plan.Event
+	for _, at := range ats {
+		events = append(events, newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted At "+at.Name))
+	}
+	return events
+}
+
+// AtNameTaken returns what follows when there is an At that is not the CronAt's, and has the
+// name of one.
+func AtNameTaken(w World, other *v1alpha1.At) Decision {
+	message := fmt.Sprintf("At %s exists and is not this CronAt's: delete or rename that At.", other.Name)
+	if CronAtName(other) == w.CronAt.Name {
+		message = fmt.Sprintf("At %s of an earlier CronAt of this name still exists: see kubectl describe at %s for what it waits for.", other.Name, other.Name)
+		if w.Now.Sub(w.CronAt.CreationTimestamp.Time) < grace {
+			return Decision{Retry: fmt.Errorf("%w: %s", plan.ErrBlocked, message)}
+		}
+	}
+	return blocked(w, v1alpha1.ReasonAtNameConflict, errors.New(message))
+}
+
+// Refused returns what follows when the API server answered the creation of an At with err.
+func Refused(w World, err error) Decision {
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		// The CronAt goes with its namespace.
+		return Decision{}
+	case plan.IsTransient(err):
+		return Decision{Retry: err}
+	default:
+		return blocked(w, v1alpha1.ReasonAtRefused, err)
+	}
+}
+
+// blocked returns the decision to set condition Blocked, and to try again with back-off.
+func blocked(w World, reason string, cause error) Decision {
+	v := newView(w)
+	v.setBlocked(reason, cause.Error())
+	d := v.write()
+	d.Retry, d.Delay = fmt.Errorf("%w: %w", plan.ErrBlocked, cause), v.delay()
+	return d
+}
+
+// write returns the decision to write the status, unless it is what the CronAt has.
+func (v *view) write() Decision {
+	v.explain()
+	if equality.Semantic.DeepEqual(&v.cronAt.Status, v.status) {
+		return Decision{}
+	}
+	return Decision{Status: v.status, Events: v.events}
+}
+
+// timeLeft returns how long after now what is due may still start by
+// spec.startingDeadlineSeconds, which counts whole seconds.
+func (v *view) timeLeft() time.Duration {
+	limit := v.cronAt.Spec.StartingDeadlineSeconds
+	if limit == nil || *limit > int64(math.MaxInt64/time.Second)-1 {
+		return math.MaxInt64
+	}
+	return v.due.Add(v.shift + time.Duration(*limit+1)*time.Second).Sub(v.now)
+}
+
+// delay returns the time until the next At is due, or what is due is missed.
+func (v *view) delay() time.Duration {
+	var delay time.Duration
+	if !v.next.IsZero() {
+		delay = v.next.Add(v.shift).Sub(v.now)
+	}
+	if left := v.timeLeft(); !v.due.IsZero() && left != math.MaxInt64 {
+		delay = sooner(delay, max(left, 1))
+	}
+	return delay
+}
+
+// sooner returns the shorter of two delays, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,518 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+package cronplan
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+var (
+	created = time.Date(2026, 12, 24, 0, 30, 0, 0, time.UTC)
+	ten     = time.Date(2026, 12, 24, 10, 0, 0, 0, time.UTC)
+	eleven  = ten.Add(time.Hour)
+)
+
+func at(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
+
+// newCronAt returns a CronAt that runs each hour, has last run at nine, and has nothing to
+// report.
+func newCronAt(mutate ...func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
+	cronAt := &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{Name: "backup", Namespace: "default", UID: "cronat-uid", Generation: 1, ResourceVersion: "1", CreationTimestamp: *at(created)},
+		Spec: v1alpha1.CronAtSpec{
+			Schedule: "0 * * * *",
+			AtTemplate: v1alpha1.AtTemplateSpec{
+				Metadata: v1alpha1.AtTemplateMeta{Labels: map[string]string{"app": "backup"}},
+				Spec:     v1alpha1.RunSpec{Command: "true"},
+			},
+		},
+		Status: v1alpha1.CronAtStatus{
+			LastScheduleTime:   at(ten.Add(-time.Hour)),
+			NextScheduleTime:   at(ten),
+			ObservedSchedule:   &v1alpha1.ObservedSchedule{Schedule: "0 * * * *", Since: *at(created)},
+			ObservedGeneration: 1,
+		},
+	}
+	for _, m := range mutate {
+		m(cronAt)
+	}
+	return cronAt
+}
+
+// ranAtTen is a CronAt whose run at ten is recorded.
+func ranAtTen(cronAt *v1alpha1.CronAt) {
+	cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = at(ten), at(eleven)
+}
+
+func active(n int32) func(*v1alpha1.CronAt) {
+	return func(cronAt *v1alpha1.CronAt) { cronAt.Status.Active = n }
+}
+
+func policy(p v1alpha1.ConcurrencyPolicy) func(*v1alpha1.CronAt) {
+	return func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = p }
+}
+
+func deadline(seconds int64) func(*v1alpha1.CronAt) {
+	return func(cronAt *v1alpha1.CronAt) { cronAt.Spec.StartingDeadlineSeconds = &seconds }
+}
+
+func edited(schedule string, when time.Time) func(*v1alpha1.CronAt) {
+	return func(cronAt *v1alpha1.CronAt) {
+		cronAt.Generation = 2
+		cronAt.Spec.Schedule = schedule
+		cronAt.ManagedFields = []metav1.ManagedFieldsEntry{{Time: at(created)}, {Time: at(when)}, {Time: at(when.Add(time.Hour)), Subresource: "status"}}
+	}
+}
+
+func withCondition(conditionType string, status metav1.ConditionStatus, reason, message string, since time.Time) func(*v1alpha1.CronAt) {
+	return func(cronAt *v1alpha1.CronAt) {
+		cronAt.Status.Conditions = append(cronAt.Status.Conditions, metav1.Condition{Type: conditionType, Status: status, Reason: reason, Message: message, ObservedGeneration: cronAt.Generation, LastTransitionTime: *at(since)})
+		if status == metav1.ConditionTrue {
+			cronAt.Status.Reason, cronAt.Status.Message = reason, message
+		}
+	}
+}
+
+// suspended is a CronAt that is suspended since nine.
+func suspended(cronAt *v1alpha1.CronAt) {
+	cronAt.Spec.Suspend = ptr.To(true)
+	cronAt.Status.NextScheduleTime = nil
+	withCondition(v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended, "No At is created while spec.suspend is true.", ten.Add(-time.Hour))(cronAt)
+}
+
+// childOf returns the child for a scheduled time, created then.
+func childOf(cronAt *v1alpha1.CronAt, scheduled time.Time, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+	child := newChild(cronAt, scheduled, 0)
+	child.UID, child.ResourceVersion, child.CreationTimestamp = "at-uid", "1", *at(scheduled)
+	child.Status.Phase = v1alpha1.PhasePending
+	for _, m := range mutate {
+		m(child)
+	}
+	return child
+}
+
+func released(at *v1alpha1.At) { at.Finalizers = nil }
+
+func deleted(child *v1alpha1.At) { child.DeletionTimestamp = at(eleven) }
+
+func ended(conditionType string, when time.Time) func(*v1alpha1.At) {
+	return func(child *v1alpha1.At) {
+		released(child)
+		child.Status.Phase = v1alpha1.PhaseDone
+		child.Status.CompletionTime = at(when)
+		child.Status.Conditions = []metav1.Condition{{Type: conditionType, Status: metav1.ConditionTrue, LastTransitionTime: *at(when)}}
+	}
+}
+
+func blockedBy(reason, message string) func(*v1alpha1.At) {
+	return func(child *v1alpha1.At) {
+		child.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, Reason: reason, Message: message}}
+	}
+}
+
+// stranger is an At that is not the CronAt's.
+func stranger(at *v1alpha1.At) { at.OwnerReferences, at.Finalizers, at.Labels = nil, nil, nil }
+
+// earlier is an At of an earlier CronAt of this name.
+func earlier(at *v1alpha1.At) {
+	at.OwnerReferences[0].UID = "earlier"
+	at.Labels[v1alpha1.LabelCronAtUID] = "earlier"
+}
+
+func orphaned(at *v1alpha1.At) { at.OwnerReferences = nil }
+
+func TestDecide(t *testing.T) {
+	const second = time.Second
+	name := "backup-" + nameOf(ten)
+	blockedMessage := "At " + name + " is blocked: PodRefused: exceeded quota"
+	waits := func(cronAt *v1alpha1.CronAt) {
+		cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
+		cronAt.Status.Reason, cronAt.Status.Message = v1alpha1.ReasonAtActive, "What was due at 2026-12-24T11:00:00Z waits for At "+name+" to end."
+	}
+	for testName, tc := range map[string]struct {
+		cronAt  *v1alpha1.CronAt
+		ats     []*v1alpha1.At
+		live    bool
+		atsLive bool
+		now     time.Time
+		// expectations
+		wantAction string
+		wantStatus *v1alpha1.CronAt // whose status is to be written; nil: none
+		wantEvents []string
+		wantDelay  time.Duration
+	}{
+		"gone": {now: ten},
+		"gone, with an At: it may be in the API server": {
+			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten, wantAction: "LookForCronAt",
+		},
+		"gone, with an At": {
+			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantAction: "ReleaseAt " + name,
+		},
+		"gone, and its At was orphaned": {
+			ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, live: true, now: ten, wantAction: "ReleaseAt " + name,
+		},
+		"gone, with an At that is released": {
+			ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten,
+		},
+		"deleted and created again: what the earlier one made is released": {
+			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, earlier)}, live: true, now: ten, wantAction: "ReleaseAt " + name,
+		},
+		"being deleted: nothing is created": {
+			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), now: eleven,
+		},
+		"being deleted: its Ats are released when they are old enough": {
+			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(4 * second),
+			wantDelay: 6 * second,
+		},
+		"created just now": {
+			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Status = v1alpha1.CronAtStatus{} }), now: created,
+			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
+				cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = nil, at(created.Add(30*time.Minute))
+			}),
+		},
+		"not due":       {cronAt: newCronAt(), now: ten.Add(-second), wantDelay: second},
+		"due":           {cronAt: newCronAt(), now: ten, wantAction: "LookForCronAt"},
+		"due, and live": {cronAt: newCronAt(), live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z"},
+		"due, later than an hour: only the latest": {
+			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z",
+		},
+		"the At exists": {
+			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten,
+			wantStatus: newCronAt(ranAtTen, active(1)), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+		},
+		"the At exists, somebody has deleted it": {
+			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, deleted)}, now: ten,
+			wantStatus: newCronAt(ranAtTen, active(1)), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+		},
+		"the At exists, somebody has removed its owner": {
+			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, now: ten,
+			wantStatus: newCronAt(ranAtTen, active(1)), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+		},
+		"the At exists, somebody has removed its finalizer": {
+			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten,
+			wantStatus: newCronAt(ranAtTen, active(1)), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+		},
+		"the At exists, after times that were missed": {
+			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Status.LastScheduleTime = at(ten.Add(-3 * time.Hour)) }),
+			ats:    []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten,
+			wantStatus: newCronAt(ranAtTen, active(1), func(cronAt *v1alpha1.CronAt) {
+				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 2, Last: *at(ten.Add(-time.Hour))}
+			}),
+			wantEvents: []string{
+				"Warning MissSchedule No At was created for 2 scheduled times, the last of which is 2026-12-24T09:00:00Z",
+				"Normal SuccessfulCreate Created At " + name,
+			},
+		},
+		"the At exists, and the schedule was edited meanwhile": {
+			cronAt: newCronAt(edited("30 * * * *", ten.Add(second))), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(2 * second),
+			wantStatus: newCronAt(edited("30 * * * *", ten.Add(second)), active(1), func(cronAt *v1alpha1.CronAt) {
+				cronAt.Status.ObservedGeneration = 2
+				cronAt.Status.ObservedSchedule = &v1alpha1.ObservedSchedule{Schedule: "30 * * * *", Since: *at(ten.Add(second))}
+				cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = at(ten), at(ten.Add(30*time.Minute))
+			}),
+			wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+		},
+		"recorded: the At is released later": {
+			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(second), wantDelay: 9 * second,
+		},
+		"recorded: the At is released": {
+			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name, wantDelay: time.Hour - 10*second,
+		},
+		"recorded, and the At is gone: it does not run again": {
+			cronAt: newCronAt(ranAtTen), live: true, now: ten.Add(second), wantDelay: time.Hour - second,
+		},
+		"the clock was set back": {
+			cronAt: newCronAt(ranAtTen), live: true, now: ten.Add(-time.Hour), wantDelay: 2 * time.Hour,
+		},
+		"an edit fires nothing that was past": {
+			cronAt: newCronAt(edited("30 * * * *", ten.Add(-time.Minute))), live: true, now: ten.Add(-time.Minute),
+			wantStatus: newCronAt(edited("30 * * * *", ten), func(cronAt *v1alpha1.CronAt) {
+				cronAt.Status.ObservedGeneration = 2
+				cronAt.Status.ObservedSchedule = &v1alpha1.ObservedSchedule{Schedule: "30 * * * *", Since: *at(ten.Add(-time.Minute))}
+				cronAt.Status.NextScheduleTime = at(ten.Add(30 * time.Minute))
+			}),
+		},
+		"an edit while nobody looked: what was due after it is not past": {
+			cronAt: newCronAt(edited("15 * * * *", ten)), live: true, now: eleven,
+			wantStatus: newCronAt(edited("15 * * * *", ten), func(cronAt *v1alpha1.CronAt) {
+				cronAt.Status.ObservedGeneration = 2
+				cronAt.Status.ObservedSchedule = &v1alpha1.ObservedSchedule{Schedule: "15 * * * *", Since: *at(ten)}
+				cronAt.Status.NextScheduleTime = at(eleven.Add(15 * time.Minute))
+			}),
+		},
+		"an edit of the template moves nothing": {
+			cronAt: newCronAt(edited("0 * * * *", ten.Add(second))), live: true, now: ten.Add(2 * second),
+			wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z",
+		},
+		"suspended": {
+			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) }), live: true, now: ten.Add(-time.Hour),
+			wantStatus: newCronAt(suspended), wantEvents: []string{"Normal Suspended No At is created while spec.suspend is true."},
+		},
+		"suspended: nothing is created": {cronAt: newCronAt(suspended), live: true, now: ten},
+		"resumed: nothing that was due meanwhile runs": {
+			cronAt: newCronAt(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }), live: true, now: eleven,
+			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
+				withCondition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "The CronAt is no longer suspended. What was due meanwhile does not run.", eleven)(cronAt)
+				cronAt.Status.ObservedSchedule.Since = *at(eleven)
+				cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
+			}),
+			wantEvents: []string{"Normal Resumed The CronAt is no longer suspended. What was due meanwhile does not run."},
+		},
+		"within the deadline": {cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(10*second + 999*time.Millisecond), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z"},
+		"after the deadline: was it created in time?": {
+			cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(11 * second), wantAction: "LookForAts",
+		},
+		"after the deadline": {
+			cronAt: newCronAt(deadline(10)), live: true, atsLive: true, now: ten.Add(11 * second),
+			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
+				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}
+				cronAt.Status.NextScheduleTime = at(eleven)
+			}),
+			wantEvents: []string{"Warning MissSchedule No At was created for the scheduled time 2026-12-24T10:00:00Z"},
+		},
+		"missed, and reported": {
+			cronAt: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) {
+				cronAt.Status.LastScheduleTime = at(ten.Add(-time.Hour))
+				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}
+			}),
+			live: true, now: ten.Add(time.Minute), wantDelay: 59 * time.Minute,
+		},
+		"Allow: created beside one that is active": {
+			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: eleven,
+			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
+		},
+		"Forbid: which are active?": {
+			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), live: true, now: eleven, wantAction: "LookForAts",
+		},
+		"Forbid: none is active": {
+			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionFailed, ten))}, live: true, atsLive: true, now: eleven,
+			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
+		},
+		"Forbid: one is active": {
+			cronAt: newCronAt(ranAtTen, active(1), policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
+			wantStatus: newCronAt(ranAtTen, active(1), waits),
+		},
+		"Forbid: one is active, which is reported": {
+			cronAt: newCronAt(ranAtTen, active(1), policy(v1alpha1.ForbidConcurrent), deadline(60), waits), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
+			wantDelay: 61 * second,
+		},
+		"Forbid: one is blocked": {
+			cronAt: newCronAt(ranAtTen, active(1), policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, blockedBy("PodRefused", "exceeded quota"))}, live: true, atsLive: true, now: eleven,
+			wantStatus: newCronAt(ranAtTen, active(1), waits, withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtBlocked, blockedMessage, eleven)),
+			wantEvents: []string{"Warning AtBlocked " + blockedMessage},
+		},
+		"it is blocked no longer": {
+			cronAt:     newCronAt(ranAtTen, active(1), withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtBlocked, blockedMessage, ten)),
+			ats:        []*v1alpha1.At{childOf(newCronAt(), ten, released)},
+			now:        ten.Add(second),
+			wantStatus: newCronAt(ranAtTen, active(1), func(cronAt *v1alpha1.CronAt) { cronAt.Status.Conditions = []metav1.Condition{} }),
+		},
+		"Replace: one is active": {
+			cronAt: newCronAt(ranAtTen, active(1), policy(v1alpha1.ReplaceConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
+			wantAction: "DeleteAts with their Pods " + name, wantEvents: []string{"Normal SuccessfulDelete Deleted At " + name},
+		},
+		"Replace: one is being deleted": {
+			cronAt: newCronAt(ranAtTen, active(1), policy(v1alpha1.ReplaceConcurrent), waits), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, deleted)}, live: true, atsLive: true, now: eleven,
+			wantDelay: time.Hour,
+		},
+		"Replace: it is gone": {
+			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ReplaceConcurrent), waits), live: true, atsLive: true, now: eleven,
+			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
+		},
+		"one has succeeded": {
+			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionComplete, ten.Add(second)))}, now: ten.Add(second),
+			wantStatus: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) { cronAt.Status.LastSuccessfulTime = at(ten.Add(second)) }),
+		},
+		"the history is longer than its limits": {
+			cronAt: newCronAt(ranAtTen), now: ten.Add(time.Minute),
+			ats: []*v1alpha1.At{
+				childOf(newCronAt(), ten, ended(v1alpha1.ConditionFailed, ten)),
+				childOf(newCronAt(), ten.Add(-time.Hour), ended(v1alpha1.ConditionFailed, ten.Add(-time.Hour))),
+				childOf(newCronAt(), ten.Add(-2*time.Hour), ended(v1alpha1.ConditionFailed, ten.Add(-2*time.Hour)), deleted),
+			},
+			wantAction: "DeleteAts backup-" + nameOf(ten.Add(-time.Hour)), wantEvents: []string{"Normal SuccessfulDelete Deleted At backup-" + nameOf(ten.Add(-time.Hour))}, wantDelay: 59 * time.Minute,
+		},
+		"an At that has just ended is not deleted yet": {
+			cronAt: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.FailedAtsHistoryLimit = ptr.To[int32](0) }), now: ten.Add(time.Minute),
+			ats:       []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionFailed, ten.Add(time.Minute)))},
+			wantDelay: 10*second + 500*time.Millisecond,
+		},
+		"the schedule cannot be read": {
+			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) {
+				cronAt.Spec.Schedule, cronAt.Status.ObservedSchedule.Schedule = "0 * * 13 *", "0 * * 13 *"
+			}), now: ten,
+			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
+				cronAt.Status.ObservedSchedule.Schedule, cronAt.Status.NextScheduleTime = "0 * * 13 *", nil
+				withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonInvalidSchedule, `spec.schedule "0 * * 13 *" cannot be read: end of range (13) above maximum (12): 13`, ten)(cronAt)
+			}),
+			wantEvents: []string{`Warning InvalidSchedule spec.schedule "0 * * 13 *" cannot be read: end of range (13) above maximum (12): 13`},
+		},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			d := Decide(World{CronAt: tc.cronAt, CronAtIsLive: tc.live, Ats: tc.ats, AtsAreLive: tc.atsLive, Now: tc.now})
+			if diff := cmp.Diff(tc.wantAction, describe(d.Action)); diff != "" {
+				t.Errorf("action (-want +got):\n%s", diff)
+			}
+			want, got := "none", "none"
+			if tc.wantStatus != nil {
+				want = fmt.Sprintf("%+v", tc.wantStatus.Status)
+			}
+			if d.Status != nil {
+				got = fmt.Sprintf("%+v", *d.Status)
+			}
+			if tc.wantStatus == nil || d.Status == nil {
+				if want != got {
+					t.Errorf("status %s, want %s", got, want)
+				}
+			} else if diff := cmp.Diff(&tc.wantStatus.Status, d.Status); diff != "" {
+				t.Errorf("status (-want +got):\n%s", diff)
+			}
+			var events []string
+			for _, event := range d.Events {
+				events = append(events, event.Type+" "+event.Reason+" "+event.Message)
+			}
+			if diff := cmp.Diff(tc.wantEvents, events); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if d.Delay != tc.wantDelay || d.Retry != nil {
+				t.Errorf("delay %s, retry %v; want %s and none", d.Delay, d.Retry, tc.wantDelay)
+			}
+		})
+	}
+}
+
+// describe writes an action as a text.
+func describe(action any) string {
+	names := func(ats []*v1alpha1.At) string {
+		var names []string
+		for _, at := range ats {
+			names = append(names, at.Name)
+		}
+		return strings.Join(names, " ")
+	}
+	switch action := action.(type) {
+	case nil:
+		return ""
+	case CreateAt:
+		return "CreateAt " + action.At.Name + " for " + action.At.Annotations[v1alpha1.AnnotationScheduledTime]
+	case DeleteAts:
+		if action.Replaced {
+			return "DeleteAts with their Pods " + names(action.Ats)
+		}
+		return "DeleteAts " + names(action.Ats)
+	case ReleaseAt:
+		return "ReleaseAt " + action.At.Name
+	default:
+		_, name, _ := strings.Cut(fmt.Sprintf("%T", action), ".")
+		return name
+	}
+}
+
+func TestNewChild(t *testing.T) {
+	cronAt := newCronAt(deadline(60))
+	got := newChild(cronAt, ten, 90*time.Second)
+	want := &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "backup-29968440", Namespace: "default",
+			Labels:          map[string]string{"app": "backup", v1alpha1.LabelCronAtUID: "cronat-uid", v1alpha1.LabelCronAtName: "backup"},
+			Annotations:     map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:00:00Z"},
+			Finalizers:      []string{v1alpha1.FinalizerScheduled},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "CronAt", Name: "backup", UID: "cronat-uid", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}},
+		},
+		Spec: v1alpha1.AtSpec{Schedule: "2026-12-24T10:01:30Z", StartingDeadlineSeconds: ptr.To[int64](60), RunSpec: v1alpha1.RunSpec{Command: "true"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	cronAt.Name = strings.Repeat("a", 253)
+	if got := newChild(cronAt, ten, 0); len(got.Name) > 253 || got.Labels[v1alpha1.LabelCronAtName] != "" {
+		t.Errorf("name %s, labels %v", got.Name, got.Labels)
+	}
+	if got, want := nameOf(ten.Add(time.Second)), "1798106401"; got != want {
+		t.Errorf("name of a time that is no whole minute: %s, want %s", got, want)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	w := World{CronAt: newCronAt(), CronAtIsLive: true, Now: ten}
+	quota := apierrors.NewForbidden(v1alpha1.Resource("ats"), "backup", errors.New("exceeded quota"))
+	for name, tc := range map[string]struct {
+		decision   Decision
+		wantReason string // of condition Blocked; empty: not blocked
+		wantRetry  bool
+	}{
+		"refused":                       {Refused(w, quota), v1alpha1.ReasonAtRefused, true},
+		"a conflict of the quota":       {Refused(w, apierrors.NewConflict(v1alpha1.Resource("ats"), "backup", errors.New("modified"))), "", true},
+		"the name is a stranger's":      {AtNameTaken(w, childOf(newCronAt(), ten, stranger)), v1alpha1.ReasonAtNameConflict, true},
+		"the name is of an earlier one": {AtNameTaken(w, childOf(newCronAt(), ten, earlier)), v1alpha1.ReasonAtNameConflict, true},
+		"the name is still of an earlier one": {
+			AtNameTaken(World{CronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.CreationTimestamp = *at(ten.Add(-time.Second)) }), Now: ten}, childOf(newCronAt(), ten, earlier)), "", true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reason := ""
+			if tc.decision.Status != nil {
+				reason = tc.decision.Status.Reason
+			}
+			if reason != tc.wantReason || (tc.decision.Retry != nil) != tc.wantRetry {
+				t.Errorf("reason %q, retry %v; want %q", reason, tc.decision.Retry, tc.wantReason)
+			}
+			if tc.wantReason == "" {
+				return
+			}
+			if !errors.Is(tc.decision.Retry, plan.ErrBlocked) {
+				t.Errorf("retry %v", tc.decision.Retry)
+			}
+			// It stays blocked while the time is due, and no longer.
+			w := w
+			w.CronAt = w.CronAt.DeepCopy()
+			w.CronAt.Status = *tc.decision.Status
+			if d := Decide(w); describe(d.Action) == "" || d.Status != nil {
+				t.Errorf("then %+v", d)
+			}
+			w.Ats = []*v1alpha1.At{childOf(w.CronAt, ten)}
+			if d := Decide(w); d.Status == nil || d.Status.Reason != "" || len(d.Status.Conditions) > 0 {
+				t.Errorf("then %+v", d)
+			}
+		})
+	}
+}
+
+// TestKept wants what the caches keep to lead to the same decisions.
+func TestKept(t *testing.T) {
+	cronAt := newCronAt(edited("30 * * * *", ten.Add(time.Second)))
+	w := World{CronAt: cronAt, Ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, Now: eleven}
+	want := Decide(w)
+	w.CronAt, w.Ats = KeepCronAt(cronAt), []*v1alpha1.At{plan.KeepAt(w.Ats[0])}
+	if diff := cmp.Diff(want, Decide(w)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if w.CronAt.Spec.AtTemplate.Spec.Command != "" {
+		t.Error("the cache has the template")
+	}
+}

@@ -1,0 +1,181 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+package cronplan
+
+import (
+	"fmt"
+	"hash/fnv"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/zones"
+)
+
+// maxCounted is the number of missed times that are counted at once.
+const maxCounted = 100
+
+// starBit is how robfig/cron marks a field that is written as a star.
+const starBit = 1 << 63
+
+// schedule is a cron expression in a time zone.
+type schedule struct {
+	expression cron.Schedule
+	location   *time.Location
+	// passing is set if the expression runs by the time that passes, not by the hour that
+	// the clocks show.
+	passing bool
+}
+
+// parse returns the schedule of a spec. An error says in a sentence what is wrong and what
+// to write.
+func parse(spec *v1alpha1.CronAtSpec) (*schedule, error) {
+	name := ptr.Deref(spec.TimeZone, "UTC")
+	location, err := zones.Load(name)
+	if err != nil {
+		return nil, fmt.Errorf("spec.timeZone %q is not known: write a name of the IANA time zone database, such as Europe/Berlin", name)
+	}
+	// The CRD refuses it, too. The parser panics on some.
+	if strings.Contains(spec.Schedule, "TZ") {
+		return nil, fmt.Errorf("spec.schedule %q has a time zone: set spec.timeZone", spec.Schedule)
+	}
+	expression, err := cron.ParseStandard(spec.Schedule)
+	if err != nil {
+		return nil, fmt.Errorf("spec.schedule %q cannot be read: %w", spec.Schedule, err)
+	}
+	s := &schedule{expression: expression, location: location}
+	if fields, ok := expression.(*cron.SpecSchedule); ok {
+		s.passing = fields.Hour&starBit != 0
+	}
+	return s, nil
+}
+
+// next returns the first scheduled time after t, or the zero time if there is none within
+// five years.
+//
+// The expression is asked for times in UTC only. What a clock shows is written as a time in
+// UTC, so that no day is of another length: in the zones themselves, robfig/cron loses days
+// that have no midnight.
+func (s *schedule) next(t time.Time) time.Time {
+	if _, constant := s.expression.(cron.ConstantDelaySchedule); constant {
+		return s.expression.Next(t.UTC())
+	}
+	if s.passing {
+		return s.nextPassing(t)
+	}
+	for shown := shownAt(t.In(s.location)); ; {
+		if shown = s.expression.Next(shown); shown.IsZero() {
+			return time.Time{}
+		}
+		// Of a time that the clocks repeat, the first may be before t.
+		if instant := firstShowing(shown, s.location); instant.After(t) {
+			return instant
+		}
+	}
+}
+
+// nextPassing is next of an expression that runs by the time that passes: it looks at one
+// period without a change of the clocks after the other.
+func (s *schedule) nextPassing(t time.Time) time.Time {
+	for limit := t.AddDate(5, 0, 0); !t.After(limit); {
+		shown := shownAt(t.In(s.location))
+		candidate := s.expression.Next(shown)
+		if candidate.IsZero() {
+			return time.Time{}
+		}
+		instant := t.Add(candidate.Sub(shown)).UTC()
+		_, change := t.In(s.location).ZoneBounds()
+		if change.IsZero() || instant.Before(change) {
+			return instant
+		}
+		// The last second before the change, as if the clocks had changed by then.
+		_, offset := change.In(s.location).Zone()
+		if candidate = s.expression.Next(change.UTC().Add(time.Duration(offset)*time.Second - time.Second)); candidate.IsZero() {
+			return time.Time{}
+		}
+		instant = candidate.Add(-time.Duration(offset) * time.Second)
+		if _, end := change.In(s.location).ZoneBounds(); end.IsZero() || instant.Before(end) {
+			return instant
+		}
+		t = change
+	}
+	return time.Time{}
+}
+
+// shownAt returns what the clocks show at an instant, as a time in UTC.
+func shownAt(t time.Time) time.Time {
+	_, offset := t.Zone()
+	return t.UTC().Add(time.Duration(offset) * time.Second)
+}
+
+// firstShowing returns the first instant at which the clocks show a time, or the first one
+// after the gap if they skip it.
+func firstShowing(shown time.Time, location *time.Location) time.Time {
+	before, _, times := zones.Showing(shown, location)
+	if times == 0 {
+		// By the offset before the gap, the skipped time is after it.
+		before, _ = before.ZoneBounds()
+	}
+	return before.UTC()
+}
+
+// latest returns the latest scheduled time after floor that is not after limit, or the zero
+// time. However far these are apart, it asks for about 30 times.
+func (s *schedule) latest(floor, limit time.Time) time.Time {
+	first := s.next(floor)
+	if first.IsZero() || first.After(limit) {
+		return time.Time{}
+	}
+	if every, ok := s.expression.(cron.ConstantDelaySchedule); ok {
+		// Its times depend on floor.
+		return first.Add(limit.Sub(first).Truncate(every.Delay))
+	}
+	// The later one asks, the later is the answer.
+	seconds := sort.Search(int(limit.Sub(first)/time.Second)+1, func(i int) bool {
+		next := s.next(first.Add(time.Duration(i) * time.Second))
+		return next.IsZero() || next.After(limit)
+	})
+	if seconds == 0 {
+		return first
+	}
+	return s.next(first.Add(time.Duration(seconds-1) * time.Second))
+}
+
+// count returns the number of scheduled times after floor that are not after limit, at most
+// maxCounted.
+func (s *schedule) count(floor, limit time.Time) int64 {
+	n := int64(0)
+	for t := s.next(floor); n < maxCounted && !t.IsZero() && !t.After(limit); t = s.next(t) {
+		n++
+	}
+	return n
+}
+
+// shiftOf returns how long after their scheduled time the Ats of a CronAt are due. It depends
+// on the UID alone, so that it stays.
+func shiftOf(cronAt *v1alpha1.CronAt) time.Duration {
+	spread := ptr.Deref(cronAt.Spec.SpreadSeconds, 0)
+	if spread <= 0 {
+		return 0
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(cronAt.UID))
+	return time.Duration(hash.Sum32()%uint32(spread)) * time.Second
+}

@@ -1,0 +1,272 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+package cronplan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// view is a world with what follows from it.
+type view struct {
+	cronAt   *v1alpha1.CronAt
+	now      time.Time
+	shift    time.Duration
+	schedule *schedule // nil if it cannot be read
+	children []*v1alpha1.At
+	active   []*v1alpha1.At // the children that have not ended
+	// due is the latest scheduled time that is due and was neither run nor missed; next is
+	// the first that is not due. They are zero if there is none, or Ats are not created.
+	due, next time.Time
+	// status is that of the CronAt with all that is to be reported, and events are those
+	// of the changes.
+	status *v1alpha1.CronAtStatus
+	events []plan.Event
+}
+
+func newView(w World) *view {
+	v := &view{cronAt: w.CronAt, now: w.Now, shift: shiftOf(w.CronAt), status: w.CronAt.Status.DeepCopy(), children: w.children()}
+	slices.SortFunc(v.children, func(a, b *v1alpha1.At) int { return strings.Compare(a.Name, b.Name) })
+	v.active = slices.DeleteFunc(slices.Clone(v.children), isDone)
+	v.status.Active = int32(len(v.active))
+	v.status.ObservedGeneration = w.CronAt.Generation
+
+	v.observe()
+	var err error
+	v.schedule, err = parse(&w.CronAt.Spec)
+	for _, at := range v.children {
+		if plan.IsScheduled(at) {
+			v.record(scheduledTime(at), at.Name)
+		}
+		completed := at.Status.CompletionTime
+		if meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete) && completed != nil && later(v.status.LastSuccessfulTime, completed.Time) {
+			v.status.LastSuccessfulTime = completed.DeepCopy()
+		}
+	}
+	if v.schedule != nil && !isSuspended(v.cronAt) {
+		v.due = v.schedule.latest(v.floor(), v.now.Add(-v.shift))
+		from := v.due
+		if from.IsZero() {
+			from = v.floor()
+		}
+		v.next = v.schedule.next(from)
+		if v.next.IsZero() {
+			err = fmt.Errorf("spec.schedule %q names no time within five years", v.cronAt.Spec.Schedule)
+		}
+	}
+	v.status.NextScheduleTime = nil
+	if !v.next.IsZero() {
+		v.status.NextScheduleTime = &metav1.Time{Time: v.next.Add(v.shift)}
+	}
+	v.observeBlocker(err)
+	return v
+}
+
+func isSuspended(cronAt *v1alpha1.CronAt) bool { return ptr.Deref(cronAt.Spec.Suspend, false) }
+
+func (v *view) policy() v1alpha1.ConcurrencyPolicy {
+	if v.cronAt.Spec.ConcurrencyPolicy == "" {
+		return v1alpha1.AllowConcurrent
+	}
+	return v.cronAt.Spec.ConcurrencyPolicy
+}
+
+// mustWait says whether a child that has not ended keeps others from being created.
+func (v *view) mustWait() bool {
+	return v.policy() != v1alpha1.AllowConcurrent && len(v.active) > 0
+}
+
+// observe notices edits of the schedule, and changes of spec.suspend.
+func (v *view) observe() {
+	observed := v1alpha1.ObservedSchedule{
+		Schedule:      v.cronAt.Spec.Schedule,
+		TimeZone:      ptr.Deref(v.cronAt.Spec.TimeZone, ""),
+		SpreadSeconds: ptr.Deref(v.cronAt.Spec.SpreadSeconds, 0),
+		Since:         v.cronAt.CreationTimestamp,
+	}
+	before := v.status.ObservedSchedule
+	suspend, suspended := isSuspended(v.cronAt), meta.IsStatusConditionTrue(v.status.Conditions, v1alpha1.ConditionSuspended)
+	if before != nil {
+		observed.Since = before.Since
+		if *before != observed || suspended && !suspend {
+			since := v.editedAt().Add(-v.shift).Truncate(time.Second)
+			if v.cronAt.CreationTimestamp.Time.After(since) {
+				since = v.cronAt.CreationTimestamp.Time
+			}
+			observed.Since = metav1.Time{Time: since}
+		}
+	}
+	v.status.ObservedSchedule = &observed
+	if suspend == suspended {
+		return
+	}
+	condition := v.newCondition(v1alpha1.ConditionSuspended, v1alpha1.ReasonSuspended, "No At is created while spec.suspend is true.")
+	if !suspend {
+		condition.Status = metav1.ConditionFalse
+		condition.Reason = v1alpha1.ReasonResumed
+		condition.Message = "The CronAt is no longer suspended. What was due meanwhile does not run."
+	}
+	meta.SetStatusCondition(&v.status.Conditions, condition)
+	v.event(corev1.EventTypeNormal, condition.Reason, condition.Message)
+}
+
+// editedAt returns when the spec was last edited, or later: when somebody last wrote anything
+// but the status. What became due between that and now is not past.
+func (v *view) editedAt() time.Time {
+	var edited time.Time
+	for _, written := range v.cronAt.ManagedFields {
+		if written.Subresource == "" && written.Time != nil && edited.Before(written.Time.Time) {
+			edited = written.Time.Time
+		}
+	}
+	if edited.IsZero() || edited.After(v.now) {
+		return v.now
+	}
+	return edited
+}
+
+// floor returns the time from which on scheduled times have neither run nor been missed.
+func (v *view) floor() time.Time {
+	floor := v.status.ObservedSchedule.Since.Time
+	if later(&metav1.Time{Time: floor}, ptr.Deref(v.status.LastScheduleTime, metav1.Time{}).Time) {
+		floor = v.status.LastScheduleTime.Time
+	}
+	if missed := v.status.Missed; missed != nil && missed.Last.After(floor) {
+		floor = missed.Last.Time
+	}
+	return floor
+}
+
+// record records that there is a child for a scheduled time. The times before it, which have
+// none, are missed.
+func (v *view) record(scheduled time.Time, name string) {
+	if !later(v.status.LastScheduleTime, scheduled) {
+		return
+	}
+	v.miss(scheduled.Add(-time.Second))
+	v.status.LastScheduleTime = &metav1.Time{Time: scheduled}
+	v.event(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created At "+name)
+}
+
+// miss counts the scheduled times up to the given one as missed.
+func (v *view) miss(limit time.Time) {
+	if v.schedule == nil || isSuspended(v.cronAt) {
+		return
+	}
+	count := v.schedule.count(v.floor(), limit)
+	if count == 0 {
+		return
+	}
+	last := v.schedule.latest(v.floor(), limit)
+	missed := v1alpha1.MissedTimes{Count: ptr.Deref(v.status.Missed, v1alpha1.MissedTimes{}).Count + count, Last: metav1.Time{Time: last}}
+	v.status.Missed = &missed
+	at := last.UTC().Format(time.RFC3339)
+	switch count {
+	case 1:
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, "No At was created for the scheduled time "+at)
+	case maxCounted:
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for at least %d scheduled times, the last of which is %s", count, at))
+	default:
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for %d scheduled times, the last of which is %s", count, at))
+	}
+}
+
+// later says whether a time is after one that may be missing.
+func later(than *metav1.Time, t time.Time) bool { return than == nil || t.After(than.Time) }
+
+// observeBlocker keeps condition Blocked in step with what blocks the CronAt, or a child.
+func (v *view) observeBlocker(invalid error) {
+	if invalid != nil {
+		v.setBlocked(v1alpha1.ReasonInvalidSchedule, invalid.Error())
+		return
+	}
+	blocked := ptr.Deref(meta.FindStatusCondition(v.status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
+	refused := blocked.Reason == v1alpha1.ReasonAtRefused || blocked.Reason == v1alpha1.ReasonAtNameConflict
+	if refused && !v.due.IsZero() && !v.mustWait() {
+		return // It is tried again.
+	}
+	for _, at := range v.active {
+		if blocker := plan.Blocked(at); blocker != nil {
+			v.setBlocked(v1alpha1.ReasonAtBlocked, fmt.Sprintf("At %s is blocked: %s: %s", at.Name, blocker.Reason, blocker.Message))
+			return
+		}
+	}
+	meta.RemoveStatusCondition(&v.status.Conditions, v1alpha1.ConditionBlocked)
+}
+
+// setBlocked sets condition Blocked. The event comes with a change of the reason, not with
+// each change of the message.
+func (v *view) setBlocked(reason, message string) {
+	before := meta.FindStatusCondition(v.cronAt.Status.Conditions, v1alpha1.ConditionBlocked)
+	meta.SetStatusCondition(&v.status.Conditions, v.newCondition(v1alpha1.ConditionBlocked, reason, message))
+	if before == nil || before.Reason != reason {
+		v.event(corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// explain sets reason and message of the status.
+func (v *view) explain() {
+	v.status.Reason, v.status.Message = "", ""
+	for _, conditionType := range []string{v1alpha1.ConditionSuspended, v1alpha1.ConditionBlocked} {
+		if meta.IsStatusConditionTrue(v.status.Conditions, conditionType) {
+			condition := meta.FindStatusCondition(v.status.Conditions, conditionType)
+			v.status.Reason, v.status.Message = condition.Reason, condition.Message
+		}
+	}
+	if v.status.Reason == "" && !v.due.IsZero() && v.mustWait() {
+		v.status.Reason = v1alpha1.ReasonAtActive
+		v.status.Message = fmt.Sprintf("What was due at %s waits for At %s to end.", v.due.Add(v.shift).UTC().Format(time.RFC3339), v.active[0].Name)
+	}
+}
+
+// isUrgent says whether the status has something that decides which times run. It is written
+// before anything is done.
+func (v *view) isUrgent() bool {
+	was, is := &v.cronAt.Status, v.status
+	return !equality.Semantic.DeepEqual(was.ObservedSchedule, is.ObservedSchedule) || !equality.Semantic.DeepEqual(was.LastScheduleTime, is.LastScheduleTime) ||
+		meta.IsStatusConditionTrue(was.Conditions, v1alpha1.ConditionSuspended) != meta.IsStatusConditionTrue(is.Conditions, v1alpha1.ConditionSuspended)
+}
+
+// newCondition returns a condition that is True.
+func (v *view) newCondition(conditionType, reason, message string) metav1.Condition {
+	return metav1.Condition{
+		Type:               conditionType,
+		Status:             metav1.ConditionTrue,
+		ObservedGeneration: v.cronAt.Generation,
+		LastTransitionTime: metav1.Time{Time: v.now},
+		Reason:             reason,
+		Message:            plan.OneLine(message),
+	}
+}
+
+func (v *view) event(eventType, reason, message string) {
+	v.events = append(v.events, newEvent(eventType, reason, message))
+}
+
+func newEvent(eventType, reason, message string) plan.Event {
+	return plan.Event{Type: eventType, Reason: reason, Message: plan.OneLine(message)}
+}

@@ -1,0 +1,52 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+// Package patch makes the merge patches that controllers write with.
+package patch
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
+)
+
+// Status returns the patch that makes the status of an object the given one, if nobody has
+// written the object since the given version. It has nothing but what differs: fields that a
+// newer controller wrote, and this one does not know, stay as they are.
+func Status(resourceVersion string, before, after any) ([]byte, error) {
+	was, err := json.Marshal(map[string]any{"status": before})
+	if err != nil {
+		return nil, fmt.Errorf("encode the status: %w", err)
+	}
+	is, err := json.Marshal(map[string]any{"metadata": map[string]string{"resourceVersion": resourceVersion}, "status": after})
+	if err != nil {
+		return nil, fmt.Errorf("encode the status: %w", err)
+	}
+	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
+}
+
+// WithoutFinalizer returns the patch that removes a finalizer, if nobody has written the
+// object meanwhile.
+func WithoutFinalizer(object metav1.Object, finalizer string) ([]byte, error) {
+	finalizers := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(name string) bool { return name == finalizer })
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "finalizers": finalizers}})
+	if err != nil {
+		return nil, fmt.Errorf("encode the finalizers: %w", err)
+	}
+	return patch, nil
+}
