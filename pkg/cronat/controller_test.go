@@ -1,0 +1,464 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+package cronat
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+const namespace = "default"
+
+// roundTripper is the way that a client's requests take to the API server.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// steppedClock is a wall clock that can be stepped. Timers do not notice.
+type steppedClock struct {
+	clock.RealClock
+	step atomic.Int64
+}
+
+func (c *steppedClock) Now() time.Time { return c.RealClock.Now().Add(time.Duration(c.step.Load())) }
+
+func (c *steppedClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// world is a fake API server that counts what is created.
+type world struct {
+	*fakeserver.Server
+	person clientset.Interface
+	clock  *steppedClock
+
+	lock    sync.Mutex
+	created map[string][]time.Time // by name: when, by the wall clock
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	wall := &steppedClock{}
+	w := &world{Server: fakeserver.New(wall), clock: wall, created: map[string][]time.Time{}}
+	w.person = newClient(t, w)
+	return w
+}
+
+func newClient(t *testing.T, transport http.RoundTripper) clientset.Interface {
+	t.Helper()
+	client, err := clientset.NewForConfig(fakeserver.Config(transport))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := w.Server.RoundTrip(request)
+	if err == nil && request.Method == http.MethodPost && path.Base(request.URL.Path) == "ats" && response.StatusCode == http.StatusCreated {
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			return nil, err
+		}
+		response.Body = io.NopCloser(bytes.NewReader(body))
+		var at metav1.PartialObjectMetadata
+		if err := json.Unmarshal(body, &at); err != nil {
+			return nil, err
+		}
+		w.lock.Lock()
+		w.created[at.Name] = append(w.created[at.Name], w.clock.Now())
+		w.lock.Unlock()
+	}
+	return response, err
+}
+
+// run runs a controller whose requests take the given way, until stop is called.
+func run(t *testing.T, transport http.RoundTripper, wall clock.WithTicker) (stop func()) {
+	t.Helper()
+	// What a fault makes it log is of no interest.
+	ctx := klog.NewContext(t.Context(), ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(0), ktesting.BufferLogs(true))))
+	ctx, cancel := context.WithCancel(ctx)
+	client := newClient(t, transport)
+	factory := cnatinformers.NewSharedInformerFactory(client, 0)
+	ats := factory.Cnat().V1alpha1().Ats()
+	if err := ats.Informer().SetTransform(func(obj any) (any, error) { return plan.KeepAt(obj.(*v1alpha1.At)), nil }); err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewController(ctx, client, factory.Cnat().V1alpha1().CronAts(), ats, &record.FakeRecorder{}, wall)
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.StartWithContext(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx, 2) })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		factory.Shutdown()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func newCronAt(schedule string, mutate ...func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
+	cronAt := &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{Name: "backup", Namespace: namespace},
+		Spec:       v1alpha1.CronAtSpec{Schedule: schedule, AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}}},
+	}
+	for _, m := range mutate {
+		m(cronAt)
+	}
+	return cronAt
+}
+
+func (w *world) create(t *testing.T, cronAt *v1alpha1.CronAt) {
+	t.Helper()
+	if _, err := w.person.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) cronAt(t *testing.T) *v1alpha1.CronAt {
+	t.Helper()
+	cronAt, err := w.person.CnatV1alpha1().CronAts(namespace).Get(t.Context(), "backup", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cronAt
+}
+
+func (w *world) edit(t *testing.T, edit func(*v1alpha1.CronAt)) {
+	t.Helper()
+	cronAt := w.cronAt(t)
+	edit(cronAt)
+	if _, err := w.person.CnatV1alpha1().CronAts(namespace).Update(t.Context(), cronAt, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) ats(t *testing.T) []v1alpha1.At {
+	t.Helper()
+	ats, err := w.person.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ats.Items
+}
+
+// end ends the Ats that have not, well.
+func (w *world) end(t *testing.T) {
+	t.Helper()
+	for _, at := range w.ats(t) {
+		if at.Status.Phase == v1alpha1.PhaseDone || at.DeletionTimestamp != nil {
+			continue
+		}
+		now := metav1.Time{Time: w.clock.Now()}
+		at.Status.Phase, at.Status.CompletionTime = v1alpha1.PhaseDone, &now
+		at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, LastTransitionTime: now}}
+		// Another may write it at the same time.
+		_, _ = w.person.CnatV1alpha1().Ats(namespace).UpdateStatus(t.Context(), &at, metav1.UpdateOptions{})
+	}
+}
+
+// wantCreated wants one At for each of the given times, none before its time, and each at most
+// late after it.
+func (w *world) wantCreated(t *testing.T, late time.Duration, times ...time.Time) {
+	t.Helper()
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	for _, want := range times {
+		name := fmt.Sprintf("backup-%d", want.Unix()/60)
+		got := w.created[name]
+		if len(got) != 1 || got[0].Before(want) || got[0].After(want.Add(late)) {
+			t.Errorf("At %s was created at %v, want once at %s", name, got, want)
+		}
+	}
+	if len(w.created) != len(times) {
+		t.Errorf("%d Ats were created, want %d: %v", len(w.created), len(times), w.created)
+	}
+}
+
+// TestFaults has requests of two controllers that work at the same time fail, be answered
+// into the void and be delayed, while Ats end and are deleted and one of the controllers is
+// started again and again. Each scheduled time has one At.
+func TestFaults(t *testing.T) {
+	for seed := range uint64(12) {
+		for _, policy := range []v1alpha1.ConcurrencyPolicy{v1alpha1.AllowConcurrent, v1alpha1.ForbidConcurrent} {
+			t.Run(fmt.Sprint(policy, seed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testFaults(t, seed, policy) })
+			})
+		}
+	}
+}
+
+func testFaults(t *testing.T, seed uint64, policy v1alpha1.ConcurrencyPolicy) {
+	t.Helper()
+	w := newWorld(t)
+	var lock sync.Mutex
+	random := rand.New(rand.NewPCG(seed, 1))
+	number := func(n int) int {
+		lock.Lock()
+		defer lock.Unlock()
+		return random.IntN(n)
+	}
+	var healthy atomic.Bool
+	faulty := roundTripper(func(request *http.Request) (*http.Response, error) {
+		if healthy.Load() || request.URL.Query().Has("watch") {
+			return w.RoundTrip(request)
+		}
+		switch number(6) {
+		case 0:
+			return nil, errors.New("injected: not sent")
+		case 1:
+			response, err := w.RoundTrip(request)
+			if err == nil {
+				_ = response.Body.Close()
+			}
+			return nil, errors.New("injected: the answer is lost")
+		case 2:
+			time.Sleep(time.Duration(number(8000)) * time.Millisecond)
+		}
+		return w.RoundTrip(request)
+	})
+	run(t, faulty, w.clock)
+	stop := run(t, faulty, w.clock)
+	w.create(t, newCronAt("*/5 * * * *", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = policy }))
+	start := time.Now()
+	for time.Since(start) < 3*time.Hour {
+		time.Sleep(time.Duration(number(20_000)) * time.Millisecond)
+		switch ats := w.ats(t); {
+		case number(20) == 0:
+			stop()
+			stop = run(t, faulty, w.clock)
+		case len(ats) > 0 && number(3) == 0:
+			// It may be gone by now.
+			_ = w.person.CnatV1alpha1().Ats(namespace).Delete(t.Context(), ats[number(len(ats))].Name, metav1.DeleteOptions{})
+		default:
+			w.end(t)
+		}
+	}
+	healthy.Store(true)
+	time.Sleep(2 * time.Minute)
+	w.end(t)
+	time.Sleep(time.Minute)
+	var times []time.Time
+	for due := start.Truncate(5 * time.Minute).Add(5 * time.Minute); !due.After(time.Now()); due = due.Add(5 * time.Minute) {
+		times = append(times, due)
+	}
+	w.wantCreated(t, 4*time.Minute, times...)
+	if missed := w.cronAt(t).Status.Missed; missed != nil {
+		t.Errorf("missed %+v", missed)
+	}
+	if ats := w.ats(t); len(ats) > 4 {
+		t.Errorf("%d Ats are left", len(ats))
+	}
+	for _, at := range w.ats(t) {
+		if plan.IsScheduled(&at) {
+			t.Errorf("At %s is not released", at.Name)
+		}
+	}
+}
+
+// TestYearAway has the controller be away for a year: the latest time runs, once.
+func TestYearAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.create(t, newCronAt("0 * * * *"))
+		time.Sleep(365*24*time.Hour + 10*time.Minute)
+		run(t, w, w.clock)
+		time.Sleep(time.Minute)
+		w.wantCreated(t, time.Hour, time.Now().Truncate(time.Hour))
+		if got := w.cronAt(t).Status; got.Missed == nil || got.Missed.Count != 100 || !got.NextScheduleTime.Equal(&metav1.Time{Time: time.Now().Truncate(time.Hour).Add(time.Hour)}) {
+			t.Errorf("missed %+v, next %s", got.Missed, got.NextScheduleTime)
+		}
+	})
+}
+
+// TestClockStep steps the wall clock: no time runs twice, or early, and of those that are
+// skipped the latest runs.
+func TestClockStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		run(t, w, w.clock)
+		start := time.Now().Truncate(time.Hour)
+		w.create(t, newCronAt("0 * * * *"))
+		time.Sleep(90 * time.Minute)
+		w.clock.step.Store(int64(3 * time.Hour))
+		time.Sleep(2 * time.Second)
+		w.wantCreated(t, 31*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
+		w.clock.step.Store(0)
+		time.Sleep(3 * time.Hour)
+		w.wantCreated(t, 31*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
+		time.Sleep(time.Hour)
+		w.wantCreated(t, 31*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour), start.Add(5*time.Hour))
+	})
+}
+
+// TestEdits edits, suspends and resumes: nothing that was past runs.
+func TestEdits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		run(t, w, w.clock)
+		start := time.Now().Truncate(time.Hour)
+		w.create(t, newCronAt("0 * * * *"))
+		time.Sleep(65 * time.Minute)
+		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "3 * * * *" })
+		time.Sleep(time.Minute)
+		w.wantCreated(t, time.Second, start.Add(time.Hour))
+		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
+		time.Sleep(3 * time.Hour)
+		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil })
+		time.Sleep(time.Minute)
+		w.wantCreated(t, time.Second, start.Add(time.Hour))
+		if next, want := w.cronAt(t).Status.NextScheduleTime, start.Add(5*time.Hour+3*time.Minute); !next.Time.Equal(want) {
+			t.Errorf("next %s, want %s", next, want)
+		}
+		time.Sleep(time.Hour)
+		w.wantCreated(t, time.Second, start.Add(time.Hour), start.Add(5*time.Hour+3*time.Minute))
+	})
+}
+
+// TestRecreated deletes a CronAt just after a run, and creates it again: what the earlier one
+// has made is released, and the time does not run again.
+func TestRecreated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		run(t, w, w.clock)
+		start := time.Now().Truncate(time.Hour)
+		w.create(t, newCronAt("0 * * * *"))
+		time.Sleep(time.Until(start.Add(time.Hour + time.Second)))
+		if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), "backup", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.create(t, newCronAt("0 * * * *"))
+		time.Sleep(time.Minute)
+		w.wantCreated(t, time.Second, start.Add(time.Hour))
+		for _, at := range w.ats(t) {
+			if plan.IsScheduled(&at) {
+				t.Errorf("At %s is not released", at.Name)
+			}
+		}
+		time.Sleep(time.Hour)
+		w.wantCreated(t, time.Second, start.Add(time.Hour), start.Add(2*time.Hour))
+	})
+}
+
+// TestStaleLook has somebody suspend, edit or delete a CronAt of which the controller does
+// not hear: it looks before it creates.
+func TestStaleLook(t *testing.T) {
+	for what, act := range map[string]func(*testing.T, *world){
+		"suspended": func(t *testing.T, w *world) {
+			t.Helper()
+			w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
+		},
+		"edited": func(t *testing.T, w *world) {
+			t.Helper()
+			w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "0 0 1 1 *" })
+		},
+		"deleted": func(t *testing.T, w *world) {
+			t.Helper()
+			if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), "backup", metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				stale := make(chan struct{})
+				var held atomic.Bool
+				run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					response, err := w.RoundTrip(request)
+					if err == nil && request.URL.Query().Has("watch") {
+						response.Body = &heldBody{ReadCloser: response.Body, held: &held, stale: stale}
+					}
+					return response, err
+				}), w.clock)
+				w.create(t, newCronAt("0 * * * *"))
+				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour - time.Second)))
+				held.Store(true)
+				act(t, w)
+				time.Sleep(10 * time.Second)
+				w.wantCreated(t, 0)
+				close(stale)
+			})
+		})
+	}
+}
+
+// heldBody is the body of a watch's answer, which is held back while held is set.
+type heldBody struct {
+	io.ReadCloser
+	held  *atomic.Bool
+	stale chan struct{}
+}
+
+func (b *heldBody) Read(buffer []byte) (int, error) {
+	n, err := b.ReadCloser.Read(buffer)
+	if b.held.Load() {
+		<-b.stale
+	}
+	return n, err
+}
+
+// TestHandlers wants a panic of one sync to be an error, and no work while standing by.
+func TestHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		client := newClient(t, w)
+		factory := cnatinformers.NewSharedInformerFactory(client, 0)
+		c, err := NewController(t.Context(), client, factory.Cnat().V1alpha1().CronAts(), factory.Cnat().V1alpha1().Ats(), &record.FakeRecorder{}, w.clock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.queue.ShutDown()
+		defer c.blocked.ShutDown()
+		c.enqueue(cache.NewObjectName(namespace, "backup"))
+		if got := c.queue.Len(); got != 0 {
+			t.Errorf("%d items in the queue of a standby", got)
+		}
+		c.lister = nil
+		if _, err := c.syncOrRecover(t.Context(), cache.NewObjectName(namespace, "backup")); err == nil || !strings.Contains(err.Error(), "panic") {
+			t.Errorf("got %v, want a panic", err)
+		}
+	})
+}
