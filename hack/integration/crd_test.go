@@ -35,6 +35,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -54,10 +55,16 @@ func TestValidObjects(t *testing.T) {
 				t.Fatal(err)
 			}
 			var at v1alpha1.At
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &at); err != nil {
-				t.Fatal(err)
+			var cronAt v1alpha1.CronAt
+			var err error
+			if object.GetKind() == v1alpha1.CronAtKind {
+				if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &cronAt); err == nil {
+					err = cronplan.Validate(&cronAt.Spec)
+				}
+			} else if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &at); err == nil {
+				_, err = plan.Instant(&at.Spec)
 			}
-			if _, err := plan.Instant(&at.Spec); err != nil {
+			if err != nil {
 				t.Errorf("the CRD lets in what the controller cannot read: %v", err)
 			}
 		}
@@ -172,7 +179,11 @@ func readGolden(t *testing.T, path string) (objects []*unstructured.Unstructured
 // status if it has one, else the rest.
 func writeGolden(t *testing.T, namespace string, object *unstructured.Unstructured) error {
 	t.Helper()
-	ats := dynamicClient.Resource(v1alpha1.SchemeGroupVersion.WithResource("ats")).Namespace(namespace)
+	resource := "ats"
+	if object.GetKind() == v1alpha1.CronAtKind {
+		resource = "cronats"
+	}
+	ats := dynamicClient.Resource(v1alpha1.SchemeGroupVersion.WithResource(resource)).Namespace(namespace)
 	object = object.DeepCopy()
 	status, hasStatus := object.Object["status"]
 	delete(object.Object, "status")

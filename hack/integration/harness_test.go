@@ -159,12 +159,15 @@ func applyCRD(t *testing.T) {
 	waitServed(t)
 }
 
-// waitServed waits until the API server serves Ats. kubectl wait would not do: it
+// waitServed waits until the API server serves Ats and CronAts. kubectl wait would not do: it
 // fails on a CRD whose status has no conditions yet.
 func waitServed(t *testing.T) {
 	t.Helper()
 	eventually(t, "Ats to be served", func(ctx context.Context) (bool, error) {
 		_, err := cnatClient.CnatV1alpha1().Ats(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{Limit: 1})
+		if err == nil {
+			_, err = cnatClient.CnatV1alpha1().CronAts(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{Limit: 1})
+		}
 		return err == nil, ignoreNotFound(err)
 	})
 }

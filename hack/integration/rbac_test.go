@@ -204,10 +204,10 @@ func permission(scope, verb, group, resource, name string) string {
 	return strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", scope, verb, strings.TrimSuffix(resource+"."+group, "."), name))
 }
 
-// finalizers is a permission that no request uses: it is asked for when a Pod is
-// created whose owner reference blocks the owner's deletion. TestFinalizersPermission
-// has a controller without it.
-const finalizers = everywhere + ": update ats/finalizers." + cnat.GroupName
+// finalizers are permissions that no request uses: they are asked for when a Pod, or an At,
+// is created whose owner reference blocks the owner's deletion. TestFinalizersPermission
+// has a controller without them.
+var finalizers = []string{everywhere + ": update ats/finalizers." + cnat.GroupName, everywhere + ": update cronats/finalizers." + cnat.GroupName}
 
 // compareGranted compares what is granted to the service account with what it used,
 // if all tests ran.
@@ -229,7 +229,7 @@ func compareGranted() error {
 	}
 	maps.Copy(granted, ofRole)
 	// What it was let do, and what not: that would be granted too little.
-	asked := map[string]bool{finalizers: true}
+	asked := map[string]bool{finalizers[0]: true, finalizers[1]: true}
 	requests, err := auditLog()
 	if err != nil {
 		return err
@@ -254,8 +254,7 @@ func compareGranted() error {
 	return nil
 }
 
-// TestFinalizersPermission has a controller without the one permission that no request
-// shows.
+// TestFinalizersPermission has a controller without the permissions that no request shows.
 func TestFinalizersPermission(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -265,8 +264,8 @@ func TestFinalizersPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	rules := slices.DeleteFunc(slices.Clone(clusterRole.Rules), func(rule rbacv1.PolicyRule) bool { return slices.Contains(rule.Resources, "ats/finalizers") })
-	if len(permissions(t, "", rules)) != len(permissions(t, "", clusterRole.Rules))-1 {
-		t.Fatalf("%s is not granted by a rule of its own", finalizers)
+	if len(permissions(t, "", rules)) != len(permissions(t, "", clusterRole.Rules))-len(finalizers) {
+		t.Fatalf("%v are not granted by a rule of their own", finalizers)
 	}
 	user := bindRole(t, namespace, "less", rules)
 	config := filepath.Join(t.TempDir(), "config")
@@ -277,8 +276,14 @@ func TestFinalizersPermission(t *testing.T) {
 	startController(t, namespace, "-kubeconfig="+config)
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	refused := waitBlocked(t, namespace, v1alpha1.ReasonPodRefused)
-	if want := "cannot set blockOwnerDeletion"; !strings.Contains(refused.Message, want) {
+	const want = "cannot set blockOwnerDeletion"
+	if !strings.Contains(refused.Message, want) {
 		t.Errorf("condition Blocked says %q, want %q", refused.Message, want)
+	}
+	createCronAt(t, newCronAt(namespace, "@every 2s"))
+	cronAt := waitCronAt(t, namespace, "to be blocked", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonAtRefused })
+	if !strings.Contains(cronAt.Status.Message, want) {
+		t.Errorf("the CronAt says %q, want %q", cronAt.Status.Message, want)
 	}
 }
 
@@ -370,7 +375,7 @@ func TestPolicy(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	namespace := newNamespace(t)
-	ats := []rbacv1.PolicyRule{{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats"}, Verbs: []string{"create", "get", "patch", "delete"}}}
+	ats := []rbacv1.PolicyRule{{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats", "cronats"}, Verbs: []string{"create", "get", "patch", "delete"}}}
 	less := bindRole(t, namespace, "less", ats)
 	enough := bindRole(t, namespace, "enough", append(slices.Clone(ats), rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create"}}))
 	for _, user := range []string{less, enough} {
@@ -386,6 +391,12 @@ func TestPolicy(t *testing.T) {
 	})
 
 	kubectl(t, manifest("at"), "create", "--as="+enough, "-n", namespace, "-f", "-")
+	cronAt := fmt.Sprintf(`{"apiVersion": "%s", "kind": "CronAt", "metadata": {"name": "cronat"}, "spec": {"schedule": "0 0 1 1 *", "atTemplate": {"spec": {"command": "true"}}}}`, v1alpha1.SchemeGroupVersion)
+	out, err := tryKubectl(t, cronAt, "create", "--as="+less, "-n", namespace, "-f", "-")
+	if err == nil || !strings.Contains(out, strings.Replace(denied, "an At runs a Pod", "a CronAt runs Pods", 1)) {
+		t.Errorf("a CronAt was let in: %s", out)
+	}
+	kubectl(t, cronAt, "create", "--as="+enough, "-n", namespace, "-f", "-")
 	kubectl(t, "", "patch", "--as="+enough, "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"command":"false"}}`)
 	// What is not the spec anybody may write who may write Ats.
 	kubectl(t, "", "label", "--as="+less, "-n", namespace, "at/at", "a=b")
@@ -522,6 +533,11 @@ func TestControllerAtsPolicy(t *testing.T) {
 		}
 		return string(out)
 	}
+	ofCronAt := func(at *v1alpha1.At) {
+		at.OwnerReferences[0].Kind, at.Spec.Node = v1alpha1.CronAtKind, ""
+		at.Labels = map[string]string{v1alpha1.LabelCronAtUID: string(parent.UID)}
+		at.Finalizers[0] = v1alpha1.FinalizerScheduled
+	}
 	// As the controller.
 	try := func(input string, args ...string) (string, error) {
 		return tryKubectl(t, input, append(args, "--as="+serviceAccountID, "-n", namespace)...)
@@ -545,6 +561,11 @@ func TestControllerAtsPolicy(t *testing.T) {
 		{"create one with another label", manifest("none", func(at *v1alpha1.At) { at.Labels[v1alpha1.LabelAtUID] = "other" }), create, "may create only the Ats of the nodes"},
 		{"create one without an owner", manifest("none", func(at *v1alpha1.At) { at.OwnerReferences = nil }), create, "may create only the Ats of the nodes"},
 		{"create one for no node", manifest("none", func(at *v1alpha1.At) { at.Spec.Node = "" }), create, "may create only the Ats of the nodes"},
+		{"create one of a CronAt", manifest("cron-child", ofCronAt), create, ""},
+		{"create one of a CronAt without the label", manifest("none", func(at *v1alpha1.At) { ofCronAt(at); at.Labels = nil }), create, "may create only the Ats of the nodes"},
+		{"create one of a Job", manifest("none", func(at *v1alpha1.At) { ofCronAt(at); at.OwnerReferences[0].Kind = "Job" }), create, "may create only the Ats of the nodes"},
+		{"change the command of one of a CronAt", "", patch("cron-child", `{"spec":{"command":"false"}}`), "may change nothing of the spec"},
+		{"remove the finalizer of one of a CronAt", "", patch("cron-child", `{"metadata":{"finalizers":["example.com/other"]}}`), ""},
 		{"change the command", "", patch("child", `{"spec":{"command":"false"}}`), "may change nothing of the spec"},
 		{"change the command, and resume", "", patch("child", `{"spec":{"command":"false","suspend":false}}`), "may change nothing of the spec"},
 		{"change the schedule of a person's At", "", patch("parent", `{"spec":{"schedule":"2026-12-24T10:12:00Z"}}`), "may change nothing of the spec"},
@@ -560,7 +581,9 @@ func TestControllerAtsPolicy(t *testing.T) {
 			t.Errorf("%s: got %v: %s\nwant %q", tc.what, err, out, tc.denied)
 		}
 	}
-	kubectl(t, "", "patch", "-n", namespace, "at/child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	for _, at := range []string{"at/child", "at/cron-child"} {
+		kubectl(t, "", "patch", "-n", namespace, at, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	}
 }
 
 // TestControllerAtsPolicyIsComplete wants the policy to name each field of the spec: the

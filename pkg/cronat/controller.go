@@ -13,6 +13,7 @@ WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 See the License for the specific language governing permissions and
 limitations under the License.
 */
+
 // Package cronat has the controller of CronAts. It makes, counts and prunes Ats, and leaves
 // all else to the controller of Ats.
 package cronat
@@ -377,7 +378,9 @@ func (c *Controller) lookForCronAt(ctx context.Context, name cache.ObjectName, w
 func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) error {
 	ats := c.client.CnatV1alpha1().Ats(world.CronAt.Namespace)
 	// In pages, because a template may be large.
-	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) { return ats.List(ctx, options) })
+	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return ats.List(ctx, options)
+	})
 	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCronAtUID + "=" + string(world.CronAt.UID)}, func(object runtime.Object) error {
 		replace(world, plan.KeepAt(object.(*v1alpha1.At)))
 		return nil

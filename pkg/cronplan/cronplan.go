@@ -13,6 +13,7 @@ WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 See the License for the specific language governing permissions and
 limitations under the License.
 */
+
 // Package cronplan decides what happens to a CronAt next. It is pure, as package plan is.
 //
 // schedule.go finds the scheduled times, child.go is about the Ats that a CronAt makes,

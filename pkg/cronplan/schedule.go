@@ -5,7 +5,7 @@ Licensed under the Apache License, Version 2.0 (the "License");
 you may not use this file except in compliance with the License.
 You may obtain a copy of the License at
 
-	http://www.apache.org/licenses/LICENSE-2.0
+    http://www.apache.org/licenses/LICENSE-2.0
 
 Unless required by applicable law or agreed to in writing, software
 distributed under the License is distributed on an "AS IS" BASIS,
@@ -13,6 +13,7 @@ WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 See the License for the specific language governing permissions and
 limitations under the License.
 */
+
 package cronplan
 
 import (
@@ -65,6 +66,12 @@ func parse(spec *v1alpha1.CronAtSpec) (*schedule, error) {
 		s.passing = fields.Hour&starBit != 0
 	}
 	return s, nil
+}
+
+// Validate returns what is wrong with the schedule of a spec.
+func Validate(spec *v1alpha1.CronAtSpec) error {
+	_, err := parse(spec)
+	return err
 }
 
 // next returns the first scheduled time after t, or the zero time if there is none within

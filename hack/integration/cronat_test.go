@@ -1,0 +1,455 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+func newCronAt(namespace, schedule string, mutate ...func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
+	cronAt := &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "cronat"},
+		Spec:       v1alpha1.CronAtSpec{Schedule: schedule, AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}}},
+	}
+	for _, m := range mutate {
+		m(cronAt)
+	}
+	return cronAt
+}
+
+func createCronAt(t *testing.T, cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
+	t.Helper()
+	cronAt, err := cnatClient.CnatV1alpha1().CronAts(cronAt.Namespace).Create(t.Context(), cronAt, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cronAt
+}
+
+// createOverdue creates a CronAt, of each first day of a month, that a controller has last
+// seen a year ago. It returns the scheduled time that is due.
+func createOverdue(t *testing.T, cronAt *v1alpha1.CronAt) time.Time {
+	t.Helper()
+	cronAt.Spec.Schedule = "0 0 1 * *"
+	createCronAt(t, cronAt)
+	now := time.Now().UTC()
+	since := now.AddDate(-1, 0, 0).Format(time.RFC3339)
+	status := fmt.Sprintf(`{"status":{"active":0,"lastScheduleTime":%q,"observedSchedule":{"schedule":"0 0 1 * *","since":%q}}}`, since, since)
+	if _, err := cnatClient.CnatV1alpha1().CronAts(cronAt.Namespace).Patch(t.Context(), cronAt.Name, types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	return time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
+}
+
+// waitCronAt waits until the CronAt named cronat fulfils the condition, and returns it.
+func waitCronAt(t *testing.T, namespace, what string, condition func(*v1alpha1.CronAt) bool) *v1alpha1.CronAt {
+	t.Helper()
+	var cronAt *v1alpha1.CronAt
+	eventually(t, "the CronAt "+what, func(ctx context.Context) (bool, error) {
+		got, err := cnatClient.CnatV1alpha1().CronAts(namespace).Get(ctx, "cronat", metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		cronAt = got
+		return condition(cronAt), nil
+	})
+	return cronAt
+}
+
+func patchCronAt(t *testing.T, namespace, patch string) {
+	t.Helper()
+	if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Patch(t.Context(), "cronat", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func atsIn(t *testing.T, namespace string) []v1alpha1.At {
+	t.Helper()
+	ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ats.Items
+}
+
+// waitAts waits until a namespace has the given number of Ats.
+func waitAts(t *testing.T, namespace string, number int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d Ats", number), func(context.Context) (bool, error) { return len(atsIn(t, namespace)) == number, nil })
+}
+
+// playSuccess has each Pod of a namespace succeed.
+func playSuccess(t *testing.T, namespace string) {
+	t.Helper()
+	playPods(t, namespace, metav1.ListOptions{}, func(ctx context.Context, pod *corev1.Pod) {
+		if !isEnded(pod) {
+			pod.Status.Phase = corev1.PodSucceeded
+			pod.Status.ContainerStatuses = exited(pod, 0, "")
+			_, _ = kubeClient.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+		}
+	})
+}
+
+// createdAts returns how often each At of a namespace was created by the controller.
+func createdAts(t *testing.T, namespace string) map[string]int {
+	t.Helper()
+	created := map[string]int{}
+	for _, r := range requests(t, namespace, "create", "ats") {
+		if r.ResponseStatus.Code == http.StatusCreated {
+			created[r.ObjectRef.Name]++
+		}
+	}
+	return created
+}
+
+// wantEachOnce wants at least the given number of Ats to have been created, none twice.
+func wantEachOnce(t *testing.T, namespace string, least int) {
+	t.Helper()
+	created := createdAts(t, namespace)
+	if len(created) < least {
+		t.Errorf("%d Ats were created, want at least %d", len(created), least)
+	}
+	for name, times := range created {
+		if times != 1 {
+			t.Errorf("At %s was created %d times", name, times)
+		}
+	}
+}
+
+// TestCronAt runs a CronAt every two seconds, until its history is pruned.
+func TestCronAt(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	playSuccess(t, namespace)
+	startController(t, namespace)
+	createCronAt(t, newCronAt(namespace, "@every 2s", func(cronAt *v1alpha1.CronAt) {
+		cronAt.Spec.AtTemplate.Metadata.Labels = map[string]string{"app": "test"}
+	}))
+	eventually(t, "an At to be pruned", func(context.Context) (bool, error) { return len(requests(t, namespace, "delete", "ats")) > 0, nil })
+	cronAt := waitCronAt(t, namespace, "to have succeeded", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.LastSuccessfulTime != nil })
+	if cronAt.Status.Missed != nil || cronAt.Status.Reason != "" {
+		t.Errorf("status %+v", cronAt.Status)
+	}
+	for _, at := range atsIn(t, namespace) {
+		scheduled, err := time.Parse(time.RFC3339, at.Annotations[v1alpha1.AnnotationScheduledTime])
+		if err != nil || at.Labels["app"] != "test" || at.Spec.Schedule != scheduled.Format(time.RFC3339) || at.CreationTimestamp.Time.Before(scheduled) {
+			t.Errorf("At %+v", at)
+		}
+	}
+	wantOutput(t, kubectl(t, "", "get", "cronat", "-n", namespace), `NAME +SCHEDULE +TIMEZONE +SUSPEND +ACTIVE +LAST +NEXT +REASON +AGE`, `cronat +@every 2s +\d+ +\d+s +20\d\d-.*Z +\d+s`)
+	wantOutput(t, kubectl(t, "", "get", "events", "-n", namespace, "--field-selector", "involvedObject.kind=CronAt"), `SuccessfulCreate +cronat/cronat +Created At cronat-\d+`, `SuccessfulDelete`)
+	patchCronAt(t, namespace, `{"spec":{"suspend":true}}`)
+	waitCronAt(t, namespace, "to be suspended", func(cronAt *v1alpha1.CronAt) bool {
+		return cronAt.Status.Reason == v1alpha1.ReasonSuspended && cronAt.Status.Active == 0
+	})
+	waitAts(t, namespace, 3)
+	wantEachOnce(t, namespace, 6)
+}
+
+// TestCronAtAway has a controller be away for a year: the latest time runs once, and what it
+// missed is counted. What was due during a suspension, or before an edit, does not run.
+func TestCronAtAway(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	due := createOverdue(t, newCronAt(namespace, ""))
+	startController(t, namespace)
+	name := fmt.Sprintf("cronat-%d", due.Unix()/60)
+	waitPod(t, namespace, name+"-pod")
+	cronAt := waitCronAt(t, namespace, "to have run", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Active == 1 })
+	if missed := cronAt.Status.Missed; missed == nil || missed.Count < 10 || missed.Count > 11 || !missed.Last.Time.Equal(due.AddDate(0, -1, 0)) {
+		t.Errorf("missed %+v", missed)
+	}
+	if next := cronAt.Status.NextScheduleTime; !next.Time.Equal(due.AddDate(0, 1, 0)) {
+		t.Errorf("next %s", next)
+	}
+	past := "0 0 " + time.Now().UTC().AddDate(0, 0, -1).Format("2 1") + " *"
+	patchCronAt(t, namespace, `{"spec":{"suspend":true}}`)
+	waitCronAt(t, namespace, "to be suspended", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonSuspended })
+	patchCronAt(t, namespace, `{"spec":{"suspend":false,"schedule":"`+past+`"}}`)
+	waitCronAt(t, namespace, "to be resumed", func(cronAt *v1alpha1.CronAt) bool {
+		return cronAt.Status.Reason == "" && cronAt.Status.ObservedSchedule.Schedule == past && cronAt.Status.NextScheduleTime != nil
+	})
+	// It runs what is due after the edit.
+	patchCronAt(t, namespace, `{"spec":{"schedule":"@every 2s"}}`)
+	waitCronAt(t, namespace, "to run", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Active >= 2 })
+	for created := range createdAts(t, namespace) {
+		if created != name && !strings.HasPrefix(created, "cronat-1") {
+			t.Errorf("At %s was created", created)
+		}
+	}
+	wantEachOnce(t, namespace, 1)
+}
+
+// TestCronAtForbid has a quota block the first At: no other is created, and the CronAt says
+// why.
+func TestCronAtForbid(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "quota"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+	}
+	if _, err := kubeClient.CoreV1().ResourceQuotas(namespace).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	startController(t, namespace)
+	createCronAt(t, newCronAt(namespace, "@every 2s", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent }))
+	cronAt := waitCronAt(t, namespace, "to be blocked", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonAtBlocked })
+	wantOutput(t, cronAt.Status.Message, `^At cronat-\d+ is blocked: PodRefused: `)
+	time.Sleep(5 * time.Second)
+	if ats := atsIn(t, namespace); len(ats) != 1 {
+		t.Errorf("%d Ats, want one", len(ats))
+	}
+	most := countPods(t, namespace, isEnded)
+	if err := kubeClient.CoreV1().ResourceQuotas(namespace).Delete(t.Context(), "quota", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitCronAt(t, namespace, "to wait for what runs", func(cronAt *v1alpha1.CronAt) bool {
+		return cronAt.Status.Reason == v1alpha1.ReasonAtActive && len(cronAt.Status.Conditions) == 0
+	})
+	playSuccess(t, namespace)
+	waitCronAt(t, namespace, "to have missed some", func(cronAt *v1alpha1.CronAt) bool {
+		return cronAt.Status.Missed != nil && cronAt.Status.LastSuccessfulTime != nil
+	})
+	eventually(t, "another At", func(context.Context) (bool, error) { return len(createdAts(t, namespace)) > 2, nil })
+	if got := most(); got != 1 {
+		t.Errorf("%d Pods ran at the same time", got)
+	}
+	wantEachOnce(t, namespace, 3)
+}
+
+// TestCronAtReplace has Pods that do not end: each At is replaced by the next, whose Pod is
+// created when that of the one before is gone.
+func TestCronAtReplace(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	most := countPods(t, namespace, isEnded)
+	startController(t, namespace)
+	createCronAt(t, newCronAt(namespace, "@every 3s", func(cronAt *v1alpha1.CronAt) {
+		cronAt.Spec.ConcurrencyPolicy = v1alpha1.ReplaceConcurrent
+		cronAt.Spec.AtTemplate.Spec.Command = "sleep 1d"
+	}))
+	eventually(t, "the third Pod", func(context.Context) (bool, error) { return len(creations(t, namespace)) >= 3, nil })
+	if got := most(); got != 1 {
+		t.Errorf("%d Pods ran at the same time", got)
+	}
+	wantEachOnce(t, namespace, 3)
+}
+
+// TestCronAtNameConflict has an At that somebody else made have the name that one needs.
+func TestCronAtNameConflict(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	due := createOverdue(t, newCronAt(namespace, ""))
+	name := fmt.Sprintf("cronat-%d", due.Unix()/60)
+	createAt(t, newAt(namespace, name, time.Now().Add(time.Hour), "true"))
+	startController(t, namespace)
+	cronAt := waitCronAt(t, namespace, "to be blocked", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonAtNameConflict })
+	wantOutput(t, cronAt.Status.Message, "^At "+name+" exists and is not this CronAt's: delete or rename that At.$")
+	if err := cnatClient.CnatV1alpha1().Ats(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitCronAt(t, namespace, "to run", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Active == 1 && cronAt.Status.Reason == "" })
+	waitPod(t, namespace, name+"-pod")
+}
+
+// TestCronAtDeleted deletes a CronAt just after a run, in each way, and creates it again.
+func TestCronAtDeleted(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for _, cascade := range []string{"background", "foreground", "orphan"} {
+		t.Run(cascade, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			due := createOverdue(t, newCronAt(namespace, ""))
+			startController(t, namespace)
+			name := fmt.Sprintf("cronat-%d", due.Unix()/60)
+			waitPod(t, namespace, name+"-pod")
+			kubectl(t, "", "delete", "cronat/cronat", "-n", namespace, "--cascade="+cascade)
+			createCronAt(t, newCronAt(namespace, "0 0 1 * *"))
+			if cascade == "orphan" {
+				eventually(t, "the orphan to be released", func(context.Context) (bool, error) {
+					return !slices.ContainsFunc(atsIn(t, namespace), func(at v1alpha1.At) bool { return at.Name == name && plan.IsScheduled(&at) }), nil
+				})
+			} else {
+				eventually(t, "the Ats to be gone", func(ctx context.Context) (bool, error) {
+					_, err := cnatClient.CnatV1alpha1().Ats(namespace).Get(ctx, name, metav1.GetOptions{})
+					return apierrors.IsNotFound(err), ignoreNotFound(err)
+				})
+			}
+			// No time at or before its creation runs.
+			wantEachOnce(t, namespace, 1)
+			if created := createdAts(t, namespace); len(created) != 1 {
+				t.Errorf("created %v", created)
+			}
+		})
+	}
+}
+
+// The requests of a run of a CronAt, in their order.
+const (
+	lookCronAt    = "look at the CronAt"
+	createCronsAt = "create the At"
+	recordTime    = "record the time"
+	releaseAt     = "release the At"
+	pruneAt       = "prune the At"
+)
+
+// What can happen while one of these hangs, beside what can happen to any run.
+const (
+	atDeleted       = "the At is deleted"
+	secondAtDeleted = "a second controller runs it, and its At is deleted"
+)
+
+// cronSample has the cases of TestCronAtFaults that are not left to hack/soak.sh: each request
+// goes wrong in each way, and each circumstance comes with several of them.
+var cronSample = map[string]map[string][]string{
+	lookCronAt:    {fails: {second}, slow: {secondAtDeleted}},
+	createCronsAt: {fails: {stale, secondAtDeleted}, lost: {atDeleted, secondAtDeleted}, dies: {atDeleted, second}, slow: {second, secondAtDeleted}},
+	recordTime:    {fails: {atDeleted}, lost: {stale, secondAtDeleted}, dies: {atDeleted}},
+	releaseAt:     {fails: {second}, lost: {stale}, dies: {restart}},
+	pruneAt:       {fails: {restart}, lost: {stale}, dies: {second}},
+}
+
+// TestCronAtFaults lets each request of a run go wrong in each way, while something else
+// happens. Each time there is one At, and nothing is left of it.
+func TestCronAtFaults(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for _, request := range []string{lookCronAt, createCronsAt, recordTime, releaseAt, pruneAt} {
+		for _, how := range []string{fails, lost, dies, slow} {
+			if how == slow && request != lookCronAt && request != createCronsAt {
+				continue // A precondition makes it the same as one that fails.
+			}
+			for _, what := range []string{restart, atDeleted, stale, second, secondAtDeleted} {
+				if *soakFaults || slices.Contains(cronSample[request][how], what) {
+					t.Run(fmt.Sprintf("%s %s, %s", request, how, what), func(t *testing.T) {
+						t.Parallel()
+						testCronAtFault(t, request, how, what)
+					})
+				}
+			}
+		}
+	}
+}
+
+func testCronAtFault(t *testing.T, request, how, what string) {
+	t.Helper()
+	namespace := newNamespace(t)
+	cronAt := newCronAt(namespace, "", func(cronAt *v1alpha1.CronAt) {
+		cronAt.Spec.SuccessfulAtsHistoryLimit, cronAt.Spec.FailedAtsHistoryLimit = ptr.To[int32](0), ptr.To[int32](0)
+	})
+	due := createOverdue(t, cronAt)
+	name := fmt.Sprintf("cronat-%d", due.Unix()/60)
+	p := newProxy(t, how, request)
+	p.kind = kindOfCron
+	behind := what == stale || what == second || what == secondAtDeleted
+	if behind {
+		p.stale = []string{"ats", "cronats"}
+	}
+	playSuccess(t, namespace)
+	c := startController(t, namespace, "-master="+p.url)
+	t.Cleanup(p.letGoOn)
+	p.waitWrong(t)
+	killed := how == dies || what == restart
+	if killed {
+		c.kill(t)
+	}
+	ran := func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.LastScheduleTime.Time.Equal(due) }
+	deleteIt := func() {
+		if err := cnatClient.CnatV1alpha1().Ats(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}); ignoreNotFound(err) != nil {
+			t.Error(err)
+		}
+	}
+	switch what {
+	case atDeleted:
+		deleteIt()
+	case second, secondAtDeleted:
+		startController(t, namespace)
+		waitCronAt(t, namespace, "to have run", ran)
+		if what == secondAtDeleted {
+			deleteIt()
+			if how != slow || request == lookCronAt {
+				waitAts(t, namespace, 0)
+			}
+		}
+	}
+	p.letGoOn()
+	switch {
+	case killed && what != second && what != secondAtDeleted:
+		startController(t, namespace)
+	case behind:
+		// For the controller to show what it does without knowing better.
+		time.Sleep(time.Second)
+	}
+	p.release()
+	waitCronAt(t, namespace, "to have run", ran)
+	waitCronAt(t, namespace, "to have nothing active", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Active == 0 })
+	waitAts(t, namespace, 0)
+	if created := createdAts(t, namespace); len(created) != 1 || created[name] != 1 {
+		t.Errorf("created %v, want %s once", created, name)
+	}
+	if pods := creations(t, namespace); len(pods) > 1 || len(pods) == 0 && what != atDeleted && what != secondAtDeleted {
+		t.Errorf("%d Pods were created", len(pods))
+	}
+}
+
+// kindOfCron says which of the requests of a run of a CronAt one is; empty if it is none.
+func kindOfCron(request *http.Request) string {
+	method, path := request.Method, request.URL.Path
+	switch {
+	case isPreflight(request.UserAgent()):
+	case method == http.MethodGet && strings.HasSuffix(path, "/cronats/cronat"):
+		return lookCronAt
+	case method == http.MethodPost && strings.HasSuffix(path, "/ats"):
+		return createCronsAt
+	case method == http.MethodPatch && strings.HasSuffix(path, "/cronats/cronat/status"):
+		var cronAt v1alpha1.CronAt
+		if json.Unmarshal(bodyOf(request), &cronAt) == nil && cronAt.Status.LastScheduleTime != nil {
+			return recordTime
+		}
+	case method == http.MethodPatch && strings.Contains(path, "/ats/cronat-") && !strings.HasSuffix(path, "/status"):
+		return releaseAt
+	case method == http.MethodDelete && strings.Contains(path, "/ats/cronat-"):
+		return pruneAt
+	}
+	return ""
+}
