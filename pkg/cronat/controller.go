@@ -100,6 +100,10 @@ type Controller struct {
 	// written has the statuses that this process has written and the cache does not have
 	// yet.
 	written *written.Objects[*v1alpha1.CronAt]
+
+	// counted says since when this process knows that an At with the finalizer is counted.
+	countedLock sync.Mutex
+	counted     map[types.UID]time.Time
 }
 
 // NewController returns a controller that is fed by the given informers, which the caller
@@ -121,6 +125,7 @@ func NewController(
 		atIndexer: atInformer.Informer().GetIndexer(),
 		queue:     fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
 		blocked:   fairqueue.NewBlocked(blockedQueueName, wallClock),
+		counted:   map[types.UID]time.Time{},
 	}
 	c.written = written.New(func(namespace, name string) (*v1alpha1.CronAt, error) { return c.lister.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
 
@@ -152,6 +157,7 @@ func NewController(
 		DeleteFunc: func(at informers.DeletedAt) {
 			if at.OptionalObj != nil {
 				c.enqueueOwner(at.OptionalObj)
+				c.forgetCounted(at.OptionalObj.UID)
 			}
 		},
 	})
@@ -308,6 +314,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	}
 	for range maxSteps + len(world.Ats) {
 		world.Now = c.clock.Now()
+		c.addCounted(world)
 		decision := cronplan.Decide(*world)
 		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay)
 		decision, again, err := c.act(ctx, name, world, decision)
@@ -319,6 +326,29 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 		}
 	}
 	return 0, fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of CronAt an older one?", maxSteps)
+}
+
+// addCounted adds to world since when its Ats are known to be counted.
+func (c *Controller) addCounted(world *cronplan.World) {
+	c.countedLock.Lock()
+	defer c.countedLock.Unlock()
+	world.CountedSince = map[types.UID]time.Time{}
+	for _, at := range world.Ats {
+		if !plan.IsScheduled(at) || !world.IsCounted(at) {
+			continue
+		}
+		if _, seen := c.counted[at.UID]; !seen {
+			c.counted[at.UID] = world.Now
+		}
+		world.CountedSince[at.UID] = c.counted[at.UID]
+	}
+}
+
+// forgetCounted is called for an At that is gone or released.
+func (c *Controller) forgetCounted(uid types.UID) {
+	c.countedLock.Lock()
+	defer c.countedLock.Unlock()
+	delete(c.counted, uid)
 }
 
 // act takes the step that was decided. It returns the decision or, if the API server refused
@@ -450,6 +480,7 @@ func (c *Controller) releaseAt(ctx context.Context, world *cronplan.World, at *v
 		return c.report(world.CronAt, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of At %s: %w", at.Name, err))
 	}
 	replace(world, plan.KeepAt(released))
+	c.forgetCounted(at.UID)
 	klog.FromContext(ctx).V(2).Info("Released At", "at", klog.KObj(at))
 	return nil
 }

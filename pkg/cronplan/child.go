@@ -96,6 +96,12 @@ func isChild(at *v1alpha1.At, cronAt *v1alpha1.CronAt) bool {
 // IsChild says whether an At was made by the CronAt in w.
 func (w *World) IsChild(at *v1alpha1.At) bool { return isChild(at, w.CronAt) }
 
+// IsCounted says whether the scheduled time of an At with the finalizer is recorded in the
+// CronAt's status, or does not matter any more because the CronAt is being deleted.
+func (w *World) IsCounted(at *v1alpha1.At) bool {
+	return w.IsChild(at) && (w.CronAt.DeletionTimestamp != nil || !later(w.CronAt.Status.LastScheduleTime, scheduledTime(at)))
+}
+
 // children returns the Ats that the CronAt has made.
 func (w *World) children() []*v1alpha1.At {
 	return slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !w.IsChild(at) })

@@ -32,7 +32,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -48,6 +48,9 @@ type World struct {
 	CronAtIsLive bool
 	// Ats are the Ats that CronAtName says are of a CronAt of that name.
 	Ats []*v1alpha1.At
+	// CountedSince says when the controller first saw that an At is counted (see IsCounted),
+	// by its UID.
+	CountedSince map[types.UID]time.Time
 	// AtsAreLive is set if those of the CronAt were read from the API server in this sync.
 	AtsAreLive bool
 	// Now is the wall clock.
@@ -92,9 +95,9 @@ type DeleteAts struct {
 // ReleaseAt is to take the finalizer from an At, and to decide again.
 type ReleaseAt struct{ At *v1alpha1.At }
 
-// releaseDelay is how long after its creation an At keeps its finalizer, and with it its
-// name: another controller may have read the CronAt before the scheduled time was recorded,
-// and its creation may still be on its way. See also package plan.
+// releaseDelay is how long after its scheduled time was counted an At keeps its finalizer, and
+// with it its name: another controller may have read the CronAt before that, and its creation
+// may still be on its way. See also package plan.
 const releaseDelay = 10 * time.Second
 
 // grace is how long it is not reported that an At of an earlier CronAt has the name of one.
@@ -114,7 +117,7 @@ func Decide(w World) Decision {
 		return Decision{}
 	}
 	if w.CronAt.DeletionTimestamp != nil {
-		return release(w, w.children(), nil)
+		return release(w, w.children())
 	}
 	v := newView(w)
 	if v.isUrgent() {
@@ -128,7 +131,7 @@ func Decide(w World) Decision {
 	if d := v.write(); d.Status != nil {
 		return d
 	}
-	d := release(w, v.children, v.status.LastScheduleTime)
+	d := release(w, v.children)
 	if d.Action == nil {
 		delay := d.Delay
 		d = prune(w, v.children)
@@ -167,15 +170,18 @@ func decideDue(w World, v *view) (d Decision, decided bool) {
 	return Decision{Action: CreateAt{At: child}}, true
 }
 
-// release releases the first of the CronAt's Ats that may be: recorded, if that matters,
-// and old enough.
-func release(w World, children []*v1alpha1.At, last *metav1.Time) Decision {
+// release releases the first of the CronAt's Ats that has been counted for long enough.
+func release(w World, children []*v1alpha1.At) Decision {
 	var d Decision
 	for _, at := range children {
-		if !plan.IsScheduled(at) || last != nil && scheduledTime(at).After(last.Time) {
+		if !plan.IsScheduled(at) || !w.IsCounted(at) {
 			continue
 		}
-		wait := at.CreationTimestamp.Add(releaseDelay).Sub(w.Now)
+		since, seen := w.CountedSince[at.UID]
+		if !seen {
+			since = w.Now
+		}
+		wait := since.Add(releaseDelay).Sub(w.Now)
 		// A longer wait is from another clock.
 		if wait <= 0 || wait > releaseDelay {
 			return Decision{Action: ReleaseAt{At: at}}

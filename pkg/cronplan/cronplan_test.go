@@ -26,6 +26,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -160,6 +161,7 @@ func TestDecide(t *testing.T) {
 		ats     []*v1alpha1.At
 		live    bool
 		atsLive bool
+		notSeen bool // that it is counted, which is otherwise since ten
 		now     time.Time
 		// expectations
 		wantAction string
@@ -240,6 +242,9 @@ func TestDecide(t *testing.T) {
 		},
 		"recorded: the At is released later": {
 			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(second), wantDelay: 9 * second,
+		},
+		"recorded long ago, and seen just now": {
+			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, notSeen: true, now: ten.Add(time.Minute), wantDelay: 10 * second,
 		},
 		"recorded: the At is released": {
 			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name, wantDelay: time.Hour - 10*second,
@@ -375,7 +380,11 @@ func TestDecide(t *testing.T) {
 		},
 	} {
 		t.Run(testName, func(t *testing.T) {
-			d := Decide(World{CronAt: tc.cronAt, CronAtIsLive: tc.live, Ats: tc.ats, AtsAreLive: tc.atsLive, Now: tc.now})
+			w := World{CronAt: tc.cronAt, CronAtIsLive: tc.live, Ats: tc.ats, AtsAreLive: tc.atsLive, Now: tc.now}
+			if !tc.notSeen {
+				w.CountedSince = map[types.UID]time.Time{"at-uid": ten}
+			}
+			d := Decide(w)
 			if diff := cmp.Diff(tc.wantAction, describe(d.Action)); diff != "" {
 				t.Errorf("action (-want +got):\n%s", diff)
 			}
