@@ -563,7 +563,10 @@ func TestControllerAtsPolicy(t *testing.T) {
 		{"create one for no node", manifest("none", func(at *v1alpha1.At) { at.Spec.Node = "" }), create, "may create only the Ats of the nodes"},
 		{"create one of a CronAt", manifest("cron-child", ofCronAt), create, ""},
 		{"create one of a CronAt without the label", manifest("none", func(at *v1alpha1.At) { ofCronAt(at); at.Labels = nil }), create, "may create only the Ats of the nodes"},
-		{"create one of a Job", manifest("none", func(at *v1alpha1.At) { ofCronAt(at); at.OwnerReferences[0].Kind = "Job" }), create, "may create only the Ats of the nodes"},
+		{"create one of a Job", manifest("none", func(at *v1alpha1.At) {
+			ofCronAt(at)
+			at.OwnerReferences[0].Kind, at.OwnerReferences[0].BlockOwnerDeletion = "Job", nil
+		}), create, "may create only the Ats of the nodes"},
 		{"change the command of one of a CronAt", "", patch("cron-child", `{"spec":{"command":"false"}}`), "may change nothing of the spec"},
 		{"remove the finalizer of one of a CronAt", "", patch("cron-child", `{"metadata":{"finalizers":["example.com/other"]}}`), ""},
 		{"change the command", "", patch("child", `{"spec":{"command":"false"}}`), "may change nothing of the spec"},

@@ -118,7 +118,7 @@ type CronAtSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.contains('TZ')",message="must not contain TZ= or CRON_TZ=: set timeZone"
-	// +kubebuilder:validation:XValidation:rule="self.matches('^@(yearly|annually|monthly|weekly|daily|midnight|hourly|every [0-9.hmsuµn]+)$') || self.matches('^\\\\s*(\\\\S+\\\\s+){4}\\\\S+\\\\s*$') && !self.startsWith('@')",message="must be a cron expression of five fields (minute, hour, day of month, month, day of week), or one of @hourly, @daily, @weekly, @monthly, @yearly and @every DURATION"
+	// +kubebuilder:validation:XValidation:rule="self.contains('TZ') || self.matches('^@(yearly|annually|monthly|weekly|daily|midnight|hourly|every [0-9.hmsuµn]+)$') || self.matches('^\\\\s*(\\\\S+\\\\s+){4}\\\\S+\\\\s*$') && !self.startsWith('@')",message="must be a cron expression of five fields (minute, hour, day of month, month, day of week), or one of @hourly, @daily, @weekly, @monthly, @yearly and @every DURATION"
 	Schedule string `json:"schedule"`
 
 	// timeZone is the name of a time zone of the IANA database, such as Europe/Berlin.
