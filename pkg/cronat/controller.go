@@ -412,7 +412,9 @@ func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) erro
 		return ats.List(ctx, options)
 	})
 	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCronAtUID + "=" + string(world.CronAt.UID)}, func(object runtime.Object) error {
-		replace(world, plan.KeepAt(object.(*v1alpha1.At)))
+		if at := plan.KeepAt(object.(*v1alpha1.At)); world.IsChild(at) {
+			replace(world, at)
+		}
 		return nil
 	})
 	if err != nil {

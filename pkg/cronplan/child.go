@@ -97,9 +97,12 @@ func isChild(at *v1alpha1.At, cronAt *v1alpha1.CronAt) bool {
 func (w *World) IsChild(at *v1alpha1.At) bool { return isChild(at, w.CronAt) }
 
 // IsCounted says whether the scheduled time of an At with the finalizer is recorded in the
-// CronAt's status, or does not matter any more because the CronAt is being deleted.
+// CronAt's status, or does not matter any more because the CronAt is gone, or being deleted.
 func (w *World) IsCounted(at *v1alpha1.At) bool {
-	return w.IsChild(at) && (w.CronAt.DeletionTimestamp != nil || !later(w.CronAt.Status.LastScheduleTime, scheduledTime(at)))
+	if !w.IsChild(at) {
+		return w.CronAtIsLive
+	}
+	return w.CronAt.DeletionTimestamp != nil || !later(w.CronAt.Status.LastScheduleTime, scheduledTime(at))
 }
 
 // children returns the Ats that the CronAt has made.

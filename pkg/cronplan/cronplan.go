@@ -106,22 +106,34 @@ const grace = time.Minute
 // Decide returns the next step of a CronAt.
 func Decide(w World) Decision {
 	w.Now = w.Now.Round(0) // without the monotonic reading
-	if i := slices.IndexFunc(w.Ats, func(at *v1alpha1.At) bool { return plan.IsScheduled(at) && !isChild(at, w.CronAt) }); i >= 0 {
-		// Of a CronAt that is gone; but the cache may not have it yet.
-		if !w.CronAtIsLive {
-			return Decision{Action: LookForCronAt{}}
-		}
-		return Decision{Action: ReleaseAt{At: w.Ats[i]}}
+	strangers := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || isChild(at, w.CronAt) })
+	if len(strangers) > 0 && !w.CronAtIsLive {
+		// They are of a CronAt that is gone; but the cache may not have it yet.
+		return Decision{Action: LookForCronAt{}}
 	}
-	if w.CronAt == nil {
-		return Decision{}
+	gone := release(w, strangers)
+	if gone.Action != nil || w.CronAt == nil {
+		return gone
 	}
+	d := decideCronAt(w)
+	d.Delay = sooner(d.Delay, gone.Delay)
+	return d
+}
+
+// decideCronAt is Decide for a CronAt that exists.
+func decideCronAt(w World) Decision {
 	if w.CronAt.DeletionTimestamp != nil {
 		return release(w, w.children())
 	}
 	v := newView(w)
 	if v.isUrgent() {
 		return v.write()
+	}
+	if blocked := meta.FindStatusCondition(v.cronAt.Status.Conditions, v1alpha1.ConditionBlocked); blocked != nil && (blocked.Reason == v1alpha1.ReasonAtRefused || blocked.Reason == v1alpha1.ReasonAtNameConflict) {
+		// What can go may be what leaves no room in a quota, or has the name.
+		if d := tidy(w, v); d.Action != nil {
+			return d
+		}
 	}
 	if !v.due.IsZero() {
 		if d, decided := decideDue(w, v); decided {
@@ -131,13 +143,19 @@ func Decide(w World) Decision {
 	if d := v.write(); d.Status != nil {
 		return d
 	}
+	d := tidy(w, v)
+	d.Delay = sooner(d.Delay, v.delay())
+	return d
+}
+
+// tidy releases and deletes the Ats that are no longer needed.
+func tidy(w World, v *view) Decision {
 	d := release(w, v.children)
 	if d.Action == nil {
 		delay := d.Delay
 		d = prune(w, v.children)
 		d.Delay = sooner(d.Delay, delay)
 	}
-	d.Delay = sooner(d.Delay, v.delay())
 	return d
 }
 
@@ -146,6 +164,8 @@ func decideDue(w World, v *view) (d Decision, decided bool) {
 	child := newChild(v.cronAt, v.due, v.shift)
 	tooLate := v.timeLeft() <= 0
 	switch {
+	case v.policy() == v1alpha1.ForbidConcurrent && v.mustWait() && !tooLate:
+		return Decision{}, false
 	case !w.CronAtIsLive:
 		// Somebody may have edited, suspended or deleted it just now, or another controller
 		// may have created the At.
@@ -211,7 +231,7 @@ func prune(w World, children []*v1alpha1.At) Decision {
 		})
 		for _, at := range ended[min(int(limit), len(ended)):] {
 			switch wait := plan.DeletableAt(at).Sub(w.Now); {
-			case wait > 0:
+			case 0 < wait && wait <= grace: // A longer wait is from another clock.
 				d.Delay = sooner(d.Delay, wait)
 			case !plan.IsScheduled(at):
 				victims = append(victims, at)

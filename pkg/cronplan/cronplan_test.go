@@ -174,16 +174,19 @@ func TestDecide(t *testing.T) {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten, wantAction: "LookForCronAt",
 		},
 		"gone, with an At": {
-			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantAction: "ReleaseAt " + name,
+			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
+		},
+		"gone, with a new At: its name is a lock for a while": {
+			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantDelay: 10 * second,
 		},
 		"gone, and its At was orphaned": {
-			ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, live: true, now: ten, wantAction: "ReleaseAt " + name,
+			ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
 		},
 		"gone, with an At that is released": {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten,
 		},
 		"deleted and created again: what the earlier one made is released": {
-			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, earlier)}, live: true, now: ten, wantAction: "ReleaseAt " + name,
+			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, earlier)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
 		},
 		"being deleted: nothing is created": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), now: eleven,
@@ -524,5 +527,37 @@ func TestKept(t *testing.T) {
 	}
 	if w.CronAt.Spec.AtTemplate.Spec.Command != "" {
 		t.Error("the cache has the template")
+	}
+}
+
+// TestUnseenEdits has edits of which the API server does not say when they were, or which
+// the controller has not looked at: what was due before does not run.
+func TestUnseenEdits(t *testing.T) {
+	later := ten.Add(30 * time.Minute)
+	onlyCreated := func(cronAt *v1alpha1.CronAt) {
+		cronAt.Generation = 2
+		cronAt.ManagedFields = []metav1.ManagedFieldsEntry{{Time: at(created)}}
+	}
+	for name, tc := range map[string]struct {
+		mutate []func(*v1alpha1.CronAt)
+		due    bool
+	}{
+		"no edit":             {nil, true},
+		"the template":        {[]func(*v1alpha1.CronAt){onlyCreated}, true},
+		"suspend was removed": {[]func(*v1alpha1.CronAt){suspended, onlyCreated, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }}, false},
+		"the time zone was removed": {[]func(*v1alpha1.CronAt){onlyCreated, func(cronAt *v1alpha1.CronAt) {
+			cronAt.Status.ObservedSchedule.TimeZone = "Europe/Berlin"
+		}}, false},
+		"suspended and resumed meanwhile": {[]func(*v1alpha1.CronAt){edited("0 * * * *", later), func(cronAt *v1alpha1.CronAt) { cronAt.Generation = 3 }}, false},
+		"edited before the first look": {[]func(*v1alpha1.CronAt){edited("0 * * * *", later), func(cronAt *v1alpha1.CronAt) {
+			cronAt.Status = v1alpha1.CronAtStatus{}
+		}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newView(World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, AtsAreLive: true, Now: later})
+			if v.due.IsZero() == tc.due {
+				t.Errorf("due is %v", v.due)
+			}
+		})
 	}
 }

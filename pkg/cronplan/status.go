@@ -111,15 +111,19 @@ func (v *view) observe() {
 	}
 	before := v.status.ObservedSchedule
 	suspend, suspended := isSuspended(v.cronAt), meta.IsStatusConditionTrue(v.status.Conditions, v1alpha1.ConditionSuspended)
+	edited := before == nil && v.cronAt.Generation > 1
 	if before != nil {
 		observed.Since = before.Since
-		if *before != observed || suspended && !suspend {
-			since := v.editedAt().Add(-v.shift).Truncate(time.Second)
-			if v.cronAt.CreationTimestamp.Time.After(since) {
-				since = v.cronAt.CreationTimestamp.Time
-			}
-			observed.Since = metav1.Time{Time: since}
+		// Of several edits that were not looked at, one may have been of the schedule, and
+		// another have undone it.
+		edited = *before != observed || suspended && !suspend || v.cronAt.Generation-v.cronAt.Status.ObservedGeneration > 1
+	}
+	if edited {
+		since := v.editedAt().Add(-v.shift).Truncate(time.Second)
+		if v.cronAt.CreationTimestamp.Time.After(since) {
+			since = v.cronAt.CreationTimestamp.Time
 		}
+		observed.Since = metav1.Time{Time: since}
 	}
 	v.status.ObservedSchedule = &observed
 	if suspend == suspended {
@@ -136,8 +140,14 @@ func (v *view) observe() {
 }
 
 // editedAt returns when the spec was last edited, or later: when somebody last wrote anything
-// but the status. What became due between that and now is not past.
+// but the status. What became due between that and now is not past. Nobody knows when a field
+// was removed: the API server does not record that.
 func (v *view) editedAt() time.Time {
+	before, spec := ptr.Deref(v.cronAt.Status.ObservedSchedule, v1alpha1.ObservedSchedule{}), &v.cronAt.Spec
+	if spec.Suspend == nil && meta.IsStatusConditionTrue(v.cronAt.Status.Conditions, v1alpha1.ConditionSuspended) ||
+		spec.TimeZone == nil && before.TimeZone != "" || spec.SpreadSeconds == nil && before.SpreadSeconds != 0 {
+		return v.now
+	}
 	var edited time.Time
 	for _, written := range v.cronAt.ManagedFields {
 		if written.Subresource == "" && written.Time != nil && edited.Before(written.Time.Time) {
