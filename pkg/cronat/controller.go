@@ -504,7 +504,7 @@ func (c *Controller) writeStatus(ctx context.Context, world *cronplan.World, dec
 		return fmt.Errorf("write the status: %w", err)
 	}
 	c.written.Remember(updated)
-	klog.FromContext(ctx).V(2).Info("Wrote status", "lastScheduleTime", updated.Status.LastScheduleTime, "active", updated.Status.Active, "reason", updated.Status.Reason)
+	klog.FromContext(ctx).V(2).Info("Wrote status", "lastScheduleTime", ptr.Deref(updated.Status.LastScheduleTime, metav1.Time{}), "active", updated.Status.Active, "reason", updated.Status.Reason)
 	metrics.CronAtMissed.Add(float64(missed(decision.Status) - missed(&cronAt.Status)))
 	c.record(updated, decision.Events)
 	world.CronAt, world.CronAtIsLive = updated, true

@@ -71,9 +71,8 @@ func ranAtTen(cronAt *v1alpha1.CronAt) {
 	cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = at(ten), at(eleven)
 }
 
-func active(n int32) func(*v1alpha1.CronAt) {
-	return func(cronAt *v1alpha1.CronAt) { cronAt.Status.Active = n }
-}
+// oneActive is a CronAt one of whose Ats has not ended.
+func oneActive(cronAt *v1alpha1.CronAt) { cronAt.Status.Active = 1 }
 
 func policy(p v1alpha1.ConcurrencyPolicy) func(*v1alpha1.CronAt) {
 	return func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = p }
@@ -209,24 +208,24 @@ func TestDecide(t *testing.T) {
 		},
 		"the At exists": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten,
-			wantStatus: newCronAt(ranAtTen, active(1)), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
 		"the At exists, somebody has deleted it": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, deleted)}, now: ten,
-			wantStatus: newCronAt(ranAtTen, active(1)), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
 		"the At exists, somebody has removed its owner": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, now: ten,
-			wantStatus: newCronAt(ranAtTen, active(1)), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
 		"the At exists, somebody has removed its finalizer": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten,
-			wantStatus: newCronAt(ranAtTen, active(1)), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
 		"the At exists, after times that were missed": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Status.LastScheduleTime = at(ten.Add(-3 * time.Hour)) }),
 			ats:    []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten,
-			wantStatus: newCronAt(ranAtTen, active(1), func(cronAt *v1alpha1.CronAt) {
+			wantStatus: newCronAt(ranAtTen, oneActive, func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 2, Last: *at(ten.Add(-time.Hour))}
 			}),
 			wantEvents: []string{
@@ -236,7 +235,7 @@ func TestDecide(t *testing.T) {
 		},
 		"the At exists, and the schedule was edited meanwhile": {
 			cronAt: newCronAt(edited("30 * * * *", ten.Add(second))), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(2 * second),
-			wantStatus: newCronAt(edited("30 * * * *", ten.Add(second)), active(1), func(cronAt *v1alpha1.CronAt) {
+			wantStatus: newCronAt(edited("30 * * * *", ten.Add(second)), oneActive, func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.ObservedGeneration = 2
 				cronAt.Status.ObservedSchedule = &v1alpha1.ObservedSchedule{Schedule: "30 * * * *", Since: *at(ten.Add(second))}
 				cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = at(ten), at(ten.Add(30*time.Minute))
@@ -244,13 +243,13 @@ func TestDecide(t *testing.T) {
 			wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
 		"recorded: the At is released later": {
-			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(second), wantDelay: 9 * second,
+			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(second), wantDelay: 9 * second,
 		},
 		"recorded long ago, and seen just now": {
-			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, notSeen: true, now: ten.Add(time.Minute), wantDelay: 10 * second,
+			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, notSeen: true, now: ten.Add(time.Minute), wantDelay: 10 * second,
 		},
 		"recorded: the At is released": {
-			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name, wantDelay: time.Hour - 10*second,
+			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name, wantDelay: time.Hour - 10*second,
 		},
 		"recorded, and the At is gone: it does not run again": {
 			cronAt: newCronAt(ranAtTen), live: true, now: ten.Add(second), wantDelay: time.Hour - second,
@@ -312,7 +311,7 @@ func TestDecide(t *testing.T) {
 			live: true, now: ten.Add(time.Minute), wantDelay: 59 * time.Minute,
 		},
 		"Allow: created beside one that is active": {
-			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: eleven,
+			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: eleven,
 			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
 		},
 		"Forbid: which are active?": {
@@ -323,30 +322,30 @@ func TestDecide(t *testing.T) {
 			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
 		},
 		"Forbid: one is active": {
-			cronAt: newCronAt(ranAtTen, active(1), policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
-			wantStatus: newCronAt(ranAtTen, active(1), waits),
+			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
+			wantStatus: newCronAt(ranAtTen, oneActive, waits),
 		},
 		"Forbid: one is active, which is reported": {
-			cronAt: newCronAt(ranAtTen, active(1), policy(v1alpha1.ForbidConcurrent), deadline(60), waits), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
+			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ForbidConcurrent), deadline(60), waits), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
 			wantDelay: 61 * second,
 		},
 		"Forbid: one is blocked": {
-			cronAt: newCronAt(ranAtTen, active(1), policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, blockedBy("PodRefused", "exceeded quota"))}, live: true, atsLive: true, now: eleven,
-			wantStatus: newCronAt(ranAtTen, active(1), waits, withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtBlocked, blockedMessage, eleven)),
+			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, blockedBy("PodRefused", "exceeded quota"))}, live: true, atsLive: true, now: eleven,
+			wantStatus: newCronAt(ranAtTen, oneActive, waits, withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtBlocked, blockedMessage, eleven)),
 			wantEvents: []string{"Warning AtBlocked " + blockedMessage},
 		},
 		"it is blocked no longer": {
-			cronAt:     newCronAt(ranAtTen, active(1), withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtBlocked, blockedMessage, ten)),
+			cronAt:     newCronAt(ranAtTen, oneActive, withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtBlocked, blockedMessage, ten)),
 			ats:        []*v1alpha1.At{childOf(newCronAt(), ten, released)},
 			now:        ten.Add(second),
-			wantStatus: newCronAt(ranAtTen, active(1), func(cronAt *v1alpha1.CronAt) { cronAt.Status.Conditions = []metav1.Condition{} }),
+			wantStatus: newCronAt(ranAtTen, oneActive, func(cronAt *v1alpha1.CronAt) { cronAt.Status.Conditions = []metav1.Condition{} }),
 		},
 		"Replace: one is active": {
-			cronAt: newCronAt(ranAtTen, active(1), policy(v1alpha1.ReplaceConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
+			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ReplaceConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
 			wantAction: "DeleteAts with their Pods " + name, wantEvents: []string{"Normal SuccessfulDelete Deleted At " + name},
 		},
 		"Replace: one is being deleted": {
-			cronAt: newCronAt(ranAtTen, active(1), policy(v1alpha1.ReplaceConcurrent), waits), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, deleted)}, live: true, atsLive: true, now: eleven,
+			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ReplaceConcurrent), waits), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, deleted)}, live: true, atsLive: true, now: eleven,
 			wantDelay: time.Hour,
 		},
 		"Replace: it is gone": {
@@ -354,7 +353,7 @@ func TestDecide(t *testing.T) {
 			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
 		},
 		"one has succeeded": {
-			cronAt: newCronAt(ranAtTen, active(1)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionComplete, ten.Add(second)))}, now: ten.Add(second),
+			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionComplete, ten.Add(second)))}, now: ten.Add(second),
 			wantStatus: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) { cronAt.Status.LastSuccessfulTime = at(ten.Add(second)) }),
 		},
 		"the history is longer than its limits": {

@@ -120,7 +120,7 @@ func (v *view) observe() {
 	}
 	if edited {
 		since := v.editedAt().Add(-v.shift).Truncate(time.Second)
-		if v.cronAt.CreationTimestamp.Time.After(since) {
+		if v.cronAt.CreationTimestamp.After(since) {
 			since = v.cronAt.CreationTimestamp.Time
 		}
 		observed.Since = metav1.Time{Time: since}
