@@ -256,7 +256,7 @@ func TestKubectlAtErrors(t *testing.T) {
 		"nothing to copy":              {args: []string{"now", "--from=cronjob/none"}, code: 1, stderr: `error: [^\n]*"none" not found\n`},
 		"forbidden":                    {args: []string{"now", "--as=stranger", "--", "true"}, code: 1, stderr: `error: [^\n]*is forbidden: User "stranger" cannot create[^\n]*\nYou need the cluster role edit[^\n]*\n`},
 		"no API server":                {args: []string{"list", "--server=https://127.0.0.1:1"}, code: 1, stderr: `error: [^\n]*refused\nThe API server does not answer[^\n]*\n`},
-		"a template of another kind":   {args: []string{"now", "-f", crd}, code: 2, stderr: `error: [^\n]*it holds a CustomResourceDefinition[^\n]*\n`},
+		"a template of another kind":   {args: []string{"now", "-f", deploy + "/service.yaml"}, code: 2, stderr: `error: [^\n]*it holds a Service[^\n]*\n`},
 		"output of what has not begun": {args: []string{"logs", "taken"}, code: 1, stderr: `error: at/taken has no output yet: PENDING, starts in [^\n]*\n`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -19,6 +19,7 @@ limitations under the License.
 package integration
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -398,14 +399,21 @@ func TestExamples(t *testing.T) {
 			} else {
 				now += "Z"
 			}
+			if bytes.Contains(example, []byte("kind: "+v1alpha1.CronAtKind)) {
+				now = "@every 5s"
+			}
 			example = schedule.ReplaceAll(example, []byte(`schedule: "`+now+`"`))
 			example = regexp.MustCompile(`node: .*`).ReplaceAll(example, []byte("node: localhost"))
 			kubectl(t, string(example), "apply", "-n", namespace, "-f", "-")
-			ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "!" + v1alpha1.LabelAtUID})
-			if err != nil || len(ats.Items) != 1 {
-				t.Fatalf("%d Ats, %v", len(ats.Items), err)
-			}
-			at := &ats.Items[0]
+			var at *v1alpha1.At
+			eventually(t, "an At", func(ctx context.Context) (bool, error) {
+				ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{LabelSelector: "!" + v1alpha1.LabelAtUID})
+				if err != nil || len(ats.Items) == 0 {
+					return false, err
+				}
+				at = &ats.Items[0]
+				return true, nil
+			})
 			if at.Spec.Suspend != nil && *at.Spec.Suspend {
 				kubectl(t, "", "wait", "-n", namespace, "--for=condition=Suspended", "at/"+at.Name)
 				kubectl(t, "", "patch", "-n", namespace, "at/"+at.Name, "--type=merge", "-p", `{"spec":{"suspend":false}}`)
