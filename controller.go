@@ -510,7 +510,7 @@ func resultOf(err error) string {
 
 // syncHandler takes the next steps for an At: those of its run, and apart from them those
 // for the Pods that the run no longer needs. It returns the delay after which to look at
-// the At again, 0 if there is no need, or an error if a step is to be tried again with
+// the At again, 0 if there is no need, or an error if a step must be retried with
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
@@ -661,7 +661,7 @@ func (c *Controller) addRelatives(world *plan.World) {
 // indexed returns the objects that an index has under a value.
 func indexed[T any](indexer cache.Indexer, index, value string) []*T {
 	objects, err := indexer.ByIndex(index, value)
-	utilruntime.Must(err) // There is no such index.
+	utilruntime.Must(err) // An error would mean that there is no such index.
 	found := make([]*T, len(objects))
 	for i, object := range objects {
 		found[i] = object.(*T)

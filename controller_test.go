@@ -2086,7 +2086,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestCaches has the caches of a controller hold what is to be kept, and so the statuses
+// TestCaches has the caches of a controller hold what the controller needs, and so the statuses
 // that it has written.
 func TestCaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -200,7 +200,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	if !o.leaderElect {
-		// Whoever starts it by hand wants to know at once. In a cluster, an error would
+		// A person who starts it by hand wants to know at once. In a cluster, an error would
 		// make the kubelet restart it with a growing back-off.
 		if err := reach(ctx, config); err != nil || ctx.Err() != nil {
 			return err

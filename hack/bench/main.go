@@ -40,7 +40,7 @@ type result struct {
 	Figure   string   `json:"figure"`
 	Value    float64  `json:"value"`
 	Unit     string   `json:"unit,omitempty"`
-	AtMost   *float64 `json:"atMost,omitempty"` // what is to be reached
+	AtMost   *float64 `json:"atMost,omitempty"` // the limit to keep
 }
 
 type bench struct {

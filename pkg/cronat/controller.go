@@ -297,7 +297,7 @@ func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (
 }
 
 // syncHandler takes the next steps for a CronAt. It returns the delay after which to look at
-// it again, 0 if there is no need, or an error if a step is to be tried again with back-off.
+// it again, 0 if there is no need, or an error if a step must be retried with back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts())))
 	world := &cronplan.World{}
@@ -308,7 +308,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 		return 0, err
 	}
 	objects, err := c.atIndexer.ByIndex(byCronAt, name.String())
-	utilruntime.Must(err) // There is no such index.
+	utilruntime.Must(err) // An error would mean that there is no such index.
 	for _, object := range objects {
 		world.Ats = append(world.Ats, object.(*v1alpha1.At))
 	}
@@ -450,10 +450,7 @@ func (c *Controller) deleteAts(ctx context.Context, world *cronplan.World, actio
 	for i, at := range action.Ats {
 		options.Preconditions = &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion}
 		err := c.client.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, options)
-		switch {
-		case apierrors.IsConflict(err):
-			return fmt.Errorf("%w: At %s has changed", plan.ErrBlocked, at.Name)
-		case err != nil && !apierrors.IsNotFound(err):
+		if err != nil && !apierrors.IsNotFound(err) {
 			return c.report(world.CronAt, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete At %s: %w", at.Name, err))
 		}
 		deleted := at.DeepCopy()
@@ -473,8 +470,6 @@ func (c *Controller) releaseAt(ctx context.Context, world *cronplan.World, at *v
 	}
 	released, err := c.client.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	switch {
-	case apierrors.IsConflict(err):
-		return fmt.Errorf("%w: At %s has changed", plan.ErrBlocked, at.Name)
 	case apierrors.IsNotFound(err):
 		released = at.DeepCopy()
 		released.Finalizers = nil

@@ -70,7 +70,7 @@ type Decision struct {
 	Events []plan.Event
 	// Delay is the time after which to decide again; 0 if there is no need.
 	Delay time.Duration
-	// Retry is set if the step is to be tried again with back-off, and says why. With
+	// Retry is set if the step must be retried with back-off, and says why. With
 	// plan.ErrBlocked the status reports the cause, or it will be gone in a moment.
 	Retry error
 }

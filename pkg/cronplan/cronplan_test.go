@@ -164,7 +164,7 @@ func TestDecide(t *testing.T) {
 		now     time.Time
 		// expectations
 		wantAction string
-		wantStatus *v1alpha1.CronAt // whose status is to be written; nil: none
+		wantStatus *v1alpha1.CronAt // whose status is written; nil: none
 		wantEvents []string
 		wantDelay  time.Duration
 	}{

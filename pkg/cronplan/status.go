@@ -43,7 +43,7 @@ type view struct {
 	// due is the latest scheduled time that is due and was neither run nor missed; next is
 	// the first that is not due. They are zero if there is none, or Ats are not created.
 	due, next time.Time
-	// status is that of the CronAt with all that is to be reported, and events are those
+	// status is that of the CronAt with all that there is to report, and events are those
 	// of the changes.
 	status *v1alpha1.CronAtStatus
 	events []plan.Event

@@ -25,7 +25,7 @@ import (
 )
 
 // Queue is what a workqueue keeps its items in: it gives out those of a namespace
-// in the order in which they came, and one of each namespace in turn. It is to be
+// in the order in which they came, and one of each namespace in turn. It must be
 // used under the workqueue's lock, and not otherwise.
 type Queue struct {
 	items map[string]*buffer.Ring[cache.ObjectName] // by namespace; none is empty

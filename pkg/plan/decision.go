@@ -34,7 +34,7 @@ type World struct {
 	// At is the At; nil if there is none of that name.
 	At *v1alpha1.At
 	// Pods are the Pods that AtName says are of an At of that name, and the Pod that has
-	// the name PodName gives, whoever owns it.
+	// the name PodName gives, of any owner.
 	Pods []*corev1.Pod
 	// Parent is, if the At is one of a node, the At that made it; nil if that is gone.
 	Parent *v1alpha1.At
@@ -103,7 +103,7 @@ type Decision struct {
 	// Delay is the time after which to decide again, if the wall clock is not stepped
 	// meanwhile; 0 if there is no need.
 	Delay time.Duration
-	// Retry is set if the step is to be tried again with back-off, and says why. With
+	// Retry is set if the step must be retried with back-off, and says why. With
 	// ErrBlocked the status reports the cause, or it will be gone in a moment. Delay,
 	// unless it is 0, is then the time after which to decide again at the latest.
 	Retry error

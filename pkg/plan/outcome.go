@@ -62,7 +62,7 @@ func isDeletedUnscheduled(pod *corev1.Pod) bool {
 // failureReason returns why a Pod has failed: a reason of the API, and a sentence.
 func failureReason(pod *corev1.Pod) (reason, message string) {
 	terminated := commandTerminated(pod)
-	// Whoever deletes a Pod for reasons that are not the Pod's own sets this condition:
+	// A component that deletes a Pod for reasons that are not the Pod's own sets this condition:
 	// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 	disruption := slices.IndexFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
 		return condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue

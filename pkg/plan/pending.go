@@ -113,7 +113,7 @@ func Refused(w World, err error, lasting bool) Decision {
 }
 
 // refused returns what follows when the API server refused a Pod, or an At, with err:
-// condition Blocked with the given reason unless err is to be gone in a moment, and
+// condition Blocked with the given reason unless err may be gone in a moment, and
 // another try.
 func refused(w World, reason string, err error) Decision {
 	switch {

@@ -245,7 +245,7 @@ func join(parts ...string) string {
 }
 
 // OneLine returns a text of the API server or of a command as one line of at most 4 KiB
-// without control characters, so that it cannot move the cursor of whoever reads it, or
+// without control characters, so that it cannot move the cursor of a person who reads it, or
 // pass for a line of a log.
 func OneLine(text string) string {
 	text = strings.TrimSpace(strings.Map(func(r rune) rune {

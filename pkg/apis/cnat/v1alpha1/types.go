@@ -207,7 +207,7 @@ const (
 	// ReasonPodNotReleased: the API server refuses to take the finalizer from a Pod,
 	// which therefore stays when it is deleted.
 	ReasonPodNotReleased = "PodNotReleased"
-	// ReasonPodNotDeleted: the API server refuses to delete a Pod that is to be stopped,
+	// ReasonPodNotDeleted: the API server refuses to delete a Pod that must stop,
 	// or that is a second one of its attempt.
 	ReasonPodNotDeleted = "PodNotDeleted"
 	// ReasonAtNotDeleted: the API server refuses to delete an At whose time to live is
