@@ -283,7 +283,7 @@ func TestKubectlAtInterrupted(t *testing.T) {
 	installCRD(t)
 	k := at{namespace: newNamespace(t)}
 	startController(t, k.namespace)
-	cmd := k.command(t, "now", "--name=at", "--logs", "--", "echo begun; sleep 5; echo over")
+	cmd := k.command(t, "now", "--name=at", "--logs", "--", "echo begun; until test -e /tmp/over; do sleep 0.1; done; echo over")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()
@@ -307,6 +307,7 @@ func TestKubectlAtInterrupted(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", runs+`error: stopped watching: at/at is RUNNING\. The run is not stopped: [^\n]*\n`)
+	kubectl(t, "", "exec", "-n", k.namespace, "at-pod", "--", "touch", "/tmp/over")
 	k.run(t, "logs", "at", "-f").want(t, 0, "begun\nover\n", "")
 	wantEnd(t, waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 }
