@@ -40,6 +40,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &cnatv1alpha1.AtNodesStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("AtPod"):
 		return &cnatv1alpha1.AtPodApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("AtRestart"):
+		return &cnatv1alpha1.AtRestartApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("AtRestartStatus"):
+		return &cnatv1alpha1.AtRestartStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("AtSpec"):
 		return &cnatv1alpha1.AtSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("AtStatus"):

@@ -134,6 +134,21 @@ const (
 	ReasonNotStarted = "NotStarted"
 	// ReasonAtDeleted: somebody deleted the At of a node before it had ended.
 	ReasonAtDeleted = "AtDeleted"
+	// ReasonTargetNotFound: the workload of spec.restart does not exist, or was deleted
+	// during its rollout.
+	ReasonTargetNotFound = "TargetNotFound"
+	// ReasonTargetPaused: the Deployment of spec.restart is paused, so that it would not
+	// roll out a restart.
+	ReasonTargetPaused = "TargetPaused"
+	// ReasonTargetOnDelete: the workload of spec.restart has the update strategy
+	// OnDelete, so that a restart would replace no Pod.
+	ReasonTargetOnDelete = "TargetOnDelete"
+	// ReasonReverted: somebody removed the restart from the workload during its rollout,
+	// such as kubectl rollout undo, or a GitOps tool.
+	ReasonReverted = "Reverted"
+	// ReasonRolloutFailed: the rollout of the restart made no progress for as long as
+	// the Deployment's progressDeadlineSeconds allows. The old Pods go on serving.
+	ReasonRolloutFailed = "RolloutFailed"
 	// ReasonDeadlineExceeded: the run took longer than spec.activeDeadlineSeconds
 	// allows, and was stopped; or the Pod longer than the template's own limit.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
@@ -150,6 +165,15 @@ const (
 	// ReasonNodesForbidden: the controller may not read the cluster's nodes, which
 	// spec.node and spec.nodes need.
 	ReasonNodesForbidden = "NodesForbidden"
+	// ReasonRestartForbidden: the controller may not restart the workload of spec.restart:
+	// artifacts/restarts is not installed, or a policy denies it.
+	ReasonRestartForbidden = "RestartForbidden"
+	// ReasonRestartRefused: the API server refuses the restart of the workload in another
+	// way. It is retried with back-off.
+	ReasonRestartRefused = "RestartRefused"
+	// ReasonRolloutInProgress: the workload of spec.restart is being rolled out already.
+	// The restart waits for the end of that.
+	ReasonRolloutInProgress = "RolloutInProgress"
 	// ReasonAtNameConflict: an At that is not one of this At's nodes has the name that one
 	// of them needs.
 	ReasonAtNameConflict = "AtNameConflict"
@@ -193,6 +217,8 @@ const ReasonBackOff = "BackOff"
 const (
 	// ReasonSuccessfulCreate: the Pod was created. Job uses the same word.
 	ReasonSuccessfulCreate = "SuccessfulCreate"
+	// ReasonRestarted: the rollout of a restart has begun.
+	ReasonRestarted = "Restarted"
 	// ReasonEditedTooLate: the spec was edited after the Pod was created.
 	ReasonEditedTooLate = "EditedTooLate"
 	// ReasonUnexpectedPod: a second Pod of an attempt that was counted already is
@@ -235,6 +261,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '')",fieldPath=".spec.timeZone",message="is immutable once the At has started: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '')",fieldPath=".spec.command",message="is immutable once the At has started: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template)",fieldPath=".spec.template",message="is immutable once the At has started: delete the At and create it again to run it once more"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.restart) == has(oldSelf.spec.restart) && (!has(self.spec.restart) || self.spec.restart == oldSelf.spec.restart)",fieldPath=".spec.restart",message="is immutable once the At has started: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.node) ? self.spec.node : '') == (has(oldSelf.spec.node) ? oldSelf.spec.node : '')",fieldPath=".spec.node",message="is immutable once the At has started: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.nodes) == has(oldSelf.spec.nodes) && (!has(self.spec.nodes) || self.spec.nodes.selector == oldSelf.spec.nodes.selector)",fieldPath=".spec.nodes",message="is immutable once the At has started, but for maxConcurrent and maxFailed: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase != 'RUNNING' || !has(self.spec.nodes) || !has(oldSelf.spec.nodes) || has(oldSelf.status.nodes) && has(oldSelf.status.nodes.startTime) || (has(self.spec.nodes.maxConcurrent) ? self.spec.nodes.maxConcurrent == (has(oldSelf.spec.nodes.maxConcurrent) ? oldSelf.spec.nodes.maxConcurrent : 0) : !has(oldSelf.spec.nodes.maxConcurrent))",fieldPath=".spec.nodes.maxConcurrent",message="cannot be changed while the Ats of the nodes are being created: wait until status.nodes.startTime is set"
@@ -303,7 +330,9 @@ type AtSpec struct {
 }
 
 // RunSpec says what an At does when it is due, apart from when.
-// +kubebuilder:validation:XValidation:rule="has(self.command) || has(self.template)",message="needs a command or a template: write what is to run"
+// +kubebuilder:validation:XValidation:rule="has(self.command) || has(self.template) || has(self.restart)",message="needs a command, a template or restart: write what is to run"
+// +kubebuilder:validation:XValidation:rule="!has(self.restart) || !has(self.command) && !has(self.template)",fieldPath=".restart",message="must not be set beside command or template: leave out one of the two"
+// +kubebuilder:validation:XValidation:rule="!has(self.restart) || !has(self.node) && !has(self.nodes) && !has(self.backoffLimit)",fieldPath=".restart",message="must not be set beside node, nodes or backoffLimit, which are about a command: leave them out"
 // +kubebuilder:validation:XValidation:rule="!has(self.node) || !has(self.nodes)",fieldPath=".nodes",message="must not be set beside node: leave out one of the two"
 // +kubebuilder:validation:XValidation:rule="!has(self.node) && !has(self.nodes) || !has(self.template) || !has(self.template.spec) || !has(self.template.spec.nodeName)",fieldPath=".template.spec.nodeName",message="must not be set beside node or nodes: leave it out"
 type RunSpec struct {
@@ -337,6 +366,13 @@ type RunSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy in ['', 'Never', 'OnFailure']",fieldPath=".spec.restartPolicy",message="must be Never or OnFailure: a Pod that always restarts never ends"
 	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
 
+	// restart restarts a workload instead of running a command: its Pods are replaced
+	// step by step, as kubectl rollout restart does it. It is RUNNING until all of them
+	// are updated and available. Needs artifacts/restarts. Immutable once the At has
+	// started.
+	// +optional
+	Restart *AtRestart `json:"restart,omitempty"`
+
 	// node is the name of the node on which the command runs. The scheduler still
 	// checks that the Pod fits: room, taints, cordons, and what the template asks for. If
 	// there is no such node when the command is due, or the node is removed during the
@@ -364,8 +400,9 @@ type RunSpec struct {
 
 	// activeDeadlineSeconds is how long the run may take, with all its attempts,
 	// counted from the creation of the first Pod. Then the Pod is stopped and
-	// the At ends as Failed/DeadlineExceeded. With nodes it is the limit on each node.
-	// Default: no limit.
+	// the At ends as Failed/DeadlineExceeded. With nodes it is the limit on each node,
+	// with restart the limit on the rollout, which goes on nevertheless. Default: no
+	// limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
@@ -376,6 +413,30 @@ type RunSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+}
+
+// RestartKind is a kind of workload that can be restarted.
+// +kubebuilder:validation:Enum=Deployment;StatefulSet;DaemonSet
+type RestartKind string
+
+// The kinds of workload that can be restarted.
+const (
+	RestartDeployment  RestartKind = "Deployment"
+	RestartStatefulSet RestartKind = "StatefulSet"
+	RestartDaemonSet   RestartKind = "DaemonSet"
+)
+
+// AtRestart is the workload to restart.
+type AtRestart struct {
+	// kind is Deployment, StatefulSet or DaemonSet.
+	// +required
+	Kind RestartKind `json:"kind"`
+
+	// name is the name of the workload, in the namespace of the At.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="must be the name of a workload, as kubectl get shows it"
+	Name string `json:"name"`
 }
 
 // AtNodes says on which nodes the command runs.
@@ -409,7 +470,8 @@ type AtNodes struct {
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'DONE' || self.phase == 'DONE'",fieldPath=".phase",message="is DONE and stays so: delete the At and create it again to run it once more"
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'RUNNING' || self.phase != 'PENDING'",fieldPath=".phase",message="is RUNNING, and cannot go back to PENDING"
 type AtStatus struct {
-	// phase is PENDING until the Pod exists (with spec.nodes: until it is due), then
+	// phase is PENDING until the Pod exists (with spec.nodes: until it is due; with
+	// spec.restart: until the rollout has begun), then
 	// RUNNING, and DONE from the end on. It is for people: machines read the conditions.
 	// +optional
 	// +default="PENDING"
@@ -455,6 +517,10 @@ type AtStatus struct {
 	// nodes counts the nodes of spec.nodes.
 	// +optional
 	Nodes *AtNodesStatus `json:"nodes,omitempty"`
+
+	// restart says how far the rollout of spec.restart is.
+	// +optional
+	Restart *AtRestartStatus `json:"restart,omitempty"`
 
 	// failed is the number of attempts that have failed.
 	// +optional
@@ -505,6 +571,18 @@ type AtNodesStatus struct {
 	// startTime is when the Ats of all nodes existed: none is started before.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
+}
+
+// AtRestartStatus says how far the restart of a workload is.
+type AtRestartStatus struct {
+	// uid is the UID of the workload.
+	UID types.UID `json:"uid"`
+	// desired is the number of Pods that the workload should have.
+	Desired int32 `json:"desired"`
+	// updated is the number of Pods that the restart, or a later change, has made.
+	Updated int32 `json:"updated"`
+	// available is the number of Pods that are available, old ones among them.
+	Available int32 `json:"available"`
 }
 
 // AtPod is the Pod of a run. It is kept after the Pod is gone.

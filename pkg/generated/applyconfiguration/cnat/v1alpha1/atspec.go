@@ -90,6 +90,14 @@ func (b *AtSpecApplyConfiguration) WithTemplate(value v1.PodTemplateSpec) *AtSpe
 	return b
 }
 
+// WithRestart sets the Restart field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Restart field is set to the value of the last call.
+func (b *AtSpecApplyConfiguration) WithRestart(value *AtRestartApplyConfiguration) *AtSpecApplyConfiguration {
+	b.RunSpecApplyConfiguration.Restart = value
+	return b
+}
+
 // WithNode sets the Node field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Node field is set to the value of the last call.

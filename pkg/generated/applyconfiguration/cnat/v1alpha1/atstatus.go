@@ -29,7 +29,8 @@ import (
 //
 // AtStatus says how far an At is. Once the phase is DONE, only observedGeneration changes.
 type AtStatusApplyConfiguration struct {
-	// phase is PENDING until the Pod exists (with spec.nodes: until it is due), then
+	// phase is PENDING until the Pod exists (with spec.nodes: until it is due; with
+	// spec.restart: until the rollout has begun), then
 	// RUNNING, and DONE from the end on. It is for people: machines read the conditions.
 	Phase *cnatv1alpha1.AtPhase `json:"phase,omitempty"`
 	// reason is why the At is where it is, in one word: why it is PENDING after its
@@ -56,6 +57,8 @@ type AtStatusApplyConfiguration struct {
 	Pod *AtPodApplyConfiguration `json:"pod,omitempty"`
 	// nodes counts the nodes of spec.nodes.
 	Nodes *AtNodesStatusApplyConfiguration `json:"nodes,omitempty"`
+	// restart says how far the rollout of spec.restart is.
+	Restart *AtRestartStatusApplyConfiguration `json:"restart,omitempty"`
 	// failed is the number of attempts that have failed.
 	Failed *int32 `json:"failed,omitempty"`
 	// lastFailureTime is when the controller saw that the newest failed attempt
@@ -149,6 +152,14 @@ func (b *AtStatusApplyConfiguration) WithPod(value *AtPodApplyConfiguration) *At
 // If called multiple times, the Nodes field is set to the value of the last call.
 func (b *AtStatusApplyConfiguration) WithNodes(value *AtNodesStatusApplyConfiguration) *AtStatusApplyConfiguration {
 	b.Nodes = value
+	return b
+}
+
+// WithRestart sets the Restart field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Restart field is set to the value of the last call.
+func (b *AtStatusApplyConfiguration) WithRestart(value *AtRestartStatusApplyConfiguration) *AtStatusApplyConfiguration {
+	b.Restart = value
 	return b
 }
 

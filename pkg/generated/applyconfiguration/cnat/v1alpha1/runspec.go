@@ -43,6 +43,11 @@ type RunSpecApplyConfiguration struct {
 	// first. Default: one container with a shell and without privileges.
 	// Immutable once the At has started.
 	Template *v1.PodTemplateSpec `json:"template,omitempty"`
+	// restart restarts a workload instead of running a command: its Pods are replaced
+	// step by step, as kubectl rollout restart does it. It is RUNNING until all of them
+	// are updated and available. Needs artifacts/restarts. Immutable once the At has
+	// started.
+	Restart *AtRestartApplyConfiguration `json:"restart,omitempty"`
 	// node is the name of the node on which the command runs. The scheduler still
 	// checks that the Pod fits: room, taints, cordons, and what the template asks for. If
 	// there is no such node when the command is due, or the node is removed during the
@@ -60,8 +65,9 @@ type RunSpecApplyConfiguration struct {
 	BackoffLimit *int32 `json:"backoffLimit,omitempty"`
 	// activeDeadlineSeconds is how long the run may take, with all its attempts,
 	// counted from the creation of the first Pod. Then the Pod is stopped and
-	// the At ends as Failed/DeadlineExceeded. With nodes it is the limit on each node.
-	// Default: no limit.
+	// the At ends as Failed/DeadlineExceeded. With nodes it is the limit on each node,
+	// with restart the limit on the rollout, which goes on nevertheless. Default: no
+	// limit.
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
 	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
 	// its Pods with it, but not within about ten seconds of the end. It may be set
@@ -88,6 +94,14 @@ func (b *RunSpecApplyConfiguration) WithCommand(value string) *RunSpecApplyConfi
 // If called multiple times, the Template field is set to the value of the last call.
 func (b *RunSpecApplyConfiguration) WithTemplate(value v1.PodTemplateSpec) *RunSpecApplyConfiguration {
 	b.Template = &value
+	return b
+}
+
+// WithRestart sets the Restart field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Restart field is set to the value of the last call.
+func (b *RunSpecApplyConfiguration) WithRestart(value *AtRestartApplyConfiguration) *RunSpecApplyConfiguration {
+	b.Restart = value
 	return b
 }
 
