@@ -55,6 +55,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
+	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/written"
 )
@@ -574,6 +575,8 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *plan
 		return decision, true, c.lookForNodes(ctx, world)
 	case plan.LookForNode:
 		return decision, true, c.lookForNode(ctx, world, action.Name)
+	case plan.LookForTarget:
+		return decision, true, c.lookForTarget(ctx, world)
 	case plan.LookForAts:
 		return decision, true, c.lookForAts(ctx, world)
 	case plan.CreateAts:
@@ -605,6 +608,12 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *plan
 		}
 		c.failures.When(name)
 		decision = plan.Refused(*world, fmt.Errorf("create Pod: %w", err), c.failures.NumRequeues(name) >= lastingFailures)
+	case plan.RestartTarget:
+		err := c.restartTarget(ctx, world, action)
+		if err == nil {
+			return decision, true, nil
+		}
+		decision = plan.RefusedRestart(*world, fmt.Errorf("restart %s: %w", world.Target, err))
 	case plan.DeletePod:
 		return decision, false, c.removePod(ctx, world.At, action, decision.Events)
 	case plan.ReleasePod:
@@ -707,6 +716,33 @@ func (c *Controller) lookForNode(ctx context.Context, world *plan.World, name st
 		return world.NodesNotRead(err)
 	}
 	world.NodeName, world.Node = name, node
+	return nil
+}
+
+// lookForTarget reads the workload of spec.restart.
+func (c *Controller) lookForTarget(ctx context.Context, world *plan.World) error {
+	target, err := rollout.Get(ctx, c.kubeClient.AppsV1(), world.At.Namespace, world.At.Spec.Restart)
+	if err != nil {
+		return world.TargetNotRead(err)
+	}
+	world.Target, world.TargetForbidden, world.TargetIsLive = target, nil, true
+	return nil
+}
+
+// restartTarget restarts the workload of spec.restart, unless it has changed meanwhile.
+func (c *Controller) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
+	target, err := rollout.Restart(ctx, c.kubeClient.AppsV1(), world.Target, action.Instant)
+	switch {
+	case apierrors.IsNotFound(err):
+		world.TargetIsLive = false
+		return nil
+	case err != nil:
+		return err
+	}
+	late := max(0, c.clock.Since(action.Due)) // Due may be of another clock.
+	metrics.StartLateness.Observe(late.Seconds())
+	klog.FromContext(ctx).V(2).Info("Restarted", "kind", target.Kind, "target", klog.KRef(target.Namespace, target.Name), "late", late)
+	world.Target = target
 	return nil
 }
 

@@ -258,7 +258,7 @@ func TestSyncHandler(t *testing.T) {
 	const (
 		lost     = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
 		conflict = "Pod example-at-pod exists and is not this At's: delete or rename that Pod, or give the At another name."
-		tooLate  = "It was later than spec.startingDeadlineSeconds allows, which is 30: the command did not run."
+		tooLate  = "It was later than spec.startingDeadlineSeconds allows, which is 30: it did not run."
 		complete = "The command ended with exit code 0."
 		unread   = `spec.schedule "at noon" cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z`
 	)

@@ -40,6 +40,9 @@ var optional = map[string]func(*v1alpha1.AtSpec){
 	"command":               func(spec *v1alpha1.AtSpec) { spec.Command = "echo YAY" },
 	"node":                  func(spec *v1alpha1.AtSpec) { spec.Node = "n1" },
 	"nodes":                 func(spec *v1alpha1.AtSpec) { spec.Nodes = &v1alpha1.AtNodes{} },
+	"restart": func(spec *v1alpha1.AtSpec) {
+		spec.Command, spec.Restart = "", &v1alpha1.AtRestart{Kind: "Deployment", Name: "web"}
+	},
 	"template": func(spec *v1alpha1.AtSpec) {
 		spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "own", Image: "own", Command: []string{"own"}}}}}
 	},
@@ -50,6 +53,9 @@ var optional = map[string]func(*v1alpha1.AtSpec){
 	"suspend":                 func(spec *v1alpha1.AtSpec) { spec.Suspend = ptr.To(true) },
 	"ttlSecondsAfterFinished": func(spec *v1alpha1.AtSpec) { spec.TTLSecondsAfterFinished = ptr.To[int32](30) },
 }
+
+// refusedPairs are the pairs that the CRD refuses.
+var refusedPairs = []string{"node + nodes", "backoffLimit + restart", "command + restart", "node + restart", "nodes + restart", "restart + template"}
 
 // TestCombinations says, for every two optional fields, what happens when both
 // are set: README.md has it in words.
@@ -76,6 +82,12 @@ func TestCombinations(t *testing.T) {
 	chosenHeld.Conditions = append(chosenHeld.Conditions, suspended(earlier))
 	explained(&chosenHeld)
 	oneIsLeft := v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, StartTime: &metav1.Time{Time: due}, Nodes: nodes(1, 0, 0, 0)}
+	restarting := v1alpha1.AtStatus{
+		Phase: v1alpha1.PhaseRunning, StartTime: &metav1.Time{Time: due}, ScheduledTime: &metav1.Time{Time: due},
+		Restart: &v1alpha1.AtRestartStatus{UID: "web", Desired: 5, Updated: 3, Available: 4}, Message: "3 of 5 updated, 4 available",
+	}
+	restartingHeld := *restarting.DeepCopy()
+	restartingHeld.Conditions = []metav1.Condition{suspended(earlier)}
 	const untilCreated = 10 * time.Millisecond // from the instant to the creation of the Pod
 
 	scenarios := map[string]map[string]scenario{
@@ -190,6 +202,23 @@ func TestCombinations(t *testing.T) {
 		"nodes + ttlSecondsAfterFinished": {
 			"what ran on each goes with the At": {end, nil, 30 * time.Second, "delete At"},
 		},
+		"activeDeadlineSeconds + restart": {
+			"the rollout is no longer followed": {restarting, nil, 10 * time.Second, "DONE Failed/DeadlineExceeded"},
+		},
+		"restart + startingDeadlineSeconds": {
+			"too late, nothing is restarted": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+		},
+		"restart + suspend": {
+			"nothing is restarted":             {held, nil, time.Hour, "nothing"},
+			"a rollout that has begun goes on": {restartingHeld, nil, 5 * time.Second, "wait 1s"},
+		},
+		"restart + timeZone": {
+			"it is restarted when the clocks there show the time": {pending, nil, 0, "restart Deployment web"},
+			"and not before": {pending, nil, -1, "wait 1ns"},
+		},
+		"restart + ttlSecondsAfterFinished": {
+			"the workload stays when the At goes": {end, nil, 30 * time.Second, "delete At"},
+		},
 		"startingDeadlineSeconds + suspend": {
 			"held beyond the deadline": {held, nil, time.Hour, "nothing"},
 		},
@@ -233,8 +262,8 @@ func TestCombinations(t *testing.T) {
 	for i, first := range names {
 		for _, second := range names[i+1:] {
 			pair := first + " + " + second
-			if pair == "node + nodes" {
-				continue // The CRD refuses it.
+			if slices.Contains(refusedPairs, pair) {
+				continue
 			}
 			if len(scenarios[pair]) == 0 {
 				t.Errorf("nothing is said of %s", pair)
@@ -251,6 +280,10 @@ func TestCombinations(t *testing.T) {
 					world := World{At: at, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, Now: due.Add(tc.late)}
 					world.Nodes, world.NodesAreKnown = []*corev1.Node{newNode("n1"), newNode("n2")}, true
 					world.NodeName, world.Node = "n1", world.Nodes[0]
+					world.Target, world.TargetIsLive = newTarget(), true
+					if isRestart(at) {
+						world.Target = rollingTarget()
+					}
 					if desired := ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{}).Desired; desired > 0 {
 						world.Children = []*v1alpha1.At{newRunningChild("n1")}
 					}
@@ -284,6 +317,8 @@ func describe(at *v1alpha1.At, d Decision, now time.Time) string {
 		return fmt.Sprintf("create Ats%s: %s", namesOf(action.Ats), spec)
 	case ResumeAts:
 		return "resume Ats" + namesOf(action.Ats)
+	case RestartTarget:
+		return fmt.Sprintf("restart %s %s", at.Spec.Restart.Kind, at.Spec.Restart.Name)
 	case DeletePod:
 		return "delete Pod"
 	case DeleteAt:

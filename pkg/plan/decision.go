@@ -27,6 +27,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 )
 
 // World is what a decision rests on.
@@ -51,6 +52,12 @@ type World struct {
 	Node     *corev1.Node
 	// NodesForbidden is the answer of the API server, if the controller may not read nodes.
 	NodesForbidden error
+	// Target is the workload of spec.restart; nil if there is none. TargetForbidden is the
+	// answer of the API server, if the controller may not read it. TargetIsLive is set if
+	// it was looked for in this sync.
+	Target          *rollout.Target
+	TargetForbidden error
+	TargetIsLive    bool
 	// AtIsLive is set if At was read from the API server in this sync. From a cache it
 	// may be outdated, and without its command and template.
 	AtIsLive bool
@@ -125,6 +132,9 @@ type LookForNodes struct{}
 // LookForNode is to read a node, and to decide again.
 type LookForNode struct{ Name string }
 
+// LookForTarget is to read the workload of spec.restart, and to decide again.
+type LookForTarget struct{}
+
 // LookForAts is to read the At's children from the API server, and to decide again.
 type LookForAts struct{}
 
@@ -145,6 +155,15 @@ type CreatePod struct {
 	// Due is since when that Pod could have been created, for the metrics: since its
 	// time or, if that is later, since the At was created, resumed, edited (in whole
 	// seconds) or no longer blocked.
+	Due time.Time
+}
+
+// RestartTarget is to restart the workload of spec.restart as it was read, and to decide
+// again. What follows an error depends on the answer: see RefusedRestart.
+type RestartTarget struct {
+	// Instant is when the restart was due.
+	Instant time.Time
+	// Due is since when the restart could have begun, for the metrics: as in CreatePod.
 	Due time.Time
 }
 
@@ -169,18 +188,20 @@ func NameOf(action Action) string {
 	return reflect.TypeOf(action).Name()
 }
 
-func (LookForAt) isAction()    {}
-func (LookForPod) isAction()   {}
-func (LookForNodes) isAction() {}
-func (LookForNode) isAction()  {}
-func (LookForAts) isAction()   {}
-func (CreateAts) isAction()    {}
-func (ResumeAts) isAction()    {}
-func (ReleaseAt) isAction()    {}
-func (CreatePod) isAction()    {}
-func (DeletePod) isAction()    {}
-func (ReleasePod) isAction()   {}
-func (DeleteAt) isAction()     {}
+func (LookForAt) isAction()     {}
+func (LookForPod) isAction()    {}
+func (LookForNodes) isAction()  {}
+func (LookForNode) isAction()   {}
+func (LookForTarget) isAction() {}
+func (RestartTarget) isAction() {}
+func (LookForAts) isAction()    {}
+func (CreateAts) isAction()     {}
+func (ResumeAts) isAction()     {}
+func (ReleaseAt) isAction()     {}
+func (CreatePod) isAction()     {}
+func (DeletePod) isAction()     {}
+func (ReleasePod) isAction()    {}
+func (DeleteAt) isAction()      {}
 
 // Event is an event on an At.
 type Event struct {

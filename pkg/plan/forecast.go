@@ -56,9 +56,10 @@ const (
 // forecastMargin is how long before the At is due a forecast is still worth its requests.
 const forecastMargin = time.Second
 
-// Foresee returns what the API server's answer to the creation of a Pod with dryRun=All
-// says about the creation when the At is due; nil if it says nothing.
-func Foresee(err error) *Forecast {
+// Foresee returns what the API server's answer to the creation of a Pod, or the restart of a
+// workload, with dryRun=All says about the same when the At is due; nil if it says nothing.
+// refused is the reason of a refusal.
+func Foresee(refused string, err error) *Forecast {
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err):
 		// The name is checked last. Another Pod may have it now, and be gone then.
@@ -68,7 +69,7 @@ func Foresee(err error) *Forecast {
 	case isInvalidPod(err):
 		return &Forecast{Reason: v1alpha1.ReasonInvalidPod, Message: err.Error()}
 	default:
-		return &Forecast{Reason: v1alpha1.ReasonPodRefused, Message: err.Error()}
+		return &Forecast{Reason: refused, Message: err.Error()}
 	}
 }
 

@@ -195,7 +195,7 @@ func TestForesee(t *testing.T) {
 			if tc.err != nil {
 				tc.err = fmt.Errorf("create Pod: %w", tc.err)
 			}
-			got := Foresee(tc.err)
+			got := Foresee(v1alpha1.ReasonPodRefused, tc.err)
 			switch {
 			case tc.want == "nothing" && got != nil, tc.want != "nothing" && (got == nil || got.Reason != tc.want):
 				t.Errorf("got %+v, want %q", got, tc.want)

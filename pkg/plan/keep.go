@@ -48,6 +48,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 			Suspend:                 at.Spec.Suspend,
 			StartingDeadlineSeconds: at.Spec.StartingDeadlineSeconds,
 			RunSpec: v1alpha1.RunSpec{
+				Restart:                 at.Spec.Restart,
 				Node:                    at.Spec.Node,
 				Nodes:                   at.Spec.Nodes,
 				BackoffLimit:            at.Spec.BackoffLimit,

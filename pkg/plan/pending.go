@@ -44,6 +44,8 @@ func decidePending(w World, other *corev1.Pod) Decision {
 		return decideNotDue(w, instant)
 	case w.isHeld():
 		return writeUnblocked(at, 0)
+	case at.Spec.Restart != nil:
+		return startRestart(w, instant)
 	case startingTimeLeft(at, instant, w.Now) > 0 && at.Spec.Nodes != nil:
 		return startNodes(w, instant)
 	case startingTimeLeft(at, instant, w.Now) > 0:
@@ -57,7 +59,7 @@ func decidePending(w World, other *corev1.Pod) Decision {
 
 func writeStartingDeadlineExceeded(at *v1alpha1.At, now time.Time) Decision {
 	return writeDone(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded, withBlocker(at,
-		fmt.Sprintf("It was later than spec.startingDeadlineSeconds allows, which is %d: the command did not run.", *at.Spec.StartingDeadlineSeconds)))
+		fmt.Sprintf("It was later than spec.startingDeadlineSeconds allows, which is %d: it did not run.", *at.Spec.StartingDeadlineSeconds)))
 }
 
 // startAttempt starts an attempt that is due since the given instant.

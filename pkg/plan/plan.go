@@ -20,7 +20,9 @@ limitations under the License.
 // Decide has one function for each state of an At, in a file of its own: pending.go,
 // running.go, ended.go, nextattempt.go, done.go. An At with spec.nodes makes an At for each
 // node: nodes.go chooses the nodes, progress.go counts them, and child.go says what the Ats
-// of the nodes wait for. node.go is about the node of a single At. CleanUp decides for the Pods that a run no longer needs.
+// of the nodes wait for. node.go is about the node of a single At.
+// restart.go is about an At with spec.restart, which has no Pod. CleanUp decides for the
+// Pods that a run no longer needs.
 package plan
 
 import (
@@ -55,6 +57,9 @@ func decideRun(w World) Decision {
 	}
 	if isNodesRun(at) {
 		return decideNodes(w)
+	}
+	if isRestart(at) {
+		return decideRollout(w)
 	}
 	owned := pod != nil && IsOf(pod, at)
 	if owned && !hasEnded(pod) {

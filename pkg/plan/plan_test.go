@@ -289,7 +289,7 @@ func withCreation(d Decision) Decision {
 const (
 	completedMessage = "The command ended with exit code 0."
 	deadlineMessage  = "The run took longer than spec.activeDeadlineSeconds allows, which is 10."
-	tooLateMessage   = "It was later than spec.startingDeadlineSeconds allows, which is 3: the command did not run."
+	tooLateMessage   = "It was later than spec.startingDeadlineSeconds allows, which is 3: it did not run."
 	overdueMessage   = "Pod example-at-pod of an earlier At of this name still exists: see kubectl describe pod example-at-pod for what it waits for."
 	lostMessage      = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
 	announcement     = "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."

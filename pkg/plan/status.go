@@ -61,8 +61,8 @@ func explain(status *v1alpha1.AtStatus) {
 		}
 	}
 	switch {
-	case condition.Reason == "" && status.Nodes != nil && status.Reason == "":
-		// The message is of decideProgress.
+	case condition.Reason == "" && (status.Nodes != nil || status.Restart != nil) && status.Reason == "":
+		// The message is of decideProgress, or setProgress.
 	case condition.Reason != "" || status.NextAttemptTime == nil:
 		status.Reason, status.Message = condition.Reason, condition.Message
 	case status.Reason != v1alpha1.ReasonBackOff:

@@ -46,6 +46,7 @@ import (
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 )
 
 // queueName is the name of the queue, for its metrics.
@@ -117,6 +118,18 @@ type answer struct {
 	err      error
 	// retry says whether another try may have an answer that says something.
 	retry bool
+}
+
+// result returns the result of a dry-run for the metrics.
+func (a answer) result() string {
+	switch {
+	case a.forecast == nil:
+		return metrics.PreflightUnknown
+	case a.forecast.Reason == "":
+		return metrics.PreflightAccepted
+	default:
+		return metrics.PreflightRefused
+	}
 }
 
 // of returns the answer as that to the dry-run of the same Pod by another name.
@@ -230,6 +243,8 @@ func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
 	// The cache has neither command nor template.
 	live, err := p.read(ctx, name)
 	switch {
+	case err == nil && plan.WantsForecast(live, p.clock.Now()) && live.Spec.Restart != nil:
+		return p.keep(ctx, live, p.askRestart(ctx, live))
 	case err == nil && plan.WantsForecast(live, p.clock.Now()):
 		a := p.ask(ctx, live)
 		if plan.NeedsNodes(live) && a.forecast != nil && a.forecast.Reason == "" {
@@ -277,18 +292,32 @@ func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) answer {
 		err = fmt.Errorf("create Pod: %w", err)
 	}
 	// A webhook that does not support dry-run is a bad request, and will be one again.
-	a := answer{pod: pod.Name, forecast: plan.Foresee(err), err: err, retry: !apierrors.IsBadRequest(err)}
-	result, validFor := metrics.PreflightRefused, refusedPeriod
-	switch {
-	case a.forecast == nil && a.retry:
-		result = metrics.PreflightUnknown
-	case a.forecast == nil:
-		result, validFor = metrics.PreflightUnknown, sharedTime
-	case a.forecast.Reason == "":
-		result, validFor = metrics.PreflightAccepted, sharedTime
+	a := answer{pod: pod.Name, forecast: plan.Foresee(v1alpha1.ReasonPodRefused, err), err: err, retry: !apierrors.IsBadRequest(err)}
+	metrics.Preflights.WithLabelValues(a.result()).Inc()
+	validFor := refusedPeriod
+	if a.result() == metrics.PreflightAccepted || a.forecast == nil && !a.retry {
+		validFor = sharedTime
 	}
-	metrics.Preflights.WithLabelValues(result).Inc()
 	p.shared.Set(key, a, validFor)
+	return a
+}
+
+// askRestart reads the workload of spec.restart, and restarts it with dryRun.
+func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) answer {
+	if err := p.dryRuns.Wait(ctx); err != nil {
+		return answer{err: err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	apps := p.kubeClient.AppsV1()
+	target, err := rollout.Get(ctx, apps, at.Namespace, at.Spec.Restart)
+	forecast := plan.ForeseeRestart(at, target, err)
+	if forecast != nil && forecast.Reason == "" {
+		_, err = rollout.Restart(ctx, apps, target, p.clock.Now(), metav1.DryRunAll)
+		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
+	}
+	a := answer{forecast: forecast, err: err, retry: !apierrors.IsBadRequest(err)}
+	metrics.Preflights.WithLabelValues(a.result()).Inc()
 	return a
 }
 

@@ -165,11 +165,11 @@ const (
 	// ReasonNodesForbidden: the controller may not read the cluster's nodes, which
 	// spec.node and spec.nodes need.
 	ReasonNodesForbidden = "NodesForbidden"
-	// ReasonRestartForbidden: the controller may not restart the workload of spec.restart:
-	// artifacts/restarts is not installed, or a policy denies it.
+	// ReasonRestartForbidden: the controller may not read the workload of spec.restart:
+	// artifacts/restarts is not installed.
 	ReasonRestartForbidden = "RestartForbidden"
-	// ReasonRestartRefused: the API server refuses the restart of the workload in another
-	// way. It is retried with back-off.
+	// ReasonRestartRefused: the API server refuses the restart of the workload (RBAC, a
+	// policy, a webhook). It is retried with back-off.
 	ReasonRestartRefused = "RestartRefused"
 	// ReasonRolloutInProgress: the workload of spec.restart is being rolled out already.
 	// The restart waits for the end of that.

@@ -1,0 +1,78 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// FieldManager is the owner of the annotation in metadata.managedFields. It must not begin
+// with kubectl: Flux reverts what such a manager has written.
+const FieldManager = "cnat-controller"
+
+// Get reads the workload that is to be restarted.
+func Get(ctx context.Context, apps typedappsv1.AppsV1Interface, namespace string, restart *v1alpha1.AtRestart) (*Target, error) {
+	switch options := (metav1.GetOptions{}); restart.Kind {
+	case v1alpha1.RestartDeployment:
+		return toTarget(fromDeployment)(apps.Deployments(namespace).Get(ctx, restart.Name, options))
+	case v1alpha1.RestartStatefulSet:
+		return toTarget(fromStatefulSet)(apps.StatefulSets(namespace).Get(ctx, restart.Name, options))
+	case v1alpha1.RestartDaemonSet:
+		return toTarget(fromDaemonSet)(apps.DaemonSets(namespace).Get(ctx, restart.Name, options))
+	default:
+		return nil, unknownKind(restart.Kind)
+	}
+}
+
+// Restart restarts a workload, unless it has changed since it was read: that is a conflict.
+// The given time becomes that of the restart, to the second. With dryRun it is not written.
+func Restart(ctx context.Context, apps typedappsv1.AppsV1Interface, t *Target, instant time.Time, dryRun ...string) (*Target, error) {
+	body := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"spec":{"template":{"metadata":{"annotations":{%q:%q}}}}}`,
+		t.ResourceVersion, AnnotationRestartedAt, instant.UTC().Format(time.RFC3339))
+	switch options := (metav1.PatchOptions{FieldManager: FieldManager, DryRun: dryRun}); t.Kind {
+	case v1alpha1.RestartDeployment:
+		return toTarget(fromDeployment)(apps.Deployments(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
+	case v1alpha1.RestartStatefulSet:
+		return toTarget(fromStatefulSet)(apps.StatefulSets(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
+	case v1alpha1.RestartDaemonSet:
+		return toTarget(fromDaemonSet)(apps.DaemonSets(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
+	default:
+		return nil, unknownKind(t.Kind)
+	}
+}
+
+// toTarget converts what a request returns.
+func toTarget[T any](from func(T) *Target) func(T, error) (*Target, error) {
+	return func(object T, err error) (*Target, error) {
+		if err != nil {
+			return nil, err
+		}
+		return from(object), nil
+	}
+}
+
+func unknownKind(kind v1alpha1.RestartKind) error {
+	return fmt.Errorf("kind %q cannot be restarted", kind)
+}

@@ -1,0 +1,148 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package rollout has what kubectl rollout restart and kubectl rollout status do: it
+// restarts a workload, and says when the rollout of that is complete.
+package rollout
+
+import (
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// AnnotationRestartedAt is the annotation of a Pod template that kubectl rollout restart
+// sets: another value makes another template, so that all Pods are replaced.
+const AnnotationRestartedAt = "kubectl.kubernetes.io/restartedAt"
+
+// progressDeadlineExceeded is the reason of condition Progressing of a Deployment whose
+// rollout is stuck: TimedOutReason in pkg/controller/deployment/util of Kubernetes.
+const progressDeadlineExceeded = "ProgressDeadlineExceeded"
+
+// Target is a workload, with what a restart needs to know of it.
+type Target struct {
+	Kind            v1alpha1.RestartKind
+	Namespace       string
+	Name            string
+	UID             types.UID
+	ResourceVersion string
+
+	// RestartedAt is when the workload was last restarted; nil if it never was.
+	RestartedAt *time.Time
+	// Paused is set if a Deployment does not roll out changes.
+	Paused bool
+	// OnDelete is set if the workload replaces Pods only when somebody deletes them.
+	OnDelete bool
+
+	// Desired is the number of Pods that a restart replaces. Of those, Updated have the
+	// present template. Available is the number of Pods that are available, whatever
+	// their template; of a StatefulSet, that are ready.
+	Desired, Updated, Available int32
+	// Rolling is set while Pods of an earlier template are being replaced.
+	Rolling bool
+	// Complete is set if kubectl rollout status says that the rollout is complete.
+	Complete bool
+	// Failed is set if kubectl rollout status says that the rollout has failed.
+	Failed bool
+}
+
+// The rules of Complete and Failed are those of pkg/polymorphichelpers/rollout_status.go of
+// kubectl.
+
+func fromDeployment(d *appsv1.Deployment) *Target {
+	t := newTarget(v1alpha1.RestartDeployment, d, &d.Spec.Template)
+	t.Paused = d.Spec.Paused
+	t.Desired, t.Available = ptr.Deref(d.Spec.Replicas, 1), d.Status.AvailableReplicas
+	if d.Generation > d.Status.ObservedGeneration {
+		return t
+	}
+	t.Updated = d.Status.UpdatedReplicas
+	for _, condition := range d.Status.Conditions {
+		t.Failed = t.Failed || condition.Type == appsv1.DeploymentProgressing && condition.Reason == progressDeadlineExceeded
+	}
+	t.Rolling = !t.Failed && (t.Updated < t.Desired || d.Status.Replicas > t.Updated)
+	t.Complete = !t.Failed && !t.Rolling && t.Available >= t.Updated
+	return t
+}
+
+func fromStatefulSet(s *appsv1.StatefulSet) *Target {
+	t := newTarget(v1alpha1.RestartStatefulSet, s, &s.Spec.Template)
+	t.OnDelete = s.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType
+	replicas, partition := ptr.Deref(s.Spec.Replicas, 1), int32(0)
+	if s.Spec.UpdateStrategy.RollingUpdate != nil {
+		partition = ptr.Deref(s.Spec.UpdateStrategy.RollingUpdate.Partition, 0)
+	}
+	t.Desired, t.Available = max(0, replicas-partition), s.Status.ReadyReplicas
+	if s.Generation > s.Status.ObservedGeneration {
+		return t
+	}
+	t.Updated = s.Status.UpdatedReplicas
+	t.Rolling = t.Updated < t.Desired
+	t.Complete = !t.Rolling && t.Available >= replicas &&
+		(s.Spec.UpdateStrategy.RollingUpdate != nil || s.Status.UpdateRevision == s.Status.CurrentRevision)
+	return t
+}
+
+func fromDaemonSet(d *appsv1.DaemonSet) *Target {
+	t := newTarget(v1alpha1.RestartDaemonSet, d, &d.Spec.Template)
+	t.OnDelete = d.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
+	t.Desired, t.Available = d.Status.DesiredNumberScheduled, d.Status.NumberAvailable
+	if d.Generation > d.Status.ObservedGeneration {
+		return t
+	}
+	t.Updated = d.Status.UpdatedNumberScheduled
+	t.Rolling = t.Updated < t.Desired
+	t.Complete = !t.Rolling && t.Available >= t.Desired
+	return t
+}
+
+// newTarget returns a target whose status speaks of an earlier generation.
+func newTarget(kind v1alpha1.RestartKind, object metav1.Object, template *corev1.PodTemplateSpec) *Target {
+	t := &Target{
+		Kind:            kind,
+		Namespace:       object.GetNamespace(),
+		Name:            object.GetName(),
+		UID:             object.GetUID(),
+		ResourceVersion: object.GetResourceVersion(),
+		Rolling:         true,
+	}
+	// What is not a time was not written by a restart.
+	if restartedAt, err := time.Parse(time.RFC3339, template.Annotations[AnnotationRestartedAt]); err == nil {
+		t.RestartedAt = &restartedAt
+	}
+	return t
+}
+
+// RestartedSince says whether the workload was restarted at the given time, to the second,
+// or later.
+func (t *Target) RestartedSince(instant time.Time) bool {
+	return t.RestartedAt != nil && !t.RestartedAt.Before(instant.Truncate(time.Second))
+}
+
+// String returns kind and name.
+func (t *Target) String() string { return fmt.Sprintf("%s %s", t.Kind, t.Name) }
+
+// Progress says how far the rollout is.
+func (t *Target) Progress() string {
+	return fmt.Sprintf("%d of %d updated, %d available", t.Updated, t.Desired, t.Available)
+}
