@@ -1,0 +1,203 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// The writes of a restart, in their order.
+const (
+	restartTarget  = "restart the Deployment"
+	recordRestart  = "write RUNNING"
+	restartWritten = "write DONE"
+)
+
+// What can happen while a write of a restart hangs, beside what can happen to any run.
+const (
+	scaled    = "somebody scales the Deployment"
+	restarted = "somebody restarts the Deployment"
+)
+
+// restartSample has the cases of TestRestartFaults that are not left to hack/soak.sh.
+var restartSample = map[string]map[string][]string{
+	restartTarget:  {fails: {restarted}, lost: {second}, dies: {restart}, slow: {second, restarted}},
+	recordRestart:  {fails: {restart}, lost: {stale}, dies: {scaled}},
+	restartWritten: {fails: {second}, lost: {restart}, dies: {stale}},
+}
+
+// TestRestartFaults lets each write of a restart go wrong in each way, while something else
+// happens. Each time the Deployment is restarted once, by its generation, and the At is
+// Complete.
+func TestRestartFaults(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for _, write := range []string{restartTarget, recordRestart, restartWritten} {
+		for _, how := range []string{fails, lost, dies, slow} {
+			for _, what := range []string{restart, stale, second, scaled, restarted} {
+				if *soakFaults || slices.Contains(restartSample[write][how], what) {
+					t.Run(fmt.Sprintf("%s %s, %s", write, how, what), func(t *testing.T) {
+						t.Parallel()
+						testRestartFault(t, write, how, what)
+					})
+				}
+			}
+		}
+	}
+}
+
+func testRestartFault(t *testing.T, write, how, what string) {
+	t.Helper()
+	namespace := newNamespace(t)
+	playReady(t, namespace)
+	before := createDeployment(t, namespace, "web")
+	p := newProxy(t, how, write)
+	p.kind = kindOfRestart
+	if what == stale || what == second {
+		p.stale = []string{"ats"}
+	}
+	c := startController(t, namespace, "-master="+p.url)
+	t.Cleanup(p.letGoOn)
+	at := newAt(namespace, "at", time.Now().Add(time.Second), "")
+	at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+	createAt(t, at)
+	p.waitWrong(t)
+	if how == dies || what == restart {
+		c.kill(t)
+	}
+	wantGeneration := before.Generation + 1
+	switch what {
+	case second:
+		startController(t, namespace)
+		waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	case scaled:
+		wantGeneration++
+		_, err := kubeClient.AppsV1().Deployments(namespace).UpdateScale(t.Context(), "web", &autoscalingv1.Scale{
+			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: namespace}, Spec: autoscalingv1.ScaleSpec{Replicas: 2},
+		}, metav1.UpdateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	case restarted:
+		if write != restartTarget || how == lost || how == dies {
+			wantGeneration++ // It comes after the At's, and else makes that unnecessary.
+		}
+		// The annotation has whole seconds: another one makes another template.
+		time.Sleep(2 * time.Second)
+		kubectl(t, "", "rollout", "restart", "-n", namespace, "deployment/web")
+	}
+	p.letGoOn()
+	switch {
+	case what == second:
+	case how == dies, what == restart:
+		startController(t, namespace)
+	case what == stale:
+		// For the controller to show what it does without knowing better.
+		time.Sleep(time.Second)
+	}
+	p.release()
+
+	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+	after, err := kubeClient.AppsV1().Deployments(namespace).Get(t.Context(), "web", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Generation != wantGeneration {
+		t.Errorf("generation %d, want %d", after.Generation, wantGeneration)
+	}
+}
+
+// kindOfRestart says which of the writes of a restart a request is; empty if it is none.
+func kindOfRestart(request *http.Request) string {
+	if request.Method != http.MethodPatch || isPreflight(request.UserAgent()) {
+		return ""
+	}
+	if strings.HasSuffix(request.URL.Path, "/deployments/web") {
+		return restartTarget
+	}
+	var at v1alpha1.At
+	switch {
+	case !strings.HasSuffix(request.URL.Path, "/ats/at/status") || json.Unmarshal(bodyOf(request), &at) != nil:
+		return ""
+	case at.Status.Phase == v1alpha1.PhaseRunning:
+		return recordRestart
+	case at.Status.Phase == v1alpha1.PhaseDone:
+		return restartWritten
+	default:
+		return ""
+	}
+}
+
+// playReady plays a kubelet whose Pods are ready at once.
+func playReady(t *testing.T, namespace string) {
+	t.Helper()
+	playPods(t, namespace, metav1.ListOptions{}, func(ctx context.Context, pod *corev1.Pod) {
+		if pod.Status.Phase == corev1.PodRunning || pod.DeletionTimestamp != nil {
+			return
+		}
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+			Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
+		})
+		_, _ = kubeClient.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	})
+}
+
+// createDeployment creates a Deployment of one Pod, and returns it when its first rollout
+// is complete.
+func createDeployment(t *testing.T, namespace, name string) *appsv1.Deployment {
+	t.Helper()
+	labels := map[string]string{"app": name}
+	deployments := kubeClient.AppsV1().Deployments(namespace)
+	_, err := deployments.Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](1),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var deployment *appsv1.Deployment
+	eventually(t, "the Deployment to be available", func(ctx context.Context) (bool, error) {
+		deployment, err = deployments.Get(ctx, name, metav1.GetOptions{})
+		return err == nil && deployment.Status.AvailableReplicas == 1, err
+	})
+	return deployment
+}
