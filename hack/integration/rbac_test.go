@@ -56,13 +56,15 @@ import (
 
 const (
 	deploy           = root + "/artifacts/deploy"
+	restarts         = root + "/artifacts/restarts"
 	systemNamespace  = "cnat-system"
 	serviceAccount   = "cnat-controller"
 	serviceAccountID = "system:serviceaccount:" + systemNamespace + ":" + serviceAccount
 )
 
 // All controllers of these tests run as the service account that is deployed, with
-// what artifacts/deploy/rbac.yaml grants and under the policies of artifacts/deploy/policy.
+// what artifacts/deploy/rbac.yaml and artifacts/restarts grant, and under the policies of
+// artifacts/deploy/policy and artifacts/restarts.
 // In the end, what was granted must be what they used.
 func init() {
 	beforeAll, grantLease, afterAll = becomeServiceAccount, grantLeaseTo, compareGranted
@@ -70,7 +72,7 @@ func init() {
 
 // becomeServiceAccount makes what these tests need before all of them, in dir.
 func becomeServiceAccount(dir string) error {
-	apply := exec.Command("kubectl", "apply", "-f", deploy+"/00-namespace.yaml", "-f", deploy+"/rbac.yaml", "-f", deploy+"/roles.yaml", "-f", deploy+"/policy")
+	apply := exec.Command("kubectl", "apply", "-f", deploy+"/00-namespace.yaml", "-f", deploy+"/rbac.yaml", "-f", deploy+"/roles.yaml", "-f", deploy+"/policy", "-f", restarts)
 	if out, err := apply.CombinedOutput(); err != nil {
 		return fmt.Errorf("apply the RBAC and the policies: %w\n%s", err, out)
 	}
