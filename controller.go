@@ -732,11 +732,10 @@ func (c *Controller) lookForTarget(ctx context.Context, world *plan.World) error
 // restartTarget restarts the workload of spec.restart, unless it has changed meanwhile.
 func (c *Controller) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
 	target, err := rollout.Restart(ctx, c.kubeClient.AppsV1(), world.Target, action.Instant)
-	switch {
-	case apierrors.IsNotFound(err):
-		world.TargetIsLive = false
-		return nil
-	case err != nil:
+	if apierrors.IsNotFound(err) {
+		return world.TargetNotRead(err)
+	}
+	if err != nil {
 		return err
 	}
 	late := max(0, c.clock.Since(action.Due)) // Due may be of another clock.
