@@ -183,6 +183,26 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
+// TestPreflightOfRestart has the workload of a restart that is due in an hour not exist yet.
+// What reads it and tries the restart is the controller, with its own permissions.
+func TestPreflightOfRestart(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	playReady(t, namespace)
+	startController(t, namespace)
+	at := newAt(namespace, "at", time.Now().Add(time.Hour), "")
+	at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+	createAt(t, at)
+	blocked := waitBlocked(t, namespace, v1alpha1.ReasonTargetNotFound)
+	wantOutput(t, blocked.Message, `^If it were due now: Deployment web does not exist\.$`)
+	before := createDeployment(t, namespace, "web")
+	waitUnblocked(t, namespace)
+	if after := getDeployment(t, namespace, "web"); after.Generation != before.Generation {
+		t.Errorf("generation %d after the preflight, want %d", after.Generation, before.Generation)
+	}
+}
+
 // judge says how long something took. The limit counts where tests run that are judged by
 // the time that they take.
 func judge(t *testing.T, what string, took, limit time.Duration) {

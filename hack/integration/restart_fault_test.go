@@ -129,12 +129,8 @@ func testRestartFault(t *testing.T, write, how, what string) {
 	p.release()
 
 	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
-	after, err := kubeClient.AppsV1().Deployments(namespace).Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if after.Generation != wantGeneration {
-		t.Errorf("generation %d, want %d", after.Generation, wantGeneration)
+	if got := getDeployment(t, namespace, "web").Generation; got != wantGeneration {
+		t.Errorf("generation %d, want %d", got, wantGeneration)
 	}
 }
 
@@ -199,5 +195,14 @@ func createDeployment(t *testing.T, namespace, name string) *appsv1.Deployment {
 		deployment, err = deployments.Get(ctx, name, metav1.GetOptions{})
 		return err == nil && deployment.Status.AvailableReplicas == 1, err
 	})
+	return deployment
+}
+
+func getDeployment(t *testing.T, namespace, name string) *appsv1.Deployment {
+	t.Helper()
+	deployment, err := kubeClient.AppsV1().Deployments(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return deployment
 }

@@ -313,7 +313,9 @@ func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) answer {
 	target, err := rollout.Get(ctx, apps, at.Namespace, at.Spec.Restart)
 	forecast := plan.ForeseeRestart(at, target, err)
 	if forecast != nil && forecast.Reason == "" {
-		_, err = rollout.Restart(ctx, apps, target, p.clock.Now(), metav1.DryRunAll)
+		if _, err = rollout.Restart(ctx, apps, target, p.clock.Now(), metav1.DryRunAll); err != nil {
+			err = fmt.Errorf("restart %s: %w", target, err)
+		}
 		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
 	}
 	a := answer{forecast: forecast, err: err, retry: !apierrors.IsBadRequest(err)}

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,6 +61,7 @@ type fixture struct {
 	start time.Time
 	ats   cache.Indexer
 	cnat  *cnatfake.Clientset
+	kube  *kubefake.Clientset
 
 	lock sync.Mutex
 	// answer is that of the API server to the creation of a Pod; nil: it accepts it.
@@ -78,7 +80,7 @@ func run(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		kubeClient := kubefake.NewClientset()
-		f := &fixture{t: t, start: time.Now(), cnat: cnatfake.NewSimpleClientset(), ats: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
+		f := &fixture{t: t, start: time.Now(), cnat: cnatfake.NewSimpleClientset(), kube: kubeClient, ats: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
 		kubeClient.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			create := action.(clienttesting.CreateActionImpl)
 			if !slices.Equal(create.CreateOptions.DryRun, []string{metav1.DryRunAll}) {
@@ -522,4 +524,48 @@ func TestOff(t *testing.T) {
 	if diff := cmp.Diff(&plan.Forecast{}, p.Forecast(&v1alpha1.At{})); diff != "" {
 		t.Errorf("Forecast (-want +got):\n%s", diff)
 	}
+}
+
+// TestRestart has the workload of a restart come late, and then be paused, refused and
+// accepted.
+func TestRestart(t *testing.T) {
+	run(t, func(f *fixture) {
+		at := f.at("a", 24*time.Hour, func(at *v1alpha1.At) {
+			at.Spec.Command, at.Spec.Restart = "", &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+		})
+		f.add(2*time.Second, at)
+		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonTargetNotFound, Message: "Deployment web does not exist."})
+		f.store(at, withForecast) // as the controller does
+
+		deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
+		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop"}, Spec: appsv1.DeploymentSpec{Paused: true}}
+		if err := f.kube.Tracker().Create(deployments, deployment.DeepCopy(), "shop"); err != nil {
+			t.Fatal(err)
+		}
+		f.add(time.Minute)
+		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonTargetPaused, Message: "Deployment web is paused, and would not roll out a restart: see kubectl rollout resume."})
+
+		deployment.Spec.Paused = false
+		if err := f.kube.Tracker().Update(deployments, deployment.DeepCopy(), "shop"); err != nil {
+			t.Fatal(err)
+		}
+		f.answer = refusal
+		f.kube.PrependReactor("patch", "deployments", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if dryRun := action.(clienttesting.PatchActionImpl).PatchOptions.DryRun; !slices.Equal(dryRun, []string{metav1.DryRunAll}) {
+				t.Errorf("the Deployment is patched with dryRun %v", dryRun)
+			}
+			f.lock.Lock()
+			defer f.lock.Unlock()
+			return true, deployment, f.answer("web")
+		})
+		f.add(time.Minute)
+		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonRestartRefused, Message: "restart Deployment web: " + refusal("web").Error()})
+
+		f.lock.Lock()
+		f.answer = func(string) error { return nil }
+		f.lock.Unlock()
+		f.add(time.Minute)
+		f.wantForecast(at, &plan.Forecast{})
+		f.wantList("dry-runs of Pods", &f.dryRuns)
+	})
 }
