@@ -530,6 +530,15 @@ func TestOff(t *testing.T) {
 // accepted.
 func TestRestart(t *testing.T) {
 	run(t, func(f *fixture) {
+		f.answer = refusal
+		f.kube.PrependReactor("patch", "deployments", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if dryRun := action.(clienttesting.PatchActionImpl).PatchOptions.DryRun; !slices.Equal(dryRun, []string{metav1.DryRunAll}) {
+				t.Errorf("the Deployment is patched with dryRun %v", dryRun)
+			}
+			f.lock.Lock()
+			defer f.lock.Unlock()
+			return true, &appsv1.Deployment{}, f.answer("web")
+		})
 		at := f.at("a", 24*time.Hour, func(at *v1alpha1.At) {
 			at.Spec.Command, at.Spec.Restart = "", &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
 		})
@@ -549,15 +558,6 @@ func TestRestart(t *testing.T) {
 		if err := f.kube.Tracker().Update(deployments, deployment.DeepCopy(), "shop"); err != nil {
 			t.Fatal(err)
 		}
-		f.answer = refusal
-		f.kube.PrependReactor("patch", "deployments", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			if dryRun := action.(clienttesting.PatchActionImpl).PatchOptions.DryRun; !slices.Equal(dryRun, []string{metav1.DryRunAll}) {
-				t.Errorf("the Deployment is patched with dryRun %v", dryRun)
-			}
-			f.lock.Lock()
-			defer f.lock.Unlock()
-			return true, deployment, f.answer("web")
-		})
 		f.add(time.Minute)
 		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonRestartRefused, Message: "restart Deployment web: " + refusal("web").Error()})
 
