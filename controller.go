@@ -28,16 +28,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -47,15 +42,13 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
-	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/nodecache"
-	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
-	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/steps"
 	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/written"
 )
@@ -81,9 +74,6 @@ const (
 // Pods.
 const childrenPeriod = 200 * time.Millisecond
 
-// parallelAts is how many children of an At are created at the same time.
-const parallelAts = 16
-
 // A sync that failed is retried after minErrorBackoff, then after twice as long each
 // time, at most maxErrorBackoff.
 const (
@@ -91,25 +81,13 @@ const (
 	maxErrorBackoff = time.Minute
 )
 
-// lastingFailures is the number of creations that fail in a row until more than a minute
-// has passed. Then they are reported, whatever the cause.
-const lastingFailures = 10
-
 // maxSteps is the number of steps of a sync after which something must be wrong.
 const maxSteps = 10
 
-// When the controller is asked to stop, finishTimeout is how long the syncs in hand may
-// take, and eventsTimeout how long it may take to write the queued events. A leader that
-// cannot renew its lease stops at most 8.5 s after the last renewal, and another may take
-// over after 12 s, so finishTimeout must be less than the difference.
-const (
-	finishTimeout = 3 * time.Second
-	eventsTimeout = 5 * time.Second
-)
-
-// endOfEvents is the reason of an event that is never written: the sink has seen all
-// other events when it comes.
-const endOfEvents = "EndOfEvents"
+// finishTimeout is how long the syncs in hand may take when the controller is asked to stop.
+// A leader that cannot renew its lease stops at most 8.5 s after the last renewal, and
+// another may take over after 12 s: finishTimeout must be less than the difference.
+const finishTimeout = 3 * time.Second
 
 // errPanic is of a sync that panicked.
 var errPanic = errors.New("panic")
@@ -117,9 +95,6 @@ var errPanic = errors.New("panic")
 // Controller runs the command of each At once, at its time, in a Pod that the
 // At owns.
 type Controller struct {
-	kubeClient kubernetes.Interface
-	cnatClient clientset.Interface
-
 	atLister   listers.AtLister
 	atIndexer  cache.Indexer
 	podIndexer cache.Indexer
@@ -131,16 +106,10 @@ type Controller struct {
 	working atomic.Bool
 	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	// blocked holds the Ats that are to be added to queue when their turn comes.
-	blocked *fairqueue.Blocked
-	// failures counts the creations that have failed in a row.
-	failures    workqueue.TypedRateLimiter[cache.ObjectName]
-	preflight   *preflight.Preflight // nil: off
-	broadcaster record.EventBroadcaster
-	recorder    record.EventRecorder
-	eventsEnded chan struct{}
-	clock       clock.WithTicker
-
-	defaultImage string
+	blocked   *fairqueue.Blocked
+	preflight *preflight.Preflight // nil: off
+	steps     *steps.Steps
+	clock     clock.WithTicker
 
 	// written has the statuses that this process has written and the cache does not have
 	// yet. To decide on an older one could run a command again.
@@ -159,37 +128,17 @@ func NewController(
 	podInformer coreinformers.TypedPodInformer,
 	nodeInformer coreinformers.TypedNodeInformer,
 	atInformer informers.TypedAtInformer,
-	defaultImage string,
-) (*Controller, error) {
-	return newControllerWithClock(ctx, kubeClient, cnatClient, podInformer, nodeInformer, atInformer, defaultImage, clock.RealClock{})
-}
-
-func newControllerWithClock(
-	ctx context.Context,
-	kubeClient kubernetes.Interface,
-	cnatClient clientset.Interface,
-	podInformer coreinformers.TypedPodInformer,
-	nodeInformer coreinformers.TypedNodeInformer,
-	atInformer informers.TypedAtInformer,
+	recorder record.EventRecorder,
 	defaultImage string,
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
-	// Shutdown ends the broadcaster, not ctx: the last syncs record events after ctx is done.
-	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	c := &Controller{
-		kubeClient:   kubeClient,
-		cnatClient:   cnatClient,
-		atLister:     atInformer.Lister(),
-		atIndexer:    atInformer.Informer().GetIndexer(),
-		podIndexer:   podInformer.Informer().GetIndexer(),
-		queue:        fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
-		blocked:      fairqueue.NewBlocked(blockedQueueName, wallClock),
-		failures:     workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
-		broadcaster:  broadcaster,
-		eventsEnded:  make(chan struct{}),
-		recorder:     broadcaster.NewRecorder(cnatscheme.Scheme, corev1.EventSource{Component: controllerName}),
-		clock:        wallClock,
-		defaultImage: defaultImage,
+		atLister:   atInformer.Lister(),
+		atIndexer:  atInformer.Informer().GetIndexer(),
+		podIndexer: podInformer.Informer().GetIndexer(),
+		queue:      fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
+		blocked:    fairqueue.NewBlocked(blockedQueueName, wallClock),
+		clock:      wallClock,
 	}
 	c.written = written.New(func(namespace, name string) (*v1alpha1.At, error) { return c.atLister.Ats(namespace).Get(name) }, plan.KeepAt)
 
@@ -239,6 +188,17 @@ func newControllerWithClock(
 	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, keep, c.enqueueOnNode); err != nil {
 		return nil, err
 	}
+	c.steps = &steps.Steps{
+		KubeClient:   kubeClient,
+		CnatClient:   cnatClient,
+		Nodes:        c.nodes,
+		Recorder:     recorder,
+		Clock:        wallClock,
+		Written:      c.written,
+		AddRelatives: c.addRelatives,
+		Failures:     workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
+		DefaultImage: defaultImage,
+	}
 	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker()}
 	return c, nil
 }
@@ -254,13 +214,6 @@ func newControllerWithClock(
 func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
-
-	c.broadcaster.StartStructuredLogging(3)
-	c.broadcaster.StartRecordingToSink(&eventSink{
-		EventSink: &typedcorev1.EventSinkImpl{Interface: c.kubeClient.CoreV1().Events("")},
-		ended:     c.eventsEnded,
-	})
-
 	logger.Info("Starting controller", "workers", workers)
 	var wg sync.WaitGroup
 	syncCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -292,34 +245,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	// An idle controller allocates nothing, so what the first list left would stay for minutes.
 	debug.FreeOSMemory()
 	<-ctx.Done()
-}
-
-// Shutdown writes the events that are still queued. It is called after Run, when the
-// lease is released, so that the events do not delay the next leader.
-func (c *Controller) Shutdown() {
-	if c.working.Load() {
-		c.recorder.Event(&corev1.ObjectReference{}, corev1.EventTypeNormal, endOfEvents, "All events are written.")
-		select {
-		case <-c.eventsEnded:
-		case <-c.clock.After(eventsTimeout):
-		}
-	}
-	c.broadcaster.Shutdown()
-}
-
-// eventSink writes events, in the order in which they are recorded, until endOfEvents.
-type eventSink struct {
-	record.EventSink
-	ended chan<- struct{}
-}
-
-// Create writes an event.
-func (s *eventSink) Create(event *corev1.Event) (*corev1.Event, error) {
-	if event.Reason == endOfEvents {
-		close(s.ended)
-		return event, nil
-	}
-	return s.EventSink.Create(event)
 }
 
 // enqueueAll enqueues the Ats in the cache, those that are due first because there may be
@@ -515,14 +440,13 @@ func resultOf(err error) string {
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
-	at, err := orNil(c.atLister.Ats(name.Namespace).Get(name.Name))
-	if err != nil {
-		return 0, err
-	}
-	world := &plan.World{At: at, Pods: c.podsOf(name)}
-	if at != nil {
+	world := &plan.World{Pods: c.podsOf(name)}
+	switch at, err := c.atLister.Ats(name.Namespace).Get(name.Name); {
+	case err == nil:
 		world.At = c.written.Latest(at)
 		c.addRelatives(world)
+	case !apierrors.IsNotFound(err):
+		return 0, err
 	}
 	pods := world.Pods
 	delay, err := c.follow(ctx, name, world, plan.Decide)
@@ -550,7 +474,10 @@ func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *p
 			phase = world.At.Status.Phase
 		}
 		klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", plan.NameOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry)
-		decision, again, err := c.act(ctx, name, world, decision)
+		if decision.Preflight {
+			c.preflight.Add(name)
+		}
+		decision, again, err := c.steps.Take(ctx, name, world, decision)
 		if err != nil {
 			return decision.Delay, err
 		}
@@ -559,83 +486,6 @@ func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *p
 		}
 	}
 	return 0, fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of At an older one?", maxSteps)
-}
-
-// act takes the step that was decided. It returns the decision or, if the API server
-// refused the step, the one that follows; and whether to decide again now, on what it has
-// changed in world.
-func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *plan.World, decision plan.Decision) (_ plan.Decision, again bool, err error) {
-	switch action := decision.Action.(type) {
-	case nil:
-	case plan.LookForAt:
-		return decision, true, c.lookForAt(ctx, name, world)
-	case plan.LookForPod:
-		return decision, true, c.lookForPod(ctx, world)
-	case plan.LookForNodes:
-		return decision, true, c.lookForNodes(ctx, world)
-	case plan.LookForNode:
-		return decision, true, c.lookForNode(ctx, world, action.Name)
-	case plan.LookForTarget:
-		return decision, true, c.lookForTarget(ctx, world)
-	case plan.LookForAts:
-		return decision, true, c.lookForAts(ctx, world)
-	case plan.CreateAts:
-		other, err := c.createAts(ctx, world, action.Ats)
-		switch {
-		case other != nil:
-			decision = plan.AtNameTaken(*world, other)
-		case err != nil:
-			decision = plan.RefusedAt(*world, fmt.Errorf("create At: %w", err))
-		default:
-			return decision, true, nil
-		}
-	case plan.ResumeAts:
-		return decision, false, c.resumeAts(ctx, world.At, action.Ats)
-	case plan.ReleaseAt:
-		return decision, true, c.releaseAt(ctx, world)
-	case plan.CreatePod:
-		err := c.createPod(ctx, world.At, action)
-		if apierrors.IsAlreadyExists(err) {
-			err = c.lookForPod(ctx, world)
-			if err == nil && !world.HasPod() {
-				err = errors.New("the Pod existed when it was to be created, and is gone")
-			}
-			return decision, true, err
-		}
-		if err == nil {
-			c.failures.Forget(name)
-			return decision, false, nil
-		}
-		c.failures.When(name)
-		decision = plan.Refused(*world, fmt.Errorf("create Pod: %w", err), c.failures.NumRequeues(name) >= lastingFailures)
-	case plan.RestartTarget:
-		err := c.restartTarget(ctx, world, action)
-		if err == nil {
-			return decision, true, nil
-		}
-		decision = plan.RefusedRestart(*world, fmt.Errorf("restart %s: %w", world.Target, err))
-	case plan.DeletePod:
-		return decision, false, c.removePod(ctx, world.At, action, decision.Events)
-	case plan.ReleasePod:
-		return decision, false, c.releasePod(ctx, world.At, action.Pod)
-	case plan.DeleteAt:
-		return decision, false, c.removeAt(ctx, world.At)
-	default:
-		return decision, false, fmt.Errorf("unknown action %T", action)
-	}
-	if decision.Status == nil {
-		if decision.Preflight {
-			c.preflight.Add(name)
-		}
-		return decision, false, nil
-	}
-	at, err := orNil(c.writeStatus(ctx, world.At, decision))
-	if err != nil {
-		return decision, false, err
-	}
-	// What PodIsLive was said of may be the Pod of another attempt.
-	world.At, world.AtIsLive, world.PodIsLive = at, at != nil, false
-	return decision, decision.Retry == nil, nil
 }
 
 // podsOf returns the Pods of all Ats that have, or had, the given name.
@@ -676,304 +526,6 @@ func indexed[T any](indexer cache.Indexer, index, value string) []*T {
 		found[i] = object.(*T)
 	}
 	return found
-}
-
-// orNil makes no object and no error of an object that is not found.
-func orNil[T any](object *T, err error) (*T, error) {
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	return object, err
-}
-
-// lookForAt reads the At.
-func (c *Controller) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
-	at, err := orNil(c.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
-	if err != nil {
-		return fmt.Errorf("look for the At: %w", err)
-	}
-	world.At, world.AtIsLive = at, true
-	if at != nil {
-		c.addRelatives(world)
-	}
-	return nil
-}
-
-// lookForNodes reads the nodes.
-func (c *Controller) lookForNodes(ctx context.Context, world *plan.World) error {
-	nodes, err := c.nodes.List(ctx)
-	if err != nil {
-		return world.NodesNotRead(err)
-	}
-	world.Nodes, world.NodesAreKnown = nodes, true
-	return nil
-}
-
-// lookForNode reads a node.
-func (c *Controller) lookForNode(ctx context.Context, world *plan.World, name string) error {
-	node, err := c.nodes.Get(ctx, name)
-	if err != nil {
-		return world.NodesNotRead(err)
-	}
-	world.NodeName, world.Node = name, node
-	return nil
-}
-
-// lookForTarget reads the workload of spec.restart.
-func (c *Controller) lookForTarget(ctx context.Context, world *plan.World) error {
-	target, err := rollout.Get(ctx, c.kubeClient.AppsV1(), world.At.Namespace, world.At.Spec.Restart)
-	if err != nil {
-		return world.TargetNotRead(err)
-	}
-	world.Target, world.TargetForbidden, world.TargetIsLive = target, nil, true
-	return nil
-}
-
-// restartTarget restarts the workload of spec.restart, unless it has changed meanwhile.
-func (c *Controller) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
-	target, err := rollout.Restart(ctx, c.kubeClient.AppsV1(), world.Target, action.Instant)
-	if apierrors.IsNotFound(err) {
-		return world.TargetNotRead(err)
-	}
-	if err != nil {
-		return err
-	}
-	late := max(0, c.clock.Since(action.Due)) // Due may be of another clock.
-	metrics.StartLateness.Observe(late.Seconds())
-	klog.FromContext(ctx).V(2).Info("Restarted", "kind", target.Kind, "target", klog.KRef(target.Namespace, target.Name), "late", late)
-	world.Target = target
-	return nil
-}
-
-// lookForAts reads the children of the At.
-func (c *Controller) lookForAts(ctx context.Context, world *plan.World) error {
-	ats := c.cnatClient.CnatV1alpha1().Ats(world.At.Namespace)
-	var children []*v1alpha1.At
-	// In pages, because a template may be large.
-	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return ats.List(ctx, options)
-	})
-	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(world.At.UID)}, func(object runtime.Object) error {
-		if child := object.(*v1alpha1.At); plan.IsChildOf(child, world.At) {
-			children = append(children, plan.KeepAt(child))
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("look for the Ats of the nodes: %w", err)
-	}
-	world.Children, world.ChildrenAreLive = children, true
-	return nil
-}
-
-// createAts creates children of the At, and adds them to world. It returns an At that is not
-// the At's child, and has the name of one.
-func (c *Controller) createAts(ctx context.Context, world *plan.World, children []*v1alpha1.At) (other *v1alpha1.At, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	found := make([]*v1alpha1.At, len(children))
-	workqueue.ParallelizeUntil(ctx, parallelAts, len(children), func(i int) {
-		ats := c.cnatClient.CnatV1alpha1().Ats(children[i].Namespace)
-		child, err := ats.Create(ctx, children[i], metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			child, err = ats.Get(ctx, children[i].Name, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				err = errors.New("the At existed when it was to be created, and is gone")
-			}
-		}
-		if err != nil {
-			cancel(err) // The others would fail, too.
-			return
-		}
-		found[i] = plan.KeepAt(child)
-	})
-	created := 0
-	for _, child := range found {
-		switch {
-		case child == nil:
-		case plan.IsChildOf(child, world.At):
-			world.Children = append(world.Children, child)
-			created++
-		default:
-			other = child
-		}
-	}
-	klog.FromContext(ctx).V(2).Info("Created the Ats of nodes", "created", created, "missing", len(children)-created)
-	return other, context.Cause(ctx)
-}
-
-// resumeAts resumes children of the At.
-func (c *Controller) resumeAts(ctx context.Context, at *v1alpha1.At, children []*v1alpha1.At) error {
-	for _, child := range children {
-		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"suspend":false}}`, child.UID, child.ResourceVersion)
-		resumed, err := c.cnatClient.CnatV1alpha1().Ats(child.Namespace).Patch(ctx, child.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-		switch {
-		case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-			return nil // The child's event brings the next step.
-		case err != nil:
-			return c.report(at, v1alpha1.ReasonAtNotResumed, fmt.Errorf("resume At %s: %w", child.Name, err))
-		}
-		c.written.Remember(resumed)
-		klog.FromContext(ctx).V(2).Info("Resumed the At of a node", "child", klog.KObj(child))
-	}
-	return nil
-}
-
-// releaseAt takes the finalizer from an At of a node.
-func (c *Controller) releaseAt(ctx context.Context, world *plan.World) error {
-	at := world.At
-	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerTracking)
-	if err != nil {
-		return err
-	}
-	released, err := orNil(c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}))
-	if err != nil {
-		return c.report(at, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of the At: %w", err))
-	}
-	if released != nil {
-		c.written.Remember(released)
-	}
-	world.At, world.AtIsLive = released, released != nil
-	klog.FromContext(ctx).V(2).Info("Released At")
-	return nil
-}
-
-// lookForPod reads the Pod that has the name of the present attempt's, and puts it in
-// place of what the cache has of that name.
-func (c *Controller) lookForPod(ctx context.Context, world *plan.World) error {
-	name := plan.PodName(world.At)
-	pod, err := orNil(c.kubeClient.CoreV1().Pods(world.At.Namespace).Get(ctx, name, metav1.GetOptions{}))
-	if err != nil {
-		return fmt.Errorf("look for the Pod: %w", err)
-	}
-	pods := []*corev1.Pod{}
-	for _, cached := range world.Pods {
-		if cached.Name != name {
-			pods = append(pods, cached)
-		}
-	}
-	if pod != nil {
-		pods = append(pods, pod)
-	}
-	world.Pods, world.PodIsLive = pods, true
-	return nil
-}
-
-// createPod creates the At's Pod. Its name is the lock against running a command twice.
-func (c *Controller) createPod(ctx context.Context, at *v1alpha1.At, action plan.CreatePod) error {
-	pod, err := c.kubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(at, c.defaultImage), metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	late := max(0, c.clock.Since(action.Due)) // Due may be of another clock.
-	metrics.StartLateness.Observe(late.Seconds())
-	// The informer's event of the Pod brings the next step.
-	klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
-	return nil
-}
-
-// removePod deletes a Pod as it was when that was decided: one that has changed
-// meanwhile is left as it is.
-func (c *Controller) removePod(ctx context.Context, at *v1alpha1.At, action plan.DeletePod, events []plan.Event) error {
-	pod := action.Pod
-	err := c.kubeClient.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
-	})
-	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		return nil // The Pod's event brings the next step.
-	case err != nil:
-		return c.report(at, v1alpha1.ReasonPodNotDeleted, fmt.Errorf("delete Pod %s: %w", pod.Name, err))
-	}
-	klog.FromContext(ctx).V(2).Info("Deleted Pod", "pod", klog.KObj(pod), "unexpected", action.Unexpected)
-	if action.Unexpected {
-		metrics.UnexpectedPods.Inc()
-	}
-	c.record(at, events)
-	return nil
-}
-
-// releasePod takes the finalizer from a Pod, and from no other that may have its name
-// by now. at is the At that has the name of the Pod's, or nil.
-func (c *Controller) releasePod(ctx context.Context, at *v1alpha1.At, pod *corev1.Pod) error {
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`, pod.UID, v1alpha1.FinalizerTracking)
-	_, err := c.kubeClient.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-	switch {
-	case apierrors.IsNotFound(err) || isUIDMismatch(err):
-		return nil // It is gone, or another has its name; the informer sees it.
-	case err != nil:
-		return c.report(at, v1alpha1.ReasonPodNotReleased, fmt.Errorf("remove the finalizer of Pod %s: %w", pod.Name, err))
-	}
-	klog.FromContext(ctx).V(2).Info("Released Pod", "pod", klog.KObj(pod))
-	return nil
-}
-
-// isUIDMismatch says whether a patch was refused because the object of that name is
-// another one. It is Invalid then; but so is what an admission policy denies.
-func isUIDMismatch(err error) bool {
-	cause, ok := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid)
-	return ok && cause.Field == "metadata.uid"
-}
-
-// removeAt deletes the At as it was when that was decided: an edit of its TTL
-// meanwhile makes it a conflict.
-func (c *Controller) removeAt(ctx context.Context, at *v1alpha1.At) error {
-	err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion},
-	})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return c.report(at, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete the At: %w", err))
-	}
-	klog.FromContext(ctx).V(2).Info("Deleted At, its time to live is over")
-	return nil
-}
-
-// writeStatus writes the decision's status and records its events. It returns the At as
-// the API server has it then.
-func (c *Controller) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (*v1alpha1.At, error) {
-	body, err := patch.Status(at.ResourceVersion, &at.Status, decision.Status)
-	if err != nil {
-		return nil, err
-	}
-	updated, err := c.cnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
-	if err != nil {
-		return nil, fmt.Errorf("write the status: %w", err)
-	}
-	c.written.Remember(updated)
-	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
-	countEnds(&at.Status, decision.Status, decision.Events)
-	c.record(updated, decision.Events)
-	return updated, nil
-}
-
-// countEnds counts the run and the attempt that have ended with a change of status,
-// the last of whose events is that of the end.
-func countEnds(before, after *v1alpha1.AtStatus, events []plan.Event) {
-	if after.Phase == v1alpha1.PhaseDone && before.Phase != v1alpha1.PhaseDone {
-		metrics.Runs.WithLabelValues(after.Reason).Inc()
-	}
-	if after.Failed > before.Failed || after.Reason == v1alpha1.ReasonCompleted && before.Phase != v1alpha1.PhaseDone && after.Pod != nil {
-		metrics.Attempts.WithLabelValues(events[len(events)-1].Reason).Inc()
-	}
-}
-
-// report reports an error that will not pass by itself in an event on the At, if there is
-// one, and returns the error to retry with.
-func (c *Controller) report(at *v1alpha1.At, reason string, err error) error {
-	if at == nil || plan.IsTransient(err) {
-		return err
-	}
-	c.record(at, []plan.Event{{Type: corev1.EventTypeWarning, Reason: reason, Message: plan.OneLine(err.Error())}})
-	return fmt.Errorf("%w: %w", plan.ErrBlocked, err)
-}
-
-func (c *Controller) record(at *v1alpha1.At, events []plan.Event) {
-	for _, event := range events {
-		c.recorder.Event(at, event.Type, event.Reason, event.Message)
-	}
 }
 
 // keep is the transform of the informers.

@@ -61,8 +61,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/events"
 	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
@@ -120,14 +122,12 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	pods := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Pods()
 	nodes := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Nodes()
 	ats := cnatinformers.NewSharedInformerFactory(f.cnatClient, 0).Cnat().V1alpha1().Ats()
-	c, err := newControllerWithClock(ctx, f.kubeClient, f.cnatClient, pods, nodes, ats, image, clock)
+	c, err := NewController(ctx, f.kubeClient, f.cnatClient, pods, nodes, ats, f.recorder, image, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.queue.ShutDown)
 	t.Cleanup(c.blocked.ShutDown)
-	t.Cleanup(c.broadcaster.Shutdown)
-	c.recorder = f.recorder
 	c.working.Store(true)
 	f.Controller = c
 	for _, pod := range w.cachedPods {
@@ -1464,11 +1464,15 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	ctx, cancel := context.WithCancel(ctx)
 	podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
 	atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
-	c, err := NewController(ctx, kubeClient, cnatClient, podFactory.Core().V1().Pods(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(), atFactory.Cnat().V1alpha1().Ats(), image)
+	recorder := events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, clock.RealClock{})
+	recorder.Start(kubeClient.CoreV1())
+	c, err := NewController(ctx, kubeClient, cnatClient,
+		podFactory.Core().V1().Pods(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(), atFactory.Cnat().V1alpha1().Ats(),
+		recorder, image, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.clock = wall
+	c.clock, c.steps.Clock = wall, wall
 	if c.HasSynced() {
 		t.Error("the caches are filled before the informers run")
 	}
@@ -1502,12 +1506,15 @@ func workIn(ctx context.Context, t *testing.T, c *Controller) (stop func()) {
 	stop = func() {
 		cancel()
 		running.Wait()
-		c.Shutdown()
+		writeEvents(c)
 	}
 	stop = sync.OnceFunc(stop)
 	t.Cleanup(stop)
 	return stop
 }
+
+// writeEvents writes the events of a controller of standBy that are still queued.
+func writeEvents(c *Controller) { c.steps.Recorder.(*events.Recorder).Shutdown() }
 
 // roundTripper is the way that a client's requests take to the API server.
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -1620,7 +1627,7 @@ func TestShutdown(t *testing.T) {
 		"creations in hand":     {create: time.Second, took: 500 * time.Millisecond, created: workers},
 		"the creations hang":    {create: time.Hour, took: finishTimeout, failed: workers},
 		"events are queued":     {event: 100 * time.Millisecond, took: 1500 * time.Millisecond, created: number, events: number},
-		"the first event hangs": {event: time.Hour, took: eventsTimeout, created: number},
+		"the first event hangs": {event: time.Hour, took: 5 * time.Second, created: number},
 	} {
 		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -2094,7 +2101,7 @@ func TestCaches(t *testing.T) {
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
 		t.Cleanup(c.queue.ShutDown)
 		t.Cleanup(c.blocked.ShutDown)
-		t.Cleanup(c.Shutdown)
+		t.Cleanup(func() { writeEvents(c) })
 		at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Add(time.Hour).Format(time.RFC3339) })
 		if _, err := cnatClient.CnatV1alpha1().Ats(name.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)

@@ -58,7 +58,9 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat"
 	"programming-kubernetes.info/cnat-controller/pkg/endpoints"
+	"programming-kubernetes.info/cnat-controller/pkg/events"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	atinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/leader"
@@ -235,11 +237,12 @@ func run(ctx context.Context, o *options) error {
 	atFactory.InformerFor(&v1alpha1.At{}, func(client clientset.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
 		return atinformers.NewFilteredAtInformer(client, o.namespace, resyncPeriod, cache.Indexers{}, readConsistently)
 	})
+	recorder := events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, clock.RealClock{})
 	controller, err := NewController(ctx, kubeClient, cnatClient,
 		podFactory.Core().V1().Pods(),
 		kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(),
 		atFactory.Cnat().V1alpha1().Ats(),
-		o.defaultImage)
+		recorder, o.defaultImage, clock.RealClock{})
 	if err != nil {
 		return err
 	}
@@ -249,7 +252,7 @@ func run(ctx context.Context, o *options) error {
 	cronFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
 		cnatinformers.WithNamespace(o.namespace), cnatinformers.WithTweakListOptions(readConsistently))
 	cronController, err := cronat.NewController(ctx, cnatClient,
-		cronFactory.Cnat().V1alpha1().CronAts(), atFactory.Cnat().V1alpha1().Ats(), controller.recorder, clock.RealClock{})
+		cronFactory.Cnat().V1alpha1().CronAts(), atFactory.Cnat().V1alpha1().Ats(), recorder, clock.RealClock{})
 	if err != nil {
 		return err
 	}
@@ -268,7 +271,8 @@ func run(ctx context.Context, o *options) error {
 	// Only the leader counts the Ats: otherwise their sum over all replicas would be wrong.
 	metrics.RegisterAts(atFactory.Cnat().V1alpha1().Ats().Lister(), controller.working.Load, clock.RealClock{}, o.metricsNamespaces)
 
-	defer controller.Shutdown()
+	// When the lease is released, so that the events do not delay the next leader.
+	defer recorder.Shutdown()
 	// The informers run before the election, so that the caches of a standby are filled.
 	podFactory.StartWithContext(ctx)
 	atFactory.StartWithContext(ctx)
@@ -279,6 +283,7 @@ func run(ctx context.Context, o *options) error {
 		}
 	}()
 	work := func(ctx context.Context) {
+		recorder.Start(kubeClient.CoreV1())
 		var wg sync.WaitGroup
 		wg.Go(func() { cronController.Run(ctx, cronWorkers) })
 		controller.Run(ctx, o.workers)

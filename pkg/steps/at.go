@@ -1,0 +1,80 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package steps
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// lookForAt reads the At.
+func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
+	at, err := orNil(s.CnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
+	if err != nil {
+		return fmt.Errorf("look for the At: %w", err)
+	}
+	world.At, world.AtIsLive = at, true
+	if at != nil {
+		s.AddRelatives(world)
+	}
+	return nil
+}
+
+// releaseAt takes the finalizer from an At of a node.
+func (s *Steps) releaseAt(ctx context.Context, world *plan.World) error {
+	at := world.At
+	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerTracking)
+	if err != nil {
+		return err
+	}
+	released, err := orNil(s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}))
+	if err != nil {
+		return s.report(at, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of the At: %w", err))
+	}
+	if released != nil {
+		s.Written.Remember(released)
+	}
+	world.At, world.AtIsLive = released, released != nil
+	klog.FromContext(ctx).V(2).Info("Released At")
+	return nil
+}
+
+// removeAt deletes the At as it was when that was decided: an edit of its TTL
+// meanwhile makes it a conflict.
+func (s *Steps) removeAt(ctx context.Context, at *v1alpha1.At) error {
+	err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion},
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return s.report(at, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete the At: %w", err))
+	}
+	klog.FromContext(ctx).V(2).Info("Deleted At, its time to live is over")
+	return nil
+}

@@ -1,0 +1,131 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// parallelAts is how many children of an At are created at the same time.
+const parallelAts = 16
+
+// lookForAts reads the children of the At.
+func (s *Steps) lookForAts(ctx context.Context, world *plan.World) error {
+	ats := s.CnatClient.CnatV1alpha1().Ats(world.At.Namespace)
+	var children []*v1alpha1.At
+	// In pages, because a template may be large.
+	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return ats.List(ctx, options)
+	})
+	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(world.At.UID)}, func(object runtime.Object) error {
+		if child := object.(*v1alpha1.At); plan.IsChildOf(child, world.At) {
+			children = append(children, plan.KeepAt(child))
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for the Ats of the nodes: %w", err)
+	}
+	world.Children, world.ChildrenAreLive = children, true
+	return nil
+}
+
+// createAts creates children of the At, and adds them to world. It returns an At that is not
+// the At's child, and has the name of one.
+func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1alpha1.At) (other *v1alpha1.At, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	found := make([]*v1alpha1.At, len(children))
+	workqueue.ParallelizeUntil(ctx, parallelAts, len(children), func(i int) {
+		ats := s.CnatClient.CnatV1alpha1().Ats(children[i].Namespace)
+		child, err := ats.Create(ctx, children[i], metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			child, err = ats.Get(ctx, children[i].Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				err = errors.New("the At existed when it was to be created, and is gone")
+			}
+		}
+		if err != nil {
+			cancel(err) // The others would fail, too.
+			return
+		}
+		found[i] = plan.KeepAt(child)
+	})
+	created := 0
+	for _, child := range found {
+		switch {
+		case child == nil:
+		case plan.IsChildOf(child, world.At):
+			world.Children = append(world.Children, child)
+			created++
+		default:
+			other = child
+		}
+	}
+	klog.FromContext(ctx).V(2).Info("Created the Ats of nodes", "created", created, "missing", len(children)-created)
+	return other, context.Cause(ctx)
+}
+
+// resumeAts resumes children of the At.
+func (s *Steps) resumeAts(ctx context.Context, at *v1alpha1.At, children []*v1alpha1.At) error {
+	for _, child := range children {
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"suspend":false}}`, child.UID, child.ResourceVersion)
+		resumed, err := s.CnatClient.CnatV1alpha1().Ats(child.Namespace).Patch(ctx, child.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		switch {
+		case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+			return nil // The child's event brings the next step.
+		case err != nil:
+			return s.report(at, v1alpha1.ReasonAtNotResumed, fmt.Errorf("resume At %s: %w", child.Name, err))
+		}
+		s.Written.Remember(resumed)
+		klog.FromContext(ctx).V(2).Info("Resumed the At of a node", "child", klog.KObj(child))
+	}
+	return nil
+}
+
+// lookForNodes reads the nodes.
+func (s *Steps) lookForNodes(ctx context.Context, world *plan.World) error {
+	nodes, err := s.Nodes.List(ctx)
+	if err != nil {
+		return world.NodesNotRead(err)
+	}
+	world.Nodes, world.NodesAreKnown = nodes, true
+	return nil
+}
+
+// lookForNode reads a node.
+func (s *Steps) lookForNode(ctx context.Context, world *plan.World, name string) error {
+	node, err := s.Nodes.Get(ctx, name)
+	if err != nil {
+		return world.NodesNotRead(err)
+	}
+	world.NodeName, world.Node = name, node
+	return nil
+}

@@ -1,0 +1,109 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package steps
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// lookForPod reads the Pod that has the name of the present attempt's, and puts it in
+// place of what the cache has of that name.
+func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
+	name := plan.PodName(world.At)
+	pod, err := orNil(s.KubeClient.CoreV1().Pods(world.At.Namespace).Get(ctx, name, metav1.GetOptions{}))
+	if err != nil {
+		return fmt.Errorf("look for the Pod: %w", err)
+	}
+	pods := []*corev1.Pod{}
+	for _, cached := range world.Pods {
+		if cached.Name != name {
+			pods = append(pods, cached)
+		}
+	}
+	if pod != nil {
+		pods = append(pods, pod)
+	}
+	world.Pods, world.PodIsLive = pods, true
+	return nil
+}
+
+// createPod creates the At's Pod. Its name is the lock against running a command twice.
+func (s *Steps) createPod(ctx context.Context, at *v1alpha1.At, action plan.CreatePod) error {
+	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(at, s.DefaultImage), metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	late := max(0, s.Clock.Since(action.Due)) // Due may be of another clock.
+	metrics.StartLateness.Observe(late.Seconds())
+	// The informer's event of the Pod brings the next step.
+	klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
+	return nil
+}
+
+// removePod deletes a Pod as it was when that was decided: one that has changed
+// meanwhile is left as it is.
+func (s *Steps) removePod(ctx context.Context, at *v1alpha1.At, action plan.DeletePod, events []plan.Event) error {
+	pod := action.Pod
+	err := s.KubeClient.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
+	})
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return nil // The Pod's event brings the next step.
+	case err != nil:
+		return s.report(at, v1alpha1.ReasonPodNotDeleted, fmt.Errorf("delete Pod %s: %w", pod.Name, err))
+	}
+	klog.FromContext(ctx).V(2).Info("Deleted Pod", "pod", klog.KObj(pod), "unexpected", action.Unexpected)
+	if action.Unexpected {
+		metrics.UnexpectedPods.Inc()
+	}
+	s.record(at, events)
+	return nil
+}
+
+// releasePod takes the finalizer from a Pod, and from no other that may have its name
+// by now. at is the At that has the name of the Pod's, or nil.
+func (s *Steps) releasePod(ctx context.Context, at *v1alpha1.At, pod *corev1.Pod) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`, pod.UID, v1alpha1.FinalizerTracking)
+	_, err := s.KubeClient.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || isUIDMismatch(err):
+		return nil // It is gone, or another has its name; the informer sees it.
+	case err != nil:
+		return s.report(at, v1alpha1.ReasonPodNotReleased, fmt.Errorf("remove the finalizer of Pod %s: %w", pod.Name, err))
+	}
+	klog.FromContext(ctx).V(2).Info("Released Pod", "pod", klog.KObj(pod))
+	return nil
+}
+
+// isUIDMismatch says whether a patch was refused because the object of that name is
+// another one. It is Invalid then; but so is what an admission policy denies.
+func isUIDMismatch(err error) bool {
+	cause, ok := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid)
+	return ok && cause.Field == "metadata.uid"
+}

@@ -1,0 +1,54 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package steps
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+)
+
+// lookForTarget reads the workload of spec.restart.
+func (s *Steps) lookForTarget(ctx context.Context, world *plan.World) error {
+	target, err := rollout.Get(ctx, s.KubeClient.AppsV1(), world.At.Namespace, world.At.Spec.Restart)
+	if err != nil {
+		return world.TargetNotRead(err)
+	}
+	world.Target, world.TargetForbidden, world.TargetIsLive = target, nil, true
+	return nil
+}
+
+// restartTarget restarts the workload of spec.restart, unless it has changed meanwhile.
+func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
+	target, err := rollout.Restart(ctx, s.KubeClient.AppsV1(), world.Target, action.Instant)
+	if apierrors.IsNotFound(err) {
+		return world.TargetNotRead(err)
+	}
+	if err != nil {
+		return err
+	}
+	late := max(0, s.Clock.Since(action.Due)) // Due may be of another clock.
+	metrics.StartLateness.Observe(late.Seconds())
+	klog.FromContext(ctx).V(2).Info("Restarted", "kind", target.Kind, "target", klog.KRef(target.Namespace, target.Name), "late", late)
+	world.Target = target
+	return nil
+}

@@ -1,0 +1,196 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package steps takes the steps that package plan decides on: it calls the API server, and
+// changes what is known of the world by its answers.
+//
+// A step is a case of Take and a method of its own, in a file by what it is about: at.go, the
+// At itself; pod.go, its Pods; children.go, the Ats of nodes; restart.go, the workload of
+// spec.restart.
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/nodecache"
+	"programming-kubernetes.info/cnat-controller/pkg/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/written"
+)
+
+// lastingFailures is the number of creations that fail in a row until more than a minute
+// has passed. Then they are reported, whatever the cause.
+const lastingFailures = 10
+
+// Steps takes the steps of all Ats. It may be used by several workers.
+type Steps struct {
+	KubeClient kubernetes.Interface
+	CnatClient clientset.Interface
+	Nodes      *nodecache.Cache
+	Recorder   record.EventRecorder
+	Clock      clock.PassiveClock
+	// Written has the Ats that are written, until the cache has them.
+	Written *written.Objects[*v1alpha1.At]
+	// AddRelatives adds to a world the At that made the At, and those that the At has made.
+	AddRelatives func(*plan.World)
+	// Failures counts the creations of Pods that have failed in a row.
+	Failures workqueue.TypedRateLimiter[cache.ObjectName]
+	// DefaultImage is the image of the container that runs spec.command.
+	DefaultImage string
+}
+
+// Take takes the step that was decided. It returns the decision or, if the API server
+// refused the step, the one that follows; and whether to decide again now, on what it has
+// changed in world.
+func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.World, decision plan.Decision) (_ plan.Decision, again bool, err error) {
+	switch action := decision.Action.(type) {
+	case nil:
+	case plan.LookForAt:
+		return decision, true, s.lookForAt(ctx, name, world)
+	case plan.LookForPod:
+		return decision, true, s.lookForPod(ctx, world)
+	case plan.LookForNodes:
+		return decision, true, s.lookForNodes(ctx, world)
+	case plan.LookForNode:
+		return decision, true, s.lookForNode(ctx, world, action.Name)
+	case plan.LookForTarget:
+		return decision, true, s.lookForTarget(ctx, world)
+	case plan.LookForAts:
+		return decision, true, s.lookForAts(ctx, world)
+	case plan.CreateAts:
+		other, err := s.createAts(ctx, world, action.Ats)
+		switch {
+		case other != nil:
+			decision = plan.AtNameTaken(*world, other)
+		case err != nil:
+			decision = plan.RefusedAt(*world, fmt.Errorf("create At: %w", err))
+		default:
+			return decision, true, nil
+		}
+	case plan.ResumeAts:
+		return decision, false, s.resumeAts(ctx, world.At, action.Ats)
+	case plan.ReleaseAt:
+		return decision, true, s.releaseAt(ctx, world)
+	case plan.CreatePod:
+		err := s.createPod(ctx, world.At, action)
+		if apierrors.IsAlreadyExists(err) {
+			err = s.lookForPod(ctx, world)
+			if err == nil && !world.HasPod() {
+				err = errors.New("the Pod existed when it was to be created, and is gone")
+			}
+			return decision, true, err
+		}
+		if err == nil {
+			s.Failures.Forget(name)
+			return decision, false, nil
+		}
+		s.Failures.When(name)
+		decision = plan.Refused(*world, fmt.Errorf("create Pod: %w", err), s.Failures.NumRequeues(name) >= lastingFailures)
+	case plan.RestartTarget:
+		err := s.restartTarget(ctx, world, action)
+		if err == nil {
+			return decision, true, nil
+		}
+		decision = plan.RefusedRestart(*world, fmt.Errorf("restart %s: %w", world.Target, err))
+	case plan.DeletePod:
+		return decision, false, s.removePod(ctx, world.At, action, decision.Events)
+	case plan.ReleasePod:
+		return decision, false, s.releasePod(ctx, world.At, action.Pod)
+	case plan.DeleteAt:
+		return decision, false, s.removeAt(ctx, world.At)
+	default:
+		return decision, false, fmt.Errorf("unknown action %T", action)
+	}
+	if decision.Status == nil {
+		return decision, false, nil
+	}
+	at, err := orNil(s.writeStatus(ctx, world.At, decision))
+	if err != nil {
+		return decision, false, err
+	}
+	// What PodIsLive was said of may be the Pod of another attempt.
+	world.At, world.AtIsLive, world.PodIsLive = at, at != nil, false
+	return decision, decision.Retry == nil, nil
+}
+
+// writeStatus writes the decision's status and records its events. It returns the At as
+// the API server has it then.
+func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (*v1alpha1.At, error) {
+	body, err := patch.Status(at.ResourceVersion, &at.Status, decision.Status)
+	if err != nil {
+		return nil, err
+	}
+	updated, err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return nil, fmt.Errorf("write the status: %w", err)
+	}
+	s.Written.Remember(updated)
+	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
+	countEnds(&at.Status, decision.Status, decision.Events)
+	s.record(updated, decision.Events)
+	return updated, nil
+}
+
+// countEnds counts the run and the attempt that have ended with a change of status,
+// the last of whose events is that of the end.
+func countEnds(before, after *v1alpha1.AtStatus, events []plan.Event) {
+	if after.Phase == v1alpha1.PhaseDone && before.Phase != v1alpha1.PhaseDone {
+		metrics.Runs.WithLabelValues(after.Reason).Inc()
+	}
+	if after.Failed > before.Failed || after.Reason == v1alpha1.ReasonCompleted && before.Phase != v1alpha1.PhaseDone && after.Pod != nil {
+		metrics.Attempts.WithLabelValues(events[len(events)-1].Reason).Inc()
+	}
+}
+
+// report reports an error that will not pass by itself in an event on the At, if there is
+// one, and returns the error to retry with.
+func (s *Steps) report(at *v1alpha1.At, reason string, err error) error {
+	if at == nil || plan.IsTransient(err) {
+		return err
+	}
+	s.record(at, []plan.Event{{Type: corev1.EventTypeWarning, Reason: reason, Message: plan.OneLine(err.Error())}})
+	return fmt.Errorf("%w: %w", plan.ErrBlocked, err)
+}
+
+func (s *Steps) record(at *v1alpha1.At, events []plan.Event) {
+	for _, event := range events {
+		s.Recorder.Event(at, event.Type, event.Reason, event.Message)
+	}
+}
+
+// orNil makes no object and no error of an object that is not found.
+func orNil[T any](object *T, err error) (*T, error) {
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return object, err
+}
