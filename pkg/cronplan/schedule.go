@@ -74,6 +74,28 @@ func Validate(spec *v1alpha1.CronAtSpec) error {
 	return err
 }
 
+// Next returns the first n times after now at which a CronAt is due, in its time zone: none
+// if it is suspended, and fewer if there are not so many within five years.
+func Next(cronAt *v1alpha1.CronAt, now time.Time, n int) ([]time.Time, error) {
+	if err := Validate(&cronAt.Spec); err != nil {
+		return nil, err
+	}
+	v := newView(World{CronAt: cronAt, Now: now})
+	var times []time.Time
+	for t := v.next; len(times) < n && !t.IsZero(); t = v.schedule.next(t) {
+		times = append(times, t.Add(v.shift).In(v.schedule.location))
+	}
+	if len(times) == 0 && !isSuspended(cronAt) {
+		return nil, errNever(&cronAt.Spec)
+	}
+	return times, nil
+}
+
+// errNever says that a schedule can be read, and names no time.
+func errNever(spec *v1alpha1.CronAtSpec) error {
+	return fmt.Errorf("spec.schedule %q names no time within five years", spec.Schedule)
+}
+
 // next returns the first scheduled time after t, or the zero time if there is none within
 // five years.
 //

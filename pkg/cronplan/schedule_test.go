@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -286,5 +287,45 @@ func TestShift(t *testing.T) {
 	}
 	if len(shifts) < 300 {
 		t.Errorf("%d different shifts of 1000 CronAts", len(shifts))
+	}
+}
+
+// TestNextTimes asks as kubectl at does: for a CronAt that is to be created, has run, or
+// does not run.
+func TestNextTimes(t *testing.T) {
+	now := time.Date(2026, 3, 28, 12, 0, 30, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		spec   v1alpha1.CronAtSpec
+		status v1alpha1.CronAtStatus
+		// expectations
+		times []string
+		err   string
+	}{
+		"over a change of the clocks": {
+			spec:  v1alpha1.CronAtSpec{Schedule: "30 2 * * *", TimeZone: ptr.To("Europe/Berlin")},
+			times: []string{"2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"},
+		},
+		"from its creation on": {spec: v1alpha1.CronAtSpec{Schedule: "@every 90m"}, times: []string{"2026-03-28T13:00:00Z", "2026-03-28T14:30:00Z"}},
+		"from its last time on": {
+			spec:   v1alpha1.CronAtSpec{Schedule: "@every 90m"},
+			status: v1alpha1.CronAtStatus{LastScheduleTime: &metav1.Time{Time: now.Add(-10 * time.Second)}},
+			times:  []string{"2026-03-28T13:30:20Z", "2026-03-28T15:00:20Z"},
+		},
+		"suspended":   {spec: v1alpha1.CronAtSpec{Schedule: "@daily", Suspend: ptr.To(true)}},
+		"never":       {spec: v1alpha1.CronAtSpec{Schedule: "0 0 30 2 *"}, err: `spec.schedule "0 0 30 2 *" names no time within five years`},
+		"no schedule": {spec: v1alpha1.CronAtSpec{Schedule: "daily"}, err: `spec.schedule "daily" cannot be read: expected exactly 5 fields, found 1: [daily]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cronAt := &v1alpha1.CronAt{Spec: tc.spec, Status: tc.status}
+			cronAt.CreationTimestamp = metav1.NewTime(time.Date(2026, 3, 28, 11, 30, 0, 0, time.UTC))
+			times, err := Next(cronAt, now, 2)
+			var got []string
+			for _, next := range times {
+				got = append(got, next.Format(time.RFC3339))
+			}
+			if !slices.Equal(got, tc.times) || err == nil != (tc.err == "") || err != nil && err.Error() != tc.err {
+				t.Errorf("got %v and %v, want %v and %q", got, err, tc.times, tc.err)
+			}
+		})
 	}
 }

@@ -76,7 +76,7 @@ func newView(w World) *view {
 		}
 		v.next = v.schedule.next(from)
 		if v.next.IsZero() {
-			err = fmt.Errorf("spec.schedule %q names no time within five years", v.cronAt.Spec.Schedule)
+			err = errNever(&v.cronAt.Spec)
 		}
 	}
 	v.status.NextScheduleTime = nil
