@@ -88,7 +88,7 @@ func (f *nodeFlags) selector() (*metav1.LabelSelector, error) {
 }
 
 // apply sets what the flags say.
-func (f *nodeFlags) apply(spec *v1alpha1.AtSpec) error {
+func (f *nodeFlags) apply(spec *v1alpha1.RunSpec) error {
 	spec.Node = f.node
 	if !f.flags.Changed("nodes") {
 		return nil
@@ -108,7 +108,7 @@ func (f *nodeFlags) apply(spec *v1alpha1.AtSpec) error {
 }
 
 // placeOf says where an At runs; empty if anywhere.
-func placeOf(spec *v1alpha1.AtSpec) string {
+func placeOf(spec *v1alpha1.RunSpec) string {
 	switch {
 	case spec.Node != "":
 		return "node " + spec.Node

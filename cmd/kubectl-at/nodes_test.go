@@ -151,7 +151,7 @@ func TestShowNodes(t *testing.T) {
 }
 
 func TestPlaceOf(t *testing.T) {
-	if got := placeOf(&v1alpha1.AtSpec{RunSpec: v1alpha1.RunSpec{Nodes: &v1alpha1.AtNodes{}}}); got != "all nodes" {
+	if got := placeOf(&v1alpha1.RunSpec{Nodes: &v1alpha1.AtNodes{}}); got != "all nodes" {
 		t.Errorf("got %q, want all nodes", got)
 	}
 }

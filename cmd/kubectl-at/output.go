@@ -19,13 +19,13 @@ package main
 import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 )
 
-// output prints the Ats that a command has written, as kubectl does.
+// output prints the objects that a command has written, as kubectl does.
 type output struct {
 	flags  *genericclioptions.PrintFlags
 	dryRun string
@@ -34,7 +34,7 @@ type output struct {
 // noDryRunValue is the value of --dry-run without one.
 const noDryRunValue = "unchanged"
 
-// addOutput adds -o and --dry-run to a command. done is what it has done with an At.
+// addOutput adds -o and --dry-run to a command. done is what it has done with an object.
 func addOutput(cmd *cobra.Command, done string) *output {
 	o := &output{flags: genericclioptions.NewPrintFlags(done).WithTypeSetter(scheme.Scheme)}
 	o.flags.AddFlags(cmd)
@@ -78,10 +78,17 @@ func (o *output) serverDryRun() []string {
 	return nil
 }
 
-func (o *output) print(c *cli, at *v1alpha1.At) error {
+// fieldManager is the name under which the API server records what this program writes.
+const fieldManager = "kubectl-at"
+
+func (o *output) createOptions() metav1.CreateOptions {
+	return metav1.CreateOptions{DryRun: o.serverDryRun(), FieldValidation: metav1.FieldValidationStrict, FieldManager: fieldManager}
+}
+
+func (o *output) print(c *cli, object runtime.Object) error {
 	printer, err := o.flags.ToPrinter()
 	if err != nil {
 		return err
 	}
-	return printer.PrintObj(at, c.Out)
+	return printer.PrintObj(object, c.Out)
 }

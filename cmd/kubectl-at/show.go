@@ -111,7 +111,7 @@ func headOf(at *v1alpha1.At) []field {
 		}
 		all = append(all, field{"Image", strings.Join(images, ", ")})
 	}
-	return append(all, field{"Runs on", placeOf(&at.Spec)}, field{"Limits", limitsOf(&at.Spec)})
+	return append(all, field{"Runs on", placeOf(&at.Spec.RunSpec)}, field{"Limits", limitsOf(&at.Spec)})
 }
 
 func limitsOf(spec *v1alpha1.AtSpec) string {

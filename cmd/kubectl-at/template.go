@@ -72,18 +72,24 @@ func (f *podFlags) validate() error {
 // runs says whether the Pod has a command of its own.
 func (f *podFlags) runs() bool { return f.from != "" || f.file != "" }
 
+// source is the object that a template was copied from. cronJob is set if it is one.
+type source struct {
+	name    string
+	cronJob *batchv1.CronJob
+}
+
 // podTemplate returns the template of the Pod, nil if the controller's own will do, and
-// the name of the object that it was copied from.
-func (o *create) podTemplate(ctx context.Context, namespace string) (*corev1.PodTemplateSpec, string, error) {
+// what it was copied from.
+func (r *run) podTemplate(ctx context.Context, namespace string) (*corev1.PodTemplateSpec, source, error) {
 	var template *corev1.PodTemplateSpec
-	var source string
+	var from source
 	var err error
-	f := &o.pod
+	f := &r.pod
 	switch {
 	case f.from != "":
-		template, source, err = o.copyTemplate(ctx, namespace)
+		template, from, err = r.copyTemplate(ctx, namespace)
 	case f.file != "":
-		template, source, err = o.readTemplate(ctx)
+		template, from, err = r.readTemplate(ctx)
 	case f.image != "":
 		// With what is safe in any image. Its user, and what that may do, are the image's.
 		template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
@@ -97,13 +103,13 @@ func (o *create) podTemplate(ctx context.Context, namespace string) (*corev1.Pod
 		// With no more rights than the Pod of an At without a template.
 		template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, defaultImage).Spec}
 	default:
-		return nil, "", nil
+		return nil, source{}, nil
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, source{}, err
 	}
 	if len(template.Spec.Containers) == 0 {
-		return nil, "", usageError("the Pod has no container")
+		return nil, source{}, usageError("the Pod has no container")
 	}
 	first := &template.Spec.Containers[0]
 	if f.image != "" {
@@ -114,39 +120,39 @@ func (o *create) podTemplate(ctx context.Context, namespace string) (*corev1.Pod
 		first.Env = slices.DeleteFunc(first.Env, func(v corev1.EnvVar) bool { return v.Name == name })
 		first.Env = append(first.Env, corev1.EnvVar{Name: name, Value: value})
 	}
-	return template, source, nil
+	return template, from, nil
 }
 
-// copyTemplate returns the Pod template of --from and the name of its object.
-func (o *create) copyTemplate(ctx context.Context, namespace string) (*corev1.PodTemplateSpec, string, error) {
-	kind, name, found := strings.Cut(o.pod.from, "/")
+// copyTemplate returns the Pod template of --from and its object.
+func (r *run) copyTemplate(ctx context.Context, namespace string) (*corev1.PodTemplateSpec, source, error) {
+	kind, name, found := strings.Cut(r.pod.from, "/")
 	if !found || name == "" {
-		return nil, "", usageError("--from is %q: write cronjob/NAME, job/NAME or deployment/NAME", o.pod.from)
+		return nil, source{}, usageError("--from is %q: write cronjob/NAME, job/NAME or deployment/NAME", r.pod.from)
 	}
-	if err := o.connect(); err != nil {
-		return nil, "", err
+	if err := r.connect(); err != nil {
+		return nil, source{}, err
 	}
 	switch kindOfSource(kind) {
 	case "cronjob":
-		cronJob, err := o.kube.BatchV1().CronJobs(namespace).Get(ctx, name, metav1.GetOptions{})
+		cronJob, err := r.kube.BatchV1().CronJobs(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return nil, "", err
+			return nil, source{}, err
 		}
-		return cleanTemplate(cronJob.Spec.JobTemplate.Spec.Template), name, nil
+		return cleanTemplate(cronJob.Spec.JobTemplate.Spec.Template), source{name, cronJob}, nil
 	case "job":
-		job, err := o.kube.BatchV1().Jobs(namespace).Get(ctx, name, metav1.GetOptions{})
+		job, err := r.kube.BatchV1().Jobs(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return nil, "", err
+			return nil, source{}, err
 		}
-		return cleanTemplate(job.Spec.Template), name, nil
+		return cleanTemplate(job.Spec.Template), source{name: name}, nil
 	case "deployment":
-		deployment, err := o.kube.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
+		deployment, err := r.kube.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return nil, "", err
+			return nil, source{}, err
 		}
-		return ofServer(cleanTemplate(deployment.Spec.Template)), name, nil
+		return ofServer(cleanTemplate(deployment.Spec.Template)), source{name: name}, nil
 	}
-	return nil, "", usageError("--from is %q: it must begin with cronjob/, job/ or deployment/", o.pod.from)
+	return nil, source{}, usageError("--from is %q: it must begin with cronjob/, job/ or deployment/", r.pod.from)
 }
 
 // kindOfSource returns the kind that --from names, of the several names that kubectl knows
@@ -192,24 +198,24 @@ func ofServer(template *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 }
 
 // readTemplate returns the Pod template in the file of -f, and its name.
-func (o *create) readTemplate(ctx context.Context) (*corev1.PodTemplateSpec, string, error) {
+func (r *run) readTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source, error) {
 	content, err := interruptible(ctx, func() ([]byte, error) {
-		if o.pod.file == "-" {
-			return io.ReadAll(o.In)
+		if r.pod.file == "-" {
+			return io.ReadAll(r.In)
 		}
-		return os.ReadFile(o.pod.file)
+		return os.ReadFile(r.pod.file)
 	})
 	if ctx.Err() != nil {
-		return nil, "", err
+		return nil, source{}, err
 	}
 	if err != nil {
-		return nil, "", usageError("%w", err)
+		return nil, source{}, usageError("%w", err)
 	}
 	template, err := parseTemplate(content)
 	if err != nil {
-		return nil, "", usageError("-f %s: %w", o.pod.file, err)
+		return nil, source{}, usageError("-f %s: %w", r.pod.file, err)
 	}
-	return cleanTemplate(*template), template.Name, nil
+	return cleanTemplate(*template), source{name: template.Name}, nil
 }
 
 // parseTemplate reads a Pod, a PodTemplate, or the template of another object.
