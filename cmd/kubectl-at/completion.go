@@ -49,6 +49,9 @@ how completion is switched on in your shell.`,
 var timeWords = []string{"now", "noon", "midnight", "teatime", "today", "tomorrow", "in", "next",
 	"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
 
+// scheduleWords are the schedules that are a word.
+var scheduleWords = []string{"@hourly", "@daily", "@weekly", "@monthly", "@yearly"}
+
 // addCompletions says what completes the arguments and flags.
 func (c *cli) addCompletions(root *cobra.Command) {
 	root.ValidArgsFunction = func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
@@ -60,22 +63,41 @@ func (c *cli) addCompletions(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
 		case "rm":
-			cmd.ValidArgsFunction = c.completeNames(-1)
-		case "show", "logs", "suspend", "resume", "move", "run-now":
-			cmd.ValidArgsFunction = c.completeNames(1)
+			cmd.ValidArgsFunction = c.completeNames(-1, true)
+		case "show", "suspend", "resume", "run-now":
+			cmd.ValidArgsFunction = c.completeNames(1, true)
+		case "logs", "move":
+			cmd.ValidArgsFunction = c.completeNames(1, false)
+		case "every":
+			cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+				if len(args) > 0 {
+					return nil, cobra.ShellCompDirectiveNoFileComp
+				}
+				return completions(begun, scheduleWords, nil)
+			}
+			c.addFlagCompletions(cmd)
+			_ = cmd.RegisterFlagCompletionFunc("concurrency", cobra.FixedCompletions(concurrencyPolicies, cobra.ShellCompDirectiveNoFileComp))
 		}
 	}
-	for name, complete := range map[string]func(*cobra.Command) ([]string, error){
-		"namespace": c.namespaceNames, "from": c.sources, "image": c.images, "node": c.nodeNames,
-	} {
-		// A flag that exists has no completion yet: it cannot fail.
-		_ = root.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-			found, err := complete(cmd)
-			return completions(begun, found, err)
-		})
-	}
-	_ = root.RegisterFlagCompletionFunc("nodes", cobra.FixedCompletions([]string{allNodes}, cobra.ShellCompDirectiveNoFileComp))
-	_ = root.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
+	c.addFlagCompletions(root)
+	c.completeFlag(root, "namespace", c.namespaceNames)
+}
+
+// addFlagCompletions says what completes the flags of a command that creates an object.
+func (c *cli) addFlagCompletions(cmd *cobra.Command) {
+	c.completeFlag(cmd, "from", c.sources)
+	c.completeFlag(cmd, "image", c.images)
+	c.completeFlag(cmd, "node", c.nodeNames)
+	// A flag that exists has no completion yet: it cannot fail.
+	_ = cmd.RegisterFlagCompletionFunc("nodes", cobra.FixedCompletions([]string{allNodes}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (c *cli) completeFlag(cmd *cobra.Command, name string, find func(*cobra.Command) ([]string, error)) {
+	_ = cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		found, err := find(cmd)
+		return completions(begun, found, err)
+	})
 }
 
 // completions returns those of what was found that complete the word that was begun.
@@ -89,8 +111,9 @@ func completions(begun string, found []string, err error) ([]string, cobra.Shell
 	return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeNames completes the names of Ats, for at most max arguments.
-func (c *cli) completeNames(max int) cobra.CompletionFunc {
+// completeNames completes the names of Ats, and of CronAts if these are meant, too, for at
+// most max arguments.
+func (c *cli) completeNames(max int, cronAts bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if max >= 0 && len(args) >= max {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -103,6 +126,17 @@ func (c *cli) completeNames(max int) cobra.CompletionFunc {
 		for i := range list.Items {
 			if at := &list.Items[i]; !slices.Contains(args, at.Name) {
 				names = append(names, at.Name+"\t"+stateLine(at, c.now()))
+			}
+		}
+		if cronAts {
+			found, err := c.listCronAts(cmd.Context(), false)
+			if err != nil {
+				return completions(begun, nil, err)
+			}
+			for i := range found {
+				if name := refCronAt(&found[i]); !slices.Contains(args, name) {
+					names = append(names, name+"\t"+found[i].Spec.Schedule)
+				}
 			}
 		}
 		return completions(begun, names, nil)

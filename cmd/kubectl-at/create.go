@@ -45,6 +45,9 @@ What follows -- is the COMMAND: a single argument is a command line for /bin/sh,
 run exactly as they are, in /bin/sh: kill, test or exit is the shell's own. Without a
 COMMAND, the lines of the standard input are it.
 
+kubectl at every SCHEDULE runs it again and again. It creates a CronAt, which other commands
+know as cronat/NAME; a NAME alone is that of an At.
+
 Exit codes: 0 created, or with --wait the run succeeded; 1 error of the API server or on
 the way to it; 2 wrong usage, or the time was not understood; 3 the run failed; 4 it missed
 its starting deadline; 124 --timeout passed; 130 interrupted. Ctrl-C ends the watching, not
@@ -67,6 +70,9 @@ const createExample = `  # In two hours, and follow it to its end
 
   # Once on each node of a pool, two at the same time
   kubectl at 02:00 --nodes pool=workers --max-concurrent 2 --wait -f pod.yaml
+
+  # At three in the morning from Monday to Friday
+  kubectl at every "0 3 * * 1-5" --from deployment/shop -- ./tidy
 
   # Only show what would be created
   kubectl at friday 18:00 --dry-run=client -o yaml -- echo YAY`

@@ -34,32 +34,63 @@ import (
 )
 
 func (c *cli) suspendCommand() *cobra.Command {
-	return c.suspension("suspend", "suspended", "Keep an At from starting", "Keep an At from starting, and from further attempts. What runs already goes on.", true)
+	return c.suspension("suspend", "suspended", "Keep an At or a CronAt from starting", `Keep an At from starting, and from further attempts; or a CronAt from creating Ats. What
+runs already goes on.`, true)
 }
 
 func (c *cli) resumeCommand() *cobra.Command {
-	return c.suspension("resume", "resumed", "Let a suspended At start", "Let a suspended At start. If its time has passed, it starts at once.", false)
+	return c.suspension("resume", "resumed", "Let a suspended At or CronAt start", `Let a suspended At start; if its time has passed, it starts at once. Or let a CronAt create
+Ats; times that have passed do not run.`, false)
 }
 
 func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Command {
 	var output *output
 	cmd := &cobra.Command{
-		Use:     verb + " NAME",
+		Use:     verb + " NAME|cronat/NAME",
 		Short:   short,
 		Long:    long,
-		Example: fmt.Sprintf("  kubectl at %s backup-x2b4f", verb),
+		Example: fmt.Sprintf("  kubectl at %s backup-x2b4f\n  kubectl at %s cronat/backup", verb, verb),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.edit(cmd.Context(), output, args[0], map[string]any{"suspend": suspend}, func(at *v1alpha1.At) error {
+			name, isCronAt, err := splitName(args[0])
+			if err != nil {
+				return err
+			}
+			if err := output.validate(); err != nil {
+				return err
+			}
+			spec := map[string]any{"suspend": suspend}
+			if isCronAt {
+				return c.suspendCronAt(cmd.Context(), output, name, spec)
+			}
+			ats, _, err := c.ats()
+			if err != nil {
+				return err
+			}
+			_, err = edit(cmd.Context(), c, output, ats, name, spec, func(at *v1alpha1.At) error {
 				if at.Status.Phase == v1alpha1.PhaseDone {
 					return fmt.Errorf("%s is done: there is nothing to %s", ref(at), verb)
 				}
 				return nil
 			})
+			return err
 		},
 	}
 	output = addOutput(cmd, done)
 	return cmd
+}
+
+// suspendCronAt suspends or resumes a CronAt, and says when it is due.
+func (c *cli) suspendCronAt(ctx context.Context, output *output, name string, spec map[string]any) error {
+	cronAts, err := c.cronAts()
+	if err != nil {
+		return err
+	}
+	cronAt, err := edit(ctx, c, output, cronAts, name, spec, func(*v1alpha1.CronAt) error { return nil })
+	if err != nil {
+		return err
+	}
+	return c.announceNext(output, cronAt, c.now().Truncate(time.Second))
 }
 
 func (c *cli) moveCommand() *cobra.Command {
@@ -73,12 +104,19 @@ func (c *cli) moveCommand() *cobra.Command {
   kubectl at move backup-x2b4f now + 2 hours`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := atName(args[0], "change its schedule with kubectl edit cronat %s")
+			if err != nil {
+				return err
+			}
+			if err := output.validate(); err != nil {
+				return err
+			}
 			now := c.now().Truncate(time.Second)
 			t, err := c.parseTime(args[1:], now, past)
 			if err != nil {
 				return err
 			}
-			return c.move(cmd.Context(), output, args[0], t, now)
+			return c.move(cmd.Context(), output, name, t, now, &wait{})
 		},
 	}
 	output = addOutput(cmd, "moved")
@@ -88,35 +126,65 @@ func (c *cli) moveCommand() *cobra.Command {
 
 func (c *cli) runNowCommand() *cobra.Command {
 	var output *output
+	var w wait
 	cmd := &cobra.Command{
-		Use:     "run-now NAME",
-		Short:   "Run an At now instead of at its time",
-		Long:    "Run an At that has not started now, instead of at its time. A suspended one starts when it is resumed.",
-		Example: "  kubectl at run-now backup-x2b4f",
-		Args:    cobra.ExactArgs(1),
+		Use:   "run-now NAME|cronat/NAME",
+		Short: "Run an At now instead of at its time, or a CronAt once more",
+		Long: `Run an At that has not started now, instead of at its time. A suspended one starts when it is
+resumed.
+
+Of a CronAt, create one more At now, as kubectl create job --from does of a CronJob; also if
+the CronAt is suspended. It does not count as one of the schedule: it runs beside the others
+whatever the concurrency policy says, has no starting deadline, and is not deleted for the
+limits on the history. It is deleted with the CronAt.`,
+		Example: `  kubectl at run-now backup-x2b4f
+  kubectl at run-now cronat/backup --logs`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			name, isCronAt, err := splitName(args[0])
+			if err != nil {
+				return err
+			}
+			if isCronAt {
+				output.flags.NamePrintFlags.Operation = "created"
+			}
+			if err := output.validate(); err != nil {
+				return err
+			}
+			if err := w.validate(output); err != nil {
+				return err
+			}
 			zone, err := c.zone()
 			if err != nil {
 				return err
 			}
 			now := c.now().Truncate(time.Second)
-			return c.move(cmd.Context(), output, args[0], timespec.Time{Instant: now.In(zone)}, now)
+			t := timespec.Time{Instant: now.In(zone)}
+			if isCronAt {
+				return c.runCronAt(cmd.Context(), output, name, t, now, &w)
+			}
+			return c.move(cmd.Context(), output, name, t, now, &w)
 		},
 	}
 	output = addOutput(cmd, "moved to now")
+	w.addFlags(cmd.Flags())
 	return cmd
 }
 
-// move gives an At another instant, and says when that is.
-func (c *cli) move(ctx context.Context, output *output, name string, t timespec.Time, now time.Time) error {
-	suspended := false
+// move gives an At another instant, says when that is, and follows it.
+func (c *cli) move(ctx context.Context, output *output, name string, t timespec.Time, now time.Time, w *wait) error {
+	ats, _, err := c.ats()
+	if err != nil {
+		return err
+	}
 	spec := map[string]any{"schedule": t.String(), "timeZone": nil}
-	err := c.edit(ctx, output, name, spec, func(at *v1alpha1.At) error {
-		suspended = ptr.Deref(at.Spec.Suspend, false)
-		switch at.Status.Phase {
-		case v1alpha1.PhaseRunning:
+	at, err := edit(ctx, c, output, ats, name, spec, func(at *v1alpha1.At) error {
+		switch {
+		case w.logs && at.Spec.Nodes != nil:
+			return errLogsOfNodes()
+		case at.Status.Phase == v1alpha1.PhaseRunning:
 			return fmt.Errorf("%s has started already: its time cannot be changed. kubectl at logs %s -f follows it, kubectl at rm %s stops it", ref(at), name, name)
-		case v1alpha1.PhaseDone:
+		case at.Status.Phase == v1alpha1.PhaseDone:
 			return fmt.Errorf("%s is done: create another one to run its command again", ref(at))
 		}
 		return nil
@@ -127,25 +195,31 @@ func (c *cli) move(ctx context.Context, output *output, name string, t timespec.
 	if err := c.announce(output.runs(), t.Instant, now); err != nil {
 		return err
 	}
-	if suspended {
-		fmt.Fprintf(c.ErrOut, "at/%s is suspended: it does not start before kubectl at resume %s.\n", name, name)
+	if w.enabled() {
+		return c.follow(ctx, at, w)
+	}
+	if ptr.Deref(at.Spec.Suspend, false) {
+		fmt.Fprintf(c.ErrOut, "%s is suspended: it does not start before kubectl at resume %s.\n", ref(at), name)
 	}
 	return nil
 }
 
-// edit changes the spec of an At as allowed has seen it: if it changes meanwhile, allowed
-// is asked again.
-func (c *cli) edit(ctx context.Context, output *output, name string, spec map[string]any, allowed func(*v1alpha1.At) error) error {
-	if err := output.validate(); err != nil {
-		return err
-	}
-	ats, _, err := c.ats()
-	if err != nil {
-		return err
-	}
-	var at *v1alpha1.At
-	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		seen, err := ats.Get(ctx, name, metav1.GetOptions{})
+// client is the client of one kind of object in one namespace.
+type client[P object] interface {
+	Get(ctx context.Context, name string, options metav1.GetOptions) (P, error)
+	Delete(ctx context.Context, name string, options metav1.DeleteOptions) error
+	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, options metav1.PatchOptions, subresources ...string) (P, error)
+}
+
+// edit changes the spec of an object as allowed has seen it, and prints it: if it changes
+// meanwhile, allowed is asked again.
+func edit[T any, P interface {
+	*T
+	object
+}](ctx context.Context, c *cli, output *output, client client[P], name string, spec map[string]any, allowed func(P) error) (P, error) {
+	var edited P
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		seen, err := client.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -153,28 +227,28 @@ func (c *cli) edit(ctx context.Context, output *output, name string, spec map[st
 			return err
 		}
 		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"resourceVersion": seen.ResourceVersion},
+			"metadata": map[string]any{"resourceVersion": seen.GetResourceVersion()},
 			"spec":     spec,
 		})
 		if err != nil {
 			return err
 		}
 		if output.isClient() {
-			at, err = patched(seen, patch)
+			edited, err = patched((*T)(seen), patch)
 			return err
 		}
-		at, err = ats.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: output.serverDryRun(), FieldManager: fieldManager})
+		edited, err = client.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: output.serverDryRun(), FieldManager: fieldManager})
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return output.print(c, at)
+	return edited, output.print(c, edited)
 }
 
-// patched returns what a merge patch makes of an At.
-func patched(at *v1alpha1.At, patch []byte) (*v1alpha1.At, error) {
-	original, err := json.Marshal(at)
+// patched returns what a merge patch makes of an object.
+func patched[T any](object *T, patch []byte) (*T, error) {
+	original, err := json.Marshal(object)
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +256,6 @@ func patched(at *v1alpha1.At, patch []byte) (*v1alpha1.At, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := &v1alpha1.At{}
+	result := new(T)
 	return result, json.Unmarshal(merged, result)
 }

@@ -82,14 +82,20 @@ func hintOn(err error) string {
 	switch {
 	case clientcmd.IsEmptyConfig(err):
 		return "Name a cluster with --kubeconfig, --context or $KUBECONFIG."
+	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) && kindOf(err) == "cronats":
+		return "The cluster does not know CronAts: cnat is not installed, or too old. Install it with kubectl apply -f install.yaml, which each release has, or name another cluster with --context."
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		return "The cluster does not know Ats: cnat is not installed. Install it with kubectl apply -f install.yaml, which each release has, or name another cluster with --context."
 	case apierrors.IsNotFound(err) && kindOf(err) == "ats":
 		return "kubectl at list --all shows the Ats of the namespace, kubectl at list --all -A those of all namespaces."
+	case apierrors.IsNotFound(err) && kindOf(err) == "cronats":
+		return "kubectl at list shows the CronAts of the namespace, kubectl at list -A those of all namespaces."
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "):
 		return "You need the cluster role edit in that namespace (view, to look), or a role that allows this: kubectl auth whoami shows who you are to the cluster; ask its administrator."
 	case apierrors.IsUnauthorized(err):
 		return "The cluster does not accept your credentials: log in again, or name another user with --user or --context."
+	case apierrors.IsAlreadyExists(err) && kindOf(err) == "cronats":
+		return "Choose another --name, or remove that CronAt with kubectl at rm cronat/NAME."
 	case apierrors.IsAlreadyExists(err):
 		return "Choose another --name, or remove that At with kubectl at rm."
 	case utilnet.IsConnectionRefused(err):

@@ -49,8 +49,9 @@ func (c *cli) listCommand() *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List what is to come, in order of time",
-		Long: `List what is to come and what runs, in order of time. With --all, what is done, too, and the
-Ats of the nodes on which an At of --nodes runs.`,
+		Long: `List what is to come and what runs, in order of time, and the CronAts. With --all, what is
+done, too, and the Ats of the nodes on which an At of --nodes runs. Other formats than a
+table have the Ats only: kubectl get cronats -o yaml prints CronAts.`,
 		Example: `  kubectl at list
   kubectl at list -A --all -o wide`,
 		Args: cobra.NoArgs,
@@ -70,10 +71,10 @@ Ats of the nodes on which an At of --nodes runs.`,
 			if !all {
 				list.Items = slices.DeleteFunc(list.Items, func(at v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone || plan.ParentName(&at) != "" })
 			}
-			slices.SortStableFunc(list.Items, func(a, b v1alpha1.At) int { return instantOf(&a).Compare(instantOf(&b)) })
+			sortAts(list.Items)
 			switch {
 			case isTable:
-				return c.printTable(list.Items, everywhere, *flags.OutputFormat == "wide")
+				return c.printTables(cmd.Context(), list.Items, everywhere, *flags.OutputFormat == "wide")
 			case *flags.OutputFormat == "name": // It prints no lists.
 				return printEach(c.Out, printer, list.Items)
 			}
@@ -82,7 +83,7 @@ Ats of the nodes on which an At of --nodes runs.`,
 	}
 	flags.AddFlags(cmd)
 	cmd.Flag("output").Usage += " And wide."
-	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "List the Ats of all namespaces")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "List the Ats and CronAts of all namespaces")
 	cmd.Flags().BoolVar(&all, "all", false, "List what is done, and the Ats of nodes, too")
 	return cmd
 }
@@ -98,12 +99,9 @@ func printEach(out io.Writer, printer printers.ResourcePrinter, ats []v1alpha1.A
 
 // list returns the Ats of the namespace, or of all.
 func (c *cli) list(ctx context.Context, everywhere bool) (*v1alpha1.AtList, error) {
-	namespace := metav1.NamespaceAll
-	var err error
-	if !everywhere {
-		if namespace, err = c.namespace(); err != nil {
-			return nil, err
-		}
+	namespace, err := c.scope(everywhere)
+	if err != nil {
+		return nil, err
 	}
 	if err := c.connect(); err != nil {
 		return nil, err
@@ -123,6 +121,18 @@ func (c *cli) list(ctx context.Context, everywhere bool) (*v1alpha1.AtList, erro
 	return list, err
 }
 
+// scope returns the namespace to list, or that of all.
+func (c *cli) scope(everywhere bool) (string, error) {
+	if everywhere {
+		return metav1.NamespaceAll, nil
+	}
+	return c.namespace()
+}
+
+func sortAts(ats []v1alpha1.At) {
+	slices.SortStableFunc(ats, func(a, b v1alpha1.At) int { return instantOf(&a).Compare(instantOf(&b)) })
+}
+
 // instantOf returns when an At is due; what cannot be read comes first.
 func instantOf(at *v1alpha1.At) time.Time {
 	instant, err := plan.Instant(&at.Spec)
@@ -132,14 +142,29 @@ func instantOf(at *v1alpha1.At) time.Time {
 	return instant
 }
 
+// printTables prints the Ats, and the CronAts if there are any.
+func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, everywhere, wide bool) error {
+	cronAts, err := c.listCronAts(ctx, everywhere)
+	if err != nil {
+		return err
+	}
+	if len(ats) == 0 && len(cronAts) == 0 {
+		fmt.Fprintln(c.ErrOut, "Nothing is to come. kubectl at list --all shows what is done, -A all namespaces.")
+		return nil
+	}
+	if len(ats) > 0 {
+		if err := c.printTable(ats, everywhere, wide); err != nil || len(cronAts) == 0 {
+			return err
+		}
+		fmt.Fprintln(c.Out)
+	}
+	return c.printCronAts(cronAts, everywhere)
+}
+
 func (c *cli) printTable(ats []v1alpha1.At, everywhere, wide bool) error {
 	zone, err := c.zone()
 	if err != nil {
 		return err
-	}
-	if len(ats) == 0 {
-		fmt.Fprintln(c.ErrOut, "Nothing is to come. kubectl at list --all shows what is done, -A all namespaces.")
-		return nil
 	}
 	out := printers.GetNewTabWriter(c.Out)
 	header := []string{"NAME", "WHEN", "IN", "PHASE", "REASON", "COMMAND"}
@@ -153,7 +178,7 @@ func (c *cli) printTable(ats []v1alpha1.At, everywhere, wide bool) error {
 	now := c.now()
 	for i := range ats {
 		at := &ats[i]
-		row := []string{at.Name, at.Spec.Schedule, "", string(at.Status.Phase), reasonOf(at, now), clip(commandOf(at), maxCommand)}
+		row := []string{at.Name, at.Spec.Schedule, "", string(at.Status.Phase), reasonOf(at, now), clip(commandOf(&at.Spec.RunSpec), maxCommand)}
 		if instant, err := plan.Instant(&at.Spec); err == nil {
 			row[1], row[2] = instant.In(zone).Format(shortTime), fromNow(instant, now)
 		}
@@ -190,12 +215,12 @@ func reasonOf(at *v1alpha1.At, now time.Time) string {
 	return at.Status.Reason
 }
 
-// commandOf returns on a line what an At runs.
-func commandOf(at *v1alpha1.At) string {
-	if at.Spec.Command != "" {
-		return plan.OneLine(at.Spec.Command)
+// commandOf returns on a line what is run.
+func commandOf(spec *v1alpha1.RunSpec) string {
+	if spec.Command != "" {
+		return plan.OneLine(spec.Command)
 	}
-	containers := ptr.Deref(at.Spec.Template, corev1.PodTemplateSpec{}).Spec.Containers
+	containers := ptr.Deref(spec.Template, corev1.PodTemplateSpec{}).Spec.Containers
 	if len(containers) == 0 {
 		return ""
 	}

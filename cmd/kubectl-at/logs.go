@@ -60,7 +60,11 @@ and print the output of each attempt from there on, until the end of the run.`,
 			if attempt < 0 {
 				return usageError("--attempt is %d: the first one is 1", attempt)
 			}
-			return c.logs(cmd.Context(), args[0], follow, attempt)
+			name, err := atName(args[0], "each of its Ats has its own output, and kubectl at show cronat/%s lists them")
+			if err != nil {
+				return err
+			}
+			return c.logs(cmd.Context(), name, follow, attempt)
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print the output as it comes, until the end")

@@ -66,7 +66,7 @@ func (f *nodeFlags) validate(w *wait) error {
 	case f.maxFailed < 0:
 		return usageError("--max-failed is %d: it must not be negative", f.maxFailed)
 	case given("nodes") && w.logs:
-		return usageError("--logs follows one run, and --nodes makes many: use --wait, and see the output of each node with kubectl at logs NAME-NODE")
+		return errLogsOfNodes()
 	}
 	_, err := f.selector()
 	return err
@@ -149,4 +149,9 @@ func countsOf(nodes *v1alpha1.AtNodesStatus) string {
 func errNodesLogs(at *v1alpha1.At) error {
 	return fmt.Errorf("%s runs on nodes, each of which has an At with its output: kubectl at logs %s-NODE prints it, kubectl get at -l %s=%s lists them",
 		ref(at), at.Name, v1alpha1.LabelAtUID, at.UID)
+}
+
+// errLogsOfNodes says what to do instead of --logs.
+func errLogsOfNodes() error {
+	return usageError("--logs follows one run, and on nodes there are many: use --wait, and see the output of each node with kubectl at logs NAME-NODE")
 }

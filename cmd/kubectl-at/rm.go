@@ -27,19 +27,21 @@ import (
 func (c *cli) rmCommand() *cobra.Command {
 	var output *output
 	cmd := &cobra.Command{
-		Use:     "rm NAME...",
+		Use:     "rm NAME|cronat/NAME...",
 		Aliases: []string{"delete"},
-		Short:   "Delete Ats, and stop those that are running",
-		Long:    "Delete Ats. Ats that have not started do not run; those that are running are stopped; the output of those that are done is lost.",
-		Example: "  kubectl at rm backup-x2b4f",
-		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, names []string) error {
+		Short:   "Delete Ats and CronAts, and stop what is running",
+		Long: `Delete Ats and CronAts. Ats that have not started do not run; those that are running are
+stopped; the output of those that are done is lost. With a CronAt go its Ats.`,
+		Example: `  kubectl at rm backup-x2b4f
+  kubectl at rm cronat/backup`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := output.validate(); err != nil {
 				return err
 			}
 			var failed error
-			for _, name := range names {
-				if err := c.rm(cmd.Context(), output, name); err != nil {
+			for _, arg := range args {
+				if err := c.rm(cmd.Context(), output, arg); err != nil {
 					if failed != nil {
 						fmt.Fprintln(c.ErrOut, "error:", failed)
 					}
@@ -53,20 +55,36 @@ func (c *cli) rmCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) rm(ctx context.Context, output *output, name string) error {
+func (c *cli) rm(ctx context.Context, output *output, arg string) error {
+	name, isCronAt, err := splitName(arg)
+	if err != nil {
+		return err
+	}
+	if isCronAt {
+		cronAts, err := c.cronAts()
+		if err != nil {
+			return err
+		}
+		return remove(ctx, c, output, cronAts, name)
+	}
 	ats, _, err := c.ats()
 	if err != nil {
 		return err
 	}
-	at, err := ats.Get(ctx, name, metav1.GetOptions{})
+	return remove(ctx, c, output, ats, name)
+}
+
+// remove deletes an object.
+func remove[P object](ctx context.Context, c *cli, output *output, client client[P], name string) error {
+	seen, err := client.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	if !output.isClient() {
-		options := metav1.DeleteOptions{DryRun: output.serverDryRun(), Preconditions: metav1.NewUIDPreconditions(string(at.UID))}
-		if err := ats.Delete(ctx, name, options); err != nil {
+		options := metav1.DeleteOptions{DryRun: output.serverDryRun(), Preconditions: metav1.NewUIDPreconditions(string(seen.GetUID()))}
+		if err := client.Delete(ctx, name, options); err != nil {
 			return err
 		}
 	}
-	return output.print(c, at)
+	return output.print(c, seen)
 }

@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -33,6 +34,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
 // cli is what the commands share.
@@ -76,7 +78,7 @@ func (c *cli) command() *cobra.Command {
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return c.setClock() }
 
 	root.AddCommand(
-		c.listCommand(), c.showCommand(), c.logsCommand(), c.rmCommand(),
+		c.everyCommand(), c.listCommand(), c.showCommand(), c.logsCommand(), c.rmCommand(),
 		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(),
 		c.explainCommand(), c.completionScriptCommand(), c.versionCommand(),
 	)
@@ -195,6 +197,37 @@ func (c *cli) zone() (*time.Location, error) {
 	return zone, nil
 }
 
+// zoneName returns the name of that zone, which a CronAt keeps.
+func (c *cli) zoneName() (string, error) {
+	zone, err := c.zone()
+	if err != nil {
+		return "", err
+	}
+	name := zone.String()
+	if zone == time.Local {
+		path := strings.TrimPrefix(os.Getenv("TZ"), ":")
+		if path == "" {
+			path = "/etc/localtime"
+		}
+		name = localZone(path, zone)
+	}
+	if _, err := zones.Load(name); err != nil {
+		return "", usageError("the name of your time zone is not known: write it with --tz, such as --tz Europe/Berlin")
+	}
+	return name, nil
+}
+
+// localZone returns the name of the zone of the machine, which is where its file links to;
+// "" if it is not known.
+func localZone(path string, zone *time.Location) string {
+	if zone.String() == "UTC" { // There is no file, or $TZ is empty.
+		return "UTC"
+	}
+	file, _ := filepath.EvalSymlinks(path)
+	_, name, _ := strings.Cut(filepath.ToSlash(file), "/zoneinfo/")
+	return name
+}
+
 // connect makes the clients, unless they are there.
 func (c *cli) connect() error {
 	if c.cnat != nil {
@@ -225,7 +258,20 @@ func (c *cli) ats() (cnatclient.AtInterface, string, error) {
 	if err := c.connect(); err != nil {
 		return nil, "", err
 	}
-	return c.cnat.CnatV1alpha1().Ats(namespace), namespace, nil
+	client := c.cnat.CnatV1alpha1()
+	return atClient{client.Ats(namespace), client.CronAts(namespace)}, namespace, nil
+}
+
+// cronAts returns the client for the CronAts of the namespace.
+func (c *cli) cronAts() (cnatclient.CronAtInterface, error) {
+	namespace, err := c.namespace()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	return c.cnat.CnatV1alpha1().CronAts(namespace), nil
 }
 
 // ref names an At in a message, as kubectl does.

@@ -67,11 +67,8 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	if err := r.output.validate(); err != nil {
 		return err
 	}
-	if err := w.validate(); err != nil {
+	if err := w.validate(r.output); err != nil {
 		return err
-	}
-	if w.enabled() && r.output.dryRun != "none" {
-		return usageError("--wait means nothing with --dry-run=%s: leave out one of the two", r.output.dryRun)
 	}
 	if r.retries < 0 {
 		return usageError("--retries is %d: it must not be negative", r.retries)

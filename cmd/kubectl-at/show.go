@@ -36,12 +36,23 @@ import (
 
 func (c *cli) showCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "show NAME",
-		Short:   "Show the details of an At",
-		Long:    "Show the details of an At: what it runs, when, why it is where it is, its attempts and its events.",
-		Example: "  kubectl at show backup-x2b4f",
-		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return c.show(cmd.Context(), args[0]) },
+		Use:   "show NAME|cronat/NAME",
+		Short: "Show the details of an At or a CronAt",
+		Long: `Show the details of an At: what it runs, when, why it is where it is, its attempts and its
+events. Or those of a CronAt: what it runs, the next times, its Ats and its events.`,
+		Example: `  kubectl at show backup-x2b4f
+  kubectl at show cronat/backup`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, isCronAt, err := splitName(args[0])
+			switch {
+			case err != nil:
+				return err
+			case isCronAt:
+				return c.showCronAt(cmd.Context(), name)
+			}
+			return c.show(cmd.Context(), name)
+		},
 	}
 }
 
@@ -60,11 +71,9 @@ func (c *cli) show(ctx context.Context, name string) error {
 	}
 	// Who may see Ats might not see Pods or events: the rest of the page is worth something.
 	pods, podsErr := c.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
-	selector := fields.OneTermEqualSelector("involvedObject.uid", string(at.UID)).String()
-	events, eventsErr := c.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
 
 	now := c.now()
-	c.fields(headOf(at))
+	c.fields(headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds))
 	c.fields(whenOf(at, zone, now))
 	c.fields(stateOf(at, now))
 	if podsErr != nil {
@@ -74,12 +83,7 @@ func (c *cli) show(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	if eventsErr != nil {
-		fmt.Fprintf(c.ErrOut, "Its events cannot be listed: %v\n", eventsErr)
-	} else if len(events.Items) > 0 {
-		return c.events(events.Items, now)
-	}
-	return nil
+	return c.events(ctx, at, now)
 }
 
 // field is a line of a page; without a label it goes on with the one before.
@@ -94,27 +98,27 @@ func (c *cli) fields(fields []field) {
 }
 
 // headOf says what runs.
-func headOf(at *v1alpha1.At) []field {
-	all := []field{{"Name", at.Name}, {"Namespace", at.Namespace}}
+func headOf(name, namespace string, spec *v1alpha1.RunSpec, startingDeadline *int64) []field {
+	all := []field{{"Name", name}, {"Namespace", namespace}}
 	label := "Command"
-	for line := range strings.Lines(at.Spec.Command) {
+	for line := range strings.Lines(spec.Command) {
 		all = append(all, field{label, plan.OneLine(line)})
 		label = ""
 	}
-	if at.Spec.Template != nil {
+	if spec.Template != nil {
 		if label == "Command" {
-			all = append(all, field{label, commandOf(at)})
+			all = append(all, field{label, commandOf(spec)})
 		}
 		var images []string
-		for _, container := range at.Spec.Template.Spec.Containers {
+		for _, container := range spec.Template.Spec.Containers {
 			images = append(images, container.Image)
 		}
 		all = append(all, field{"Image", strings.Join(images, ", ")})
 	}
-	return append(all, field{"Runs on", placeOf(&at.Spec.RunSpec)}, field{"Limits", limitsOf(&at.Spec)})
+	return append(all, field{"Runs on", placeOf(spec)}, field{"Limits", limitsOf(spec, startingDeadline)})
 }
 
-func limitsOf(spec *v1alpha1.AtSpec) string {
+func limitsOf(spec *v1alpha1.RunSpec, startingDeadline *int64) string {
 	var limits []string
 	add := func(format string, n *int64) {
 		if n != nil {
@@ -124,7 +128,7 @@ func limitsOf(spec *v1alpha1.AtSpec) string {
 	if n := ptr.Deref(spec.BackoffLimit, 0); n > 0 {
 		limits = append(limits, fmt.Sprintf("at most %d further attempts", n))
 	}
-	add("starts at most %s late", spec.StartingDeadlineSeconds)
+	add("starts at most %s late", startingDeadline)
 	add("runs at most %s", spec.ActiveDeadlineSeconds)
 	if spec.TTLSecondsAfterFinished != nil {
 		add("removed %s after its end", ptr.To(int64(*spec.TTLSecondsAfterFinished)))
@@ -227,8 +231,18 @@ func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error 
 	return out.Flush()
 }
 
-// events prints the events of an At.
-func (c *cli) events(events []corev1.Event, now time.Time) error {
+// events prints the events of an object.
+func (c *cli) events(ctx context.Context, of metav1.Object, now time.Time) error {
+	selector := fields.OneTermEqualSelector("involvedObject.uid", string(of.GetUID())).String()
+	list, err := c.kube.CoreV1().Events(of.GetNamespace()).List(ctx, metav1.ListOptions{FieldSelector: selector})
+	if err != nil {
+		fmt.Fprintf(c.ErrOut, "Its events cannot be listed: %v\n", err)
+		return nil
+	}
+	events := list.Items
+	if len(events) == 0 {
+		return nil
+	}
 	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
 	fmt.Fprintln(c.Out, "Events")
 	out := printers.GetNewTabWriter(c.Out)

@@ -49,8 +49,10 @@ func (w *wait) addFlags(flags *pflag.FlagSet) {
 
 func (w *wait) enabled() bool { return w.wait || w.logs }
 
-func (w *wait) validate() error {
+func (w *wait) validate(output *output) error {
 	switch {
+	case w.enabled() && output.dryRun != "none":
+		return usageError("--wait means nothing with --dry-run=%s: leave out one of the two", output.dryRun)
 	case w.timeout < 0:
 		return usageError("--timeout is %s: it must not be negative", w.timeout)
 	case !w.enabled() && (w.timeout > 0 || w.passExitCode):
@@ -200,4 +202,7 @@ func isUnattended(at *v1alpha1.At, now time.Time) bool {
 	return overdue > unattended && at.Status.Phase != v1alpha1.PhaseRunning && at.Status.Reason == ""
 }
 
-const unattendedMessage = "Its time has passed and no controller looks at it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller."
+// noController asks for the controller.
+const noController = "is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller."
+
+const unattendedMessage = "Its time has passed and no controller looks at it: " + noController

@@ -1,0 +1,302 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
+	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/timespec"
+)
+
+// cronAtPrefix is what tells the name of a CronAt from that of an At.
+const cronAtPrefix = "cronat/"
+
+// refCronAt names a CronAt in a message, as kubectl does.
+func refCronAt(cronAt *v1alpha1.CronAt) string { return cronAtPrefix + cronAt.Name }
+
+// splitName returns the name of an object that an argument such as cronat/backup names. A
+// name alone is that of an At.
+func splitName(arg string) (name string, isCronAt bool, err error) {
+	kind, name, found := strings.Cut(arg, "/")
+	if !found {
+		return arg, false, nil
+	}
+	kind, _ = strings.CutSuffix(strings.ToLower(kind), "."+v1alpha1.SchemeGroupVersion.Group)
+	switch {
+	case name == "":
+	case kind == "at" || kind == "ats":
+		return name, false, nil
+	case kind == "cronat" || kind == "cronats":
+		return name, true, nil
+	}
+	return "", false, usageError("%q is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt", arg)
+}
+
+// atName returns the name of an At that an argument names. instead says what to do with a
+// CronAt.
+func atName(arg, instead string) (string, error) {
+	name, isCronAt, err := splitName(arg)
+	if isCronAt {
+		return "", usageError("%s is a CronAt: %s", arg, fmt.Sprintf(instead, name))
+	}
+	return name, err
+}
+
+// atClient is the client for Ats. If there is none of a name, but a CronAt, it says so.
+type atClient struct {
+	cnatclient.AtInterface
+	cronAts cnatclient.CronAtInterface
+}
+
+func (c atClient) Get(ctx context.Context, name string, options metav1.GetOptions) (*v1alpha1.At, error) {
+	at, err := c.AtInterface.Get(ctx, name, options)
+	if apierrors.IsNotFound(err) {
+		if _, err := c.cronAts.Get(ctx, name, options); err == nil {
+			return nil, fmt.Errorf("there is no At %q, but there is a CronAt: write %s%s", name, cronAtPrefix, name)
+		}
+	}
+	return at, err
+}
+
+// listCronAts returns the CronAts of the namespace, or of all: none if the cluster does not
+// know them. That somebody may not see them is not an error either.
+func (c *cli) listCronAts(ctx context.Context, everywhere bool) ([]v1alpha1.CronAt, error) {
+	namespace, err := c.scope(everywhere)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	var cronAts []v1alpha1.CronAt
+	pages := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
+		return c.cnat.CnatV1alpha1().CronAts(namespace).List(ctx, options)
+	}))
+	err = pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		cronAts = append(cronAts, *object.(*v1alpha1.CronAt))
+		return nil
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case apierrors.IsForbidden(err):
+		fmt.Fprintf(c.ErrOut, "CronAts cannot be listed: %v\n", err)
+		return nil, nil
+	}
+	return cronAts, err
+}
+
+func (c *cli) printCronAts(cronAts []v1alpha1.CronAt, everywhere bool) error {
+	zone, err := c.zone()
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(cronAts, func(a, b v1alpha1.CronAt) int {
+		return ptr.Deref(a.Status.NextScheduleTime, metav1.Time{}).Compare(ptr.Deref(b.Status.NextScheduleTime, metav1.Time{}).Time)
+	})
+	out := printers.GetNewTabWriter(c.Out)
+	header := []string{"NAME", "SCHEDULE", "TIMEZONE", "NEXT", "IN", "LAST", "ACTIVE", "REASON", "COMMAND"}
+	if everywhere {
+		header = append([]string{"NAMESPACE"}, header...)
+	}
+	printRow(out, header)
+	now := c.now()
+	for i := range cronAts {
+		cronAt := &cronAts[i]
+		row := []string{
+			refCronAt(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), "", "", "", fmt.Sprint(cronAt.Status.Active),
+			reasonOfCronAt(cronAt, now), clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand),
+		}
+		if next := cronAt.Status.NextScheduleTime; next != nil {
+			row[3], row[4] = next.In(zone).Format(shortTime), fromNow(next.Time, now)
+		}
+		if last := cronAt.Status.LastScheduleTime; last != nil {
+			row[5] = since(last, now)
+		}
+		if everywhere {
+			row = append([]string{cronAt.Namespace}, row...)
+		}
+		printRow(out, row)
+	}
+	return out.Flush()
+}
+
+func zoneOf(cronAt *v1alpha1.CronAt) string { return ptr.Deref(cronAt.Spec.TimeZone, "UTC") }
+
+// reasonOfCronAt returns why no At is created, also while there is nobody to write it.
+func reasonOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) string {
+	if cronAt.Status.Reason == "" && isUnattendedCronAt(cronAt, now) {
+		return "NoController"
+	}
+	return cronAt.Status.Reason
+}
+
+// isUnattendedCronAt says whether no controller has looked at a CronAt for a while, although
+// it is new, or due.
+func isUnattendedCronAt(cronAt *v1alpha1.CronAt, now time.Time) bool {
+	if next := cronAt.Status.NextScheduleTime; next != nil {
+		return now.Sub(next.Time) > unattended
+	}
+	return cronAt.Status.ObservedSchedule == nil && now.Sub(cronAt.CreationTimestamp.Time) > unattended
+}
+
+// nextTimes is the number of times that a page shows of a CronAt.
+const nextTimes = 3
+
+func (c *cli) showCronAt(ctx context.Context, name string) error {
+	cronAts, err := c.cronAts()
+	if err != nil {
+		return err
+	}
+	zone, err := c.zone()
+	if err != nil {
+		return err
+	}
+	cronAt, err := cronAts.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	// Also those of run-now, which have no label.
+	ats, atsErr := c.list(ctx, false)
+
+	now := c.now()
+	spec := &cronAt.Spec
+	c.fields(headOf(refCronAt(cronAt), cronAt.Namespace, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds))
+	c.fields([]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}})
+	c.fields(nextTimesOf(cronAt, zone, now))
+	c.fields(stateOfCronAt(cronAt, now))
+	if atsErr != nil {
+		fmt.Fprintf(c.ErrOut, "Its Ats cannot be listed: %v\n", atsErr)
+	} else if ats := atsOf(cronAt, ats.Items); len(ats) > 0 {
+		fmt.Fprintln(c.Out, "Ats")
+		if err := c.printTable(ats, false, true); err != nil {
+			return err
+		}
+	}
+	return c.events(ctx, cronAt, now)
+}
+
+// policyOf says what else a CronAt does.
+func policyOf(spec *v1alpha1.CronAtSpec) string {
+	policy := string(spec.ConcurrencyPolicy)
+	if spread := ptr.Deref(spec.SpreadSeconds, 0); spread > 0 {
+		policy += ", spread over " + short(time.Duration(spread)*time.Second)
+	}
+	return policy + fmt.Sprintf(", keeps %d succeeded and %d failed", ptr.Deref(spec.SuccessfulAtsHistoryLimit, 3), ptr.Deref(spec.FailedAtsHistoryLimit, 1))
+}
+
+// nextTimesOf says when a CronAt is due, on the clocks of the reader and of its own zone.
+func nextTimesOf(cronAt *v1alpha1.CronAt, zone *time.Location, now time.Time) []field {
+	times, err := cronplan.Next(cronAt, now, nextTimes)
+	if err != nil {
+		return []field{{"Next", "never: " + err.Error()}}
+	}
+	var all []field
+	label := "Next"
+	for _, next := range times {
+		all = append(all, field{label, when(next, zone, now)})
+		label = ""
+	}
+	return all
+}
+
+// stateOfCronAt says what a CronAt has done, and what keeps it from more.
+func stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
+	status := &cronAt.Status
+	why := status.Message
+	if status.Reason == "" && isUnattendedCronAt(cronAt, now) {
+		why = "No controller looks at it: " + noController
+	}
+	all := []field{{"Active", fmt.Sprint(status.Active)}, {"State", reasonOfCronAt(cronAt, now)}, {"Why", why}}
+	if status.LastScheduleTime != nil {
+		all = append(all, field{"Last", since(status.LastScheduleTime, now)})
+	}
+	if status.LastSuccessfulTime != nil {
+		all = append(all, field{"Succeeded", since(status.LastSuccessfulTime, now)})
+	}
+	if missed := status.Missed; missed != nil {
+		all = append(all, field{"Missed", fmt.Sprintf("%d, the last %s", missed.Count, since(&missed.Last, now))})
+	}
+	return all
+}
+
+// atsOf returns the Ats that belong to a CronAt, in order of time.
+func atsOf(cronAt *v1alpha1.CronAt, ats []v1alpha1.At) []v1alpha1.At {
+	ats = slices.DeleteFunc(ats, func(at v1alpha1.At) bool {
+		return !slices.ContainsFunc(at.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == cronAt.UID })
+	})
+	sortAts(ats)
+	return ats
+}
+
+// annotationInstantiate is the annotation of an At that run-now has created of a CronAt, as
+// kubectl create job has cronjob.kubernetes.io/instantiate.
+const annotationInstantiate = "cnat.programming-kubernetes.info/instantiate"
+
+// runCronAt creates an At of a CronAt beside those of its schedule.
+func (c *cli) runCronAt(ctx context.Context, output *output, name string, t timespec.Time, now time.Time, w *wait) error {
+	cronAts, err := c.cronAts()
+	if err != nil {
+		return err
+	}
+	cronAt, err := cronAts.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if w.logs && cronAt.Spec.AtTemplate.Spec.Nodes != nil {
+		return errLogsOfNodes()
+	}
+	return c.createAt(ctx, output, manualAt(cronAt, t), t.Instant, now, w)
+}
+
+// manualAt returns an At of a CronAt. The CronAt owns it, for the garbage collector, but does
+// not control it: then it would be one of its schedule, which Forbid waits for, Replace
+// deletes, and the limits on the history count.
+func manualAt(cronAt *v1alpha1.CronAt, t timespec.Time) *v1alpha1.At {
+	template := cronAt.Spec.AtTemplate.DeepCopy()
+	at := &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        plan.ChildName(cronAt.Name, "manual-"+rand.String(5)),
+			Namespace:   cronAt.Namespace,
+			Labels:      template.Metadata.Labels,
+			Annotations: map[string]string{annotationInstantiate: "manual"},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind, Name: cronAt.Name, UID: cronAt.UID,
+			}},
+		},
+		Spec: v1alpha1.AtSpec{Schedule: t.String(), RunSpec: template.Spec},
+	}
+	maps.Copy(at.Annotations, template.Metadata.Annotations)
+	return at
+}

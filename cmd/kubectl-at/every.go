@@ -1,0 +1,301 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
+)
+
+const everyLong = `Run a command on a cron schedule: create a CronAt, which creates an At for each time.
+
+The SCHEDULE is a cron expression as that of a CronJob, in quotes: minute, hour, day of
+month, month, day of week; or @hourly, @daily, @weekly, @monthly, @yearly, "@every 90m". Its
+time zone is that of --tz, or of your own clock. The CronAt keeps the name of the zone.
+
+What runs is described as for kubectl at TIME: see kubectl at --help. --name, --suspend and
+the limits on the history are those of the CronAt; all else is for each of its Ats.
+
+Without a SCHEDULE, --from cronjob/NAME creates a CronAt of the same name from all that the
+CronJob has: its schedule, time zone, policies and limits. Flags change what they name. What
+has no counterpart is listed. The CronJob is not changed: suspend it when the CronAt is right.`
+
+const everyExample = `  # At three in the morning from Monday to Friday, on your own clock
+  kubectl at every "0 3 * * 1-5" -- 'pg_dump -h db shop | gzip > /backup/shop.gz'
+
+  # Never two at the same time, and not more than an hour late
+  kubectl at every @hourly --concurrency Forbid --starting-deadline 1h --from cronjob/import
+
+  # On all nodes of a pool, at any time between 4:00 and 4:30
+  kubectl at every "0 4 * * 0" --tz Europe/Berlin --spread 30m --nodes pool=workers -f pod.yaml
+
+  # A CronAt in place of a CronJob: look at it, create it, suspend the CronJob
+  kubectl at every --from cronjob/backup --dry-run=client -o yaml
+  kubectl at every --from cronjob/backup
+  kubectl patch cronjob/backup -p '{"spec":{"suspend":true}}'`
+
+// maxSpread is the largest spec.spreadSeconds.
+const maxSpread = 3600
+
+var concurrencyPolicies = []string{string(v1alpha1.AllowConcurrent), string(v1alpha1.ForbidConcurrent), string(v1alpha1.ReplaceConcurrent)}
+
+// every holds the flags of kubectl at every.
+type every struct {
+	*run
+	changed func(flag string) bool
+
+	concurrency                      string
+	spread                           seconds
+	successfulHistory, failedHistory int32
+}
+
+func (c *cli) everyCommand() *cobra.Command {
+	o := &every{spread: seconds{most: maxSpread}}
+	cmd := &cobra.Command{
+		Use:     "every SCHEDULE [flags] [-- COMMAND...]",
+		Short:   "Run a command on a cron schedule",
+		Long:    everyLong,
+		Example: everyExample,
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			words, command := cutCommand(cmd, args)
+			return o.create(cmd, words, command)
+		},
+	}
+	o.run = c.addRun(cmd)
+	flags := cmd.Flags()
+	o.changed = flags.Changed
+	flags.StringVar(&o.concurrency, "concurrency", "", "What happens while an earlier run has not ended: Allow (both run), Forbid (wait for its end) or Replace (delete it) (default: Allow)")
+	flags.Var(&o.spread, "spread", "Start each run later than its time by less than this, at most 1h; for one CronAt always by the same")
+	flags.Int32Var(&o.successfulHistory, "successful-history", 3, "Number of Ats that are kept of those that have succeeded")
+	flags.Int32Var(&o.failedHistory, "failed-history", 1, "Number of Ats that are kept of those that have failed")
+	return cmd
+}
+
+func (o *every) create(cmd *cobra.Command, words, command []string) error {
+	if err := o.validate(cmd, words, command); err != nil {
+		return err
+	}
+	now := o.now().Truncate(time.Second)
+	cronAt, notes, err := o.newCronAt(cmd.Context(), words, command, now)
+	if err != nil {
+		return err
+	}
+	if !o.output.isClient() {
+		cronAts, err := o.cronAts()
+		if err != nil {
+			return err
+		}
+		if cronAt, err = cronAts.Create(cmd.Context(), cronAt, o.output.createOptions()); err != nil {
+			return err
+		}
+	}
+	if err := o.output.print(o.cli, cronAt); err != nil {
+		return err
+	}
+	for _, note := range notes {
+		fmt.Fprintln(o.ErrOut, note)
+	}
+	return o.announceNext(o.output, cronAt, now)
+}
+
+func (o *every) validate(cmd *cobra.Command, words, command []string) error {
+	if len(words) == 0 && o.pod.from == "" {
+		return usageError(`there is no schedule: write it before --, as in kubectl at every "0 3 * * *" -- echo YAY`)
+	}
+	if kind, _, _ := strings.Cut(o.pod.from, "/"); len(words) == 0 && kindOfSource(kind) != "cronjob" {
+		return usageError("there is no schedule, and only a CronJob has one: write it, as in kubectl at every @daily --from %s", o.pod.from)
+	}
+	for _, policy := range concurrencyPolicies {
+		if strings.EqualFold(o.concurrency, policy) {
+			o.concurrency = policy
+		}
+	}
+	if o.changed("concurrency") && !slices.Contains(concurrencyPolicies, o.concurrency) {
+		return usageError("--concurrency is %q: it must be %s", o.concurrency, strings.Join(concurrencyPolicies, ", "))
+	}
+	if o.successfulHistory < 0 || o.failedHistory < 0 {
+		return usageError("--successful-history and --failed-history must not be negative")
+	}
+	return o.run.validate(cmd, command, &wait{})
+}
+
+// newCronAt returns the CronAt that the flags describe, and what to say about it. Without a
+// schedule, it is that of the CronJob of --from.
+func (o *every) newCronAt(ctx context.Context, words, command []string, now time.Time) (cronAt *v1alpha1.CronAt, notes []string, err error) {
+	cronAt = &v1alpha1.CronAt{}
+	if len(words) > 0 {
+		zone, err := o.zoneName()
+		if err != nil {
+			return nil, nil, err
+		}
+		cronAt.Spec.Schedule, cronAt.Spec.TimeZone = text(words), &zone
+		if _, err := nextOf(cronAt, now); err != nil {
+			return nil, nil, err
+		}
+	}
+	metadata, spec, from, err := o.describe(ctx, command)
+	if err != nil {
+		return nil, nil, err
+	}
+	cronAt.ObjectMeta, cronAt.Spec.AtTemplate.Spec = metadata, spec
+	if len(words) == 0 {
+		if notes, err = o.migrate(cronAt, from.cronJob); err != nil {
+			return nil, nil, err
+		}
+		if _, err := nextOf(cronAt, now); err != nil {
+			return nil, nil, err
+		}
+	}
+	if o.changed("suspend") {
+		cronAt.Spec.Suspend = &o.suspend
+	}
+	if o.changed("concurrency") {
+		cronAt.Spec.ConcurrencyPolicy = v1alpha1.ConcurrencyPolicy(o.concurrency)
+	}
+	if o.startingDeadline.value != nil {
+		cronAt.Spec.StartingDeadlineSeconds = o.startingDeadline.value
+	}
+	if o.spread.value != nil {
+		cronAt.Spec.SpreadSeconds = ptr.To(int32(*o.spread.value))
+	}
+	if o.changed("successful-history") {
+		cronAt.Spec.SuccessfulAtsHistoryLimit = &o.successfulHistory
+	}
+	if o.changed("failed-history") {
+		cronAt.Spec.FailedAtsHistoryLimit = &o.failedHistory
+	}
+	return cronAt, notes, nil
+}
+
+// nextOf returns when a CronAt that is created now is first due, were it not suspended. It is
+// the check of the schedule, too.
+func nextOf(cronAt *v1alpha1.CronAt, now time.Time) (time.Time, error) {
+	next := cronAt.DeepCopy()
+	next.Spec.Suspend = nil
+	next.CreationTimestamp = metav1.NewTime(now)
+	times, err := cronplan.Next(next, now, 1)
+	if err != nil {
+		problem := strings.NewReplacer("set spec.timeZone", "name it with --tz", "spec.", "").Replace(err.Error())
+		return time.Time{}, usageError(`%s: write minute, hour, day of month, month and day of week in quotes, such as "0 3 * * 1-5", or @daily or "@every 90m"`, problem)
+	}
+	return times[0], nil
+}
+
+// migrate gives a CronAt what the CronJob has, except for the template of the Pod and the
+// limits of a run that flags set. It returns what to say about it.
+func (o *every) migrate(cronAt *v1alpha1.CronAt, cronJob *batchv1.CronJob) (notes []string, err error) {
+	if o.name == "" {
+		cronAt.Name = cronJob.Name
+	}
+	spec, job, template := &cronAt.Spec, &cronJob.Spec.JobTemplate, &cronAt.Spec.AtTemplate
+	spec.Schedule = cronJob.Spec.Schedule
+	spec.TimeZone = cronJob.Spec.TimeZone
+	spec.Suspend = cronJob.Spec.Suspend
+	spec.StartingDeadlineSeconds = cronJob.Spec.StartingDeadlineSeconds
+	spec.ConcurrencyPolicy = v1alpha1.ConcurrencyPolicy(cronJob.Spec.ConcurrencyPolicy)
+	spec.SuccessfulAtsHistoryLimit = cronJob.Spec.SuccessfulJobsHistoryLimit
+	spec.FailedAtsHistoryLimit = cronJob.Spec.FailedJobsHistoryLimit
+	template.Metadata = v1alpha1.AtTemplateMeta{Labels: job.Labels, Annotations: job.Annotations}
+	if !o.changed("retries") {
+		template.Spec.BackoffLimit = job.Spec.BackoffLimit
+	}
+	if o.activeDeadline.value == nil {
+		template.Spec.ActiveDeadlineSeconds = job.Spec.ActiveDeadlineSeconds
+	}
+	if o.ttl.value == nil {
+		template.Spec.TTLSecondsAfterFinished = job.Spec.TTLSecondsAfterFinished
+	}
+
+	name := "cronjob/" + cronJob.Name
+	if spec.TimeZone == nil {
+		zone := "UTC"
+		if o.tz == "" {
+			notes = append(notes, name+" has no time zone, and runs in that of the cluster's controller manager. The CronAt has UTC: if that is wrong, name the time zone with --tz.")
+		} else if zone, err = o.zoneName(); err != nil {
+			return nil, err
+		}
+		spec.TimeZone = &zone
+	}
+	if lost := withoutCounterpart(&job.Spec); len(lost) > 0 {
+		notes = append(notes, fmt.Sprintf("These fields of %s have no counterpart in a CronAt, and are left out: %s", name, strings.Join(lost, ", ")))
+	}
+	if !ptr.Deref(cronJob.Spec.Suspend, false) {
+		notes = append(notes, fmt.Sprintf(`%s still runs: suspend it with kubectl patch %s -n %s -p '{"spec":{"suspend":true}}'`, name, name, cronJob.Namespace))
+	}
+	return notes, nil
+}
+
+// withoutCounterpart returns the fields of a Job that mean something, and that an At has not.
+func withoutCounterpart(job *batchv1.JobSpec) []string {
+	var lost []string
+	for _, field := range []struct {
+		name string
+		set  bool
+	}{
+		{"parallelism", ptr.Deref(job.Parallelism, 1) != 1},
+		{"completions", ptr.Deref(job.Completions, 1) != 1},
+		{"completionMode", ptr.Deref(job.CompletionMode, batchv1.NonIndexedCompletion) != batchv1.NonIndexedCompletion},
+		{"backoffLimitPerIndex", job.BackoffLimitPerIndex != nil},
+		{"maxFailedIndexes", job.MaxFailedIndexes != nil},
+		{"podFailurePolicy", job.PodFailurePolicy != nil},
+		{"successPolicy", job.SuccessPolicy != nil},
+		{"suspend", ptr.Deref(job.Suspend, false)},
+		{"managedBy", ptr.Deref(job.ManagedBy, batchv1.JobControllerName) != batchv1.JobControllerName},
+	} {
+		if field.set {
+			lost = append(lost, field.name)
+		}
+	}
+	return lost
+}
+
+// announceNext says when a CronAt that has been written is due next.
+func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Time) error {
+	if ptr.Deref(cronAt.Spec.Suspend, false) {
+		fmt.Fprintf(c.ErrOut, "suspended: nothing starts before kubectl at resume %s\n", refCronAt(cronAt))
+		return nil
+	}
+	spread := ""
+	if output.dryRun != "none" && ptr.Deref(cronAt.Spec.SpreadSeconds, 0) > 0 {
+		// The delay depends on the UID.
+		spread = fmt.Sprintf(", plus a delay of less than %s", short(time.Duration(*cronAt.Spec.SpreadSeconds)*time.Second))
+		cronAt = cronAt.DeepCopy()
+		cronAt.Spec.SpreadSeconds = nil
+	}
+	next, err := nextOf(cronAt, now)
+	if err != nil {
+		return err
+	}
+	zone, err := c.zone()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.ErrOut, "%s next %s%s\n", output.runs(), when(next, zone, now), spread)
+	return nil
+}
