@@ -64,6 +64,9 @@ const maxSpread = 3600
 
 var concurrencyPolicies = []string{string(v1alpha1.AllowConcurrent), string(v1alpha1.ForbidConcurrent), string(v1alpha1.ReplaceConcurrent)}
 
+// defaultBackoffLimit is that of a Job, which the template of a CronJob does not show.
+const defaultBackoffLimit = 6
+
 // every holds the flags of kubectl at every.
 type every struct {
 	*run
@@ -223,7 +226,7 @@ func (o *every) migrate(cronAt *v1alpha1.CronAt, cronJob *batchv1.CronJob) (note
 	spec.FailedAtsHistoryLimit = cronJob.Spec.FailedJobsHistoryLimit
 	template.Metadata = v1alpha1.AtTemplateMeta{Labels: job.Labels, Annotations: job.Annotations}
 	if !o.changed("retries") {
-		template.Spec.BackoffLimit = job.Spec.BackoffLimit
+		template.Spec.BackoffLimit = ptr.To(ptr.Deref(job.Spec.BackoffLimit, defaultBackoffLimit))
 	}
 	if o.activeDeadline.value == nil {
 		template.Spec.ActiveDeadlineSeconds = job.Spec.ActiveDeadlineSeconds

@@ -170,7 +170,7 @@ func TestMigrate(t *testing.T) {
 		cronJob.Spec.SuccessfulJobsHistoryLimit, cronJob.Spec.FailedJobsHistoryLimit = ptr.To[int32](2), ptr.To[int32](0)
 		cronJob.Spec.JobTemplate.ObjectMeta = metav1.ObjectMeta{Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}}
 		job := &cronJob.Spec.JobTemplate.Spec
-		job.BackoffLimit, job.ActiveDeadlineSeconds, job.TTLSecondsAfterFinished = ptr.To[int32](6), ptr.To[int64](600), ptr.To[int32](7)
+		job.BackoffLimit, job.ActiveDeadlineSeconds, job.TTLSecondsAfterFinished = ptr.To[int32](4), ptr.To[int64](600), ptr.To[int32](7)
 		job.Parallelism, job.Completions = ptr.To[int32](1), ptr.To[int32](1)
 	}
 	template := &corev1.PodTemplateSpec{Spec: newCronJob(nil).Spec.JobTemplate.Spec.Template.Spec}
@@ -184,7 +184,7 @@ func TestMigrate(t *testing.T) {
 	}{
 		"the least": {
 			name:   "backup",
-			spec:   v1alpha1.CronAtSpec{Schedule: "0 3 * * *", TimeZone: ptr.To("UTC"), AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Template: template}}},
+			spec:   v1alpha1.CronAtSpec{Schedule: "0 3 * * *", TimeZone: ptr.To("UTC"), AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](6)}}},
 			stderr: noZone + stillRuns + "runs next Sat 28 Mar 2026 08:45:00 +0545 (03:00Z), in 13h\n",
 		},
 		"all fields": {
@@ -194,7 +194,7 @@ func TestMigrate(t *testing.T) {
 				ConcurrencyPolicy: v1alpha1.ReplaceConcurrent, SuccessfulAtsHistoryLimit: ptr.To[int32](2), FailedAtsHistoryLimit: ptr.To[int32](0),
 				AtTemplate: v1alpha1.AtTemplateSpec{
 					Metadata: v1alpha1.AtTemplateMeta{Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}},
-					Spec:     v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](6), ActiveDeadlineSeconds: ptr.To[int64](600), TTLSecondsAfterFinished: ptr.To[int32](7)},
+					Spec:     v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](4), ActiveDeadlineSeconds: ptr.To[int64](600), TTLSecondsAfterFinished: ptr.To[int32](7)},
 				},
 			},
 			stderr: "runs next Sat 28 Mar 2026 03:15:00 +0545 (Fri 27 Mar 21:30Z, Sat 28 Mar 03:00:00 IST), in 7h30m\n",
@@ -223,7 +223,7 @@ func TestMigrate(t *testing.T) {
 				job.PodFailurePolicy = &batchv1.PodFailurePolicy{}
 			},
 			name: "backup",
-			spec: v1alpha1.CronAtSpec{Schedule: "0 3 * * *", TimeZone: ptr.To("UTC"), AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Template: template}}},
+			spec: v1alpha1.CronAtSpec{Schedule: "0 3 * * *", TimeZone: ptr.To("UTC"), AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](6)}}},
 			stderr: "These fields of cronjob/backup have no counterpart in a CronAt, and are left out: parallelism, completions, completionMode, podFailurePolicy\n" +
 				stillRuns + "runs next Sat 28 Mar 2026 08:45:00 +0545 (03:00Z), in 13h\n",
 		},

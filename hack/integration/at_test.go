@@ -117,7 +117,8 @@ func (r result) want(t *testing.T, code int, stdout, stderr string) {
 }
 
 const (
-	atResource = `at\.cnat\.programming-kubernetes\.info/`
+	atResource     = `at\.cnat\.programming-kubernetes\.info/`
+	cronAtResource = `cronat\.cnat\.programming-kubernetes\.info/`
 	// runs is the line that says when an At is due.
 	runs = `runs ` + due
 	// wouldRun is that line of a dry run.
@@ -132,6 +133,17 @@ func TestKubectlAtNotInstalled(t *testing.T) {
 	const hint = `[^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know Ats: cnat is not installed\. Install it with [^\n]*\n`
 	at{}.run(t, "now", "--", "true").want(t, 1, "", "error: "+hint)
 	at{}.run(t, "list").want(t, 1, "", "error: "+hint)
+
+	// An older cnat knows Ats only.
+	applyCRD(t)
+	kubectl(t, "", "delete", "crd", "cronats.cnat.programming-kubernetes.info")
+	k := at{namespace: newNamespace(t)}
+	k.run(t, "now + 1 hours", "--name=at", "--", "true").want(t, 0, atResource+`at created\n`, runs)
+	k.run(t, "list").want(t, 0, `NAME [^\n]*\nat [^\n]*\n`, "")
+	k.run(t, "show", "none").want(t, 1, "", `error: [^\n]*"none" not found\nkubectl at list --all[^\n]*\n`)
+	k.run(t, "every", "@daily", "--", "true").want(t, 1, "",
+		`error: [^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know CronAts: cnat is not installed, or too old\. Install it with [^\n]*\n`)
+	applyCRD(t)
 }
 
 // TestKubectlAt runs a command, as the README does.
@@ -245,6 +257,8 @@ func TestKubectlAtErrors(t *testing.T) {
 		"no command":                   {args: []string{"now"}, code: 2, stderr: `error: there is no command: [^\n]*\n`},
 		"no time":                      {args: []string{"--", "true"}, code: 2, stderr: `error: there is no time: [^\n]*\n`},
 		"not a time":                   {args: []string{"now", "and", "then", "--", "true"}, code: 2, stderr: `error: [^\n]*\nnow and then\n *\^+\n`},
+		"a wrong schedule":             {args: []string{"every", "0 25 * * *", "--", "true"}, code: 2, stderr: `error: schedule "0 25 \* \* \*" cannot be read: [^\n]*: write minute, hour, [^\n]*\n`},
+		"no such CronAt":               {args: []string{"show", "cronat/none"}, code: 1, stderr: `error: [^\n]*"none" not found\nkubectl at list shows the CronAts[^\n]*\n`},
 		"an unknown flag":              {args: []string{"now", "--retires=3", "--", "true"}, code: 2, stderr: `error: unknown flag: --retires[^\n]*\n`},
 		"a bad number":                 {args: []string{"now", "--retries", "-1", "--", "true"}, code: 2, stderr: `error: [^\n]*--retries[^\n]*\n`},
 		"a bad duration":               {args: []string{"now", "--ttl=soon", "--", "true"}, code: 2, stderr: `error: [^\n]*write whole seconds[^\n]*\n`},
@@ -447,6 +461,85 @@ func TestKubectlAtChanges(t *testing.T) {
 	k.run(t, "list", "--all").want(t, 0, "", `Nothing is to come\. [^\n]*\n`)
 }
 
+// TestKubectlAtEvery goes through a CronAt's life by hand.
+func TestKubectlAtEvery(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t), env: []string{"TZ=Europe/Berlin"}}
+	startController(t, k.namespace)
+	k.run(t, "every", "30 2 1 1 *", "--name=backup", "--concurrency=Forbid", "--spread=5m", "--", "echo", "YAY").
+		want(t, 0, cronAtResource+`backup created\n`, `runs next [^\n]* 1 Jan \d{4} 02:3\d:\d\d CET \(01:3\d(:\d\d)?Z\), in [^\n]*\n`)
+	cronAts := cnatClient.CnatV1alpha1().CronAts(k.namespace)
+	var backup *v1alpha1.CronAt
+	eventually(t, "the next time", func(ctx context.Context) (bool, error) {
+		var err error
+		backup, err = cronAts.Get(ctx, "backup", metav1.GetOptions{})
+		return err == nil && backup.Status.NextScheduleTime != nil, err
+	})
+	if zone := ptr.Deref(backup.Spec.TimeZone, ""); zone != "Europe/Berlin" {
+		t.Errorf("time zone %q, want that of the clock of who asked", zone)
+	}
+	// The plugin and the controller agree, with the delay of --spread.
+	next := backup.Status.NextScheduleTime.Time
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.run(t, "show", "cronat/backup").want(t, 0, `Name +cronat/backup\n.*Next +`+next.In(berlin).Format("Mon 2 Jan 2006 15:04:05 MST")+` .*`, "")
+	k.run(t, "list").want(t, 0, `NAME +SCHEDULE [^\n]*\ncronat/backup +30 2 1 1 \* +Europe/Berlin +`+next.In(berlin).Format("2006-01-02 15:04:05 MST")+` [^\n]*\n`, "")
+
+	// A run by hand is none of its own; its deletion is.
+	k.run(t, "run-now", "cronat/backup", "--logs").want(t, 0, atResource+`backup-manual-[a-z0-9]{5} created\nYAY\n`, runs)
+	k.run(t, "show", "cronat/backup").want(t, 0, `.*Active +0\nAts\n[^\n]*\nbackup-manual-[a-z0-9]{5} +[^\n]* DONE +Completed +echo YAY +0 +[^\n]*\n.*`, "")
+	k.run(t, "show", "backup").want(t, 1, "", `error: there is no At "backup", but there is a CronAt: write cronat/backup\n`)
+	k.run(t, "suspend", "cronat/backup").want(t, 0, cronAtResource+`backup suspended\n`, `suspended: [^\n]*\n`)
+	k.run(t, "resume", "cronat/backup").want(t, 0, cronAtResource+`backup resumed\n`, `runs next [^\n]*\n`)
+	k.run(t, "rm", "cronat/backup").want(t, 0, cronAtResource+`backup deleted\n`, "")
+	eventually(t, "the Ats to be gone", func(ctx context.Context) (bool, error) {
+		ats, err := cnatClient.CnatV1alpha1().Ats(k.namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && len(ats.Items) == 0, err
+	})
+}
+
+// TestKubectlAtEveryFrom makes a CronAt of a CronJob.
+func TestKubectlAtEveryFrom(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t), env: []string{"TZ=Asia/Kolkata"}}
+	kubectl(t, "", "create", "cronjob", "-n", k.namespace, "backup", "--image=busybox:1.37.0", "--schedule=0 0 1 1 *", "--", "echo", "YAY")
+	kubectl(t, "", "patch", "cronjob", "-n", k.namespace, "backup", "-p", `{"spec":{"timeZone":"Europe/Berlin","concurrencyPolicy":"Forbid","jobTemplate":{"spec":{"parallelism":2}}}}`)
+	notes := `These fields of cronjob/backup have no counterpart in a CronAt, and are left out: parallelism\n` +
+		`cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -n ` + k.namespace + ` [^\n]*\n`
+	k.run(t, "every", "--from=cronjob/backup", "--dry-run=server", "-o", "jsonpath={.spec.schedule}").want(t, 0, `0 0 1 1 \*`, notes+`would run next [^\n]*\n`)
+	created := k.run(t, "every", "--from=cronjob/backup")
+	created.want(t, 0, cronAtResource+`backup created\n`, notes+`runs next [^\n]* IST \([^\n]* 1 Jan 00:00:00 CET\), in [^\n]*\n`)
+	// The line is a command.
+	_, command, _ := strings.Cut(created.stderr, "suspend it with ")
+	command, _, _ = strings.Cut(command, "\n")
+	if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", command, err, out)
+	}
+	cronAt, err := cnatClient.CnatV1alpha1().CronAts(k.namespace).Get(t.Context(), "backup", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cronAt.Spec.AtTemplate.Spec.Template = nil // TestKubectlAtFrom has templates.
+	want := v1alpha1.CronAtSpec{
+		Schedule: "0 0 1 1 *", TimeZone: ptr.To("Europe/Berlin"), ConcurrencyPolicy: v1alpha1.ForbidConcurrent, Suspend: ptr.To(false),
+		SuccessfulAtsHistoryLimit: ptr.To[int32](3), FailedAtsHistoryLimit: ptr.To[int32](1),
+		AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{BackoffLimit: ptr.To[int32](6)}},
+	}
+	if diff := cmp.Diff(want, cronAt.Spec); diff != "" {
+		t.Errorf("the spec (-want +got):\n%s", diff)
+	}
+
+	// Somebody who may see Ats only sees Ats.
+	kubectl(t, "", "create", "role", "-n", k.namespace, "ats", "--verb=get,list", "--resource=ats.cnat.programming-kubernetes.info")
+	kubectl(t, "", "create", "rolebinding", "-n", k.namespace, "ats", "--role=ats", "--user=viewer")
+	k.run(t, "now + 1 hours", "--name=at", "--", "true").want(t, 0, atResource+`at created\n`, runs)
+	k.run(t, "list", "--as=viewer").want(t, 0, `NAME [^\n]*\nat [^\n]*\n`, `CronAts cannot be listed: [^\n]* forbidden: [^\n]*\n`)
+}
+
 // TestKubectlAtDryRun writes nothing, and prints what would be written.
 func TestKubectlAtDryRun(t *testing.T) {
 	t.Parallel()
@@ -593,17 +686,22 @@ func TestKubectlAtCompletion(t *testing.T) {
 	createAt(t, newAt(k.namespace, "one", time.Now().Add(time.Hour), "true"))
 	createAt(t, newAt(k.namespace, "two", time.Now().Add(time.Hour), "true"))
 	kubectl(t, "", "create", "cronjob", "-n", k.namespace, "backup", "--image=example.org/backup:1", "--schedule=0 0 1 1 *")
+	at{namespace: k.namespace}.run(t, "every", "@yearly", "--name=three", "--tz=UTC", "--", "true").want(t, 0, cronAtResource+`three created\n`, `runs next [^\n]*\n`)
 	for name, tc := range map[string]struct {
 		words []string
 		want  []string
 	}{
-		"names":         {[]string{"rm", "-n", k.namespace, ""}, []string{"one", "two"}},
-		"other names":   {[]string{"rm", "-n", k.namespace, "two", ""}, []string{"one"}},
+		"names":         {[]string{"rm", "-n", k.namespace, ""}, []string{"cronat/three", "one", "two"}},
+		"names of Ats":  {[]string{"logs", "-n", k.namespace, ""}, []string{"one", "two"}},
+		"other names":   {[]string{"rm", "-n", k.namespace, "two", "cronat/three", ""}, []string{"one"}},
 		"one name":      {[]string{"show", "-n", k.namespace, "one", ""}, nil},
 		"namespaces":    {[]string{"list", "-n", "kube-s"}, []string{"kube-system"}},
 		"what to copy":  {[]string{"now", "-n", k.namespace, "--from", ""}, []string{"cronjob/backup"}},
 		"images":        {[]string{"now", "-n", k.namespace, "--image", ""}, []string{"example.org/backup:1"}},
 		"times":         {[]string{"tom"}, []string{"tomorrow"}},
+		"schedules":     {[]string{"every", "@d"}, []string{"@daily"}},
+		"a CronJob":     {[]string{"every", "-n", k.namespace, "--from", "cro"}, []string{"cronjob/backup"}},
+		"policies":      {[]string{"every", "--concurrency", ""}, []string{"Allow", "Forbid", "Replace"}},
 		"subcommands":   {[]string{"run"}, []string{"run-now"}},
 		"a flag's name": {[]string{"now", "--activ"}, []string{"--active-deadline"}},
 	} {
