@@ -88,6 +88,7 @@ func (c *cli) addFlagCompletions(cmd *cobra.Command) {
 	c.completeFlag(cmd, "from", c.sources)
 	c.completeFlag(cmd, "image", c.images)
 	c.completeFlag(cmd, "node", c.nodeNames)
+	c.completeFlag(cmd, "restart", c.restartTargets)
 	// A flag that exists has no completion yet: it cannot fail.
 	_ = cmd.RegisterFlagCompletionFunc("nodes", cobra.FixedCompletions([]string{allNodes}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))

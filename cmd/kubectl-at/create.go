@@ -68,6 +68,9 @@ const createExample = `  # In two hours, and follow it to its end
   # A migration with another command in the Pod of a Deployment
   kubectl at 2026-12-24 03:00 Europe/Berlin --from deployment/shop --retries 2 -- ./migrate up
 
+  # A rolling restart at night
+  kubectl at 03:00 --restart deployment/shop --wait
+
   # Once on each node of a pool, two at the same time
   kubectl at 02:00 --nodes pool=workers --max-concurrent 2 --wait -f pod.yaml
 

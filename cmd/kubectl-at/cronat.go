@@ -274,8 +274,8 @@ func (c *cli) runCronAt(ctx context.Context, output *output, name string, t time
 	if err != nil {
 		return err
 	}
-	if w.logs && cronAt.Spec.AtTemplate.Spec.Nodes != nil {
-		return errLogsOfNodes()
+	if err := errLogs(&cronAt.Spec.AtTemplate.Spec); w.logs && err != nil {
+		return err
 	}
 	return c.createAt(ctx, output, manualAt(cronAt, t), t.Instant, now, w)
 }

@@ -180,8 +180,8 @@ func (c *cli) move(ctx context.Context, output *output, name string, t timespec.
 	spec := map[string]any{"schedule": t.String(), "timeZone": nil}
 	at, err := edit(ctx, c, output, ats, name, spec, func(at *v1alpha1.At) error {
 		switch {
-		case w.logs && at.Spec.Nodes != nil:
-			return errLogsOfNodes()
+		case w.logs && errLogs(&at.Spec.RunSpec) != nil:
+			return errLogs(&at.Spec.RunSpec)
 		case at.Status.Phase == v1alpha1.PhaseRunning:
 			return fmt.Errorf("%s has started already: its time cannot be changed. kubectl at logs %s -f follows it, kubectl at rm %s stops it", ref(at), name, name)
 		case at.Status.Phase == v1alpha1.PhaseDone:

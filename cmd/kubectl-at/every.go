@@ -54,6 +54,9 @@ const everyExample = `  # At three in the morning from Monday to Friday, on your
   # On all nodes of a pool, at any time between 4:00 and 4:30
   kubectl at every "0 4 * * 0" --tz Europe/Berlin --spread 30m --nodes pool=workers -f pod.yaml
 
+  # A rolling restart each Sunday
+  kubectl at every "0 5 * * 0" --restart statefulset/cache
+
   # A CronAt in place of a CronJob: look at it, create it, suspend the CronJob
   kubectl at every --from cronjob/backup --dry-run=client -o yaml
   kubectl at every --from cronjob/backup

@@ -220,6 +220,9 @@ func commandOf(spec *v1alpha1.RunSpec) string {
 	if spec.Command != "" {
 		return plan.OneLine(spec.Command)
 	}
+	if spec.Restart != nil {
+		return "restart " + targetOf(spec)
+	}
 	containers := ptr.Deref(spec.Template, corev1.PodTemplateSpec{}).Spec.Containers
 	if len(containers) == 0 {
 		return ""

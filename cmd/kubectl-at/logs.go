@@ -85,6 +85,8 @@ func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32)
 	switch {
 	case at.Status.Nodes != nil || at.Spec.Nodes != nil && newest < 0:
 		return errNodesLogs(at)
+	case at.Spec.Restart != nil && newest < 0:
+		return fmt.Errorf("%s restarts %s, which has no output: see kubectl at show %s", ref(at), targetOf(&at.Spec.RunSpec), at.Name)
 	case follow && attempt == 0:
 		logs := c.streamLogs(ctx, c.Out, namespace)
 		logs.next = max(newest, 0)

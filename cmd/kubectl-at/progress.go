@@ -112,6 +112,8 @@ func stateLine(at *v1alpha1.At, now time.Time) string {
 		line += ", " + at.Status.Reason + ": " + at.Status.Message
 	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Nodes != nil:
 		line += fmt.Sprintf(" for %s, nodes: %s", runningFor(at, now), countsOf(at.Status.Nodes))
+	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Restart != nil:
+		line += fmt.Sprintf(" for %s, %s", runningFor(at, now), at.Status.Message)
 	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Pod != nil:
 		line += fmt.Sprintf(" for %s, Pod %s %s", runningFor(at, now), at.Status.Pod.Name, at.Status.Pod.Phase)
 	case err == nil && instant.After(now):

@@ -44,6 +44,7 @@ type run struct {
 	activeDeadline   seconds
 	startingDeadline seconds
 	ttl              seconds
+	restart          string
 	pod              podFlags
 	nodes            nodeFlags
 }
@@ -58,6 +59,7 @@ func (c *cli) addRun(cmd *cobra.Command) *run {
 	flags.Var(&r.activeDeadline, "active-deadline", "How long the run may take, with all attempts")
 	flags.Var(&r.startingDeadline, "starting-deadline", "How late after its time the run may start; later it fails and never runs")
 	flags.Var(&r.ttl, "ttl", "Delete the At, and its Pods, this long after its end")
+	flags.StringVar(&r.restart, "restart", "", "Restart deployment/NAME, statefulset/NAME or daemonset/NAME, as kubectl rollout restart does, instead of running a command")
 	r.pod.addFlags(flags)
 	r.nodes.addFlags(flags)
 	return r
@@ -75,6 +77,9 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	}
 	if problems := validation.IsDNS1123Subdomain(r.name); cmd.Flags().Changed("name") && len(problems) > 0 {
 		return usageError("--name is %q: %s", r.name, strings.Join(problems, "; "))
+	}
+	if err := r.validateRestart(cmd, w); err != nil {
+		return err
 	}
 	if err := r.nodes.validate(w); err != nil {
 		return err
@@ -110,17 +115,25 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 	if r.ttl.value != nil {
 		spec.TTLSecondsAfterFinished = ptr.To(int32(*r.ttl.value))
 	}
-	if spec.Template, from, err = r.podTemplate(ctx, namespace); err != nil {
+	if r.restart != "" {
+		spec.Restart, err = parseRestart(r.restart)
+	} else {
+		spec.Template, from, err = r.podTemplate(ctx, namespace)
+	}
+	if err != nil {
 		return metadata, spec, from, err
 	}
-	if spec.Command == "" && !r.pod.runs() {
+	if spec.Command == "" && spec.Restart == nil && !r.pod.runs() {
 		if spec.Command, err = r.readCommand(ctx); err != nil {
 			return metadata, spec, from, err
 		}
 	}
 	if metadata.Name == "" {
 		what := spec.Command
-		if from.name != "" {
+		switch {
+		case spec.Restart != nil:
+			what = "restart-" + spec.Restart.Name
+		case from.name != "":
 			what = from.name
 		}
 		metadata.Name = generateName(what)

@@ -115,7 +115,7 @@ func headOf(name, namespace string, spec *v1alpha1.RunSpec, startingDeadline *in
 		}
 		all = append(all, field{"Image", strings.Join(images, ", ")})
 	}
-	return append(all, field{"Runs on", placeOf(spec)}, field{"Limits", limitsOf(spec, startingDeadline)})
+	return append(all, field{"Restarts", targetOf(spec)}, field{"Runs on", placeOf(spec)}, field{"Limits", limitsOf(spec, startingDeadline)})
 }
 
 func limitsOf(spec *v1alpha1.RunSpec, startingDeadline *int64) string {

@@ -540,6 +540,17 @@ func TestKubectlAtEveryFrom(t *testing.T) {
 	k.run(t, "list", "--as=viewer").want(t, 0, `NAME [^\n]*\nat [^\n]*\n`, `CronAts cannot be listed: [^\n]* forbidden: [^\n]*\n`)
 }
 
+// TestKubectlAtRestart has the API server check what --restart makes.
+func TestKubectlAtRestart(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	k := at{namespace: newNamespace(t)}
+	args := []string{"--restart=sts/web", "--ttl=1h", "--active-deadline=10m", "--dry-run=server"}
+	k.run(t, append(args, "now", "-o", "jsonpath={.spec.restart}")...).want(t, 0, `{"kind":"StatefulSet","name":"web"}`, wouldRun)
+	k.run(t, append([]string{"every", "@daily", "-o", "jsonpath={.spec.atTemplate.spec.restart}"}, args...)...).want(t, 0, `{"kind":"StatefulSet","name":"web"}`, `would run next [^\n]*\n`)
+	k.run(t, "now", "--restart=web").want(t, 2, "", `error: --restart is "web": [^\n]*\n`)
+}
+
 // TestKubectlAtDryRun writes nothing, and prints what would be written.
 func TestKubectlAtDryRun(t *testing.T) {
 	t.Parallel()

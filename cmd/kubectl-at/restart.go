@@ -1,0 +1,122 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// restartKinds are the kinds of workload that can be restarted, by the names that kubectl
+// knows for them.
+var restartKinds = map[string]v1alpha1.RestartKind{
+	"deployment": v1alpha1.RestartDeployment, "deployments": v1alpha1.RestartDeployment, "deploy": v1alpha1.RestartDeployment,
+	"statefulset": v1alpha1.RestartStatefulSet, "statefulsets": v1alpha1.RestartStatefulSet, "sts": v1alpha1.RestartStatefulSet,
+	"daemonset": v1alpha1.RestartDaemonSet, "daemonsets": v1alpha1.RestartDaemonSet, "ds": v1alpha1.RestartDaemonSet,
+}
+
+// parseRestart returns the workload of --restart.
+func parseRestart(text string) (*v1alpha1.AtRestart, error) {
+	kind, name, _ := strings.Cut(text, "/")
+	kind, _ = strings.CutSuffix(strings.ToLower(kind), ".apps")
+	if restartKinds[kind] == "" || name == "" {
+		return nil, usageError("--restart is %q: write deployment/NAME, statefulset/NAME or daemonset/NAME", text)
+	}
+	return &v1alpha1.AtRestart{Kind: restartKinds[kind], Name: name}, nil
+}
+
+// validateRestart refuses --restart beside what is about a command.
+func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
+	if !cmd.Flags().Changed("restart") {
+		return nil
+	}
+	if cmd.ArgsLenAtDash() >= 0 {
+		return usageError("--restart runs no command: leave out what follows --")
+	}
+	for _, flag := range []string{"from", "filename", "image", "env", "node", "nodes", "retries"} {
+		if cmd.Flags().Changed(flag) {
+			return usageError("--%s is about a command, and --restart runs none: leave out one of the two", flag)
+		}
+	}
+	if w.logs {
+		return errLogsOfRestart()
+	}
+	_, err := parseRestart(r.restart)
+	return err
+}
+
+// errLogsOfRestart says what to do instead of --logs.
+func errLogsOfRestart() error {
+	return usageError("--logs prints the output of a command, and a restart has none: use --wait")
+}
+
+// errLogs says why --logs cannot follow a run; nil if it can.
+func errLogs(spec *v1alpha1.RunSpec) error {
+	switch {
+	case spec.Nodes != nil:
+		return errLogsOfNodes()
+	case spec.Restart != nil:
+		return errLogsOfRestart()
+	}
+	return nil
+}
+
+// targetOf names the workload that is restarted, as kubectl does; empty if there is none.
+func targetOf(spec *v1alpha1.RunSpec) string {
+	if spec.Restart == nil {
+		return ""
+	}
+	return strings.ToLower(string(spec.Restart.Kind)) + "/" + spec.Restart.Name
+}
+
+// restartTargets returns what --restart can name.
+func (c *cli) restartTargets(cmd *cobra.Command) ([]string, error) {
+	namespace, err := c.namespace()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	var targets []string
+	deployments, err := c.kube.AppsV1().Deployments(namespace).List(cmd.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range deployments.Items {
+		targets = append(targets, "deployment/"+deployments.Items[i].Name)
+	}
+	statefulSets, err := c.kube.AppsV1().StatefulSets(namespace).List(cmd.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range statefulSets.Items {
+		targets = append(targets, "statefulset/"+statefulSets.Items[i].Name)
+	}
+	daemonSets, err := c.kube.AppsV1().DaemonSets(namespace).List(cmd.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range daemonSets.Items {
+		targets = append(targets, "daemonset/"+daemonSets.Items[i].Name)
+	}
+	return targets, nil
+}

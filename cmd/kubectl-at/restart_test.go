@@ -1,0 +1,127 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+func TestRestart(t *testing.T) {
+	for flag, want := range map[string]v1alpha1.AtRestart{
+		"deploy/web":            {Kind: v1alpha1.RestartDeployment, Name: "web"},
+		"deployments.apps/web":  {Kind: v1alpha1.RestartDeployment, Name: "web"},
+		"sts/web":               {Kind: v1alpha1.RestartStatefulSet, Name: "web"},
+		"DaemonSet/web":         {Kind: v1alpha1.RestartDaemonSet, Name: "web"},
+		"statefulset.apps/my.0": {Kind: v1alpha1.RestartStatefulSet, Name: "my.0"},
+	} {
+		t.Run(flag, func(t *testing.T) {
+			// The standard input is no command.
+			w := newWorld(t, "echo YAY")
+			if code := w.run(t, "now", "--tz=UTC", "--restart", flag, "--ttl=1h"); code != 0 {
+				t.Fatalf("exit code %d: %s", code, w.stderr.String())
+			}
+			if code := w.run(t, "every", "@daily", "--tz=UTC", "--restart", flag, "--ttl=1h"); code != 0 {
+				t.Fatalf("exit code %d: %s", code, w.stderr.String())
+			}
+			ats, err := w.cnat.CnatV1alpha1().Ats("default").List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(ats.Items) != 1 {
+				t.Fatalf("%d Ats, %v", len(ats.Items), err)
+			}
+			cronAts, err := w.cnat.CnatV1alpha1().CronAts("default").List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(cronAts.Items) != 1 {
+				t.Fatalf("%d CronAts, %v", len(cronAts.Items), err)
+			}
+			run := v1alpha1.RunSpec{Restart: &want, TTLSecondsAfterFinished: ptr.To[int32](3600)}
+			for name, got := range map[string]v1alpha1.RunSpec{ats.Items[0].Name: ats.Items[0].Spec.RunSpec, cronAts.Items[0].Name: cronAts.Items[0].Spec.AtTemplate.Spec} {
+				if diff := cmp.Diff(run, got); diff != "" || !strings.HasPrefix(name, "restart-"+strings.ReplaceAll(want.Name, ".", "-")+"-") {
+					t.Errorf("%s: -want +got:\n%s", name, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestUsageOfRestart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args   []string
+		stderr string
+	}{
+		"another kind":   {[]string{"--restart=job/web"}, `--restart is "job/web": write deployment/NAME, statefulset/NAME or daemonset/NAME`},
+		"no kind":        {[]string{"--restart=web"}, `--restart is "web"`},
+		"no name":        {[]string{"--restart=deployment/"}, `--restart is "deployment/"`},
+		"empty":          {[]string{"--restart="}, `--restart is ""`},
+		"a command":      {[]string{"--restart=deployment/web", "--", "x"}, "leave out what follows --"},
+		"a template":     {[]string{"--restart=deployment/web", "--from=deployment/web"}, "--from is about a command, and --restart runs none"},
+		"a file":         {[]string{"--restart=deployment/web", "-f", "-"}, "--filename is about a command"},
+		"an image":       {[]string{"--restart=deployment/web", "--image=x"}, "--image is about a command"},
+		"an environment": {[]string{"--restart=deployment/web", "--env=A=b"}, "--env is about a command"},
+		"a node":         {[]string{"--restart=deployment/web", "--node=x"}, "--node is about a command"},
+		"nodes":          {[]string{"--restart=deployment/web", "--nodes=all"}, "--nodes is about a command"},
+		"attempts":       {[]string{"--restart=deployment/web", "--retries=1"}, "--retries is about a command"},
+		"output":         {[]string{"--restart=deployment/web", "--logs"}, "a restart has none: use --wait"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "")
+			code := w.run(t, append([]string{"now"}, tc.args...)...)
+			if code != exitUsage || !strings.Contains(w.stderr.String(), tc.stderr) || len(w.cnat.Actions()) > 0 {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q; requests: %v", code, exitUsage, w.stderr.String(), tc.stderr, w.cnat.Actions())
+			}
+		})
+	}
+}
+
+// TestPagesOfRestart shows an At that restarts a workload.
+func TestPagesOfRestart(t *testing.T) {
+	at := newAt("at", func(at *v1alpha1.At) {
+		at.Spec.Command, at.Spec.Restart = "", &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+		at.Status = v1alpha1.AtStatus{
+			Phase: v1alpha1.PhaseRunning, Message: "1 of 3 updated, 3 available", StartTime: &metav1.Time{Time: now},
+			Restart: &v1alpha1.AtRestartStatus{Desired: 3, Updated: 1, Available: 3},
+		}
+	})
+	if got, want := stateLine(at, now.Add(5e9)), "RUNNING for 5s, 1 of 3 updated, 3 available"; got != want {
+		t.Errorf("the line of progress is %q, want %q", got, want)
+	}
+	for args, want := range map[string]string{"list": " restart deployment/web\n", "show at": "\nRestarts   deployment/web\n", "logs at": "error: at/at restarts deployment/web, which has no output"} {
+		w := newWorld(t, "", at)
+		w.run(t, strings.Fields(args)...)
+		if got := w.stdout.String() + w.stderr.String(); !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want %q", args, got, want)
+		}
+	}
+}
+
+func TestRestartTargets(t *testing.T) {
+	w := newWorld(t, "")
+	named := metav1.ObjectMeta{Namespace: "default", Name: "web"}
+	w.kube = kubefake.NewSimpleClientset(&appsv1.Deployment{ObjectMeta: named}, &appsv1.StatefulSet{ObjectMeta: named}, &appsv1.DaemonSet{ObjectMeta: named})
+	root := w.command()
+	root.SetContext(t.Context())
+	got, err := w.restartTargets(root)
+	if diff := cmp.Diff([]string{"deployment/web", "statefulset/web", "daemonset/web"}, got); err != nil || diff != "" {
+		t.Errorf("%v, -want +got:\n%s", err, diff)
+	}
+}
