@@ -249,7 +249,7 @@ func (o *every) migrate(cronAt *v1alpha1.CronAt, cronJob *batchv1.CronJob) (note
 		spec.TimeZone = &zone
 	}
 	if lost := withoutCounterpart(&job.Spec); len(lost) > 0 {
-		notes = append(notes, fmt.Sprintf("These fields of %s have no counterpart in a CronAt, and are left out: %s", name, strings.Join(lost, ", ")))
+		notes = append(notes, fmt.Sprintf("These fields of the Jobs of %s have no counterpart in an At, and are left out: %s", name, strings.Join(lost, ", ")))
 	}
 	if !ptr.Deref(cronJob.Spec.Suspend, false) {
 		notes = append(notes, fmt.Sprintf(`%s still runs: suspend it with kubectl patch %s -n %s -p '{"spec":{"suspend":true}}'`, name, name, cronJob.Namespace))

@@ -508,7 +508,7 @@ func TestKubectlAtEveryFrom(t *testing.T) {
 	k := at{namespace: newNamespace(t), env: []string{"TZ=Asia/Kolkata"}}
 	kubectl(t, "", "create", "cronjob", "-n", k.namespace, "backup", "--image=busybox:1.37.0", "--schedule=0 0 1 1 *", "--", "echo", "YAY")
 	kubectl(t, "", "patch", "cronjob", "-n", k.namespace, "backup", "-p", `{"spec":{"timeZone":"Europe/Berlin","concurrencyPolicy":"Forbid","jobTemplate":{"spec":{"parallelism":2}}}}`)
-	notes := `These fields of cronjob/backup have no counterpart in a CronAt, and are left out: parallelism\n` +
+	notes := `These fields of the Jobs of cronjob/backup have no counterpart in an At, and are left out: parallelism\n` +
 		`cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -n ` + k.namespace + ` [^\n]*\n`
 	k.run(t, "every", "--from=cronjob/backup", "--dry-run=server", "-o", "jsonpath={.spec.schedule}").want(t, 0, `0 0 1 1 \*`, notes+`would run next [^\n]*\n`)
 	created := k.run(t, "every", "--from=cronjob/backup")

@@ -145,6 +145,12 @@ func earlier(at *v1alpha1.At) {
 	at.Labels[v1alpha1.LabelCronAtUID] = "earlier"
 }
 
+// manual is an At of kubectl at run-now: the CronAt owns it, and does not control it.
+func manual(at *v1alpha1.At) {
+	at.Name, at.Finalizers, at.Labels = "backup-manual-abcde", nil, nil
+	at.OwnerReferences[0].Controller = nil
+}
+
 func orphaned(at *v1alpha1.At) { at.OwnerReferences = nil }
 
 func TestDecide(t *testing.T) {
@@ -290,6 +296,10 @@ func TestDecide(t *testing.T) {
 				cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
 			}),
 			wantEvents: []string{"Normal Resumed The CronAt is no longer suspended. What was due meanwhile does not run."},
+		},
+		"Forbid does not wait for a run by hand": {
+			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, manual)}, live: true, atsLive: true, now: eleven,
+			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
 		},
 		"within the deadline": {cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(10*second + 999*time.Millisecond), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z"},
 		"after the deadline: was it created in time?": {
