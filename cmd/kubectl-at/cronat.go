@@ -260,10 +260,6 @@ func atsOf(cronAt *v1alpha1.CronAt, ats []v1alpha1.At) []v1alpha1.At {
 	return ats
 }
 
-// annotationInstantiate is the annotation of an At that run-now has created of a CronAt, as
-// kubectl create job has cronjob.kubernetes.io/instantiate.
-const annotationInstantiate = "cnat.programming-kubernetes.info/instantiate"
-
 // runCronAt creates an At of a CronAt beside those of its schedule.
 func (c *cli) runCronAt(ctx context.Context, output *output, name string, t timespec.Time, now time.Time, w *wait) error {
 	cronAts, err := c.cronAts()
@@ -290,7 +286,7 @@ func manualAt(cronAt *v1alpha1.CronAt, t timespec.Time) *v1alpha1.At {
 			Name:        plan.ChildName(cronAt.Name, "manual-"+rand.String(5)),
 			Namespace:   cronAt.Namespace,
 			Labels:      template.Metadata.Labels,
-			Annotations: map[string]string{annotationInstantiate: "manual"},
+			Annotations: map[string]string{v1alpha1.AnnotationInstantiate: "manual"},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind, Name: cronAt.Name, UID: cronAt.UID,
 			}},

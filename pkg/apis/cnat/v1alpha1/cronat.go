@@ -32,6 +32,11 @@ const (
 	LabelCronAtName = "cnat.programming-kubernetes.info/cronat-name"
 )
 
+// AnnotationInstantiate is the annotation, with the value manual, of an At that kubectl at
+// run-now has created of a CronAt, which does not count it. kubectl create job annotates the
+// Jobs of a CronJob alike.
+const AnnotationInstantiate = "cnat.programming-kubernetes.info/instantiate"
+
 // FinalizerScheduled is the finalizer of an At of a CronAt whose scheduled time may not be
 // in the CronAt's status yet: if somebody deletes the At, it stays until it is counted. It
 // is left there for some seconds more, so that a creation which is late finds the name taken.
