@@ -89,9 +89,6 @@ const maxSteps = 10
 // another may take over after 12 s: finishTimeout must be less than the difference.
 const finishTimeout = 3 * time.Second
 
-// errPanic is of a sync that panicked.
-var errPanic = errors.New("panic")
-
 // Controller runs the command of each At once, at its time, in a Pod that the
 // At owns.
 type Controller struct {
@@ -390,7 +387,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 
 	start := c.clock.Now()
 	delay, err := c.syncOrRecover(ctx, name)
-	metrics.SyncDuration.WithLabelValues(resultOf(err)).Observe(c.clock.Since(start).Seconds())
+	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
 	switch {
 	case errors.Is(err, plan.ErrBlocked):
 		// The At's status or an event reports it.
@@ -414,24 +411,10 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (delay time.Duration, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = fmt.Errorf("%w: %v\n%s", errPanic, cause, debug.Stack())
+			err = fmt.Errorf("%w: %v\n%s", metrics.ErrPanic, cause, debug.Stack())
 		}
 	}()
 	return c.syncHandler(ctx, name)
-}
-
-// resultOf returns the result of a sync for the metrics.
-func resultOf(err error) string {
-	switch {
-	case err == nil:
-		return metrics.ResultSuccess
-	case errors.Is(err, plan.ErrBlocked):
-		return metrics.ResultBlocked
-	case errors.Is(err, errPanic):
-		return metrics.ResultPanic
-	default:
-		return metrics.ResultError
-	}
 }
 
 // syncHandler takes the next steps for an At: those of its run, and apart from them those

@@ -267,7 +267,9 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	}
 	defer c.queue.Done(name)
 
+	start := c.clock.Now()
 	delay, err := c.syncOrRecover(ctx, name)
+	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
 	switch {
 	case errors.Is(err, plan.ErrBlocked):
 		// The CronAt's status or an event reports it, or it will be gone in a moment.
@@ -290,7 +292,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (delay time.Duration, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+			err = fmt.Errorf("%w: %v\n%s", metrics.ErrPanic, cause, debug.Stack())
 		}
 	}()
 	return c.syncHandler(ctx, name)

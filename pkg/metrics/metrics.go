@@ -19,6 +19,7 @@ limitations under the License.
 package metrics
 
 import (
+	"errors"
 	"runtime"
 
 	"k8s.io/component-base/metrics"
@@ -26,6 +27,7 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client-go's own
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 )
 
@@ -33,7 +35,8 @@ import (
 const (
 	// ResultSuccess: the sync did what there was to do.
 	ResultSuccess = "success"
-	// ResultBlocked: the At is blocked, as its status reports; the sync is repeated later.
+	// ResultBlocked: the At, or the CronAt, is blocked, as its status reports; the sync is
+	// repeated later.
 	ResultBlocked = "blocked"
 	// ResultError: the sync failed and is repeated.
 	ResultError = "error"
@@ -98,10 +101,11 @@ var (
 		Help:           "Number of scheduled times of CronAts for which no At was created.",
 		StabilityLevel: metrics.ALPHA,
 	})
-	// SyncDuration observes how long syncs take. Label result is one of the constants.
+	// SyncDuration observes how long syncs take, of Ats and of CronAts. Label result is that of
+	// ResultOf.
 	SyncDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Name:           "cnat_sync_duration_seconds",
-		Help:           "How long it takes to look at an At and to take its next step, by result: success, blocked (the At's status reports by what), error, panic.",
+		Help:           "How long it takes to look at an At, or a CronAt, and to take its next step, by result: success, blocked (the status reports by what), error, panic.",
 		Buckets:        []float64{.0001, .001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"result"})
@@ -113,6 +117,23 @@ var (
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"version", "revision", "goversion"})
 )
+
+// ErrPanic is of a sync that panicked.
+var ErrPanic = errors.New("panic")
+
+// ResultOf returns the result of a sync.
+func ResultOf(err error) string {
+	switch {
+	case err == nil:
+		return ResultSuccess
+	case errors.Is(err, plan.ErrBlocked):
+		return ResultBlocked
+	case errors.Is(err, ErrPanic):
+		return ResultPanic
+	default:
+		return ResultError
+	}
+}
 
 // Register registers all metrics but those of RegisterAts. Call it once. Counters start
 // at 0, so that the first failure is an increase.
