@@ -226,11 +226,14 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 // the status alone is the controller's own write.
 func (c *Controller) updateCronAt(logger klog.Logger, old, cur *v1alpha1.CronAt) {
 	c.written.Seen(cur)
-	if old.UID != cur.UID {
+	isOther := old.UID != cur.UID
+	if isOther {
 		// The informer missed that one was deleted, and another created by its name.
 		c.deleteCronAt(logger, informers.DeletedCronAt{OptionalObj: old})
 	}
-	if old.UID != cur.UID || old.Generation != cur.Generation || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
+	edited := old.Generation != cur.Generation
+	deleted := old.DeletionTimestamp.IsZero() && !cur.DeletionTimestamp.IsZero()
+	if isOther || edited || deleted {
 		logger.V(2).Info("CronAt changed", "cronAt", klog.KObj(cur), "generation", cur.Generation, "schedule", cur.Spec.Schedule, "timeZone", ptr.Deref(cur.Spec.TimeZone, ""), "suspend", ptr.Deref(cur.Spec.Suspend, false))
 		c.enqueue(cache.MetaObjectToName(cur))
 	}
@@ -314,7 +317,8 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	for _, object := range objects {
 		world.Ats = append(world.Ats, object.(*v1alpha1.At))
 	}
-	for range maxSteps + len(world.Ats) {
+	steps := maxSteps + len(world.Ats)
+	for range steps {
 		world.Now = c.clock.Now()
 		c.addCounted(world)
 		decision := cronplan.Decide(*world)
@@ -327,7 +331,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 			return decision.Delay, decision.Retry
 		}
 	}
-	return 0, fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of CronAt an older one?", maxSteps)
+	return 0, fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of CronAt an older one?", steps)
 }
 
 // addCounted adds to world since when its Ats are known to be counted.

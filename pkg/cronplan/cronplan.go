@@ -213,36 +213,39 @@ func release(w World, children []*v1alpha1.At) Decision {
 
 // prune deletes the oldest Ats beyond the limits on the history.
 func prune(w World, children []*v1alpha1.At) Decision {
+	spec := &w.CronAt.Spec
+	old := append(
+		beyond(ptr.Deref(spec.SuccessfulAtsHistoryLimit, 3), children, v1alpha1.ConditionComplete),
+		beyond(ptr.Deref(spec.FailedAtsHistoryLimit, 1), children, v1alpha1.ConditionFailed)...)
 	var d Decision
 	var victims []*v1alpha1.At
-	for conditionType, limit := range map[string]int32{
-		v1alpha1.ConditionComplete: ptr.Deref(w.CronAt.Spec.SuccessfulAtsHistoryLimit, 3),
-		v1alpha1.ConditionFailed:   ptr.Deref(w.CronAt.Spec.FailedAtsHistoryLimit, 1),
-	} {
-		ended := slices.DeleteFunc(slices.Clone(children), func(at *v1alpha1.At) bool {
-			return at.DeletionTimestamp != nil || !isDone(at) || !meta.IsStatusConditionTrue(at.Status.Conditions, conditionType)
-		})
-		// The newest first.
-		slices.SortFunc(ended, func(a, b *v1alpha1.At) int {
-			if order := plan.DeletableAt(b).Compare(plan.DeletableAt(a)); order != 0 {
-				return order
-			}
-			return strings.Compare(b.Name, a.Name)
-		})
-		for _, at := range ended[min(int(limit), len(ended)):] {
-			switch wait := plan.DeletableAt(at).Sub(w.Now); {
-			case 0 < wait && wait <= grace: // A longer wait is from another clock.
-				d.Delay = sooner(d.Delay, wait)
-			case !plan.IsScheduled(at):
-				victims = append(victims, at)
-			}
+	for _, at := range old {
+		switch wait := plan.DeletableAt(at).Sub(w.Now); {
+		case 0 < wait && wait <= grace: // A longer wait is from another clock.
+			d.Delay = sooner(d.Delay, wait)
+		case !plan.IsScheduled(at):
+			victims = append(victims, at)
 		}
 	}
 	if len(victims) > 0 {
-		slices.SortFunc(victims, func(a, b *v1alpha1.At) int { return strings.Compare(a.Name, b.Name) })
 		return Decision{Action: DeleteAts{Ats: victims}, Events: deleteEvents(victims)}
 	}
 	return d
+}
+
+// beyond returns those that are not among the newest of the Ats that have ended with a condition.
+func beyond(limit int32, children []*v1alpha1.At, conditionType string) []*v1alpha1.At {
+	ended := slices.DeleteFunc(slices.Clone(children), func(at *v1alpha1.At) bool {
+		return at.DeletionTimestamp != nil || !isDone(at) || !meta.IsStatusConditionTrue(at.Status.Conditions, conditionType)
+	})
+	// The newest first.
+	slices.SortFunc(ended, func(a, b *v1alpha1.At) int {
+		if order := plan.DeletableAt(b).Compare(plan.DeletableAt(a)); order != 0 {
+			return order
+		}
+		return strings.Compare(b.Name, a.Name)
+	})
+	return ended[min(int(limit), len(ended)):]
 }
 
 func deleteEvents(ats []*v1alpha1.At) []plan.Event {

@@ -258,8 +258,10 @@ func (v *view) explain() {
 // before anything is done.
 func (v *view) isUrgent() bool {
 	was, is := &v.cronAt.Status, v.status
-	return !equality.Semantic.DeepEqual(was.ObservedSchedule, is.ObservedSchedule) || !equality.Semantic.DeepEqual(was.LastScheduleTime, is.LastScheduleTime) ||
-		meta.IsStatusConditionTrue(was.Conditions, v1alpha1.ConditionSuspended) != meta.IsStatusConditionTrue(is.Conditions, v1alpha1.ConditionSuspended)
+	observed := !equality.Semantic.DeepEqual(was.ObservedSchedule, is.ObservedSchedule)
+	recorded := !equality.Semantic.DeepEqual(was.LastScheduleTime, is.LastScheduleTime)
+	suspended := meta.IsStatusConditionTrue(was.Conditions, v1alpha1.ConditionSuspended) != meta.IsStatusConditionTrue(is.Conditions, v1alpha1.ConditionSuspended)
+	return observed || recorded || suspended
 }
 
 // newCondition returns a condition that is True.
