@@ -77,7 +77,8 @@ const crdPollPeriod = 2 * time.Second
 // cronPollPeriod is the interval at which the controller tries to list CronAts until it can.
 const cronPollPeriod = 10 * time.Second
 
-// cronWorkers is the number of CronAts that are worked on at the same time.
+// cronWorkers is how many CronAts are worked on for each worker on Ats. Of many that are due at
+// one instant, the Ats are created quickly, so that what follows a start waits behind the starts.
 const cronWorkers = 4
 
 // gcPercent is how much the heap may grow between two garbage collections, unless GOGC
@@ -121,7 +122,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of a kubeconfig file (default: $KUBECONFIG, then ~/.kube/config, then the Pod's service account)")
 	flags.StringVar(&o.master, "master", "", "URL of the API server, instead of the kubeconfig's")
 	flags.StringVar(&o.namespace, "namespace", metav1.NamespaceAll, "namespace whose Ats are run (default: all namespaces)")
-	flags.IntVar(&o.workers, "workers", 16, "number of Ats that are worked on at the same time")
+	flags.IntVar(&o.workers, "workers", 16, "number of Ats that are worked on at the same time; and of CronAts four times as many")
 	flags.StringVar(&o.defaultImage, "default-image", "busybox:1.37.0", "image in which commands run; it needs /bin/sh")
 	flags.Float64Var(&o.qps, "kube-api-qps", 0, "maximum number of requests per second to the API server (default: no limit, the API server's priority and fairness applies)")
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "work only while holding the lease "+controllerName+", so that several controllers can run and one works")
@@ -285,7 +286,7 @@ func run(ctx context.Context, o *options) error {
 	work := func(ctx context.Context) {
 		recorder.Start(kubeClient.CoreV1())
 		var wg sync.WaitGroup
-		wg.Go(func() { cronController.Run(ctx, cronWorkers) })
+		wg.Go(func() { cronController.Run(ctx, cronWorkers*o.workers) })
 		controller.Run(ctx, o.workers)
 		wg.Wait()
 	}

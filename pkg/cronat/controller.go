@@ -38,6 +38,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -76,6 +77,10 @@ const (
 // that release an At.
 const maxSteps = 10
 
+// recordsPerSecond is how many new Ats a second are recorded at once. The others follow after
+// cronplan.RecordDelay.
+const recordsPerSecond = 20
+
 // finishTimeout is how long the syncs in hand may take when the controller is asked to stop:
 // as in the controller of Ats.
 const finishTimeout = 3 * time.Second
@@ -96,6 +101,8 @@ type Controller struct {
 	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	// blocked holds the CronAts that are to be added to queue when their turn comes.
 	blocked *fairqueue.Blocked
+	// records limits how many new Ats are recorded at once.
+	records flowcontrol.PassiveRateLimiter
 
 	// written has the statuses that this process has written and the cache does not have
 	// yet.
@@ -125,6 +132,7 @@ func NewController(
 		atIndexer: atInformer.Informer().GetIndexer(),
 		queue:     fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
 		blocked:   fairqueue.NewBlocked(blockedQueueName, wallClock),
+		records:   flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
 		counted:   map[types.UID]time.Time{},
 	}
 	c.written = written.New(func(namespace, name string) (*v1alpha1.CronAt, error) { return c.lister.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
@@ -152,7 +160,7 @@ func NewController(
 		return nil, fmt.Errorf("add the event handler for CronAts: %w", err)
 	}
 	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtHandlerFuncs{
-		AddFunc:    c.enqueueOwner,
+		AddFunc:    c.enqueueOwnerOfNew,
 		UpdateFunc: c.updateAt,
 		DeleteFunc: func(at informers.DeletedAt) {
 			if at.OptionalObj != nil {
@@ -263,6 +271,20 @@ func (c *Controller) enqueueOwner(at *v1alpha1.At) {
 	}
 }
 
+// enqueueOwnerOfNew is enqueueOwner for an At that was created. Of a burst most are recorded
+// later: what is due goes first.
+func (c *Controller) enqueueOwnerOfNew(at *v1alpha1.At) {
+	name := cronplan.CronAtName(at)
+	if name == "" || !c.working.Load() {
+		return
+	}
+	delay := cronplan.RecordDelay
+	if c.records.TryAccept() {
+		delay = 0
+	}
+	c.queue.AddAfter(cache.NewObjectName(at.Namespace, name), delay)
+}
+
 func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	name, shutdown := c.queue.Get()
 	if shutdown {
@@ -368,15 +390,24 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 	case cronplan.LookForAts:
 		return decision, true, c.lookForAts(ctx, world)
 	case cronplan.CreateAt:
-		at, err := c.createAt(ctx, action.At)
+		err := c.createAt(ctx, action.At)
+		if err == nil {
+			return decision, false, nil
+		}
+		var existing *v1alpha1.At
+		if apierrors.IsAlreadyExists(err) {
+			existing, err = c.getAt(ctx, action.At)
+		}
 		switch {
 		case err != nil:
 			decision = cronplan.Refused(*world, fmt.Errorf("create At: %w", err))
-		case !world.IsChild(at):
-			decision = cronplan.AtNameTaken(*world, at)
+		case !world.IsChild(existing):
+			decision = cronplan.AtNameTaken(*world, existing)
 		default:
-			replace(world, at)
-			return decision, true, nil
+			// The cache may not have the Ats of earlier times either.
+			err := c.lookForAts(ctx, world)
+			replace(world, existing)
+			return decision, true, err
 		}
 	case cronplan.DeleteAts:
 		return decision, true, c.deleteAts(ctx, world, action, decision.Events)
@@ -385,10 +416,14 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 	default:
 		return decision, false, fmt.Errorf("unknown action %T", action)
 	}
+	// There was no action, or the API server has refused it.
 	if decision.Status == nil {
 		return decision, false, nil
 	}
-	return decision, decision.Retry == nil, c.writeStatus(ctx, world, decision)
+	if err := c.writeStatus(ctx, world, decision); err != nil {
+		return decision, false, err
+	}
+	return decision, decision.Retry == nil, nil
 }
 
 // replace puts an At into world, in place of what is there of that name.
@@ -430,21 +465,26 @@ func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) erro
 	return nil
 }
 
-// createAt creates an At, or returns what has its name.
-func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
-	ats := c.client.CnatV1alpha1().Ats(at.Namespace)
-	created, err := ats.Create(ctx, at, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		created, err = ats.Get(ctx, at.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			err = errors.New("the At existed when it was to be created, and is gone")
-		}
-	}
+// createAt creates an At.
+func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) error {
+	created, err := c.client.CnatV1alpha1().Ats(at.Namespace).Create(ctx, at, metav1.CreateOptions{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	klog.FromContext(ctx).V(2).Info("Created At", "at", klog.KObj(created), "schedule", created.Spec.Schedule)
-	return plan.KeepAt(created), nil
+	return nil
+}
+
+// getAt reads the At that has the name of one that could not be created.
+func (c *Controller) getAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
+	existing, err := c.client.CnatV1alpha1().Ats(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, errors.New("the At existed when it was to be created, and is gone")
+	case err != nil:
+		return nil, err
+	}
+	return plan.KeepAt(existing), nil
 }
 
 // deleteAts deletes Ats as they were when that was decided.

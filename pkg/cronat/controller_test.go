@@ -426,6 +426,116 @@ func TestStaleLook(t *testing.T) {
 	}
 }
 
+// createMany creates a number of CronAts.
+func (w *world) createMany(t *testing.T, number int, schedule string) {
+	t.Helper()
+	for i := range number {
+		w.create(t, newCronAt(schedule, func(cronAt *v1alpha1.CronAt) { cronAt.Name = fmt.Sprintf("cronat-%d", i) }))
+	}
+}
+
+// wantRecorded wants a number of CronAts to have recorded a time, and missed none.
+func (w *world) wantRecorded(t *testing.T, number int, due time.Time) {
+	t.Helper()
+	cronAts, err := w.person.CnatV1alpha1().CronAts(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cronAt := range cronAts.Items {
+		if last := cronAt.Status.LastScheduleTime; last == nil || last.Time.Before(due) || cronAt.Status.Missed != nil {
+			t.Errorf("CronAt %s: last %v, missed %+v; want %s, and none", cronAt.Name, last, cronAt.Status.Missed, due)
+		}
+	}
+	if len(cronAts.Items) != number {
+		t.Errorf("%d CronAts, want %d", len(cronAts.Items), number)
+	}
+}
+
+// TestBurst has many CronAts be due at one instant: the Ats are created before most of the
+// statuses are written.
+func TestBurst(t *testing.T) {
+	const number = 500
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var recorded, before atomic.Int64 // before: when the last At was created
+		run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+			if !request.URL.Query().Has("watch") {
+				time.Sleep(5 * time.Millisecond)
+			}
+			switch {
+			case request.Method == http.MethodPost:
+				before.Store(recorded.Load())
+			case request.Method == http.MethodPatch:
+				body, err := io.ReadAll(request.Body)
+				if err != nil {
+					return nil, err
+				}
+				request.Body = io.NopCloser(bytes.NewReader(body))
+				if bytes.Contains(body, []byte("lastScheduleTime")) {
+					recorded.Add(1)
+				}
+			}
+			return w.RoundTrip(request)
+		}), w.clock)
+		due := time.Now().Truncate(time.Hour).Add(time.Hour)
+		w.createMany(t, number, "0 * * * *")
+		time.Sleep(time.Until(due) + 15*time.Second)
+		if got := before.Load(); got > number/5 {
+			t.Errorf("%d of %d statuses were written before the last At was created", got, number)
+		}
+		w.wantRecorded(t, number, due)
+		if len(w.created) != number {
+			t.Errorf("%d Ats were created, want %d", len(w.created), number)
+		}
+		for name, times := range w.created {
+			if len(times) != 1 {
+				t.Errorf("At %s was created at %v, want once", name, times)
+			}
+		}
+	})
+}
+
+// TestBurstOften has many CronAts be due every few seconds, which is before most of them are
+// recorded.
+func TestBurstOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const number = 100
+		w := newWorld(t)
+		run(t, w, w.clock)
+		w.createMany(t, number, "@every 4s")
+		start := time.Now()
+		time.Sleep(time.Minute + 2*time.Second)
+		w.wantRecorded(t, number, start.Add(48*time.Second))
+		if len(w.created) != 15*number {
+			t.Errorf("%d Ats were created, want %d", len(w.created), 15*number)
+		}
+	})
+}
+
+// TestStaleRecord has a controller not hear of the At that it has created: it looks for it.
+func TestStaleRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		stale := make(chan struct{})
+		var held atomic.Bool
+		run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+			response, err := w.RoundTrip(request)
+			if err == nil && request.URL.Query().Has("watch") {
+				response.Body = &heldBody{ReadCloser: response.Body, held: &held, stale: stale}
+			}
+			return response, err
+		}), w.clock)
+		w.create(t, newCronAt("0 * * * *"))
+		due := time.Now().Truncate(time.Hour).Add(time.Hour)
+		time.Sleep(time.Until(due) - time.Second)
+		held.Store(true)
+		time.Sleep(time.Until(due) + 10*time.Second)
+		w.wantRecorded(t, 1, due)
+		w.wantCreated(t, time.Second, due)
+		close(stale)
+	})
+}
+
 // heldBody is the body of a watch's answer, which is held back while held is set.
 type heldBody struct {
 	io.ReadCloser

@@ -81,8 +81,9 @@ type LookForCronAt struct{}
 // LookForAts is to read the CronAt's Ats from the API server, and to decide again.
 type LookForAts struct{}
 
-// CreateAt is to create an At of the CronAt, which is live, and to decide again. What follows
-// an error depends on the answer: see Refused and AtNameTaken.
+// CreateAt is to create an At of the CronAt, which is live. It is recorded by a later decision:
+// of very many CronAts that are due at one instant, the Ats are created before the statuses are
+// written. What follows an error depends on the answer: see Refused and AtNameTaken.
 type CreateAt struct{ At *v1alpha1.At }
 
 // DeleteAts is to delete Ats as they are, and to decide again.
@@ -95,10 +96,15 @@ type DeleteAts struct {
 // ReleaseAt is to take the finalizer from an At, and to decide again.
 type ReleaseAt struct{ At *v1alpha1.At }
 
+// RecordDelay is how long the recording of a new At may be put off. By then it is looked for, even
+// if the cache does not have it. As of releaseDelay, its end is between whole seconds.
+const RecordDelay = 9500 * time.Millisecond
+
 // releaseDelay is how long after its scheduled time was counted an At keeps its finalizer, and
 // with it its name: another controller may have read the CronAt before that, and its creation
-// may still be on its way. See also package plan.
-const releaseDelay = 10 * time.Second
+// may still be on its way. It is as long as in package plan, and for the same reason not whole
+// seconds: what is due goes first.
+const releaseDelay = 9500 * time.Millisecond
 
 // grace is how long it is not reported that an At of an earlier CronAt has the name of one.
 const grace = time.Minute
@@ -187,7 +193,7 @@ func decideDue(w World, v *view) (d Decision, decided bool) {
 	if v.mustWait() {
 		return Decision{}, false
 	}
-	return Decision{Action: CreateAt{At: child}}, true
+	return Decision{Action: CreateAt{At: child}, Delay: sooner(RecordDelay, v.untilNext())}, true
 }
 
 // release releases the first of the CronAt's Ats that has been counted for long enough.
@@ -310,12 +316,17 @@ func (v *view) timeLeft() time.Duration {
 	return v.due.Add(v.shift + time.Duration(*limit+1)*time.Second).Sub(v.now)
 }
 
+// untilNext returns the time until the next At is due; 0 if there is none.
+func (v *view) untilNext() time.Duration {
+	if v.next.IsZero() {
+		return 0
+	}
+	return v.next.Add(v.shift).Sub(v.now)
+}
+
 // delay returns the time until the next At is due, or what is due is missed.
 func (v *view) delay() time.Duration {
-	var delay time.Duration
-	if !v.next.IsZero() {
-		delay = v.next.Add(v.shift).Sub(v.now)
-	}
+	delay := v.untilNext()
 	if left := v.timeLeft(); !v.due.IsZero() && left != math.MaxInt64 {
 		delay = sooner(delay, max(left, 1))
 	}

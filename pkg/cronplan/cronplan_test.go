@@ -182,7 +182,7 @@ func TestDecide(t *testing.T) {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
 		},
 		"gone, with a new At: its name is a lock for a while": {
-			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantDelay: 10 * second,
+			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantDelay: releaseDelay,
 		},
 		"gone, and its At was orphaned": {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
@@ -198,7 +198,7 @@ func TestDecide(t *testing.T) {
 		},
 		"being deleted: its Ats are released when they are old enough": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(4 * second),
-			wantDelay: 6 * second,
+			wantDelay: releaseDelay - 4*second,
 		},
 		"created just now": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Status = v1alpha1.CronAtStatus{} }), now: created,
@@ -208,9 +208,15 @@ func TestDecide(t *testing.T) {
 		},
 		"not due":       {cronAt: newCronAt(), now: ten.Add(-second), wantDelay: second},
 		"due":           {cronAt: newCronAt(), now: ten, wantAction: "LookForCronAt"},
-		"due, and live": {cronAt: newCronAt(), live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z"},
+		"due, and live": {cronAt: newCronAt(), live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
 		"due, later than an hour: only the latest": {
-			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z",
+			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z", wantDelay: RecordDelay,
+		},
+		"due, and again before what is created would have to be recorded": {
+			cronAt: newCronAt(edited("@every 4s", ten.Add(-time.Minute)), func(cronAt *v1alpha1.CronAt) {
+				cronAt.Generation, cronAt.Status.ObservedSchedule.Schedule, cronAt.Status.LastScheduleTime = 1, "@every 4s", at(ten.Add(-4*second))
+			}),
+			live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: 4 * second,
 		},
 		"the At exists": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten,
@@ -249,10 +255,10 @@ func TestDecide(t *testing.T) {
 			wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
 		"recorded: the At is released later": {
-			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(second), wantDelay: 9 * second,
+			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(second), wantDelay: releaseDelay - second,
 		},
 		"recorded long ago, and seen just now": {
-			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, notSeen: true, now: ten.Add(time.Minute), wantDelay: 10 * second,
+			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, notSeen: true, now: ten.Add(time.Minute), wantDelay: releaseDelay,
 		},
 		"recorded: the At is released": {
 			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name, wantDelay: time.Hour - 10*second,
@@ -281,7 +287,7 @@ func TestDecide(t *testing.T) {
 		},
 		"an edit of the template moves nothing": {
 			cronAt: newCronAt(edited("0 * * * *", ten.Add(second))), live: true, now: ten.Add(2 * second),
-			wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z",
+			wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay,
 		},
 		"suspended": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) }), live: true, now: ten.Add(-time.Hour),
@@ -299,9 +305,9 @@ func TestDecide(t *testing.T) {
 		},
 		"Forbid does not wait for a run by hand": {
 			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, manual)}, live: true, atsLive: true, now: eleven,
-			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
+			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
 		},
-		"within the deadline": {cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(10*second + 999*time.Millisecond), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z"},
+		"within the deadline": {cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(10*second + 999*time.Millisecond), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
 		"after the deadline: was it created in time?": {
 			cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(11 * second), wantAction: "LookForAts",
 		},
@@ -322,14 +328,14 @@ func TestDecide(t *testing.T) {
 		},
 		"Allow: created beside one that is active": {
 			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: eleven,
-			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
+			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
 		},
 		"Forbid: which are active?": {
 			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), live: true, now: eleven, wantAction: "LookForAts",
 		},
 		"Forbid: none is active": {
 			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionFailed, ten))}, live: true, atsLive: true, now: eleven,
-			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
+			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
 		},
 		"Forbid: one is active": {
 			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
@@ -360,7 +366,7 @@ func TestDecide(t *testing.T) {
 		},
 		"Replace: it is gone": {
 			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ReplaceConcurrent), waits), live: true, atsLive: true, now: eleven,
-			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z",
+			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
 		},
 		"one has succeeded": {
 			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionComplete, ten.Add(second)))}, now: ten.Add(second),

@@ -17,6 +17,8 @@ limitations under the License.
 package cronplan
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -328,4 +330,24 @@ func TestNextTimes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSpread spreads a thousand CronAts over a minute, again and again: of 40 that may start in
+// one second there is far from as many.
+func TestSpread(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	most := 0
+	for range 100 {
+		var started [60]int
+		for range 1000 {
+			uid := fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", random.Uint32(), random.IntN(1<<16), random.IntN(1<<12), random.IntN(1<<12), random.Int64N(1<<48))
+			cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: v1alpha1.CronAtSpec{SpreadSeconds: ptr.To[int32](60)}}
+			started[shiftOf(cronAt)/time.Second]++
+		}
+		most = max(most, slices.Max(started[:]))
+	}
+	if most > 40 {
+		t.Errorf("%d start in one second", most)
+	}
+	t.Logf("at most %d start in one second", most)
 }
