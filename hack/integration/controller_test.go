@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -170,6 +171,52 @@ func TestStartup(t *testing.T) {
 		applyCRD(t)
 		createAt(t, newAt(namespace, "at", time.Now(), "true"))
 		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	})
+
+	// The CRD and the permissions of a version that had no CronAts: what is there runs, and
+	// the rest once they are applied.
+	t.Run("no CronAts yet", func(t *testing.T) {
+		content, err := os.ReadFile(crd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ofAts, _, _ := strings.Cut(strings.TrimPrefix(string(content), "---\n"), "\n---\n")
+		kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
+		kubectl(t, ofAts, "apply", "-f", "-")
+		namespace := newNamespace(t)
+		clusterRole, _, err := readRBAC(deploy + "/rbac.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		user := bindRole(t, namespace, "earlier", slices.DeleteFunc(slices.Clone(clusterRole.Rules), func(rule rbacv1.PolicyRule) bool {
+			return slices.ContainsFunc(rule.Resources, func(resource string) bool { return resource == "cronats" || resource == "cronats/status" })
+		}))
+		config := filepath.Join(t.TempDir(), "config")
+		if err := writeConfig(config, namespace, "earlier"); err != nil {
+			t.Fatal(err)
+		}
+		waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"})
+		c := startController(t, namespace, "-kubeconfig="+config)
+		waitLog(t, c, "CronAts cannot be listed, and do not run until they can: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it")
+		createAt(t, newAt(namespace, "at", time.Now(), "true"))
+		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+
+		applyCRD(t)
+		createCronAt(t, newCronAt(namespace, "@every 2s"))
+		role, err := kubeClient.RbacV1().Roles(namespace).Get(t.Context(), "earlier", metav1.GetOptions{})
+		if err == nil {
+			role.Rules = clusterRole.Rules
+			_, err = kubeClient.RbacV1().Roles(namespace).Update(t.Context(), role, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		waitCronAt(t, namespace, "to run", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Active > 0 })
+		createAt(t, newAt(namespace, "another", time.Now(), "true"))
+		waitPhase(t, namespace, "another", v1alpha1.PhaseRunning)
+		// Without a controller, the finalizers of its Ats would keep the CRD.
+		kubectl(t, "", "delete", "cronat/cronat", "-n", namespace)
+		waitAts(t, namespace, 2)
 	})
 
 	// An API server may answer a list that need not be consistent from a state long past.
