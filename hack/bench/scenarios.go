@@ -48,6 +48,7 @@ var scenarios = map[string]func(b *bench, ctx context.Context, number int) error
 	"pending":    (*bench).pending,
 	"memory":     (*bench).memory,
 	"nodes":      (*bench).nodes,
+	"cronats":    (*bench).cronAts,
 	"tenants":    (*bench).tenants,
 	"preflight":  (*bench).preflight,
 }
