@@ -36,6 +36,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
@@ -45,6 +47,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -549,6 +552,24 @@ func (b *heldBody) Read(buffer []byte) (int, error) {
 		<-b.stale
 	}
 	return n, err
+}
+
+// TestSyncDuration wants the syncs to be in the metric.
+func TestSyncDuration(t *testing.T) {
+	metrics.Register()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		run(t, w, w.clock)
+		w.create(t, newCronAt("0 * * * *"))
+		time.Sleep(time.Second)
+	})
+	got, err := testutil.GetHistogramVecFromGatherer(legacyregistry.DefaultGatherer, "cnat_sync_duration_seconds", map[string]string{"result": metrics.ResultSuccess})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.GetAggregatedSampleCount() == 0 {
+		t.Error("no sync is in the metric")
+	}
 }
 
 // TestHandlers wants a panic of one sync to be an error, and no work while standing by.
