@@ -38,7 +38,7 @@ run_tests() {
     (cd hack/integration && TMPDIR="${tmp}" compiling "${bin}/localcluster" run -- \
         "${tmp}/integration.test" -test.timeout=30m -test.parallel=16 -test.v -test.run="^($1)\$" "${@:2}")
 }
-run_tests 'TestSoak|TestTenants|TestFaults|TestNodeFaults|TestRestartFaults' -soak-faults -soak-ats=2000 -soak-tenant=10000 \
+run_tests 'TestSoak|TestTenants|TestFaults|TestNodeFaults|TestRestartFaults|TestCronAtFaults' -soak-faults -soak-ats=2000 -soak-tenant=10000 \
     -soak-for=2m -soak-api-servers=5 -soak-etcds=2 -soak-kill-every=5s "$@"
 # Apart from these, for they are judged by the time that they take.
 run_tests 'TestHandover|TestOutage|TestPreflight' -soak-trials=20 -soak-outage=1m "$@"
