@@ -454,6 +454,21 @@ func (w *world) wantRecorded(t *testing.T, number int, due time.Time) {
 	}
 }
 
+// wantEachOnce wants a number of Ats to have been created, none twice.
+func (w *world) wantEachOnce(t *testing.T, number int) {
+	t.Helper()
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	for name, times := range w.created {
+		if len(times) != 1 {
+			t.Errorf("At %s was created at %v, want once", name, times)
+		}
+	}
+	if len(w.created) != number {
+		t.Errorf("%d Ats were created, want %d", len(w.created), number)
+	}
+}
+
 // TestBurst has many CronAts be due at one instant: the Ats are created before most of the
 // statuses are written.
 func TestBurst(t *testing.T) {
@@ -487,14 +502,7 @@ func TestBurst(t *testing.T) {
 			t.Errorf("%d of %d statuses were written before the last At was created", got, number)
 		}
 		w.wantRecorded(t, number, due)
-		if len(w.created) != number {
-			t.Errorf("%d Ats were created, want %d", len(w.created), number)
-		}
-		for name, times := range w.created {
-			if len(times) != 1 {
-				t.Errorf("At %s was created at %v, want once", name, times)
-			}
-		}
+		w.wantEachOnce(t, number)
 	})
 }
 
@@ -509,9 +517,7 @@ func TestBurstOften(t *testing.T) {
 		start := time.Now()
 		time.Sleep(time.Minute + 2*time.Second)
 		w.wantRecorded(t, number, start.Add(48*time.Second))
-		if len(w.created) != 15*number {
-			t.Errorf("%d Ats were created, want %d", len(w.created), 15*number)
-		}
+		w.wantEachOnce(t, 15*number)
 	})
 }
 
