@@ -1,0 +1,307 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package annotationplan decides what becomes of the CronAt of a workload whose annotations
+// say when to restart it. It is pure, as package plan is.
+package annotationplan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// What a CronAt is that was made of annotations, beside what these say.
+const (
+	// startingDeadlineSeconds is how late a restart may begin. It bridges an upgrade of the
+	// control plane, or the end of a slow rollout, and keeps a restart of the night out of
+	// the working day.
+	startingDeadlineSeconds = 30 * 60
+	// spreadSeconds keeps many workloads of one schedule from restarting in the same second.
+	// Each still begins in the minute that the schedule names.
+	spreadSeconds = 60
+)
+
+// maxNameLength is that of a CronAt's name. The names of its Ats then fit into a label.
+const maxNameLength = 52
+
+// grace is how long it is not reported that the CronAt of an earlier workload has the name.
+const grace = time.Minute
+
+// World is what a decision rests on.
+type World struct {
+	// Kind is the kind of the workload.
+	Kind v1alpha1.RestartKind
+	// Workload is the workload, as Keep returns it; nil if it does not exist.
+	Workload *metav1.PartialObjectMetadata
+	// CronAt is the CronAt that has the name of the workload's; nil if there is none. From a
+	// cache it may be outdated.
+	CronAt *v1alpha1.CronAt
+	// CronAtIsLive is set if CronAt was read from the API server in this sync.
+	CronAtIsLive bool
+	// Invalid is the API server's answer if it found invalid what the annotations make.
+	Invalid error
+	// Now is the wall clock.
+	Now time.Time
+}
+
+// Decision is the next step. The zero value is: nothing to do until the workload or the
+// CronAt changes.
+type Decision struct {
+	// Action is what to do; nil if there is nothing.
+	Action any
+	// Event is to be recorded on the workload once the action is done, or at once if there is
+	// none.
+	Event *plan.Event
+	// Mistake says what is wrong with the annotations, and what to write. It is to be
+	// recorded once.
+	Mistake string
+	// Retry is set if the step must be retried with back-off, and says why.
+	Retry error
+}
+
+// LookForCronAt is to read the CronAt from the API server, and to decide again.
+type LookForCronAt struct{}
+
+// CreateCronAt is to create the CronAt, and to decide again.
+type CreateCronAt struct{ CronAt *v1alpha1.CronAt }
+
+// PatchCronAt is to make spec and labels of the CronAt those given, and to decide again.
+type PatchCronAt struct{ CronAt *v1alpha1.CronAt }
+
+// DeleteCronAt is to delete the CronAt as it is.
+type DeleteCronAt struct{}
+
+// Decide returns the next step for a workload.
+func Decide(w World) Decision {
+	if w.Workload == nil || w.Workload.DeletionTimestamp != nil {
+		// The garbage collector deletes the CronAt.
+		return Decision{}
+	}
+	want, mistake := newCronAt(w)
+	isOwn := w.CronAt != nil && metav1.IsControlledBy(w.CronAt, w.Workload)
+	d := Decision{Mistake: mistake}
+	if w.Invalid != nil {
+		// Another version of the CRD may accept it.
+		d.Retry = fmt.Errorf("%w: %w", plan.ErrBlocked, w.Invalid)
+	}
+	switch {
+	case isOwn && w.CronAt.DeletionTimestamp != nil:
+		// Its end brings the next step.
+	case want == nil && isOwn:
+		// A schedule that cannot be read restarts nothing: the earlier one is no longer what
+		// its owner wants.
+		d.Action = DeleteCronAt{}
+		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted CronAt "+w.CronAt.Name)
+	case want == nil:
+	case w.CronAt == nil:
+		d.Action = CreateCronAt{want}
+		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created CronAt "+want.Name)
+	case !isOwn && !w.CronAtIsLive:
+		d.Action = LookForCronAt{}
+	case !isOwn:
+		return nameTaken(w)
+	default:
+		// To suspend it is how a person stops the restarts without writing the workload.
+		want.Spec.Suspend = w.CronAt.Spec.Suspend
+		if !equality.Semantic.DeepEqual(want.Spec, w.CronAt.Spec) || w.CronAt.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+			d.Action = PatchCronAt{want}
+			d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Updated CronAt "+want.Name)
+		}
+	}
+	return d
+}
+
+// nameTaken returns what follows when there is a CronAt of the name that is not the
+// workload's.
+func nameTaken(w World) Decision {
+	message := fmt.Sprintf("CronAt %s exists and is not of this %s: delete or rename that CronAt.", w.CronAt.Name, w.Kind)
+	d := Decision{Retry: fmt.Errorf("%w: %s", plan.ErrBlocked, message)}
+	if kind, name, ok := Owner(w.CronAt); ok && kind == w.Kind && name == w.Workload.Name && w.Now.Sub(w.Workload.CreationTimestamp.Time) < grace {
+		// It is of an earlier workload, and the garbage collector will delete it.
+		return d
+	}
+	d.Event = newEvent(corev1.EventTypeWarning, v1alpha1.ReasonCronAtNameConflict, message)
+	return d
+}
+
+// Refused returns what follows when the API server answered an action with err, which is
+// neither that the CronAt exists, changed or is gone, nor that it is invalid.
+func Refused(err error) Decision {
+	if plan.IsTransient(err) {
+		return Decision{Retry: err}
+	}
+	return Decision{
+		Event: newEvent(corev1.EventTypeWarning, v1alpha1.ReasonCronAtRefused, err.Error()),
+		Retry: fmt.Errorf("%w: %w", plan.ErrBlocked, err),
+	}
+}
+
+func newEvent(eventType, reason, message string) *plan.Event {
+	return &plan.Event{Type: eventType, Reason: reason, Message: plan.OneLine(message)}
+}
+
+// newCronAt returns the CronAt that the annotations of a workload ask for. It is nil if there
+// are none, or if they cannot be read; mistake then says why.
+func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
+	schedule, hasSchedule := annotation(w.Workload, v1alpha1.AnnotationRestartSchedule)
+	timeZone, hasTimeZone := annotation(w.Workload, v1alpha1.AnnotationRestartTimeZone)
+	if !hasSchedule {
+		if hasTimeZone {
+			mistake = fmt.Sprintf("annotation %s needs %s beside it: write a cron expression, such as \"0 3 * * 1-5\"", v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSchedule)
+		}
+		return nil, mistake
+	}
+	if w.Invalid != nil {
+		return nil, plan.OneLine(w.Invalid.Error())
+	}
+	spec := v1alpha1.CronAtSpec{
+		Schedule:                schedule,
+		StartingDeadlineSeconds: ptr.To[int64](startingDeadlineSeconds),
+		ConcurrencyPolicy:       v1alpha1.ForbidConcurrent,
+		SpreadSeconds:           ptr.To[int32](spreadSeconds),
+		AtTemplate:              v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Restart: &v1alpha1.AtRestart{Kind: w.Kind, Name: w.Workload.Name}}},
+	}
+	if hasTimeZone {
+		spec.TimeZone = &timeZone
+	}
+	if err := cronplan.Validate(&spec); err != nil {
+		return nil, explain(err)
+	}
+	return &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      Name(w.Kind, w.Workload.Name),
+			Namespace: w.Workload.Namespace,
+			Labels:    map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy},
+			// Without blockOwnerDeletion, which would need a permission on the workload.
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: appsv1.SchemeGroupVersion.String(),
+				Kind:       string(w.Kind),
+				Name:       w.Workload.Name,
+				UID:        w.Workload.UID,
+				Controller: ptr.To(true),
+			}},
+		},
+		Spec: spec,
+	}, ""
+}
+
+// annotation returns the value of an annotation. A YAML block ends with a line break, which is
+// no mistake.
+func annotation(workload *metav1.PartialObjectMetadata, key string) (string, bool) {
+	value, ok := workload.Annotations[key]
+	return strings.TrimSpace(value), ok
+}
+
+// explain says what is wrong with the fields that the annotations became, by the names of the
+// annotations.
+func explain(err error) string {
+	message := strings.NewReplacer("spec.schedule", "annotation "+v1alpha1.AnnotationRestartSchedule, "spec.timeZone", "annotation "+v1alpha1.AnnotationRestartTimeZone).Replace(err.Error())
+	if strings.Contains(message, "cannot be read") {
+		message += `; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`
+	}
+	return plan.OneLine(message)
+}
+
+// Name returns the name of the CronAt of a workload, such as deployment-web.
+func Name(kind v1alpha1.RestartKind, workload string) string {
+	name := strings.ToLower(string(kind)) + "-" + workload
+	if len(name) <= maxNameLength {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	suffix := "-" + hex.EncodeToString(sum[:5])
+	return strings.TrimRight(name[:maxNameLength-len(suffix)], "-.") + suffix
+}
+
+// Owner returns the workload that a CronAt names as its controller; ok is false if it names
+// none. Whether the workload still has that UID is another question.
+func Owner(cronAt *v1alpha1.CronAt) (kind v1alpha1.RestartKind, name string, ok bool) {
+	owner := metav1.GetControllerOf(cronAt)
+	if owner == nil {
+		return "", "", false
+	}
+	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != appsv1.GroupName {
+		return "", "", false
+	}
+	switch kind = v1alpha1.RestartKind(owner.Kind); kind {
+	case v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet, v1alpha1.RestartDaemonSet:
+		return kind, owner.Name, true
+	default:
+		return "", "", false
+	}
+}
+
+// IsAnnotated says whether a workload has one of the annotations.
+func IsAnnotated(workload *metav1.PartialObjectMetadata) bool {
+	_, hasSchedule := workload.Annotations[v1alpha1.AnnotationRestartSchedule]
+	_, hasTimeZone := workload.Annotations[v1alpha1.AnnotationRestartTimeZone]
+	return hasSchedule || hasTimeZone
+}
+
+// Keep returns what this package, and an informer, reads of a workload, and nothing else:
+// there may be very many, and few have the annotations.
+func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
+	kept := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name:              workload.Name,
+		Namespace:         workload.Namespace,
+		UID:               workload.UID,
+		ResourceVersion:   workload.ResourceVersion,
+		CreationTimestamp: workload.CreationTimestamp,
+		DeletionTimestamp: workload.DeletionTimestamp,
+	}}
+	for _, key := range []string{v1alpha1.AnnotationRestartSchedule, v1alpha1.AnnotationRestartTimeZone} {
+		if value, ok := workload.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
+		}
+	}
+	return kept
+}
+
+// Concerns says whether a change of a workload is one that is to be decided on.
+func Concerns(old, cur *metav1.PartialObjectMetadata) bool {
+	return old.UID != cur.UID || !equality.Semantic.DeepEqual(old.Annotations, cur.Annotations) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero()
+}
+
+// KeepCronAt returns what this package reads of a CronAt, and what a patch of it needs.
+func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
+	return &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              cronAt.Name,
+			Namespace:         cronAt.Namespace,
+			UID:               cronAt.UID,
+			ResourceVersion:   cronAt.ResourceVersion,
+			Generation:        cronAt.Generation,
+			DeletionTimestamp: cronAt.DeletionTimestamp,
+			Labels:            cronAt.Labels,
+			OwnerReferences:   cronAt.OwnerReferences,
+		},
+		Spec: cronAt.Spec,
+	}
+}

@@ -1,0 +1,261 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package annotationplan
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+const (
+	uid         = types.UID("web-uid")
+	schedule    = v1alpha1.AnnotationRestartSchedule
+	timeZone    = v1alpha1.AnnotationRestartTimeZone
+	scheduleKey = "annotation " + schedule
+)
+
+var now = time.Date(2026, 12, 24, 10, 12, 0, 0, time.UTC)
+
+func newWorkload(annotations map[string]string, mutate ...func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
+	workload := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "web", Namespace: "shop", UID: uid, Annotations: annotations,
+		CreationTimestamp: metav1.Time{Time: now.Add(-time.Hour)},
+	}}
+	for _, m := range mutate {
+		m(workload)
+	}
+	return workload
+}
+
+// newOwn returns the CronAt of the workload for "0 3 * * 1-5" in Europe/Berlin.
+func newOwn(mutate ...func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
+	cronAt := &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "deployment-web", Namespace: "shop",
+			Labels:          map[string]string{"app.kubernetes.io/managed-by": "cnat-controller"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: uid, Controller: ptr.To(true)}},
+		},
+		Spec: v1alpha1.CronAtSpec{
+			Schedule:                "0 3 * * 1-5",
+			TimeZone:                ptr.To("Europe/Berlin"),
+			StartingDeadlineSeconds: ptr.To[int64](1800),
+			ConcurrencyPolicy:       v1alpha1.ForbidConcurrent,
+			SpreadSeconds:           ptr.To[int32](60),
+			AtTemplate:              v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Restart: &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}}},
+		},
+	}
+	for _, m := range mutate {
+		m(cronAt)
+	}
+	return cronAt
+}
+
+func normal(reason, message string) *plan.Event {
+	return &plan.Event{Type: corev1.EventTypeNormal, Reason: reason, Message: message}
+}
+
+// equate compares errors by what they mean to the worker.
+var equate = cmp.Comparer(func(a, b error) bool {
+	return (a == nil) == (b == nil) && errors.Is(a, plan.ErrBlocked) == errors.Is(b, plan.ErrBlocked)
+})
+
+func TestDecide(t *testing.T) {
+	berlin := map[string]string{schedule: "0 3 * * 1-5", timeZone: "Europe/Berlin"}
+	broken := map[string]string{schedule: "0 25 * * *"}
+	const brokenMessage = scheduleKey + ` "0 25 * * *" cannot be read: end of range (25) above maximum (23): 25; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`
+	created := normal("SuccessfulCreate", "Created CronAt deployment-web")
+	updated := normal("SuccessfulUpdate", "Updated CronAt deployment-web")
+	deleted := normal("SuccessfulDelete", "Deleted CronAt deployment-web")
+	deleting := func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = &metav1.Time{Time: now} }
+	suspended := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) }
+	stranger := func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil }
+	earlier := func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences[0].UID = "earlier-uid" }
+	young := func(workload *metav1.PartialObjectMetadata) {
+		workload.CreationTimestamp = metav1.Time{Time: now.Add(-time.Second)}
+	}
+	conflict := &plan.Event{Type: corev1.EventTypeWarning, Reason: "CronAtNameConflict", Message: "CronAt deployment-web exists and is not of this Deployment: delete or rename that CronAt."}
+
+	for name, tc := range map[string]struct {
+		// world
+		workload *metav1.PartialObjectMetadata
+		cronAt   *v1alpha1.CronAt
+		live     bool
+		invalid  error
+
+		want Decision
+	}{
+		"no workload":                     {},
+		"no workload, but a CronAt":       {cronAt: newOwn()},
+		"no annotation":                   {workload: newWorkload(nil)},
+		"no annotation, stranger":         {workload: newWorkload(nil), cronAt: newOwn(stranger)},
+		"no annotation, of an earlier":    {workload: newWorkload(nil), cronAt: newOwn(earlier)},
+		"an annotation that is removed":   {workload: newWorkload(nil), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted}},
+		"it is being deleted already":     {workload: newWorkload(nil), cronAt: newOwn(deleting)},
+		"annotated":                       {workload: newWorkload(berlin), want: Decision{Action: CreateCronAt{newOwn()}, Event: created}},
+		"annotated, the CronAt is made":   {workload: newWorkload(berlin), cronAt: newOwn()},
+		"annotated, the workload goes":    {workload: newWorkload(berlin, func(w *metav1.PartialObjectMetadata) { w.DeletionTimestamp = &metav1.Time{Time: now} })},
+		"annotated, the CronAt goes":      {workload: newWorkload(berlin), cronAt: newOwn(deleting)},
+		"annotated, the old CronAt goes":  {workload: newWorkload(broken), cronAt: newOwn(deleting), want: Decision{Mistake: brokenMessage}},
+		"with the line break of a block":  {workload: newWorkload(map[string]string{schedule: " 0 3 * * 1-5\n", timeZone: "Europe/Berlin\n"}), cronAt: newOwn()},
+		"suspended by a person":           {workload: newWorkload(berlin), cronAt: newOwn(suspended)},
+		"another annotation beside":       {workload: newWorkload(map[string]string{"a": "b", schedule: "0 3 * * 1-5", timeZone: "Europe/Berlin"}), cronAt: newOwn()},
+		"a label of a person":             {workload: newWorkload(berlin), cronAt: newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Labels["team"] = "shop" })},
+		"without a time zone":             {workload: newWorkload(map[string]string{schedule: "0 3 * * 1-5"}), want: Decision{Action: CreateCronAt{newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.TimeZone = nil })}, Event: created}},
+		"a schedule that is changed":      {workload: newWorkload(map[string]string{schedule: "@daily", timeZone: "Europe/Berlin"}), cronAt: newOwn(), want: Decision{Action: PatchCronAt{newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@daily" })}, Event: updated}},
+		"a time zone that is removed":     {workload: newWorkload(map[string]string{schedule: "0 3 * * 1-5"}), cronAt: newOwn(), want: Decision{Action: PatchCronAt{newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.TimeZone = nil })}, Event: updated}},
+		"a spec that a person has edited": {workload: newWorkload(berlin), cronAt: newOwn(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Restart.Name = "db" }), want: Decision{Action: PatchCronAt{newOwn(suspended)}, Event: updated}},
+		"a label that a person removed":   {workload: newWorkload(berlin), cronAt: newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Labels = nil }), want: Decision{Action: PatchCronAt{newOwn()}, Event: updated}},
+		"a stranger in the cache":         {workload: newWorkload(berlin), cronAt: newOwn(stranger), want: Decision{Action: LookForCronAt{}}},
+		"a stranger":                      {workload: newWorkload(berlin), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
+		"of an earlier workload":          {workload: newWorkload(berlin, young), cronAt: newOwn(earlier), live: true, want: Decision{Retry: plan.ErrBlocked}},
+		"of an earlier one, for long":     {workload: newWorkload(berlin), cronAt: newOwn(earlier), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
+		"of a young workload, a stranger": {workload: newWorkload(berlin, young), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
+		"a broken schedule":               {workload: newWorkload(broken), want: Decision{Mistake: brokenMessage}},
+		"broken after a valid one":        {workload: newWorkload(broken), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: brokenMessage}},
+		"an empty schedule": {workload: newWorkload(map[string]string{schedule: ""}), want: Decision{
+			Mistake: scheduleKey + ` "" cannot be read: empty spec string; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`,
+		}},
+		"a schedule with a zone": {workload: newWorkload(map[string]string{schedule: "TZ=UTC 0 3 * * *"}), want: Decision{
+			Mistake: scheduleKey + ` "TZ=UTC 0 3 * * *" has a time zone: set annotation cnat.programming-kubernetes.info/restart-time-zone`,
+		}},
+		"an unknown zone": {workload: newWorkload(map[string]string{schedule: "0 3 * * *", timeZone: "Europe/Berln"}), want: Decision{
+			Mistake: `annotation cnat.programming-kubernetes.info/restart-time-zone "Europe/Berln" is not known: write a name of the IANA time zone database, such as Europe/Berlin`,
+		}},
+		"a zone alone": {workload: newWorkload(map[string]string{timeZone: "Europe/Berlin"}), cronAt: newOwn(), want: Decision{
+			Action: DeleteCronAt{}, Event: deleted,
+			Mistake: `annotation cnat.programming-kubernetes.info/restart-time-zone needs cnat.programming-kubernetes.info/restart-schedule beside it: write a cron expression, such as "0 3 * * 1-5"`,
+		}},
+		"refused as invalid":                    {workload: newWorkload(berlin), invalid: errors.New("too long"), want: Decision{Mistake: "too long", Retry: plan.ErrBlocked}},
+		"refused as invalid, after a valid one": {workload: newWorkload(berlin), cronAt: newOwn(), invalid: errors.New("too long"), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: "too long", Retry: plan.ErrBlocked}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Decide(World{Kind: v1alpha1.RestartDeployment, Workload: tc.workload, CronAt: tc.cronAt, CronAtIsLive: tc.live, Invalid: tc.invalid, Now: now})
+			if diff := cmp.Diff(tc.want, got, equate); diff != "" {
+				t.Errorf("Decide (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	cronAts := schema.GroupResource{Resource: "cronats"}
+	for name, tc := range map[string]struct {
+		err  error
+		want Decision
+	}{
+		"no answer":   {errors.New("connection reset"), Decision{Retry: errors.New("any")}},
+		"a busy one":  {apierrors.NewTooManyRequests("busy", 1), Decision{Retry: errors.New("any")}},
+		"a quota":     {apierrors.NewForbidden(cronAts, "deployment-web", errors.New("exceeded quota")), Decision{Retry: plan.ErrBlocked, Event: &plan.Event{Type: "Warning", Reason: "CronAtRefused", Message: `cronats "deployment-web" is forbidden: exceeded quota`}}},
+		"a webhook's": {&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "denied"}}, Decision{Retry: plan.ErrBlocked, Event: &plan.Event{Type: "Warning", Reason: "CronAtRefused", Message: "denied"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Refused(tc.err), equate); diff != "" {
+				t.Errorf("Refused (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestName(t *testing.T) {
+	names := map[string]bool{}
+	for _, tc := range []struct {
+		kind           v1alpha1.RestartKind
+		workload, want string
+	}{
+		{v1alpha1.RestartDeployment, "web", "deployment-web"},
+		{v1alpha1.RestartStatefulSet, "db", "statefulset-db"},
+		{v1alpha1.RestartDaemonSet, "log.agent", "daemonset-log.agent"},
+		{v1alpha1.RestartDeployment, strings.Repeat("a", 41), "deployment-" + strings.Repeat("a", 41)},
+		{v1alpha1.RestartDeployment, strings.Repeat("a", 42), "deployment-" + strings.Repeat("a", 30) + "-f81b625e16"},
+		{v1alpha1.RestartDeployment, strings.Repeat("a", 43), "deployment-" + strings.Repeat("a", 30) + "-c3b9996371"},
+		{v1alpha1.RestartDeployment, strings.Repeat("a", 29) + "." + strings.Repeat("a", 223), "deployment-" + strings.Repeat("a", 29) + "-0a3f97ae1a"},
+	} {
+		got := Name(tc.kind, tc.workload)
+		if got != tc.want || len(got) > maxNameLength || len(validation.IsDNS1123Subdomain(got)) > 0 || names[got] {
+			t.Errorf("%s %s: got %s, want %s, a name of its own", tc.kind, tc.workload, got, tc.want)
+		}
+		names[got] = true
+	}
+}
+
+func TestOwner(t *testing.T) {
+	for name, tc := range map[string]struct {
+		owner metav1.OwnerReference
+		want  bool
+	}{
+		"a Deployment":               {metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Controller: ptr.To(true)}, true},
+		"a StatefulSet":              {metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Controller: ptr.To(true)}, true},
+		"a DaemonSet of a version":   {metav1.OwnerReference{APIVersion: "apps/v2", Kind: "DaemonSet", Controller: ptr.To(true)}, true},
+		"not as the controller":      {metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment"}, false},
+		"a ReplicaSet":               {metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Controller: ptr.To(true)}, false},
+		"a Deployment of others":     {metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Deployment", Controller: ptr.To(true)}, false},
+		"a Deployment of no version": {metav1.OwnerReference{APIVersion: "a/b/c", Kind: "Deployment", Controller: ptr.To(true)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.owner.Name = "web"
+			kind, workload, ok := Owner(&v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{tc.owner}}})
+			if ok != tc.want || ok && (string(kind) != tc.owner.Kind || workload != "web") {
+				t.Errorf("got %v, %s %s", ok, kind, workload)
+			}
+		})
+	}
+}
+
+// TestKeep wants nothing kept of a workload that has many other things.
+func TestKeep(t *testing.T) {
+	workload := newWorkload(map[string]string{"a": "b"})
+	workload.ResourceVersion = "7"
+	want := workload.DeepCopy()
+	want.Annotations = nil
+	workload.Labels = map[string]string{"a": "b"}
+	workload.Finalizers = []string{"example.com/a"}
+	workload.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "a"}}
+	workload.OwnerReferences = []metav1.OwnerReference{{Name: "a"}}
+	if diff := cmp.Diff(want, Keep(workload)); diff != "" {
+		t.Errorf("kept (-want +got):\n%s", diff)
+	}
+	workload.Annotations[timeZone] = "UTC"
+	want.Annotations = map[string]string{timeZone: "UTC"}
+	kept := Keep(workload)
+	if diff := cmp.Diff(want, kept); diff != "" || !IsAnnotated(kept) {
+		t.Errorf("kept of one with an annotation (-want +got):\n%s", diff)
+	}
+	changed := kept.DeepCopy()
+	changed.ResourceVersion = "8"
+	if Concerns(kept, changed) {
+		t.Error("a change of something else concerns")
+	}
+	changed.Annotations[timeZone] = "Europe/Berlin"
+	if !Concerns(kept, changed) {
+		t.Error("a change of the annotation does not concern")
+	}
+}
