@@ -43,10 +43,12 @@ import (
 	"k8s.io/client-go/discovery"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -67,6 +69,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/patient"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
+	"programming-kubernetes.info/cnat-controller/pkg/restartannotation"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 	"programming-kubernetes.info/cnat-controller/signals"
 )
@@ -80,6 +83,9 @@ const cronPollPeriod = 10 * time.Second
 // cronWorkers is how many CronAts are worked on for each worker on Ats. Of many that are due at
 // one instant, the Ats are created quickly, so that what follows a start waits behind the starts.
 const cronWorkers = 4
+
+// annotationWorkers is the number of annotated workloads that are worked on at the same time.
+const annotationWorkers = 2
 
 // gcPercent is how much the heap may grow between two garbage collections, unless GOGC
 // says otherwise: the caches of very many Ats hardly change, so that Go's default of 100
@@ -100,6 +106,8 @@ type options struct {
 	qps          float64
 	burst        int
 	preflightQPS float64
+
+	restartAnnotations bool
 
 	leaderElect          bool
 	leaderElectNamespace string
@@ -130,6 +138,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.leaderElectIdentity, "leader-elect-identity", "", "name of this controller in the lease; after a restart with the same name it gets the lease back at once (default: a new name for each process)")
 	flags.IntVar(&o.burst, "kube-api-burst", 0, "maximum burst of requests above -kube-api-qps (default: twice that)")
 	flags.Float64Var(&o.preflightQPS, "preflight-qps", 5, "maximum number of dry-runs per second that find out, before Ats are due, whether their Pods would be refused; beside -kube-api-qps, and with at most ten times as many reads; 0: none")
+	flags.BoolVar(&o.restartAnnotations, "restart-annotations", false, "restart workloads that are annotated with "+v1alpha1.AnnotationRestartSchedule+"; needs the permissions of artifacts/restarts and artifacts/restarts/annotations")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "host:port of /metrics, over HTTP unless -metrics-secure is set; empty: not served")
 	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve /metrics over HTTPS, and only to users whom the API server permits to get it")
 	flags.IntVar(&o.metricsNamespaces, "metrics-namespaces", 100, "number of namespaces that the metrics count by name; the others are counted together, as _other")
@@ -258,6 +267,11 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 
+	runAnnotations, err := o.restartAnnotationsRunner(ctx, config, cnatClient, recorder)
+	if err != nil {
+		return err
+	}
+
 	var lease leaderelection.HealthzAdaptor
 	// The endpoints are served until the last step is done.
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -287,6 +301,7 @@ func run(ctx context.Context, o *options) error {
 		recorder.Start(kubeClient.CoreV1())
 		var wg sync.WaitGroup
 		wg.Go(func() { cronController.Run(ctx, cronWorkers*o.workers) })
+		wg.Go(func() { runAnnotations(ctx) })
 		controller.Run(ctx, o.workers)
 		wg.Wait()
 	}
@@ -295,6 +310,23 @@ func run(ctx context.Context, o *options) error {
 		return nil
 	}
 	return leader.Run(ctx, besideConfig, cmp.Or(o.leaderElectNamespace, namespace), controllerName, o.leaderElectIdentity, &lease, work)
+}
+
+// restartAnnotationsRunner returns what runs the controller of restart annotations, which does
+// nothing unless the flag is set.
+func (o *options) restartAnnotationsRunner(ctx context.Context, config *rest.Config, cnatClient clientset.Interface, recorder record.EventRecorder) (func(context.Context), error) {
+	if !o.restartAnnotations {
+		return func(context.Context) {}, nil
+	}
+	metadataClient, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create the client for the metadata of workloads: %w", err)
+	}
+	controller, err := restartannotation.NewController(ctx, cnatClient, metadataClient, o.namespace, recorder, clock.RealClock{})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) { controller.Run(ctx, annotationWorkers) }, nil
 }
 
 // addPreflight has the controller make preflights, with clients of their own: runs must not

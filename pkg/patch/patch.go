@@ -41,6 +41,24 @@ func Status(resourceVersion string, before, after any) ([]byte, error) {
 	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
 }
 
+// Spec returns the patch that makes labels and spec of an object the given ones, if nobody has
+// written the object meanwhile. Labels and fields of which neither before nor after says
+// anything stay as they are.
+func Spec(object metav1.Object, labels map[string]string, before, after any) ([]byte, error) {
+	was, err := json.Marshal(map[string]any{"spec": before})
+	if err != nil {
+		return nil, fmt.Errorf("encode the spec: %w", err)
+	}
+	is, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "labels": labels},
+		"spec":     after,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode the spec: %w", err)
+	}
+	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
+}
+
 // WithoutFinalizer returns the patch that removes a finalizer, if nobody has written the
 // object meanwhile.
 func WithoutFinalizer(object metav1.Object, finalizer string) ([]byte, error) {

@@ -1,0 +1,469 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package restartannotation has the controller of the annotations that say when to restart a
+// workload. It makes, follows and removes a CronAt for each, and leaves all else to the
+// controller of CronAts.
+package restartannotation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/annotationplan"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// The names of the queues, for their metrics.
+const (
+	queueName        = "restart_annotations"
+	blockedQueueName = "blocked_restart_annotations"
+)
+
+// A sync that failed is retried after minErrorBackoff, then after twice as long each time,
+// at most maxErrorBackoff.
+const (
+	minErrorBackoff = 200 * time.Millisecond
+	maxErrorBackoff = time.Minute
+)
+
+// maxSteps is the number of steps of a sync after which something must be wrong.
+const maxSteps = 5
+
+// finishTimeout is how long the syncs in hand may take when the controller is asked to stop:
+// as in the controller of Ats.
+const finishTimeout = 3 * time.Second
+
+// permissionPeriod is the interval at which the controller tries to list what it watches,
+// until it can.
+const permissionPeriod = 10 * time.Second
+
+// resources are those of the workloads.
+var resources = map[v1alpha1.RestartKind]string{
+	v1alpha1.RestartDeployment:  "deployments",
+	v1alpha1.RestartStatefulSet: "statefulsets",
+	v1alpha1.RestartDaemonSet:   "daemonsets",
+}
+
+// Controller makes the CronAts of the workloads that have the annotations.
+type Controller struct {
+	client         clientset.Interface
+	metadataClient metadata.Interface
+	namespace      string
+	recorder       record.EventRecorder
+	clock          clock.WithTicker
+
+	// workloads has an informer for each kind, of the metadata alone.
+	workloads map[v1alpha1.RestartKind]cache.SharedIndexInformer
+	// cronAts has the CronAts that were made of annotations.
+	cronAts informers.CronAtIndexInformer
+	synced  []cache.DoneChecker
+
+	// The items are workloads, see keyOf.
+	queue workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	// blocked holds the workloads that are to be added to queue when their turn comes.
+	blocked *fairqueue.Blocked
+
+	// reported says which mistakes have been reported.
+	reportedLock sync.Mutex
+	reported     map[cache.ObjectName]mistake
+}
+
+// mistake is one in the annotations of a workload.
+type mistake struct {
+	uid  types.UID
+	text string
+}
+
+// NewController returns a controller for the workloads of a namespace, or of all. It has
+// informers of its own, which Run starts: nobody else needs them.
+func NewController(
+	ctx context.Context,
+	client clientset.Interface,
+	metadataClient metadata.Interface,
+	namespace string,
+	recorder record.EventRecorder,
+	wallClock clock.WithTicker,
+) (*Controller, error) {
+	c := &Controller{
+		client:         client,
+		metadataClient: metadataClient,
+		namespace:      namespace,
+		recorder:       recorder,
+		clock:          wallClock,
+		workloads:      map[v1alpha1.RestartKind]cache.SharedIndexInformer{},
+		cronAts: informers.NewTypedFilteredCronAtInformer(client, namespace, 0, nil, func(options *metav1.ListOptions) {
+			options.LabelSelector = v1alpha1.LabelManagedBy + "=" + v1alpha1.ManagedBy
+		}),
+		queue:    fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
+		blocked:  fairqueue.NewBlocked(blockedQueueName, wallClock),
+		reported: map[cache.ObjectName]mistake{},
+	}
+
+	logger := klog.FromContext(ctx)
+	for kind, resource := range resources {
+		// Without the index by namespace, which nobody uses.
+		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, appsv1.SchemeGroupVersion.WithResource(resource), namespace, 0, cache.Indexers{}, readInPages).Informer()
+		if err := informer.SetTransform(keep); err != nil {
+			return nil, fmt.Errorf("set the transform of the informer of %s: %w", resource, err)
+		}
+		handler, err := cache.NewTypedSharedIndexInformer[*metav1.PartialObjectMetadata](informer).AddTypedEventHandler(cache.TypedResourceEventHandlerFuncs[*metav1.PartialObjectMetadata]{
+			AddFunc:    func(workload *metav1.PartialObjectMetadata) { c.addWorkload(kind, workload) },
+			UpdateFunc: func(old, cur *metav1.PartialObjectMetadata) { c.updateWorkload(logger, kind, old, cur) },
+			DeleteFunc: func(workload cache.DeletedObject[*metav1.PartialObjectMetadata]) {
+				if workload.OptionalObj != nil {
+					c.addWorkload(kind, workload.OptionalObj)
+				}
+			},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("add the event handler for %s: %w", resource, err)
+		}
+		c.workloads[kind] = informer
+		c.synced = append(c.synced, handler.HasSyncedChecker())
+	}
+	if err := c.cronAts.SetTransform(keep); err != nil {
+		return nil, fmt.Errorf("set the transform of the informer of CronAts: %w", err)
+	}
+	handler, err := c.cronAts.AddTypedEventHandler(informers.CronAtHandlerFuncs{
+		AddFunc:    c.enqueueOwner,
+		UpdateFunc: c.updateCronAt,
+		DeleteFunc: func(cronAt informers.DeletedCronAt) {
+			if cronAt.OptionalObj != nil {
+				c.enqueueOwner(cronAt.OptionalObj)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add the event handler for CronAts: %w", err)
+	}
+	c.synced = append(c.synced, handler.HasSyncedChecker())
+	return c, nil
+}
+
+// readInPages makes the list of an API server that does not stream it come in pages. By
+// default the API server may answer with all of its cache.
+func readInPages(options *metav1.ListOptions) {
+	if options.ResourceVersion == "0" {
+		options.ResourceVersion = ""
+	}
+}
+
+// Run waits until it may list what it watches, and until the caches are filled. It works with
+// the given number of workers until ctx is done, and returns when the syncs in hand are
+// finished. It is called once.
+//
+// A controller that stands by has no caches: what it does when it leads is not urgent.
+func (c *Controller) Run(ctx context.Context, workers int) {
+	defer utilruntime.HandleCrashWithContext(ctx)
+	logger := klog.FromContext(ctx)
+	var wg sync.WaitGroup
+	syncCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer func() {
+		c.queue.ShutDown()
+		c.blocked.ShutDown()
+		defer time.AfterFunc(finishTimeout, cancel).Stop()
+		wg.Wait()
+	}()
+
+	if c.waitForPermission(ctx) != nil {
+		return
+	}
+	for _, informer := range c.workloads {
+		wg.Go(func() { informer.RunWithContext(ctx) })
+	}
+	wg.Go(func() { c.cronAts.RunWithContext(ctx) })
+	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches of workloads to sync", c.synced...) {
+		return
+	}
+	logger.Info("Starting controller of restart annotations", "workers", workers)
+	for range workers {
+		wg.Go(func() {
+			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
+			}
+		})
+	}
+	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
+	// What the first lists left would stay for minutes.
+	debug.FreeOSMemory()
+	<-ctx.Done()
+}
+
+// waitForPermission returns nil once the workloads and CronAts can be listed. Without the
+// permission, an informer would not say what to do.
+func (c *Controller) waitForPermission(ctx context.Context) error {
+	logged := ""
+	return wait.PollUntilContextCancel(ctx, permissionPeriod, true, func(ctx context.Context) (bool, error) {
+		err := c.list(ctx)
+		if err != nil && err.Error() != logged && ctx.Err() == nil {
+			logged = err.Error()
+			klog.FromContext(ctx).Error(err, "Restart annotations are not followed until the controller can list workloads: apply artifacts/restarts/annotations, or leave out -restart-annotations")
+		}
+		return err == nil, nil
+	})
+}
+
+// list returns the error of a list of what is watched.
+func (c *Controller) list(ctx context.Context) error {
+	options := metav1.ListOptions{Limit: 1}
+	for _, resource := range resources {
+		if _, err := c.metadataClient.Resource(appsv1.SchemeGroupVersion.WithResource(resource)).Namespace(c.namespace).List(ctx, options); err != nil {
+			return err
+		}
+	}
+	_, err := c.client.CnatV1alpha1().CronAts(c.namespace).List(ctx, options)
+	return err
+}
+
+// keyOf returns the item of a workload in the queue.
+func keyOf(kind v1alpha1.RestartKind, namespace, name string) cache.ObjectName {
+	return cache.NewObjectName(namespace, string(kind)+"/"+name)
+}
+
+// addWorkload enqueues a workload that has the annotations, or a CronAt.
+func (c *Controller) addWorkload(kind v1alpha1.RestartKind, workload *metav1.PartialObjectMetadata) {
+	if annotationplan.IsAnnotated(workload) || c.cronAt(kind, workload.Namespace, workload.Name) != nil {
+		c.queue.Add(keyOf(kind, workload.Namespace, workload.Name))
+	}
+}
+
+func (c *Controller) updateWorkload(logger klog.Logger, kind v1alpha1.RestartKind, old, cur *metav1.PartialObjectMetadata) {
+	if !annotationplan.Concerns(old, cur) {
+		return
+	}
+	if annotationplan.IsAnnotated(old) || annotationplan.IsAnnotated(cur) {
+		logger.V(2).Info("Restart annotations changed", "kind", kind, "workload", klog.KObj(cur), "annotations", cur.Annotations)
+		c.queue.Add(keyOf(kind, cur.Namespace, cur.Name))
+		return
+	}
+	c.addWorkload(kind, cur)
+}
+
+// updateCronAt enqueues the workload of a CronAt that somebody has edited. A change of the
+// status is of no interest.
+func (c *Controller) updateCronAt(old, cur *v1alpha1.CronAt) {
+	if old.UID == cur.UID && old.Generation == cur.Generation && equality.Semantic.DeepEqual(old.OwnerReferences, cur.OwnerReferences) && old.DeletionTimestamp.IsZero() == cur.DeletionTimestamp.IsZero() {
+		return
+	}
+	c.enqueueOwner(old)
+	c.enqueueOwner(cur)
+}
+
+// enqueueOwner enqueues the workload of a CronAt, if that has the name of the workload's.
+func (c *Controller) enqueueOwner(cronAt *v1alpha1.CronAt) {
+	if kind, name, ok := annotationplan.Owner(cronAt); ok && annotationplan.Name(kind, name) == cronAt.Name {
+		c.queue.Add(keyOf(kind, cronAt.Namespace, name))
+	}
+}
+
+// cronAt returns the CronAt that the cache has by the name of a workload's; nil if there is
+// none.
+func (c *Controller) cronAt(kind v1alpha1.RestartKind, namespace, workload string) *v1alpha1.CronAt {
+	// Reading from a cache does not fail.
+	if object, exists, _ := c.cronAts.GetIndexer().GetByKey(cache.NewObjectName(namespace, annotationplan.Name(kind, workload)).String()); exists {
+		return object.(*v1alpha1.CronAt)
+	}
+	return nil
+}
+
+func (c *Controller) processNextWorkItem(ctx context.Context) bool {
+	key, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(key)
+
+	err := c.syncOrRecover(ctx, key)
+	switch {
+	case errors.Is(err, plan.ErrBlocked):
+		// An event reports it, or it will be gone in a moment.
+		klog.FromContext(ctx).V(2).Info("CronAt of a workload is blocked, retrying later", "workload", klog.KRef(key.Parts()), "reason", plan.OneLine(err.Error()))
+		c.blocked.Add(key)
+	case err != nil:
+		klog.FromContext(ctx).Error(errors.New(plan.OneLine(err.Error())), "Sync failed, retrying later", "workload", klog.KRef(key.Parts()))
+		c.queue.AddRateLimited(key)
+	default:
+		c.queue.Forget(key)
+		c.blocked.Forget(key)
+	}
+	return true
+}
+
+// syncOrRecover makes an error of a panic: one workload must not end the work on all others.
+func (c *Controller) syncOrRecover(ctx context.Context, key cache.ObjectName) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	return c.syncHandler(ctx, key)
+}
+
+// syncHandler takes the next steps for a workload. An error says that a step must be retried
+// with back-off.
+func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) error {
+	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "workload", klog.KRef(key.Parts())))
+	kind, name, _ := strings.Cut(key.Name, "/")
+	world := &annotationplan.World{Kind: v1alpha1.RestartKind(kind)}
+	world.CronAt = c.cronAt(world.Kind, key.Namespace, name)
+	// Reading from a cache does not fail.
+	if object, exists, _ := c.workloads[world.Kind].GetIndexer().GetByKey(cache.NewObjectName(key.Namespace, name).String()); exists {
+		world.Workload = object.(*metav1.PartialObjectMetadata)
+	}
+	for range maxSteps {
+		world.Now = c.clock.Now()
+		decision := annotationplan.Decide(*world)
+		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action))
+		if decision.Action == nil {
+			c.record(world, decision.Event)
+			c.report(key, world, decision.Mistake)
+			return decision.Retry
+		}
+		if err := c.act(ctx, world, decision); err != nil {
+			refused := annotationplan.Refused(err)
+			c.record(world, refused.Event)
+			return refused.Retry
+		}
+	}
+	return fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of CronAt an older one?", maxSteps)
+}
+
+// act takes the step that was decided, and changes world as it has changed. The error is one
+// that is to be retried with back-off.
+func (c *Controller) act(ctx context.Context, world *annotationplan.World, decision annotationplan.Decision) error {
+	logger := klog.FromContext(ctx)
+	cronAts := c.client.CnatV1alpha1().CronAts(world.Workload.Namespace)
+	var written *v1alpha1.CronAt
+	var err error
+	switch action := decision.Action.(type) {
+	case annotationplan.LookForCronAt:
+		return c.lookForCronAt(ctx, world)
+	case annotationplan.CreateCronAt:
+		written, err = cronAts.Create(ctx, action.CronAt, metav1.CreateOptions{})
+		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			// The workload goes with its namespace.
+			world.Workload = nil
+			return nil
+		}
+	case annotationplan.PatchCronAt:
+		var body []byte
+		if body, err = patch.Spec(world.CronAt, action.CronAt.Labels, world.CronAt.Spec, action.CronAt.Spec); err != nil {
+			return err
+		}
+		written, err = cronAts.Patch(ctx, world.CronAt.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	case annotationplan.DeleteCronAt:
+		err = cronAts.Delete(ctx, world.CronAt.Name, metav1.DeleteOptions{
+			Preconditions:     &metav1.Preconditions{UID: &world.CronAt.UID, ResourceVersion: &world.CronAt.ResourceVersion},
+			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
+		})
+	default:
+		return fmt.Errorf("unknown action %T", action)
+	}
+	switch {
+	case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err), apierrors.IsNotFound(err) && world.CronAt != nil:
+		return c.lookForCronAt(ctx, world)
+	case apierrors.IsInvalid(err):
+		world.Invalid = err
+		return nil
+	case err != nil:
+		return err
+	}
+	world.CronAt, world.CronAtIsLive = written, true
+	logger.V(2).Info(decision.Event.Message)
+	c.record(world, decision.Event)
+	return nil
+}
+
+// lookForCronAt reads the CronAt.
+func (c *Controller) lookForCronAt(ctx context.Context, world *annotationplan.World) error {
+	cronAt, err := c.client.CnatV1alpha1().CronAts(world.Workload.Namespace).Get(ctx, annotationplan.Name(world.Kind, world.Workload.Name), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		cronAt = nil
+	case err != nil:
+		return fmt.Errorf("look for the CronAt: %w", err)
+	}
+	world.CronAt, world.CronAtIsLive = cronAt, true
+	return nil
+}
+
+// report reports a mistake in an event on the workload, unless that was done before. An empty
+// text is no mistake.
+func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, text string) {
+	c.reportedLock.Lock()
+	defer c.reportedLock.Unlock()
+	if text == "" {
+		delete(c.reported, key)
+		return
+	}
+	if found := (mistake{world.Workload.UID, text}); c.reported[key] != found {
+		c.reported[key] = found
+		c.record(world, &plan.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonInvalidRestartSchedule, Message: text})
+	}
+}
+
+// record records an event on the workload, if there is one.
+func (c *Controller) record(world *annotationplan.World, event *plan.Event) {
+	if event == nil {
+		return
+	}
+	c.recorder.Event(&corev1.ObjectReference{
+		APIVersion: appsv1.SchemeGroupVersion.String(),
+		Kind:       string(world.Kind),
+		Namespace:  world.Workload.Namespace,
+		Name:       world.Workload.Name,
+		UID:        world.Workload.UID,
+	}, event.Type, event.Reason, event.Message)
+}
+
+// keep is the transform of the informers.
+func keep(obj any) (any, error) {
+	switch object := obj.(type) {
+	case *metav1.PartialObjectMetadata:
+		return annotationplan.Keep(object), nil
+	case *v1alpha1.CronAt:
+		return annotationplan.KeepCronAt(object), nil
+	}
+	return obj, nil
+}
