@@ -1,0 +1,550 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package restartannotation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata/fake"
+	kubetesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+)
+
+const (
+	namespace = "shop"
+	nightly   = "0 3 * * *"
+	weekly    = "0 4 * * 0"
+)
+
+// roundTripper is the way that a client's requests take to the API server.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// world has the CronAts in a fake API server, which counts the writes of controllers, and the
+// workloads in the fake of client-go.
+type world struct {
+	*fakeserver.Server
+	person    clientset.Interface
+	workloads *fake.FakeMetadataClient
+	recorder  *record.FakeRecorder
+	version   int
+	writes    atomic.Int64
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	scheme := fake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Server: fakeserver.New(clock.RealClock{}), workloads: fake.NewSimpleMetadataClient(scheme), recorder: record.NewFakeRecorder(10_000)}
+	w.person = newClient(t, w.Server)
+	return w
+}
+
+func newClient(t *testing.T, transport http.RoundTripper) clientset.Interface {
+	t.Helper()
+	client, err := clientset.NewForConfig(fakeserver.Config(transport))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// RoundTrip implements http.RoundTripper, for controllers.
+func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodGet {
+		w.writes.Add(1)
+	}
+	return w.Server.RoundTrip(request)
+}
+
+// run runs a controller whose requests for CronAts take the given way, until stop is called.
+// It returns what the controller has logged.
+func run(t *testing.T, w *world, transport http.RoundTripper) (stop func(), logged func() string) {
+	t.Helper()
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(0), ktesting.BufferLogs(true)))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	c, err := NewController(ctx, newClient(t, transport), w.workloads, metav1.NamespaceAll, w.recorder, clock.RealClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx, 2) })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+	})
+	t.Cleanup(stop)
+	synctest.Wait()
+	return stop, logger.GetSink().(ktesting.Underlier).GetBuffer().String
+}
+
+// set creates or changes Deployment web, with the given annotations.
+func (w *world) set(t *testing.T, annotations map[string]string) {
+	t.Helper()
+	deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
+	w.version++
+	workload := &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "web", UID: "web-uid", ResourceVersion: strconv.Itoa(w.version),
+			Labels: map[string]string{"app": "web"}, Annotations: annotations,
+		},
+	}
+	err := w.workloads.Tracker().Update(deployments, workload, namespace)
+	if apierrors.IsNotFound(err) {
+		err = w.workloads.Tracker().Create(deployments, workload, namespace)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func annotated(schedule string) map[string]string {
+	return map[string]string{v1alpha1.AnnotationRestartSchedule: schedule}
+}
+
+// cronAt returns the CronAt of Deployment web; nil if there is none.
+func (w *world) cronAt(t *testing.T) *v1alpha1.CronAt {
+	t.Helper()
+	cronAt, err := w.person.CnatV1alpha1().CronAts(namespace).Get(t.Context(), "deployment-web", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cronAt
+}
+
+func (w *world) edit(t *testing.T, edit func(*v1alpha1.CronAt)) {
+	t.Helper()
+	cronAt := w.cronAt(t)
+	edit(cronAt)
+	if _, err := w.person.CnatV1alpha1().CronAts(namespace).Update(t.Context(), cronAt, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantSchedule wants the CronAt to have a schedule; if that is empty, it wants no CronAt.
+func (w *world) wantSchedule(t *testing.T, want string) {
+	t.Helper()
+	cronAt := w.cronAt(t)
+	if want == "" {
+		if cronAt != nil {
+			t.Errorf("got CronAt %+v, want none", cronAt)
+		}
+		return
+	}
+	if cronAt == nil || cronAt.Spec.Schedule != want || !metav1.IsControlledBy(cronAt, &metav1.ObjectMeta{UID: "web-uid"}) || ptr.Deref(cronAt.Spec.AtTemplate.Spec.Restart, v1alpha1.AtRestart{}).Name != "web" {
+		t.Errorf("got CronAt %+v, want one of schedule %q", cronAt, want)
+	}
+}
+
+// wantEvents wants the events since the last call, each the beginning of its text, and that
+// many writes of controllers.
+func (w *world) wantEvents(t *testing.T, writes int64, want ...string) {
+	t.Helper()
+	var got []string
+	for len(w.recorder.Events) > 0 {
+		got = append(got, <-w.recorder.Events)
+	}
+	if !slices.EqualFunc(got, want, strings.HasPrefix) {
+		t.Errorf("got the events %q, want %q", got, want)
+	}
+	if got := w.writes.Swap(0); got != writes {
+		t.Errorf("%d writes, want %d", got, writes)
+	}
+}
+
+// TestFollow changes annotations and CronAt one after the other.
+func TestFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(t, nil)
+		run(t, w, w)
+		w.wantEvents(t, 0)
+
+		w.set(t, annotated(nightly))
+		synctest.Wait()
+		w.wantSchedule(t, nightly)
+		w.wantEvents(t, 1, "Normal SuccessfulCreate Created CronAt deployment-web")
+		made := w.cronAt(t).UID
+
+		w.set(t, annotated(weekly))
+		synctest.Wait()
+		w.wantSchedule(t, weekly)
+		w.wantEvents(t, 1, "Normal SuccessfulUpdate")
+
+		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule, cronAt.Spec.Suspend = nightly, ptr.To(true) })
+		synctest.Wait()
+		w.wantSchedule(t, weekly)
+		w.wantEvents(t, 1, "Normal SuccessfulUpdate")
+		if cronAt := w.cronAt(t); cronAt.UID != made || !ptr.Deref(cronAt.Spec.Suspend, false) {
+			t.Errorf("CronAt %+v, want that of before, still suspended", cronAt)
+		}
+
+		w.set(t, annotated("every night"))
+		synctest.Wait()
+		w.wantSchedule(t, "")
+		w.wantEvents(t, 1, "Normal SuccessfulDelete", "Warning InvalidRestartSchedule annotation cnat.programming-kubernetes.info/restart-schedule \"every night\" cannot be read")
+		w.set(t, map[string]string{v1alpha1.AnnotationRestartSchedule: "every night", "a": "b"})
+		time.Sleep(time.Hour)
+		w.wantEvents(t, 0)
+		w.set(t, annotated("each night"))
+		synctest.Wait()
+		w.wantEvents(t, 0, "Warning InvalidRestartSchedule")
+
+		w.set(t, annotated(nightly))
+		synctest.Wait()
+		w.wantSchedule(t, nightly)
+		w.wantEvents(t, 1, "Normal SuccessfulCreate")
+		w.set(t, annotated("each night"))
+		synctest.Wait()
+		w.wantEvents(t, 1, "Normal SuccessfulDelete", "Warning InvalidRestartSchedule")
+		w.set(t, annotated(nightly))
+		synctest.Wait()
+		w.wantEvents(t, 1, "Normal SuccessfulCreate")
+
+		if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), "deployment-web", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		w.wantSchedule(t, nightly)
+		w.wantEvents(t, 1, "Normal SuccessfulCreate")
+
+		w.set(t, nil)
+		synctest.Wait()
+		w.wantSchedule(t, "")
+		w.wantEvents(t, 1, "Normal SuccessfulDelete")
+		w.set(t, map[string]string{v1alpha1.AnnotationRestartTimeZone: "Europe/Berlin"})
+		synctest.Wait()
+		w.wantEvents(t, 0, "Warning InvalidRestartSchedule")
+		time.Sleep(time.Hour)
+		w.wantEvents(t, 0)
+	})
+}
+
+// TestAway has the annotation removed while no controller works.
+func TestAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(t, annotated(nightly))
+		stop, _ := run(t, w, w)
+		w.wantSchedule(t, nightly)
+		stop()
+		w.wantEvents(t, 1, "Normal SuccessfulCreate")
+		stop, _ = run(t, w, w)
+		stop()
+		w.wantEvents(t, 0)
+		w.set(t, nil)
+		run(t, w, w)
+		w.wantSchedule(t, "")
+		w.wantEvents(t, 1, "Normal SuccessfulDelete")
+	})
+}
+
+// TestStranger has a CronAt of a person have the name: it stays as it is until that person
+// deletes it.
+func TestStranger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		stranger := &v1alpha1.CronAt{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "deployment-web"},
+			Spec:       v1alpha1.CronAtSpec{Schedule: "@yearly"},
+		}
+		stranger, err := w.person.CnatV1alpha1().CronAts(namespace).Create(t.Context(), stranger, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, w, w)
+		w.set(t, annotated(nightly))
+		time.Sleep(time.Second)
+		if event := <-w.recorder.Events; !strings.HasPrefix(event, "Warning CronAtNameConflict") {
+			t.Errorf("event %s", event)
+		}
+		w.set(t, nil)
+		time.Sleep(time.Hour)
+		w.set(t, annotated(nightly))
+		time.Sleep(time.Hour)
+		if got := w.cronAt(t); got.UID != stranger.UID || got.ResourceVersion != stranger.ResourceVersion {
+			t.Errorf("CronAt %+v, want it as it was", got)
+		}
+		if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), stranger.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		w.wantSchedule(t, nightly)
+	})
+}
+
+// TestRefused has the API server refuse the CronAt: that is reported, and retried.
+func TestRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		refusal metav1.Status
+		event   string
+	}{
+		"by a policy": {metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "denied"}, "Warning CronAtRefused denied"},
+		"as invalid":  {metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "too long"}, "Warning InvalidRestartSchedule too long"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				var refuse atomic.Bool
+				run(t, w, roundTripper(func(request *http.Request) (*http.Response, error) {
+					if !refuse.Load() || request.Method != http.MethodPost && request.Method != http.MethodPatch {
+						return w.RoundTrip(request)
+					}
+					refusal := tc.refusal
+					refusal.TypeMeta, refusal.Status = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, metav1.StatusFailure
+					content, err := json.Marshal(refusal)
+					return &http.Response{StatusCode: int(tc.refusal.Code), Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(string(content))), Request: request}, err
+				}))
+				w.set(t, annotated(nightly))
+				synctest.Wait()
+				w.wantEvents(t, 1, "Normal SuccessfulCreate")
+				refuse.Store(true)
+				w.set(t, annotated(weekly))
+				time.Sleep(50 * time.Millisecond)
+				if tc.refusal.Reason == metav1.StatusReasonInvalid {
+					w.wantSchedule(t, "")
+					w.wantEvents(t, 1, "Normal SuccessfulDelete", tc.event)
+				} else {
+					w.wantSchedule(t, nightly)
+					w.wantEvents(t, 0, tc.event)
+				}
+				time.Sleep(time.Hour)
+				refuse.Store(false)
+				time.Sleep(2 * time.Minute)
+				w.wantSchedule(t, weekly)
+			})
+		})
+	}
+}
+
+// TestForbidden has a controller that may not list StatefulSets at first.
+func TestForbidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(t, annotated(nightly))
+		var allowed atomic.Bool
+		w.workloads.PrependReactor("list", "statefulsets", func(kubetesting.Action) (bool, runtime.Object, error) {
+			return !allowed.Load(), nil, apierrors.NewForbidden(appsv1.Resource("statefulsets"), "", errors.New("RBAC"))
+		})
+		_, logged := run(t, w, w)
+		time.Sleep(time.Minute)
+		w.wantSchedule(t, "")
+		if log := logged(); strings.Count(log, "apply artifacts/restarts/annotations") != 1 || !strings.Contains(log, `statefulsets.apps is forbidden: RBAC`) {
+			t.Errorf("it has logged: %s", log)
+		}
+		allowed.Store(true)
+		time.Sleep(permissionPeriod + time.Second)
+		w.wantSchedule(t, nightly)
+	})
+}
+
+// TestStale has a person act on the CronAt, of which the controller does not hear.
+func TestStale(t *testing.T) {
+	for what, act := range map[string]func(*testing.T, *world){
+		"edited": func(t *testing.T, w *world) {
+			t.Helper()
+			w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
+		},
+		"deleted": func(t *testing.T, w *world) {
+			t.Helper()
+			if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), "deployment-web", metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		},
+		"replaced": func(t *testing.T, w *world) {
+			t.Helper()
+			cronAt := w.cronAt(t)
+			cronAts := w.person.CnatV1alpha1().CronAts(namespace)
+			if err := cronAts.Delete(t.Context(), "deployment-web", metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+			cronAt.ResourceVersion = ""
+			if _, err := cronAts.Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		for annotation, annotations := range map[string]map[string]string{"changed": annotated(weekly), "removed": nil, "broken": annotated("never")} {
+			t.Run(what+" and "+annotation, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					w.set(t, annotated(nightly))
+					held, hold := context.WithCancel(t.Context())
+					run(t, w, roundTripper(func(request *http.Request) (*http.Response, error) {
+						response, err := w.RoundTrip(request)
+						if err == nil && request.URL.Query().Has("watch") {
+							response.Body = &heldBody{ReadCloser: response.Body, held: held, end: t.Context()}
+						}
+						return response, err
+					}))
+					w.wantSchedule(t, nightly)
+					hold()
+					act(t, w)
+					w.set(t, annotations)
+					time.Sleep(time.Second)
+					w.wantSchedule(t, strings.TrimPrefix(annotations[v1alpha1.AnnotationRestartSchedule], "never"))
+					if cronAt := w.cronAt(t); what == "edited" && cronAt != nil && !ptr.Deref(cronAt.Spec.Suspend, false) {
+						t.Error("it is no longer suspended")
+					}
+				})
+			})
+		}
+	}
+}
+
+// heldBody is the body of a watch's answer, which is held back once held is done.
+type heldBody struct {
+	io.ReadCloser
+	held, end context.Context
+}
+
+func (b *heldBody) Read(buffer []byte) (int, error) {
+	n, err := b.ReadCloser.Read(buffer)
+	if b.held.Err() != nil {
+		<-b.end.Done()
+	}
+	return n, err
+}
+
+// TestFaults has requests of two controllers that work at the same time fail, be answered
+// into the void and be delayed, while the annotations change, the CronAt is edited and deleted
+// and one of the controllers is started again and again. In the end, the CronAt is what the
+// annotations say.
+func TestFaults(t *testing.T) {
+	for seed := range uint64(5) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testFaults(t, seed) }) })
+	}
+}
+
+func testFaults(t *testing.T, seed uint64) {
+	t.Helper()
+	w := newWorld(t)
+	var lock sync.Mutex
+	random := rand.New(rand.NewPCG(seed, 1))
+	number := func(n int) int {
+		lock.Lock()
+		defer lock.Unlock()
+		return random.IntN(n)
+	}
+	var healthy atomic.Bool
+	faulty := roundTripper(func(request *http.Request) (*http.Response, error) {
+		if healthy.Load() || request.URL.Query().Has("watch") {
+			return w.RoundTrip(request)
+		}
+		switch number(6) {
+		case 0:
+			return nil, errors.New("injected: not sent")
+		case 1:
+			response, err := w.RoundTrip(request)
+			if err == nil {
+				_ = response.Body.Close()
+			}
+			return nil, errors.New("injected: the answer is lost")
+		case 2:
+			time.Sleep(time.Duration(number(8000)) * time.Millisecond)
+		}
+		return w.RoundTrip(request)
+	})
+	run(t, w, faulty)
+	stop, _ := run(t, w, faulty)
+	for range 200 {
+		// Before and after each other's back-off.
+		time.Sleep(time.Duration(number(5000)) * time.Millisecond)
+		cronAts := w.person.CnatV1alpha1().CronAts(namespace)
+		switch number(6) {
+		case 0:
+			stop()
+			stop, _ = run(t, w, faulty)
+		case 1: // It may not be there.
+			_ = cronAts.Delete(t.Context(), "deployment-web", metav1.DeleteOptions{})
+		case 2:
+			_, _ = cronAts.Patch(t.Context(), "deployment-web", types.MergePatchType, []byte(`{"spec":{"schedule":"@yearly"}}`), metav1.PatchOptions{})
+		case 3:
+			w.set(t, nil)
+		case 4:
+			w.set(t, annotated(weekly))
+		default:
+			w.set(t, annotated(nightly))
+		}
+	}
+	for _, schedule := range []string{weekly, "", nightly} {
+		w.set(t, map[string]string{})
+		if schedule != "" {
+			w.set(t, annotated(schedule))
+		}
+		time.Sleep(10 * time.Minute)
+		w.wantSchedule(t, schedule)
+	}
+	healthy.Store(true)
+	time.Sleep(10 * time.Minute)
+	w.writes.Store(0)
+	time.Sleep(time.Hour)
+	if writes := w.writes.Load(); writes > 0 {
+		t.Errorf("%d writes when all is done", writes)
+	}
+}
+
+// TestPanic wants a panic of one sync to be an error.
+func TestPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c, err := NewController(t.Context(), w.person, w.workloads, metav1.NamespaceAll, w.recorder, clock.RealClock{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.queue.ShutDown()
+		defer c.blocked.ShutDown()
+		if err := c.syncOrRecover(t.Context(), cache.NewObjectName(namespace, "Pod/web")); err == nil || !strings.Contains(err.Error(), "panic") {
+			t.Errorf("got %v, want a panic", err)
+		}
+	})
+}
