@@ -63,8 +63,8 @@ const (
 )
 
 // All controllers of these tests run as the service account that is deployed, with
-// what artifacts/deploy/rbac.yaml and artifacts/restarts grant, and under the policies of
-// artifacts/deploy/policy and artifacts/restarts.
+// what artifacts/deploy/rbac.yaml, artifacts/restarts and artifacts/restarts/annotations grant,
+// and under the policies of artifacts/deploy/policy and of the latter two.
 // In the end, what was granted must be what they used.
 func init() {
 	beforeAll, grantLease, afterAll = becomeServiceAccount, grantLeaseTo, compareGranted
@@ -72,7 +72,7 @@ func init() {
 
 // becomeServiceAccount makes what these tests need before all of them, in dir.
 func becomeServiceAccount(dir string) error {
-	apply := exec.Command("kubectl", "apply", "-f", deploy+"/00-namespace.yaml", "-f", deploy+"/rbac.yaml", "-f", deploy+"/roles.yaml", "-f", deploy+"/policy", "-f", restarts)
+	apply := exec.Command("kubectl", "apply", "-f", deploy+"/00-namespace.yaml", "-f", deploy+"/rbac.yaml", "-f", deploy+"/roles.yaml", "-f", deploy+"/policy", "-f", restarts, "-f", annotations)
 	if out, err := apply.CombinedOutput(); err != nil {
 		return fmt.Errorf("apply the RBAC and the policies: %w\n%s", err, out)
 	}
@@ -230,6 +230,17 @@ func compareGranted() error {
 		return err
 	}
 	maps.Copy(granted, ofRole)
+	for _, dir := range []string{restarts, annotations} {
+		optional, _, err := readRBAC(dir + "/rbac.yaml")
+		if err != nil {
+			return err
+		}
+		ofOptional, err := tryPermissions(everywhere, optional.Rules)
+		if err != nil {
+			return err
+		}
+		maps.Copy(granted, ofOptional)
+	}
 	// What it was let do, and what not: that would be granted too little.
 	asked := map[string]bool{finalizers[0]: true, finalizers[1]: true}
 	requests, err := auditLog()
@@ -251,7 +262,7 @@ func compareGranted() error {
 		asked[permission(scope, r.Verb, r.ObjectRef.APIGroup, r.resource(), name)] = true
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(granted)), slices.Sorted(maps.Keys(asked))); diff != "" {
-		return fmt.Errorf("what artifacts/deploy/rbac.yaml grants is not what the tests need (-granted +asked for):\n%s", diff)
+		return fmt.Errorf("what rbac.yaml of artifacts/deploy, artifacts/restarts and artifacts/restarts/annotations grants is not what the tests need (-granted +asked for):\n%s", diff)
 	}
 	return nil
 }
