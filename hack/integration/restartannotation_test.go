@@ -374,7 +374,7 @@ func TestRestartAnnotationMemory(t *testing.T) {
 	const (
 		number    = 2000
 		annotated = 10
-		limit     = 8 << 20 // bytes
+		limit     = 6 << 20 // bytes
 	)
 	applyCRD(t)
 	namespace := newNamespace(t)
