@@ -133,7 +133,10 @@ func TestRestartAnnotation(t *testing.T) {
 	want := v1alpha1.CronAtSpec{
 		Schedule: "0 3 * * 1-5", TimeZone: ptr.To("Europe/Berlin"), StartingDeadlineSeconds: ptr.To[int64](1800),
 		ConcurrencyPolicy: v1alpha1.ForbidConcurrent, SpreadSeconds: ptr.To[int32](60),
-		AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Restart: &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}}},
+		AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{
+			Restart:               &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"},
+			ActiveDeadlineSeconds: ptr.To[int64](43200),
+		}},
 	}
 	if diff := cmp.Diff(want, cronAt.Spec); diff != "" {
 		t.Errorf("the spec (-want +got):\n%s", diff)

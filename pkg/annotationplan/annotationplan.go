@@ -46,6 +46,10 @@ const (
 	// spreadSeconds keeps many workloads of one schedule from restarting in the same second.
 	// Each still begins in the minute that the schedule names.
 	spreadSeconds = 60
+	// activeDeadlineSeconds is when a rollout that does not end is reported as failed: a
+	// StatefulSet or DaemonSet has no limit of its own. A rollout of very many Pods fits, and
+	// the restart of the next night can begin.
+	activeDeadlineSeconds = 12 * 60 * 60
 )
 
 // maxNameLength is that of a CronAt's name. The names of its Ats then fit into a label.
@@ -186,7 +190,10 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 		StartingDeadlineSeconds: ptr.To[int64](startingDeadlineSeconds),
 		ConcurrencyPolicy:       v1alpha1.ForbidConcurrent,
 		SpreadSeconds:           ptr.To[int32](spreadSeconds),
-		AtTemplate:              v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Restart: &v1alpha1.AtRestart{Kind: w.Kind, Name: w.Workload.Name}}},
+		AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{
+			Restart:               &v1alpha1.AtRestart{Kind: w.Kind, Name: w.Workload.Name},
+			ActiveDeadlineSeconds: ptr.To[int64](activeDeadlineSeconds),
+		}},
 	}
 	if hasTimeZone {
 		spec.TimeZone = &timeZone

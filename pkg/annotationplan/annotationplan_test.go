@@ -70,7 +70,10 @@ func newOwn(mutate ...func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
 			StartingDeadlineSeconds: ptr.To[int64](1800),
 			ConcurrencyPolicy:       v1alpha1.ForbidConcurrent,
 			SpreadSeconds:           ptr.To[int32](60),
-			AtTemplate:              v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Restart: &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}}},
+			AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{
+				Restart:               &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"},
+				ActiveDeadlineSeconds: ptr.To[int64](43200),
+			}},
 		},
 	}
 	for _, m := range mutate {
