@@ -273,7 +273,7 @@ func (c *Controller) updateWorkload(logger klog.Logger, kind v1alpha1.RestartKin
 		return
 	}
 	if annotationplan.IsAnnotated(old) || annotationplan.IsAnnotated(cur) {
-		logger.V(2).Info("Restart annotations changed", "kind", kind, "workload", klog.KObj(cur), "annotations", cur.Annotations)
+		logger.V(2).Info("Restart annotations changed", "kind", kind, "workload", klog.KObj(cur), "schedule", cur.Annotations[v1alpha1.AnnotationRestartSchedule], "timeZone", cur.Annotations[v1alpha1.AnnotationRestartTimeZone])
 		c.queue.Add(keyOf(kind, cur.Namespace, cur.Name))
 		return
 	}
