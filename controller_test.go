@@ -2023,6 +2023,11 @@ func TestKeep(t *testing.T) {
 		"running":    running,
 		"limited":    func(at *v1alpha1.At) { running(at); withActiveDeadline(at) },
 		"retries":    func(at *v1alpha1.At) { running(at); at.Spec.BackoffLimit = ptr.To[int32](1) },
+		"restarting": func(at *v1alpha1.At) {
+			withRestart(at)
+			at.Status.Phase, at.Status.StartTime = v1alpha1.PhaseRunning, &metav1.Time{Time: due}
+			at.Status.Restart = &v1alpha1.AtRestartStatus{UID: "web", RestartedAt: &metav1.Time{Time: due}}
+		},
 		"done, kept": func(at *v1alpha1.At) { ended(v1alpha1.ConditionComplete, "Completed", "", due)(at); withTTL(at) },
 	}
 	pods := map[string]func(*corev1.Pod){
@@ -2075,8 +2080,8 @@ func TestKeep(t *testing.T) {
 				t.Errorf("%s: the At's name is %q, of what is kept %q", podName, all, kept)
 			}
 			for _, now := range []time.Time{due.Add(-time.Second), due, due.Add(2 * time.Minute)} {
-				world := plan.World{At: at, Pods: []*corev1.Pod{pod}, PodIsLive: true, Now: now}
-				cached := plan.World{At: keptAt, Pods: []*corev1.Pod{keptPod}, PodIsLive: true, Now: now}
+				world := plan.World{At: at, Pods: []*corev1.Pod{pod}, PodIsLive: true, TargetIsLive: true, Now: now}
+				cached := plan.World{At: keptAt, Pods: []*corev1.Pod{keptPod}, PodIsLive: true, TargetIsLive: true, Now: now}
 				equate := cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b *corev1.Pod) bool { return (a == nil) == (b == nil) }), cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })}
 				if diff := cmp.Diff(plan.Decide(world), plan.Decide(cached), equate...); diff != "" {
 					t.Errorf("%s, Pod %s, at %v: decided (-on all +on what is kept):\n%s", atName, podName, now, diff)

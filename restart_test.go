@@ -70,7 +70,7 @@ func TestSyncRestart(t *testing.T) {
 		"it has changed since it was read: a retry": {
 			live: []runtime.Object{rolledOut}, faults: map[string]error{restart: apierrors.NewConflict(deployments, "web", errors.New("modified"))},
 			wantRequests: []string{"get pods", "get deployments", restart},
-			wantPhase:    v1alpha1.PhasePending, wantErr: "modified",
+			wantPhase:    v1alpha1.PhaseRunning, wantErr: "modified",
 		},
 		"it was deleted since it was read": {
 			live: []runtime.Object{rolledOut}, faults: map[string]error{restart: apierrors.NewNotFound(deployments, "web")},
@@ -89,7 +89,7 @@ func TestSyncRestart(t *testing.T) {
 		"no permission to restart": {
 			live: []runtime.Object{rolledOut}, faults: map[string]error{restart: apierrors.NewForbidden(deployments, "web", errors.New("no"))},
 			wantRequests: []string{"get pods", "get deployments", restart},
-			wantPhase:    v1alpha1.PhasePending, wantReason: v1alpha1.ReasonRestartRefused, wantErr: "restart Deployment web: ",
+			wantPhase:    v1alpha1.PhaseRunning, wantReason: v1alpha1.ReasonRestartRefused, wantErr: "restart Deployment web: ",
 		},
 		"the API server is away": {
 			faults:       map[string]error{"get deployments": errors.New("connection refused")},

@@ -39,8 +39,9 @@ import (
 
 // The writes of a restart, in their order.
 const (
+	beginRestart   = "write RUNNING"
 	restartTarget  = "restart the Deployment"
-	recordRestart  = "write RUNNING"
+	recordRestart  = "record the restart"
 	restartWritten = "write DONE"
 )
 
@@ -52,6 +53,7 @@ const (
 
 // restartSample has the cases of TestRestartFaults that are not left to hack/soak.sh.
 var restartSample = map[string]map[string][]string{
+	beginRestart:   {fails: {stale}, lost: {second}, dies: {restarted}},
 	restartTarget:  {fails: {restarted}, lost: {second}, dies: {restart}, slow: {second, restarted}},
 	recordRestart:  {fails: {restart}, lost: {stale}, dies: {scaled}},
 	restartWritten: {fails: {second}, lost: {restart}, dies: {stale}},
@@ -63,7 +65,7 @@ var restartSample = map[string]map[string][]string{
 func TestRestartFaults(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
-	for _, write := range []string{restartTarget, recordRestart, restartWritten} {
+	for _, write := range []string{beginRestart, restartTarget, recordRestart, restartWritten} {
 		for _, how := range []string{fails, lost, dies, slow} {
 			for _, what := range []string{restart, stale, second, scaled, restarted} {
 				if *soakFaults || slices.Contains(restartSample[write][how], what) {
@@ -110,7 +112,7 @@ func testRestartFault(t *testing.T, write, how, what string) {
 			t.Fatal(err)
 		}
 	case restarted:
-		if write != restartTarget || how == lost || how == dies {
+		if write != beginRestart && (write != restartTarget || how == lost || how == dies) {
 			wantGeneration++ // It comes after the At's, and else makes that unnecessary.
 		}
 		// The annotation has whole seconds: another one makes another template.
@@ -146,8 +148,10 @@ func kindOfRestart(request *http.Request) string {
 	switch {
 	case !strings.HasSuffix(request.URL.Path, "/ats/at/status") || json.Unmarshal(bodyOf(request), &at) != nil:
 		return ""
-	case at.Status.Phase == v1alpha1.PhaseRunning:
+	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Restart != nil && at.Status.Restart.RestartedAt != nil:
 		return recordRestart
+	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Restart != nil && at.Status.Restart.UID != "":
+		return beginRestart
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return restartWritten
 	default:

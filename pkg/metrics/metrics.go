@@ -149,7 +149,8 @@ func Register() {
 	// These ends have no Pod.
 	for _, reason := range []string{
 		v1alpha1.ReasonInvalidPod, v1alpha1.ReasonStartingDeadlineExceeded, v1alpha1.ReasonNoNodes, v1alpha1.ReasonNodesFailed,
-		v1alpha1.ReasonNotStarted, v1alpha1.ReasonAtDeleted,
+		v1alpha1.ReasonNotStarted, v1alpha1.ReasonAtDeleted, v1alpha1.ReasonTargetNotFound, v1alpha1.ReasonTargetPaused,
+		v1alpha1.ReasonTargetOnDelete, v1alpha1.ReasonReverted, v1alpha1.ReasonRolloutFailed,
 	} {
 		Runs.WithLabelValues(reason)
 	}

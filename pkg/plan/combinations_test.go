@@ -84,7 +84,7 @@ func TestCombinations(t *testing.T) {
 	oneIsLeft := v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, StartTime: &metav1.Time{Time: due}, Nodes: nodes(1, 0, 0, 0)}
 	restarting := v1alpha1.AtStatus{
 		Phase: v1alpha1.PhaseRunning, StartTime: &metav1.Time{Time: due}, ScheduledTime: &metav1.Time{Time: due},
-		Restart: &v1alpha1.AtRestartStatus{UID: "web", Desired: 5, Updated: 3, Available: 4}, Message: "3 of 5 updated, 4 available",
+		Restart: &v1alpha1.AtRestartStatus{UID: "web", RestartedAt: &metav1.Time{Time: due}, Desired: 5, Updated: 3, Available: 4}, Message: "3 of 5 updated, 4 available",
 	}
 	restartingHeld := *restarting.DeepCopy()
 	restartingHeld.Conditions = []metav1.Condition{suspended(earlier)}
@@ -210,10 +210,10 @@ func TestCombinations(t *testing.T) {
 		},
 		"restart + suspend": {
 			"nothing is restarted":             {held, nil, time.Hour, "nothing"},
-			"a rollout that has begun goes on": {restartingHeld, nil, 5 * time.Second, "wait 1s"},
+			"a rollout that has begun goes on": {restartingHeld, nil, 5 * time.Second, "wait 2s"},
 		},
 		"restart + timeZone": {
-			"it is restarted when the clocks there show the time": {pending, nil, 0, "restart Deployment web"},
+			"it is restarted when the clocks there show the time": {pending, nil, 0, "RUNNING"},
 			"and not before": {pending, nil, -1, "wait 1ns"},
 		},
 		"restart + ttlSecondsAfterFinished": {

@@ -161,8 +161,8 @@ type CreatePod struct {
 // RestartTarget is to restart the workload of spec.restart as it was read, and to decide
 // again. What follows an error depends on the answer: see RefusedRestart.
 type RestartTarget struct {
-	// Instant is when the restart was due.
-	Instant time.Time
+	// Time is the time that the annotation of the workload gets.
+	Time time.Time
 	// Due is since when the restart could have begun, for the metrics: as in CreatePod.
 	Due time.Time
 }
@@ -193,12 +193,12 @@ func (LookForPod) isAction()    {}
 func (LookForNodes) isAction()  {}
 func (LookForNode) isAction()   {}
 func (LookForTarget) isAction() {}
-func (RestartTarget) isAction() {}
 func (LookForAts) isAction()    {}
 func (CreateAts) isAction()     {}
 func (ResumeAts) isAction()     {}
 func (ReleaseAt) isAction()     {}
 func (CreatePod) isAction()     {}
+func (RestartTarget) isAction() {}
 func (DeletePod) isAction()     {}
 func (ReleasePod) isAction()    {}
 func (DeleteAt) isAction()      {}

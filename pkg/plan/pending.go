@@ -45,7 +45,7 @@ func decidePending(w World, other *corev1.Pod) Decision {
 	case w.isHeld():
 		return writeUnblocked(at, 0)
 	case at.Spec.Restart != nil:
-		return startRestart(w, instant)
+		return decideRestartDue(w, instant)
 	case startingTimeLeft(at, instant, w.Now) > 0 && at.Spec.Nodes != nil:
 		return startNodes(w, instant)
 	case startingTimeLeft(at, instant, w.Now) > 0:

@@ -59,7 +59,7 @@ func decideRun(w World) Decision {
 		return decideNodes(w)
 	}
 	if isRestart(at) {
-		return decideRollout(w)
+		return decideRestart(w)
 	}
 	owned := pod != nil && IsOf(pod, at)
 	if owned && !hasEnded(pod) {

@@ -773,7 +773,7 @@ func TestDecide(t *testing.T) {
 					return &status
 				}(),
 				Events: []Event{createdEvent, warning(v1alpha1.ReasonEditedTooLate,
-					"The spec was edited after Pod example-at-pod was created from generation 1: changes of schedule, timeZone, command, template, node and nodes have no effect on that Pod.")},
+					"The spec was edited after Pod example-at-pod was created from generation 1: changes of schedule, timeZone, command, template, restart, node and nodes have no effect on that Pod.")},
 			},
 		},
 		"blocked until now: due since now": {

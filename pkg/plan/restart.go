@@ -30,9 +30,9 @@ import (
 )
 
 // A rollout is looked at again after a tenth of the time that it has taken, within these
-// limits. To watch all workloads of a cluster would cost more, and need more permission.
+// limits. Watching all workloads would cost more, and need more permissions.
 const (
-	minRolloutPeriod = time.Second
+	minRolloutPeriod = 2 * time.Second
 	maxRolloutPeriod = 15 * time.Second
 )
 
@@ -44,17 +44,17 @@ func (w *World) TargetNotRead(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
 		w.TargetForbidden = err
-	case !apierrors.IsNotFound(err):
+	case !apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		// A proxy, too, may say that something is not found.
 		return fmt.Errorf("look for the workload: %w", err)
 	}
 	w.TargetIsLive = true
 	return nil
 }
 
-// startRestart decides for an At whose restart is due since the given instant. The
-// annotation of the workload is the lock against restarting it twice: a restart since the
-// instant is this one, or makes this one unnecessary.
-func startRestart(w World, instant time.Time) Decision {
+// decideRestartDue decides for an At whose restart is due since the given instant. The phase
+// is RUNNING before the workload is restarted, so that nobody can edit the At in between.
+func decideRestartDue(w World, instant time.Time) Decision {
 	at, target := w.At, w.Target
 	left := startingTimeLeft(at, instant, w.Now)
 	switch {
@@ -63,12 +63,10 @@ func startRestart(w World, instant time.Time) Decision {
 	case !w.PodIsLive:
 		// The At may have had a command when it was due, and the cache not have its Pod.
 		return Decision{Action: LookForPod{}}
-	case !w.TargetIsLive:
-		return Decision{Action: LookForTarget{}}
-	case target != nil && target.RestartedSince(instant):
-		return followRollout(w, instant)
 	case left <= 0:
 		return writeStartingDeadlineExceeded(at, w.Now)
+	case !w.TargetIsLive:
+		return Decision{Action: LookForTarget{}}
 	case w.TargetForbidden != nil:
 		return retryBlocked(at, w.Now, v1alpha1.ReasonRestartForbidden, errors.New(restartForbiddenMessage(w.TargetForbidden)))
 	}
@@ -76,6 +74,8 @@ func startRestart(w World, instant time.Time) Decision {
 	switch {
 	case reason != "":
 		return writeDone(at, nil, w.Now, reason, message)
+	case isRestarted(target, restartTime(at, instant), w.Now):
+		// The rollout is that of this restart.
 	case target.Rolling:
 		d := writeBlocked(at, w.Now, v1alpha1.ReasonRolloutInProgress, fmt.Sprintf("%s is being rolled out already: the restart waits until all of its Pods are updated.", target))
 		d.Delay = min(left, rolloutPeriod(w.Now.Sub(instant)))
@@ -83,12 +83,76 @@ func startRestart(w World, instant time.Time) Decision {
 	case target.Desired == 0:
 		return writeDone(at, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("%s has no Pods that a restart would replace: there was nothing to do.", target))
 	}
-	due := dueSince(at, nil, instant)
-	if isBlockedByOthers(at) {
-		// Until now.
-		due = w.Now
+	status := at.Status.DeepCopy()
+	removeBlocked(status)
+	status.Phase = v1alpha1.PhaseRunning
+	status.StartTime = &metav1.Time{Time: w.Now}
+	if !instant.IsZero() {
+		status.ScheduledTime = &metav1.Time{Time: instant}
 	}
-	return Decision{Action: RestartTarget{Instant: instant, Due: due}, Delay: delayUntilDeadline(at, w.Now)}
+	status.Restart = &v1alpha1.AtRestartStatus{UID: target.UID, Desired: target.Desired}
+	status.Reason, status.Message = "", fmt.Sprintf("Restarting %s.", target)
+	return write(at, status)
+}
+
+// decideRestart decides for an At whose restart has begun: the workload is to be restarted,
+// or its rollout to be followed.
+func decideRestart(w World) Decision {
+	at, target := w.At, w.Target
+	left := activeTimeLeft(at, &at.Status, w.Now)
+	restarted := at.Status.Restart.RestartedAt != nil
+	switch {
+	case !restarted && !w.AtIsLive:
+		// A cache is never sure: another controller may have restarted the workload, and
+		// somebody may have reverted that.
+		return Decision{Action: LookForAt{}}
+	case !w.TargetIsLive:
+		return Decision{Action: LookForTarget{}}
+	case w.TargetForbidden != nil && left <= 0:
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at))
+	case w.TargetForbidden != nil:
+		d := retryBlocked(at, w.Now, v1alpha1.ReasonRestartForbidden, errors.New(restartForbiddenMessage(w.TargetForbidden)))
+		d.Delay = 0
+		if left != noLimit {
+			d.Delay = left
+		}
+		return d
+	case target == nil || target.UID != at.Status.Restart.UID:
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s was deleted during its restart.", at.Spec.Restart.Kind, at.Spec.Restart.Name))
+	case !restarted:
+		return restartNow(w)
+	default:
+		return followRollout(w)
+	}
+}
+
+// restartNow restarts the workload. Its annotation is the lock: one with the time of this
+// restart, or a later one, says that the workload was restarted.
+func restartNow(w World) Decision {
+	at, target, instant := w.At, w.Target, restartInstant(w.At)
+	since := restartTime(at, instant)
+	reason, unfitMessage := unfit(at, target)
+	switch {
+	case isRestarted(target, since, w.Now):
+		status := at.Status.DeepCopy()
+		setProgress(status, target)
+		status.Restart.RestartedAt = &metav1.Time{Time: *target.RestartedAt}
+		message := fmt.Sprintf("Restarted %s", target)
+		if target.RestartedAt.After(since) {
+			message = fmt.Sprintf("Somebody restarted %s at %s, after the scheduled time: it is not restarted again.", target, target.RestartedAt.UTC().Format(time.RFC3339))
+		}
+		return write(at, status, newEvent(corev1.EventTypeNormal, v1alpha1.ReasonRestarted, message))
+	case startingTimeLeft(at, instant, w.Now) <= 0:
+		return writeStartingDeadlineExceeded(at, w.Now)
+	case reason != "":
+		return writeDone(at, nil, w.Now, reason, unfitMessage)
+	}
+	due := dueSince(at, nil, instant)
+	if isBlockedByOthers(at) || due.Before(at.Status.StartTime.Time) {
+		// It was blocked until then.
+		due = at.Status.StartTime.Time
+	}
+	return Decision{Action: RestartTarget{Time: since, Due: due}}
 }
 
 // RefusedRestart returns what follows when the API server answered the restart of the
@@ -113,61 +177,41 @@ func unfit(at *v1alpha1.At, target *rollout.Target) (reason, message string) {
 }
 
 func restartForbiddenMessage(err error) string {
-	return fmt.Sprintf("%v: an administrator of the cluster permits restarts with kubectl apply -f artifacts/restarts", err)
+	return fmt.Sprintf("%v: ask an administrator of the cluster to run kubectl apply -f artifacts/restarts", err)
 }
 
-// followRollout begins to follow the rollout of a restart.
-func followRollout(w World, instant time.Time) Decision {
-	status := w.At.Status.DeepCopy()
-	removeBlocked(status)
-	status.Phase = v1alpha1.PhaseRunning
-	status.StartTime = &metav1.Time{Time: w.Now}
-	if !instant.IsZero() {
-		status.ScheduledTime = &metav1.Time{Time: instant}
-	}
-	setProgress(status, w.Target)
-	message := fmt.Sprintf("Restarted %s", w.Target)
-	if w.Target.RestartedAt.After(instant) {
-		message = fmt.Sprintf("%s was restarted at %s, after its time: that is followed.", w.Target, w.Target.RestartedAt.UTC().Format(time.RFC3339))
-	}
-	return write(w.At, status, newEvent(corev1.EventTypeNormal, v1alpha1.ReasonRestarted, message))
-}
-
-// decideRollout decides for an At whose workload is restarted.
-func decideRollout(w World) Decision {
-	at, target := w.At, w.Target
-	left := activeTimeLeft(at, &at.Status, w.Now)
+// followRollout follows the rollout of a workload that was restarted.
+func followRollout(w World) Decision {
+	target, left := w.Target, activeTimeLeft(w.At, &w.At.Status, w.Now)
+	at := w.At.DeepCopy()
+	setProgress(&at.Status, target)
 	switch {
-	case !w.TargetIsLive:
-		return Decision{Action: LookForTarget{}}
-	case w.TargetForbidden != nil && left > 0:
-		return retryBlocked(at, w.Now, v1alpha1.ReasonRestartForbidden, errors.New(restartForbiddenMessage(w.TargetForbidden)))
-	case w.TargetForbidden != nil:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at))
-	case target == nil || target.UID != at.Status.Restart.UID:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s was deleted during its rollout.", at.Spec.Restart.Kind, at.Spec.Restart.Name))
-	}
-	next := at.DeepCopy()
-	setProgress(&next.Status, target)
-	switch {
-	case !target.RestartedSince(restartInstant(at)):
-		return writeDone(next, nil, w.Now, v1alpha1.ReasonReverted, fmt.Sprintf("Somebody removed the restart from %s during its rollout, as kubectl rollout undo and GitOps tools do.", target))
+	case target.RestartedAt == nil || target.RestartedAt.Before(at.Status.Restart.RestartedAt.Time):
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonReverted, fmt.Sprintf("%s no longer has the restart of %s, as after kubectl rollout undo, or a GitOps tool: its annotation %s is now %q.",
+			target, at.Status.Restart.RestartedAt.UTC().Format(time.RFC3339), rollout.AnnotationRestartedAt, target.Annotation))
+	case target.OnDelete:
+		reason, message := unfit(at, target)
+		return writeDone(at, nil, w.Now, reason, message)
 	case target.Complete:
-		return writeDone(next, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("%s is restarted: %s.", target, target.Progress()))
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("%s is restarted: %s.", target, target.Progress()))
 	case target.Failed:
-		return writeDone(next, nil, w.Now, v1alpha1.ReasonRolloutFailed, fmt.Sprintf("The rollout of %s made no progress within its spec.progressDeadlineSeconds: %s. See kubectl rollout status, and kubectl rollout undo.", target, target.Progress()))
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonRolloutFailed, fmt.Sprintf("The rollout of %s made no progress within its spec.progressDeadlineSeconds: %s. See kubectl rollout status, and kubectl rollout undo.", target, target.Progress()))
 	case left <= 0:
-		return writeDone(next, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at)+fmt.Sprintf(" The rollout of %s goes on: %s.", target, target.Progress()))
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at)+fmt.Sprintf(" The rollout of %s goes on: %s.", target, target.Progress()))
 	}
-	removeBlocked(&next.Status)
-	d := write(at, &next.Status)
+	removeBlocked(&at.Status)
+	var events []Event
+	if target.Paused {
+		events = setBlocked(w.At, &at.Status, w.Now, v1alpha1.ReasonTargetPaused, fmt.Sprintf("%s was paused during its rollout: see kubectl rollout resume.", target))
+	}
+	d := write(w.At, &at.Status, events...)
 	d.Delay = min(left, rolloutPeriod(w.Now.Sub(at.Status.StartTime.Time)))
 	return d
 }
 
-// setProgress sets how far the rollout is.
+// setProgress sets how far the rollout is, in a status that has a restart.
 func setProgress(status *v1alpha1.AtStatus, target *rollout.Target) {
-	status.Restart = &v1alpha1.AtRestartStatus{UID: target.UID, Desired: target.Desired, Updated: target.Updated, Available: target.Available}
+	status.Restart.Desired, status.Restart.Updated, status.Restart.Available = target.Desired, target.Updated, target.Available
 	status.Reason, status.Message = "", target.Progress()
 }
 
@@ -177,6 +221,23 @@ func restartInstant(at *v1alpha1.At) time.Time {
 		return time.Time{}
 	}
 	return at.Status.ScheduledTime.Time
+}
+
+// restartTime returns the time that the annotation of a workload gets: that at which the
+// restart was due or, if the At was created later, its creation. An At that is deleted and
+// created again restarts the workload again.
+func restartTime(at *v1alpha1.At, instant time.Time) time.Time {
+	if created := at.CreationTimestamp.Time; created.After(instant) {
+		instant = created
+	}
+	return instant.UTC().Truncate(time.Second)
+}
+
+// isRestarted says whether a workload was restarted at the given time or later. A time that
+// is still to come is of another clock, or was written by hand, and says nothing.
+func isRestarted(target *rollout.Target, since, now time.Time) bool {
+	at := target.RestartedAt
+	return at != nil && !at.Before(since) && at.Before(now.Add(grace))
 }
 
 func rolloutPeriod(elapsed time.Duration) time.Duration {

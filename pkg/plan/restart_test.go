@@ -18,12 +18,14 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
@@ -46,7 +48,7 @@ func newTarget(mutate ...func(*rollout.Target)) *rollout.Target {
 
 // restartedAt restarts a target.
 func restartedAt(at time.Time) func(*rollout.Target) {
-	return func(target *rollout.Target) { target.RestartedAt = &at }
+	return func(target *rollout.Target) { target.Annotation, target.RestartedAt = at.Format(time.RFC3339), &at }
 }
 
 // rolling is a target of whose Pods three are updated.
@@ -65,233 +67,325 @@ func withStartingDeadline(seconds int64) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = &seconds }
 }
 
-// following is the status of an At that follows a rollout.
-func following(desired, updated, available int32, message string) v1alpha1.AtStatus {
+// begun is the status of an At that is to restart its workload.
+func begun() v1alpha1.AtStatus {
 	return v1alpha1.AtStatus{
 		Phase:              v1alpha1.PhaseRunning,
 		ScheduledTime:      &metav1.Time{Time: due},
 		StartTime:          &metav1.Time{Time: now},
-		Restart:            &v1alpha1.AtRestartStatus{UID: "web", Desired: desired, Updated: updated, Available: available},
-		Message:            message,
+		Restart:            &v1alpha1.AtRestartStatus{UID: "web", Desired: 5},
+		Message:            "Restarting Deployment web.",
 		ObservedGeneration: 2,
 	}
 }
 
+// following is the status of an At that follows the rollout of a restart.
+func following(restartedAt time.Time, updated, available int32) v1alpha1.AtStatus {
+	status := begun()
+	status.Restart = &v1alpha1.AtRestartStatus{UID: "web", RestartedAt: &metav1.Time{Time: restartedAt}, Desired: 5, Updated: updated, Available: available}
+	status.Message = fmt.Sprintf("%d of 5 updated, %d available", updated, available)
+	return status
+}
+
+// restartBlocked is a status with condition Blocked.
+func restartBlocked(status v1alpha1.AtStatus, reason, message string) v1alpha1.AtStatus {
+	status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, now, reason, message)}
+	status.Reason, status.Message = reason, message
+	return status
+}
+
 var restartForbidden = apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "web", errors.New("no"))
 
-const restartForbiddenText = `deployments.apps "web" is forbidden: no: an administrator of the cluster permits restarts with kubectl apply -f artifacts/restarts`
+const (
+	restartForbiddenText = `deployments.apps "web" is forbidden: no: ask an administrator of the cluster to run kubectl apply -f artifacts/restarts`
+	rolloutText          = "Deployment web is being rolled out already: the restart waits until all of its Pods are updated."
+	pausedText           = "Deployment web is paused, and would not roll out a restart: see kubectl rollout resume."
+	onDeleteText         = "Deployment web has the update strategy OnDelete: a restart would replace no Pod. Set spec.updateStrategy.type to RollingUpdate."
+)
 
-func TestDecideRestart(t *testing.T) {
+// restartCase is a world, and what is decided on it.
+type restartCase struct {
+	status    v1alpha1.AtStatus
+	mutate    func(*v1alpha1.At)
+	target    *rollout.Target
+	forbidden bool
+	cached    func(*World)
+	now       time.Time // the default is now
+	want      Decision
+}
+
+func (tc restartCase) test(t *testing.T) {
+	at := newAt(withStatus(*tc.status.DeepCopy()), withRestart)
+	if tc.mutate != nil {
+		tc.mutate(at)
+	}
+	if tc.now.IsZero() {
+		tc.now = now
+	}
+	world := World{At: at, AtIsLive: true, PodIsLive: true, Target: tc.target, TargetIsLive: true, Now: tc.now}
+	if tc.forbidden {
+		world.TargetForbidden = restartForbidden
+	}
+	if tc.cached != nil {
+		tc.cached(&world)
+	}
+	if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func paused(target *rollout.Target)   { target.Paused = true }
+func onDelete(target *rollout.Target) { target.OnDelete = true }
+
+// stuck is a target whose rollout has failed.
+func stuck(target *rollout.Target) {
+	rolling(target)
+	target.Rolling, target.Failed = false, true
+}
+
+func TestRestartDue(t *testing.T) {
 	pending := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}
-	blocked := func(reason, message string) v1alpha1.AtStatus {
-		status := *pending.DeepCopy()
-		status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, now, reason, message)}
-		status.Reason, status.Message = reason, message
-		return status
-	}
-	const waits = "Deployment web is being rolled out already: the restart waits until all of its Pods are updated."
-	follows := following(5, 3, 4, "3 of 5 updated, 4 available")
-	withoutMessage := func(status *v1alpha1.AtStatus) { status.Message = "" }
-	counts := func(desired, updated, available int32) func(*v1alpha1.AtStatus) {
-		return func(status *v1alpha1.AtStatus) {
-			status.Restart = &v1alpha1.AtRestartStatus{UID: "web", Desired: desired, Updated: updated, Available: available}
-		}
-	}
-
-	for name, tc := range map[string]struct {
-		status    v1alpha1.AtStatus
-		mutate    func(*v1alpha1.At)
-		target    *rollout.Target
-		forbidden error
-		cached    func(*World)
-		now       time.Time // the default is now
-		want      Decision
-	}{
-		"due, by a cache: the At is read": {
+	waits := restartBlocked(pending, v1alpha1.ReasonRolloutInProgress, rolloutText)
+	for name, tc := range map[string]restartCase{
+		"by a cache: the At is read": {
 			status: pending, cached: func(w *World) { w.AtIsLive, w.PodIsLive, w.TargetIsLive = false, false, false },
 			want: Decision{Action: LookForAt{}},
 		},
-		"due, and it may have had a command: its Pod is looked for": {
+		"it may have had a command: its Pod is looked for": {
 			status: pending, cached: func(w *World) { w.PodIsLive, w.TargetIsLive = false, false },
 			want: Decision{Action: LookForPod{}},
 		},
-		"due, and nothing known about the workload": {
+		"nothing known about the workload": {
 			status: pending, cached: func(w *World) { w.TargetIsLive = false },
 			want: Decision{Action: LookForTarget{}},
 		},
-		"due": {
+		"RUNNING first": {
 			status: pending, target: newTarget(),
-			want: Decision{Action: RestartTarget{Instant: due, Due: due}},
+			want: Decision{Status: ptr.To(begun())},
 		},
-		"restarted before its time: that was another restart": {
-			status: pending, target: newTarget(restartedAt(due.Add(-time.Second))),
-			want: Decision{Action: RestartTarget{Instant: due, Due: due}},
+		"the first instant of year 1": {
+			status: pending, target: newTarget(), mutate: withSchedule("0001-01-01T00:00:00Z"),
+			want: Decision{Status: func() *v1alpha1.AtStatus { status := begun(); status.ScheduledTime = nil; return &status }()},
 		},
-		"restarted, and not recorded yet": {
-			status: pending, target: rollingTarget(),
-			want: Decision{Status: &follows, Events: []Event{{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRestarted, Message: "Restarted Deployment web"}}},
-		},
-		"restarted by somebody else after its time": {
-			status: pending, target: newTarget(restartedAt(due.Add(time.Second)), rolling),
-			want: Decision{Status: &follows, Events: []Event{{
-				Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRestarted,
-				Message: "Deployment web was restarted at 2026-12-24T10:12:01Z, after its time: that is followed.",
-			}}},
-		},
-		"restarted, and found after the deadline for the start": {
-			status: pending, target: rollingTarget(), mutate: withStartingDeadline(3),
-			want: Decision{Status: &follows, Events: []Event{{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRestarted, Message: "Restarted Deployment web"}}},
-		},
-		"not restarted, and found after the deadline for the start": {
+		"after the deadline": {
 			status: pending, target: newTarget(), mutate: withStartingDeadline(3),
 			want: failed(pending, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
 		},
 		"no permission": {
-			status: pending, forbidden: restartForbidden,
+			status: pending, forbidden: true,
 			want: Decision{
-				Status: ptr.To(blocked(v1alpha1.ReasonRestartForbidden, restartForbiddenText)),
+				Status: ptr.To(restartBlocked(pending, v1alpha1.ReasonRestartForbidden, restartForbiddenText)),
 				Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)},
 				Retry:  ErrBlocked,
 			},
 		},
-		"no permission until the deadline for the start": {
-			status: pending, forbidden: restartForbidden, mutate: withStartingDeadline(3),
+		"no permission until the deadline": {
+			status: pending, forbidden: true, mutate: withStartingDeadline(3),
 			want: failed(pending, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
 		},
 		"no workload": {
 			status: pending,
 			want:   failed(pending, v1alpha1.ReasonTargetNotFound, "Deployment web does not exist."),
 		},
-		"paused": {
-			status: pending, target: newTarget(func(target *rollout.Target) { target.Paused = true }),
-			want: failed(pending, v1alpha1.ReasonTargetPaused, "Deployment web is paused, and would not roll out a restart: see kubectl rollout resume."),
-		},
-		"OnDelete": {
-			status: pending, target: newTarget(func(target *rollout.Target) { target.OnDelete = true }),
-			want: failed(pending, v1alpha1.ReasonTargetOnDelete, "Deployment web has the update strategy OnDelete: a restart would replace no Pod. Set spec.updateStrategy.type to RollingUpdate."),
-		},
+		"paused":   {status: pending, target: newTarget(paused), want: failed(pending, v1alpha1.ReasonTargetPaused, pausedText)},
+		"OnDelete": {status: pending, target: newTarget(onDelete), want: failed(pending, v1alpha1.ReasonTargetOnDelete, onDeleteText)},
 		"another rollout is under way": {
 			status: pending, target: newTarget(rolling),
-			want: Decision{
-				Status: ptr.To(blocked(v1alpha1.ReasonRolloutInProgress, waits)),
-				Events: []Event{warning(v1alpha1.ReasonRolloutInProgress, waits)},
-				Delay:  time.Second,
-			},
+			want: Decision{Status: &waits, Events: []Event{warning(v1alpha1.ReasonRolloutInProgress, rolloutText)}, Delay: 2 * time.Second},
 		},
 		"another rollout is still under way": {
-			status: blocked(v1alpha1.ReasonRolloutInProgress, waits), target: newTarget(rolling), now: due.Add(time.Minute),
+			status: waits, target: newTarget(rolling), now: due.Add(time.Minute),
 			want: Decision{Delay: 6 * time.Second},
 		},
 		"another rollout is still under way, and the deadline near": {
-			status: blocked(v1alpha1.ReasonRolloutInProgress, waits), target: newTarget(rolling), mutate: withStartingDeadline(60), now: due.Add(time.Minute),
+			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(60), now: due.Add(time.Minute),
 			want: Decision{Delay: time.Second},
 		},
-		"another rollout has ended just now": {
-			status: blocked(v1alpha1.ReasonRolloutInProgress, waits), target: newTarget(),
-			want: Decision{Action: RestartTarget{Instant: due, Due: now}},
+		"another rollout has ended": {
+			status: waits, target: newTarget(),
+			want: Decision{Status: ptr.To(begun())},
 		},
 		"another rollout was under way until the deadline": {
-			status: blocked(v1alpha1.ReasonRolloutInProgress, waits), target: newTarget(rolling), mutate: withStartingDeadline(3),
-			want: failed(pending, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" It was blocked: "+waits),
+			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(3),
+			want: failed(pending, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" It was blocked: "+rolloutText),
+		},
+		"the rollout under way is that of a restart at its time, by somebody else": {
+			status: pending, target: newTarget(restartedAt(due), rolling),
+			want: Decision{Status: ptr.To(begun())},
 		},
 		"another rollout has failed: a restart may help": {
-			status: pending, target: newTarget(func(target *rollout.Target) { target.Complete, target.Failed = false, true }),
-			want: Decision{Action: RestartTarget{Instant: due, Due: due}},
+			status: pending, target: newTarget(stuck),
+			want: Decision{Status: ptr.To(begun())},
 		},
 		"no Pods": {
 			status: pending, target: newTarget(func(target *rollout.Target) { target.Desired, target.Updated, target.Available = 0, 0, 0 }),
-			want: ends(pending, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has no Pods that a restart would replace: there was nothing to do.", withoutMessage),
+			want: ends(pending, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has no Pods that a restart would replace: there was nothing to do."),
 		},
+	} {
+		t.Run(name, tc.test)
+	}
+}
 
-		"RUNNING, and nothing known about the workload": {
+// TestRestartNow is about an At that is RUNNING, and may have restarted its workload.
+func TestRestartNow(t *testing.T) {
+	follows := func(at time.Time) *v1alpha1.AtStatus { return ptr.To(following(at, 3, 4)) }
+	restarted := func(message string) []Event {
+		return []Event{{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRestarted, Message: message}}
+	}
+	now := Decision{Action: RestartTarget{Time: due, Due: now}}
+	for name, tc := range map[string]restartCase{
+		"by a cache: the At is read": {
+			status: begun(), cached: func(w *World) { w.AtIsLive, w.PodIsLive, w.TargetIsLive = false, false, false },
+			want: Decision{Action: LookForAt{}},
+		},
+		"nothing known about the workload": {
+			status: begun(), cached: func(w *World) { w.PodIsLive, w.TargetIsLive = false, false },
+			want: Decision{Action: LookForTarget{}},
+		},
+		"never restarted":                     {status: begun(), target: newTarget(), want: now},
+		"restarted before its time":           {status: begun(), target: newTarget(restartedAt(due.Add(-time.Second))), want: now},
+		"restarted in the future":             {status: begun(), target: newTarget(restartedAt(due.Add(time.Hour))), want: now},
+		"another rollout has begun meanwhile": {status: begun(), target: newTarget(rolling), want: now},
+		"created after its time": {
+			status: begun(), target: newTarget(restartedAt(due.Add(time.Second))),
+			mutate: func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(2 * time.Second)} },
+			want:   Decision{Action: RestartTarget{Time: due.Add(2 * time.Second), Due: now.Action.(RestartTarget).Due}},
+		},
+		"a time has whole seconds": {
+			status: func() v1alpha1.AtStatus {
+				status := begun()
+				status.ScheduledTime.Time = due.Add(time.Second / 2)
+				return status
+			}(),
+			target: newTarget(), want: now,
+		},
+		"restarted": {
+			status: begun(), target: rollingTarget(),
+			want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")},
+		},
+		"restarted by somebody else after its time": {
+			status: begun(), target: newTarget(restartedAt(due.Add(time.Second)), rolling),
+			want: Decision{Status: follows(due.Add(time.Second)), Events: restarted("Somebody restarted Deployment web at 2026-12-24T10:12:01Z, after the scheduled time: it is not restarted again.")},
+		},
+		"restarted, and found after the deadline for the start": {
+			status: begun(), target: rollingTarget(), mutate: withStartingDeadline(3),
+			want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")},
+		},
+		"not restarted, and found after the deadline for the start": {
+			status: begun(), target: newTarget(), mutate: withStartingDeadline(3),
+			want: failed(begun(), v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
+		},
+		"deleted":                    {status: begun(), want: failed(begun(), v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart.")},
+		"paused meanwhile":           {status: begun(), target: newTarget(paused), want: failed(begun(), v1alpha1.ReasonTargetPaused, pausedText)},
+		"restarted and paused":       {status: begun(), target: newTarget(restartedAt(due), rolling, paused), want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")}},
+		"deleted, and created again": {status: begun(), target: newTarget(func(target *rollout.Target) { target.UID = "other" }), want: failed(begun(), v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart.")},
+	} {
+		t.Run(name, tc.test)
+	}
+}
+
+// TestFollowRollout is about an At whose workload was restarted.
+func TestFollowRollout(t *testing.T) {
+	follows := following(due, 3, 4)
+	forbidden := restartBlocked(following(due, 3, 4), v1alpha1.ReasonRestartForbidden, restartForbiddenText)
+	const pausedNow = "Deployment web was paused during its rollout: see kubectl rollout resume."
+	isPaused := restartBlocked(following(due, 3, 4), v1alpha1.ReasonTargetPaused, pausedNow)
+	counts := func(updated, available int32) func(*v1alpha1.AtStatus) {
+		return func(status *v1alpha1.AtStatus) {
+			status.Restart.Updated, status.Restart.Available = updated, available
+			if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionComplete) {
+				status.Message = ""
+			}
+		}
+	}
+	atEnd := func(end time.Time) func(*v1alpha1.AtStatus) {
+		return func(status *v1alpha1.AtStatus) {
+			status.CompletionTime = &metav1.Time{Time: end}
+			status.Conditions[0].LastTransitionTime = *status.CompletionTime
+		}
+	}
+	const reverted = "Deployment web no longer has the restart of 2026-12-24T10:12:00Z, as after kubectl rollout undo, or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now %q."
+	lastWeek := due.AddDate(0, 0, -7)
+	for name, tc := range map[string]restartCase{
+		"nothing known about the workload": {
 			status: follows, cached: func(w *World) { w.AtIsLive, w.PodIsLive, w.TargetIsLive = false, false, false },
 			want: Decision{Action: LookForTarget{}},
 		},
-		"RUNNING, no news": {
-			status: follows, target: rollingTarget(),
-			want: Decision{Delay: time.Second},
+		"no news":     {status: follows, target: rollingTarget(), want: Decision{Delay: 2 * time.Second}},
+		"for a while": {status: follows, target: rollingTarget(), now: now.Add(time.Minute), want: Decision{Delay: 6 * time.Second}},
+		"for long":    {status: follows, target: rollingTarget(), now: now.Add(time.Hour), want: Decision{Delay: 15 * time.Second}},
+		"the schedule does not matter any more": {
+			status: follows, target: rollingTarget(), mutate: func(at *v1alpha1.At) { withSchedule("2099-01-01T00:00:00Z")(at); withStartingDeadline(0)(at) },
+			want: Decision{Delay: 2 * time.Second},
 		},
-		"RUNNING for a while": {
-			status: follows, target: rollingTarget(), now: now.Add(time.Minute),
-			want: Decision{Delay: 6 * time.Second},
-		},
-		"RUNNING for long": {
-			status: follows, target: rollingTarget(), now: now.Add(time.Hour),
-			want: Decision{Delay: 15 * time.Second},
-		},
-		"RUNNING, one more is updated": {
+		"one more is updated": {
 			status: follows, target: newTarget(restartedAt(due), rolling, func(target *rollout.Target) { target.Updated = 4 }),
-			want: Decision{Status: ptr.To(following(5, 4, 4, "4 of 5 updated, 4 available")), Delay: time.Second},
+			want: Decision{Status: ptr.To(following(due, 4, 4)), Delay: 2 * time.Second},
 		},
-		"RUNNING, complete": {
+		"complete": {
 			status: follows, target: newTarget(restartedAt(due)),
-			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web is restarted: 5 of 5 updated, 5 available.", withoutMessage, counts(5, 5, 5)),
+			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web is restarted: 5 of 5 updated, 5 available.", counts(5, 5)),
 		},
-		"RUNNING, complete after the deadline": {
+		"complete after the deadline": {
 			status: follows, target: newTarget(restartedAt(due)), mutate: withActiveDeadline(0),
-			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web is restarted: 5 of 5 updated, 5 available.", withoutMessage, counts(5, 5, 5)),
+			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web is restarted: 5 of 5 updated, 5 available.", counts(5, 5)),
 		},
-		"RUNNING, restarted once more": {
+		"restarted once more": {
 			status: follows, target: newTarget(restartedAt(due.Add(time.Minute)), rolling),
-			want: Decision{Delay: time.Second},
+			want: Decision{Delay: 2 * time.Second},
 		},
-		"RUNNING, complete without the restart": {
+		"complete without the restart": {
 			status: follows, target: newTarget(),
-			want: failed(follows, v1alpha1.ReasonReverted, "Somebody removed the restart from Deployment web during its rollout, as kubectl rollout undo and GitOps tools do.", counts(5, 5, 5)),
+			want: failed(follows, v1alpha1.ReasonReverted, fmt.Sprintf(reverted, ""), counts(5, 5)),
 		},
-		"RUNNING, stuck": {
-			status: follows, target: newTarget(restartedAt(due), rolling, func(target *rollout.Target) { target.Rolling, target.Failed = false, true }),
+		"complete with the restart of last week": {
+			status: follows, target: newTarget(restartedAt(lastWeek)),
+			want: failed(follows, v1alpha1.ReasonReverted, fmt.Sprintf(reverted, lastWeek.Format(time.RFC3339)), counts(5, 5)),
+		},
+		"stuck": {
+			status: follows, target: newTarget(restartedAt(due), stuck),
 			want: failed(follows, v1alpha1.ReasonRolloutFailed, "The rollout of Deployment web made no progress within its spec.progressDeadlineSeconds: 3 of 5 updated, 4 available. See kubectl rollout status, and kubectl rollout undo."),
 		},
-		"RUNNING, deleted": {
+		"OnDelete": {
+			status: follows, target: newTarget(restartedAt(due), rolling, onDelete),
+			want: failed(follows, v1alpha1.ReasonTargetOnDelete, onDeleteText),
+		},
+		"paused": {
+			status: follows, target: newTarget(restartedAt(due), rolling, paused),
+			want: Decision{Status: &isPaused, Events: []Event{warning(v1alpha1.ReasonTargetPaused, pausedNow)}, Delay: 2 * time.Second},
+		},
+		"resumed": {status: isPaused, target: rollingTarget(), want: Decision{Status: &follows, Delay: 2 * time.Second}},
+		"deleted": {
 			status: follows,
-			want:   failed(follows, v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its rollout."),
+			want:   failed(follows, v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart."),
 		},
-		"RUNNING, deleted and created again": {
+		"deleted, and created again": {
 			status: follows, target: newTarget(restartedAt(due), func(target *rollout.Target) { target.UID = "other" }),
-			want: failed(follows, v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its rollout."),
+			want: failed(follows, v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart."),
 		},
-		"RUNNING, until the deadline": {
+		"until the deadline": {
 			status: follows, target: rollingTarget(), mutate: withActiveDeadline(10), now: now.Add(10 * time.Second),
-			want: failed(follows, v1alpha1.ReasonDeadlineExceeded, deadlineMessage+" The rollout of Deployment web goes on: 3 of 5 updated, 4 available.", func(status *v1alpha1.AtStatus) {
-				status.CompletionTime = &metav1.Time{Time: now.Add(10 * time.Second)}
-				status.Conditions[0].LastTransitionTime = *status.CompletionTime
-			}),
+			want: failed(follows, v1alpha1.ReasonDeadlineExceeded, deadlineMessage+" The rollout of Deployment web goes on: 3 of 5 updated, 4 available.", atEnd(now.Add(10*time.Second))),
 		},
-		"RUNNING, near the deadline": {
+		"near the deadline": {
 			status: follows, target: rollingTarget(), mutate: withActiveDeadline(10), now: now.Add(9500 * time.Millisecond),
 			want: Decision{Delay: 500 * time.Millisecond},
 		},
-		"RUNNING, permission is lost": {
-			status: follows, forbidden: restartForbidden,
-			want: Decision{
-				Status: func() *v1alpha1.AtStatus {
-					status := follows.DeepCopy()
-					status.Conditions = blocked(v1alpha1.ReasonRestartForbidden, restartForbiddenText).Conditions
-					status.Reason, status.Message = v1alpha1.ReasonRestartForbidden, restartForbiddenText
-					return status
-				}(),
-				Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)},
-				Retry:  ErrBlocked,
-			},
+		"permission is lost": {
+			status: follows, forbidden: true, mutate: withStartingDeadline(3),
+			want: Decision{Status: &forbidden, Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)}, Retry: ErrBlocked},
 		},
+		"permission is lost, with a deadline": {
+			status: forbidden, forbidden: true, mutate: withActiveDeadline(10),
+			want: Decision{Retry: ErrBlocked, Delay: 10 * time.Second},
+		},
+		"permission is lost until the deadline": {
+			status: forbidden, forbidden: true, mutate: withActiveDeadline(10), now: now.Add(10 * time.Second),
+			want: failed(following(due, 3, 4), v1alpha1.ReasonDeadlineExceeded, deadlineMessage+" It was blocked: "+restartForbiddenText, atEnd(now.Add(10*time.Second))),
+		},
+		"permission is back": {status: forbidden, target: rollingTarget(), want: Decision{Status: &follows, Delay: 2 * time.Second}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			at := newAt(withStatus(*tc.status.DeepCopy()), withRestart)
-			if tc.mutate != nil {
-				tc.mutate(at)
-			}
-			if tc.now.IsZero() {
-				tc.now = now
-			}
-			world := World{At: at, AtIsLive: true, PodIsLive: true, Target: tc.target, TargetForbidden: tc.forbidden, TargetIsLive: true, Now: tc.now}
-			if tc.cached != nil {
-				tc.cached(&world)
-			}
-			if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
-		})
+		t.Run(name, tc.test)
 	}
 }
 
@@ -307,9 +401,12 @@ func TestTargetNotRead(t *testing.T) {
 		"there is none": {err: notFound, wantLive: true},
 		"forbidden":     {err: restartForbidden, wantForbidden: true, wantLive: true},
 		"busy":          {err: busy, wantErr: true},
+		"a proxy does not know the path": {
+			err: apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "deployments"}, "web", "no route", 0, true), wantErr: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{Target: newTarget()}
+			world := World{Target: newTarget(), TargetForbidden: errors.New("earlier")}
 			err := world.TargetNotRead(tc.err)
 			if (err != nil) != tc.wantErr || (world.TargetForbidden != nil) != tc.wantForbidden || world.TargetIsLive != tc.wantLive || world.Target != nil {
 				t.Errorf("got error %v, %+v", err, world)

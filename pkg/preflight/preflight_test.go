@@ -46,6 +46,7 @@ import (
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 )
 
 var (
@@ -537,7 +538,9 @@ func TestRestart(t *testing.T) {
 			}
 			f.lock.Lock()
 			defer f.lock.Unlock()
-			return true, &appsv1.Deployment{}, f.answer("web")
+			restarted := &appsv1.Deployment{}
+			restarted.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: time.Now().UTC().Format(time.RFC3339)}
+			return true, restarted, f.answer("web")
 		})
 		at := f.at("a", 24*time.Hour, func(at *v1alpha1.At) {
 			at.Spec.Command, at.Spec.Restart = "", &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}

@@ -21,7 +21,10 @@ import (
 	"fmt"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
 
@@ -47,11 +50,25 @@ func Get(ctx context.Context, apps typedappsv1.AppsV1Interface, namespace string
 }
 
 // Restart restarts a workload, unless it has changed since it was read: that is a conflict.
-// The given time becomes that of the restart, to the second. With dryRun it is not written.
-func Restart(ctx context.Context, apps typedappsv1.AppsV1Interface, t *Target, instant time.Time, dryRun ...string) (*Target, error) {
-	body := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"spec":{"template":{"metadata":{"annotations":{%q:%q}}}}}`,
-		t.ResourceVersion, AnnotationRestartedAt, instant.UTC().Format(time.RFC3339))
-	switch options := (metav1.PatchOptions{FieldManager: FieldManager, DryRun: dryRun}); t.Kind {
+// The given time, to the second, becomes that of the restart. If the API server does not keep
+// it, the error is that the restart is forbidden. With dryRun nothing is stored.
+func Restart(ctx context.Context, apps typedappsv1.AppsV1Interface, t *Target, at time.Time, dryRun ...string) (*Target, error) {
+	annotation := at.UTC().Format(time.RFC3339)
+	body := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"template":{"metadata":{"annotations":{%q:%q}}}}}`,
+		t.UID, t.ResourceVersion, AnnotationRestartedAt, annotation)
+	restarted, err := patch(ctx, apps, t, body, metav1.PatchOptions{FieldManager: FieldManager, DryRun: dryRun})
+	if err == nil && restarted.Annotation != annotation {
+		err = apierrors.NewForbidden(schema.GroupResource{Group: appsv1.GroupName, Resource: string(t.Kind)}, t.Name,
+			fmt.Errorf("a webhook or a policy removes annotation %s of the Pod template", AnnotationRestartedAt))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return restarted, nil
+}
+
+func patch(ctx context.Context, apps typedappsv1.AppsV1Interface, t *Target, body []byte, options metav1.PatchOptions) (*Target, error) {
+	switch t.Kind {
 	case v1alpha1.RestartDeployment:
 		return toTarget(fromDeployment)(apps.Deployments(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
 	case v1alpha1.RestartStatefulSet:

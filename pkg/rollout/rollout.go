@@ -15,7 +15,7 @@ limitations under the License.
 */
 
 // Package rollout has what kubectl rollout restart and kubectl rollout status do: it
-// restarts a workload, and says when the rollout of that is complete.
+// restarts a workload, and says whether its rollout is complete.
 package rollout
 
 import (
@@ -47,7 +47,9 @@ type Target struct {
 	UID             types.UID
 	ResourceVersion string
 
-	// RestartedAt is when the workload was last restarted; nil if it never was.
+	// Annotation is the annotation of the last restart. RestartedAt is the time in it; nil
+	// if it has none.
+	Annotation  string
 	RestartedAt *time.Time
 	// Paused is set if a Deployment does not roll out changes.
 	Paused bool
@@ -116,7 +118,7 @@ func fromDaemonSet(d *appsv1.DaemonSet) *Target {
 	return t
 }
 
-// newTarget returns a target whose status speaks of an earlier generation.
+// newTarget returns a target without what its status says.
 func newTarget(kind v1alpha1.RestartKind, object metav1.Object, template *corev1.PodTemplateSpec) *Target {
 	t := &Target{
 		Kind:            kind,
@@ -126,17 +128,11 @@ func newTarget(kind v1alpha1.RestartKind, object metav1.Object, template *corev1
 		ResourceVersion: object.GetResourceVersion(),
 		Rolling:         true,
 	}
-	// What is not a time was not written by a restart.
-	if restartedAt, err := time.Parse(time.RFC3339, template.Annotations[AnnotationRestartedAt]); err == nil {
+	t.Annotation = template.Annotations[AnnotationRestartedAt]
+	if restartedAt, err := time.Parse(time.RFC3339, t.Annotation); err == nil {
 		t.RestartedAt = &restartedAt
 	}
 	return t
-}
-
-// RestartedSince says whether the workload was restarted at the given time, to the second,
-// or later.
-func (t *Target) RestartedSince(instant time.Time) bool {
-	return t.RestartedAt != nil && !t.RestartedAt.Before(instant.Truncate(time.Second))
 }
 
 // String returns kind and name.

@@ -24,8 +24,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -209,62 +212,74 @@ func TestDaemonSet(t *testing.T) {
 	}
 }
 
-func TestRestartedSince(t *testing.T) {
+func TestRestartedAt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		value string
-		since time.Time
-		want  bool
+		want  *time.Time
 	}{
-		"never":                       {since: instant},
-		"at the instant":              {value: "2026-12-24T10:12:00Z", since: instant, want: true},
-		"in another zone":             {value: "2026-12-24T11:12:00+01:00", since: instant, want: true},
-		"later":                       {value: "2026-12-24T10:12:01Z", since: instant, want: true},
-		"earlier":                     {value: "2026-12-24T10:11:59Z", since: instant},
-		"a time has whole seconds":    {value: "2026-12-24T10:12:00Z", since: instant.Add(999 * time.Millisecond), want: true},
-		"the first instant of year 1": {value: "0001-01-01T00:00:00Z", want: true},
-		"not a time":                  {value: "yes", since: instant},
+		"never":           {},
+		"at the instant":  {value: "2026-12-24T10:12:00Z", want: &instant},
+		"in another zone": {value: "2026-12-24T11:12:00+01:00", want: &instant},
+		"not a time":      {value: "yes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			template := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationRestartedAt: tc.value}}}
-			if got := newTarget(v1alpha1.RestartDeployment, &metadata, template).RestartedSince(tc.since); got != tc.want {
-				t.Errorf("got %v, want %v", got, tc.want)
+			got := newTarget(v1alpha1.RestartDeployment, &metadata, template)
+			if diff := cmp.Diff(tc.want, got.RestartedAt); diff != "" || got.Annotation != tc.value {
+				t.Errorf("annotation %q (-want +got)\n%s", got.Annotation, diff)
 			}
 		})
 	}
 }
 
-// TestRestart restarts a workload of each kind, and reads it.
+// TestRestart reads a workload of each kind, and restarts it.
 func TestRestart(t *testing.T) {
 	for _, kind := range []v1alpha1.RestartKind{v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet, v1alpha1.RestartDaemonSet} {
 		t.Run(string(kind), func(t *testing.T) {
 			ctx := context.Background()
-			apps := fake.NewClientset(
-				&appsv1.Deployment{ObjectMeta: metadata}, &appsv1.StatefulSet{ObjectMeta: metadata}, &appsv1.DaemonSet{ObjectMeta: metadata},
-			).AppsV1()
-			target, err := Get(ctx, apps, "default", &v1alpha1.AtRestart{Kind: kind, Name: "web"})
+			client := fake.NewClientset(&appsv1.Deployment{ObjectMeta: metadata}, &appsv1.StatefulSet{ObjectMeta: metadata}, &appsv1.DaemonSet{ObjectMeta: metadata})
+			target, err := Get(ctx, client.AppsV1(), "default", &v1alpha1.AtRestart{Kind: kind, Name: "web"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if target.RestartedAt != nil {
-				t.Errorf("restarted at %v before it was", target.RestartedAt)
+			if target.Kind != kind || target.Name != "web" || target.Namespace != "default" || target.UID != "uid" || target.RestartedAt != nil {
+				t.Errorf("got %+v", target)
 			}
-			target.ResourceVersion = "" // The fake does not compare it, but replaces it.
-			if _, err := Restart(ctx, apps, target, instant); err != nil {
-				t.Fatal(err)
-			}
-			got, err := Get(ctx, apps, "default", &v1alpha1.AtRestart{Kind: kind, Name: "web"})
+			restarted, err := Restart(ctx, client.AppsV1(), target, instant.In(time.FixedZone("", 3600)), metav1.DryRunAll)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.Kind != kind || got.Name != "web" || got.Namespace != "default" || got.UID != "uid" {
-				t.Errorf("got %+v", got)
-			}
-			if diff := cmp.Diff(&instant, got.RestartedAt); diff != "" {
+			if diff := cmp.Diff(&instant, restarted.RestartedAt); diff != "" {
 				t.Errorf("restarted (-want +got)\n%s", diff)
+			}
+			actions := client.Actions()
+			got := actions[len(actions)-1].(clienttesting.PatchActionImpl)
+			// The resourceVersion makes it a conflict if the workload has changed.
+			const want = `{"metadata":{"uid":"uid","resourceVersion":"7"},"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2026-12-24T10:12:00Z"}}}}}`
+			if diff := cmp.Diff(want, string(got.Patch)); diff != "" {
+				t.Errorf("patch (-want +got)\n%s", diff)
+			}
+			if diff := cmp.Diff(metav1.PatchOptions{FieldManager: "cnat-controller", DryRun: []string{metav1.DryRunAll}}, got.PatchOptions); diff != "" {
+				t.Errorf("options (-want +got)\n%s", diff)
 			}
 		})
 	}
+}
+
+// TestNotKept has a webhook remove the annotation.
+func TestNotKept(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("patch", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &appsv1.Deployment{ObjectMeta: metadata}, nil
+	})
+	_, err := Restart(context.Background(), client.AppsV1(), &Target{Kind: v1alpha1.RestartDeployment, Namespace: "default", Name: "web"}, instant)
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("got error %v, want Forbidden", err)
+	}
+}
+
+func TestUnknownKind(t *testing.T) {
 	if _, err := Get(context.Background(), fake.NewClientset().AppsV1(), "default", &v1alpha1.AtRestart{Kind: "ReplicaSet", Name: "web"}); err == nil {
-		t.Error("no error of another kind")
+		t.Error("no error")
 	}
 }

@@ -39,7 +39,7 @@ func (s *Steps) lookForTarget(ctx context.Context, world *plan.World) error {
 
 // restartTarget restarts the workload of spec.restart, unless it has changed meanwhile.
 func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
-	target, err := rollout.Restart(ctx, s.KubeClient.AppsV1(), world.Target, action.Instant)
+	target, err := rollout.Restart(ctx, s.KubeClient.AppsV1(), world.Target, action.Time)
 	if apierrors.IsNotFound(err) {
 		return world.TargetNotRead(err)
 	}

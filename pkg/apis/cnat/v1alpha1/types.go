@@ -137,8 +137,9 @@ const (
 	// ReasonTargetNotFound: the workload of spec.restart does not exist, or was deleted
 	// during its rollout.
 	ReasonTargetNotFound = "TargetNotFound"
-	// ReasonTargetPaused: the Deployment of spec.restart is paused, so that it would not
-	// roll out a restart.
+	// ReasonTargetPaused: the Deployment of spec.restart is paused, so that it does not
+	// roll out a restart. If it is paused during the rollout, that is a reason of
+	// condition Blocked.
 	ReasonTargetPaused = "TargetPaused"
 	// ReasonTargetOnDelete: the workload of spec.restart has the update strategy
 	// OnDelete, so that a restart would replace no Pod.
@@ -147,7 +148,7 @@ const (
 	// such as kubectl rollout undo, or a GitOps tool.
 	ReasonReverted = "Reverted"
 	// ReasonRolloutFailed: the rollout of the restart made no progress for as long as
-	// the Deployment's progressDeadlineSeconds allows. The old Pods go on serving.
+	// the Deployment's progressDeadlineSeconds allows.
 	ReasonRolloutFailed = "RolloutFailed"
 	// ReasonDeadlineExceeded: the run took longer than spec.activeDeadlineSeconds
 	// allows, and was stopped; or the Pod longer than the template's own limit.
@@ -165,8 +166,8 @@ const (
 	// ReasonNodesForbidden: the controller may not read the cluster's nodes, which
 	// spec.node and spec.nodes need.
 	ReasonNodesForbidden = "NodesForbidden"
-	// ReasonRestartForbidden: the controller may not read the workload of spec.restart:
-	// artifacts/restarts is not installed.
+	// ReasonRestartForbidden: the controller may not read the workload of spec.restart,
+	// for example because artifacts/restarts is not installed.
 	ReasonRestartForbidden = "RestartForbidden"
 	// ReasonRestartRefused: the API server refuses the restart of the workload (RBAC, a
 	// policy, a webhook). It is retried with back-off.
@@ -471,7 +472,7 @@ type AtNodes struct {
 // +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'RUNNING' || self.phase != 'PENDING'",fieldPath=".phase",message="is RUNNING, and cannot go back to PENDING"
 type AtStatus struct {
 	// phase is PENDING until the Pod exists (with spec.nodes: until it is due; with
-	// spec.restart: until the rollout has begun), then
+	// spec.restart: until it is due and the workload is not being rolled out), then
 	// RUNNING, and DONE from the end on. It is for people: machines read the conditions.
 	// +optional
 	// +default="PENDING"
@@ -577,11 +578,17 @@ type AtNodesStatus struct {
 type AtRestartStatus struct {
 	// uid is the UID of the workload.
 	UID types.UID `json:"uid"`
-	// desired is the number of Pods that the workload should have.
+	// restartedAt is the time in the annotation kubectl.kubernetes.io/restartedAt of the
+	// workload's Pod template: that of this restart, or of one that somebody else made
+	// meanwhile. Absent until the workload is restarted.
+	// +optional
+	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
+	// desired is the number of Pods that the restart replaces.
 	Desired int32 `json:"desired"`
-	// updated is the number of Pods that the restart, or a later change, has made.
+	// updated is the number of Pods that have the present template.
 	Updated int32 `json:"updated"`
-	// available is the number of Pods that are available, old ones among them.
+	// available is the number of Pods that are available, old ones among them. Of a
+	// StatefulSet it is the number of Pods that are ready.
 	Available int32 `json:"available"`
 }
 

@@ -19,6 +19,7 @@ limitations under the License.
 package v1alpha1
 
 import (
+	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	types "k8s.io/apimachinery/pkg/types"
 )
 
@@ -29,11 +30,16 @@ import (
 type AtRestartStatusApplyConfiguration struct {
 	// uid is the UID of the workload.
 	UID *types.UID `json:"uid,omitempty"`
-	// desired is the number of Pods that the workload should have.
+	// restartedAt is the time in the annotation kubectl.kubernetes.io/restartedAt of the
+	// workload's Pod template: that of this restart, or of one that somebody else made
+	// meanwhile. Absent until the workload is restarted.
+	RestartedAt *v1.Time `json:"restartedAt,omitempty"`
+	// desired is the number of Pods that the restart replaces.
 	Desired *int32 `json:"desired,omitempty"`
-	// updated is the number of Pods that the restart, or a later change, has made.
+	// updated is the number of Pods that have the present template.
 	Updated *int32 `json:"updated,omitempty"`
-	// available is the number of Pods that are available, old ones among them.
+	// available is the number of Pods that are available, old ones among them. Of a
+	// StatefulSet it is the number of Pods that are ready.
 	Available *int32 `json:"available,omitempty"`
 }
 
@@ -48,6 +54,14 @@ func AtRestartStatus() *AtRestartStatusApplyConfiguration {
 // If called multiple times, the UID field is set to the value of the last call.
 func (b *AtRestartStatusApplyConfiguration) WithUID(value types.UID) *AtRestartStatusApplyConfiguration {
 	b.UID = &value
+	return b
+}
+
+// WithRestartedAt sets the RestartedAt field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RestartedAt field is set to the value of the last call.
+func (b *AtRestartStatusApplyConfiguration) WithRestartedAt(value v1.Time) *AtRestartStatusApplyConfiguration {
+	b.RestartedAt = &value
 	return b
 }
 

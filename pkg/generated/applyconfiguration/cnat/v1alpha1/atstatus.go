@@ -30,7 +30,7 @@ import (
 // AtStatus says how far an At is. Once the phase is DONE, only observedGeneration changes.
 type AtStatusApplyConfiguration struct {
 	// phase is PENDING until the Pod exists (with spec.nodes: until it is due; with
-	// spec.restart: until the rollout has begun), then
+	// spec.restart: until it is due and the workload is not being rolled out), then
 	// RUNNING, and DONE from the end on. It is for people: machines read the conditions.
 	Phase *cnatv1alpha1.AtPhase `json:"phase,omitempty"`
 	// reason is why the At is where it is, in one word: why it is PENDING after its
