@@ -340,6 +340,13 @@ func newAt(namespace, name string, schedule time.Time, command string) *v1alpha1
 	}
 }
 
+// newRestart returns an At named at that is due, and restarts the workload named web.
+func newRestart(namespace string, kind v1alpha1.RestartKind) *v1alpha1.At {
+	at := newAt(namespace, "at", time.Now(), "")
+	at.Spec.Restart = &v1alpha1.AtRestart{Kind: kind, Name: "web"}
+	return at
+}
+
 func createAt(t *testing.T, at *v1alpha1.At) *v1alpha1.At {
 	t.Helper()
 	at, err := cnatClient.CnatV1alpha1().Ats(at.Namespace).Create(t.Context(), at, metav1.CreateOptions{})

@@ -162,8 +162,14 @@ func kindOfRestart(request *http.Request) string {
 // playReady plays a kubelet whose Pods are ready at once.
 func playReady(t *testing.T, namespace string) {
 	t.Helper()
+	playReadyIf(t, namespace, func(*corev1.Pod) bool { return true })
+}
+
+// playReadyIf plays a kubelet whose Pods become ready when the condition holds.
+func playReadyIf(t *testing.T, namespace string, condition func(*corev1.Pod) bool) {
+	t.Helper()
 	playPods(t, namespace, metav1.ListOptions{}, func(ctx context.Context, pod *corev1.Pod) {
-		if pod.Status.Phase == corev1.PodRunning || pod.DeletionTimestamp != nil {
+		if pod.Status.Phase == corev1.PodRunning || pod.DeletionTimestamp != nil || !condition(pod) {
 			return
 		}
 		pod.Status.Phase = corev1.PodRunning
