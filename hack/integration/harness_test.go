@@ -56,6 +56,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 )
 
 const (
@@ -533,6 +534,35 @@ func wantCreates(t *testing.T, namespace string, want int) []request {
 		t.Fatalf("%d creations of Pods, want %d: %+v", len(creates), want, creates)
 	}
 	return creates
+}
+
+var (
+	rolledOut     = regexp.MustCompile(`successfully rolled out|roll out complete|rolling update complete`)
+	rolloutFailed = regexp.MustCompile(`exceeded its progress deadline`)
+)
+
+// wantVerdict wants the controller's verdict on the rollout of the workload named web to be
+// that of kubectl rollout status, and returns what kubectl says.
+func wantVerdict(t *testing.T, namespace string, kind v1alpha1.RestartKind) string {
+	t.Helper()
+	var said string
+	restart := &v1alpha1.AtRestart{Kind: kind, Name: "web"}
+	eventually(t, "a verdict of kubectl on what the controller reads", func(ctx context.Context) (bool, error) {
+		target, err := rollout.Get(ctx, kubeClient.AppsV1(), namespace, restart)
+		if err != nil {
+			return false, err
+		}
+		said, _ = tryKubectl(t, "", "rollout", "status", "--watch=false", "-n", namespace, string(kind)+"/web")
+		after, err := rollout.Get(ctx, kubeClient.AppsV1(), namespace, restart)
+		if err != nil || after.ResourceVersion != target.ResourceVersion {
+			return false, err
+		}
+		if target.Complete != rolledOut.MatchString(said) || target.Failed != rolloutFailed.MatchString(said) {
+			t.Errorf("complete %v, failed %v (%s); kubectl says: %s", target.Complete, target.Failed, target.Progress(), said)
+		}
+		return true, nil
+	})
+	return strings.TrimSpace(said)
 }
 
 // wantOutput wants each of the patterns in what a command printed.

@@ -194,6 +194,7 @@ func TestRestartWorkload(t *testing.T) {
 				}
 				wantOutput(t, kubectl(t, "", "get", "at", "-n", namespace), `at +\S+ +RUNNING`)
 				events[v1alpha1.ReasonRestarted] = 1
+				wantVerdict(t, namespace, tc.kind)
 				tc.meanwhile(t, namespace, ready)
 			}
 			done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
@@ -202,6 +203,9 @@ func TestRestartWorkload(t *testing.T) {
 				t.Fatalf("status %+v, want %s/%s", done.Status, tc.condition, tc.reason)
 			}
 			wantOutput(t, end.Message, tc.message)
+			if tc.meanwhile != nil && tc.reason != v1alpha1.ReasonTargetNotFound {
+				wantVerdict(t, namespace, tc.kind)
+			}
 			waitEvents(t, at, events)
 			if writes := len(requests(t, namespace, "patch", restartKinds[tc.kind])); writes != restarts {
 				t.Errorf("%d restarts, want %d", writes, restarts)
