@@ -26,6 +26,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,7 @@ import (
 
 const (
 	deploy          = root + "/artifacts/deploy"
+	restarts        = root + "/artifacts/restarts"
 	systemNamespace = "cnat-system"
 )
 
@@ -54,7 +56,7 @@ func TestInCluster(t *testing.T) {
 				t.Logf("kubectl %s: %v\n%s", command, err, out)
 			}
 			// It would work on the Ats of other tests.
-			out, err := exec.Command("kubectl", "delete", "--ignore-not-found", "-f", deploy).CombinedOutput()
+			out, err := exec.Command("kubectl", "delete", "--ignore-not-found", "-f", restarts, "-f", deploy).CombinedOutput()
 			t.Logf("kubectl delete: %v\n%s", err, out)
 		}
 	})
@@ -145,9 +147,25 @@ func TestInCluster(t *testing.T) {
 		}
 	}
 
+	// What restart needs, an administrator installs apart.
+	kubectl(t, "", "create", "deployment", "web", "-n", namespace, "--image=busybox:1.37.0", "--", "sleep", "3600")
+	kubectl(t, "", "rollout", "status", "-n", namespace, "--timeout=90s", "deployment/web")
+	createAt(t, newRestart(namespace, v1alpha1.RestartDeployment))
+	blocked := waitBlocked(t, namespace, v1alpha1.ReasonRestartForbidden)
+	install := regexp.MustCompile(`kubectl apply -f artifacts/restarts$`).FindString(blocked.Message)
+	if install == "" {
+		t.Fatalf("condition Blocked says %q, want what installs the permissions", blocked.Message)
+	}
+	shell := exec.Command("sh", "-c", install)
+	shell.Dir = root
+	if out, err := shell.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", install, err, out)
+	}
+	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/at")
+
 	// TestReadme covers the removal of running Ats.
-	kubectl(t, "", "delete", "-f", deploy)
-	left := kubectl(t, "", "get", "namespaces,clusterroles,clusterrolebindings,flowschemas", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name")
+	kubectl(t, "", "delete", "-f", restarts, "-f", deploy)
+	left := kubectl(t, "", "get", "namespaces,clusterroles,clusterrolebindings,flowschemas,validatingadmissionpolicies,validatingadmissionpolicybindings", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name")
 	if left != "" {
 		t.Errorf("there is left: %s", left)
 	}

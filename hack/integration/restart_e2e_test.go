@@ -1,0 +1,237 @@
+//go:build e2e
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// web is a server of two replicas with its Service, and a client that sends one request after
+// the other. The server loses none when it is stopped: for some seconds it goes on serving,
+// until all know that it is not to get any more.
+const web = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: web}
+data: {CONFIG: good}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{port: 80, targetPort: 8080}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: web
+        image: busybox:1.37.0
+        command: [/bin/sh, -c, "trap exit TERM; test $CONFIG = good && httpd -f -p 8080 -h /etc & sleep 3600 & wait"]
+        envFrom: [{configMapRef: {name: web}}]
+        readinessProbe:
+          httpGet: {path: /passwd, port: 8080}
+          periodSeconds: 1
+        lifecycle: {preStop: {sleep: {seconds: 10}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: client
+    image: busybox:1.37.0
+    command: [/bin/sh, -c, "while true; do printf 'GET /passwd HTTP/1.0\r\n\r\n' | nc -w 30 $WEB_SERVICE_HOST 80 | grep -q '200 OK' && echo answered || echo lost; sleep 0.2; done"]
+`
+
+// createWeb creates web, and waits until its client has an answer: from then on it must get
+// one to each request. It returns the least number of available replicas so far.
+func createWeb(t *testing.T, namespace string) (leastAvailable func() int32) {
+	t.Helper()
+	server, client, _ := strings.Cut(web, "---\napiVersion: v1\nkind: Pod")
+	kubectl(t, server, "apply", "-n", namespace, "-f", "-")
+	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Available", "--timeout=180s", "deployment/web")
+	watch, err := kubeClient.AppsV1().Deployments(namespace).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var least atomic.Int32
+	least.Store(2)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for event := range watch.ResultChan() {
+			if deployment, ok := event.Object.(*appsv1.Deployment); ok {
+				least.Store(min(least.Load(), deployment.Status.AvailableReplicas))
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		watch.Stop()
+		<-ended
+	})
+	kubectl(t, "apiVersion: v1\nkind: Pod"+client, "apply", "-n", namespace, "-f", "-")
+	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Ready", "--timeout=180s", "pod/client")
+	waitAnswers(t, namespace, 1)
+	return least.Load
+}
+
+// waitAnswers waits until the client has the given number of answers more. It must not have
+// lost a request.
+func waitAnswers(t *testing.T, namespace string, more int) {
+	t.Helper()
+	before := -1
+	eventually(t, "answers", func(ctx context.Context) (bool, error) {
+		log, err := kubeClient.CoreV1().Pods(namespace).GetLogs("client", &corev1.PodLogOptions{}).DoRaw(ctx)
+		if lost := strings.Count(string(log), "lost"); lost > 0 {
+			t.Fatalf("%d requests were lost:\n%s", lost, log)
+		}
+		number := strings.Count(string(log), "answered")
+		if before < 0 {
+			before = number
+		}
+		return err == nil && number >= before+more, err
+	})
+}
+
+// TestRestartLosesNothing has a Deployment restarted in each of two minutes, by its annotation:
+// there is always a replica, and no request is lost.
+func TestRestartLosesNothing(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	leastAvailable := createWeb(t, namespace)
+	startController(t, namespace, "-restart-annotations")
+	kubectl(t, "", "annotate", "-n", namespace, "deployment/web", "cnat.programming-kubernetes.info/restart-schedule=* * * * *")
+	done := map[string]bool{}
+	for len(done) < 2 {
+		var next string
+		eventually(t, "the next restart", func(ctx context.Context) (bool, error) {
+			ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return false, err
+			}
+			for _, at := range ats.Items {
+				if !done[at.Name] {
+					next = at.Name
+				}
+			}
+			return next != "", nil
+		})
+		kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/"+next)
+		done[next] = true
+	}
+	waitAnswers(t, namespace, 10)
+	if least := leastAvailable(); least < 1 {
+		t.Errorf("at some time, %d replicas were available", least)
+	}
+}
+
+// TestRestartFails restarts a Deployment whose configuration has become bad: the new Pods do
+// not become ready, and the old ones go on serving.
+func TestRestartFails(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	namespace := newNamespace(t)
+	leastAvailable := createWeb(t, namespace)
+	kubectl(t, "", "patch", "-n", namespace, "configmap/web", "-p", `{"data":{"CONFIG":"bad"}}`)
+	kubectl(t, "", "patch", "-n", namespace, "deployment/web", "-p", `{"spec":{"progressDeadlineSeconds":10}}`)
+	startController(t, namespace)
+	createAt(t, newRestart(namespace, v1alpha1.RestartDeployment))
+	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionFailed, v1alpha1.ReasonRolloutFailed)
+	wantOutput(t, wantVerdict(t, namespace, v1alpha1.RestartDeployment), "exceeded its progress deadline")
+	waitAnswers(t, namespace, 10)
+	if least := leastAvailable(); least < 1 {
+		t.Errorf("at some time, %d replicas were available", least)
+	}
+}
+
+// TestRestartKinds restarts a workload of each kind, and compares each state that it sees with
+// what kubectl says.
+func TestRestartKinds(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	for _, kind := range []v1alpha1.RestartKind{v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet, v1alpha1.RestartDaemonSet} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			replicas := "replicas: 2"
+			if kind == v1alpha1.RestartDaemonSet {
+				replicas = ""
+			}
+			kubectl(t, fmt.Sprintf(`
+apiVersion: apps/v1
+kind: %s
+metadata: {name: web}
+spec:
+  %s
+  minReadySeconds: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: web
+        image: busybox:1.37.0
+        command: [/bin/sh, -c, "trap exit TERM; sleep 3600 & wait"]
+`, kind, replicas), "create", "-n", namespace, "-f", "-")
+			kubectl(t, "", "rollout", "status", "-n", namespace, "--timeout=180s", string(kind)+"/web")
+			startController(t, namespace)
+			createAt(t, newRestart(namespace, kind))
+			waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+			var states []string
+			for last := ""; !rolledOut.MatchString(last); {
+				if last = wantVerdict(t, namespace, kind); len(states) == 0 || states[len(states)-1] != last {
+					states = append(states, last)
+				}
+			}
+			t.Logf("kubectl said:\n%s", strings.Join(states, "\n"))
+			at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+			wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+			pods, err := kubeClient.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, pod := range pods.Items {
+				if pod.DeletionTimestamp == nil && pod.CreationTimestamp.Time.Before(at.Status.StartTime.Add(-time.Second)) {
+					t.Errorf("Pod %s is of %v, before the restart at %v", pod.Name, pod.CreationTimestamp, at.Status.StartTime)
+				}
+			}
+		})
+	}
+}
