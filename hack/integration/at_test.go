@@ -445,7 +445,7 @@ func TestKubectlAtChanges(t *testing.T) {
 	k.run(t, "list").want(t, 0, `NAME [^\n]*\nsooner [^\n]*\n`, "")
 	k.run(t, "list", "--all").want(t, 0, `NAME [^\n]*\nat [^\n]* ago +DONE +Completed +echo YAY; sleep 8\nsooner [^\n]*\n`, "")
 	k.run(t, "show", "at").want(t, 0, `Name +at\n.*State +DONE, Completed\nWhy +The command ended with exit code 0\.\n.*Exit code +0\nAttempts\n +# +POD +PHASE +EXIT +NODE +CREATED +RAN *\n`+
-		` +1 +at-pod +Succeeded +0 +\S+ +\d+s ago +\d+s\nEvents\n.* SuccessfulCreate .* Completed .*`, "")
+		` +1 +at-pod +Succeeded +0 +\S+ +\S+ ago +\d+s\nEvents\n.* SuccessfulCreate .* Completed .*`, "")
 
 	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=client").want(t, 0, atResource+`sooner moved \(dry run\)\n`, wouldRun)
 	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=server").want(t, 0, atResource+`sooner moved \(server dry run\)\n`, wouldRun)
