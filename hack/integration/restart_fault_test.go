@@ -148,12 +148,12 @@ func kindOfRestart(request *http.Request) string {
 	switch {
 	case !strings.HasSuffix(request.URL.Path, "/ats/at/status") || json.Unmarshal(bodyOf(request), &at) != nil:
 		return ""
-	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Restart != nil && at.Status.Restart.RestartedAt != nil:
-		return recordRestart
-	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Restart != nil && at.Status.Restart.UID != "":
-		return beginRestart
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return restartWritten
+	case at.Status.Phase == v1alpha1.PhaseRunning:
+		return beginRestart
+	case at.Status.Restart != nil && at.Status.Restart.RestartedAt != nil:
+		return recordRestart
 	default:
 		return ""
 	}

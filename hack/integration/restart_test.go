@@ -129,11 +129,11 @@ func TestRestartWorkload(t *testing.T) {
 		},
 		"deleted": {
 			kind: v1alpha1.RestartDeployment, spec: one, meanwhile: run("delete", "deployment/web"),
-			condition: v1alpha1.ConditionFailed, reason: v1alpha1.ReasonTargetNotFound, message: "^Deployment web was deleted during its rollout",
+			condition: v1alpha1.ConditionFailed, reason: v1alpha1.ReasonTargetNotFound, message: "^Deployment web was deleted during its restart",
 		},
 		"undone": {
 			kind: v1alpha1.RestartDeployment, spec: one, meanwhile: run("rollout", "undo", "deployment/web"),
-			condition: v1alpha1.ConditionFailed, reason: v1alpha1.ReasonReverted, message: "^Somebody removed the restart from Deployment web",
+			condition: v1alpha1.ConditionFailed, reason: v1alpha1.ReasonReverted, message: "^Deployment web no longer has the restart of ",
 		},
 		"no progress": {
 			kind: v1alpha1.RestartDeployment, spec: one, meanwhile: run("patch", "deployment/web", "-p", `{"spec":{"progressDeadlineSeconds":1}}`),
@@ -188,8 +188,10 @@ func TestRestartWorkload(t *testing.T) {
 			at := createAt(t, newRestart(namespace, tc.kind))
 			events := map[string]int32{tc.reason: 1}
 			if tc.meanwhile != nil {
-				running := waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
-				if running.Status.Restart == nil || running.Status.Restart.UID == "" || running.Status.StartTime == nil || running.Status.Message == "" {
+				running := waitAt(t, namespace, "at", "to have restarted the workload", func(at *v1alpha1.At) bool {
+					return at.Status.Restart != nil && at.Status.Restart.RestartedAt != nil
+				})
+				if running.Status.Phase != v1alpha1.PhaseRunning || running.Status.Restart.UID == "" || running.Status.StartTime == nil || running.Status.Message == "" {
 					t.Errorf("status %+v, want how far the restart is", running.Status)
 				}
 				wantOutput(t, kubectl(t, "", "get", "at", "-n", namespace), `at +\S+ +RUNNING`)
@@ -224,14 +226,15 @@ func TestRestartWrites(t *testing.T) {
 	waitRolledOut(t, namespace, v1alpha1.RestartDeployment)
 	startController(t, namespace)
 	at := newRestart(namespace, v1alpha1.RestartDeployment)
-	at.Spec.Schedule = "2026-11-22T11:12:13.9+01:00"
+	due := time.Now().Truncate(time.Second).Add(3900 * time.Millisecond)
+	at.Spec.Schedule = due.In(time.FixedZone("", 3600)).Format(time.RFC3339Nano)
 	createAt(t, at)
 	wantRestarted(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone))
 	deployment, err := kubeClient.AppsV1().Deployments(namespace).Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := deployment.Spec.Template.Annotations[rollout.AnnotationRestartedAt], "2026-11-22T10:12:13Z"; got != want {
+	if got, want := deployment.Spec.Template.Annotations[rollout.AnnotationRestartedAt], due.UTC().Format(time.RFC3339); got != want {
 		t.Errorf("restarted at %q, want %q", got, want)
 	}
 	owners := map[string]string{}
