@@ -161,7 +161,8 @@ func TestCronAt(t *testing.T) {
 	}))
 	eventually(t, "an At to be pruned", func(context.Context) (bool, error) { return len(requests(t, namespace, "delete", "ats")) > 0, nil })
 	cronAt := waitCronAt(t, namespace, "to have succeeded", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.LastSuccessfulTime != nil })
-	if cronAt.Status.Missed != nil || cronAt.Status.Reason != "" {
+	// A busy machine may miss one of times that are so close.
+	if cronAt.Status.Reason != "" {
 		t.Errorf("status %+v", cronAt.Status)
 	}
 	for _, at := range atsIn(t, namespace) {
