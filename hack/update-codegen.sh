@@ -16,7 +16,8 @@
 
 # Generates, from the types in pkg/apis: deepcopy functions, pkg/generated
 # (clientset, listers, informers, apply configurations) and the CRD; from the Go
-# distribution, the names of the time zones; from artifacts/deploy, install.yaml.
+# distribution, the names of the time zones; from artifacts/deploy, artifacts/base and
+# install.yaml.
 
 set -o errexit -o nounset -o pipefail
 
@@ -57,6 +58,13 @@ mv pkg/zones/zones.txt.new pkg/zones/zones.txt
 version="$(sed -n 's/^const Version = "\(.*\)"$/\1/p' pkg/version/version.go)"
 find artifacts Dockerfile README.md -type f ! -name install.yaml -exec \
     sed -i -E "s#(app.kubernetes.io/version: |cnat-controller:)v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?#\1${version}#" {} +
+{
+    echo "# What artifacts/deploy and artifacts/namespaced share. Made by hack/update-codegen.sh."
+    awk 'BEGIN { RS = "---\n" }
+        /(^|\n)kind: (Deployment|NetworkPolicy|PodDisruptionBudget|Role|RoleBinding|ServiceAccount)\n/ { printf "---\n%s", $0 }' \
+        artifacts/deploy/*.yaml
+} >artifacts/base/base.yaml.new
+mv artifacts/base/base.yaml.new artifacts/base/base.yaml
 go -C hack/tools/kustomize build -o "${GOBIN}/" sigs.k8s.io/kustomize/kustomize/v5
 {
     echo "# All of artifacts/deploy and the CRD in one file. Made by hack/update-codegen.sh."
