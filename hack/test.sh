@@ -91,6 +91,8 @@ for layer in "${layers[@]}"; do
     e2e)
         if [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]]; then
             install_node_packages
+            cgo=0 go_build "Helm" "${root}/hack/tools/helm" "${tmp}/helm" -- helm.sh/helm/v4/cmd/helm
+            export PATH="${tmp}:${PATH}"
             with_cluster e2e --node
         else
             skip e2e "a node needs Linux and root"

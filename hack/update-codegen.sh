@@ -58,6 +58,7 @@ mv pkg/zones/zones.txt.new pkg/zones/zones.txt
 version="$(sed -n 's/^const Version = "\(.*\)"$/\1/p' pkg/version/version.go)"
 find artifacts Dockerfile README.md -type f ! -name install.yaml -exec \
     sed -i -E "s#(app.kubernetes.io/version: |cnat-controller:)v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?#\1${version}#" {} +
+sed -i -E "s/^version: .*/version: ${version#v}/; s/^appVersion: .*/appVersion: ${version}/" artifacts/chart/Chart.yaml
 {
     echo "# What artifacts/deploy and artifacts/namespaced share. Made by hack/update-codegen.sh."
     awk 'BEGIN { RS = "---\n" }

@@ -25,7 +25,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 copy="$(mktemp -d)"
 trap 'rm -rf "${copy}"' EXIT
 
-git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents --target-directory="${copy}"
+git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents --no-dereference --target-directory="${copy}"
 "${copy}/hack/update-codegen.sh"
 
 for generated in pkg artifacts go.mod go.sum Dockerfile README.md; do

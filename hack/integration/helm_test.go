@@ -1,0 +1,328 @@
+//go:build e2e
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+const chart = root + "/artifacts/chart"
+
+// helm runs helm, which hack/test.sh compiles.
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "helm", args...)
+	// It logs each symbolic link of the chart there.
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("helm %s: %w\n%s%s", strings.Join(args, " "), err, out, stderr.String())
+	}
+	return string(out), err
+}
+
+// TestChart compares what the chart installs with what kustomize makes of the manifests.
+func TestChart(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		kustomization string
+		namespace     string
+		values        []string
+	}{
+		"the default": {
+			kustomization: "resources: [artifacts/deploy]",
+			namespace:     systemNamespace,
+		},
+		"all components": {
+			kustomization: `
+resources: [artifacts/deploy]
+components: [artifacts/deploy/policy, artifacts/restarts, artifacts/monitoring, artifacts/monitoring/scrapers, artifacts/monitoring/certificate]
+`,
+			namespace: systemNamespace,
+			values:    []string{"policy.enabled=true", "restarts.enabled=true", "monitoring.enabled=true", "metrics.scrapers={monitoring}", "metrics.certificate=true"},
+		},
+		"namespaced": {
+			kustomization: "resources: [artifacts/namespaced]",
+			namespace:     metav1.NamespaceDefault,
+			values:        []string{"namespaced=true"},
+		},
+		"an image by digest": {
+			kustomization: `
+resources: [artifacts/deploy]
+images: [{name: cnat-controller, newName: example.com/cnat, digest: "sha256:` + strings.Repeat("0", 64) + `"}]
+`,
+			namespace: systemNamespace,
+			values:    []string{"image.repository=example.com/cnat", "image.digest=sha256:" + strings.Repeat("0", 64)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.CopyFS(filepath.Join(dir, "artifacts"), os.DirFS(root+"/artifacts")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(tc.kustomization), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			want := readObjects(t, kubectl(t, "", "kustomize", dir))
+			// The release's namespace is not of the chart.
+			delete(want, "Namespace "+systemNamespace)
+			args := []string{"template", "cnat", chart, "--namespace=" + tc.namespace}
+			for _, value := range tc.values {
+				args = append(args, "--set="+value)
+			}
+			out, err := helm(t, args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, readObjects(t, out)); diff != "" {
+				t.Errorf("the chart installs something else (-kustomize +helm):\n%s", diff)
+			}
+		})
+	}
+}
+
+// readObjects returns the objects of manifests by kind and name, without what only Helm says.
+func readObjects(t *testing.T, manifests string) map[string]map[string]any {
+	t.Helper()
+	objects := map[string]map[string]any{}
+	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096)
+	for {
+		var object unstructured.Unstructured
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return objects
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if object.Object == nil {
+			continue
+		}
+		for _, field := range [][]string{
+			{"labels", "app.kubernetes.io/managed-by"}, {"labels", "helm.sh/chart"}, {"annotations", "helm.sh/resource-policy"},
+		} {
+			unstructured.RemoveNestedField(object.Object, append([]string{"metadata"}, field...)...)
+		}
+		objects[object.GetKind()+" "+object.GetName()] = object.Object
+	}
+}
+
+// TestChartValues has values that the chart must refuse.
+func TestChartValues(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		"replica=1":                             "additional properties 'replica' not allowed",
+		"replicas=two":                          "got string, want integer",
+		"image.digest=v1":                       "does not match pattern",
+		"args={workers=1}":                      "does not match pattern",
+		"namespaced=true,policy.enabled=true":   "/policy/enabled",
+		"namespaced=true,restarts.enabled=true": "/restarts/enabled",
+	} {
+		if _, err := helm(t, "template", "cnat", chart, "--set="+value); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("with %s: got %v, want %q", value, err, want)
+		}
+	}
+}
+
+// stubs are CRDs of the Prometheus operator and of cert-manager that take everything.
+func stubs() string {
+	var out strings.Builder
+	for _, crd := range [][3]string{
+		{"monitoring.coreos.com", "ServiceMonitor", "servicemonitors"}, {"monitoring.coreos.com", "PrometheusRule", "prometheusrules"},
+		{"cert-manager.io", "Issuer", "issuers"}, {"cert-manager.io", "Certificate", "certificates"},
+	} {
+		fmt.Fprintf(&out, `---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[3]s.%[1]s}
+spec:
+  group: %[1]s
+  names: {kind: %[2]s, plural: %[3]s}
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`, crd[0], crd[1], crd[2])
+	}
+	return out.String()
+}
+
+// TestHelm installs the chart as it is packaged, in a namespace that enforces the level
+// restricted, upgrades it to all of its options, and uninstalls it. It is not parallel: it
+// takes the CRD away.
+func TestHelm(t *testing.T) {
+	const namespace = "cnat-helm"
+	buildImage(t)
+	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
+	kubectl(t, stubs(), "apply", "-f", "-")
+	kubectl(t, "", "create", "namespace", namespace)
+	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, command := range []string{"describe pods", "logs --prefix --tail=50 --selector=app.kubernetes.io/name=cnat-controller"} {
+				out, err := exec.Command("kubectl", append(strings.Fields(command), "-n", namespace)...).CombinedOutput()
+				t.Logf("kubectl %s: %v\n%s", command, err, out)
+			}
+			// It would work on the Ats of other tests.
+			out, err := exec.Command("helm", "uninstall", "cnat", "--ignore-not-found", "--namespace="+namespace).CombinedOutput()
+			t.Logf("helm uninstall: %v\n%s", err, out)
+		}
+		remove := exec.Command("kubectl", "delete", "--ignore-not-found", "-f", "-", "-f", crd)
+		remove.Stdin = strings.NewReader(stubs())
+		if out, err := remove.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		if out, err := exec.Command("kubectl", "delete", "namespace", namespace).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	must := func(args ...string) string {
+		t.Helper()
+		out, err := helm(t, append(args, "--namespace="+namespace)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	dir := t.TempDir()
+	must("package", chart, "--destination="+dir)
+	packaged, err := filepath.Glob(dir + "/cnat-*.tgz")
+	if err != nil || len(packaged) != 1 {
+		t.Fatalf("helm package made %v: %v", packaged, err)
+	}
+
+	must("install", "cnat", packaged[0], "--wait", "--timeout=3m")
+	waitServed(t)
+	ats := newNamespace(t)
+	complete := func(name string) {
+		t.Helper()
+		kubectl(t, "", "wait", "-n", ats, "--for=condition=Complete", "--timeout=180s", "at/"+name)
+	}
+	createAt(t, newAt(ats, "first", time.Now(), "true"))
+	complete("first")
+
+	// As cert-manager would.
+	certificate := metricsCertificate(t, namespace)
+	createAt(t, newAt(ats, "pending", time.Now().Add(time.Hour), "true"))
+	must("upgrade", "cnat", packaged[0], "--wait", "--timeout=3m", "--set=replicas=1", "--set=args={-metrics-namespaces=7}",
+		"--set=policy.enabled=true", "--set=restarts.enabled=true", "--set=monitoring.enabled=true", "--set=metrics.certificate=true")
+	kubectl(t, "", "patch", "-n", ats, "at/pending", "--type=merge", "-p", `{"spec":{"schedule":"2000-01-01T00:00:00Z"}}`)
+	complete("pending")
+	kubectl(t, "", "get", "-n", namespace, "servicemonitors/cnat-controller", "prometheusrules/cnat-controller", "certificates/cnat-metrics")
+	var pods *corev1.PodList
+	eventually(t, "a single Pod", func(ctx context.Context) (bool, error) {
+		var err error
+		pods, err = kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && len(pods.Items) == 1, err
+	})
+	address := net.JoinHostPort(pods.Items[0].Status.PodIP, "8443")
+	connection, err := (&tls.Dialer{Config: &tls.Config{RootCAs: certificate, ServerName: "cnat-controller-metrics"}}).DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatalf("the metrics do not have the certificate: %v", err)
+	}
+	_ = connection.Close()
+	// The token with which Prometheus scrapes.
+	var status int
+	eventually(t, "the Secret to have a token", func(ctx context.Context) (bool, error) {
+		secret, err := kubeClient.CoreV1().Secrets(namespace).Get(ctx, "cnat-metrics-token", metav1.GetOptions{})
+		if err != nil || len(secret.Data["token"]) == 0 {
+			return false, err
+		}
+		status, _ = get(t, "https://"+address+"/metrics", string(secret.Data["token"]))
+		return true, nil
+	})
+	if status != 200 {
+		t.Errorf("the token of the ServiceMonitor gets status %d", status)
+	}
+
+	must("uninstall", "cnat", "--wait", "--timeout=3m")
+	kinds := "deployments,services,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,servicemonitors,prometheusrules,certificates,issuers," +
+		"clusterroles,clusterrolebindings,flowschemas,validatingadmissionpolicies,validatingadmissionpolicybindings"
+	if left := kubectl(t, "", "get", kinds, "-A", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name"); left != "" {
+		t.Errorf("there is left: %s", left)
+	}
+	if got := kubectl(t, "", "get", "ats", "-n", ats, "-o", "name"); strings.Count(got, "\n") != 2 {
+		t.Errorf("of two Ats are left: %s", got)
+	}
+	// The release can be installed again with the CRDs that were kept.
+	must("install", "cnat", packaged[0], "--dry-run=server")
+}
+
+// metricsCertificate makes the Secret that cert-manager would make, and returns what verifies
+// the certificate.
+func metricsCertificate(t *testing.T, namespace string) *x509.CertPool {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"cnat-controller-metrics"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	_, err = kubeClient.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "cnat-metrics-certificate"},
+		Type:       corev1.SecretTypeTLS,
+		Data: map[string][]byte{
+			"tls.crt": certificate, "ca.crt": certificate,
+			"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(certificate)
+	return pool
+}
