@@ -16,8 +16,8 @@
 
 
 # Runs the linters of .golangci.yaml on the modules of this repository, actionlint on its
-# workflows, krew's validation on the manifest of kubectl at, and the tests of promcheck: the
-# queries of the dashboard and the alerts, and when the alerts fire.
+# workflows, krew's validation on the manifest of kubectl at, OLM's on the bundle, and the tests
+# of promcheck: the queries of the dashboard and the alerts, and when the alerts fire.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # For its flags, because the linters compile what they read.
@@ -32,7 +32,7 @@ compiling go -C hack/tools/golangci-lint build -o "${bin}/golangci-lint" github.
 for tag in integration e2e; do
     compiling "${bin}/golangci-lint" run --build-tags="${tag}"
 done
-for module in hack/bench hack/localcluster hack/tools/controller-gen hack/tools/promcheck; do
+for module in hack/bench hack/localcluster hack/tools/controller-gen hack/tools/olm hack/tools/promcheck; do
     (cd "${module}" && compiling "${bin}/golangci-lint" run --config="${root}/.golangci.yaml")
 done
 
@@ -44,6 +44,8 @@ go -C hack/tools/krew build -o "${bin}/validate-krew-manifest" sigs.k8s.io/krew/
 sed -e 's#URL/#https://example.org/#' -e "s#VERSION#$(sed -n 's/^const Version = "\(.*\)"$/\1/p' pkg/version/version.go)#" \
     -e "s#SHA256_[a-z0-9_]*#$(printf '%064d' 0)#" artifacts/krew/at.yaml >"${bin}/at.yaml"
 "${bin}/validate-krew-manifest" -skip-install -manifest "${bin}/at.yaml"
+
+compiling hack/build-bundle.sh "${bin}/bundle"
 
 # -count=1, because the test cache does not notice changes of files outside of the module.
 compiling go -C hack/tools/promcheck test -count=1 ./...
