@@ -45,7 +45,7 @@ sed -e 's#URL/#https://example.org/#' -e "s#VERSION#$(sed -n 's/^const Version =
     -e "s#SHA256_[a-z0-9_]*#$(printf '%064d' 0)#" artifacts/krew/at.yaml >"${bin}/at.yaml"
 "${bin}/validate-krew-manifest" -skip-install -manifest "${bin}/at.yaml"
 
-compiling hack/build-bundle.sh "${bin}/bundle"
+compiling hack/build-packages.sh "${bin}/packages" "example.org/cnat-controller@sha256:$(printf '%064d' 0)"
 
 # -count=1, because the test cache does not notice changes of files outside of the module.
 compiling go -C hack/tools/promcheck test -count=1 ./...
