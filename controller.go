@@ -116,8 +116,8 @@ type Controller struct {
 // NewController returns a controller that is fed by the given informers. The caller starts
 // those of Pods and Ats; the controller starts that of nodes when an At needs it. The
 // controller stands by until Run is called. Of the Pods it needs those that carry the label
-// v1alpha1.LabelAtUID, and no others. defaultImage is the image of the container that runs
-// spec.command.
+// v1alpha1.LabelAtUID, and no others. defaults are those of the Pod of an At without
+// spec.template.
 func NewController(
 	ctx context.Context,
 	kubeClient kubernetes.Interface,
@@ -126,7 +126,7 @@ func NewController(
 	nodeInformer coreinformers.TypedNodeInformer,
 	atInformer informers.TypedAtInformer,
 	recorder record.EventRecorder,
-	defaultImage string,
+	defaults plan.Defaults,
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
 	c := &Controller{
@@ -194,7 +194,7 @@ func NewController(
 		Written:      c.written,
 		AddRelatives: c.addRelatives,
 		Failures:     workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
-		DefaultImage: defaultImage,
+		Defaults:     defaults,
 	}
 	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker()}
 	return c, nil

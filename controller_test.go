@@ -75,7 +75,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
 )
 
-const image = "busybox:test"
+var defaults = plan.Defaults{Image: "busybox:test"}
 
 var (
 	due  = time.Date(2026, 12, 24, 10, 12, 0, 0, time.UTC)
@@ -122,7 +122,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	pods := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Pods()
 	nodes := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Nodes()
 	ats := cnatinformers.NewSharedInformerFactory(f.cnatClient, 0).Cnat().V1alpha1().Ats()
-	c, err := NewController(ctx, f.kubeClient, f.cnatClient, pods, nodes, ats, f.recorder, image, clock)
+	c, err := NewController(ctx, f.kubeClient, f.cnatClient, pods, nodes, ats, f.recorder, defaults, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func blocked(reason, message string) func(*v1alpha1.At) {
 }
 
 func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
-	pod := plan.NewPod(newAt(), image)
+	pod := plan.NewPod(newAt(), defaults)
 	pod.UID = "pod-uid"
 	pod.ResourceVersion = "1"
 	pod.CreationTimestamp = metav1.Time{Time: due}
@@ -262,7 +262,7 @@ func TestSyncHandler(t *testing.T) {
 		complete = "The command ended with exit code 0."
 		unread   = `spec.schedule "at noon" cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z`
 	)
-	createPod := clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(), image))
+	createPod := clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(), defaults))
 	getPod := clienttesting.NewGetAction(podsResource, name.Namespace, "example-at-pod")
 	deletePod := clienttesting.NewDeleteActionWithOptions(podsResource, name.Namespace, "example-at-pod",
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("pod-uid")), ResourceVersion: ptr.To("1")}})
@@ -593,7 +593,7 @@ func TestSyncHandler(t *testing.T) {
 			}, now: due.Add(time.Minute),
 			faults: map[string]error{"patch pods": forbidden},
 			wantKube: []clienttesting.Action{
-				clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(running, nextAttempt), image)),
+				clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(running, nextAttempt), defaults)),
 				releasePod("pod-uid"),
 			},
 			wantCnat:   []clienttesting.Action{getAt},
@@ -1468,7 +1468,7 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	recorder.Start(kubeClient.CoreV1())
 	c, err := NewController(ctx, kubeClient, cnatClient,
 		podFactory.Core().V1().Pods(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(), atFactory.Cnat().V1alpha1().Ats(),
-		recorder, image, clock.RealClock{})
+		recorder, defaults, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,9 @@ import (
 	_ "time/tzdata" // The zones of spec.timeZone, for machines and images without them.
 	"unicode"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -68,6 +70,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/leader"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/patient"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
@@ -102,7 +105,9 @@ type options struct {
 	master       string
 	namespace    string
 	workers      int
-	defaultImage string
+	defaults     plan.Defaults
+	requests     string // those of defaults, to be parsed
+	limits       string
 	qps          float64
 	burst        int
 	preflightQPS float64
@@ -131,7 +136,9 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.master, "master", "", "URL of the API server, instead of the kubeconfig's")
 	flags.StringVar(&o.namespace, "namespace", metav1.NamespaceAll, "namespace whose Ats are run (default: all namespaces)")
 	flags.IntVar(&o.workers, "workers", 16, "number of Ats that are worked on at the same time; and of CronAts four times as many")
-	flags.StringVar(&o.defaultImage, "default-image", "busybox:1.37.0", "image in which commands run; it needs /bin/sh")
+	flags.StringVar(&o.defaults.Image, "default-image", "busybox:1.37.0", "image in which commands run; it needs /bin/sh")
+	flags.StringVar(&o.requests, "default-requests", "", "resource requests of the Pods of Ats that have no template, such as cpu=10m,memory=16Mi (default: none, or those of the namespace's LimitRange)")
+	flags.StringVar(&o.limits, "default-limits", "", "resource limits of the Pods of Ats that have no template, such as memory=64Mi (default: none, or those of the namespace's LimitRange)")
 	flags.Float64Var(&o.qps, "kube-api-qps", 0, "maximum number of requests per second to the API server (default: no limit, the API server's priority and fairness applies)")
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "work only while holding the lease "+controllerName+", so that several controllers can run and one works")
 	flags.StringVar(&o.leaderElectNamespace, "leader-elect-resource-namespace", "", "namespace of the lease (default: that of the kubeconfig or the service account)")
@@ -157,8 +164,8 @@ func (o *options) validate(args []string) error {
 		return fmt.Errorf("unexpected argument %q: all options are flags, see -help", args[0])
 	case o.workers < 1:
 		return fmt.Errorf("-workers is %d: it must be at least 1", o.workers)
-	case o.defaultImage == "" || strings.ContainsFunc(o.defaultImage, unicode.IsSpace):
-		return fmt.Errorf("-default-image is %q: name an image that has /bin/sh", o.defaultImage)
+	case o.defaults.Image == "" || strings.ContainsFunc(o.defaults.Image, unicode.IsSpace):
+		return fmt.Errorf("-default-image is %q: name an image that has /bin/sh", o.defaults.Image)
 	case o.qps < 0 || o.burst < 0:
 		return errors.New("-kube-api-qps and -kube-api-burst must not be negative: 0 means no limit")
 	case o.qps == 0 && o.burst > 0:
@@ -174,7 +181,41 @@ func (o *options) validate(args []string) error {
 	case o.certFile != "" && !o.metricsSecure:
 		return errors.New("-tls-cert-file means nothing without -metrics-secure: set both")
 	}
+	return o.parseResources()
+}
+
+// parseResources sets the default requests and limits.
+func (o *options) parseResources() error {
+	var err error
+	if o.defaults.Resources.Requests, err = parseResourceList(o.requests); err != nil {
+		return fmt.Errorf("-default-requests is %q: %w", o.requests, err)
+	}
+	if o.defaults.Resources.Limits, err = parseResourceList(o.limits); err != nil {
+		return fmt.Errorf("-default-limits is %q: %w", o.limits, err)
+	}
+	for name, request := range o.defaults.Resources.Requests {
+		if limit, ok := o.defaults.Resources.Limits[name]; ok && request.Cmp(limit) > 0 {
+			return fmt.Errorf("-default-requests has more %s than -default-limits: the API server would refuse each Pod", name)
+		}
+	}
 	return nil
+}
+
+// parseResourceList reads a list such as cpu=10m,memory=16Mi.
+func parseResourceList(text string) (corev1.ResourceList, error) {
+	if text == "" {
+		return nil, nil
+	}
+	list := corev1.ResourceList{}
+	for entry := range strings.SplitSeq(text, ",") {
+		name, amount, _ := strings.Cut(entry, "=")
+		quantity, err := resource.ParseQuantity(amount)
+		if err != nil || quantity.Sign() < 0 || !slices.Contains([]string{"cpu", "memory", "ephemeral-storage"}, name) {
+			return nil, fmt.Errorf("%q is not a quantity of cpu, memory or ephemeral-storage; write for example cpu=10m,memory=16Mi", entry)
+		}
+		list[corev1.ResourceName(name)] = quantity
+	}
+	return list, nil
 }
 
 func main() {
@@ -252,7 +293,7 @@ func run(ctx context.Context, o *options) error {
 		podFactory.Core().V1().Pods(),
 		kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(),
 		atFactory.Cnat().V1alpha1().Ats(),
-		recorder, o.defaultImage, clock.RealClock{})
+		recorder, o.defaults, clock.RealClock{})
 	if err != nil {
 		return err
 	}
@@ -351,7 +392,7 @@ func (o *options) addPreflight(controller *Controller, config *rest.Config) erro
 	if err != nil {
 		return fmt.Errorf("create the client for preflights: %w", err)
 	}
-	controller.preflight = preflight.New(cnatClient, kubeClient, controller.atLister, controller.nodes.List, o.defaultImage, o.preflightQPS, clock.RealClock{})
+	controller.preflight = preflight.New(cnatClient, kubeClient, controller.atLister, controller.nodes.List, o.defaults, o.preflightQPS, clock.RealClock{})
 	return nil
 }
 

@@ -101,7 +101,7 @@ func (r *run) podTemplate(ctx context.Context, namespace string) (*corev1.PodTem
 		}}
 	case len(f.env) > 0:
 		// With no more rights than the Pod of an At without a template.
-		template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, defaultImage).Spec}
+		template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, plan.Defaults{Image: defaultImage}).Spec}
 	default:
 		return nil, source{}, nil
 	}

@@ -138,7 +138,7 @@ func (b *bench) bareOnce(ctx context.Context, number int) (time.Duration, error)
 		at.Spec.Suspend = ptr.To(true)
 		at, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, at, metav1.CreateOptions{})
 		if err == nil {
-			toCreate[i] = plan.NewPod(at, "busybox:1.37.0")
+			toCreate[i] = plan.NewPod(at, plan.Defaults{Image: "busybox:1.37.0"})
 		}
 		return err
 	})
@@ -295,7 +295,7 @@ func (b *bench) cronJob(ctx context.Context, number int) error {
 		return err
 	}
 	due := time.Now().Add(time.Minute + 15*time.Second).Truncate(time.Minute).UTC()
-	template := corev1.PodTemplateSpec{Spec: plan.NewPod(newAt("at", due), "busybox:1.37.0").Spec}
+	template := corev1.PodTemplateSpec{Spec: plan.NewPod(newAt("at", due), plan.Defaults{Image: "busybox:1.37.0"}).Spec}
 	err = each(ctx, number, func(i int) error {
 		_, err := b.kube.BatchV1().CronJobs(namespace).Create(ctx, &batchv1.CronJob{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("cronjob-%06d", i)},

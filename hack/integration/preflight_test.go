@@ -215,7 +215,7 @@ func judge(t *testing.T, what string, took, limit time.Duration) {
 
 // setTemplate gives an At a template.
 func setTemplate(at *v1alpha1.At, change func(*corev1.PodSpec)) {
-	at.Spec.Template = &corev1.PodTemplateSpec{Spec: plan.NewPod(at, "busybox:1.37.0").Spec}
+	at.Spec.Template = &corev1.PodTemplateSpec{Spec: plan.NewPod(at, plan.Defaults{Image: "busybox:1.37.0"}).Spec}
 	change(&at.Spec.Template.Spec)
 }
 
@@ -226,7 +226,7 @@ func waitRefused(t *testing.T, at *v1alpha1.At) {
 	probe := at.DeepCopy()
 	probe.UID = "probe"
 	eventually(t, "the Pod to be refused", func(ctx context.Context) (bool, error) {
-		_, err := kubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(probe, "busybox:1.37.0"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := kubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(probe, plan.Defaults{Image: "busybox:1.37.0"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil, nil
 	})
 }
@@ -247,7 +247,7 @@ func waitOwnersKnown(t *testing.T) {
 	probe := newAt(namespace, "probe", time.Now(), "true")
 	probe.UID = "probe"
 	eventually(t, "the API server to know the CRD", func(ctx context.Context) (bool, error) {
-		_, err := client.CoreV1().Pods(namespace).Create(ctx, plan.NewPod(probe, "busybox:1.37.0"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := client.CoreV1().Pods(namespace).Create(ctx, plan.NewPod(probe, plan.Defaults{Image: "busybox:1.37.0"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil, nil
 	})
 }

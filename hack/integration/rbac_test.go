@@ -437,7 +437,7 @@ func TestControllerPolicy(t *testing.T) {
 	installCRD(t)
 	namespace := newNamespace(t)
 	at := createAt(t, newAt(namespace, "at", time.Now().Add(time.Hour), "true"))
-	made := plan.NewPod(at, "a")
+	made := plan.NewPod(at, plan.Defaults{Image: "a"})
 	manifest := func(name string, change func(*corev1.Pod)) string {
 		pod := made.DeepCopy()
 		pod.Name = name

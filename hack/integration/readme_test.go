@@ -124,7 +124,7 @@ func leavePod(t *testing.T) {
 	at := newAt("default", "left", time.Now(), "true")
 	at.UID = "left"
 	pods := kubeClient.CoreV1().Pods("default")
-	pod := plan.NewPod(at, "busybox:1.37.0")
+	pod := plan.NewPod(at, plan.Defaults{Image: "busybox:1.37.0"})
 	pod.OwnerReferences = nil
 	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

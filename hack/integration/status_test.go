@@ -206,7 +206,7 @@ func TestUnexpectedPod(t *testing.T) {
 	kubectl(t, "", "delete", "-n", namespace, "pod/at-pod", "--grace-period=0", "--force")
 	waitPodGone(t, namespace)
 
-	pod := plan.NewPod(at, "image")
+	pod := plan.NewPod(at, plan.Defaults{Image: "image"})
 	pod.Spec.SchedulerName = "nobody"
 	if _, err := kubeClient.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -304,7 +304,7 @@ func TestCombinations(t *testing.T) {
 func describe(at *v1alpha1.At, d Decision, now time.Time) string {
 	switch action := d.Action.(type) {
 	case CreatePod:
-		pod := NewPod(at, "image")
+		pod := NewPod(at, Defaults{Image: "image"})
 		container := pod.Spec.Containers[0]
 		what := fmt.Sprintf("create %s: %s %s", pod.Name, container.Image, strings.Join(container.Command, " "))
 		if pod.Spec.Affinity != nil {

@@ -250,7 +250,7 @@ func TestLead(t *testing.T) {
 
 func TestPodKey(t *testing.T) {
 	key := func(mutate ...func(*v1alpha1.At)) string {
-		pod := NewPod(newAt(mutate...), "image")
+		pod := NewPod(newAt(mutate...), Defaults{Image: "image"})
 		before := pod.DeepCopy()
 		got, err := PodKey(pod)
 		if err != nil {
@@ -276,7 +276,7 @@ func TestPodKey(t *testing.T) {
 		"namespace": func(at *v1alpha1.At) { at.Namespace = "other" },
 		"command":   func(at *v1alpha1.At) { at.Spec.Command = "other" },
 		"label": func(at *v1alpha1.At) {
-			at.Spec.Template = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: defaultTemplate("image").Spec}
+			at.Spec.Template = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: defaultTemplate(Defaults{Image: "image"}).Spec}
 		},
 	} {
 		if key(mutate) == key() {

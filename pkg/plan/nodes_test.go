@@ -360,7 +360,7 @@ func TestDecideByParent(t *testing.T) {
 	held := newAt(withNodes(nodes(1, 0, 0, 0)), withSuspendedRun)
 	tooMany := newAt(withNodes(nodes(1, 0, 0, 1)), func(at *v1alpha1.At) { at.Spec.Nodes.MaxFailed = ptr.To[int32](0) })
 	podOf := func(child *v1alpha1.At, mutate ...func(*corev1.Pod)) *corev1.Pod {
-		pod := NewPod(child, "image")
+		pod := NewPod(child, Defaults{Image: "image"})
 		pod.UID, pod.CreationTimestamp, pod.Spec.NodeName, pod.Status.Phase = podUID, metav1.Time{Time: created}, "n1", corev1.PodRunning
 		for _, m := range mutate {
 			m(pod)

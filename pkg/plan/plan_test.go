@@ -72,7 +72,7 @@ func withSchedule(schedule string) func(*v1alpha1.At) {
 func withoutOwner(pod *corev1.Pod) { pod.OwnerReferences = nil }
 
 func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
-	pod := NewPod(newAt(), "image")
+	pod := NewPod(newAt(), Defaults{Image: "image"})
 	pod.UID = podUID
 	pod.CreationTimestamp = metav1.Time{Time: created}
 	pod.Spec.NodeName = "node"

@@ -75,13 +75,21 @@ func isEarlierAttempt(at *v1alpha1.At, pod *corev1.Pod) bool {
 	return 0 <= attempt && attempt < int(at.Status.Failed) && pod.Name == podName(at.Name, int32(attempt))
 }
 
+// Defaults are what the Pod of an At without spec.template is made of.
+type Defaults struct {
+	// Image is the image of the container that runs spec.command.
+	Image string
+	// Resources are those of that container.
+	Resources corev1.ResourceRequirements
+}
+
 // NewPod returns the Pod of an At's next attempt: that of spec.template or,
-// without one, a container of the given image with no rights that the restricted Pod
+// without one, a container with the defaults and with no rights that the restricted Pod
 // Security level does not grant.
-func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
+func NewPod(at *v1alpha1.At, defaults Defaults) *corev1.Pod {
 	template := at.Spec.Template.DeepCopy()
 	if template == nil {
-		template = defaultTemplate(image)
+		template = defaultTemplate(defaults)
 	}
 	spec := &template.Spec
 	if spec.RestartPolicy == "" {
@@ -135,7 +143,7 @@ func NewPod(at *v1alpha1.At, image string) *corev1.Pod {
 }
 
 // defaultTemplate returns the template of an At that has none.
-func defaultTemplate(image string) *corev1.PodTemplateSpec {
+func defaultTemplate(defaults Defaults) *corev1.PodTemplateSpec {
 	return &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		AutomountServiceAccountToken: ptr.To(false),
 		EnableServiceLinks:           ptr.To(false),
@@ -146,8 +154,9 @@ func defaultTemplate(image string) *corev1.PodTemplateSpec {
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		Containers: []corev1.Container{{
-			Name:  "command",
-			Image: image,
+			Name:      "command",
+			Image:     defaults.Image,
+			Resources: *defaults.Resources.DeepCopy(),
 			SecurityContext: &corev1.SecurityContext{
 				AllowPrivilegeEscalation: ptr.To(false),
 				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},

@@ -24,6 +24,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
@@ -103,12 +104,18 @@ func TestNewPod(t *testing.T) {
 			}},
 		},
 	}
-	if diff := cmp.Diff(want, NewPod(at, "image")); diff != "" {
+	if diff := cmp.Diff(want, NewPod(at, Defaults{Image: "image"})); diff != "" {
 		t.Errorf("NewPod (-want +got):\n%s", diff)
 	}
 
+	resources := corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}
+	want.Spec.Containers[0].Resources = resources
+	if diff := cmp.Diff(want, NewPod(at, Defaults{Image: "image", Resources: resources})); diff != "" {
+		t.Errorf("NewPod with default resources (-want +got):\n%s", diff)
+	}
+
 	at.Name = strings.Repeat("a", 64)
-	if labels := NewPod(at, "image").Labels; len(labels) != 1 {
+	if labels := NewPod(at, Defaults{Image: "image"}).Labels; len(labels) != 1 {
 		t.Errorf("a name that is no label value is a label all the same: %v", labels)
 	}
 }
@@ -181,7 +188,9 @@ func TestNewPodFromTemplate(t *testing.T) {
 			annotations := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:12:00Z", v1alpha1.AnnotationAtName: "example-at", v1alpha1.AnnotationAtGeneration: "2", defaultContainer: "first"}
 			maps.Copy(annotations, tc.wantAnnotations)
 
-			got := NewPod(at, "image")
+			// They are not for templates.
+			defaults := Defaults{Image: "image", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}}
+			got := NewPod(at, defaults)
 
 			if diff := cmp.Diff(template(tc.want).Spec, got.Spec); diff != "" {
 				t.Errorf("spec (-want +got):\n%s", diff)
@@ -203,6 +212,6 @@ func BenchmarkNewPod(b *testing.B) {
 	at := newAt()
 	b.ReportAllocs()
 	for b.Loop() {
-		NewPod(at, "image")
+		NewPod(at, Defaults{Image: "image"})
 	}
 }

@@ -88,7 +88,7 @@ type Preflight struct {
 	kubeClient kubernetes.Interface
 	ats        listers.AtLister
 	nodes      func(context.Context) ([]*corev1.Node, error)
-	image      string
+	defaults   plan.Defaults
 	clock      clock.WithTicker
 
 	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
@@ -144,14 +144,14 @@ func (a answer) of(pod string) answer {
 }
 
 // New returns a Preflight that makes at most qps dry-runs a second, more than 0. nodes lists
-// the nodes. image is the one for plan.NewPod.
-func New(cnatClient clientset.Interface, kubeClient kubernetes.Interface, ats listers.AtLister, nodes func(context.Context) ([]*corev1.Node, error), image string, qps float64, wallClock clock.WithTicker) *Preflight {
+// the nodes. defaults are those for plan.NewPod.
+func New(cnatClient clientset.Interface, kubeClient kubernetes.Interface, ats listers.AtLister, nodes func(context.Context) ([]*corev1.Node, error), defaults plan.Defaults, qps float64, wallClock clock.WithTicker) *Preflight {
 	p := &Preflight{
 		cnatClient: cnatClient,
 		kubeClient: kubeClient,
 		ats:        ats,
 		nodes:      nodes,
-		image:      image,
+		defaults:   defaults,
 		clock:      wallClock,
 		reads:      flowcontrol.NewTokenBucketRateLimiter(float32(readsPerDryRun*qps), 1),
 		dryRuns:    flowcontrol.NewTokenBucketRateLimiter(float32(qps), 1),
@@ -273,7 +273,7 @@ func (p *Preflight) read(ctx context.Context, name cache.ObjectName) (*v1alpha1.
 // ask returns the API server's answer to the creation of an At's Pod, which may be the
 // answer to the creation of the same Pod of another At.
 func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) answer {
-	pod := plan.NewPod(at, p.image)
+	pod := plan.NewPod(at, p.defaults)
 	key, err := plan.PodKey(pod)
 	if err != nil {
 		return answer{err: err}

@@ -54,7 +54,7 @@ func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
 
 // createPod creates the At's Pod. Its name is the lock against running a command twice.
 func (s *Steps) createPod(ctx context.Context, at *v1alpha1.At, action plan.CreatePod) error {
-	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(at, s.DefaultImage), metav1.CreateOptions{})
+	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(at, s.Defaults), metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}

@@ -64,8 +64,8 @@ type Steps struct {
 	AddRelatives func(*plan.World)
 	// Failures counts the creations of Pods that have failed in a row.
 	Failures workqueue.TypedRateLimiter[cache.ObjectName]
-	// DefaultImage is the image of the container that runs spec.command.
-	DefaultImage string
+	// Defaults are those of the Pod of an At without spec.template.
+	Defaults plan.Defaults
 }
 
 // Take takes the step that was decided. It returns the decision or, if the API server

@@ -1,0 +1,75 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+func TestParseResources(t *testing.T) {
+	for name, tc := range map[string]struct {
+		requests, limits string
+		// expectations
+		want    corev1.ResourceRequirements
+		wantErr string
+	}{
+		"none": {},
+		"requests": {
+			requests: "cpu=10m,memory=16Mi",
+			want: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi"),
+			}},
+		},
+		"both": {
+			requests: "memory=16Mi", limits: "memory=16Mi,ephemeral-storage=1Gi",
+			want: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Mi")},
+				Limits: corev1.ResourceList{
+					corev1.ResourceMemory: resource.MustParse("16Mi"), corev1.ResourceEphemeralStorage: resource.MustParse("1Gi"),
+				},
+			},
+		},
+		"no quantity":            {requests: "cpu", wantErr: `-default-requests is "cpu": "cpu" is not a quantity`},
+		"not a quantity":         {limits: "cpu=1,memory=much", wantErr: `"memory=much" is not a quantity`},
+		"negative":               {limits: "cpu=-1", wantErr: `"cpu=-1" is not a quantity`},
+		"no such resource":       {limits: "mem=1Gi", wantErr: `"mem=1Gi" is not a quantity of cpu, memory or ephemeral-storage`},
+		"a comma too many":       {limits: "cpu=1,", wantErr: `"" is not a quantity`},
+		"a request over a limit": {requests: "cpu=2", limits: "cpu=1", wantErr: "-default-requests has more cpu than -default-limits"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options{requests: tc.requests, limits: tc.limits}
+			err := o.parseResources()
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("got error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, o.defaults.Resources); diff != "" {
+				t.Errorf("resources (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
