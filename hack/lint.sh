@@ -17,7 +17,8 @@
 
 # Runs the linters of .golangci.yaml on the modules of this repository, actionlint on its
 # workflows, krew's validation on the manifest of kubectl at, OLM's on the bundle, and the tests
-# of promcheck: the queries of the dashboard and the alerts, and when the alerts fire.
+# of promcheck: the queries of the dashboard and the alerts, and when the alerts fire. Also checks
+# the manifests of the Prometheus operator and of cert-manager against their types.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # For its flags, because the linters compile what they read.
@@ -32,7 +33,7 @@ compiling go -C hack/tools/golangci-lint build -o "${bin}/golangci-lint" github.
 for tag in integration e2e; do
     compiling "${bin}/golangci-lint" run --build-tags="${tag}"
 done
-for module in hack/bench hack/localcluster hack/tools/controller-gen hack/tools/olm hack/tools/promcheck; do
+for module in hack/bench hack/localcluster hack/tools/controller-gen hack/tools/crcheck hack/tools/olm hack/tools/promcheck; do
     (cd "${module}" && compiling "${bin}/golangci-lint" run --config="${root}/.golangci.yaml")
 done
 
@@ -46,6 +47,8 @@ sed -e 's#URL/#https://example.org/#' -e "s#VERSION#$(sed -n 's/^const Version =
 "${bin}/validate-krew-manifest" -skip-install -manifest "${bin}/at.yaml"
 
 compiling hack/build-packages.sh "${bin}/packages" "example.org/cnat-controller@sha256:$(printf '%064d' 0)"
+compiling go -C hack/tools/helm run helm.sh/helm/v4/cmd/helm template cnat "${bin}"/packages/cnat-*.tgz --set=monitoring.enabled=true,metrics.certificate=true |
+    compiling go -C hack/tools/crcheck run .
 
 # -count=1, because the test cache does not notice changes of files outside of the module.
 compiling go -C hack/tools/promcheck test -count=1 ./...
