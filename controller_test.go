@@ -2018,11 +2018,11 @@ func TestKeep(t *testing.T) {
 		"zoned": func(at *v1alpha1.At) {
 			at.Spec.Schedule, at.Spec.TimeZone = "2026-12-24T11:12:00", ptr.To("Europe/Berlin")
 		},
-		"deleted":    func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} },
-		"deadline":   withStartingDeadline,
-		"running":    running,
-		"limited":    func(at *v1alpha1.At) { running(at); withActiveDeadline(at) },
-		"retries":    func(at *v1alpha1.At) { running(at); at.Spec.BackoffLimit = ptr.To[int32](1) },
+		"deleted":  func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} },
+		"deadline": withStartingDeadline,
+		"running":  running,
+		"limited":  func(at *v1alpha1.At) { running(at); withActiveDeadline(at) },
+		"retries":  func(at *v1alpha1.At) { running(at); at.Spec.BackoffLimit = ptr.To[int32](1) },
 		"restarting": func(at *v1alpha1.At) {
 			withRestart(at)
 			at.Status.Phase, at.Status.StartTime = v1alpha1.PhaseRunning, &metav1.Time{Time: due}
