@@ -83,6 +83,11 @@ components: [artifacts/deploy/policy, artifacts/restarts, artifacts/monitoring, 
 			namespace: systemNamespace,
 			values:    []string{"policy.enabled=true", "restarts.enabled=true", "monitoring.enabled=true", "metrics.scrapers={monitoring}", "metrics.certificate=true"},
 		},
+		"restart annotations": {
+			kustomization: "{resources: [artifacts/restarts/annotations], components: [artifacts/restarts]}",
+			namespace:     systemNamespace,
+			values:        []string{"restarts.enabled=true", "restarts.annotations=true"},
+		},
 		"namespaced": {
 			kustomization: "resources: [artifacts/namespaced]",
 			namespace:     metav1.NamespaceDefault,
@@ -157,6 +162,7 @@ func TestChartValues(t *testing.T) {
 		"args={workers=1}":                      "does not match pattern",
 		"namespaced=true,policy.enabled=true":   "/policy/enabled",
 		"namespaced=true,restarts.enabled=true": "/restarts/enabled",
+		"restarts.annotations=true":             "/restarts/enabled",
 	} {
 		if _, err := helm(t, "template", "cnat", chart, "--set="+value); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("with %s: got %v, want %q", value, err, want)
@@ -247,7 +253,7 @@ func TestHelm(t *testing.T) {
 	certificate := metricsCertificate(t, namespace)
 	createAt(t, newAt(ats, "pending", time.Now().Add(time.Hour), "true"))
 	must("upgrade", "cnat", packaged[0], "--wait", "--timeout=3m", "--set=replicas=1", "--set=args={-metrics-namespaces=7}",
-		"--set=policy.enabled=true", "--set=restarts.enabled=true", "--set=monitoring.enabled=true", "--set=metrics.certificate=true")
+		"--set=policy.enabled=true", "--set=restarts.enabled=true", "--set=restarts.annotations=true", "--set=monitoring.enabled=true", "--set=metrics.certificate=true")
 	kubectl(t, "", "patch", "-n", ats, "at/pending", "--type=merge", "-p", `{"spec":{"schedule":"2000-01-01T00:00:00Z"}}`)
 	complete("pending")
 	kubectl(t, "", "get", "-n", namespace, "servicemonitors/cnat-controller", "prometheusrules/cnat-controller", "certificates/cnat-metrics")

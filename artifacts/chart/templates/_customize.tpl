@@ -65,6 +65,9 @@ cnat.customize changes an object as the values say. It writes nothing.
 {{- $_ := set $container "env" (append $container.env (dict "name" "POD_NAMESPACE" "valueFrom" $namespace)) }}
 {{- $_ := set $container "ports" (list (dict "name" "health" "containerPort" 8081)) }}
 {{- end }}
+{{- if $values.restarts.annotations }}
+{{- $args = append $args "-restart-annotations" }}
+{{- end }}
 {{- if $values.metrics.certificate }}
 {{- $args = concat $args (list "-tls-cert-file=/etc/cnat-metrics/tls.crt" "-tls-private-key-file=/etc/cnat-metrics/tls.key") }}
 {{- $_ := set $container "volumeMounts" (list (dict "name" "metrics-certificate" "mountPath" "/etc/cnat-metrics" "readOnly" true)) }}
