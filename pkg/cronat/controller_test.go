@@ -480,10 +480,10 @@ func TestBurst(t *testing.T) {
 			if !request.URL.Query().Has("watch") {
 				time.Sleep(5 * time.Millisecond)
 			}
-			switch {
-			case request.Method == http.MethodPost:
+			switch request.Method {
+			case http.MethodPost:
 				before.Store(recorded.Load())
-			case request.Method == http.MethodPatch:
+			case http.MethodPatch:
 				body, err := io.ReadAll(request.Body)
 				if err != nil {
 					return nil, err

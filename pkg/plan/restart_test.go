@@ -79,11 +79,12 @@ func begun() v1alpha1.AtStatus {
 	}
 }
 
-// following is the status of an At that follows the rollout of a restart.
-func following(restartedAt time.Time, updated, available int32) v1alpha1.AtStatus {
+// following is the status of an At that follows the rollout of a restart, with four Pods
+// available.
+func following(restartedAt time.Time, updated int32) v1alpha1.AtStatus {
 	status := begun()
-	status.Restart = &v1alpha1.AtRestartStatus{UID: "web", RestartedAt: &metav1.Time{Time: restartedAt}, Desired: 5, Updated: updated, Available: available}
-	status.Message = fmt.Sprintf("%d of 5 updated, %d available", updated, available)
+	status.Restart = &v1alpha1.AtRestartStatus{UID: "web", RestartedAt: &metav1.Time{Time: restartedAt}, Desired: 5, Updated: updated, Available: 4}
+	status.Message = fmt.Sprintf("%d of 5 updated, 4 available", updated)
 	return status
 }
 
@@ -228,7 +229,7 @@ func TestRestartDue(t *testing.T) {
 
 // TestRestartNow is about an At that is RUNNING, and may have restarted its workload.
 func TestRestartNow(t *testing.T) {
-	follows := func(at time.Time) *v1alpha1.AtStatus { return ptr.To(following(at, 3, 4)) }
+	follows := func(at time.Time) *v1alpha1.AtStatus { return ptr.To(following(at, 3)) }
 	restarted := func(message string) []Event {
 		return []Event{{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonRestarted, Message: message}}
 	}
@@ -286,10 +287,10 @@ func TestRestartNow(t *testing.T) {
 
 // TestFollowRollout is about an At whose workload was restarted.
 func TestFollowRollout(t *testing.T) {
-	follows := following(due, 3, 4)
-	forbidden := restartBlocked(following(due, 3, 4), v1alpha1.ReasonRestartForbidden, restartForbiddenText)
+	follows := following(due, 3)
+	forbidden := restartBlocked(following(due, 3), v1alpha1.ReasonRestartForbidden, restartForbiddenText)
 	const pausedNow = "Deployment web was paused during its rollout: see kubectl rollout resume."
-	isPaused := restartBlocked(following(due, 3, 4), v1alpha1.ReasonTargetPaused, pausedNow)
+	isPaused := restartBlocked(following(due, 3), v1alpha1.ReasonTargetPaused, pausedNow)
 	counts := func(updated, available int32) func(*v1alpha1.AtStatus) {
 		return func(status *v1alpha1.AtStatus) {
 			status.Restart.Updated, status.Restart.Available = updated, available
@@ -320,7 +321,7 @@ func TestFollowRollout(t *testing.T) {
 		},
 		"one more is updated": {
 			status: follows, target: newTarget(restartedAt(due), rolling, func(target *rollout.Target) { target.Updated = 4 }),
-			want: Decision{Status: ptr.To(following(due, 4, 4)), Delay: 2 * time.Second},
+			want: Decision{Status: ptr.To(following(due, 4)), Delay: 2 * time.Second},
 		},
 		"complete": {
 			status: follows, target: newTarget(restartedAt(due)),
@@ -381,7 +382,7 @@ func TestFollowRollout(t *testing.T) {
 		},
 		"permission is lost until the deadline": {
 			status: forbidden, forbidden: true, mutate: withActiveDeadline(10), now: now.Add(10 * time.Second),
-			want: failed(following(due, 3, 4), v1alpha1.ReasonDeadlineExceeded, deadlineMessage+" It was blocked: "+restartForbiddenText, atEnd(now.Add(10*time.Second))),
+			want: failed(following(due, 3), v1alpha1.ReasonDeadlineExceeded, deadlineMessage+" It was blocked: "+restartForbiddenText, atEnd(now.Add(10*time.Second))),
 		},
 		"permission is back": {status: forbidden, target: rollingTarget(), want: Decision{Status: &follows, Delay: 2 * time.Second}},
 	} {
