@@ -222,7 +222,7 @@ func withActiveDeadline(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.T
 
 // stopping is an At that is about to be stopped for its active deadline.
 func stopping(at *v1alpha1.At) {
-	at.Status.Reason, at.Status.Message = v1alpha1.ReasonDeadlineExceeded, "The run took longer than spec.activeDeadlineSeconds allows, which is 60."
+	at.Status.Reason, at.Status.Message = v1alpha1.ReasonDeadlineExceeded, "The run took longer than spec.activeDeadlineSeconds (60)."
 	at.Status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionFailureTarget, Status: metav1.ConditionTrue, ObservedGeneration: 1,
 		LastTransitionTime: metav1.Time{Time: due.Add(time.Minute)}, Reason: at.Status.Reason, Message: at.Status.Message,
@@ -256,11 +256,11 @@ func newerVersion(at *v1alpha1.At) { at.ResourceVersion = "2" }
 
 func TestSyncHandler(t *testing.T) {
 	const (
-		lost     = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
-		conflict = "Pod example-at-pod exists and is not this At's: delete or rename that Pod, or give the At another name."
-		tooLate  = "It was later than spec.startingDeadlineSeconds allows, which is 30: it did not run."
+		lost     = "Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again."
+		conflict = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
+		tooLate  = "It did not run: it could not start within spec.startingDeadlineSeconds (30) of the scheduled time."
 		complete = "The command ended with exit code 0."
-		unread   = `spec.schedule "at noon" cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z`
+		unread   = `spec.schedule "at noon" is invalid: write a time in RFC 3339 format, such as 2026-12-24T10:12:00Z`
 	)
 	createPod := clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(), defaults))
 	getPod := clienttesting.NewGetAction(podsResource, name.Namespace, "example-at-pod")
@@ -281,7 +281,7 @@ func TestSyncHandler(t *testing.T) {
 
 	denied := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Invalid(field.NewPath("spec", "hostNetwork"), true, "not here")})
 	denied.ErrStatus.Message = `admission webhook "policy.example.com" denied the request: ` + denied.ErrStatus.Message
-	const overdue = "Pod example-at-pod of an earlier At of this name still exists: see kubectl describe pod example-at-pod for what it waits for."
+	const overdue = "Pod example-at-pod of an earlier At with this name still exists: run kubectl describe pod example-at-pod to see what it is waiting for."
 
 	for testName, tc := range map[string]struct {
 		world
@@ -322,7 +322,7 @@ func TestSyncHandler(t *testing.T) {
 			wantKube:   []clienttesting.Action{createPod, getPod},
 			wantCnat:   []clienttesting.Action{getAt, writeStatus(newAt(blocked(v1alpha1.ReasonPodNameConflict, conflict)))},
 			wantEvents: []string{"Warning PodNameConflict " + conflict},
-			wantErr:    "is not this At's",
+			wantErr:    "does not belong to this At",
 		},
 		"due, a stranger still has the name": {
 			world: world{
@@ -331,7 +331,7 @@ func TestSyncHandler(t *testing.T) {
 			}, now: due,
 			wantKube: []clienttesting.Action{createPod, getPod},
 			wantCnat: []clienttesting.Action{getAt},
-			wantErr:  "is not this At's",
+			wantErr:  "does not belong to this At",
 		},
 		"due, the Pod of an earlier At of this name is still there": {
 			world: world{
@@ -618,7 +618,7 @@ func TestSyncHandler(t *testing.T) {
 			}, now: due,
 			wantKube: []clienttesting.Action{clienttesting.NewDeleteActionWithOptions(podsResource, name.Namespace, "example-at-pod",
 				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("second")), ResourceVersion: ptr.To("1")}})},
-			wantEvents: []string{"Warning UnexpectedPod Pod example-at-pod was created a second time, after its attempt was counted: it is deleted."},
+			wantEvents: []string{"Warning UnexpectedPod Pod example-at-pod was created a second time after its attempt had been counted: deleting it."},
 		},
 		"a webhook denies the Pod with causes as of the API server: tried again": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
@@ -1536,7 +1536,7 @@ func newClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface
 	return kubeClient, cnatClient
 }
 
-// isCreation says whether a request creates the Pod of the given name.
+// isCreation reports whether a request creates the Pod of the given name.
 func isCreation(t *testing.T, request *http.Request, pod string) bool {
 	t.Helper()
 	if request.Method != http.MethodPost || path.Base(request.URL.Path) != "pods" {

@@ -79,7 +79,7 @@ func withPreflight(t *testing.T, test func(w *preflightWorld)) {
 	})
 }
 
-// isRefused says whether the API server refuses a request, and notes the request.
+// isRefused reports whether the API server refuses a request, and notes the request.
 func (w *preflightWorld) isRefused(request *http.Request) bool {
 	what := request.Method + " " + path.Base(request.URL.Path)
 	if request.URL.Query().Has("dryRun") {

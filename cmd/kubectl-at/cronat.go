@@ -162,7 +162,7 @@ func reasonOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) string {
 	return cronAt.Status.Reason
 }
 
-// isUnattendedCronAt says whether no controller has looked at a CronAt for a while, although
+// isUnattendedCronAt reports whether no controller has looked at a CronAt for a while, although
 // it is new, or due.
 func isUnattendedCronAt(cronAt *v1alpha1.CronAt, now time.Time) bool {
 	if next := cronAt.Status.NextScheduleTime; next != nil {

@@ -116,9 +116,9 @@ func TestUsageOfEvery(t *testing.T) {
 	}{
 		"no schedule":         {[]string{"--", "x"}, `there is no schedule: write it before --`},
 		"no schedule to copy": {[]string{"--from=job/x"}, "as in kubectl at every @daily --from job/x"},
-		"an empty schedule":   {[]string{"", "--from=cronjob/x"}, `schedule "" cannot be read`},
-		"a wrong field":       {[]string{"0 25 * * *", "--", "x"}, `schedule "0 25 * * *" cannot be read: end of range (25) above maximum (23): 25: write minute, hour`},
-		"too few fields":      {[]string{"0", "3", "--", "x"}, `schedule "0 3" cannot be read: expected exactly 5 fields, found 2: [0 3]: write minute, hour`},
+		"an empty schedule":   {[]string{"", "--from=cronjob/x"}, `schedule "" is invalid`},
+		"a wrong field":       {[]string{"0 25 * * *", "--", "x"}, `schedule "0 25 * * *" is invalid: end of range (25) above maximum (23): 25: write minute, hour`},
+		"too few fields":      {[]string{"0", "3", "--", "x"}, `schedule "0 3" is invalid: expected exactly 5 fields, found 2: [0 3]: write minute, hour`},
 		"never":               {[]string{"0 0 30 2 *", "--", "x"}, "names no time within five years"},
 		"a zone in it":        {[]string{"TZ=UTC 0 3 * * *", "--", "x"}, "has a time zone: name it with --tz"},
 		"no command":          {[]string{"@daily"}, "there is no command"},

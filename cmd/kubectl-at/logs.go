@@ -275,7 +275,7 @@ func (l *podLog) follow(ctx context.Context, container string, restart int32) er
 	}
 }
 
-// hasEnded says whether a container has ended whose log is at its end.
+// hasEnded reports whether a container has ended whose log is at its end.
 func (l *podLog) hasEnded(ctx context.Context, restart int32) bool {
 	ctx, cancel := context.WithTimeout(ctx, statusDelay)
 	defer cancel()
@@ -338,7 +338,7 @@ func containerOf(pod *corev1.Pod) (string, *corev1.ContainerStatus) {
 	return name, nil
 }
 
-// hasStarted says whether a container has a log.
+// hasStarted reports whether a container has a log.
 func hasStarted(status *corev1.ContainerStatus) bool {
 	return status.State.Running != nil || status.State.Terminated != nil || status.LastTerminationState.Terminated != nil
 }

@@ -140,7 +140,7 @@ func protectNumbers(root *cobra.Command, args []string) []string {
 	return protected
 }
 
-// takesValue says whether an argument is a flag, of any of the commands, whose value is the
+// takesValue reports whether an argument is a flag, of any of the commands, whose value is the
 // next argument.
 func takesValue(root *cobra.Command, arg string) bool {
 	for _, cmd := range append(root.Commands(), root) {

@@ -174,7 +174,7 @@ func interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, er
 	}
 }
 
-// hasInput says whether a program or a file is the standard input.
+// hasInput reports whether a program or a file is the standard input.
 func hasInput(stream any) bool {
 	file, ok := stream.(*os.File)
 	if !ok {

@@ -69,7 +69,7 @@ func (f *podFlags) validate() error {
 	return nil
 }
 
-// runs says whether the Pod has a command of its own.
+// runs reports whether the Pod has a command of its own.
 func (f *podFlags) runs() bool { return f.from != "" || f.file != "" }
 
 // source is the object that a template was copied from. cronJob is set if it is one.

@@ -195,7 +195,7 @@ func (h *hinter) look(at *v1alpha1.At) {
 	}
 }
 
-// isUnattended says whether an At has been due for a while and no controller has said
+// isUnattended reports whether an At has been due for a while and no controller has said
 // anything about it.
 func isUnattended(at *v1alpha1.At, now time.Time) bool {
 	_, overdue := plan.StateOf(at, nil, now)

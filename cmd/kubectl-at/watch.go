@@ -99,7 +99,7 @@ func watchObject[T object, L runtime.Object](ctx context.Context, errOut io.Writ
 	}
 }
 
-// isAway says whether an error may pass: the answer of an API server that cannot answer
+// isAway reports whether an error may pass: the answer of an API server that cannot answer
 // now, or a failure of the network. Certificates, exec plugins and answers that cannot be
 // read do not get better.
 func isAway(err error) bool {

@@ -284,7 +284,7 @@ func TestCronAtNameConflict(t *testing.T) {
 	createAt(t, newAt(namespace, name, time.Now().Add(time.Hour), "true"))
 	startController(t, namespace)
 	cronAt := waitCronAt(t, namespace, "to be blocked", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonAtNameConflict })
-	wantOutput(t, cronAt.Status.Message, "^At "+name+" exists and is not this CronAt's: delete or rename that At.$")
+	wantOutput(t, cronAt.Status.Message, "^At "+name+" already exists and was not created by this CronAt: delete that At.$")
 	if err := cnatClient.CnatV1alpha1().Ats(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -162,7 +162,7 @@ func TestPodDeleted(t *testing.T) {
 			waitPodRunning(t, namespace)
 			kubectl(t, "", append([]string{"delete", "-n", namespace, "pod/at-pod", "--wait=false"}, arguments...)...)
 			waits := waitAt(t, namespace, "at", "to wait for its next attempt", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonBackOff })
-			if want := "Pod at-pod was deleted before it had ended"; !strings.Contains(waits.Status.Message, want) {
+			if want := "Pod at-pod was deleted before it ended"; !strings.Contains(waits.Status.Message, want) {
 				t.Errorf("message %q, want %q", waits.Status.Message, want)
 			}
 			waitAt(t, namespace, "at", "to run again", func(at *v1alpha1.At) bool {
@@ -255,12 +255,12 @@ func TestPodEnds(t *testing.T) {
 				container.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi")}
 				return container
 			}()}},
-			reason: v1alpha1.ReasonOOMKilled, exitCode: "137", message: "The command ended with exit code 137: it used more memory than its container may.",
+			reason: v1alpha1.ReasonOOMKilled, exitCode: "137", message: "The command ended with exit code 137: it used more memory than its container's limit.",
 		},
 		"the template's own deadline": {
 			// A node that is very busy has not started the container by then.
 			template: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](15), TerminationGracePeriodSeconds: ptr.To[int64](1), Containers: []corev1.Container{shell("a", "sleep 3600")}},
-			reason:   v1alpha1.ReasonDeadlineExceeded, exitCode: "137 <nil>", message: "Pod the-template-s-own-deadline-pod took longer than its template allows: Pod was active on the node longer than the specified deadline",
+			reason:   v1alpha1.ReasonDeadlineExceeded, exitCode: "137 <nil>", message: "Pod the-template-s-own-deadline-pod ran longer than its template allows: Pod was active on the node longer than the specified deadline",
 		},
 		"restarted by the node": {
 			template: corev1.PodSpec{

@@ -501,7 +501,7 @@ func requests(t *testing.T, namespace, verb, resource string) []request {
 	return slices.DeleteFunc(requestsOf(t, namespace, verb, resource), func(r request) bool { return isPreflight(r.UserAgent) })
 }
 
-// isPreflight says whether a request with the given user agent is one of a preflight.
+// isPreflight reports whether a request with the given user agent is one of a preflight.
 func isPreflight(userAgent string) bool { return strings.HasSuffix(userAgent, " preflight") }
 
 // requestsOf returns the controller's requests on a resource in a namespace.

@@ -64,7 +64,7 @@ func TestNodesForbidden(t *testing.T) {
 	pinned.Spec.Node = f.name("a")
 	createAt(t, pinned)
 	blocked := waitBlocked(t, namespace, v1alpha1.ReasonNodesForbidden)
-	wantOutput(t, blocked.Message, `need a controller that may get, list and watch nodes: nodes is forbidden: User "`+user+`"`)
+	wantOutput(t, blocked.Message, `require that the controller can get, list and watch nodes: nodes is forbidden: User "`+user+`"`)
 	waitAt(t, namespace, "pinned", "to be blocked", func(at *v1alpha1.At) bool {
 		return at.Status.Reason == v1alpha1.ReasonNodesForbidden && at.Status.Message == blocked.Message
 	})
@@ -163,7 +163,7 @@ func TestNodesNameConflict(t *testing.T) {
 			at.Spec.StartingDeadlineSeconds = deadline
 			createAt(t, at)
 			blocked := waitBlocked(t, namespace, v1alpha1.ReasonAtNameConflict)
-			wantOutput(t, blocked.Message, "At "+other.Name+" exists and is not of one of this At's nodes: delete or rename that At.")
+			wantOutput(t, blocked.Message, "At "+other.Name+" already exists and was not created by this At: delete that At.")
 			wantCreated(t, namespace)
 			if deadline != nil {
 				at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)

@@ -343,7 +343,7 @@ func TestMaxFailed(t *testing.T) {
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonNodesFailed)
 	wantNodes(t, at, v1alpha1.AtNodesStatus{Desired: 5, Succeeded: 1, Failed: 2, Waiting: 2})
-	want := fmt.Sprintf("It failed on 2 of 5 nodes: %s (CommandFailed: The command ended with exit code 3.), %s (CommandFailed: The command ended with exit code 3.). It was not started on 2 nodes, because more had failed than spec.nodes.maxFailed allows.", f.name("b"), f.name("c"))
+	want := fmt.Sprintf("It failed on 2 of 5 nodes: %s (CommandFailed: The command ended with exit code 3.), %s (CommandFailed: The command ended with exit code 3.). It was not started on 2 nodes because more nodes had failed than spec.nodes.maxFailed allows.", f.name("b"), f.name("c"))
 	if at.Status.Message != want {
 		t.Errorf("message %q, want %q", at.Status.Message, want)
 	}

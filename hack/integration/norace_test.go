@@ -18,6 +18,6 @@ limitations under the License.
 
 package integration
 
-// raceEnabled says whether these tests were built with -race. The controller of the tests
+// raceEnabled reports whether these tests were built with -race. The controller of the tests
 // must be built the same way.
 const raceEnabled = false

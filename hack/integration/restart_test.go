@@ -121,11 +121,11 @@ func TestRestartWorkload(t *testing.T) {
 	}{
 		"a Deployment": {
 			kind: v1alpha1.RestartDeployment, spec: "replicas: 2", meanwhile: becomeReady,
-			condition: v1alpha1.ConditionComplete, reason: v1alpha1.ReasonCompleted, message: "^Deployment web is restarted: 2 of 2 updated, 2 available",
+			condition: v1alpha1.ConditionComplete, reason: v1alpha1.ReasonCompleted, message: "^Deployment web has been restarted: 2 of 2 updated, 2 available",
 		},
 		"a StatefulSet": {
 			kind: v1alpha1.RestartStatefulSet, spec: "replicas: 2", meanwhile: becomeReady,
-			condition: v1alpha1.ConditionComplete, reason: v1alpha1.ReasonCompleted, message: "^StatefulSet web is restarted: 2 of 2 updated, 2 available",
+			condition: v1alpha1.ConditionComplete, reason: v1alpha1.ReasonCompleted, message: "^StatefulSet web has been restarted: 2 of 2 updated, 2 available",
 		},
 		"deleted": {
 			kind: v1alpha1.RestartDeployment, spec: one, meanwhile: run("delete", "deployment/web"),
@@ -133,7 +133,7 @@ func TestRestartWorkload(t *testing.T) {
 		},
 		"undone": {
 			kind: v1alpha1.RestartDeployment, spec: one, meanwhile: run("rollout", "undo", "deployment/web"),
-			condition: v1alpha1.ConditionFailed, reason: v1alpha1.ReasonReverted, message: "^Deployment web no longer has the restart of ",
+			condition: v1alpha1.ConditionFailed, reason: v1alpha1.ReasonReverted, message: "^The restart of Deployment web at ",
 		},
 		"no progress": {
 			kind: v1alpha1.RestartDeployment, spec: one, meanwhile: run("patch", "deployment/web", "-p", `{"spec":{"progressDeadlineSeconds":1}}`),
@@ -141,7 +141,7 @@ func TestRestartWorkload(t *testing.T) {
 		},
 		"too long": {
 			kind: v1alpha1.RestartStatefulSet, spec: one, meanwhile: run("patch", "at/at", "--type=merge", "-p", `{"spec":{"activeDeadlineSeconds":1}}`),
-			condition: v1alpha1.ConditionFailed, reason: v1alpha1.ReasonDeadlineExceeded, message: "The rollout of StatefulSet web goes on: ",
+			condition: v1alpha1.ConditionFailed, reason: v1alpha1.ReasonDeadlineExceeded, message: "The rollout of StatefulSet web continues: ",
 		},
 		"missing": {
 			kind:      v1alpha1.RestartDeployment,
@@ -161,15 +161,15 @@ func TestRestartWorkload(t *testing.T) {
 		},
 		"a Deployment without replicas": {
 			kind: v1alpha1.RestartDeployment, spec: "replicas: 0",
-			condition: v1alpha1.ConditionComplete, reason: v1alpha1.ReasonCompleted, message: "^Deployment web has no Pods that a restart would replace: there was nothing to do",
+			condition: v1alpha1.ConditionComplete, reason: v1alpha1.ReasonCompleted, message: "^Deployment web has no Pods to replace: there was nothing to do",
 		},
 		"a StatefulSet without replicas": {
 			kind: v1alpha1.RestartStatefulSet, spec: "replicas: 0",
-			condition: v1alpha1.ConditionComplete, reason: v1alpha1.ReasonCompleted, message: "^StatefulSet web has no Pods that a restart would replace: there was nothing to do",
+			condition: v1alpha1.ConditionComplete, reason: v1alpha1.ReasonCompleted, message: "^StatefulSet web has no Pods to replace: there was nothing to do",
 		},
 		"a DaemonSet without nodes": {
 			kind: v1alpha1.RestartDaemonSet, spec: "minReadySeconds: 0",
-			condition: v1alpha1.ConditionComplete, reason: v1alpha1.ReasonCompleted, message: "^DaemonSet web has no Pods that a restart would replace: there was nothing to do",
+			condition: v1alpha1.ConditionComplete, reason: v1alpha1.ReasonCompleted, message: "^DaemonSet web has no Pods to replace: there was nothing to do",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -160,16 +160,16 @@ func TestRestartAnnotation(t *testing.T) {
 		t.Error("it is another CronAt")
 	}
 
-	// What cannot be read restarts nothing, and is reported once.
+	// An invalid schedule restarts nothing and is reported once.
 	annotate("deployment/web", scheduleAnnotation+"=0 25 * * *")
 	waitNamedCronAt(t, namespace, "deployment-web", "to be gone", isGone)
-	wantOutput(t, waitWarning(t, namespace, "web", v1alpha1.ReasonInvalidRestartSchedule).Message, `restart-schedule "0 25 \* \* \*" cannot be read: .*; write `)
+	wantOutput(t, waitWarning(t, namespace, "web", v1alpha1.ReasonInvalidRestartSchedule).Message, `restart-schedule "0 25 \* \* \*" is invalid: .*; write `)
 	annotate("deployment/web", "a=b")
 	// The API server finds fault with what the controller does not.
 	annotate("deployment/web", scheduleAnnotation+"=@every -5m")
 	eventually(t, "the API server's words", func(context.Context) (bool, error) {
 		events := kubectl(t, "", "get", "events", "-n", namespace, "--field-selector", "reason="+v1alpha1.ReasonInvalidRestartSchedule)
-		return strings.Count(events, "must be a cron expression") == 1 && strings.Count(events, "cannot be read") == 1, nil
+		return strings.Count(events, "must be a cron expression") == 1 && strings.Count(events, "is invalid") == 1, nil
 	})
 	if warning := waitWarning(t, namespace, "web", v1alpha1.ReasonInvalidRestartSchedule); warning.Count != 1 {
 		t.Errorf("%d events of one mistake", warning.Count)
@@ -190,7 +190,7 @@ func TestRestartAnnotation(t *testing.T) {
 	// A CronAt of a person stays as it is.
 	stranger := createCronAt(t, newCronAt(namespace, "@yearly", func(cronAt *v1alpha1.CronAt) { cronAt.Name = "deployment-other" }))
 	kubectl(t, workload("Deployment", "other", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
-	wantOutput(t, waitWarning(t, namespace, "other", v1alpha1.ReasonCronAtNameConflict).Message, `^CronAt deployment-other exists and is not of this Deployment`)
+	wantOutput(t, waitWarning(t, namespace, "other", v1alpha1.ReasonCronAtNameConflict).Message, `^CronAt deployment-other already exists and was not created for this Deployment`)
 	annotate("deployment/other", scheduleAnnotation+"-")
 	if got := waitNamedCronAt(t, namespace, "deployment-other", "to exist", exists); got.UID != stranger.UID || got.Generation != 1 || len(got.OwnerReferences) > 0 {
 		t.Errorf("the CronAt of a person is %+v", got)

@@ -145,7 +145,7 @@ func Decide(w World) Decision {
 // nameTaken returns what follows when there is a CronAt of the name that is not the
 // workload's.
 func nameTaken(w World) Decision {
-	message := fmt.Sprintf("CronAt %s exists and is not of this %s: delete or rename that CronAt.", w.CronAt.Name, w.Kind)
+	message := fmt.Sprintf("CronAt %s already exists and was not created for this %s: delete that CronAt.", w.CronAt.Name, w.Kind)
 	d := Decision{Retry: fmt.Errorf("%w: %s", plan.ErrBlocked, message)}
 	if kind, name, ok := Owner(w.CronAt); ok && kind == w.Kind && name == w.Workload.Name && w.Now.Sub(w.Workload.CreationTimestamp.Time) < grace {
 		// It is of an earlier workload, and the garbage collector will delete it.
@@ -230,7 +230,7 @@ func annotation(workload *metav1.PartialObjectMetadata, key string) (string, boo
 // annotations.
 func explain(err error) string {
 	message := strings.NewReplacer("spec.schedule", "annotation "+v1alpha1.AnnotationRestartSchedule, "spec.timeZone", "annotation "+v1alpha1.AnnotationRestartTimeZone).Replace(err.Error())
-	if strings.Contains(message, "cannot be read") {
+	if strings.Contains(message, "is invalid") {
 		message += `; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`
 	}
 	return plan.OneLine(message)
@@ -265,7 +265,7 @@ func Owner(cronAt *v1alpha1.CronAt) (kind v1alpha1.RestartKind, name string, ok 
 	}
 }
 
-// IsAnnotated says whether a workload has one of the annotations.
+// IsAnnotated reports whether a workload has one of the annotations.
 func IsAnnotated(workload *metav1.PartialObjectMetadata) bool {
 	_, hasSchedule := workload.Annotations[v1alpha1.AnnotationRestartSchedule]
 	_, hasTimeZone := workload.Annotations[v1alpha1.AnnotationRestartTimeZone]
@@ -291,7 +291,7 @@ func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata 
 	return kept
 }
 
-// Concerns says whether a change of a workload is one that is to be decided on.
+// Concerns reports whether a change of a workload is one that is to be decided on.
 func Concerns(old, cur *metav1.PartialObjectMetadata) bool {
 	return old.UID != cur.UID || !equality.Semantic.DeepEqual(old.Annotations, cur.Annotations) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero()
 }

@@ -94,7 +94,7 @@ var equate = cmp.Comparer(func(a, b error) bool {
 func TestDecide(t *testing.T) {
 	berlin := map[string]string{schedule: "0 3 * * 1-5", timeZone: "Europe/Berlin"}
 	broken := map[string]string{schedule: "0 25 * * *"}
-	const brokenMessage = scheduleKey + ` "0 25 * * *" cannot be read: end of range (25) above maximum (23): 25; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`
+	const brokenMessage = scheduleKey + ` "0 25 * * *" is invalid: end of range (25) above maximum (23): 25; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`
 	created := normal("SuccessfulCreate", "Created CronAt deployment-web")
 	updated := normal("SuccessfulUpdate", "Updated CronAt deployment-web")
 	deleted := normal("SuccessfulDelete", "Deleted CronAt deployment-web")
@@ -105,7 +105,7 @@ func TestDecide(t *testing.T) {
 	young := func(workload *metav1.PartialObjectMetadata) {
 		workload.CreationTimestamp = metav1.Time{Time: now.Add(-time.Second)}
 	}
-	conflict := &plan.Event{Type: corev1.EventTypeWarning, Reason: "CronAtNameConflict", Message: "CronAt deployment-web exists and is not of this Deployment: delete or rename that CronAt."}
+	conflict := &plan.Event{Type: corev1.EventTypeWarning, Reason: "CronAtNameConflict", Message: "CronAt deployment-web already exists and was not created for this Deployment: delete that CronAt."}
 
 	for name, tc := range map[string]struct {
 		// world
@@ -145,13 +145,13 @@ func TestDecide(t *testing.T) {
 		"a broken schedule":               {workload: newWorkload(broken), want: Decision{Mistake: brokenMessage}},
 		"broken after a valid one":        {workload: newWorkload(broken), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: brokenMessage}},
 		"an empty schedule": {workload: newWorkload(map[string]string{schedule: ""}), want: Decision{
-			Mistake: scheduleKey + ` "" cannot be read: empty spec string; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`,
+			Mistake: scheduleKey + ` "" is invalid: empty spec string; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`,
 		}},
 		"a schedule with a zone": {workload: newWorkload(map[string]string{schedule: "TZ=UTC 0 3 * * *"}), want: Decision{
 			Mistake: scheduleKey + ` "TZ=UTC 0 3 * * *" has a time zone: set annotation cnat.programming-kubernetes.info/restart-time-zone`,
 		}},
 		"an unknown zone": {workload: newWorkload(map[string]string{schedule: "0 3 * * *", timeZone: "Europe/Berln"}), want: Decision{
-			Mistake: `annotation cnat.programming-kubernetes.info/restart-time-zone "Europe/Berln" is not known: write a name of the IANA time zone database, such as Europe/Berlin`,
+			Mistake: `annotation cnat.programming-kubernetes.info/restart-time-zone "Europe/Berln" is unknown: write a name from the IANA time zone database, such as Europe/Berlin`,
 		}},
 		"a zone alone": {workload: newWorkload(map[string]string{timeZone: "Europe/Berlin"}), cronAt: newOwn(), want: Decision{
 			Action: DeleteCronAt{}, Event: deleted,

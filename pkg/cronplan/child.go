@@ -87,16 +87,16 @@ func CronAtName(at *v1alpha1.At) string {
 	return ""
 }
 
-// isChild says whether an At was made by a CronAt. While the finalizer is there, the label
+// isChild reports whether an At was made by a CronAt. While the finalizer is there, the label
 // tells as much as the owner reference, should somebody have removed that.
 func isChild(at *v1alpha1.At, cronAt *v1alpha1.CronAt) bool {
 	return cronAt != nil && (metav1.IsControlledBy(at, cronAt) || plan.IsScheduled(at) && types.UID(at.Labels[v1alpha1.LabelCronAtUID]) == cronAt.UID)
 }
 
-// IsChild says whether an At was made by the CronAt in w.
+// IsChild reports whether an At was made by the CronAt in w.
 func (w *World) IsChild(at *v1alpha1.At) bool { return isChild(at, w.CronAt) }
 
-// IsCounted says whether the scheduled time of an At with the finalizer is recorded in the
+// IsCounted reports whether the scheduled time of an At with the finalizer is recorded in the
 // CronAt's status, or does not matter any more because the CronAt is gone, or being deleted.
 func (w *World) IsCounted(at *v1alpha1.At) bool {
 	if !w.IsChild(at) {
@@ -122,7 +122,7 @@ func scheduledTime(at *v1alpha1.At) time.Time {
 
 func isDone(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone }
 
-// Concerns says whether a change of an At is one that its CronAt counts, reports or waits
+// Concerns reports whether a change of an At is one that its CronAt counts, reports or waits
 // for. The message of what blocks it may change with each retry: the CronAt does not follow
 // that.
 func Concerns(old, cur *v1alpha1.At) bool {

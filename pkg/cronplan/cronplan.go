@@ -265,7 +265,7 @@ func deleteEvents(ats []*v1alpha1.At) []plan.Event {
 // AtNameTaken returns what follows when there is an At that is not the CronAt's, and has the
 // name of one.
 func AtNameTaken(w World, other *v1alpha1.At) Decision {
-	message := fmt.Sprintf("At %s exists and is not this CronAt's: delete or rename that At.", other.Name)
+	message := fmt.Sprintf("At %s already exists and was not created by this CronAt: delete that At.", other.Name)
 	if CronAtName(other) == w.CronAt.Name {
 		message = fmt.Sprintf("At %s of an earlier CronAt of this name still exists: see kubectl describe at %s for what it waits for.", other.Name, other.Name)
 		if w.Now.Sub(w.CronAt.CreationTimestamp.Time) < grace {

@@ -392,9 +392,9 @@ func TestDecide(t *testing.T) {
 			}), now: ten,
 			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.ObservedSchedule.Schedule, cronAt.Status.NextScheduleTime = "0 * * 13 *", nil
-				withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonInvalidSchedule, `spec.schedule "0 * * 13 *" cannot be read: end of range (13) above maximum (12): 13`, ten)(cronAt)
+				withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonInvalidSchedule, `spec.schedule "0 * * 13 *" is invalid: end of range (13) above maximum (12): 13`, ten)(cronAt)
 			}),
-			wantEvents: []string{`Warning InvalidSchedule spec.schedule "0 * * 13 *" cannot be read: end of range (13) above maximum (12): 13`},
+			wantEvents: []string{`Warning InvalidSchedule spec.schedule "0 * * 13 *" is invalid: end of range (13) above maximum (12): 13`},
 		},
 	} {
 		t.Run(testName, func(t *testing.T) {

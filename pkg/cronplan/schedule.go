@@ -51,7 +51,7 @@ func parse(spec *v1alpha1.CronAtSpec) (*schedule, error) {
 	name := ptr.Deref(spec.TimeZone, "UTC")
 	location, err := zones.Load(name)
 	if err != nil {
-		return nil, fmt.Errorf("spec.timeZone %q is not known: write a name of the IANA time zone database, such as Europe/Berlin", name)
+		return nil, fmt.Errorf("spec.timeZone %q is unknown: write a name from the IANA time zone database, such as Europe/Berlin", name)
 	}
 	// The CRD refuses it, too. The parser panics on some.
 	if strings.Contains(spec.Schedule, "TZ") {
@@ -59,7 +59,7 @@ func parse(spec *v1alpha1.CronAtSpec) (*schedule, error) {
 	}
 	expression, err := cron.ParseStandard(spec.Schedule)
 	if err != nil {
-		return nil, fmt.Errorf("spec.schedule %q cannot be read: %w", spec.Schedule, err)
+		return nil, fmt.Errorf("spec.schedule %q is invalid: %w", spec.Schedule, err)
 	}
 	s := &schedule{expression: expression, location: location}
 	if fields, ok := expression.(*cron.SpecSchedule); ok {

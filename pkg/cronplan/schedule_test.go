@@ -44,14 +44,14 @@ func newSchedule(t *testing.T, expression, timeZone string) *schedule {
 
 func TestParseErrors(t *testing.T) {
 	for _, tc := range []struct{ schedule, timeZone, want string }{
-		{"0 3 * *", "UTC", `spec.schedule "0 3 * *" cannot be read: expected exactly 5 fields`},
+		{"0 3 * *", "UTC", `spec.schedule "0 3 * *" is invalid: expected exactly 5 fields`},
 		{"60 3 * * *", "UTC", "end of range (60) above maximum (59)"},
 		{"@reboot", "UTC", "unrecognized descriptor"},
 		{"TZ=UTC 0 3 * * *", "UTC", "has a time zone: set spec.timeZone"},
 		{"TZ=", "UTC", "has a time zone: set spec.timeZone"},
 		{"CRON_TZ=UTC", "UTC", "has a time zone: set spec.timeZone"},
-		{"0 3 * * *", "Mars/Olympus", `spec.timeZone "Mars/Olympus" is not known`},
-		{"0 3 * * *", "Local", `spec.timeZone "Local" is not known`},
+		{"0 3 * * *", "Mars/Olympus", `spec.timeZone "Mars/Olympus" is unknown`},
+		{"0 3 * * *", "Local", `spec.timeZone "Local" is unknown`},
 	} {
 		_, err := parse(&v1alpha1.CronAtSpec{Schedule: tc.schedule, TimeZone: &tc.timeZone})
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -145,7 +145,7 @@ func newOracle(expression string) oracle {
 	}
 }
 
-// matches says whether the expression matches what clocks show, as a time in UTC.
+// matches reports whether the expression matches what clocks show, as a time in UTC.
 func (o *oracle) matches(shown time.Time) bool {
 	if hour, minute, _ := shown.Clock(); !o.minutes[minute] || !o.hours[hour] {
 		return false
@@ -315,7 +315,7 @@ func TestNextTimes(t *testing.T) {
 		},
 		"suspended":   {spec: v1alpha1.CronAtSpec{Schedule: "@daily", Suspend: ptr.To(true)}},
 		"never":       {spec: v1alpha1.CronAtSpec{Schedule: "0 0 30 2 *"}, err: `spec.schedule "0 0 30 2 *" names no time within five years`},
-		"no schedule": {spec: v1alpha1.CronAtSpec{Schedule: "daily"}, err: `spec.schedule "daily" cannot be read: expected exactly 5 fields, found 1: [daily]`},
+		"no schedule": {spec: v1alpha1.CronAtSpec{Schedule: "daily"}, err: `spec.schedule "daily" is invalid: expected exactly 5 fields, found 1: [daily]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cronAt := &v1alpha1.CronAt{Spec: tc.spec, Status: tc.status}

@@ -96,7 +96,7 @@ func (v *view) policy() v1alpha1.ConcurrencyPolicy {
 	return v.cronAt.Spec.ConcurrencyPolicy
 }
 
-// mustWait says whether a child that has not ended keeps others from being created.
+// mustWait reports whether a child that has not ended keeps others from being created.
 func (v *view) mustWait() bool {
 	return v.policy() != v1alpha1.AllowConcurrent && len(v.active) > 0
 }
@@ -206,7 +206,7 @@ func (v *view) miss(limit time.Time) {
 	}
 }
 
-// later says whether a time is after one that may be missing.
+// later reports whether a time is after one that may be missing.
 func later(than *metav1.Time, t time.Time) bool { return than == nil || t.After(than.Time) }
 
 // observeBlocker keeps condition Blocked in step with what blocks the CronAt, or a child.
@@ -254,7 +254,7 @@ func (v *view) explain() {
 	}
 }
 
-// isUrgent says whether the status has something that decides which times run. It is written
+// isUrgent reports whether the status has something that decides which times run. It is written
 // before anything is done.
 func (v *view) isUrgent() bool {
 	was, is := &v.cronAt.Status, v.status

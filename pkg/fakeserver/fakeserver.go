@@ -300,7 +300,7 @@ func (s *Server) store(eventType watch.EventType, key target, object *unstructur
 	return object
 }
 
-// isIn says whether an object is of the resource, and of the namespace if there is
+// isIn reports whether an object is of the resource, and of the namespace if there is
 // one.
 func (t target) isIn(resource target) bool {
 	return t.groupResource == resource.groupResource && (resource.namespace == "" || resource.namespace == t.namespace)

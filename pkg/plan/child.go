@@ -29,12 +29,12 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// A child is an At that an At with spec.nodes, its parent, has made for a node. Its name
-// is the lock that keeps the node from having a second one, and its finalizer keeps it until
-// the parent has ended, if somebody deletes it: a child is never created a second time.
+// A child is an At that its parent, an At with spec.nodes, created for one node. A child
+// is never created twice: its name is the lock, and its finalizer keeps a deleted child
+// until the parent has ended.
 
-// ChildName returns the name of the child that an object makes for a node, or for a scheduled
-// time.
+// ChildName returns the name of the child that an object creates for a node or for a
+// scheduled time.
 func ChildName(parent, child string) string {
 	name := parent + "-" + child
 	if len(name) <= validation.DNS1123SubdomainMaxLength {
@@ -45,8 +45,8 @@ func ChildName(parent, child string) string {
 	return strings.TrimRight(name[:validation.DNS1123SubdomainMaxLength-len(suffix)], "-.") + suffix
 }
 
-// newChild returns an At's child for a node. If the number of those that run at the same
-// time is limited, it is suspended until its turn comes.
+// newChild returns an At's child for a node. If spec.nodes.maxConcurrent is set, the
+// child is suspended until its turn comes.
 func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
 	child := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
@@ -77,8 +77,9 @@ func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
 	return child
 }
 
-// ParentName returns the name of the At that has made a child; empty if the At is no child. A
-// person may have given an At another one as its owner: a child also has its name.
+// ParentName returns the name of the At that created a child, or "" if the At is not a
+// child. An owner reference alone is not enough, because a user may have set it: a
+// child's name must match, too.
 func ParentName(at *v1alpha1.At) string {
 	if owner := ownerAt(at); owner != nil && at.Spec.Node != "" && at.Name == ChildName(owner.Name, at.Spec.Node) {
 		return owner.Name
@@ -86,48 +87,48 @@ func ParentName(at *v1alpha1.At) string {
 	return ""
 }
 
-// IsChildOf says whether an At is a child of the given one.
+// IsChildOf reports whether an At is a child of parent.
 func IsChildOf(at, parent *v1alpha1.At) bool {
 	return ParentName(at) == parent.Name && metav1.IsControlledBy(at, parent)
 }
 
-// isChild says whether the At is a child.
+// isChild reports whether the At is a child.
 func (w *World) isChild() bool {
 	return ParentName(w.At) != "" && (w.parentIsGone() || w.Parent.Spec.Nodes != nil || isNodesRun(w.Parent))
 }
 
-// parentIsGone says whether the parent of a child is gone. There may be another At of its
+// parentIsGone reports whether the parent of a child is gone. Another At may have its
 // name.
 func (w *World) parentIsGone() bool { return w.Parent == nil || !metav1.IsControlledBy(w.At, w.Parent) }
 
-// decideByParent decides for a child what depends on its parent. decided is false if it is
-// no child, or if its parent has nothing to say.
+// decideByParent decides the steps of a child that depend on its parent. decided is false
+// if the At is not a child, or if its parent does not affect the next step.
 func decideByParent(w World) (d Decision, decided bool) {
 	at, parent := w.At, w.Parent
 	switch {
 	case !w.isChild():
-		// It is one no longer: the parent was deleted with --cascade=orphan.
+		// It is no longer a child: the parent was deleted with --cascade=orphan.
 		return Decision{Action: ReleaseAt{}}, isTracked(at)
 	case w.parentIsGone() && isTracked(at):
 		return Decision{Action: ReleaseAt{}}, true
 	case w.parentIsGone():
-		// The garbage collector deletes the child, and its Pod.
+		// The garbage collector deletes the child and its Pod.
 		return Decision{}, true
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return Decision{Action: ReleaseAt{}}, isTracked(at) && (parent.Status.Phase == v1alpha1.PhaseDone || parent.DeletionTimestamp != nil)
 	case parent.Status.Phase == v1alpha1.PhaseDone && at.Status.Phase != v1alpha1.PhaseRunning:
 		return decideStopped(w, v1alpha1.ReasonNotStarted, "At "+parent.Name+" has ended: the command was not started on this node.")
 	case at.DeletionTimestamp != nil:
-		return decideStopped(w, v1alpha1.ReasonAtDeleted, "Somebody deleted this At before it had ended.")
+		return decideStopped(w, v1alpha1.ReasonAtDeleted, "This At was deleted before it ended.")
 	case tooManyFailed(parent, parent.Status.Nodes) && at.Status.Phase != v1alpha1.PhaseRunning && !isSuspended(at):
-		return decideStopped(w, v1alpha1.ReasonNotStarted, "The command had failed on more nodes than spec.nodes.maxFailed allows: it was not started on this node.")
+		return decideStopped(w, v1alpha1.ReasonNotStarted, "More nodes failed than spec.nodes.maxFailed allows: the command was not started on this node.")
 	default:
 		return Decision{}, !allChildrenExist(parent)
 	}
 }
 
-// decideStopped stops a run. decided is false if the run is being stopped already, has
-// ended, or has started after all and may go on.
+// decideStopped stops a run. decided is false if the run is already being stopped, has
+// ended, or has started after all and may continue.
 func decideStopped(w World, reason, message string) (d Decision, decided bool) {
 	at, pod := w.At, w.pod()
 	switch {
@@ -145,7 +146,7 @@ func decideStopped(w World, reason, message string) (d Decision, decided bool) {
 	}
 }
 
-// childState is a state of a child, as its parent counts it.
+// childState is the state in which a parent counts a child.
 type childState int
 
 const (
@@ -155,7 +156,7 @@ const (
 	childFailed
 )
 
-// stateOfChild returns the state of a child.
+// stateOfChild returns the state in which the parent counts a child.
 func stateOfChild(child *v1alpha1.At) childState {
 	switch {
 	case child.Status.Phase == v1alpha1.PhaseDone && child.Status.Reason == v1alpha1.ReasonNotStarted:
@@ -171,7 +172,8 @@ func stateOfChild(child *v1alpha1.At) childState {
 	}
 }
 
-// blockerOfChild returns the condition that says what blocks a child; nil if nothing does.
+// blockerOfChild returns the Blocked condition of a child, or nil if nothing blocks the
+// child.
 func blockerOfChild(child *v1alpha1.At) *metav1.Condition {
 	if stateOfChild(child) != childIsActive || !meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConditionBlocked) {
 		return nil
@@ -179,32 +181,34 @@ func blockerOfChild(child *v1alpha1.At) *metav1.Condition {
 	return meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionBlocked)
 }
 
-// ConcernsParent says whether a change of a child is one that its parent counts or names, or
-// waits for: it cannot resume a child that has changed, and tries again when it sees the
-// change. The message of what blocks a child may change with each retry, such as that of a
-// quota: the parent does not follow that.
+// ConcernsParent reports whether the parent of a child must be synced after the child
+// changed: because the parent counts or names the change, or waits for it. The parent
+// cannot resume a child that has changed, and tries again when it sees the change. The
+// message of a blocked child may change with each retry, for example with a quota: the
+// parent does not follow such changes.
 func ConcernsParent(old, cur *v1alpha1.At) bool {
 	was, is := ptr.Deref(blockerOfChild(old), metav1.Condition{}), ptr.Deref(blockerOfChild(cur), metav1.Condition{})
 	return stateOfChild(cur) == childWaits || stateOfChild(old) != stateOfChild(cur) || was.Reason != is.Reason
 }
 
-// ConcernsChildren says whether a change of an At is one that its children wait for.
+// ConcernsChildren reports whether the children of an At wait for this change.
 func ConcernsChildren(old, cur *v1alpha1.At) bool {
 	return allChildrenExist(old) != allChildrenExist(cur) || isSuspended(old) != isSuspended(cur) ||
 		tooManyFailed(old, old.Status.Nodes) != tooManyFailed(cur, cur.Status.Nodes) ||
 		isNodesRun(cur) && (old.Status.Phase != cur.Status.Phase || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero())
 }
 
-// mayStartSince returns since when a child may start by its parent.
+// mayStartSince returns the time since which the parent has allowed its children to
+// start.
 func mayStartSince(parent *v1alpha1.At) metav1.Time {
 	return ptr.Deref(ptr.Deref(parent.Status.Nodes, v1alpha1.AtNodesStatus{}).StartTime, metav1.Time{})
 }
 
-// waitsForParent says whether a child does not start because of its parent.
+// waitsForParent reports whether the parent keeps a child from starting.
 func waitsForParent(at, parent *v1alpha1.At) bool {
 	w := World{At: at, Parent: parent}
 	return w.isChild() && (w.parentIsGone() || !allChildrenExist(parent) || w.isHeld())
 }
 
-// isLeaving says whether an At is being deleted, and nobody waits for its outcome.
+// isLeaving reports whether an At is being deleted and its outcome is no longer needed.
 func isLeaving(at *v1alpha1.At) bool { return at.DeletionTimestamp != nil && !isTracked(at) }

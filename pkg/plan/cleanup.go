@@ -26,69 +26,68 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// CleanUp decides for one of the Pods in w that the run no longer needs: a Pod of an At
-// that is gone, of an attempt that is counted, or a second Pod of an attempt.
+// CleanUp decides what to do with a Pod in w that the run no longer needs: a Pod of a
+// deleted At, a Pod of an attempt that is already counted, or a second Pod of an attempt.
 func CleanUp(w World, pod *corev1.Pod) Decision {
 	at := w.At
 	switch {
 	case at == nil || !IsOf(pod, at):
 		return releaseOrphan(w, pod)
 	case isUnexpected(at, pod):
-		message := fmt.Sprintf("Pod %s was created a second time, after its attempt was counted: it is deleted.", pod.Name)
+		message := fmt.Sprintf("Pod %s was created a second time after its attempt had been counted: deleting it.", pod.Name)
 		return Decision{Action: DeletePod{Pod: pod, Unexpected: true}, Events: []Event{newEvent(corev1.EventTypeWarning, v1alpha1.ReasonUnexpectedPod, message)}}
 	case !isTracked(pod) || !isCounted(at, pod):
 		return Decision{}
 	}
 	wait := releaseTime(at, pod).Sub(w.Now)
-	// A longer wait is from another clock.
+	// A longer wait comes from another clock.
 	if wait <= 0 || wait > releaseDelay {
 		return Decision{Action: ReleasePod{Pod: pod}}
 	}
 	return Decision{Delay: wait}
 }
 
-// releaseOrphan decides for a Pod that is not of the At in w.
+// releaseOrphan decides for a Pod that does not belong to the At in w.
 func releaseOrphan(w World, pod *corev1.Pod) Decision {
 	switch {
 	case !isTracked(pod):
 		return Decision{}
 	case !w.AtIsLive:
-		// The cache may not have its At yet.
+		// The At may not be in the cache yet.
 		return Decision{Action: LookForAt{}}
 	default:
 		return Decision{Action: ReleasePod{Pod: pod}}
 	}
 }
 
-// isUnexpected says whether a Pod of the At is a second one of an attempt that is
-// counted: its creation was delayed until the first was gone. One that has ended cannot be
-// told from the first unless the status has its UID.
+// isUnexpected reports whether a Pod is the second one of an attempt that is already
+// counted: its creation was delayed until the first Pod was gone. A Pod that has ended
+// looks like the first one, unless its UID is in the status.
 func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
 	known := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
 	switch {
 	case isLeaving(at) || pod.DeletionTimestamp != nil || pod.UID == known.UID:
 		return false
 	case isNodesRun(at):
-		// Of a command that the At had before an edit. It has no Pod of its own any more.
+		// The At ran a command before an edit. It no longer has a Pod of its own.
 		return !hasEnded(pod)
 	case pod.Name == known.Name:
 		return true
 	case isEarlierAttempt(at, pod), at.Status.Phase == v1alpha1.PhaseDone && pod.Name == PodName(at):
 		return !hasEnded(pod)
 	default:
-		// The Pod of the present attempt; or that of a later one, if the At is from a
-		// cache that is behind.
+		// The Pod of the current attempt, or of a later one if the At comes from a stale cache.
 		return false
 	}
 }
 
-// isCounted says whether the outcome of one of the At's Pods is in the status, or nobody
-// asks for it any more.
+// isCounted reports whether the status contains the outcome of the given Pod, or that
+// outcome is no longer needed.
 func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
 	return isLeaving(at) || at.Status.Phase == v1alpha1.PhaseDone || isEarlierAttempt(at, pod)
 }
 
-// releaseTime returns when to take the finalizer from a Pod of the At that is counted.
+// releaseTime returns when to remove the finalizer from a Pod that is already counted.
 func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
 	switch {
 	case isLeaving(at):
@@ -98,7 +97,7 @@ func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
 	case at.Status.LastFailureTime != nil && pod.Name == podName(at.Name, at.Status.Failed-1):
 		return at.Status.LastFailureTime.Add(releaseDelay)
 	default:
-		// Two attempts before the present one.
+		// Two attempts before the current one.
 		return time.Time{}
 	}
 }

@@ -27,7 +27,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// withUID gives a Pod a UID that is in no status.
+// withUID gives a Pod a UID that no status contains.
 func withUID(pod *corev1.Pod) { pod.UID = "late" }
 
 func withReleased(pod *corev1.Pod) { pod.Finalizers = nil }
@@ -37,7 +37,7 @@ func TestCleanUp(t *testing.T) {
 	unexpected := func(pod *corev1.Pod) Decision {
 		return Decision{
 			Action: DeletePod{Pod: pod, Unexpected: true},
-			Events: []Event{warning(v1alpha1.ReasonUnexpectedPod, "Pod "+pod.Name+" was created a second time, after its attempt was counted: it is deleted.")},
+			Events: []Event{warning(v1alpha1.ReasonUnexpectedPod, "Pod "+pod.Name+" was created a second time after its attempt had been counted: deleting it.")},
 		}
 	}
 	// done is an At whose run ended at now.
@@ -64,21 +64,21 @@ func TestCleanUp(t *testing.T) {
 		at  *v1alpha1.At
 		pod *corev1.Pod
 		now time.Time
-		// expectations, cached being the decision if the At is from a cache
+		// expectations; cached is the decision if the At comes from a cache
 		want   Decision
 		cached *Decision
 	}{
-		"the Pod of the present attempt: kept": {
+		"the Pod of the current attempt: kept": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning), now: now,
 		},
-		"the Pod of the present attempt, not recorded yet: kept": {
+		"the Pod of the current attempt, not recorded yet: kept": {
 			at: newAt(), pod: newPod(corev1.PodPending), now: now,
 		},
-		"done: held": {
+		"done: kept": {
 			at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(9 * time.Second),
 			want: Decision{Delay: 500 * time.Millisecond},
 		},
-		"done, held for long enough: released": {
+		"done, kept for long enough: released": {
 			at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(held),
 			want: release(newPod(corev1.PodSucceeded)),
 		},
@@ -90,7 +90,7 @@ func TestCleanUp(t *testing.T) {
 			at: done(deletedAt), pod: newPod(corev1.PodSucceeded), now: now,
 			want: release(newPod(corev1.PodSucceeded)),
 		},
-		"done without a condition, which nobody writes: released": {
+		"done without a condition, which no controller writes: released": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})), pod: newPod(corev1.PodFailed), now: now,
 			want: release(newPod(corev1.PodFailed)),
 		},
@@ -105,15 +105,15 @@ func TestCleanUp(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodRunning)), deletedAt), pod: newPod(corev1.PodRunning), now: now,
 			want: release(newPod(corev1.PodRunning)),
 		},
-		"an attempt that has failed: held": {
+		"a failed attempt: kept": {
 			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: newPod(corev1.PodFailed), now: now.Add(9 * time.Second),
 			want: Decision{Delay: 500 * time.Millisecond},
 		},
-		"an attempt that has failed, held for long enough: released": {
+		"a failed attempt, kept for long enough: released": {
 			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second)))), pod: newPod(corev1.PodFailed), now: now.Add(held),
 			want: release(newPod(corev1.PodFailed)),
 		},
-		"an attempt that has failed, the next is far off: held as long": {
+		"a failed attempt, the next is far off: kept equally long": {
 			at:   newAt(withStatus(*nextAttempt(3, now.Add(40*time.Second)))),
 			pod:  newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-2", "third" }),
 			now:  now.Add(9 * time.Second),
@@ -127,26 +127,26 @@ func TestCleanUp(t *testing.T) {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning))), pod: newPod(corev1.PodFailed), now: now,
 			want: release(newPod(corev1.PodFailed)),
 		},
-		"an At from a cache that is behind, the Pod of a later attempt: kept": {
+		"an At from a stale cache, the Pod of a later attempt: kept": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, second), now: now,
 		},
 		"done, and a second Pod has the name: deleted": {
 			at: done(), pod: newPod(corev1.PodRunning, withUID), now: now,
 			want: unexpected(newPod(corev1.PodRunning, withUID)),
 		},
-		"done, a second Pod has the name and has ended: deleted, too": {
+		"done, a second Pod has the name and has ended: also deleted": {
 			at: done(), pod: newPod(corev1.PodSucceeded, withUID), now: now,
 			want: unexpected(newPod(corev1.PodSucceeded, withUID)),
 		},
-		"done, a second Pod is being deleted: released when it is time": {
+		"done, a second Pod is being deleted: released in due time": {
 			at: done(), pod: newPod(corev1.PodRunning, withUID, deleted), now: now.Add(held),
 			want: release(newPod(corev1.PodRunning, withUID, deleted)),
 		},
-		"done without a Pod, and one comes: deleted": {
+		"done without a Pod, then one appears: deleted": {
 			at: newAt(withDone(v1alpha1.ConditionFailed, now)), pod: newPod(corev1.PodPending), now: now,
 			want: unexpected(newPod(corev1.PodPending)),
 		},
-		"a second Pod of an attempt that has failed: deleted": {
+		"a second Pod of a failed attempt: deleted": {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning))), pod: newPod(corev1.PodRunning, withUID), now: now,
 			want: unexpected(newPod(corev1.PodRunning, withUID)),
 		},
@@ -154,15 +154,15 @@ func TestCleanUp(t *testing.T) {
 			at: doneFailed, pod: newPod(corev1.PodRunning, second, withUID), now: now,
 			want: unexpected(newPod(corev1.PodRunning, second, withUID)),
 		},
-		"done, the Pod was deleted by force and its node does not report its end: not unexpected": {
+		"done, the Pod was force-deleted and its node does not report its end: not unexpected": {
 			at: done(), pod: newPod(corev1.PodRunning, deletedByForce(now)), now: now.Add(held),
 			want: release(newPod(corev1.PodRunning, deletedByForce(now))),
 		},
-		"the At is gone: released, once that is sure": {
+		"the At is gone: released, once confirmed": {
 			pod: newPod(corev1.PodRunning), now: now,
 			want: release(newPod(corev1.PodRunning)), cached: &Decision{Action: LookForAt{}},
 		},
-		"a Pod of an earlier At: released, once that is sure": {
+		"a Pod of an earlier At: released, once confirmed": {
 			at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt), now: now,
 			want: release(newPod(corev1.PodRunning, ofEarlierAt)), cached: &Decision{Action: LookForAt{}},
 		},

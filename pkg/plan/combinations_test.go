@@ -57,8 +57,8 @@ var optional = map[string]func(*v1alpha1.AtSpec){
 // refusedPairs are the pairs that the CRD refuses.
 var refusedPairs = []string{"node + nodes", "backoffLimit + restart", "command + restart", "node + restart", "nodes + restart", "restart + template"}
 
-// TestCombinations says, for every two optional fields, what happens when both
-// are set: README.md has it in words.
+// TestCombinations checks what happens for each pair of optional fields when both are
+// set. README.md describes the results.
 func TestCombinations(t *testing.T) {
 	type scenario struct {
 		// world
@@ -92,8 +92,8 @@ func TestCombinations(t *testing.T) {
 
 	scenarios := map[string]map[string]scenario{
 		"activeDeadlineSeconds + backoffLimit": {
-			"an attempt that would come too late is not made": {run, newPod(corev1.PodFailed), untilCreated, "DONE Failed/PodFailed"},
-			"the limit is for all attempts together":          {waits, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
+			"an attempt that would start too late is not made": {run, newPod(corev1.PodFailed), untilCreated, "DONE Failed/PodFailed"},
+			"the limit is for all attempts together":           {waits, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + command": {
 			"the command is stopped": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
@@ -102,27 +102,27 @@ func TestCombinations(t *testing.T) {
 			"the command is stopped": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + nodes": {
-			"the limit is that on each node": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1","activeDeadlineSeconds":10}`},
-			"and not that of the whole run":  {oneIsLeft, nil, time.Hour, "nothing"},
+			"the limit applies to each node": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1","activeDeadlineSeconds":10}`},
+			"and not to the whole run":       {oneIsLeft, nil, time.Hour, "nothing"},
 		},
 		"activeDeadlineSeconds + startingDeadlineSeconds": {
-			"before the start the one counts":      {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
-			"and from the start on only the other": {run, newPod(corev1.PodRunning), 4 * time.Second, "wait 6.01s"},
+			"before the start, only startingDeadlineSeconds counts": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"after the start, only activeDeadlineSeconds counts":    {run, newPod(corev1.PodRunning), 4 * time.Second, "wait 6.01s"},
 		},
 		"activeDeadlineSeconds + suspend": {
-			"what runs is stopped all the same":     {runHeld, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
-			"and between attempts the time goes on": {waitsHeld, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
-			"before the start it does not":          {held, nil, time.Hour, "nothing"},
+			"a running command is stopped anyway":  {runHeld, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
+			"between attempts, the time continues": {waitsHeld, nil, untilCreated + 10*time.Second, "DONE Failed/DeadlineExceeded"},
+			"before the start, it does not":        {held, nil, time.Hour, "nothing"},
 		},
 		"activeDeadlineSeconds + template": {
-			"the template's own limit is that of an attempt": {run, newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Status.Reason = "DeadlineExceeded" }), 5 * time.Second, "DONE Failed/DeadlineExceeded"},
+			"the template's own limit applies to each attempt": {run, newPod(corev1.PodFailed, func(pod *corev1.Pod) { pod.Status.Reason = "DeadlineExceeded" }), 5 * time.Second, "DONE Failed/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + timeZone": {
 			"seconds are seconds": {run, newPod(corev1.PodRunning), untilCreated + 10*time.Second, "FailureTarget/DeadlineExceeded"},
 		},
 		"activeDeadlineSeconds + ttlSecondsAfterFinished": {
-			"the one ends the run":           {run, newPod(corev1.PodRunning), time.Minute, "FailureTarget/DeadlineExceeded"},
-			"the other counts from that end": {end, nil, 29 * time.Second, "wait 1s"},
+			"activeDeadlineSeconds ends the run":           {run, newPod(corev1.PodRunning), time.Minute, "FailureTarget/DeadlineExceeded"},
+			"ttlSecondsAfterFinished counts from that end": {end, nil, 29 * time.Second, "wait 1s"},
 		},
 		"backoffLimit + command": {
 			"the same command again": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
@@ -131,7 +131,7 @@ func TestCombinations(t *testing.T) {
 			"again on the same node": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY on n1"},
 		},
 		"backoffLimit + nodes": {
-			"each node has so many attempts": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1","backoffLimit":2}`},
+			"the limit applies to each node": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1","backoffLimit":2}`},
 		},
 		"backoffLimit + startingDeadlineSeconds": {
 			"the deadline is for the first attempt": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
@@ -146,7 +146,7 @@ func TestCombinations(t *testing.T) {
 			"the zone is for the first attempt": {waits, nil, 20 * time.Second, "create example-at-pod-1: image /bin/sh -c echo YAY"},
 		},
 		"backoffLimit + ttlSecondsAfterFinished": {
-			"a failed attempt that another follows is no end": {run, newPod(corev1.PodFailed), time.Minute, "next attempt in 10s"},
+			"a failed attempt followed by another is not the end": {run, newPod(corev1.PodFailed), time.Minute, "next attempt in 10s"},
 		},
 		"command + node": {
 			"it runs there": {pending, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY on n1"},
@@ -168,7 +168,7 @@ func TestCombinations(t *testing.T) {
 			"and not before": {pending, nil, -1, "wait 1ns"},
 		},
 		"command + ttlSecondsAfterFinished": {
-			"it goes with the At": {end, nil, 30 * time.Second, "delete At"},
+			"it is deleted with the At": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"node + startingDeadlineSeconds": {
 			"too late, it does not run": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
@@ -180,14 +180,14 @@ func TestCombinations(t *testing.T) {
 			"the template's Pod runs there": {pending, nil, 0, "create example-at-pod: own own on n1"},
 		},
 		"node + timeZone": {
-			"it is the zone that is named, wherever the node is": {pending, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY on n1"},
+			"the named zone counts, wherever the node is": {pending, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY on n1"},
 		},
 		"node + ttlSecondsAfterFinished": {
-			"it goes with the At": {end, nil, 30 * time.Second, "delete At"},
+			"it is deleted with the At": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"nodes + startingDeadlineSeconds": {
-			"too late, it runs on none":                 {chosen, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
-			"once it may run on all, it does not count": {oneIsLeft, nil, time.Hour, "nothing"},
+			"too late, it runs on none":                       {chosen, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"once it may run on all nodes, it does not count": {oneIsLeft, nil, time.Hour, "nothing"},
 		},
 		"nodes + suspend": {
 			"it does not run":     {held, nil, time.Hour, "nothing"},
@@ -197,10 +197,10 @@ func TestCombinations(t *testing.T) {
 			"the template's Pod runs on each": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","template":{"metadata":{},"spec":{"containers":[{"name":"own","image":"own","command":["own"],"resources":{}}]}},"node":"n1"}`},
 		},
 		"nodes + timeZone": {
-			"it is the zone that is named, wherever the nodes are": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T11:12:00","timeZone":"Europe/Berlin","command":"echo YAY","node":"n1"}`},
+			"the named zone counts, wherever the nodes are": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T11:12:00","timeZone":"Europe/Berlin","command":"echo YAY","node":"n1"}`},
 		},
 		"nodes + ttlSecondsAfterFinished": {
-			"what ran on each goes with the At": {end, nil, 30 * time.Second, "delete At"},
+			"the children are deleted with the At": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"activeDeadlineSeconds + restart": {
 			"the rollout is no longer followed": {restarting, nil, 10 * time.Second, "DONE Failed/DeadlineExceeded"},
@@ -209,8 +209,8 @@ func TestCombinations(t *testing.T) {
 			"too late, nothing is restarted": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
 		},
 		"restart + suspend": {
-			"nothing is restarted":             {held, nil, time.Hour, "nothing"},
-			"a rollout that has begun goes on": {restartingHeld, nil, 5 * time.Second, "wait 2s"},
+			"nothing is restarted":               {held, nil, time.Hour, "nothing"},
+			"a rollout that has begun continues": {restartingHeld, nil, 5 * time.Second, "wait 2s"},
 		},
 		"restart + timeZone": {
 			"it is restarted when the clocks there show the time": {pending, nil, 0, "RUNNING"},
@@ -220,32 +220,32 @@ func TestCombinations(t *testing.T) {
 			"the workload stays when the At goes": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"startingDeadlineSeconds + suspend": {
-			"held beyond the deadline": {held, nil, time.Hour, "nothing"},
+			"suspended beyond the deadline": {held, nil, time.Hour, "nothing"},
 		},
 		"startingDeadlineSeconds + template": {
 			"too late, it does not run": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
 		},
 		"startingDeadlineSeconds + timeZone": {
 			"the deadline counts from the zone's instant": {pending, nil, 4*time.Second - 1, "create example-at-pod: image /bin/sh -c echo YAY"},
-			"and not a second longer":                     {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+			"and ends a second later":                     {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
 		},
 		"startingDeadlineSeconds + ttlSecondsAfterFinished": {
-			"what never ran ends, too": {end, nil, 30 * time.Second, "delete At"},
+			"an At that never ran is also deleted": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"suspend + template": {
 			"it does not run": {held, nil, time.Hour, "nothing"},
 		},
 		"suspend + timeZone": {
-			"held when the clocks show the time": {held, nil, 0, "nothing"},
+			"suspended when the clocks show the time": {held, nil, 0, "nothing"},
 		},
 		"suspend + ttlSecondsAfterFinished": {
-			"what has ended is not held": {end, nil, 30 * time.Second, "delete At"},
+			"an ended At is not affected": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"template + timeZone": {
 			"it runs when the clocks there show the time": {pending, nil, 0, "create example-at-pod: own own"},
 		},
 		"template + ttlSecondsAfterFinished": {
-			"it goes with the At": {end, nil, 30 * time.Second, "delete At"},
+			"it is deleted with the At": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"timeZone + ttlSecondsAfterFinished": {
 			"seconds are seconds": {end, nil, 30 * time.Second, "delete At"},

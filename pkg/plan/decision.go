@@ -30,58 +30,60 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 )
 
-// World is what a decision rests on.
+// World is the input of a decision.
 type World struct {
-	// At is the At; nil if there is none of that name.
+	// At is nil if no At of that name exists.
 	At *v1alpha1.At
-	// Pods are the Pods that AtName says are of an At of that name, and the Pod that has
-	// the name PodName gives, of any owner.
+	// Pods are the Pods that belong to an At of that name according to AtName, and the Pod
+	// named PodName, whoever owns it.
 	Pods []*corev1.Pod
-	// Parent is, if the At is one of a node, the At that made it; nil if that is gone.
+	// Parent is the At that created this one, if this At is a child; nil if the parent is
+	// gone.
 	Parent *v1alpha1.At
-	// Children are the Ats that the At has made, one for each node. ChildrenAreLive is
-	// set if they were read from the API server in this sync.
+	// Children are the Ats that this At created, one for each node. ChildrenAreLive is true
+	// if they were read from the API server in this sync.
 	Children        []*v1alpha1.At
 	ChildrenAreLive bool
-	// Nodes are the nodes of the cluster, if NodesAreKnown.
+	// Nodes are the nodes of the cluster. They are valid only if NodesAreKnown is true.
 	Nodes         []*corev1.Node
 	NodesAreKnown bool
-	// NodeName is the name of the node that was looked for in this sync; empty if none
-	// was. Node is that node; nil if it does not exist.
+	// NodeName is the name of the node that was looked up in this sync, or "" if none was.
+	// Node is that node, or nil if it does not exist.
 	NodeName string
 	Node     *corev1.Node
-	// NodesForbidden is the answer of the API server, if the controller may not read nodes.
+	// NodesForbidden is the API server's error if the controller is not allowed to read
+	// nodes.
 	NodesForbidden error
-	// Target is the workload of spec.restart; nil if there is none. TargetForbidden is the
-	// answer of the API server, if the controller may not read it. TargetIsLive is set if
-	// it was looked for in this sync.
+	// Target is the workload of spec.restart, or nil if it does not exist. TargetForbidden
+	// is the API server's error if the controller is not allowed to read it. TargetIsLive is
+	// true if the workload was looked up in this sync.
 	Target          *rollout.Target
 	TargetForbidden error
 	TargetIsLive    bool
-	// AtIsLive is set if At was read from the API server in this sync. From a cache it
-	// may be outdated, and without its command and template.
+	// AtIsLive is true if At was read from the API server in this sync. An At from a cache
+	// may be outdated, and lacks its command and template.
 	AtIsLive bool
-	// PodIsLive is set if the Pod of the present attempt, or that there is none, was
-	// read from the API server in this sync.
+	// PodIsLive is true if the Pod of the current attempt, or its absence, was read from the
+	// API server in this sync.
 	PodIsLive bool
-	// Forecast is what the last preflight of the At, as it is, has found; nil if there was
-	// none.
+	// Forecast is the result of the last preflight of the At in its current form, or nil if
+	// there was none.
 	Forecast *Forecast
-	// Now is the wall clock.
+	// Now is the wall-clock time.
 	Now time.Time
 }
 
-// NodesNotRead takes an error of reading nodes: that the controller may not is something to
-// decide on. Any other error is returned.
+// NodesNotRead handles an error from reading nodes. A Forbidden error becomes part of the
+// World; any other error is returned.
 func (w *World) NodesNotRead(err error) error {
 	if !apierrors.IsForbidden(err) {
-		return fmt.Errorf("look for nodes: %w", err)
+		return fmt.Errorf("read nodes: %w", err)
 	}
 	w.NodesForbidden = err
 	return nil
 }
 
-// pod returns the Pod that has the name of the present attempt's, or nil.
+// pod returns the Pod with the name of the current attempt's Pod, or nil.
 func (w *World) pod() *corev1.Pod {
 	name := PodName(w.At)
 	if i := slices.IndexFunc(w.Pods, func(pod *corev1.Pod) bool { return pod.Name == name }); i >= 0 {
@@ -90,97 +92,99 @@ func (w *World) pod() *corev1.Pod {
 	return nil
 }
 
-// HasPod says whether there is a Pod that has the name of the present attempt's.
+// HasPod reports whether a Pod with the name of the current attempt's Pod exists.
 func (w *World) HasPod() bool { return w.pod() != nil }
 
-// Decision is the next step. The zero value is: nothing to do until the At or its
-// Pods change.
+// Decision is the next step. The zero value means that there is nothing to do until the
+// At or its Pods change.
 type Decision struct {
-	// Action is what to do beside writing the status; nil if there is nothing. A
-	// decision has an action or a status, not both.
+	// Action is what to do besides writing the status, or nil. A decision never has both an
+	// action and a status.
 	Action Action
-	// Status is the status to write; nil if it stays as it is. What to do next is then to
-	// be decided on what the API server returns, unless Retry is set.
+	// Status is the status to write, or nil to leave it unchanged. Unless Retry is set, the
+	// next decision is based on what the API server returns for the write.
 	Status *v1alpha1.AtStatus
-	// Events are to be recorded once the action is done, or the status written. If the
-	// status counts an attempt that has ended, the last event is of that end.
+	// Events must be recorded after the action succeeded or the status was written. If the
+	// status counts an ended attempt, the last event reports that end.
 	Events []Event
-	// Preflight is set if a preflight is needed: see Forecast.
+	// Preflight is true if a preflight is needed: see Forecast.
 	Preflight bool
-	// Delay is the time after which to decide again, if the wall clock is not stepped
-	// meanwhile; 0 if there is no need.
+	// Delay is the time after which to decide again, provided that the wall clock is not
+	// stepped in the meantime; 0 if that is not necessary.
 	Delay time.Duration
-	// Retry is set if the step must be retried with back-off, and says why. With
-	// ErrBlocked the status reports the cause, or it will be gone in a moment. Delay,
-	// unless it is 0, is then the time after which to decide again at the latest.
+	// Retry is non-nil if the step must be retried with back-off, and is the cause. If it
+	// wraps ErrBlocked, the status reports the cause, or the cause will disappear within
+	// moments. With Retry, a Delay other than 0 is the time after which to decide again at
+	// the latest.
 	Retry error
 }
 
 // Action is one of the types below.
 type Action interface{ isAction() }
 
-// LookForAt is to read the At from the API server, and to decide again.
+// LookForAt means: read the At from the API server, then decide again.
 type LookForAt struct{}
 
-// LookForPod is to read the Pod that has the name of the present attempt's from the API
-// server, and to decide again.
+// LookForPod means: read the Pod with the name of the current attempt's Pod from the API
+// server, then decide again.
 type LookForPod struct{}
 
-// LookForNodes is to read the nodes of the cluster, and to decide again.
+// LookForNodes means: read the nodes of the cluster, then decide again.
 type LookForNodes struct{}
 
-// LookForNode is to read a node, and to decide again.
+// LookForNode means: read a node, then decide again.
 type LookForNode struct{ Name string }
 
-// LookForTarget is to read the workload of spec.restart, and to decide again.
+// LookForTarget means: read the workload of spec.restart, then decide again.
 type LookForTarget struct{}
 
-// LookForAts is to read the At's children from the API server, and to decide again.
+// LookForAts means: read the At's children from the API server, then decide again.
 type LookForAts struct{}
 
-// CreateAts is to create children of the At, which is live, and to decide again. What
-// follows an error depends on the answer: see RefusedAt and AtNameTaken.
+// CreateAts means: create children of the At, which is live, then decide again. See
+// RefusedAt and AtNameTaken for the decision after an error.
 type CreateAts struct{ Ats []*v1alpha1.At }
 
-// ResumeAts is to resume children of the At, one after the other, and to stop at the
-// first that has changed meanwhile.
+// ResumeAts means: resume children of the At one after the other, and stop at the first
+// one that has changed in the meantime.
 type ResumeAts struct{ Ats []*v1alpha1.At }
 
-// ReleaseAt is to take the finalizer from the At.
+// ReleaseAt means: remove the finalizer from the At.
 type ReleaseAt struct{}
 
-// CreatePod is to create the Pod (see NewPod) of an At that is live. What follows
-// depends on the answer: see Refused.
+// CreatePod means: create the Pod (see NewPod) of an At that is live. See Refused for the
+// decision after an error.
 type CreatePod struct {
-	// Due is since when that Pod could have been created, for the metrics: since its
-	// time or, if that is later, since the At was created, resumed, edited (in whole
-	// seconds) or no longer blocked.
+	// Due is the time since which that Pod could have been created, for the metrics. It is
+	// the latest of: the scheduled time, and the times at which the At was created, resumed,
+	// edited (in whole seconds) or unblocked.
 	Due time.Time
 }
 
-// RestartTarget is to restart the workload of spec.restart as it was read, and to decide
-// again. What follows an error depends on the answer: see RefusedRestart.
+// RestartTarget means: restart the workload of spec.restart as it was read, then decide
+// again. See RefusedRestart for the decision after an error.
 type RestartTarget struct {
-	// Time is the time that the annotation of the workload gets.
+	// Time is the value of the workload's annotation.
 	Time time.Time
-	// Due is since when the restart could have begun, for the metrics: as in CreatePod.
+	// Due is the time since which the restart could have begun, for the metrics, as in
+	// CreatePod.
 	Due time.Time
 }
 
-// DeletePod is to delete a Pod.
+// DeletePod means: delete a Pod.
 type DeletePod struct {
 	Pod *corev1.Pod
-	// Unexpected is set if the Pod is a second one of an attempt.
+	// Unexpected is true if the Pod is the second one of an attempt.
 	Unexpected bool
 }
 
-// ReleasePod is to take the finalizer from a Pod.
+// ReleasePod means: remove the finalizer from a Pod.
 type ReleasePod struct{ Pod *corev1.Pod }
 
-// DeleteAt is to delete the At.
+// DeleteAt means: delete the At.
 type DeleteAt struct{}
 
-// NameOf returns the name of an action, for the log.
+// NameOf returns the name of an action for the log.
 func NameOf(action Action) string {
 	if action == nil {
 		return "none"
@@ -209,18 +213,18 @@ type Event struct {
 	Type string
 	// Reason is one of the reason constants of the API.
 	Reason string
-	// Message is for people.
+	// Message is the text for users.
 	Message string
 }
 
-// ErrBlocked is in Decision.Retry if the At's status reports what blocks it, or if it
-// is a matter of moments.
+// ErrBlocked is in Decision.Retry if the At's status reports what blocks it, or if the
+// cause will disappear within moments.
 var ErrBlocked = errors.New("blocked")
 
-// checkDelay is how often the Pod of a run is looked for in case its events do not come:
-// somebody may remove the label by which the informer selects it.
+// checkDelay is the interval at which the Pod of a run is checked even if no events
+// arrive: a user may have removed the label by which the informer selects the Pod.
 const checkDelay = time.Minute
 
-// grace is how long what should pass by itself is not reported: the Pod of an earlier
-// At, a Pod without a node, a Pod deleted by force.
+// grace is how long the controller waits before it reports a problem that should resolve
+// itself: the Pod of an earlier At, a Pod without a node, a force-deleted Pod.
 const grace = time.Minute

@@ -26,7 +26,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// decideDone decides for an At that has ended: when to delete it.
+// decideDone decides when to delete an At that has ended.
 func decideDone(at *v1alpha1.At, now time.Time) Decision {
 	end := endSeen(at)
 	if at.Spec.TTLSecondsAfterFinished == nil || end.IsZero() {
@@ -39,8 +39,8 @@ func decideDone(at *v1alpha1.At, now time.Time) Decision {
 	return Decision{Action: DeleteAt{}}
 }
 
-// writeDone ends an At: well if reason is Completed, badly otherwise. pod is the Pod
-// that has ended, or nil.
+// writeDone ends an At: it is Complete if reason is Completed, and Failed otherwise. pod
+// is the Pod that has ended, or nil.
 func writeDone(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
 	var events []Event
 	status := at.Status.DeepCopy()
@@ -65,7 +65,7 @@ func writeDone(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message 
 		}
 	}
 	if target := failureTarget(at); target != nil && target.Reason != reason {
-		// It ended by itself before it could be stopped.
+		// It ended before the controller could stop it.
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionFailureTarget)
 	}
 	removeBlocked(status)
@@ -76,7 +76,7 @@ func writeDone(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message 
 	return write(at, status, append(events, newEvent(eventType, reason, message))...)
 }
 
-// completionTime returns when the command ended; if that is not known, now.
+// completionTime returns when the command ended, or now if that is unknown.
 func completionTime(pod *corev1.Pod, now time.Time) *metav1.Time {
 	if terminated := commandTerminated(pod); terminated != nil && !terminated.FinishedAt.IsZero() {
 		return terminated.FinishedAt.DeepCopy()
@@ -84,5 +84,5 @@ func completionTime(pod *corev1.Pod, now time.Time) *metav1.Time {
 	return &metav1.Time{Time: now}
 }
 
-// DeletableAt returns since when an At that has ended may be deleted.
+// DeletableAt returns the earliest time at which an At that has ended may be deleted.
 func DeletableAt(at *v1alpha1.At) time.Time { return endSeen(at).Add(minTTL) }

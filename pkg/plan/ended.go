@@ -45,19 +45,19 @@ func decideEnded(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	return writeNextAttempt(at, pod, now, reason, message)
 }
 
-// decideGone decides for an At whose recorded Pod is not there.
+// decideGone decides for an At whose recorded Pod no longer exists.
 func decideGone(w World) Decision {
-	return decideLost(w, nil, fmt.Sprintf("Pod %s was deleted before its end was seen; the command is not run again.", w.At.Status.Pod.Name))
+	return decideLost(w, nil, fmt.Sprintf("Pod %s was deleted before the controller saw how it ended; the command will not run again.", w.At.Status.Pod.Name))
 }
 
-// decideAbandoned decides for an At whose Pod was deleted by force, and whose end the
-// node does not report.
+// decideAbandoned decides for an At whose Pod was force-deleted, and whose node does not
+// report how the Pod ended.
 func decideAbandoned(w World, pod *corev1.Pod) Decision {
-	return decideLost(w, pod, fmt.Sprintf("Pod %s was deleted by force, and its node does not report its end; the command is not run again.", pod.Name))
+	return decideLost(w, pod, fmt.Sprintf("Pod %s was force-deleted, and its node has not reported how it ended; the command will not run again.", pod.Name))
 }
 
-// decideLost decides for an At whose Pod's outcome will never be known. pod is nil if it
-// is gone.
+// decideLost decides for an At whose Pod's outcome will never be known. pod is nil if the
+// Pod is gone.
 func decideLost(w World, pod *corev1.Pod, message string) Decision {
 	if !w.PodIsLive {
 		return Decision{Action: LookForPod{}}
@@ -68,13 +68,13 @@ func decideLost(w World, pod *corev1.Pod, message string) Decision {
 	return writeDone(w.At, pod, w.Now, v1alpha1.ReasonPodLost, message)
 }
 
-// writeNextAttempt records an attempt that has failed, and announces the next.
+// writeNextAttempt records a failed attempt and announces the next one.
 func writeNextAttempt(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
 	status := statusWithOutcome(at, pod)
 	command := status.Message
 	status.Failed++
 	status.LastFailureTime = &metav1.Time{Time: now}
-	// Rounded up, because the API's times have no fractions of seconds.
+	// Round up, because API times have no fractions of a second.
 	next := now.Add(attemptBackoff(status.Failed) + time.Second - 1).Truncate(time.Second)
 	status.NextAttemptTime = &metav1.Time{Time: next}
 	announcement := fmt.Sprintf("Attempt %d of %d failed, the next is due at %s: %s", status.Failed, int64(*at.Spec.BackoffLimit)+1, next.UTC().Format(time.RFC3339), message)

@@ -63,7 +63,7 @@ func TestFailureReason(t *testing.T) {
 		},
 		"out of memory": {
 			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 137, "OOMKilled", "")}},
-			result{v1alpha1.ReasonOOMKilled, "The command ended with exit code 137: it used more memory than its container may."},
+			result{v1alpha1.ReasonOOMKilled, "The command ended with exit code 137: it used more memory than its container's limit."},
 		},
 		"evicted by its node": {
 			corev1.PodStatus{Reason: "Evicted", Message: "The node was low on resource: memory."},
@@ -75,7 +75,7 @@ func TestFailureReason(t *testing.T) {
 		},
 		"the template's own deadline": {
 			corev1.PodStatus{Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline", ContainerStatuses: []corev1.ContainerStatus{exited("command", 143, "Error", "")}},
-			result{v1alpha1.ReasonDeadlineExceeded, "Pod example-at-pod took longer than its template allows: Pod was active on the node longer than the specified deadline"},
+			result{v1alpha1.ReasonDeadlineExceeded, "Pod example-at-pod ran longer than its template allows: Pod was active on the node longer than the specified deadline"},
 		},
 		"another container": {
 			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 0, "Completed", ""), exited("upload", 1, "Error", "no route")}},
@@ -121,13 +121,13 @@ func TestFailureReason(t *testing.T) {
 
 // TestDeletedPod has Pods that somebody deletes with a grace period of 30 seconds.
 func TestDeletedPod(t *testing.T) {
-	const wasDeleted = "Pod example-at-pod was deleted before it had ended"
+	const wasDeleted = "Pod example-at-pod was deleted before it ended"
 	requested := due.Add(time.Minute)
 	for name, tc := range map[string]struct {
 		status corev1.PodStatus
 		want   string
 	}{
-		"killed for it": {
+		"killed by the deletion": {
 			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(30*time.Second), 137)}},
 			"PodDeleted: " + wasDeleted + "; the exit code was 137.",
 		},
@@ -136,7 +136,7 @@ func TestDeletedPod(t *testing.T) {
 			"PodDeleted: " + wasDeleted + "; the exit code was 3.",
 		},
 		"not started yet": {corev1.PodStatus{}, "PodDeleted: " + wasDeleted + "."},
-		"killed for it, by a node whose clock is behind": {
+		"killed by the deletion, by a node whose clock is behind": {
 			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-5*time.Second), 137)}},
 			"PodDeleted: " + wasDeleted + "; the exit code was 137.",
 		},
@@ -158,7 +158,7 @@ func TestDeletedPod(t *testing.T) {
 		},
 		"out of memory before": {
 			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 137, "OOMKilled", "")}},
-			"OOMKilled: The command ended with exit code 137: it used more memory than its container may.",
+			"OOMKilled: The command ended with exit code 137: it used more memory than its container's limit.",
 		},
 		"failed before": {
 			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-time.Second), 3)}},
@@ -246,7 +246,7 @@ func TestCommandTerminated(t *testing.T) {
 		"no such container: the first":    {"third", statuses, 2},
 		"not started":                     {"first", nil, -1},
 		"running":                         {"first", []corev1.ContainerStatus{{Name: "first"}}, -1},
-		"nobody knows":                    {"first", []corev1.ContainerStatus{exited("first", 137, "ContainerStatusUnknown", "")}, -1},
+		"unknown":                         {"first", []corev1.ContainerStatus{exited("first", 137, "ContainerStatusUnknown", "")}, -1},
 		"between two starts of a restart": {"first", []corev1.ContainerStatus{restarting}, 4},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -32,8 +32,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// Forecast says what would happen if an At that is not due yet were due now. The zero
-// value is: the API server would accept its Pod.
+// Forecast reports what would happen if an At that is not due yet were due now. The zero
+// value means that the API server would accept its Pod.
 type Forecast struct {
 	// Reason is the reason of condition Blocked; empty if nothing would block the At.
 	Reason string
@@ -41,28 +41,30 @@ type Forecast struct {
 	Message string
 }
 
-// forecastPrefix distinguishes a forecast in condition Blocked from what blocks an At that
-// is due. No other message begins with it.
+// forecastPrefix marks the message of a Blocked condition as a forecast, as opposed to
+// the message of an At that is due. No other message begins with it.
 const forecastPrefix = "If it were due now: "
 
 // A preflight is repeated forecastLead before the At is due, or up to forecastSpread
-// earlier: many Ats may be due at one instant, and to sync them all at another one would
-// delay those that are due then.
+// earlier. Many Ats may be due at the same instant. Syncing them all at one other instant
+// would delay the Ats that are due then.
 const (
 	forecastLead   = 10 * time.Minute
 	forecastSpread = time.Minute
 )
 
-// forecastMargin is how long before the At is due a forecast is still worth its requests.
+// forecastMargin is the minimum time before the At is due at which a forecast is still
+// worth its requests.
 const forecastMargin = time.Second
 
-// Foresee returns what the API server's answer to the creation of a Pod, or the restart of a
-// workload, with dryRun=All says about the same when the At is due; nil if it says nothing.
-// refused is the reason of a refusal.
+// Foresee predicts the API server's answer for the time when the At is due. err is the
+// answer to creating the Pod, or restarting the workload, with dryRun=All. Foresee
+// returns nil if err does not allow a prediction. refused is the reason for a refusal.
 func Foresee(refused string, err error) *Forecast {
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err):
-		// The name is checked last. Another Pod may have it now, and be gone then.
+		// The API server checks the name last. Another Pod may have it now, but be gone by
+		// then.
 		return &Forecast{}
 	case IsTransient(err), isAboutDryRun(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
@@ -73,11 +75,11 @@ func Foresee(refused string, err error) *Forecast {
 	}
 }
 
-// NeedsNodes says whether it depends on the cluster's nodes if an At can run.
+// NeedsNodes reports whether the nodes of the cluster decide if an At can run.
 func NeedsNodes(at *v1alpha1.At) bool { return at.Spec.Node != "" || at.Spec.Nodes != nil }
 
-// ForeseeNodes returns what the cluster's nodes, or an error of reading them, say about an
-// At; nil if they say nothing.
+// ForeseeNodes returns a forecast for an At from the cluster's nodes, or from the error
+// of reading them. It returns nil if they do not allow a prediction.
 func ForeseeNodes(at *v1alpha1.At, nodes []*corev1.Node, err error) *Forecast {
 	switch {
 	case apierrors.IsForbidden(err):
@@ -100,9 +102,9 @@ func ForeseeNodes(at *v1alpha1.At, nodes []*corev1.Node, err error) *Forecast {
 	}
 }
 
-// isAboutDryRun says whether a refusal says nothing about the Pod, but something about the
-// request: a webhook does not support dry-run or is too slow, or the API server does not
-// know a new CRD yet, which takes half a minute.
+// isAboutDryRun reports whether a refusal concerns the dry-run request rather than the
+// Pod: a webhook does not support dry-run or is too slow, or the API server does not know
+// a new CRD yet, which takes half a minute.
 func isAboutDryRun(err error) bool {
 	text := strings.ToLower(err.Error())
 	switch {
@@ -117,13 +119,13 @@ func isAboutDryRun(err error) bool {
 	}
 }
 
-// HasForecast says whether condition Blocked of an At is a forecast.
+// HasForecast reports whether the Blocked condition of an At is a forecast.
 func HasForecast(at *v1alpha1.At) bool {
 	blocked := Blocked(at)
 	return blocked != nil && strings.HasPrefix(blocked.Message, forecastPrefix)
 }
 
-// WantsForecast says whether an At is pending and not due yet, so that a preflight makes
+// WantsForecast reports whether an At is pending and not due yet, so that a preflight makes
 // sense.
 func WantsForecast(at *v1alpha1.At, now time.Time) bool {
 	instant, err := Instant(&at.Spec)
@@ -131,24 +133,25 @@ func WantsForecast(at *v1alpha1.At, now time.Time) bool {
 		at.Status.Phase != v1alpha1.PhaseRunning && at.Status.Phase != v1alpha1.PhaseDone
 }
 
-// WantsForecastAtStart says whether an At may have missed a preflight while no controller
-// worked, or needs one because it has the forecast of an earlier controller. The others
-// had theirs: there may be very many.
+// WantsForecastAtStart reports whether an At needs a preflight when the controller
+// starts: it may have missed one while no controller was running, or it has the forecast
+// of an earlier controller. All other Ats have had their preflight, and there may be very
+// many of them.
 func WantsForecastAtStart(at *v1alpha1.At, now time.Time) bool {
 	instant, err := Instant(&at.Spec)
 	return err == nil && WantsForecast(at, now) &&
 		(HasForecast(at) || now.Sub(at.CreationTimestamp.Time) < grace || instant.Sub(now) <= lead(at))
 }
 
-// lead returns how long before the At is due the second preflight is.
+// lead returns how long before the due time the second preflight takes place.
 func lead(at *v1alpha1.At) time.Duration {
 	hash := fnv.New32a()
 	hash.Write([]byte(at.UID))
 	return forecastLead + time.Duration(hash.Sum32()%uint32(forecastSpread/time.Millisecond))*time.Millisecond
 }
 
-// decideNotDue decides for a pending At that is due at an instant in the future. A
-// forecast in its status stays until there is another one.
+// decideNotDue decides for a pending At that is due at a future instant. A forecast in
+// its status stays until there is a new one.
 func decideNotDue(w World, instant time.Time) Decision {
 	at := w.At
 	delay := instant.Sub(w.Now)
@@ -158,7 +161,7 @@ func decideNotDue(w World, instant time.Time) Decision {
 	var d Decision
 	switch {
 	case w.Forecast == nil && HasForecast(at), instant.Sub(w.Now) <= forecastMargin:
-		// In the last moment, a write would delay the run.
+		// A write this late would delay the run.
 		d.Delay = delay
 	case w.Forecast == nil || w.Forecast.Reason == "":
 		d = writeUnblocked(at, delay)
@@ -172,8 +175,9 @@ func decideNotDue(w World, instant time.Time) Decision {
 	return d
 }
 
-// PodKey returns a key that Pods share which differ only in what NewPod makes of the At's
-// name, UID, generation and time. An error means that the Pod cannot be encoded.
+// PodKey returns a key that is the same for two Pods if they differ only in what NewPod
+// derives from the At's name, UID, generation and time. An error means that the Pod
+// cannot be encoded.
 func PodKey(pod *corev1.Pod) (string, error) {
 	same := *pod
 	same.Name, same.OwnerReferences = "", nil

@@ -40,12 +40,12 @@ const (
 	forecastMessage = "If it were due now: " + quotaMessage
 )
 
-// forecastOf is condition Blocked as a forecast sets it.
+// forecastOf returns condition Blocked as a forecast sets it.
 func forecastOf(since time.Time, reason, message string) metav1.Condition {
 	return condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, since, reason, message)
 }
 
-// pendingWith is the status of a pending At with the given conditions.
+// pendingWith returns the status of a pending At with the given conditions.
 func pendingWith(conditions ...metav1.Condition) v1alpha1.AtStatus {
 	status := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: conditions}
 	explained(&status)
@@ -79,17 +79,17 @@ func TestDecideForecast(t *testing.T) {
 			status: pendingWith(), forecast: refused, now: earlier,
 			want: Decision{Status: ptr.To(written), Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)}},
 		},
-		"invalid: it can still be edited": {
+		"invalid: can still be edited": {
 			status: pendingWith(), forecast: &Forecast{Reason: v1alpha1.ReasonInvalidPod, Message: "no"}, now: earlier,
 			want: Decision{
 				Status: ptr.To(pendingWith(forecastOf(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no"))),
 				Events: []Event{warning(v1alpha1.ReasonInvalidPod, "If it were due now: no")},
 			},
 		},
-		"refused, as is written": {
+		"refused, already in the status": {
 			status: written, forecast: refused, now: earlier, want: Decision{Delay: untilSecond},
 		},
-		"refused in other words: no other event": {
+		"refused with another message: no further event": {
 			status: pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, "If it were due now: other words")), forecast: refused, now: earlier,
 			want: Decision{Status: ptr.To(written)},
 		},
@@ -97,33 +97,33 @@ func TestDecideForecast(t *testing.T) {
 			status: pendingWith(forecastOf(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no")), forecast: refused, now: earlier,
 			want: Decision{Status: ptr.To(written), Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)}},
 		},
-		"refused, and nothing known since: it stays": {
+		"refused, no newer forecast: it stays": {
 			status: written, now: earlier, want: Decision{Preflight: true, Delay: untilSecond},
 		},
-		"refused, and now accepted": {
+		"refused, then accepted": {
 			status: written, forecast: &Forecast{}, now: earlier, want: Decision{Status: ptr.To(pendingWith())},
 		},
-		"blocked when it was due, then moved: that is gone at once": {
+		"blocked when it was due, then moved: the blocker is removed immediately": {
 			status: pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, quotaMessage)), now: earlier,
 			want: Decision{Status: ptr.To(pendingWith())},
 		},
-		"suspended: all the same": {
+		"suspended: the same": {
 			status: pendingWith(suspended(earlier)), suspend: true, forecast: refused, now: earlier,
 			want: Decision{
 				Status: ptr.To(pendingWith(suspended(earlier), forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))),
 				Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)},
 			},
 		},
-		"suspended and due: no forecast any more": {
+		"suspended and due: no longer a forecast": {
 			status:  pendingWith(suspended(earlier), forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage)),
 			suspend: true, forecast: refused, now: due,
 			want: Decision{Status: ptr.To(pendingWith(suspended(earlier)))},
 		},
-		"due: a forecast neither delays the Pod, nor counts as what has delayed it": {
+		"due: a forecast does not delay the Pod and does not count as a delay": {
 			status: written, forecast: refused, now: now,
 			want: Decision{Action: CreatePod{Due: due}, Delay: time.Minute},
 		},
-		"running: a forecast goes": {
+		"running: a forecast is removed": {
 			status: func() v1alpha1.AtStatus {
 				status := running(corev1.PodPending, forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
 				explained(&status)
@@ -145,7 +145,8 @@ func TestDecideForecast(t *testing.T) {
 	}
 }
 
-// TestForecastAndRefusal has the API server refuse at last what was refused in a preflight.
+// TestForecastAndRefusal checks a refusal of the API server after a forecast of the same
+// refusal.
 func TestForecastAndRefusal(t *testing.T) {
 	at := newAt(withStatus(pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))))
 	refusal := fmt.Errorf("create Pod: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "example-at-pod", errors.New("exceeded quota")))
@@ -187,7 +188,7 @@ func TestForesee(t *testing.T) {
 		"the API server is slow":                 {apierrors.NewTimeoutError("slow", 1), "nothing"},
 		"no answer":                              {errors.New("context deadline exceeded"), "nothing"},
 		"the API server does not know the CRD":   {forbidden("cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion cnat.programming-kubernetes.info/v1alpha1 Kind At: no matches"), "nothing"},
-		"the namespace is on its way out":        {terminating, "nothing"},
+		"the namespace is being deleted":         {terminating, "nothing"},
 		"the quota's count has a conflict":       {apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "quota", errors.New("modified")), "nothing"},
 		"the token of the controller is too old": {apierrors.NewUnauthorized("too old"), "nothing"},
 	} {
@@ -222,7 +223,7 @@ func TestWantsForecast(t *testing.T) {
 		"moved to the future by the wall clock": {at: newAt(withStatus(running(corev1.PodRunning))), now: earlier},
 		"done":                                  {at: newAt(withDone(v1alpha1.ConditionFailed, earlier)), now: earlier},
 		"being deleted":                         {at: newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }), now: earlier},
-		"unreadable schedule":                   {at: newAt(withSchedule("tomorrow")), now: earlier},
+		"invalid schedule":                      {at: newAt(withSchedule("tomorrow")), now: earlier},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, start := WantsForecast(tc.at, tc.now), WantsForecastAtStart(tc.at, tc.now); got != tc.want || start != tc.start {
@@ -232,7 +233,7 @@ func TestWantsForecast(t *testing.T) {
 	}
 }
 
-// TestLead has Ats spread over a minute, the same each time.
+// TestLead checks that preflights are spread over a minute, and always get the same time.
 func TestLead(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for i := range 1000 {

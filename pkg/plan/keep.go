@@ -29,8 +29,9 @@ import (
 // podAnnotations are the annotations of a Pod that this package reads.
 var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, v1alpha1.AnnotationNode, defaultContainer}
 
-// KeepAt returns what this package and cronplan read of an At that is not live, and nothing else. A
-// command, annotations and labels may be large: a cache should not have them.
+// KeepAt returns a copy with only those fields of an At that this package and cronplan
+// read from a cache. A command, annotations and labels may be large and should not be
+// cached.
 func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	kept := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
@@ -71,7 +72,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	return kept
 }
 
-// KeepPod returns what this package reads of a Pod, and nothing else.
+// KeepPod returns a copy with only those fields of a Pod that this package reads.
 func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -110,7 +111,7 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	return kept
 }
 
-// KeepNode returns what this package reads of a node, and nothing else.
+// KeepNode returns a copy with only those fields of a node that this package reads.
 func KeepNode(node *corev1.Node) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{

@@ -27,15 +27,15 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// Between two attempts is minAttemptBackoff, twice as long each time, at most
-// maxAttemptBackoff: as in Job.
+// The delay between two attempts starts at minAttemptBackoff and doubles with each
+// attempt, up to maxAttemptBackoff, as in Job.
 const (
 	minAttemptBackoff = 10 * time.Second
 	maxAttemptBackoff = 6 * time.Minute
 )
 
-// attemptBackoff returns how long after the given number of failed attempts the next one
-// follows.
+// attemptBackoff returns the delay before the next attempt after the given number of
+// failed attempts.
 func attemptBackoff(failed int32) time.Duration {
 	delay := minAttemptBackoff
 	for ; failed > 1 && delay < maxAttemptBackoff; failed-- {
@@ -44,15 +44,15 @@ func attemptBackoff(failed int32) time.Duration {
 	return min(delay, maxAttemptBackoff)
 }
 
-// noLimit is the time left without a limit. A limit in seconds that does not fit a
-// Duration, which ends after 292 years, is none.
+// noLimit is the time left if there is no limit. A limit in seconds that overflows a
+// Duration (292 years) counts as no limit.
 const (
 	noLimit    = time.Duration(math.MaxInt64)
 	maxSeconds = int64(noLimit/time.Second) - 1
 )
 
-// activeTimeLeft returns how long the run may still take by spec.activeDeadlineSeconds,
-// which is a limit on each node, not on all of them.
+// activeTimeLeft returns how much longer the run may take according to
+// spec.activeDeadlineSeconds, which limits the run on each node, not the run as a whole.
 func activeTimeLeft(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time) time.Duration {
 	limit := at.Spec.ActiveDeadlineSeconds
 	if limit == nil || *limit > maxSeconds || status.StartTime == nil || isNodesRun(at) {
@@ -61,7 +61,7 @@ func activeTimeLeft(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time) t
 	return status.StartTime.Add(time.Duration(*limit) * time.Second).Sub(now)
 }
 
-// startingTimeLeft returns how long after now the run may still start by
+// startingTimeLeft returns how long after now the run may still start according to
 // spec.startingDeadlineSeconds, which counts whole seconds from the instant.
 func startingTimeLeft(at *v1alpha1.At, instant, now time.Time) time.Duration {
 	limit := at.Spec.StartingDeadlineSeconds
@@ -71,12 +71,13 @@ func startingTimeLeft(at *v1alpha1.At, instant, now time.Time) time.Duration {
 	return instant.Add(time.Duration(*limit+1) * time.Second).Sub(now)
 }
 
-// lastTry is how long before the deadline for its start a blocked At is tried once more,
-// whatever its back-off.
+// lastTry is how long before its starting deadline a blocked At is tried once more,
+// regardless of its back-off.
 const lastTry = 2 * time.Second
 
-// delayUntilDeadline returns the delay until the deadline after which the At ends if its
-// next Pod is not created by then, or until just before it; 0 if there is none.
+// delayUntilDeadline returns the delay until the deadline, or until just before it. After
+// the deadline, the At ends if its next Pod has not been created. The delay is 0 if there
+// is no deadline.
 func delayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
 	left := activeTimeLeft(at, &at.Status, now)
 	if instant, err := Instant(&at.Spec); err == nil && at.Status.NextAttemptTime == nil {
@@ -92,9 +93,9 @@ func delayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
 	}
 }
 
-// dueSince returns since when what is due at the given instant could have been started:
-// the At may have been created, resumed or edited later. parent is, for a child, the At
-// that made it.
+// dueSince returns the time since which the run that is due at the given instant could
+// have been started: the At may have been created, resumed or edited later. For a child,
+// parent is the At that created it.
 func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 	since := instant
 	later := func(t metav1.Time) {
@@ -109,7 +110,7 @@ func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
 		later(resumed.LastTransitionTime)
 	}
-	// A cache does not have these.
+	// An At from a cache does not have these.
 	for _, written := range at.ManagedFields {
 		if written.Subresource == "" {
 			later(ptr.Deref(written.Time, metav1.Time{}))
@@ -118,20 +119,21 @@ func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 	return since
 }
 
-// releaseDelay is how long after a controller saw the end of its attempt a Pod keeps its
-// finalizer, and with it its name. The name is the lock against running a command
-// twice: another controller may have read the At before that end was recorded, and its
-// creation may still be on its way. The delay is shorter than minAttemptBackoff, so that
-// nothing of an attempt is left to do when the next one is due. It ends half a second
-// after a whole second, because most schedules are whole seconds: creations go first.
+// releaseDelay is how long a Pod keeps its finalizer, and with it its name, after a
+// controller saw the attempt end. The name is the lock against running a command twice:
+// another controller may have read the At before that end was recorded, and its creation
+// request may still be in flight. The delay is shorter than minAttemptBackoff, so that an
+// attempt is cleaned up before the next one is due. It ends half a second after a whole
+// second, because most schedules are whole seconds and creations go first.
 const releaseDelay = 9500 * time.Millisecond
 
-// minTTL is the shortest time to live. The Pods of an At are deleted with it, so they are
-// to be released before, which takes a moment.
+// minTTL is the shortest time to live. The Pods of an At are deleted with it, so they
+// must be released first, which takes a moment.
 const minTTL = releaseDelay + time.Second
 
-// endSeen returns when a controller saw the end of a run, or the zero time. It is not
-// completionTime, which may be by the node's clock: a deletion must not rest on that.
+// endSeen returns when a controller saw the end of a run, or the zero time. It differs
+// from completionTime, which may come from the node's clock: a deletion must not depend
+// on that clock.
 func endSeen(at *v1alpha1.At) time.Time {
 	for _, condition := range at.Status.Conditions {
 		if condition.Status == metav1.ConditionTrue &&

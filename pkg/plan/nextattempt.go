@@ -23,7 +23,7 @@ import (
 )
 
 // decideNextAttempt decides for an At whose last attempt has failed. other is a Pod that
-// is not this At's and has the name that the next one needs, or nil.
+// does not belong to this At but has the name of the next attempt's Pod, or nil.
 func decideNextAttempt(w World, other *corev1.Pod) Decision {
 	at := w.At
 	left := activeTimeLeft(at, &at.Status, w.Now)

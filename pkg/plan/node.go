@@ -32,22 +32,22 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// virtualNodes are the labels, and their values, of nodes that are no machines.
+// virtualNodes maps labels to the values that mark nodes that are not machines.
 var virtualNodes = map[string]string{
 	"type":                           "virtual-kubelet",
 	"eks.amazonaws.com/compute-type": "fargate",
 }
 
-// passingTaints are the taints of a node that is chosen all the same: its Pod waits until
-// they are gone. Otherwise a node that happens not to be ready would be left out, and
-// nobody would see it.
+// passingTaints are temporary taints that do not exclude a node: its Pod waits until they
+// are gone. Otherwise a node that happens to be not ready would be skipped without anyone
+// noticing.
 var passingTaints = []string{
 	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeMemoryPressure, corev1.TaintNodeDiskPressure,
 	corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, "node.cloudprovider.kubernetes.io/uninitialized",
 }
 
-// chooseNodes returns the names of those of the nodes on which an At runs its command by
-// spec.nodes, in their order. The error says what is wrong with the selector, or with the
+// chooseNodes returns the sorted names of the nodes on which an At runs its command
+// according to spec.nodes. The error reports what is wrong with the selector or with the
 // template's node affinity.
 func chooseNodes(at *v1alpha1.At, nodes []*corev1.Node) ([]string, error) {
 	selector, err := nodeSelector(at)
@@ -96,12 +96,12 @@ func nodeSelector(at *v1alpha1.At) (labels.Selector, error) {
 	return selector, nil
 }
 
-// tolerates says whether a Pod may run on a node by the node's cordon and its taints, but for
-// those that pass by themselves.
+// tolerates reports whether a Pod may run on a node, given the node's cordon and taints.
+// It ignores temporary taints.
 func tolerates(pod *corev1.Pod, node *corev1.Node) bool {
 	taints := node.Spec.Taints
 	if node.Spec.Unschedulable {
-		// As the scheduler does it: the taint may not be there yet.
+		// Like the scheduler: the taint may not be there yet.
 		taints = append(slices.Clone(taints), corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
 	_, isTainted := corev1helpers.FindMatchingUntoleratedTaint(logr.Logger{}, taints, pod.Spec.Tolerations, func(taint *corev1.Taint) bool {
@@ -110,8 +110,8 @@ func tolerates(pod *corev1.Pod, node *corev1.Node) bool {
 	return !isTainted
 }
 
-// pinToNode adds to the node affinity of a Pod that it must run on the given node, as the
-// DaemonSet controller does it. The scheduler still decides whether there is room.
+// pinToNode adds to the node affinity of a Pod that it must run on the given node, like
+// the DaemonSet controller. The scheduler still decides whether the node has room.
 func pinToNode(spec *corev1.PodSpec, node string) {
 	if spec.Affinity == nil {
 		spec.Affinity = &corev1.Affinity{}
@@ -122,12 +122,12 @@ func pinToNode(spec *corev1.PodSpec, node string) {
 	required := &spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	isNew := *required == nil
 	if isNew {
-		// One term that says nothing else.
+		// One term without other requirements.
 		*required = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
 	}
 	for i := range (*required).NodeSelectorTerms {
 		term := &(*required).NodeSelectorTerms[i]
-		// A term of the template that says nothing matches no node, not even this one.
+		// An empty term in the template matches no node, not even this one.
 		if isNew || len(term.MatchExpressions)+len(term.MatchFields) > 0 {
 			term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{
 				Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node},
@@ -136,8 +136,8 @@ func pinToNode(spec *corev1.PodSpec, node string) {
 	}
 }
 
-// nodeIsGone says whether the node that was looked for is gone. One of its name that was
-// added after the given time is another.
+// nodeIsGone reports whether the node that was looked up is gone. A node of the same name
+// that was added after the given time is a different node.
 func (w *World) nodeIsGone(since metav1.Time) bool {
 	if ParentName(w.At) != "" {
 		// It was chosen when the child was created.
@@ -146,8 +146,8 @@ func (w *World) nodeIsGone(since metav1.Time) bool {
 	return w.Node == nil || !since.IsZero() && since.Time.Before(w.Node.CreationTimestamp.Time)
 }
 
-// checkNode decides whether the next attempt of an At with spec.node has to wait, or is
-// not to be, because of its node. decided is false if the node is there.
+// checkNode decides whether the next attempt of an At with spec.node must wait or be
+// cancelled because of its node. decided is false if the node exists.
 func checkNode(w World) (d Decision, decided bool) {
 	at := w.At
 	switch {
@@ -162,22 +162,22 @@ func checkNode(w World) (d Decision, decided bool) {
 	case !w.PodIsLive:
 		return Decision{Action: LookForPod{}}, true
 	default:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonNodeGone, withBlocker(at, fmt.Sprintf("Node %s does not exist (any more): the command did not run.", at.Spec.Node))), true
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonNodeGone, withBlocker(at, fmt.Sprintf("Node %s does not exist or was removed: the command did not run.", at.Spec.Node))), true
 	}
 }
 
-// writeNodesForbidden returns the decision of an At that needs to know the nodes, which the
-// controller may not read.
+// writeNodesForbidden returns the decision for an At that depends on nodes when the
+// controller is not allowed to read nodes.
 func writeNodesForbidden(w World) Decision {
 	return retryBlocked(w.At, w.Now, v1alpha1.ReasonNodesForbidden, errors.New(nodesForbiddenMessage(w.NodesForbidden)))
 }
 
 func nodesForbiddenMessage(err error) string {
-	return fmt.Sprintf("spec.node and spec.nodes need a controller that may get, list and watch nodes: %v", err)
+	return fmt.Sprintf("spec.node and spec.nodes require that the controller can get, list and watch nodes: %v", err)
 }
 
-// decideOnNode decides for an At whose Pod has not ended and was made for one node. decided
-// is false if the node is there.
+// decideOnNode decides for an At whose Pod has not ended and is pinned to a node. decided
+// is false if the node exists.
 func decideOnNode(w World, pod *corev1.Pod) (d Decision, decided bool) {
 	node := pod.Annotations[v1alpha1.AnnotationNode]
 	target := failureTarget(w.At)
@@ -192,8 +192,8 @@ func decideOnNode(w World, pod *corev1.Pod) (d Decision, decided bool) {
 	case !w.nodeIsGone(pod.CreationTimestamp):
 		return Decision{}, false
 	case pod.Spec.NodeName == "":
-		return writeFailureTarget(w.At, w.Now, v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s does not exist any more: the command did not run.", node)), true
+		return writeFailureTarget(w.At, w.Now, v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s was removed: the command did not run.", node)), true
 	default:
-		return writeFailureTarget(w.At, w.Now, v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s was removed while Pod %s was on it: how the command ended is not known.", node, pod.Name)), true
+		return writeFailureTarget(w.At, w.Now, v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s was removed while Pod %s was on it: the outcome of the command is unknown.", node, pod.Name)), true
 	}
 }

@@ -29,19 +29,19 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-const noNodesMessage = "No node matches spec.nodes: see kubectl get nodes --show-labels, and cordons and taints."
+const noNodesMessage = "No node matches spec.nodes: check the labels (kubectl get nodes --show-labels), cordons and taints."
 
-// startNodes starts a run on nodes. The phase is RUNNING before the first child is
+// startNodes starts a run on nodes. The phase becomes RUNNING before the first child is
 // created, so that all children have the same command, template and selector.
 func startNodes(w World, instant time.Time) Decision {
 	if _, err := nodeSelector(w.At); err != nil {
-		// From RUNNING on, nobody could correct it.
+		// Once the At is RUNNING, the selector can no longer be corrected.
 		d := writeBlocked(w.At, w.Now, v1alpha1.ReasonInvalidSelector, err.Error())
 		d.Delay = delayUntilDeadline(w.At, w.Now)
 		return d
 	}
 	if !w.PodIsLive {
-		// The At may have had a command when it was due, and the cache not have its Pod.
+		// The At may have had a command when it was due, and its Pod may not be in the cache.
 		return Decision{Action: LookForPod{}}
 	}
 	status := w.At.Status.DeepCopy()
@@ -63,9 +63,9 @@ func decideNodes(w World) Decision {
 	return decideProgress(w)
 }
 
-// decideChildren chooses the nodes, and creates the children that are missing. The
-// children are the record of what was chosen: those that an earlier sync has created
-// count, even if their nodes are gone by now.
+// decideChildren chooses the nodes and creates the missing children. The children are the
+// record of the choice: children from an earlier sync count even if their nodes are gone
+// by now.
 func decideChildren(w World) Decision {
 	at := w.At
 	instant, err := Instant(&at.Spec)
@@ -99,8 +99,8 @@ func decideChildren(w World) Decision {
 	case len(missing) > 0:
 		return Decision{Action: CreateAts{Ats: missing}, Delay: delayUntilDeadline(at, w.Now)}
 	case !w.ChildrenAreLive:
-		// The cache may not have a child that an earlier sync has created, for a node that
-		// is no longer chosen.
+		// The cache may lack a child that an earlier sync created for a node that is no longer
+		// chosen.
 		return Decision{Action: LookForAts{}}
 	case len(w.Children) == 0:
 		return writeDone(at, nil, w.Now, v1alpha1.ReasonNoNodes, noNodesMessage)
@@ -110,22 +110,22 @@ func decideChildren(w World) Decision {
 	status.Reason, status.Message = "", ""
 	status.Nodes = countNodes(w.Children, len(w.Children))
 	status.Nodes.StartTime = &metav1.Time{Time: w.Now}
-	return write(at, status, newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, fmt.Sprintf("Created the Ats of %d nodes", len(w.Children))))
+	return write(at, status, newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, fmt.Sprintf("Created Ats for %d nodes", len(w.Children))))
 }
 
-// RefusedAt returns what follows when the API server answered the creation of a child
+// RefusedAt returns the decision after the API server answered the creation of a child
 // with err.
 func RefusedAt(w World, err error) Decision {
 	return refused(w, v1alpha1.ReasonAtRefused, err)
 }
 
-// AtNameTaken returns what follows when there is an At that is not the given At's child,
-// and has the name of one.
+// AtNameTaken returns the decision when an At that is not a child of this At has the name
+// of one of its children.
 func AtNameTaken(w World, other *v1alpha1.At) Decision {
 	at := w.At
-	message := fmt.Sprintf("At %s exists and is not of one of this At's nodes: delete or rename that At.", other.Name)
+	message := fmt.Sprintf("At %s already exists and was not created by this At: delete that At.", other.Name)
 	if ParentName(other) == at.Name {
-		message = fmt.Sprintf("At %s of an earlier At of this name still exists: see kubectl describe at %s for what it waits for.", other.Name, other.Name)
+		message = fmt.Sprintf("At %s of an earlier At with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
 		if w.Now.Sub(at.Status.StartTime.Time) < grace {
 			return Decision{Retry: fmt.Errorf("%w: %s", ErrBlocked, message), Delay: delayUntilDeadline(at, w.Now)}
 		}
@@ -133,11 +133,12 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 	return retryBlocked(at, w.Now, v1alpha1.ReasonAtNameConflict, errors.New(message))
 }
 
-// isNodesRun says whether an At's run is one on nodes. The spec does not say so: it may
+// isNodesRun reports whether the run of an At is on nodes. The spec cannot tell: it may
 // have been edited after the Pod was created.
 func isNodesRun(at *v1alpha1.At) bool { return at.Status.Nodes != nil }
 
-// allChildrenExist says whether an At's children are complete, so that they may start.
+// allChildrenExist reports whether all children of an At have been created, so that they
+// may start.
 func allChildrenExist(at *v1alpha1.At) bool {
 	return ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{}).StartTime != nil
 }

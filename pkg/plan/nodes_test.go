@@ -53,7 +53,7 @@ func withTaint(key string, effect corev1.TaintEffect) func(*corev1.Node) {
 
 func cordoned(node *corev1.Node) { node.Spec.Unschedulable = true }
 
-// nodes is the status of a run on nodes whose children all exist.
+// nodes returns the status of a run on nodes whose children all exist.
 func nodes(active, waiting, succeeded, failed int32) *v1alpha1.AtNodesStatus {
 	desired := active + waiting + succeeded + failed
 	return &v1alpha1.AtNodesStatus{
@@ -62,7 +62,7 @@ func nodes(active, waiting, succeeded, failed int32) *v1alpha1.AtNodesStatus {
 	}
 }
 
-// withNodes has an At run on nodes.
+// withNodes makes an At run on nodes.
 func withNodes(status *v1alpha1.AtNodesStatus) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) {
 		at.Spec.Nodes = &v1alpha1.AtNodes{}
@@ -220,7 +220,7 @@ func TestChildName(t *testing.T) {
 	}
 }
 
-// TestDecideNodes is of Ats that run on nodes, from the choice of the nodes to the end.
+// TestDecideNodes covers Ats that run on nodes, from the choice of the nodes to the end.
 func TestDecideNodes(t *testing.T) {
 	limit := func(limit string) func(*v1alpha1.At) {
 		return func(at *v1alpha1.At) { at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.Parse(limit)) }
@@ -250,18 +250,18 @@ func TestDecideNodes(t *testing.T) {
 		"due, the Pod is not looked for": {at: newAt(withNodes(nil)), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
 		"due":                            {at: newAt(withNodes(nil)), want: "RUNNING", wantNodes: choosing},
 		"due, but its Pod exists from before an edit": {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending)) }, want: "RUNNING"},
-		"due, with a selector that is none":           {at: newAt(withNodes(nil), noSelector), want: "PENDING", wantMessage: `spec.nodes.selector is not a label selector: "Like" is not a valid label selector operator`},
-		"a selector that is none, too late":           {at: newAt(withNodes(nil), noSelector, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), want: "DONE Failed/StartingDeadlineExceeded"},
+		"due, with an invalid selector":               {at: newAt(withNodes(nil), noSelector), want: "PENDING", wantMessage: `spec.nodes.selector is not a label selector: "Like" is not a valid label selector operator`},
+		"an invalid selector, too late":               {at: newAt(withNodes(nil), noSelector, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), want: "DONE Failed/StartingDeadlineExceeded"},
 		"a cache has no template":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.AtIsLive = false }, want: "LookForAt"},
 		"the nodes are not known":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesAreKnown = false }, want: "LookForNodes"},
 		"the nodes are forbidden": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "RUNNING", wantNodes: choosing,
-			wantMessage: "spec.node and spec.nodes need a controller that may get, list and watch nodes: no"},
+			wantMessage: "spec.node and spec.nodes require that the controller can get, list and watch nodes: no"},
 		"no node, by the cache": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.Nodes = nil }, want: "LookForAts"},
 		"no node": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.Nodes, w.ChildrenAreLive = nil, true }, want: "DONE Failed/NoNodes", wantNodes: choosing,
-			wantMessage: "No node matches spec.nodes: see kubectl get nodes --show-labels, and cordons and taints."},
+			wantMessage: "No node matches spec.nodes: check the labels (kubectl get nodes --show-labels), cordons and taints."},
 		"one is missing": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n3")},
 			want: `create Ats example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n2"}`},
-		"held until its turn": {at: newAt(withNodes(choosing), limit("1")), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n3")},
+		"suspended until its turn": {at: newAt(withNodes(choosing), limit("1")), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n3")},
 			want: `create Ats example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n2","suspend":true}`},
 		"all exist, by the cache": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n2"), newChildOn("n3")}, want: "LookForAts"},
 		"all exist, one of a node that is gone": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n2"), newChildOn("n3"), newChildOn("n4")}, edit: func(w *World) { w.ChildrenAreLive = true },
@@ -273,7 +273,7 @@ func TestDecideNodes(t *testing.T) {
 		"all have ended": {at: newAt(withNodes(nodes(2, 0, 1, 0))), children: []*v1alpha1.At{completed, failed, newEndedChild("n3", v1alpha1.ReasonNodeGone, "gone")}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 0, 1, 2),
 			wantMessage: "It failed on 2 of 3 nodes: n2 (CommandFailed: exit code 1), n3 (NodeGone: gone)."},
 		"all have succeeded":      {at: newAt(withNodes(nodes(1, 0, 0, 0))), children: []*v1alpha1.At{completed}, want: "DONE Complete/Completed", wantNodes: nodes(0, 0, 1, 0)},
-		"one came late":           {at: newAt(withNodes(nodes(0, 0, 1, 0))), children: []*v1alpha1.At{completed, newRunningChild("n2")}, want: "RUNNING", wantNodes: nodes(1, 0, 1, 0)},
+		"one was created late":    {at: newAt(withNodes(nodes(0, 0, 1, 0))), children: []*v1alpha1.At{completed, newRunningChild("n2")}, want: "RUNNING", wantNodes: nodes(1, 0, 1, 0)},
 		"one is not in the cache": {at: newAt(withNodes(nodes(0, 0, 3, 0))), children: []*v1alpha1.At{completed}, want: "LookForAts"},
 		"one is gone": {at: newAt(withNodes(nodes(1, 0, 1, 0))), children: []*v1alpha1.At{completed}, edit: func(w *World) { w.ChildrenAreLive = true }, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 0, 1, 1),
 			wantMessage: "It failed on 1 of 2 nodes: 1 more."},
@@ -286,14 +286,14 @@ func TestDecideNodes(t *testing.T) {
 		"none while it is suspended":    {at: newAt(withNodes(nodes(0, 1, 1, 0)), withSuspendedRun, func(at *v1alpha1.At) { explained(&at.Status) }), children: []*v1alpha1.At{completed, heldChild("n2")}, want: "nothing"},
 		"one that is deleted is active": {at: newAt(withNodes(nodes(1, 1, 0, 1)), limit("1")), children: []*v1alpha1.At{failed, deleting, heldChild("n4")}, want: "RUNNING", wantNodes: nodes(1, 1, 0, 1), wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
 
-		"as many may fail": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(1)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "resume Ats example-at-n3"},
-		"more than may fail, some are active": {at: newAt(withNodes(nodes(2, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{newRunningChild("n1"), failed, heldChild("n3")}, want: "RUNNING", wantNodes: nodes(1, 1, 0, 1),
+		"as many failed as allowed": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(1)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "resume Ats example-at-n3"},
+		"more failed than allowed, some are active": {at: newAt(withNodes(nodes(2, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{newRunningChild("n1"), failed, heldChild("n3")}, want: "RUNNING", wantNodes: nodes(1, 1, 0, 1),
 			wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
-		"more than may fail, by the cache": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "LookForAts"},
-		"more than may fail": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, edit: func(w *World) { w.ChildrenAreLive = true }, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1),
-			wantMessage: "It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes, because more had failed than spec.nodes.maxFailed allows."},
+		"more failed than allowed, by the cache": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "LookForAts"},
+		"more failed than allowed": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, edit: func(w *World) { w.ChildrenAreLive = true }, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1),
+			wantMessage: "It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes because more nodes had failed than spec.nodes.maxFailed allows."},
 		"more were allowed to fail when some were not started": {at: newAt(withNodes(nodes(1, 1, 0, 0)), maxFailed(5)), children: []*v1alpha1.At{failed, notStarted}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1)},
-		"a stranger's Pod has the name":                        {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending, ownedBy())) }, want: "RUNNING", wantNodes: choosing},
+		"an unrelated Pod has the name":                        {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending, ownedBy())) }, want: "RUNNING", wantNodes: choosing},
 		"suspended beyond the starting deadline": {at: newAt(withNodes(choosing), withSuspendedRun, func(at *v1alpha1.At) {
 			at.Spec.StartingDeadlineSeconds = ptr.To[int64](1)
 			explained(&at.Status)
@@ -329,7 +329,7 @@ func TestDecideNodes(t *testing.T) {
 	}
 }
 
-// TestRefusedAt wants a refused child to be created again with back-off. A delay would
+// TestRefusedAt checks that a refused child is created again with back-off. A delay would
 // come before that.
 func TestRefusedAt(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -349,7 +349,7 @@ func TestRefusedAt(t *testing.T) {
 	}
 }
 
-// TestDecideByParent is of the Ats of nodes: what depends on the At that made them.
+// TestDecideByParent covers the parts of a child's decisions that depend on its parent.
 func TestDecideByParent(t *testing.T) {
 	deleting := func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }
 	released := func(at *v1alpha1.At) { at.Finalizers = nil }
@@ -383,54 +383,54 @@ func TestDecideByParent(t *testing.T) {
 		edit   func(*World)
 		want   string
 	}{
-		"it may start":                              {parent: running, child: newChildOn("n1"), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
-		"not all exist":                             {parent: newAt(withNodes(&v1alpha1.AtNodesStatus{})), child: newChildOn("n1"), want: "nothing"},
-		"the parent is behind":                      {parent: newAt(withNodes(nil)), child: newChildOn("n1"), want: "nothing"},
-		"it waits for its turn":                     {parent: running, child: newChildOn("n1", withSuspended), want: "nothing"},
-		"an At that happens to own it":              {parent: newAt(), child: newChildOn("n1", released), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
-		"an At of another name":                     {parent: running, child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
-		"an At whose owner is gone":                 {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
-		"the parent is gone":                        {child: newChildOn("n1"), want: "ReleaseAt"},
-		"the parent is gone, it is released":        {child: newChildOn("n1", released), want: "nothing"},
-		"the parent is another":                     {parent: newAt(withNodes(nodes(1, 0, 0, 0)), func(at *v1alpha1.At) { at.UID = "other" }), child: newChildOn("n1"), want: "ReleaseAt"},
-		"the parent is being deleted":               {parent: leaving, child: newChildOn("n1"), want: "nothing"},
-		"the parent is being deleted, and it is":    {parent: leaving, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
-		"the parent is being deleted, it runs":      {parent: leaving, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
-		"the parent is being deleted, it has ended": {parent: leaving, child: newChildOn("n1", done), want: "ReleaseAt"},
-		"the parent is suspended":                   {parent: held, child: newChildOn("n1"), want: "nothing"},
-		"the parent is suspended, it runs":          {parent: held, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
-		"the parent is suspended, it is to retry":   {parent: held, child: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, due) }), want: "nothing"},
-		"too many have failed":                      {parent: tooMany, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
-		"too many have failed, by the cache":        {parent: tooMany, child: newChildOn("n1"), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
-		"too many have failed, it waits":            {parent: tooMany, child: newChildOn("n1", withSuspended), want: "nothing"},
-		"too many have failed, it has a Pod":        {parent: tooMany, child: newChildOn("n1"), pod: podOf(newChildOn("n1")), want: "RUNNING"},
-		"it is to retry, and the node is gone":      {parent: running, child: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, now.Add(time.Minute)) }), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"the parent was deleted without it":         {child: newChildOn("n1", func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "ReleaseAt"},
-		"and it is released":                        {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
-		"the parent has ended":                      {parent: ended, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
-		"the parent has ended, by the cache":        {parent: ended, child: newChildOn("n1"), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
-		"the parent has ended, and it has":          {parent: ended, child: newChildOn("n1", done), want: "ReleaseAt"},
-		"it has ended":                              {parent: running, child: newChildOn("n1", done), want: "nothing"},
-		"it is deleted":                             {parent: running, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
-		"it is deleted, by the cache":               {parent: running, child: newChildOn("n1", deleting), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
-		"it is deleted while it waits":              {parent: running, child: newChildOn("n1", withSuspended, deleting), want: "DONE Failed/AtDeleted"},
-		"it is deleted while it runs":               {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1")), want: "FailureTarget/AtDeleted"},
-		"it is being stopped":                       {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1")), want: "delete Pod"},
-		"it was stopped":                            {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1"), deleted, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }), want: "DONE Failed/AtDeleted"},
-		"it is deleted, and had ended":              {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
-		"it is deleted, and its Pod is gone":        {parent: running, child: newChildOn("n1", withPod, deleting), want: "DONE Failed/PodLost"},
-		"it is leaving":                             {parent: running, child: newChildOn("n1", released, deleting), want: "nothing"},
-		"the node is not looked for":                {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
-		"the node is gone":                          {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"the node is gone, by the cache":            {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node, w.PodIsLive = nil, false }, want: "LookForPod"},
-		"the node was added again":                  {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "DONE Failed/NodeGone"},
-		"the nodes are forbidden":                   {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "PENDING"},
-		"it runs, the node is not looked for":       {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
-		"it runs, the node is gone":                 {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "FailureTarget/NodeGone"},
-		"it runs, the node was added again":         {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "FailureTarget/NodeGone"},
-		"the node is gone, the Pod is to go":        {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "delete Pod"},
-		"the node is gone, nobody ends the Pod":     {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1"), deleted), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"the node is gone, the Pod had ended":       {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), edit: func(w *World) { w.Node = nil }, want: "DONE Complete/Completed"},
+		"it may start":                               {parent: running, child: newChildOn("n1"), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
+		"not all exist":                              {parent: newAt(withNodes(&v1alpha1.AtNodesStatus{})), child: newChildOn("n1"), want: "nothing"},
+		"the parent is outdated":                     {parent: newAt(withNodes(nil)), child: newChildOn("n1"), want: "nothing"},
+		"it waits for its turn":                      {parent: running, child: newChildOn("n1", withSuspended), want: "nothing"},
+		"an At that happens to own it":               {parent: newAt(), child: newChildOn("n1", released), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
+		"an At of another name":                      {parent: running, child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
+		"an At whose owner is gone":                  {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
+		"the parent is gone":                         {child: newChildOn("n1"), want: "ReleaseAt"},
+		"the parent is gone, it is released":         {child: newChildOn("n1", released), want: "nothing"},
+		"the parent has another UID":                 {parent: newAt(withNodes(nodes(1, 0, 0, 0)), func(at *v1alpha1.At) { at.UID = "other" }), child: newChildOn("n1"), want: "ReleaseAt"},
+		"the parent is being deleted":                {parent: leaving, child: newChildOn("n1"), want: "nothing"},
+		"the parent is being deleted, and it is":     {parent: leaving, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
+		"the parent is being deleted, it runs":       {parent: leaving, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
+		"the parent is being deleted, it has ended":  {parent: leaving, child: newChildOn("n1", done), want: "ReleaseAt"},
+		"the parent is suspended":                    {parent: held, child: newChildOn("n1"), want: "nothing"},
+		"the parent is suspended, it runs":           {parent: held, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
+		"the parent is suspended, a retry is due":    {parent: held, child: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, due) }), want: "nothing"},
+		"too many have failed":                       {parent: tooMany, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
+		"too many have failed, by the cache":         {parent: tooMany, child: newChildOn("n1"), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
+		"too many have failed, it waits":             {parent: tooMany, child: newChildOn("n1", withSuspended), want: "nothing"},
+		"too many have failed, it has a Pod":         {parent: tooMany, child: newChildOn("n1"), pod: podOf(newChildOn("n1")), want: "RUNNING"},
+		"a retry is due, and the node is gone":       {parent: running, child: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, now.Add(time.Minute)) }), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
+		"the parent was deleted without it":          {child: newChildOn("n1", func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "ReleaseAt"},
+		"and it is released":                         {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
+		"the parent has ended":                       {parent: ended, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
+		"the parent has ended, by the cache":         {parent: ended, child: newChildOn("n1"), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
+		"the parent has ended, and it has":           {parent: ended, child: newChildOn("n1", done), want: "ReleaseAt"},
+		"it has ended":                               {parent: running, child: newChildOn("n1", done), want: "nothing"},
+		"it is deleted":                              {parent: running, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
+		"it is deleted, by the cache":                {parent: running, child: newChildOn("n1", deleting), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
+		"it is deleted while it waits":               {parent: running, child: newChildOn("n1", withSuspended, deleting), want: "DONE Failed/AtDeleted"},
+		"it is deleted while it runs":                {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1")), want: "FailureTarget/AtDeleted"},
+		"it is being stopped":                        {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1")), want: "delete Pod"},
+		"it was stopped":                             {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1"), deleted, func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }), want: "DONE Failed/AtDeleted"},
+		"it is deleted, and had ended":               {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
+		"it is deleted, and its Pod is gone":         {parent: running, child: newChildOn("n1", withPod, deleting), want: "DONE Failed/PodLost"},
+		"it is leaving":                              {parent: running, child: newChildOn("n1", released, deleting), want: "nothing"},
+		"the node is not looked for":                 {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
+		"the node is gone":                           {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
+		"the node is gone, by the cache":             {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node, w.PodIsLive = nil, false }, want: "LookForPod"},
+		"the node was added again":                   {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "DONE Failed/NodeGone"},
+		"the nodes are forbidden":                    {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "PENDING"},
+		"it runs, the node is not looked for":        {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
+		"it runs, the node is gone":                  {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "FailureTarget/NodeGone"},
+		"it runs, the node was added again":          {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "FailureTarget/NodeGone"},
+		"the node is gone, the Pod is being deleted": {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "delete Pod"},
+		"the node is gone, no kubelet ends the Pod":  {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1"), deleted), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
+		"the node is gone, the Pod had ended":        {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), edit: func(w *World) { w.Node = nil }, want: "DONE Complete/Completed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, NodeName: "n1", Node: newNode("n1"), Now: now}

@@ -31,8 +31,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// decidePending decides for an At that has no Pod yet. other is a Pod that is not this
-// At's and has the name that its Pod needs, or nil.
+// decidePending decides for an At that has no Pod yet. other is a Pod that does not
+// belong to this At but has the name of its Pod, or nil.
 func decidePending(w World, other *corev1.Pod) Decision {
 	at := w.At
 	instant, err := Instant(&at.Spec)
@@ -59,17 +59,17 @@ func decidePending(w World, other *corev1.Pod) Decision {
 
 func writeStartingDeadlineExceeded(at *v1alpha1.At, now time.Time) Decision {
 	return writeDone(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded, withBlocker(at,
-		fmt.Sprintf("It was later than spec.startingDeadlineSeconds allows, which is %d: it did not run.", *at.Spec.StartingDeadlineSeconds)))
+		fmt.Sprintf("It did not run: it could not start within spec.startingDeadlineSeconds (%d) of the scheduled time.", *at.Spec.StartingDeadlineSeconds)))
 }
 
-// startAttempt starts an attempt that is due since the given instant.
+// startAttempt starts an attempt that has been due since the given instant.
 func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
 	switch {
 	case other != nil:
 		return waitForName(w.At, other, dueSince(w.At, w.Parent, instant), w.Now)
 	case !w.AtIsLive:
-		// A cache is never sure: another controller may have run the At, and its Pod may
-		// be gone; or somebody may have edited, suspended or deleted it just now.
+		// Do not trust the cache: another controller may have run the At, and its Pod may be
+		// gone; or a user may have just edited, suspended or deleted the At.
 		return Decision{Action: LookForAt{}}
 	}
 	if d, decided := checkNode(w); decided {
@@ -77,29 +77,29 @@ func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
 	}
 	due := dueSince(w.At, w.Parent, instant)
 	if isBlockedByOthers(w.At) {
-		// Until now.
+		// It was blocked until now.
 		due = w.Now
 	}
 	return Decision{Action: CreatePod{Due: due}, Delay: checkDelay}
 }
 
-// waitForName decides for an At that is due since the given time while other has the
-// name that its Pod needs.
+// waitForName decides for an At that has been due since the given time, while other has
+// the name of its Pod.
 func waitForName(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decision {
-	message := fmt.Sprintf("Pod %s exists and is not this At's: delete or rename that Pod, or give the At another name.", other.Name)
+	message := fmt.Sprintf("Pod %s already exists and does not belong to this At: delete that Pod, or give the At another name.", other.Name)
 	if owner := ownerAt(other); owner != nil && owner.Name == at.Name {
 		if now.Sub(since) < grace {
-			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At of this name still exists", ErrBlocked, other.Name), Delay: delayUntilDeadline(at, now)}
+			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At with this name still exists", ErrBlocked, other.Name), Delay: delayUntilDeadline(at, now)}
 		}
-		message = fmt.Sprintf("Pod %s of an earlier At of this name still exists: see kubectl describe pod %s for what it waits for.", other.Name, other.Name)
+		message = fmt.Sprintf("Pod %s of an earlier At with this name still exists: run kubectl describe pod %s to see what it is waiting for.", other.Name, other.Name)
 	}
 	return retryBlocked(at, now, v1alpha1.ReasonPodNameConflict, errors.New(message))
 }
 
-// Refused returns what follows when the API server answered the creation of the Pod
-// with err: the end, if the Pod is invalid; condition Blocked and another try, if that
-// answer will not change by itself; another try, if it may. If the creation has been
-// failing for a while (lasting), condition Blocked reports that, too.
+// Refused returns the decision after the API server answered the creation of the Pod with
+// err. If the Pod is invalid, the At ends. If the answer will not change by itself, the
+// At is Blocked and retried. Otherwise it is only retried. lasting means that the
+// creation has been failing for a while: then the At is Blocked in this case, too.
 func Refused(w World, err error, lasting bool) Decision {
 	at := w.At
 	if isInvalidPod(err) {
@@ -114,13 +114,13 @@ func Refused(w World, err error, lasting bool) Decision {
 	return d
 }
 
-// refused returns what follows when the API server refused a Pod, or an At, with err:
-// condition Blocked with the given reason unless err may be gone in a moment, and
-// another try.
+// refused returns the decision after the API server refused a Pod or an At with err:
+// retry and, unless err may disappear within moments, set condition Blocked with the
+// given reason.
 func refused(w World, reason string, err error) Decision {
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		// The At goes with its namespace.
+		// The At is deleted with its namespace.
 		return Decision{}
 	case IsTransient(err):
 		return Decision{Retry: err, Delay: delayUntilDeadline(w.At, w.Now)}
@@ -129,9 +129,10 @@ func refused(w World, reason string, err error) Decision {
 	}
 }
 
-// isInvalidPod says whether err is the API server's own validation of the Pod. A webhook
-// or a policy that denies the Pod may answer with the same reason and causes, and may
-// change its mind, but the API server puts its own words before the message.
+// isInvalidPod reports whether err comes from the API server's own validation of the Pod.
+// A webhook or a policy that denies the Pod may answer with the same reason and causes,
+// and may answer differently later. Only the API server's own answer has this prefix in
+// its message.
 func isInvalidPod(err error) bool {
 	var answer apierrors.APIStatus
 	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) {
@@ -143,13 +144,13 @@ func isInvalidPod(err error) bool {
 		slices.ContainsFunc(status.Details.Causes, func(cause metav1.StatusCause) bool { return cause.Field != "" })
 }
 
-// IsTransient says whether a request that failed with err may succeed in a moment
-// without anybody doing anything about it.
+// IsTransient reports whether a request that failed with err may soon succeed without
+// intervention.
 func IsTransient(err error) bool {
 	var answer apierrors.APIStatus
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonUnknown: // etcd's own errors, and no answer at all
-		// A webhook that denies a Pod need not give a reason.
+		// A webhook that denies a Pod may omit the reason.
 		return !errors.As(err, &answer) || answer.Status().Code >= http.StatusInternalServerError
 	case metav1.StatusReasonConflict, // of the quota's count
 		metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout,

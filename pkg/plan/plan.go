@@ -14,14 +14,14 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package plan decides what happens to an At next. It is pure: it reads the objects
-// and the time that it is given, and calls nobody.
+// Package plan decides the next step of an At. It is pure: it reads only the objects and
+// the time that it is given, and calls no other component.
 //
 // Decide has one function for each state of an At, in a file of its own: pending.go,
-// running.go, ended.go, nextattempt.go, done.go. An At with spec.nodes makes an At for each
-// node: nodes.go chooses the nodes, progress.go counts them, and child.go says what the Ats
-// of the nodes wait for. node.go is about the node of a single At.
-// restart.go is about an At with spec.restart, which has no Pod. CleanUp decides for the
+// running.go, ended.go, nextattempt.go, done.go. An At with spec.nodes creates a child At
+// for each node: nodes.go chooses the nodes, progress.go counts the children, and
+// child.go decides what the children wait for. node.go handles the node of a single At.
+// restart.go handles an At with spec.restart, which has no Pod. CleanUp decides for the
 // Pods that a run no longer needs.
 package plan
 
@@ -35,7 +35,7 @@ func Decide(w World) Decision {
 		return Decision{}
 	}
 	d := decideRun(w)
-	// A status that was never written speaks of no generation, and needs no write.
+	// A status that was never written has no observed generation and needs no write.
 	if observed := w.At.Status.ObservedGeneration; d.Action == nil && d.Status == nil && observed != 0 && observed != w.At.Generation {
 		status := w.At.Status.DeepCopy()
 		status.ObservedGeneration = w.At.Generation

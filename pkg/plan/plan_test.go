@@ -288,13 +288,13 @@ func withCreation(d Decision) Decision {
 
 const (
 	completedMessage = "The command ended with exit code 0."
-	deadlineMessage  = "The run took longer than spec.activeDeadlineSeconds allows, which is 10."
-	tooLateMessage   = "It was later than spec.startingDeadlineSeconds allows, which is 3: it did not run."
-	overdueMessage   = "Pod example-at-pod of an earlier At of this name still exists: see kubectl describe pod example-at-pod for what it waits for."
-	lostMessage      = "Pod example-at-pod was deleted before its end was seen; the command is not run again."
+	deadlineMessage  = "The run took longer than spec.activeDeadlineSeconds (10)."
+	tooLateMessage   = "It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time."
+	overdueMessage   = "Pod example-at-pod of an earlier At with this name still exists: run kubectl describe pod example-at-pod to see what it is waiting for."
+	lostMessage      = "Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again."
 	announcement     = "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."
-	conflictMessage  = "Pod example-at-pod exists and is not this At's: delete or rename that Pod, or give the At another name."
-	invalidMessage   = `spec.schedule "tomorrow" cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z`
+	conflictMessage  = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
+	invalidMessage   = `spec.schedule "tomorrow" is invalid: write a time in RFC 3339 format, such as 2026-12-24T10:12:00Z`
 )
 
 var (
@@ -321,7 +321,7 @@ func TestDecide(t *testing.T) {
 		at  *v1alpha1.At
 		pod *corev1.Pod
 		now time.Time
-		// expectations, look being what is decided first if the world is that of caches
+		// expectations, look is the first decision if the world comes from caches
 		want Decision
 		look Action
 	}{
@@ -361,7 +361,7 @@ func TestDecide(t *testing.T) {
 			at:  newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }),
 			now: now, want: Decision{},
 		},
-		"unreadable schedule: told": {
+		"invalid schedule: reported": {
 			at: newAt(withSchedule("tomorrow")), now: now,
 			want: Decision{
 				Status: &v1alpha1.AtStatus{
@@ -371,7 +371,7 @@ func TestDecide(t *testing.T) {
 				Events: []Event{warning(v1alpha1.ReasonInvalidSchedule, invalidMessage)},
 			},
 		},
-		"unreadable schedule: told once": {
+		"invalid schedule: reported once": {
 			at: newAt(withSchedule("tomorrow"), withStatus(v1alpha1.AtStatus{
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{invalidSchedule},
 			})),
@@ -389,11 +389,11 @@ func TestDecide(t *testing.T) {
 				},
 			},
 		},
-		"the name is taken by a stranger, not due: no concern yet": {
+		"the name belongs to an unrelated Pod, not due: ignored for now": {
 			at: newAt(), pod: newPod(corev1.PodRunning, ownedBy()), now: earlier,
 			want: Decision{Delay: time.Hour - lead(newAt())},
 		},
-		"the name is taken by a Pod without owner": {
+		"the name belongs to a Pod without an owner": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy()), now: now,
 			want: Decision{
 				Status: &v1alpha1.AtStatus{
@@ -404,30 +404,30 @@ func TestDecide(t *testing.T) {
 				Retry:  ErrBlocked,
 			},
 		},
-		"the name is taken by a Pod of another kind, told before": {
+		"the name belongs to a Pod of another kind, already reported": {
 			at: newAt(withStatus(v1alpha1.AtStatus{
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodSucceeded, ownedBy(stranger)), now: now,
 			want: Decision{Retry: ErrBlocked},
 		},
-		"an owner that is not the controller does not make it ours": {
+		"an owner that is not the controller does not count": {
 			at: newAt(withStatus(v1alpha1.AtStatus{
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodSucceeded, ownedBy(notController)), now: now,
 			want: Decision{Retry: ErrBlocked},
 		},
-		"the Pod of an earlier At of this name: waited for, no word of it": {
+		"a Pod of an earlier At with this name: waited for, not reported": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Minute - 1),
 			want: Decision{Retry: ErrBlocked},
 		},
-		"the Pod of an earlier At of this name, which was due long before it was created: waited for, no word of it": {
+		"a Pod of an earlier At with this name, due long before creation: waited for, not reported": {
 			at:  newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = due.Add(time.Hour) }),
 			pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Hour + time.Minute - 1),
 			want: Decision{Retry: ErrBlocked},
 		},
-		"the Pod of an earlier At of this name, which nobody deletes: told": {
+		"a Pod of an earlier At with this name, not being deleted: reported": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Minute),
 			want: Decision{
 				Status: &v1alpha1.AtStatus{
@@ -438,7 +438,7 @@ func TestDecide(t *testing.T) {
 				Retry:  ErrBlocked,
 			},
 		},
-		"the Pod of an earlier At of this name is being deleted, for long: reported": {
+		"a Pod of an earlier At with this name, being deleted for a long time: reported": {
 			at: newAt(), now: due.Add(time.Minute),
 			pod: newPod(corev1.PodRunning, ownedBy(earlierAt), deleted),
 			want: Decision{
@@ -454,23 +454,23 @@ func TestDecide(t *testing.T) {
 			at: newAt(), pod: newPod(corev1.PodPending), now: now,
 			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
-		"the Pod is seen, its owner was taken away": {
+		"the Pod is seen, its owner reference was removed": {
 			at: newAt(), pod: newPod(corev1.PodPending, withoutOwner), now: now,
 			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
-		"the Pod is seen, its label is another": {
+		"the Pod is seen, its label was changed": {
 			at: newAt(), pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelAtUID] = "other" }), now: now,
 			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
-		"the Pod runs, its owner was taken away": {
+		"the Pod runs, its owner reference was removed": {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, withoutOwner), now: now,
 			want: Decision{Delay: time.Minute},
 		},
-		"the Pod is seen, though the schedule was moved since": {
+		"the Pod is seen, although the schedule has changed since": {
 			at: newAt(withSchedule("2027-12-24T10:12:00Z")), pod: newPod(corev1.PodPending), now: now,
 			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
-		"the Pod is seen, the zero time is not written": {
+		"the Pod is seen, a zero time is not written": {
 			at: newAt(withSchedule("0001-01-01T00:00:00Z")), now: now,
 			pod: newPod(corev1.PodPending, func(pod *corev1.Pod) {
 				pod.Annotations = map[string]string{v1alpha1.AnnotationScheduledTime: "0001-01-01T00:00:00Z"}
@@ -481,7 +481,7 @@ func TestDecide(t *testing.T) {
 				return &status
 			}(), Events: []Event{createdEvent}},
 		},
-		"the Pod is seen, what stood in the way is gone": {
+		"the Pod is seen, its name conflict is gone": {
 			at: newAt(withStatus(v1alpha1.AtStatus{
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
@@ -506,7 +506,7 @@ func TestDecide(t *testing.T) {
 			pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Status.PodIP = "10.0.0.2" }), now: now,
 			want: Decision{Delay: time.Minute},
 		},
-		"the Pod is being deleted: its end is waited for": {
+		"the Pod is being deleted: wait for its end": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodRunning, deleted), now: now,
 			want: Decision{Delay: time.Minute},
@@ -518,7 +518,7 @@ func TestDecide(t *testing.T) {
 				status.CompletionTime = &metav1.Time{Time: endTime}
 			}),
 		},
-		"success, of which nothing was seen before": {
+		"success, never seen before": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded), now: now,
 			want: withCreation(complete()),
 		},
@@ -540,7 +540,7 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed), now: now,
 			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
 		},
-		"failure of another container, with words that would pass for a line of a log": {
+		"failure of another container, with a message that could pass for a log line": {
 			at: newAt(withStatus(running(corev1.PodRunning))), now: now,
 			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) {
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{exited("other", 1, "", "\x1b[2Jgone\nI1224 10:12:00.000000 all is well\n")}
@@ -552,24 +552,24 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)), now: now,
 			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
 		},
-		"the Pod is gone, and a stranger has its name": {
+		"the Pod is gone, and an unrelated Pod has its name": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodSucceeded, ownedBy(), func(pod *corev1.Pod) { pod.UID = "stranger" }), now: now,
 			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
 		},
-		"the Pod is gone, and another claims to be this At's": {
+		"the Pod is gone, and another Pod claims to belong to this At": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodSucceeded, func(pod *corev1.Pod) { pod.UID = "second" }), now: now,
 			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
 		},
-		"an image cannot be pulled: told": {
+		"an image cannot be pulled: reported": {
 			at: newAt(withStatus(running(corev1.PodPending))), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")), now: now,
 			want: Decision{
 				Status: ptr.To(running(corev1.PodPending, imagePullFailed(now, "Container command: ErrImagePull: no such image"))),
 				Events: []Event{warning(v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: no such image")},
 			},
 		},
-		"an image cannot be pulled, seen with the Pod: told in the same write": {
+		"an image cannot be pulled, first seen with the Pod: reported in the same write": {
 			at: newAt(), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")), now: now,
 			want: Decision{
 				Status: ptr.To(running(corev1.PodPending, imagePullFailed(now, "Container command: ErrImagePull: no such image"))),
@@ -581,7 +581,7 @@ func TestDecide(t *testing.T) {
 			pod: newPod(corev1.PodPending, waiting("ImagePullBackOff", "Back-off")), now: now,
 			want: Decision{Delay: time.Minute},
 		},
-		"an image could not be pulled, and now runs": {
+		"an image could not be pulled, but runs now": {
 			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "")))),
 			pod: newPod(corev1.PodRunning), now: now,
 			want: Decision{Status: ptr.To(running(corev1.PodRunning))},
@@ -593,7 +593,7 @@ func TestDecide(t *testing.T) {
 				Events: []Event{warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.")},
 			},
 		},
-		"a failed attempt, of which nothing was seen before, at a fraction of a second": {
+		"a failed attempt, never seen before, at a fraction of a second": {
 			at: newAt(withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now.Add(1),
 			want: Decision{
 				Status: announced(nextAttempt(1, now.Add(11*time.Second)), strings.ReplaceAll(announcement, ":14Z", ":15Z")+" Message: no such host", func(status *v1alpha1.AtStatus) {
@@ -623,7 +623,7 @@ func TestDecide(t *testing.T) {
 				status.CompletionTime.Time, status.Conditions[0].LastTransitionTime.Time = created.Add(3*time.Second), created.Add(3*time.Second)
 			}),
 		},
-		"a failed attempt, what stood in the way of it is no concern": {
+		"a failed attempt, its earlier blocker no longer matters": {
 			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, ""))), withBackoffLimit(2)),
 			pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now,
 			want: Decision{
@@ -643,11 +643,11 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(*nextAttempt(9, now.Add(6*time.Minute))), withBackoffLimit(10)), now: now,
 			want: Decision{Delay: 6 * time.Minute},
 		},
-		"between two attempts, suspended: held": {
+		"between two attempts, suspended: waits": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2)), now: now,
 			want: Decision{},
 		},
-		"between two attempts, the limit lowered: what was announced follows": {
+		"between two attempts, the limit lowered: the announced attempt follows": {
 			at: newAt(withStatus(*nextAttempt(1, now))), now: now,
 			want: Decision{Action: CreatePod{Due: now}, Delay: time.Minute},
 		},
@@ -655,7 +655,7 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), now: now,
 			want: Decision{Action: CreatePod{Due: now}, Delay: time.Minute},
 		},
-		"the next attempt is due, a stranger has its name": {
+		"the next attempt is due, an unrelated Pod has its name": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second, ownedBy()), now: now,
 			want: Decision{
 				Status: func() *v1alpha1.AtStatus {
@@ -667,7 +667,7 @@ func TestDecide(t *testing.T) {
 				Retry:  ErrBlocked,
 			},
 		},
-		"the Pod of the next attempt is seen: what the first left makes way": {
+		"the Pod of the next attempt is seen: the result of the first is removed": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodPending, second), now: now,
 			want: Decision{Status: secondRunning(corev1.PodPending), Events: []Event{secondCreatedEvent}},
 		},
@@ -683,17 +683,17 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), now: now,
 			want: failed(*secondRunning(corev1.PodRunning), v1alpha1.ReasonPodLost, strings.ReplaceAll(lostMessage, "-pod", "-pod-1"), attempts(2)), look: LookForPod{},
 		},
-		"suspended: told": {
+		"suspended: reported": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: earlier,
 			want: Decision{
 				Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}},
 				Events: []Event{{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuspended, Message: "Nothing starts while spec.suspend is true."}},
 			},
 		},
-		"suspended and due: held": {
+		"suspended and due: waits": {
 			at: newAt(withSuspended), now: now, want: Decision{},
 		},
-		"suspended and due, what was said of an earlier spec is taken back": {
+		"suspended and due: the blocker of an earlier spec is removed": {
 			at: newAt(withSuspended, func(at *v1alpha1.At) {
 				stale := imagePullFailed(earlier, "")
 				stale.ObservedGeneration = 1
@@ -701,17 +701,17 @@ func TestDecide(t *testing.T) {
 			}), now: now,
 			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}}},
 		},
-		"suspended and due, whatever the starting deadline: held": {
+		"suspended and due, regardless of the starting deadline: waits": {
 			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: now, want: Decision{},
 		},
 		"suspended, not due": {
 			at: newAt(withSuspended), now: earlier, want: Decision{Delay: time.Hour - lead(newAt())},
 		},
-		"suspended with a Pod: it goes on": {
+		"suspended with a Pod: it continues": {
 			at: newAt(withSuspended), pod: newPod(corev1.PodPending), now: now,
 			want: Decision{Status: ptr.To(running(corev1.PodPending, suspended(earlier))), Events: []Event{createdEvent}},
 		},
-		"resumed: told": {
+		"resumed: reported": {
 			at: newAt(withSuspended, func(at *v1alpha1.At) { at.Spec.Suspend = nil }), now: now,
 			want: Decision{
 				Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{resumed(now)}},
@@ -763,7 +763,7 @@ func TestDecide(t *testing.T) {
 			now:  now,
 			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, ObservedGeneration: 2}},
 		},
-		"edited between the creation of the Pod and its record: a warning, and the status names what the Pod was made from": {
+		"edited between the creation of the Pod and its record: a warning, and the status has the Pod's generation": {
 			at: newAt(), now: now,
 			pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationAtGeneration] = "1" }),
 			want: Decision{
@@ -773,18 +773,18 @@ func TestDecide(t *testing.T) {
 					return &status
 				}(),
 				Events: []Event{createdEvent, warning(v1alpha1.ReasonEditedTooLate,
-					"The spec was edited after Pod example-at-pod was created from generation 1: changes of schedule, timeZone, command, template, restart, node and nodes have no effect on that Pod.")},
+					"The spec was edited after Pod example-at-pod was created from generation 1: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.")},
 			},
 		},
 		"blocked until now: due since now": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict}})), now: now,
 			want: Decision{Action: CreatePod{Due: now}, Delay: time.Minute},
 		},
-		"blocked, and moved to later: blocked no longer": {
+		"blocked, then moved to later: no longer blocked": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict}})), now: earlier,
 			want: Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}},
 		},
-		"done: suspend has no meaning": {
+		"done: suspend has no effect": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }), now: now, want: Decision{},
 		},
 		"late, within the starting deadline": {
@@ -801,7 +801,7 @@ func TestDecide(t *testing.T) {
 			})), now: now,
 			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" It was blocked: exceeded quota"), look: LookForPod{},
 		},
-		"the least starting deadline allows less than a second": {
+		"the shortest starting deadline allows less than a second": {
 			at: newAt(func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), now: due.Add(time.Second - 1),
 			want: Decision{Action: CreatePod{Due: due}, Delay: time.Minute},
 		},
@@ -809,7 +809,7 @@ func TestDecide(t *testing.T) {
 			at:  newAt(withSchedule("0001-01-01T00:00:00Z"), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](math.MaxInt64) }),
 			now: now, want: Decision{Action: CreatePod{Due: time.Time{}}, Delay: time.Minute},
 		},
-		"beyond the starting deadline, with a Pod: it goes on": {
+		"beyond the starting deadline, with a Pod: it continues": {
 			at: newAt(withStatus(running(corev1.PodPending)), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), pod: newPod(corev1.PodPending), now: now,
 			want: Decision{Delay: time.Minute},
 		},
@@ -817,11 +817,11 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(9500 * time.Millisecond),
 			want: Decision{Delay: 500 * time.Millisecond},
 		},
-		"running, the active deadline has come: said first": {
+		"running, the active deadline has passed: reported first": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(10 * time.Second),
 			want: Decision{Status: ptr.To(running(corev1.PodRunning, failureTargetCondition(created.Add(10*time.Second), deadlineMessage)))},
 		},
-		"running, the active deadline has come while an image cannot be pulled: said, too": {
+		"running, the active deadline has passed while an image cannot be pulled: both reported": {
 			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "no such image"))), withActiveDeadline(10)),
 			pod: newPod(corev1.PodPending, waiting("ErrImagePull", "")), now: created.Add(10 * time.Second),
 			want: Decision{
@@ -829,11 +829,11 @@ func TestDecide(t *testing.T) {
 					failureTargetCondition(created.Add(10*time.Second), deadlineMessage+" It was blocked: no such image"))),
 			},
 		},
-		"running, the active deadline has come, and that is said": {
+		"running, the active deadline has passed, and is reported": {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: now,
 			want: Decision{Action: DeletePod{Pod: newPod(corev1.PodRunning)}, Delay: time.Minute},
 		},
-		"running, the active deadline has come, but the status goes first": {
+		"running, the active deadline has passed, but the status goes first": {
 			at: newAt(withActiveDeadline(10)), pod: newPod(corev1.PodPending), now: created.Add(time.Hour),
 			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
 		},
@@ -845,14 +845,14 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning, deleted), now: now,
 			want: Decision{Delay: time.Minute},
 		},
-		"being stopped, and failed of it": {
+		"being stopped, and failed because of it": {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), now: now,
 			pod: newPod(corev1.PodFailed, deleted, terminated(137, "")),
 			want: failed(running(corev1.PodFailed, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
 				status.Failed, status.ExitCode, status.CompletionTime = 1, ptr.To[int32](137), &metav1.Time{Time: endTime}
 			}),
 		},
-		"being stopped, and calls it a success; the limit is another by now": {
+		"being stopped, and succeeded; the limit has changed since": {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping))), now: now,
 			pod: newPod(corev1.PodSucceeded, deleted, terminated(0, "")),
 			want: failed(running(corev1.PodSucceeded, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
@@ -863,21 +863,21 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), now: now,
 			want: failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)), look: LookForPod{},
 		},
-		"to be stopped, but succeeded before": {
+		"about to be stopped, but succeeded first": {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), now: now,
 			pod: newPod(corev1.PodSucceeded), want: complete(),
 		},
-		"to be stopped, but failed before: no further attempt": {
+		"about to be stopped, but failed first: no further attempt": {
 			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)), now: now,
 			pod:  newPod(corev1.PodFailed),
 			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
 		},
-		"deleted by somebody before the active deadline, ended after it": {
+		"deleted by a user before the active deadline, ended after it": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), now: now,
 			pod:  newPod(corev1.PodFailed, deleted),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it had ended.", attempts(1)),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it ended.", attempts(1)),
 		},
-		"gone, nobody knows how, after the active deadline": {
+		"gone with unknown outcome, after the active deadline": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)), now: now,
 			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
 		},
@@ -889,11 +889,11 @@ func TestDecide(t *testing.T) {
 			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second))), withBackoffLimit(2), withActiveDeadline(10)), now: now,
 			want: Decision{Delay: 6*time.Second + 10*time.Millisecond},
 		},
-		"between two attempts, suspended, the active deadline is to come": {
+		"between two attempts, suspended, before the active deadline": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withSuspendedRun, withBackoffLimit(2), withActiveDeadline(10)), now: now,
 			want: Decision{Delay: 6*time.Second + 10*time.Millisecond},
 		},
-		"between two attempts, the active deadline has come": {
+		"between two attempts, the active deadline has passed": {
 			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second))), withBackoffLimit(2), withActiveDeadline(10)), now: created.Add(10 * time.Second),
 			look: LookForPod{},
 			want: failed(*nextAttempt(1, now.Add(10*time.Second)), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
@@ -902,7 +902,7 @@ func TestDecide(t *testing.T) {
 				status.Conditions[0].LastTransitionTime.Time = created.Add(10 * time.Second)
 			}),
 		},
-		"the end, with a time to live: looked at again": {
+		"the end, with a time to live: checked again": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withTTL(60)), pod: newPod(corev1.PodSucceeded), now: now,
 			want: complete(),
 		},
@@ -918,11 +918,11 @@ func TestDecide(t *testing.T) {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(30)), now: now.Add(30 * time.Second),
 			want: Decision{Action: DeleteAt{}},
 		},
-		"done, no time to live: as long as its Pods are kept": {
+		"done, no time to live: kept while its Pods are": {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now,
 			want: Decision{Delay: 10500 * time.Millisecond},
 		},
-		"done, no time to live, its Pods kept no longer": {
+		"done, no time to live, its Pods no longer kept": {
 			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now.Add(10500 * time.Millisecond),
 			want: Decision{Action: DeleteAt{}},
 		},
@@ -930,31 +930,31 @@ func TestDecide(t *testing.T) {
 			at:  newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0), func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: now} }),
 			now: now, want: Decision{},
 		},
-		"done without a condition, which nobody writes: kept": {
+		"done without a condition, which no controller writes: kept": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), withTTL(0)), now: now, want: Decision{},
 		},
-		"an old At from a cache, the Pod of a later attempt there: kept": {
+		"an old At from a cache, the Pod of a later attempt exists: kept": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second), now: now,
 			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
 		},
-		"the Pod is deleted by force, its node may tell yet: waited for": {
+		"the Pod is force-deleted, its node may still report: waited for": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute+1))), now: now,
 			want: Decision{Delay: 1},
 		},
-		"the Pod is deleted by force, by another clock in an hour: looked at all the same": {
+		"the Pod is force-deleted, in an hour by another clock: checked anyway": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodRunning, deletedByForce(now.Add(time.Hour))), now: now,
 			want: Decision{Delay: time.Minute},
 		},
-		"the Pod is deleted by force, and its node does not tell: lost": {
+		"the Pod is force-deleted, and its node does not report: lost": {
 			at:  newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
 			pod: newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute))), now: now,
 			look: LookForPod{},
 			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost,
-				"Pod example-at-pod was deleted by force, and its node does not report its end; the command is not run again.", attempts(1)),
+				"Pod example-at-pod was force-deleted, and its node has not reported how it ended; the command will not run again.", attempts(1)),
 		},
-		"the Pod is deleted by force, and its node tells only of an earlier try: lost": {
+		"the Pod is force-deleted, and its node reports only an earlier try: lost": {
 			at: newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodRunning, deletedByForce(earlier), func(pod *corev1.Pod) {
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
@@ -965,20 +965,20 @@ func TestDecide(t *testing.T) {
 			}), now: now,
 			look: LookForPod{},
 			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost,
-				"Pod example-at-pod was deleted by force, and its node does not report its end; the command is not run again.", attempts(1)),
+				"Pod example-at-pod was force-deleted, and its node has not reported how it ended; the command will not run again.", attempts(1)),
 		},
-		"the Pod is deleted by force, its node does not tell, and it was to be stopped": {
+		"the Pod is force-deleted, its node does not report, and it was being stopped": {
 			at:  newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
 			pod: newPod(corev1.PodRunning, deletedByForce(earlier)), now: now,
 			look: LookForPod{},
 			want: failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)),
 		},
-		"the Pod is deleted by force, and its node has told: counted": {
+		"the Pod is force-deleted, and its node has reported: counted": {
 			at:  newAt(withStatus(running(corev1.PodRunning))),
 			pod: newPod(corev1.PodSucceeded, deletedByForce(earlier)), now: now,
 			want: complete(),
 		},
-		"the Pod is deleted before it has a node: it ends so": {
+		"the Pod is deleted before it has a node: it has ended": {
 			at:  newAt(withStatus(running(corev1.PodPending))),
 			pod: newPod(corev1.PodPending, deleted, func(pod *corev1.Pod) { pod.Spec.NodeName = "" }), now: now,
 			want: failed(running(corev1.PodPending), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it had a node: the command did not run.", attempts(1)),
@@ -1007,7 +1007,7 @@ func TestDecide(t *testing.T) {
 				t.Errorf("Decide on caches (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, tc.at); diff != "" {
-				t.Errorf("Decide changed the At that it was given:\n%s", diff)
+				t.Errorf("Decide changed its At:\n%s", diff)
 			}
 		})
 	}
@@ -1019,11 +1019,11 @@ func TestRefused(t *testing.T) {
 	terminating := apierrors.NewForbidden(pods, "example-at-pod", errors.New("namespace default is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})
-	// As the API server makes it of a ValidatingAdmissionPolicy without a reason of its own.
+	// The API server's error for a ValidatingAdmissionPolicy without its own reason.
 	policy := apierrors.NewForbidden(pods, "example-at-pod", errors.New("ValidatingAdmissionPolicy 'images' denied request"))
 	policy.ErrStatus.Reason, policy.ErrStatus.Code = metav1.StatusReasonInvalid, 422
 	policy.ErrStatus.Details.Causes = []metav1.StatusCause{{Message: "ValidatingAdmissionPolicy 'images' denied request"}}
-	// As the API server makes it of a webhook's answer: pkg/admission/plugin/webhook/errors.
+	// The API server's error for a webhook's denial: pkg/admission/plugin/webhook/errors.
 	webhook := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Invalid(field.NewPath("spec", "hostNetwork"), true, "not here")})
 	webhook.ErrStatus.Message = `admission webhook "policy.example.com" denied the request: ` + webhook.ErrStatus.Message
 	internal := apierrors.NewInternalError(errors.New(`failed calling webhook "policy.example.com": connection refused`))
@@ -1046,15 +1046,15 @@ func TestRefused(t *testing.T) {
 		lasting bool
 		want    Decision
 	}{
-		"quota: told, and tried again": {
+		"quota: reported and retried": {
 			at: newAt(), err: quota,
 			want: Decision{Status: refused(now, quota.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, quota.Error())}, Retry: ErrBlocked},
 		},
-		"quota again: tried again, no word of it": {
+		"quota again: retried, not reported again": {
 			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: quota,
 			want: Decision{Retry: ErrBlocked},
 		},
-		"refused in other words: the condition follows, the event does not come again": {
+		"refused in other words: the condition changes, no further event": {
 			at: newAt(withStatus(*refused(earlier, "used: pods=4"))), err: quota,
 			want: Decision{Status: refused(earlier, quota.Error()), Retry: ErrBlocked},
 		},
@@ -1070,7 +1070,7 @@ func TestRefused(t *testing.T) {
 			at: newAt(), err: policy,
 			want: Decision{Status: refused(now, policy.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, policy.Error())}, Retry: ErrBlocked},
 		},
-		"a webhook's denial, with causes as of the API server": {
+		"a webhook's denial, with causes like the API server's": {
 			at: newAt(), err: webhook,
 			want: Decision{Status: refused(now, webhook.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, webhook.Error())}, Retry: ErrBlocked},
 		},
@@ -1078,12 +1078,12 @@ func TestRefused(t *testing.T) {
 			at: newAt(), err: internal,
 			want: Decision{Status: refused(now, internal.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, internal.Error())}, Retry: ErrBlocked},
 		},
-		"with a starting deadline: decided again then, whatever the back-off": {
+		"with a starting deadline: decided again then, regardless of the back-off": {
 			at:   newAt(withStatus(*refused(earlier, quota.Error())), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](30) }),
 			err:  quota,
 			want: Decision{Retry: ErrBlocked, Delay: 25 * time.Second},
 		},
-		"with an active deadline, of a further attempt: likewise": {
+		"with an active deadline, for a further attempt: likewise": {
 			at: newAt(withStatus(func() v1alpha1.AtStatus {
 				status := *nextAttempt(1, now)
 				status.Conditions = refused(earlier, quota.Error()).Conditions
@@ -1100,24 +1100,24 @@ func TestRefused(t *testing.T) {
 			at: newAt(), err: long,
 			want: Decision{Status: refused(now, strings.Repeat("🌍", 1024)+"…"), Events: []Event{warning(v1alpha1.ReasonPodRefused, strings.Repeat("🌍", 1024)+"…")}, Retry: ErrBlocked},
 		},
-		"invalid, after it was refused: the refusal is of no concern any more": {
+		"invalid, after it was refused: the refusal no longer matters": {
 			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: invalid,
 			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonInvalidPod, invalid.Error()),
 		},
-		"the namespace goes: nothing to do": {
+		"the namespace is being deleted: nothing to do": {
 			at: newAt(), err: terminating, want: Decision{},
 		},
 		"invalid: the end": {
 			at: newAt(), err: invalid,
 			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonInvalidPod, invalid.Error()),
 		},
-		"invalid, of a further attempt: the end, and no more failed than before": {
+		"invalid, for a further attempt: the end, with no further failure counted": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(5)), err: invalid,
 			want: failed(*nextAttempt(1, now), v1alpha1.ReasonInvalidPod, invalid.Error(), func(status *v1alpha1.AtStatus) {
 				status.NextAttemptTime = nil
 			}),
 		},
-		"quota, of a further attempt: told, and tried again": {
+		"quota, for a further attempt: reported and retried": {
 			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(5)), err: quota,
 			want: Decision{
 				Status: func() *v1alpha1.AtStatus {
@@ -1128,7 +1128,7 @@ func TestRefused(t *testing.T) {
 				Events: []Event{warning(v1alpha1.ReasonPodRefused, quota.Error())}, Retry: ErrBlocked,
 			},
 		},
-		"overloaded for a minute: reported, and tried again as before": {
+		"overloaded for a minute: reported and retried as before": {
 			at: newAt(), err: busy, lasting: true,
 			want: Decision{
 				Status: &v1alpha1.AtStatus{
@@ -1138,14 +1138,14 @@ func TestRefused(t *testing.T) {
 				Events: []Event{warning(v1alpha1.ReasonPodNotCreated, busy.Error())}, Retry: errAny,
 			},
 		},
-		"the quota's count changed meanwhile: just another try": {
+		"the quota's count changed in the meantime: only retried": {
 			at: newAt(), err: apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "quota", errors.New("modified")), want: Decision{Retry: errAny},
 		},
-		"etcd is away: just another try": {
+		"etcd is unavailable: only retried": {
 			at: newAt(), err: &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 500, Message: "etcdserver: leader changed"}}, want: Decision{Retry: errAny},
 		},
-		"overloaded: just another try":     {at: newAt(), err: apierrors.NewTooManyRequests("busy", 1), want: Decision{Retry: errAny}},
-		"the connection broke: just again": {at: newAt(), err: errors.New("connection reset by peer"), want: Decision{Retry: errAny}},
+		"overloaded: only retried":           {at: newAt(), err: apierrors.NewTooManyRequests("busy", 1), want: Decision{Retry: errAny}},
+		"the connection broke: only retried": {at: newAt(), err: errors.New("connection reset by peer"), want: Decision{Retry: errAny}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			explained(&tc.at.Status)

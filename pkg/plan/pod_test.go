@@ -41,7 +41,7 @@ func TestPodName(t *testing.T) {
 	}{
 		"the book's":                          {"example-at", 0, "example-at-pod"},
 		"the second attempt":                  {"example-at", 1, "example-at-pod-1"},
-		"the last attempt that there can be":  {"example-at", math.MaxInt32, "example-at-pod-2147483647"},
+		"the last possible attempt":           {"example-at", math.MaxInt32, "example-at-pod-2147483647"},
 		"the longest that fits":               {a59, 0, a59 + "-pod"},
 		"the longest that fits with a number": {a57, 9, a57 + "-pod-9"},
 		"the shortest that does not fit":      {a60, 0, strings.Repeat("a", 48) + "-11ee391211-pod"},
@@ -54,12 +54,12 @@ func TestPodName(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 			if errs := validation.IsDNS1123Label(got); len(errs) > 0 {
-				t.Errorf("%q is no host name: %v", got, errs)
+				t.Errorf("%q is not a host name: %v", got, errs)
 			}
 		})
 	}
 	if a, b := podName(strings.Repeat("a", 252)+"b", 0), podName(strings.Repeat("a", 253), 0); a == b {
-		t.Errorf("two Ats with one Pod name: %s", a)
+		t.Errorf("two Ats have the same Pod name: %s", a)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestNewPod(t *testing.T) {
 
 	at.Name = strings.Repeat("a", 64)
 	if labels := NewPod(at, Defaults{Image: "image"}).Labels; len(labels) != 1 {
-		t.Errorf("a name that is no label value is a label all the same: %v", labels)
+		t.Errorf("a name that is not a valid label value became a label: %v", labels)
 	}
 }
 
@@ -146,13 +146,13 @@ func TestNewPodFromTemplate(t *testing.T) {
 		wantAnnotations map[string]string
 	}{
 		"verbatim": {given: same, want: same},
-		"with a command: for the first container, in place of its own": {
+		"with a command: it replaces the first container's own": {
 			command: "echo $HOME", given: same,
 			want: func(template *corev1.PodTemplateSpec) {
 				template.Spec.Containers[0].Command, template.Spec.Containers[0].Args = []string{"/bin/sh", "-c", "echo $$HOME"}, nil
 			},
 		},
-		"what is left out is set": {
+		"omitted fields are set": {
 			given: func(template *corev1.PodTemplateSpec) {
 				template.Spec.RestartPolicy = ""
 				template.Spec.InitContainers[0].TerminationMessagePolicy = ""
@@ -160,7 +160,7 @@ func TestNewPodFromTemplate(t *testing.T) {
 			},
 			want: same,
 		},
-		"what is chosen is kept": {
+		"set fields are kept": {
 			given: func(template *corev1.PodTemplateSpec) {
 				template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 				template.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageReadFile
@@ -170,7 +170,7 @@ func TestNewPodFromTemplate(t *testing.T) {
 				template.Spec.Containers[0].TerminationMessagePolicy = corev1.TerminationMessageReadFile
 			},
 		},
-		"labels and annotations, of which the reserved ones are not overridden": {
+		"labels and annotations, reserved ones are not overridden": {
 			given: func(template *corev1.PodTemplateSpec) {
 				template.Labels = map[string]string{"app": "backup", v1alpha1.LabelAtUID: "mine", v1alpha1.LabelAtName: "mine"}
 				template.Annotations = map[string]string{"note": "night", v1alpha1.AnnotationScheduledTime: "never", defaultContainer: "second"}
@@ -202,7 +202,7 @@ func TestNewPodFromTemplate(t *testing.T) {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, at); diff != "" {
-				t.Errorf("NewPod changed the At that it was given:\n%s", diff)
+				t.Errorf("NewPod changed its At:\n%s", diff)
 			}
 		})
 	}

@@ -27,19 +27,19 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// maxNamedNodes is the number of nodes that a message names, and maxNodeMessage the number
-// of bytes at which what it says of one is cut.
+// maxNamedNodes is the number of nodes that a message names. maxNodeMessage is the number
+// of bytes to which the message about each node is truncated.
 const (
 	maxNamedNodes  = 10
 	maxNodeMessage = 200
 )
 
-// decideProgress decides for an At whose children all exist: which ones to resume, what to
-// count, and when the run has ended.
+// decideProgress decides for an At whose children all exist: which children to resume,
+// what to count, and when the run has ended.
 func decideProgress(w World) Decision {
 	at := w.At
-	// A creation that was delayed on its way, of a child for a node that is no longer
-	// chosen, adds a child to those that were recorded.
+	// A delayed creation request for a node that is no longer chosen may add a child to
+	// those that were recorded.
 	counts := countNodes(w.Children, max(int(at.Status.Nodes.Desired), len(w.Children)))
 	counts.StartTime = at.Status.Nodes.StartTime
 	waiting := waitingChildren(w.Children)
@@ -47,7 +47,7 @@ func decideProgress(w World) Decision {
 	ended := counts.Active == 0 && (len(waiting) == 0 || tooMany)
 	switch {
 	case !w.ChildrenAreLive && (len(w.Children) < int(counts.Desired) || ended && len(waiting) > 0):
-		// What the cache says of an At that is DONE is final. The rest may be outdated.
+		// The cache is reliable for an At that is DONE. Other Ats may be outdated.
 		return Decision{Action: LookForAts{}}
 	case ended:
 		return writeNodesDone(w, counts)
@@ -73,17 +73,18 @@ func writeNodesDone(w World, counts *v1alpha1.AtNodesStatus) Decision {
 	}
 	message := failedNodes(w.Children, counts)
 	if counts.Waiting > 0 {
-		message += fmt.Sprintf(" It was not started on %d nodes, because more had failed than spec.nodes.maxFailed allows.", counts.Waiting)
+		message += fmt.Sprintf(" It was not started on %d nodes because more nodes had failed than spec.nodes.maxFailed allows.", counts.Waiting)
 	}
 	return writeDone(end, nil, w.Now, v1alpha1.ReasonNodesFailed, message)
 }
 
-// tooManyFailed says whether the command has failed on more nodes than it may.
+// tooManyFailed reports whether the command has failed on more nodes than
+// spec.nodes.maxFailed allows.
 func tooManyFailed(at *v1alpha1.At, counts *v1alpha1.AtNodesStatus) bool {
 	return at.Spec.Nodes != nil && at.Spec.Nodes.MaxFailed != nil && counts != nil && counts.Failed > *at.Spec.Nodes.MaxFailed
 }
 
-// concurrent returns on how many nodes the command may run at the same time.
+// concurrent returns the number of nodes on which the command may run at the same time.
 func concurrent(at *v1alpha1.At, counts *v1alpha1.AtNodesStatus) int {
 	desired := int(counts.Desired)
 	if at.Spec.Nodes.MaxConcurrent == nil {
@@ -93,12 +94,12 @@ func concurrent(at *v1alpha1.At, counts *v1alpha1.AtNodesStatus) int {
 	return limit
 }
 
-// maxResumed is how many children are resumed before the limits are looked at again.
+// maxResumed is the number of children to resume before the limits are checked again.
 const maxResumed = 50
 
-// waitingChildren returns the children that may be resumed, in the order of their names. Of
-// two controllers, the one whose cache is behind finds the first of them changed, and stops
-// there.
+// waitingChildren returns the children that may be resumed, sorted by name. If two
+// controllers work on the At, the one with the stale cache finds that the first child has
+// changed, and stops there.
 func waitingChildren(children []*v1alpha1.At) []*v1alpha1.At {
 	waiting := slices.DeleteFunc(slices.Clone(children), func(child *v1alpha1.At) bool {
 		return stateOfChild(child) != childWaits || child.Status.Phase == v1alpha1.PhaseDone
@@ -107,8 +108,8 @@ func waitingChildren(children []*v1alpha1.At) []*v1alpha1.At {
 	return waiting
 }
 
-// countNodes returns how many of the children are in which state. A child that is gone,
-// although the finalizer should have kept it, has failed.
+// countNodes returns how many children are in each state. A child that is gone despite
+// its finalizer counts as failed.
 func countNodes(children []*v1alpha1.At, desired int) *v1alpha1.AtNodesStatus {
 	counts := &v1alpha1.AtNodesStatus{Desired: int32(desired), Failed: int32(max(0, desired-len(children)))}
 	for _, child := range children {
@@ -127,7 +128,8 @@ func countNodes(children []*v1alpha1.At, desired int) *v1alpha1.AtNodesStatus {
 	return counts
 }
 
-// failedNodes says on how many nodes the command has failed, and of the first ones why.
+// failedNodes returns a message with the number of nodes on which the command failed, and
+// the reasons for the first ones.
 func failedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) string {
 	return nameNodes("It failed", children, counts, int(counts.Failed), func(child *v1alpha1.At) string {
 		if stateOfChild(child) != childFailed {
@@ -137,8 +139,8 @@ func failedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) string
 	})
 }
 
-// blockedNodes says on how many nodes something blocks the command, and of the first ones
-// what; empty if on none.
+// blockedNodes returns a message with the number of nodes on which the command is
+// blocked, and the reasons for the first ones; "" if there are none.
 func blockedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) string {
 	return nameNodes("It is blocked", children, counts, 0, func(child *v1alpha1.At) string {
 		if blocked := blockerOfChild(child); blocked != nil {
@@ -148,8 +150,8 @@ func blockedNodes(children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus) strin
 	})
 }
 
-// nameNodes names the first of the nodes whose children why has something to say about. If
-// it has something to say about fewer than least, others of the children are gone.
+// nameNodes returns a message that names the first nodes for whose children why returns a
+// text. If there are fewer of these than least, the other children are gone.
 func nameNodes(what string, children []*v1alpha1.At, counts *v1alpha1.AtNodesStatus, least int, why func(child *v1alpha1.At) string) string {
 	named := slices.DeleteFunc(slices.Clone(children), func(child *v1alpha1.At) bool { return why(child) == "" })
 	number := max(least, len(named))

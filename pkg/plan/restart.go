@@ -29,31 +29,31 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 )
 
-// A rollout is looked at again after a tenth of the time that it has taken, within these
-// limits. Watching all workloads would cost more, and need more permissions.
+// A rollout is checked again after a tenth of the time that it has taken so far, within
+// these limits. Watching all workloads would cost more and need more permissions.
 const (
 	minRolloutPeriod = 2 * time.Second
 	maxRolloutPeriod = 15 * time.Second
 )
 
-// TargetNotRead takes an error of reading the workload of spec.restart: that there is none,
-// or that the controller may not read it, is something to decide on. Any other error is
-// returned.
+// TargetNotRead handles an error from reading the workload of spec.restart. A NotFound or
+// Forbidden error becomes part of the World; any other error is returned.
 func (w *World) TargetNotRead(err error) error {
 	w.Target, w.TargetForbidden = nil, nil
 	switch {
 	case apierrors.IsForbidden(err):
 		w.TargetForbidden = err
 	case !apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		// A proxy, too, may say that something is not found.
-		return fmt.Errorf("look for the workload: %w", err)
+		// A proxy may also answer with NotFound.
+		return fmt.Errorf("read the workload: %w", err)
 	}
 	w.TargetIsLive = true
 	return nil
 }
 
-// decideRestartDue decides for an At whose restart is due since the given instant. The phase
-// is RUNNING before the workload is restarted, so that nobody can edit the At in between.
+// decideRestartDue decides for an At whose restart has been due since the given instant.
+// The phase becomes RUNNING before the workload is restarted, so that the At cannot be
+// edited in between.
 func decideRestartDue(w World, instant time.Time) Decision {
 	at, target := w.At, w.Target
 	left := startingTimeLeft(at, instant, w.Now)
@@ -61,7 +61,7 @@ func decideRestartDue(w World, instant time.Time) Decision {
 	case !w.AtIsLive:
 		return Decision{Action: LookForAt{}}
 	case !w.PodIsLive:
-		// The At may have had a command when it was due, and the cache not have its Pod.
+		// The At may have had a command when it was due, and its Pod may not be in the cache.
 		return Decision{Action: LookForPod{}}
 	case left <= 0:
 		return writeStartingDeadlineExceeded(at, w.Now)
@@ -75,13 +75,13 @@ func decideRestartDue(w World, instant time.Time) Decision {
 	case reason != "":
 		return writeDone(at, nil, w.Now, reason, message)
 	case isRestarted(target, restartTime(at, instant), w.Now):
-		// The rollout is that of this restart.
+		// The rollout belongs to this restart.
 	case target.Rolling:
-		d := writeBlocked(at, w.Now, v1alpha1.ReasonRolloutInProgress, fmt.Sprintf("%s is being rolled out already: the restart waits until all of its Pods are updated.", target))
+		d := writeBlocked(at, w.Now, v1alpha1.ReasonRolloutInProgress, fmt.Sprintf("%s is already being rolled out: the restart waits until all of its Pods are updated.", target))
 		d.Delay = min(left, rolloutPeriod(w.Now.Sub(instant)))
 		return d
 	case target.Desired == 0:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("%s has no Pods that a restart would replace: there was nothing to do.", target))
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("%s has no Pods to replace: there was nothing to do.", target))
 	}
 	status := at.Status.DeepCopy()
 	removeBlocked(status)
@@ -95,16 +95,16 @@ func decideRestartDue(w World, instant time.Time) Decision {
 	return write(at, status)
 }
 
-// decideRestart decides for an At whose restart has begun: the workload is to be restarted,
-// or its rollout to be followed.
+// decideRestart decides for an At whose restart has begun: it restarts the workload, or
+// follows its rollout.
 func decideRestart(w World) Decision {
 	at, target := w.At, w.Target
 	left := activeTimeLeft(at, &at.Status, w.Now)
 	restarted := at.Status.Restart.RestartedAt != nil
 	switch {
 	case !restarted && !w.AtIsLive:
-		// A cache is never sure: another controller may have restarted the workload, and
-		// somebody may have reverted that.
+		// Do not trust the cache: another controller may have restarted the workload, and a
+		// user may have reverted that.
 		return Decision{Action: LookForAt{}}
 	case !w.TargetIsLive:
 		return Decision{Action: LookForTarget{}}
@@ -126,8 +126,8 @@ func decideRestart(w World) Decision {
 	}
 }
 
-// restartNow restarts the workload. Its annotation is the lock: one with the time of this
-// restart, or a later one, says that the workload was restarted.
+// restartNow restarts the workload. The workload's annotation is the lock: if it has the
+// time of this restart or a later time, the workload has been restarted.
 func restartNow(w World) Decision {
 	at, target, instant := w.At, w.Target, restartInstant(w.At)
 	since := restartTime(at, instant)
@@ -139,7 +139,7 @@ func restartNow(w World) Decision {
 		status.Restart.RestartedAt = &metav1.Time{Time: *target.RestartedAt}
 		message := fmt.Sprintf("Restarted %s", target)
 		if target.RestartedAt.After(since) {
-			message = fmt.Sprintf("Somebody restarted %s at %s, after the scheduled time: it is not restarted again.", target, target.RestartedAt.UTC().Format(time.RFC3339))
+			message = fmt.Sprintf("%s was already restarted at %s, after the scheduled time: it is not restarted again.", target, target.RestartedAt.UTC().Format(time.RFC3339))
 		}
 		return write(at, status, newEvent(corev1.EventTypeNormal, v1alpha1.ReasonRestarted, message))
 	case startingTimeLeft(at, instant, w.Now) <= 0:
@@ -155,49 +155,49 @@ func restartNow(w World) Decision {
 	return Decision{Action: RestartTarget{Time: since, Due: due}}
 }
 
-// RefusedRestart returns what follows when the API server answered the restart of the
+// RefusedRestart returns the decision after the API server answered the restart of the
 // workload with err.
 func RefusedRestart(w World, err error) Decision {
 	return refused(w, v1alpha1.ReasonRestartRefused, err)
 }
 
-// unfit says why a workload cannot be restarted; reason is empty if it can.
+// unfit returns why a workload cannot be restarted; reason is empty if it can.
 func unfit(at *v1alpha1.At, target *rollout.Target) (reason, message string) {
 	restart := at.Spec.Restart
 	switch {
 	case target == nil:
 		return v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s does not exist.", restart.Kind, restart.Name)
 	case target.Paused:
-		return v1alpha1.ReasonTargetPaused, fmt.Sprintf("%s is paused, and would not roll out a restart: see kubectl rollout resume.", target)
+		return v1alpha1.ReasonTargetPaused, fmt.Sprintf("%s is paused and would not roll out a restart: see kubectl rollout resume.", target)
 	case target.OnDelete:
-		return v1alpha1.ReasonTargetOnDelete, fmt.Sprintf("%s has the update strategy OnDelete: a restart would replace no Pod. Set spec.updateStrategy.type to RollingUpdate.", target)
+		return v1alpha1.ReasonTargetOnDelete, fmt.Sprintf("%s has the update strategy OnDelete: a restart would not replace any Pod. Set spec.updateStrategy.type to RollingUpdate.", target)
 	default:
 		return "", ""
 	}
 }
 
 func restartForbiddenMessage(err error) string {
-	return fmt.Sprintf("%v: ask an administrator of the cluster to run kubectl apply -f artifacts/restarts", err)
+	return fmt.Sprintf("%v: ask a cluster administrator to run kubectl apply -f artifacts/restarts", err)
 }
 
-// followRollout follows the rollout of a workload that was restarted.
+// followRollout follows the rollout of a restarted workload.
 func followRollout(w World) Decision {
 	target, left := w.Target, activeTimeLeft(w.At, &w.At.Status, w.Now)
 	at := w.At.DeepCopy()
 	setProgress(&at.Status, target)
 	switch {
 	case target.RestartedAt == nil || target.RestartedAt.Before(at.Status.Restart.RestartedAt.Time):
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonReverted, fmt.Sprintf("%s no longer has the restart of %s, as after kubectl rollout undo, or a GitOps tool: its annotation %s is now %q.",
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonReverted, fmt.Sprintf("The restart of %s at %s was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation %s is now %q.",
 			target, at.Status.Restart.RestartedAt.UTC().Format(time.RFC3339), rollout.AnnotationRestartedAt, target.Annotation))
 	case target.OnDelete:
 		reason, message := unfit(at, target)
 		return writeDone(at, nil, w.Now, reason, message)
 	case target.Complete:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("%s is restarted: %s.", target, target.Progress()))
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("%s has been restarted: %s.", target, target.Progress()))
 	case target.Failed:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonRolloutFailed, fmt.Sprintf("The rollout of %s made no progress within its spec.progressDeadlineSeconds: %s. See kubectl rollout status, and kubectl rollout undo.", target, target.Progress()))
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonRolloutFailed, fmt.Sprintf("The rollout of %s made no progress within its spec.progressDeadlineSeconds: %s. See kubectl rollout status and kubectl rollout undo.", target, target.Progress()))
 	case left <= 0:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at)+fmt.Sprintf(" The rollout of %s goes on: %s.", target, target.Progress()))
+		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at)+fmt.Sprintf(" The rollout of %s continues: %s.", target, target.Progress()))
 	}
 	removeBlocked(&at.Status)
 	var events []Event
@@ -209,7 +209,7 @@ func followRollout(w World) Decision {
 	return d
 }
 
-// setProgress sets how far the rollout is, in a status that has a restart.
+// setProgress sets the progress of the rollout in a status that has a restart.
 func setProgress(status *v1alpha1.AtStatus, target *rollout.Target) {
 	status.Restart.Desired, status.Restart.Updated, status.Restart.Available = target.Desired, target.Updated, target.Available
 	status.Reason, status.Message = "", target.Progress()
@@ -223,9 +223,9 @@ func restartInstant(at *v1alpha1.At) time.Time {
 	return at.Status.ScheduledTime.Time
 }
 
-// restartTime returns the time that the annotation of a workload gets: that at which the
-// restart was due or, if the At was created later, its creation. An At that is deleted and
-// created again restarts the workload again.
+// restartTime returns the value of a workload's annotation: the time at which the restart
+// was due or, if the At was created later, its creation time. An At that is deleted and
+// created again therefore restarts the workload again.
 func restartTime(at *v1alpha1.At, instant time.Time) time.Time {
 	if created := at.CreationTimestamp.Time; created.After(instant) {
 		instant = created
@@ -233,8 +233,8 @@ func restartTime(at *v1alpha1.At, instant time.Time) time.Time {
 	return instant.UTC().Truncate(time.Second)
 }
 
-// isRestarted says whether a workload was restarted at the given time or later. A time that
-// is still to come is of another clock, or was written by hand, and says nothing.
+// isRestarted reports whether a workload was restarted at the given time or later. A
+// future time comes from another clock or was written by hand, and is ignored.
 func isRestarted(target *rollout.Target, since, now time.Time) bool {
 	at := target.RestartedAt
 	return at != nil && !at.Before(since) && at.Before(now.Add(grace))
@@ -244,11 +244,11 @@ func rolloutPeriod(elapsed time.Duration) time.Duration {
 	return min(max(elapsed/10, minRolloutPeriod), maxRolloutPeriod)
 }
 
-// isRestart says whether an At's run is a restart.
+// isRestart reports whether the run of an At is a restart.
 func isRestart(at *v1alpha1.At) bool { return at.Status.Restart != nil }
 
-// ForeseeRestart returns what reading the workload of spec.restart says about its restart;
-// nil if it says nothing.
+// ForeseeRestart returns a forecast for a restart from reading the workload of
+// spec.restart; nil if the result does not allow a prediction.
 func ForeseeRestart(at *v1alpha1.At, target *rollout.Target, err error) *Forecast {
 	switch {
 	case apierrors.IsForbidden(err):

@@ -98,10 +98,10 @@ func restartBlocked(status v1alpha1.AtStatus, reason, message string) v1alpha1.A
 var restartForbidden = apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "web", errors.New("no"))
 
 const (
-	restartForbiddenText = `deployments.apps "web" is forbidden: no: ask an administrator of the cluster to run kubectl apply -f artifacts/restarts`
-	rolloutText          = "Deployment web is being rolled out already: the restart waits until all of its Pods are updated."
-	pausedText           = "Deployment web is paused, and would not roll out a restart: see kubectl rollout resume."
-	onDeleteText         = "Deployment web has the update strategy OnDelete: a restart would replace no Pod. Set spec.updateStrategy.type to RollingUpdate."
+	restartForbiddenText = `deployments.apps "web" is forbidden: no: ask a cluster administrator to run kubectl apply -f artifacts/restarts`
+	rolloutText          = "Deployment web is already being rolled out: the restart waits until all of its Pods are updated."
+	pausedText           = "Deployment web is paused and would not roll out a restart: see kubectl rollout resume."
+	onDeleteText         = "Deployment web has the update strategy OnDelete: a restart would not replace any Pod. Set spec.updateStrategy.type to RollingUpdate."
 )
 
 // restartCase is a world, and what is decided on it.
@@ -190,15 +190,15 @@ func TestRestartDue(t *testing.T) {
 		},
 		"paused":   {status: pending, target: newTarget(paused), want: failed(pending, v1alpha1.ReasonTargetPaused, pausedText)},
 		"OnDelete": {status: pending, target: newTarget(onDelete), want: failed(pending, v1alpha1.ReasonTargetOnDelete, onDeleteText)},
-		"another rollout is under way": {
+		"another rollout is in progress": {
 			status: pending, target: newTarget(rolling),
 			want: Decision{Status: &waits, Events: []Event{warning(v1alpha1.ReasonRolloutInProgress, rolloutText)}, Delay: 2 * time.Second},
 		},
-		"another rollout is still under way": {
+		"another rollout is still in progress": {
 			status: waits, target: newTarget(rolling), now: due.Add(time.Minute),
 			want: Decision{Delay: 6 * time.Second},
 		},
-		"another rollout is still under way, and the deadline near": {
+		"another rollout is still in progress, and the deadline near": {
 			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(60), now: due.Add(time.Minute),
 			want: Decision{Delay: time.Second},
 		},
@@ -206,11 +206,11 @@ func TestRestartDue(t *testing.T) {
 			status: waits, target: newTarget(),
 			want: Decision{Status: ptr.To(begun())},
 		},
-		"another rollout was under way until the deadline": {
+		"another rollout was in progress until the deadline": {
 			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(3),
 			want: failed(pending, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" It was blocked: "+rolloutText),
 		},
-		"the rollout under way is that of a restart at its time, by somebody else": {
+		"the rollout in progress comes from another restart at the scheduled time": {
 			status: pending, target: newTarget(restartedAt(due), rolling),
 			want: Decision{Status: ptr.To(begun())},
 		},
@@ -220,14 +220,14 @@ func TestRestartDue(t *testing.T) {
 		},
 		"no Pods": {
 			status: pending, target: newTarget(func(target *rollout.Target) { target.Desired, target.Updated, target.Available = 0, 0, 0 }),
-			want: ends(pending, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has no Pods that a restart would replace: there was nothing to do."),
+			want: ends(pending, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has no Pods to replace: there was nothing to do."),
 		},
 	} {
 		t.Run(name, tc.test)
 	}
 }
 
-// TestRestartNow is about an At that is RUNNING, and may have restarted its workload.
+// TestRestartNow covers an At that is RUNNING and may have restarted its workload.
 func TestRestartNow(t *testing.T) {
 	follows := func(at time.Time) *v1alpha1.AtStatus { return ptr.To(following(at, 3)) }
 	restarted := func(message string) []Event {
@@ -243,10 +243,10 @@ func TestRestartNow(t *testing.T) {
 			status: begun(), cached: func(w *World) { w.PodIsLive, w.TargetIsLive = false, false },
 			want: Decision{Action: LookForTarget{}},
 		},
-		"never restarted":                     {status: begun(), target: newTarget(), want: now},
-		"restarted before its time":           {status: begun(), target: newTarget(restartedAt(due.Add(-time.Second))), want: now},
-		"restarted in the future":             {status: begun(), target: newTarget(restartedAt(due.Add(time.Hour))), want: now},
-		"another rollout has begun meanwhile": {status: begun(), target: newTarget(rolling), want: now},
+		"never restarted":                 {status: begun(), target: newTarget(), want: now},
+		"restarted before its time":       {status: begun(), target: newTarget(restartedAt(due.Add(-time.Second))), want: now},
+		"restarted in the future":         {status: begun(), target: newTarget(restartedAt(due.Add(time.Hour))), want: now},
+		"another rollout has begun since": {status: begun(), target: newTarget(rolling), want: now},
 		"created after its time": {
 			status: begun(), target: newTarget(restartedAt(due.Add(time.Second))),
 			mutate: func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(2 * time.Second)} },
@@ -264,9 +264,9 @@ func TestRestartNow(t *testing.T) {
 			status: begun(), target: rollingTarget(),
 			want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")},
 		},
-		"restarted by somebody else after its time": {
+		"restarted by another user after the scheduled time": {
 			status: begun(), target: newTarget(restartedAt(due.Add(time.Second)), rolling),
-			want: Decision{Status: follows(due.Add(time.Second)), Events: restarted("Somebody restarted Deployment web at 2026-12-24T10:12:01Z, after the scheduled time: it is not restarted again.")},
+			want: Decision{Status: follows(due.Add(time.Second)), Events: restarted("Deployment web was already restarted at 2026-12-24T10:12:01Z, after the scheduled time: it is not restarted again.")},
 		},
 		"restarted, and found after the deadline for the start": {
 			status: begun(), target: rollingTarget(), mutate: withStartingDeadline(3),
@@ -277,7 +277,7 @@ func TestRestartNow(t *testing.T) {
 			want: failed(begun(), v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
 		},
 		"deleted":                    {status: begun(), want: failed(begun(), v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart.")},
-		"paused meanwhile":           {status: begun(), target: newTarget(paused), want: failed(begun(), v1alpha1.ReasonTargetPaused, pausedText)},
+		"paused since":               {status: begun(), target: newTarget(paused), want: failed(begun(), v1alpha1.ReasonTargetPaused, pausedText)},
 		"restarted and paused":       {status: begun(), target: newTarget(restartedAt(due), rolling, paused), want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")}},
 		"deleted, and created again": {status: begun(), target: newTarget(func(target *rollout.Target) { target.UID = "other" }), want: failed(begun(), v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart.")},
 	} {
@@ -285,7 +285,7 @@ func TestRestartNow(t *testing.T) {
 	}
 }
 
-// TestFollowRollout is about an At whose workload was restarted.
+// TestFollowRollout covers an At whose workload was restarted.
 func TestFollowRollout(t *testing.T) {
 	follows := following(due, 3)
 	forbidden := restartBlocked(following(due, 3), v1alpha1.ReasonRestartForbidden, restartForbiddenText)
@@ -305,7 +305,7 @@ func TestFollowRollout(t *testing.T) {
 			status.Conditions[0].LastTransitionTime = *status.CompletionTime
 		}
 	}
-	const reverted = "Deployment web no longer has the restart of 2026-12-24T10:12:00Z, as after kubectl rollout undo, or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now %q."
+	const reverted = "The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now %q."
 	lastWeek := due.AddDate(0, 0, -7)
 	for name, tc := range map[string]restartCase{
 		"nothing known about the workload": {
@@ -315,7 +315,7 @@ func TestFollowRollout(t *testing.T) {
 		"no news":     {status: follows, target: rollingTarget(), want: Decision{Delay: 2 * time.Second}},
 		"for a while": {status: follows, target: rollingTarget(), now: now.Add(time.Minute), want: Decision{Delay: 6 * time.Second}},
 		"for long":    {status: follows, target: rollingTarget(), now: now.Add(time.Hour), want: Decision{Delay: 15 * time.Second}},
-		"the schedule does not matter any more": {
+		"the schedule no longer matters": {
 			status: follows, target: rollingTarget(), mutate: func(at *v1alpha1.At) { withSchedule("2099-01-01T00:00:00Z")(at); withStartingDeadline(0)(at) },
 			want: Decision{Delay: 2 * time.Second},
 		},
@@ -325,11 +325,11 @@ func TestFollowRollout(t *testing.T) {
 		},
 		"complete": {
 			status: follows, target: newTarget(restartedAt(due)),
-			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web is restarted: 5 of 5 updated, 5 available.", counts(5, 5)),
+			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has been restarted: 5 of 5 updated, 5 available.", counts(5, 5)),
 		},
 		"complete after the deadline": {
 			status: follows, target: newTarget(restartedAt(due)), mutate: withActiveDeadline(0),
-			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web is restarted: 5 of 5 updated, 5 available.", counts(5, 5)),
+			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has been restarted: 5 of 5 updated, 5 available.", counts(5, 5)),
 		},
 		"restarted once more": {
 			status: follows, target: newTarget(restartedAt(due.Add(time.Minute)), rolling),
@@ -345,7 +345,7 @@ func TestFollowRollout(t *testing.T) {
 		},
 		"stuck": {
 			status: follows, target: newTarget(restartedAt(due), stuck),
-			want: failed(follows, v1alpha1.ReasonRolloutFailed, "The rollout of Deployment web made no progress within its spec.progressDeadlineSeconds: 3 of 5 updated, 4 available. See kubectl rollout status, and kubectl rollout undo."),
+			want: failed(follows, v1alpha1.ReasonRolloutFailed, "The rollout of Deployment web made no progress within its spec.progressDeadlineSeconds: 3 of 5 updated, 4 available. See kubectl rollout status and kubectl rollout undo."),
 		},
 		"OnDelete": {
 			status: follows, target: newTarget(restartedAt(due), rolling, onDelete),
@@ -366,7 +366,7 @@ func TestFollowRollout(t *testing.T) {
 		},
 		"until the deadline": {
 			status: follows, target: rollingTarget(), mutate: withActiveDeadline(10), now: now.Add(10 * time.Second),
-			want: failed(follows, v1alpha1.ReasonDeadlineExceeded, deadlineMessage+" The rollout of Deployment web goes on: 3 of 5 updated, 4 available.", atEnd(now.Add(10*time.Second))),
+			want: failed(follows, v1alpha1.ReasonDeadlineExceeded, deadlineMessage+" The rollout of Deployment web continues: 3 of 5 updated, 4 available.", atEnd(now.Add(10*time.Second))),
 		},
 		"near the deadline": {
 			status: follows, target: rollingTarget(), mutate: withActiveDeadline(10), now: now.Add(9500 * time.Millisecond),
@@ -422,11 +422,11 @@ func TestForeseeRestart(t *testing.T) {
 		err    error
 		want   *Forecast
 	}{
-		"nothing would block it":    {target: newTarget(), want: &Forecast{}},
-		"what is under way may end": {target: newTarget(rolling), want: &Forecast{}},
-		"no permission":             {err: restartForbidden, want: &Forecast{Reason: v1alpha1.ReasonRestartForbidden, Message: restartForbiddenText}},
-		"there is none":             {err: apierrors.NewNotFound(schema.GroupResource{}, "web"), want: &Forecast{Reason: v1alpha1.ReasonTargetNotFound, Message: "Deployment web does not exist."}},
-		"busy":                      {err: apierrors.NewTooManyRequestsError("later")},
+		"nothing would block it":        {target: newTarget(), want: &Forecast{}},
+		"a rollout in progress may end": {target: newTarget(rolling), want: &Forecast{}},
+		"no permission":                 {err: restartForbidden, want: &Forecast{Reason: v1alpha1.ReasonRestartForbidden, Message: restartForbiddenText}},
+		"there is none":                 {err: apierrors.NewNotFound(schema.GroupResource{}, "web"), want: &Forecast{Reason: v1alpha1.ReasonTargetNotFound, Message: "Deployment web does not exist."}},
+		"busy":                          {err: apierrors.NewTooManyRequestsError("later")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, ForeseeRestart(newAt(withRestart), tc.target, tc.err)); diff != "" {

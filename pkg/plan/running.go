@@ -43,7 +43,7 @@ func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	case failureTarget(at) != nil:
 		d.Action = DeletePod{Pod: pod}
 	case left <= 0:
-		// Written before the Pod is deleted: a deletion alone does not say why.
+		// Write the reason before deleting the Pod: the deletion alone does not tell why.
 		return writeFailureTarget(at, now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at))
 	default:
 		d.Delay = min(left, checkDelay)
@@ -51,15 +51,15 @@ func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	return d
 }
 
-// writeFailureTarget announces that the run is being stopped, and why.
+// writeFailureTarget announces that the run is being stopped and why.
 func writeFailureTarget(at *v1alpha1.At, now time.Time, reason, message string) Decision {
 	status := at.Status.DeepCopy()
 	meta.SetStatusCondition(&status.Conditions, newCondition(at, v1alpha1.ConditionFailureTarget, now, reason, message))
 	return write(at, status)
 }
 
-// mirrorBlocked sets condition Blocked to what the node and the scheduler say about the
-// Pod's start, and returns the event if that is news.
+// mirrorBlocked sets condition Blocked to what the node and the scheduler report about
+// the Pod's start. It returns an event if the reason is new.
 func mirrorBlocked(at *v1alpha1.At, status *v1alpha1.AtStatus, pod *corev1.Pod, now time.Time) []Event {
 	reason, message := podBlocker(pod, now)
 	if reason == "" {
@@ -67,17 +67,17 @@ func mirrorBlocked(at *v1alpha1.At, status *v1alpha1.AtStatus, pod *corev1.Pod, 
 		return nil
 	}
 	if blocked := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked); blocked != nil && blocked.Reason == reason {
-		// The node says the same in several ways, in turn.
+		// The node reports the same problem in alternating words.
 		return nil
 	}
 	return setBlocked(at, status, now, reason, message)
 }
 
-// podBlocker returns what keeps a Pod from starting: a reason of the API, and a
-// sentence. The reason is empty if nothing does.
+// podBlocker returns what keeps a Pod from starting: an API reason and a sentence. The
+// reason is empty if nothing does.
 func podBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
 	for _, condition := range pod.Status.Conditions {
-		// A cluster that grows on demand takes a while.
+		// An autoscaled cluster takes a while to add a node.
 		if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable && now.Sub(condition.LastTransitionTime.Time) >= grace {
 			return v1alpha1.ReasonUnschedulable, join("Pod "+pod.Name, condition.Message)
 		}
@@ -87,8 +87,8 @@ func podBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
 		if waiting == nil {
 			continue
 		}
-		// These are the kubelet's words: pkg/kubelet/images/types.go and
-		// pkg/kubelet/kuberuntime/kuberuntime_container.go of Kubernetes.
+		// These reasons come from the kubelet: pkg/kubelet/images/types.go and
+		// pkg/kubelet/kuberuntime/kuberuntime_container.go in Kubernetes.
 		switch waiting.Reason {
 		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
 			reason = v1alpha1.ReasonImagePullFailed

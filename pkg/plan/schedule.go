@@ -24,33 +24,33 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// wallClock is how a schedule is written beside a time zone. When it is parsed,
-// fractions of a second may follow.
+// wallClock is the format of a schedule with a time zone. The parser also accepts
+// fractions of a second.
 const wallClock = "2006-01-02T15:04:05"
 
-// Instant returns the instant that a spec's schedule names. An error says in a
-// sentence what is wrong and what to write.
+// Instant returns the instant of a spec's schedule. The error is a sentence that says
+// what is wrong and what to write.
 func Instant(spec *v1alpha1.AtSpec) (time.Time, error) {
 	if spec.TimeZone != nil {
 		return wallClockInstant(spec.Schedule, *spec.TimeZone)
 	}
 	instant, err := time.Parse(time.RFC3339, spec.Schedule)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("spec.schedule %q cannot be read: write an instant as RFC 3339 does, such as 2026-12-24T10:12:00Z", spec.Schedule)
+		return time.Time{}, fmt.Errorf("spec.schedule %q is invalid: write a time in RFC 3339 format, such as 2026-12-24T10:12:00Z", spec.Schedule)
 	}
 	return instant, nil
 }
 
-// wallClockInstant returns the one instant at which the clocks of a time zone
-// show the given time.
+// wallClockInstant returns the only instant at which the clocks of a time zone show the
+// given time.
 func wallClockInstant(schedule, timeZone string) (time.Time, error) {
 	location, err := zones.Load(timeZone)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("spec.timeZone %q is not known: write a name of the IANA time zone database, such as Europe/Berlin", timeZone)
+		return time.Time{}, fmt.Errorf("spec.timeZone %q is unknown: write a name from the IANA time zone database, such as Europe/Berlin", timeZone)
 	}
 	shown, err := time.Parse(wallClock, schedule)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("spec.schedule %q cannot be read: beside spec.timeZone write date and time without a zone, such as 2026-12-24T10:12:00", schedule)
+		return time.Time{}, fmt.Errorf("spec.schedule %q is invalid: with spec.timeZone, write a date and time without an offset, such as 2026-12-24T10:12:00", schedule)
 	}
 
 	before, after, times := zones.Showing(shown, location)
@@ -61,6 +61,6 @@ func wallClockInstant(schedule, timeZone string) (time.Time, error) {
 	case 2:
 		verb = "repeat"
 	}
-	return time.Time{}, fmt.Errorf("the clocks of %s %s %s: leave out spec.timeZone and write the instant that is meant as spec.schedule, %s or %s",
+	return time.Time{}, fmt.Errorf("the clocks in %s %s %s: omit spec.timeZone and set spec.schedule to %s or %s",
 		timeZone, verb, schedule, before.Format(time.RFC3339Nano), after.Format(time.RFC3339Nano))
 }

@@ -66,24 +66,24 @@ func TestInstant(t *testing.T) {
 	}
 
 	for schedule, want := range map[string]string{
-		"":                         "cannot be read",
-		"tomorrow":                 "cannot be read",
-		"10:12":                    "cannot be read",
-		"2026-12-24":               "cannot be read",
-		"2026-12-24T10:12:00":      "write an instant as RFC 3339 does",
-		"2026-12-24T10:12Z":        "cannot be read",
-		"2026-12-24T10:12:00z":     "cannot be read",
-		"2026-13-24T10:12:00Z":     "cannot be read",
-		"2026-02-30T10:12:00Z":     "cannot be read",
-		"2025-02-29T10:12:00Z":     "cannot be read",
-		"2026-12-24T24:00:00Z":     "cannot be read",
-		"2026-12-24T10:60:00Z":     "cannot be read",
-		"2026-12-24T10:12:60Z":     "cannot be read",
-		"2026-12-24T10:12:00Z UTC": "without a zone",
-		"2026-02-30T10:12:00 UTC":  "cannot be read",
-		"2026-03-29T02:30:00 Europe/Berlin": "the clocks of Europe/Berlin skip 2026-03-29T02:30:00: leave out spec.timeZone and write the instant that is meant as spec.schedule, " +
+		"":                         "is invalid",
+		"tomorrow":                 "is invalid",
+		"10:12":                    "is invalid",
+		"2026-12-24":               "is invalid",
+		"2026-12-24T10:12:00":      "write a time in RFC 3339 format",
+		"2026-12-24T10:12Z":        "is invalid",
+		"2026-12-24T10:12:00z":     "is invalid",
+		"2026-13-24T10:12:00Z":     "is invalid",
+		"2026-02-30T10:12:00Z":     "is invalid",
+		"2025-02-29T10:12:00Z":     "is invalid",
+		"2026-12-24T24:00:00Z":     "is invalid",
+		"2026-12-24T10:60:00Z":     "is invalid",
+		"2026-12-24T10:12:60Z":     "is invalid",
+		"2026-12-24T10:12:00Z UTC": "without an offset",
+		"2026-02-30T10:12:00 UTC":  "is invalid",
+		"2026-03-29T02:30:00 Europe/Berlin": "the clocks in Europe/Berlin skip 2026-03-29T02:30:00: omit spec.timeZone and set spec.schedule to " +
 			"2026-03-29T03:30:00+02:00 or 2026-03-29T01:30:00+01:00",
-		"2026-10-25T02:30:00.5 Europe/Berlin": "the clocks of Europe/Berlin repeat 2026-10-25T02:30:00.5: leave out spec.timeZone and write the instant that is meant as spec.schedule, " +
+		"2026-10-25T02:30:00.5 Europe/Berlin": "the clocks in Europe/Berlin repeat 2026-10-25T02:30:00.5: omit spec.timeZone and set spec.schedule to " +
 			"2026-10-25T02:30:00.5+02:00 or 2026-10-25T02:30:00.5+01:00",
 		"2026-03-29T02:00:00 Europe/Berlin":       "skip",
 		"2026-10-25T02:00:00 Europe/Berlin":       "repeat",
@@ -122,7 +122,7 @@ func TestTimeZone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := &v1alpha1.AtSpec{Schedule: "2026-12-24T10:12:00", TimeZone: &name}
-			want := fmt.Sprintf("spec.timeZone %q is not known: write a name of the IANA time zone database, such as Europe/Berlin", name)
+			want := fmt.Sprintf("spec.timeZone %q is unknown: write a name from the IANA time zone database, such as Europe/Berlin", name)
 			if got, err := Instant(spec); err == nil || err.Error() != want {
 				t.Errorf("got %v and %v, want %s", got, err, want)
 			}

@@ -22,14 +22,14 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// State is a state of an At, as metrics count it.
+// State is the state of an At in the metrics.
 type State string
 
 // The states of an At.
 const (
-	// StatePending: not due yet, or the At of a node, which waits for the At that made it.
+	// StatePending: not due yet, or a child that waits for its parent.
 	StatePending State = "pending"
-	// StateDue: due, and its first Pod is not recorded yet.
+	// StateDue: due, but its first Pod is not recorded yet.
 	StateDue State = "due"
 	// StateBlocked: PENDING, and condition Blocked is True.
 	StateBlocked State = "blocked"
@@ -41,11 +41,11 @@ const (
 	StateDone State = "done"
 )
 
-// StateOf returns the state of an At that is not being deleted. parent is, for the At of a
-// node, the At that made it, or nil if that is gone. overdue is how long the
-// controller could have created the Pod of the first or next attempt and has not recorded
-// it; 0 if no Pod is due, or if the At is suspended or blocked by something else than the
-// API server.
+// StateOf returns the state of an At that is not being deleted. For a child, parent is
+// the At that created it, or nil if the parent is gone. overdue is how long the
+// controller could have created the Pod of the first or next attempt but has not recorded
+// it. It is 0 if no Pod is due, or if the At is suspended or blocked by something other
+// than the API server.
 func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.Duration) {
 	waits := isSuspended(at) || isBlockedByOthers(at)
 	switch {

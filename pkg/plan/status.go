@@ -33,11 +33,11 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// maxMessage is the number of bytes at which a message is cut. The CRD allows 32768 in a
-// condition, and an API server's refusal can be of any length.
+// maxMessage is the number of bytes to which a message is truncated. The CRD allows 32768
+// bytes in a condition, but an API server's refusal can have any length.
 const maxMessage = 4096
 
-// write returns the decision to write status, unless it is what the At has.
+// write returns the decision to write status, unless the At already has it.
 func write(at *v1alpha1.At, status *v1alpha1.AtStatus, events ...Event) Decision {
 	if status.Phase != v1alpha1.PhaseDone {
 		explain(status)
@@ -49,7 +49,7 @@ func write(at *v1alpha1.At, status *v1alpha1.AtStatus, events ...Event) Decision
 	return Decision{Status: status, Events: events}
 }
 
-// explain sets reason and message of the status of an At that is not DONE to what it
+// explain sets reason and message in the status of an At that is not DONE to what the At
 // waits for.
 func explain(status *v1alpha1.AtStatus) {
 	waits := status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil
@@ -62,7 +62,7 @@ func explain(status *v1alpha1.AtStatus) {
 	}
 	switch {
 	case condition.Reason == "" && (status.Nodes != nil || status.Restart != nil) && status.Reason == "":
-		// The message is of decideProgress, or setProgress.
+		// decideProgress or setProgress has set the message.
 	case condition.Reason != "" || status.NextAttemptTime == nil:
 		status.Reason, status.Message = condition.Reason, condition.Message
 	case status.Reason != v1alpha1.ReasonBackOff:
@@ -77,17 +77,18 @@ func statusWithPod(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 	if status.Phase != v1alpha1.PhaseRunning {
 		status.Phase = v1alpha1.PhaseRunning
 		status.StartTime = pod.CreationTimestamp.DeepCopy()
-		// The Pod knows what it was created for; spec.schedule may be another by now.
-		// metav1.Time writes the first instant of year 1 as null.
+		// The Pod records what it was created for; spec.schedule may have changed since.
+		// metav1.Time encodes the first instant of year 1 as null.
 		if instant, err := time.Parse(time.RFC3339, pod.Annotations[v1alpha1.AnnotationScheduledTime]); err == nil && !instant.IsZero() {
 			status.ScheduledTime = &metav1.Time{Time: instant}
 		}
 	}
 	if !recorded(at) {
-		// What is left of an earlier attempt.
+		// Left over from an earlier attempt.
 		status.NextAttemptTime, status.ExitCode = nil, nil
 	}
-	// One write for a change of phase: an address that comes in between waits for it.
+	// Write once for each change of phase: addresses that become known in between wait for
+	// it.
 	if !recorded(at) || status.Pod.Phase != pod.Status.Phase {
 		status.Pod = &v1alpha1.AtPod{
 			Name:         pod.Name,
@@ -103,8 +104,8 @@ func statusWithPod(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 	return status
 }
 
-// statusWithOutcome returns the status of an At whose Pod has ended, with what the
-// command left.
+// statusWithOutcome returns the status of an At whose Pod has ended, with the exit code
+// and the message of the command.
 func statusWithOutcome(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 	status := statusWithPod(at, pod)
 	status.Message = ""
@@ -115,14 +116,14 @@ func statusWithOutcome(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 	return status
 }
 
-// recorded says whether the status has the Pod of the present attempt.
+// recorded reports whether the status contains the Pod of the current attempt.
 func recorded(at *v1alpha1.At) bool {
 	return at.Status.Pod != nil && at.Status.Pod.Name == PodName(at)
 }
 
-// podEvents returns the events of a Pod that is not recorded yet. Creation is recorded
-// with the status, not when it is done: of many Ats that are due at one time, all Pods are
-// created first.
+// podEvents returns the events for a Pod that is not recorded yet. The creation event is
+// emitted with the status write, not with the creation: if many Ats are due at the same
+// time, all Pods are created first.
 func podEvents(at *v1alpha1.At, pod *corev1.Pod) []Event {
 	if recorded(at) {
 		return nil
@@ -130,13 +131,13 @@ func podEvents(at *v1alpha1.At, pod *corev1.Pod) []Event {
 	events := []Event{newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod "+pod.Name)}
 	if generation := podGeneration(pod); at.Status.Phase != v1alpha1.PhaseRunning && generation != 0 && generation < at.Generation {
 		events = append(events, newEvent(corev1.EventTypeWarning, v1alpha1.ReasonEditedTooLate, fmt.Sprintf(
-			"The spec was edited after Pod %s was created from generation %d: changes of schedule, timeZone, command, template, restart, node and nodes have no effect on that Pod.", pod.Name, generation)))
+			"The spec was edited after Pod %s was created from generation %d: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.", pod.Name, generation)))
 	}
 	return events
 }
 
-// podGeneration returns the generation of the At from which a Pod was made; 0 if that is
-// not known.
+// podGeneration returns the generation of the At from which a Pod was created, or 0 if it
+// is unknown.
 func podGeneration(pod *corev1.Pod) int64 {
 	generation, err := strconv.ParseInt(pod.Annotations[v1alpha1.AnnotationAtGeneration], 10, 64)
 	if err != nil {
@@ -145,12 +146,12 @@ func podGeneration(pod *corev1.Pod) int64 {
 	return generation
 }
 
-// failureTarget returns the condition that says that the run is being stopped, or nil.
+// failureTarget returns the condition that reports that the run is being stopped, or nil.
 func failureTarget(at *v1alpha1.At) *metav1.Condition {
 	return trueCondition(at, v1alpha1.ConditionFailureTarget)
 }
 
-// Blocked returns the condition that says what blocks the At, or nil.
+// Blocked returns the condition that reports what blocks the At, or nil.
 func Blocked(at *v1alpha1.At) *metav1.Condition {
 	return trueCondition(at, v1alpha1.ConditionBlocked)
 }
@@ -162,19 +163,21 @@ func trueCondition(at *v1alpha1.At, conditionType string) *metav1.Condition {
 	return nil
 }
 
-// isBlockedByOthers says whether the At is blocked by something else than an API server
-// that fails to create its Pod. What a forecast says need not be so when the At is due.
+// isBlockedByOthers reports whether the At is blocked by something other than an API
+// server that fails to create its Pod. A forecast does not count: it may no longer apply
+// when the At is due.
 func isBlockedByOthers(at *v1alpha1.At) bool {
 	blocked := Blocked(at)
 	return blocked != nil && blocked.Reason != v1alpha1.ReasonPodNotCreated && !HasForecast(at)
 }
 
-// activeDeadlineMessage returns the message of an At that has reached its active deadline.
+// activeDeadlineMessage returns the message for an At that has reached its active
+// deadline.
 func activeDeadlineMessage(at *v1alpha1.At) string {
-	return withBlocker(at, fmt.Sprintf("The run took longer than spec.activeDeadlineSeconds allows, which is %d.", *at.Spec.ActiveDeadlineSeconds))
+	return withBlocker(at, fmt.Sprintf("The run took longer than spec.activeDeadlineSeconds (%d).", *at.Spec.ActiveDeadlineSeconds))
 }
 
-// withBlocker adds to a message what has blocked the At, if anything has.
+// withBlocker appends to a message what has blocked the At, if anything.
 func withBlocker(at *v1alpha1.At, message string) string {
 	if blocked := Blocked(at); blocked != nil && !HasForecast(at) {
 		return message + " It was blocked: " + blocked.Message
@@ -189,16 +192,15 @@ func writeBlocked(at *v1alpha1.At, now time.Time, reason, message string) Decisi
 	return write(at, status, events...)
 }
 
-// retryBlocked returns the decision to set condition Blocked, and to try again with
-// back-off.
+// retryBlocked returns the decision to set condition Blocked and retry with back-off.
 func retryBlocked(at *v1alpha1.At, now time.Time, reason string, cause error) Decision {
 	d := writeBlocked(at, now, reason, cause.Error())
 	d.Retry, d.Delay = fmt.Errorf("%w: %w", ErrBlocked, cause), delayUntilDeadline(at, now)
 	return d
 }
 
-// writeUnblocked returns the decision to remove condition Blocked or, without it, to
-// wait for the given time.
+// writeUnblocked returns the decision to remove condition Blocked or, if it is not set,
+// to wait for the given time.
 func writeUnblocked(at *v1alpha1.At, delay time.Duration) Decision {
 	status := at.Status.DeepCopy()
 	removeBlocked(status)
@@ -208,8 +210,8 @@ func writeUnblocked(at *v1alpha1.At, delay time.Duration) Decision {
 	return Decision{Delay: delay}
 }
 
-// setBlocked sets condition Blocked. The event comes with a change of the reason, not
-// with each change of the message.
+// setBlocked sets condition Blocked. It returns an event if the reason changes, not if
+// only the message changes.
 func setBlocked(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time, reason, message string) []Event {
 	before := Blocked(at)
 	meta.SetStatusCondition(&status.Conditions, newCondition(at, v1alpha1.ConditionBlocked, now, reason, message))
@@ -223,7 +225,7 @@ func removeBlocked(status *v1alpha1.AtStatus) {
 	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionBlocked)
 }
 
-// newCondition returns a condition that is True.
+// newCondition returns a condition with status True.
 func newCondition(at *v1alpha1.At, conditionType string, now time.Time, reason, message string) metav1.Condition {
 	return metav1.Condition{
 		Type:               conditionType,
@@ -239,14 +241,14 @@ func newEvent(eventType, reason, message string) Event {
 	return Event{Type: eventType, Reason: reason, Message: OneLine(message)}
 }
 
-// join joins those of the parts that are not empty.
+// join joins the parts that are not empty.
 func join(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
 }
 
-// OneLine returns a text of the API server or of a command as one line of at most 4 KiB
-// without control characters, so that it cannot move the cursor of a person who reads it, or
-// pass for a line of a log.
+// OneLine returns text from the API server or from a command as one line of at most 4 KiB
+// without control characters, so that it can neither move the reader's cursor nor pass
+// for a log line.
 func OneLine(text string) string {
 	text = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -31,13 +31,13 @@ func isSuspended(at *v1alpha1.At) bool {
 	return ptr.Deref(at.Spec.Suspend, false)
 }
 
-// isHeld says whether nothing may start: the At is suspended, or the At that made it is, or
-// is being deleted.
+// isHeld reports whether nothing may start because the At is suspended, or because its
+// parent is suspended or being deleted.
 func (w *World) isHeld() bool {
 	return isSuspended(w.At) || w.isChild() && w.Parent != nil && (isSuspended(w.Parent) || w.Parent.DeletionTimestamp != nil)
 }
 
-// decideSuspended keeps condition Suspended in step with spec.suspend.
+// decideSuspended keeps condition Suspended in sync with spec.suspend.
 func decideSuspended(at *v1alpha1.At, now time.Time) Decision {
 	suspend := isSuspended(at)
 	if suspend == meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionSuspended) {
@@ -52,7 +52,8 @@ func decideSuspended(at *v1alpha1.At, now time.Time) Decision {
 	status := at.Status.DeepCopy()
 	meta.SetStatusCondition(&status.Conditions, condition)
 	if ParentName(at) != "" {
-		// Its parent suspends it and resumes it, and there may be very many.
+		// No event: the parent suspends and resumes its children, and there may be very many of
+		// them.
 		return write(at, status)
 	}
 	return write(at, status, newEvent(corev1.EventTypeNormal, condition.Reason, condition.Message))

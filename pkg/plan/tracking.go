@@ -28,8 +28,9 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// AtName returns the name of the At that a Pod belongs to, by its owner or, should
-// that have been taken away, as it was created; empty if there is none.
+// AtName returns the name of the At that a Pod belongs to, or "" if there is none. It
+// uses the owner reference or, if that was removed, the annotation from the creation of
+// the Pod.
 func AtName(pod *corev1.Pod) string {
 	if owner := ownerAt(pod); owner != nil {
 		return owner.Name
@@ -40,12 +41,12 @@ func AtName(pod *corev1.Pod) string {
 	return ""
 }
 
-// ownerAt returns the owner reference of the At that an object names as its controller,
-// or nil. Whether the At still has that UID is another question.
+// ownerAt returns the owner reference of an object if its controller is an At, or nil. It
+// does not check the UID of the At.
 func ownerAt(object metav1.Object) *metav1.OwnerReference { return Owner(object, v1alpha1.AtKind) }
 
-// Owner returns the owner reference that an object has to its controller, if that is of the
-// given kind of this API group; nil otherwise.
+// Owner returns the owner reference of an object to its controller if that has the given
+// kind of this API group, or nil.
 func Owner(object metav1.Object, kind string) *metav1.OwnerReference {
 	owner := metav1.GetControllerOf(object)
 	if owner == nil || owner.Kind != kind {
@@ -57,8 +58,8 @@ func Owner(object metav1.Object, kind string) *metav1.OwnerReference {
 	return owner
 }
 
-// IsOf says whether a Pod was made for an At. While the finalizer is there, the label
-// tells as much as the owner reference, should somebody have taken that away.
+// IsOf reports whether a Pod was created for an At. While the Pod has the finalizer, the
+// label is as good as the owner reference, in case a user removed the latter.
 func IsOf(pod *corev1.Pod, at *v1alpha1.At) bool {
 	return metav1.IsControlledBy(pod, at) || isTracked(pod) && types.UID(pod.Labels[v1alpha1.LabelAtUID]) == at.UID
 }
@@ -67,7 +68,7 @@ func isTracked(object metav1.Object) bool {
 	return slices.Contains(object.GetFinalizers(), v1alpha1.FinalizerTracking)
 }
 
-// IsScheduled says whether an At has the finalizer of those that a CronAt makes.
+// IsScheduled reports whether an At has the finalizer of Ats that a CronAt creates.
 func IsScheduled(at *v1alpha1.At) bool {
 	return slices.Contains(at.Finalizers, v1alpha1.FinalizerScheduled)
 }

@@ -116,7 +116,7 @@ type answer struct {
 	// forecast is nil if the answer says nothing; err is the reason.
 	forecast *plan.Forecast
 	err      error
-	// retry says whether another try may have an answer that says something.
+	// retry reports whether another try may have an answer that says something.
 	retry bool
 }
 

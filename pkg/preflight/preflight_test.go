@@ -555,7 +555,7 @@ func TestRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.add(time.Minute)
-		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonTargetPaused, Message: "Deployment web is paused, and would not roll out a restart: see kubectl rollout resume."})
+		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonTargetPaused, Message: "Deployment web is paused and would not roll out a restart: see kubectl rollout resume."})
 
 		deployment.Spec.Paused = false
 		if err := f.kube.Tracker().Update(deployments, deployment.DeepCopy(), "shop"); err != nil {

@@ -231,7 +231,7 @@ func TestFollow(t *testing.T) {
 		w.set(t, annotated("every night"))
 		synctest.Wait()
 		w.wantSchedule(t, "")
-		w.wantEvents(t, 1, "Normal SuccessfulDelete", "Warning InvalidRestartSchedule annotation cnat.programming-kubernetes.info/restart-schedule \"every night\" cannot be read")
+		w.wantEvents(t, 1, "Normal SuccessfulDelete", "Warning InvalidRestartSchedule annotation cnat.programming-kubernetes.info/restart-schedule \"every night\" is invalid")
 		w.set(t, map[string]string{v1alpha1.AnnotationRestartSchedule: "every night", "a": "b"})
 		time.Sleep(time.Hour)
 		w.wantEvents(t, 0)

@@ -101,7 +101,7 @@ func (s *Steps) releasePod(ctx context.Context, at *v1alpha1.At, pod *corev1.Pod
 	return nil
 }
 
-// isUIDMismatch says whether a patch was refused because the object of that name is
+// isUIDMismatch reports whether a patch was refused because the object of that name is
 // another one. It is Invalid then; but so is what an admission policy denies.
 func isUIDMismatch(err error) bool {
 	cause, ok := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid)

@@ -92,7 +92,7 @@ func (o *Objects[T]) Len() int {
 	return len(o.objects)
 }
 
-// newer says whether a is a later version of the same object than b.
+// newer reports whether a is a later version of the same object than b.
 func newer(a, b metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order > 0
