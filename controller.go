@@ -55,27 +55,27 @@ import (
 
 const controllerName = "cnat-controller"
 
-// The names of the queues, for their metrics.
+// Queue names, for their metrics.
 const (
 	queueName        = "ats"
 	blockedQueueName = "blocked_ats"
 )
 
-// The indexes of the caches: Pods by the At that they belong to, Ats by the one that made
-// them, and Ats that have not ended by the node of spec.node.
+// Indexes of the caches: Pods by the At that they belong to, Ats by their parent, and Ats
+// that have not ended by the node in spec.node.
 const (
 	byAt     = "at"
 	byParent = "parent"
 	byNode   = "node"
 )
 
-// childrenPeriod is how long the changes of an At's children are gathered before the At is
-// synced: with a thousand nodes, each write counts many of them. Job does the same with its
-// Pods.
+// childrenPeriod is how long changes of an At's children are collected before the At is
+// synced: with a thousand nodes, each status write covers many of them. Job does the same
+// with its Pods.
 const childrenPeriod = 200 * time.Millisecond
 
-// A sync that failed is retried after minErrorBackoff, then after twice as long each
-// time, at most maxErrorBackoff.
+// A failed sync is retried after minErrorBackoff. The back-off doubles with each failure,
+// up to maxErrorBackoff.
 const (
 	minErrorBackoff = 200 * time.Millisecond
 	maxErrorBackoff = time.Minute
@@ -84,12 +84,12 @@ const (
 // maxSteps is the number of steps of a sync after which something must be wrong.
 const maxSteps = 10
 
-// finishTimeout is how long the syncs in hand may take when the controller is asked to stop.
-// A leader that cannot renew its lease stops at most 8.5 s after the last renewal, and
+// finishTimeout is how long running syncs may take when the controller is stopped. A
+// leader that cannot renew its lease stops at most 8.5 s after the last renewal, and
 // another may take over after 12 s: finishTimeout must be less than the difference.
 const finishTimeout = 3 * time.Second
 
-// Controller runs the command of each At once, at its time, in a Pod that the
+// Controller runs the command of each At once, at its scheduled time, in a Pod that the
 // At owns.
 type Controller struct {
 	atLister   listers.AtLister
@@ -98,25 +98,25 @@ type Controller struct {
 	synced     []cache.DoneChecker
 	nodes      *nodecache.Cache
 
-	// working is false while the controller stands by: its informers fill the caches, and
-	// nothing is enqueued.
+	// working is false while the controller is on standby: its informers fill the caches,
+	// but nothing is enqueued.
 	working atomic.Bool
 	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
-	// blocked holds the Ats that are to be added to queue when their turn comes.
+	// blocked holds the Ats that wait for their turn to be added to queue.
 	blocked   *fairqueue.Blocked
 	preflight *preflight.Preflight // nil: off
 	steps     *steps.Steps
 	clock     clock.WithTicker
 
-	// written has the statuses that this process has written and the cache does not have
-	// yet. To decide on an older one could run a command again.
+	// written has the statuses that this process has written and that are not in the cache
+	// yet. A decision based on an older status could run a command again.
 	written *written.Objects[*v1alpha1.At]
 }
 
-// NewController returns a controller that is fed by the given informers. The caller starts
+// NewController returns a controller that uses the given informers. The caller starts
 // those of Pods and Ats; the controller starts that of nodes when an At needs it. The
-// controller stands by until Run is called. Of the Pods it needs those that carry the label
-// v1alpha1.LabelAtUID, and no others. defaults are those of the Pod of an At without
+// controller is on standby until Run is called. The informer of Pods must select exactly
+// those with the label v1alpha1.LabelAtUID. defaults are for the Pod of an At without
 // spec.template.
 func NewController(
 	ctx context.Context,
@@ -200,14 +200,14 @@ func NewController(
 	return c, nil
 }
 
-// Run waits until the caches are filled, works with the given number of workers until
-// ctx is done, and returns when the syncs in hand are finished. It is called once.
+// Run waits until the caches have synced, works with the given number of workers until
+// ctx is done, and returns when the running syncs have finished. Call it only once.
 //
-// The caches of a controller that stood by may be behind the API server. That is as safe
-// as a watch that is behind while the controller works: a Pod is created only after the
-// At was read from the API server, the name of the Pod is a lock, and every other write
-// has a precondition. Waiting for the caches to catch up could take a minute, because an
-// idle watch reports the current resourceVersion only that often.
+// After standby, the caches may lag behind the API server. That is as safe as a watch
+// that lags while the controller works: a Pod is created only after the At was read from
+// the API server, the name of the Pod is a lock, and every other write has a
+// precondition. Waiting for the caches to catch up could take a minute, because an idle
+// watch reports the current resourceVersion only that often.
 func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
@@ -239,17 +239,18 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
 	wg.Go(func() { c.nodes.Run(ctx) })
 	c.enqueueAll()
-	// An idle controller allocates nothing, so what the first list left would stay for minutes.
+	// An idle controller allocates nothing, so garbage from the first list would stay for
+	// minutes.
 	debug.FreeOSMemory()
 	<-ctx.Done()
 }
 
-// enqueueAll enqueues the Ats in the cache, those that are due first because there may be
-// very many others, and the Ats that are gone and have Pods in the cache. Those that have
-// nothing to do but to wait are not synced at once: the maps of a queue through which very
-// many Ats have gone stay large, and each would have a preflight.
+// enqueueAll enqueues the Ats in the cache, and deleted Ats that still have Pods in the
+// cache. Ats that are due go first, because there may be very many others. Ats that only
+// need to wait are not synced immediately: each of them would have a preflight, and the
+// maps of a queue never shrink.
 func (c *Controller) enqueueAll() {
-	ats, _ := c.atLister.List(labels.Everything()) // Reading from a cache does not fail.
+	ats, _ := c.atLister.List(labels.Everything()) // Reading from a cache cannot fail.
 	var later []*v1alpha1.At
 	for _, at := range ats {
 		if state, _ := plan.StateOf(at, c.parentOf(at), c.clock.Now()); state == plan.StateDue || state == plan.StateRunning {
@@ -277,34 +278,36 @@ func (c *Controller) enqueueAll() {
 	}
 }
 
-// enqueue enqueues an At if the controller works. If it stands by, Run will enqueue what
-// the caches hold by then, and a handler runs after the cache has changed.
+// enqueue enqueues an At unless the controller is on standby. In that case, Run will
+// enqueue everything that is in the caches by then: a handler runs after the cache has
+// changed.
 func (c *Controller) enqueue(name cache.ObjectName) {
 	if c.working.Load() {
 		c.queue.Add(name)
 	}
 }
 
-// HasSynced returns true once the caches are filled.
+// HasSynced returns true once the caches have synced.
 func (c *Controller) HasSynced() bool {
 	return !slices.ContainsFunc(c.synced, func(synced cache.DoneChecker) bool { return !cache.IsDone(synced) })
 }
 
 func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList bool) {
-	if !isInInitialList { // Those may be very many.
+	if !isInInitialList { // The initial list may be very long.
 		logger.V(2).Info("At added", "at", klog.KObj(at), "schedule", at.Spec.Schedule, "timeZone", ptr.Deref(at.Spec.TimeZone, ""))
 	}
 	c.enqueue(cache.MetaObjectToName(at))
 	c.enqueueParent(at)
 }
 
-// updateAt enqueues an At whose spec has changed, or that is being deleted. A change
-// of the status alone is the controller's own write. If it enqueued the At, a status
-// that changes with each refusal of the Pod would bypass the back-off.
+// updateAt enqueues an At whose spec has changed, or that is being deleted. If only the
+// status has changed, the controller has written it itself. Enqueuing the At would then
+// bypass the back-off, because the status may change with each refusal of the Pod.
 func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	c.written.Seen(cur)
 	if old.UID != cur.UID {
-		// The informer missed that one was deleted, and another created by its name.
+		// The informer missed that the old one was deleted before a new one of that name was
+		// created.
 		c.deleteAt(logger, informers.DeletedAt{OptionalObj: old})
 		c.addAt(logger, cur, false)
 		return
@@ -336,17 +339,17 @@ func (c *Controller) deleteAt(logger klog.Logger, at informers.DeletedAt) {
 	c.enqueueAts(byParent, at.GetObjectName().String())
 }
 
-// enqueueParent enqueues the At that made the given one, if there is one.
+// enqueueParent enqueues the parent of an At, if there is one.
 func (c *Controller) enqueueParent(child *v1alpha1.At) {
 	if parent := plan.ParentName(child); parent != "" && c.working.Load() {
 		c.queue.AddAfter(cache.NewObjectName(child.Namespace, parent), childrenPeriod)
 	}
 }
 
-// enqueueOnNode enqueues the Ats that need a node, which was added or is gone.
+// enqueueOnNode enqueues the Ats that need a node that was added or removed.
 func (c *Controller) enqueueOnNode(node string) { c.enqueueAts(byNode, node) }
 
-// enqueueAts enqueues the Ats that an index has under a value.
+// enqueueAts enqueues the Ats that an index lists for a value.
 func (c *Controller) enqueueAts(index, value string) {
 	for _, at := range indexed[v1alpha1.At](c.atIndexer, index, value) {
 		c.enqueue(cache.MetaObjectToName(at))
@@ -369,9 +372,9 @@ func (c *Controller) deletePod(pod coreinformers.DeletedPod) {
 	}
 }
 
-// enqueueOwner enqueues the At that a Pod belongs to, by its name. The sync compares
-// the UID: a Pod of an earlier At of that name matters too, because the present At waits
-// until it is gone.
+// enqueueOwner enqueues the At that a Pod belongs to, by name. The sync compares the UID:
+// a Pod of an earlier At with that name matters too, because the current At waits until
+// it is gone.
 func (c *Controller) enqueueOwner(pod *corev1.Pod) {
 	if name := plan.AtName(pod); name != "" {
 		c.enqueue(cache.NewObjectName(pod.Namespace, name))
@@ -406,8 +409,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	return true
 }
 
-// syncOrRecover makes an error of a panic: one At must not end the work on all
-// others.
+// syncOrRecover turns a panic into an error: one At must not stop the work on all others.
 func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (delay time.Duration, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -417,9 +419,9 @@ func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (
 	return c.syncHandler(ctx, name)
 }
 
-// syncHandler takes the next steps for an At: those of its run, and apart from them those
-// for the Pods that the run no longer needs. It returns the delay after which to look at
-// the At again, 0 if there is no need, or an error if a step must be retried with
+// syncHandler takes the next steps for an At: first those of its run, then those for the
+// Pods that the run no longer needs. It returns the delay after which to sync the At
+// again (0 if that is not necessary), or an error if a step must be retried with
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
@@ -438,7 +440,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 		if podDelay > 0 && (delay == 0 || podDelay < delay) {
 			delay = podDelay
 		}
-		// What blocks an At or a Pod is reported. The log is for other errors.
+		// Blocked Ats and Pods are reported elsewhere. Prefer other errors for the log.
 		if err == nil || errors.Is(err, plan.ErrBlocked) && podErr != nil {
 			err = podErr
 		}
@@ -446,8 +448,8 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	return delay, err
 }
 
-// follow acts on what decide says, until there is nothing more to do now. It returns the
-// delay, and the error, of the last decision.
+// follow takes the steps that decide returns until there is nothing more to do now. It
+// returns the delay and the error of the last decision.
 func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision) (time.Duration, error) {
 	for range maxSteps {
 		world.Now, world.Forecast = c.clock.Now(), c.preflight.Forecast(world.At)
@@ -468,7 +470,7 @@ func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *p
 			return decision.Delay, decision.Retry
 		}
 	}
-	return 0, fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of At an older one?", maxSteps)
+	return 0, fmt.Errorf("no result after %d steps: the API server does not store all fields; is its At CRD outdated?", maxSteps)
 }
 
 // podsOf returns the Pods of all Ats that have, or had, the given name.
@@ -476,21 +478,20 @@ func (c *Controller) podsOf(name cache.ObjectName) []*corev1.Pod {
 	return indexed[corev1.Pod](c.podIndexer, byAt, name.String())
 }
 
-// parentOf returns the At that has the name of the one that made a child; nil if there is
-// none.
+// parentOf returns the At with the name of a child's parent, or nil if there is none.
 func (c *Controller) parentOf(at *v1alpha1.At) *v1alpha1.At {
 	name := plan.ParentName(at)
 	if name == "" {
 		return nil
 	}
 	parent, err := c.atLister.Ats(at.Namespace).Get(name)
-	if err != nil { // It is not in the cache. There are no other errors.
+	if err != nil { // The only possible error: it is not in the cache.
 		return nil
 	}
 	return c.written.Latest(parent)
 }
 
-// addRelatives adds to world the At that made the At, and those that the At has made.
+// addRelatives adds the parent and the children of the At to world.
 func (c *Controller) addRelatives(world *plan.World) {
 	world.Parent, world.Children, world.ChildrenAreLive = c.parentOf(world.At), nil, false
 	for _, child := range indexed[v1alpha1.At](c.atIndexer, byParent, cache.MetaObjectToName(world.At).String()) {
@@ -500,10 +501,10 @@ func (c *Controller) addRelatives(world *plan.World) {
 	}
 }
 
-// indexed returns the objects that an index has under a value.
+// indexed returns the objects that an index lists for a value.
 func indexed[T any](indexer cache.Indexer, index, value string) []*T {
 	objects, err := indexer.ByIndex(index, value)
-	utilruntime.Must(err) // An error would mean that there is no such index.
+	utilruntime.Must(err) // An error would mean that the index does not exist.
 	found := make([]*T, len(objects))
 	for i, object := range objects {
 		found[i] = object.(*T)

@@ -119,7 +119,7 @@ func TestUsageOfEvery(t *testing.T) {
 		"an empty schedule":   {[]string{"", "--from=cronjob/x"}, `schedule "" is invalid`},
 		"a wrong field":       {[]string{"0 25 * * *", "--", "x"}, `schedule "0 25 * * *" is invalid: end of range (25) above maximum (23): 25: write minute, hour`},
 		"too few fields":      {[]string{"0", "3", "--", "x"}, `schedule "0 3" is invalid: expected exactly 5 fields, found 2: [0 3]: write minute, hour`},
-		"never":               {[]string{"0 0 30 2 *", "--", "x"}, "names no time within five years"},
+		"never":               {[]string{"0 0 30 2 *", "--", "x"}, "has no time within the next five years"},
 		"a zone in it":        {[]string{"TZ=UTC 0 3 * * *", "--", "x"}, "has a time zone: name it with --tz"},
 		"no command":          {[]string{"@daily"}, "there is no command"},
 		"a wrong policy":      {[]string{"@daily", "--concurrency=never", "--", "x"}, `--concurrency is "never": it must be Allow, Forbid, Replace`},

@@ -57,32 +57,32 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/written"
 )
 
-// The names of the queues, for their metrics.
+// Queue names, for their metrics.
 const (
 	queueName        = "cronats"
 	blockedQueueName = "blocked_cronats"
 )
 
-// byCronAt is the index of Ats by the CronAt that made them.
+// byCronAt is the index of Ats by the CronAt that created them.
 const byCronAt = "cronat"
 
-// A sync that failed is retried after minErrorBackoff, then after twice as long each time,
-// at most maxErrorBackoff.
+// A failed sync is retried after minErrorBackoff. The back-off doubles with each failure,
+// up to maxErrorBackoff.
 const (
 	minErrorBackoff = 200 * time.Millisecond
 	maxErrorBackoff = time.Minute
 )
 
-// maxSteps is the number of steps of a sync after which something must be wrong, beside those
-// that release an At.
+// maxSteps is the number of steps of a sync, apart from steps that release an At, after
+// which something must be wrong.
 const maxSteps = 10
 
-// recordsPerSecond is how many new Ats a second are recorded at once. The others follow after
-// cronplan.RecordDelay.
+// recordsPerSecond is the number of new Ats per second that are recorded immediately. The
+// others follow after cronplan.RecordDelay.
 const recordsPerSecond = 20
 
-// finishTimeout is how long the syncs in hand may take when the controller is asked to stop:
-// as in the controller of Ats.
+// finishTimeout is how long running syncs may take when the controller is stopped, as in
+// the controller of Ats.
 const finishTimeout = 3 * time.Second
 
 // Controller creates the Ats of each CronAt, one for each scheduled time.
@@ -95,27 +95,28 @@ type Controller struct {
 	atIndexer cache.Indexer
 	synced    []cache.DoneChecker
 
-	// working is false while the controller stands by: its informers fill the caches, and
-	// nothing is enqueued.
+	// working is false while the controller is on standby: its informers fill the caches,
+	// but nothing is enqueued.
 	working atomic.Bool
 	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
-	// blocked holds the CronAts that are to be added to queue when their turn comes.
+	// blocked holds the CronAts that wait for their turn to be added to queue.
 	blocked *fairqueue.Blocked
-	// records limits how many new Ats are recorded at once.
+	// records limits how many new Ats are recorded immediately.
 	records flowcontrol.PassiveRateLimiter
 
-	// written has the statuses that this process has written and the cache does not have
+	// written has the statuses that this process has written and that are not in the cache
 	// yet.
 	written *written.Objects[*v1alpha1.CronAt]
 
-	// counted says since when this process knows that an At with the finalizer is counted.
+	// counted records since when this process knows that an At with the finalizer is
+	// counted.
 	countedLock sync.Mutex
 	counted     map[types.UID]time.Time
 }
 
-// NewController returns a controller that is fed by the given informers, which the caller
-// starts: that of Ats is shared with the controller of Ats, which sets its transform. The
-// controller stands by until Run is called.
+// NewController returns a controller that uses the given informers, which the caller
+// starts. The informer of Ats is shared with the controller of Ats, which sets its
+// transform. The controller is on standby until Run is called.
 func NewController(
 	ctx context.Context,
 	client clientset.Interface,
@@ -176,8 +177,8 @@ func NewController(
 	return c, nil
 }
 
-// Run waits until the caches are filled, works with the given number of workers until ctx is
-// done, and returns when the syncs in hand are finished. It is called once.
+// Run waits until the caches have synced, works with the given number of workers until
+// ctx is done, and returns when the running syncs have finished. Call it only once.
 func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
@@ -209,9 +210,9 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	<-ctx.Done()
 }
 
-// enqueueAll enqueues all CronAts, also those that are gone and have Ats.
+// enqueueAll enqueues all CronAts, including deleted ones that still have Ats.
 func (c *Controller) enqueueAll() {
-	cronAts, _ := c.lister.List(labels.Everything()) // Reading from a cache does not fail.
+	cronAts, _ := c.lister.List(labels.Everything()) // Reading from a cache cannot fail.
 	for _, cronAt := range cronAts {
 		c.queue.Add(cache.MetaObjectToName(cronAt))
 	}
@@ -222,21 +223,22 @@ func (c *Controller) enqueueAll() {
 	}
 }
 
-// enqueue enqueues a CronAt if the controller works. If it stands by, Run will enqueue what
-// the caches hold by then.
+// enqueue enqueues a CronAt unless the controller is on standby. In that case, Run will
+// enqueue everything that is in the caches by then.
 func (c *Controller) enqueue(name cache.ObjectName) {
 	if c.working.Load() {
 		c.queue.Add(name)
 	}
 }
 
-// updateCronAt enqueues a CronAt whose spec has changed, or that is being deleted. A change of
-// the status alone is the controller's own write.
+// updateCronAt enqueues a CronAt whose spec has changed, or that is being deleted. If
+// only the status has changed, the controller has written it itself.
 func (c *Controller) updateCronAt(logger klog.Logger, old, cur *v1alpha1.CronAt) {
 	c.written.Seen(cur)
 	isOther := old.UID != cur.UID
 	if isOther {
-		// The informer missed that one was deleted, and another created by its name.
+		// The informer missed that the old one was deleted before a new one of that name was
+		// created.
 		c.deleteCronAt(logger, informers.DeletedCronAt{OptionalObj: old})
 	}
 	edited := old.Generation != cur.Generation
@@ -264,14 +266,14 @@ func (c *Controller) updateAt(old, cur *v1alpha1.At) {
 	}
 }
 
-// enqueueOwner enqueues the CronAt that made an At, if there is one.
+// enqueueOwner enqueues the CronAt that created an At, if there is one.
 func (c *Controller) enqueueOwner(at *v1alpha1.At) {
 	if name := cronplan.CronAtName(at); name != "" {
 		c.enqueue(cache.NewObjectName(at.Namespace, name))
 	}
 }
 
-// enqueueOwnerOfNew is enqueueOwner for an At that was created. Of a burst most are recorded
+// enqueueOwnerOfNew is enqueueOwner for a new At. In a burst, most Ats are recorded
 // later: what is due goes first.
 func (c *Controller) enqueueOwnerOfNew(at *v1alpha1.At) {
 	name := cronplan.CronAtName(at)
@@ -297,7 +299,8 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
 	switch {
 	case errors.Is(err, plan.ErrBlocked):
-		// The CronAt's status or an event reports it, or it will be gone in a moment.
+		// The CronAt's status or an event reports it, or the cause will disappear within
+		// moments.
 		klog.FromContext(ctx).V(2).Info("CronAt is blocked, retrying later", "cronAt", klog.KRef(name.Parts()), "reason", plan.OneLine(err.Error()))
 		c.blocked.Add(name)
 	case err != nil:
@@ -313,7 +316,8 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	return true
 }
 
-// syncOrRecover makes an error of a panic: one CronAt must not end the work on all others.
+// syncOrRecover turns a panic into an error: one CronAt must not stop the work on all
+// others.
 func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (delay time.Duration, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -323,8 +327,9 @@ func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (
 	return c.syncHandler(ctx, name)
 }
 
-// syncHandler takes the next steps for a CronAt. It returns the delay after which to look at
-// it again, 0 if there is no need, or an error if a step must be retried with back-off.
+// syncHandler takes the next steps for a CronAt. It returns the delay after which to sync
+// it again (0 if that is not necessary), or an error if a step must be retried with
+// back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts())))
 	world := &cronplan.World{}
@@ -335,7 +340,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 		return 0, err
 	}
 	objects, err := c.atIndexer.ByIndex(byCronAt, name.String())
-	utilruntime.Must(err) // An error would mean that there is no such index.
+	utilruntime.Must(err) // An error would mean that the index does not exist.
 	for _, object := range objects {
 		world.Ats = append(world.Ats, object.(*v1alpha1.At))
 	}
@@ -353,7 +358,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 			return decision.Delay, decision.Retry
 		}
 	}
-	return 0, fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of CronAt an older one?", steps)
+	return 0, fmt.Errorf("no result after %d steps: the API server does not store all fields; is its CronAt CRD outdated?", steps)
 }
 
 // addCounted adds to world since when its Ats are known to be counted.
@@ -379,9 +384,9 @@ func (c *Controller) forgetCounted(uid types.UID) {
 	delete(c.counted, uid)
 }
 
-// act takes the step that was decided. It returns the decision or, if the API server refused
-// the step, the one that follows; and whether to decide again now, on what it has changed in
-// world.
+// act takes the step that was decided. It returns the decision or, if the API server
+// refused the step, the decision that follows. again reports whether to decide again now,
+// based on the changes to world.
 func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cronplan.World, decision cronplan.Decision) (_ cronplan.Decision, again bool, err error) {
 	switch action := decision.Action.(type) {
 	case nil:
@@ -404,7 +409,7 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 		case !world.IsChild(existing):
 			decision = cronplan.AtNameTaken(*world, existing)
 		default:
-			// The cache may not have the Ats of earlier times either.
+			// The cache may lack the Ats of earlier times, too.
 			err := c.lookForAts(ctx, world)
 			replace(world, existing)
 			return decision, true, err
@@ -416,7 +421,7 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 	default:
 		return decision, false, fmt.Errorf("unknown action %T", action)
 	}
-	// There was no action, or the API server has refused it.
+	// There was no action, or the API server refused it.
 	if decision.Status == nil {
 		return decision, false, nil
 	}
@@ -426,7 +431,7 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 	return decision, decision.Retry == nil, nil
 }
 
-// replace puts an At into world, in place of what is there of that name.
+// replace adds an At to world, replacing any At of that name.
 func replace(world *cronplan.World, at *v1alpha1.At) {
 	world.Ats = append(slices.DeleteFunc(slices.Clone(world.Ats), func(other *v1alpha1.At) bool { return other.Name == at.Name }), at)
 }
@@ -438,17 +443,17 @@ func (c *Controller) lookForCronAt(ctx context.Context, name cache.ObjectName, w
 	case apierrors.IsNotFound(err):
 		cronAt = nil
 	case err != nil:
-		return fmt.Errorf("look for the CronAt: %w", err)
+		return fmt.Errorf("read the CronAt: %w", err)
 	}
 	world.CronAt, world.CronAtIsLive = cronAt, true
 	return nil
 }
 
-// lookForAts reads the Ats of the CronAt. Those that only the cache has may be gone, or
-// without their label: they count until the cache knows.
+// lookForAts reads the Ats of the CronAt. Ats that are only in the cache may be gone, or
+// may have lost their label: they count until the cache is updated.
 func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) error {
 	ats := c.client.CnatV1alpha1().Ats(world.CronAt.Namespace)
-	// In pages, because a template may be large.
+	// Read in pages, because a template may be large.
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return ats.List(ctx, options)
 	})
@@ -459,7 +464,7 @@ func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) erro
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("look for the Ats: %w", err)
+		return fmt.Errorf("list the Ats: %w", err)
 	}
 	world.AtsAreLive = true
 	return nil
@@ -475,19 +480,19 @@ func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) error {
 	return nil
 }
 
-// getAt reads the At that has the name of one that could not be created.
+// getAt reads the At with the name of an At that could not be created.
 func (c *Controller) getAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
 	existing, err := c.client.CnatV1alpha1().Ats(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, errors.New("the At existed when it was to be created, and is gone")
+		return nil, errors.New("the At already existed but has since been deleted")
 	case err != nil:
 		return nil, err
 	}
 	return plan.KeepAt(existing), nil
 }
 
-// deleteAts deletes Ats as they were when that was decided.
+// deleteAts deletes Ats unless they have changed since the decision.
 func (c *Controller) deleteAts(ctx context.Context, world *cronplan.World, action cronplan.DeleteAts, events []plan.Event) error {
 	options := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
 	if action.Replaced {
@@ -508,7 +513,7 @@ func (c *Controller) deleteAts(ctx context.Context, world *cronplan.World, actio
 	return nil
 }
 
-// releaseAt takes the finalizer from an At.
+// releaseAt removes the finalizer from an At.
 func (c *Controller) releaseAt(ctx context.Context, world *cronplan.World, at *v1alpha1.At) error {
 	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled)
 	if err != nil {
@@ -528,8 +533,8 @@ func (c *Controller) releaseAt(ctx context.Context, world *cronplan.World, at *v
 	return nil
 }
 
-// writeStatus writes the decision's status and records its events. world has the CronAt as
-// the API server has it then.
+// writeStatus writes the decision's status and records its events. It puts the resulting
+// CronAt into world.
 func (c *Controller) writeStatus(ctx context.Context, world *cronplan.World, decision cronplan.Decision) error {
 	cronAt := world.CronAt
 	body, err := patch.Status(cronAt.ResourceVersion, &cronAt.Status, decision.Status)
@@ -556,8 +561,8 @@ func missed(status *v1alpha1.CronAtStatus) int64 {
 	return ptr.Deref(status.Missed, v1alpha1.MissedTimes{}).Count
 }
 
-// report reports an error that will not pass by itself in an event on the CronAt, if there is
-// one, and returns the error to retry with.
+// report records an event on the CronAt, if there is one, for an error that will not
+// resolve by itself. It returns the error to retry with.
 func (c *Controller) report(cronAt *v1alpha1.CronAt, reason string, err error) error {
 	if cronAt == nil || plan.IsTransient(err) {
 		return err

@@ -32,11 +32,13 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// A child is an At that a CronAt has made for a scheduled time. Its name is the lock that
-// keeps the time from having a second one. Its finalizer keeps it, if somebody deletes it,
-// until the time is recorded in the CronAt's status: from then on the time never runs again.
+// A child is an At that a CronAt created for a scheduled time. A scheduled time never has
+// two children: the child's name is the lock, and its finalizer keeps a deleted child
+// until the time is recorded in the CronAt's status. After that, the time never runs
+// again.
 
-// newChild returns a CronAt's child for a scheduled time, due later by shift.
+// newChild returns a CronAt's child for a scheduled time. The child is due later by
+// shift.
 func newChild(cronAt *v1alpha1.CronAt, scheduled time.Time, shift time.Duration) *v1alpha1.At {
 	template := cronAt.Spec.AtTemplate.DeepCopy()
 	child := &v1alpha1.At{
@@ -64,9 +66,9 @@ func newChild(cronAt *v1alpha1.CronAt, scheduled time.Time, shift time.Duration)
 	return child
 }
 
-// nameOf returns what the name of a child says of its scheduled time: the minutes since
-// 1970 or, of a time that is no whole minute, the seconds. Of these two numbers the second
-// is so much larger that no time has the name of another.
+// nameOf returns the part of a child's name that identifies its scheduled time: the
+// minutes since 1970 or, if the time is not a whole minute, the seconds. The seconds are
+// so much larger than the minutes that no two times share a name.
 func nameOf(scheduled time.Time) string {
 	seconds := scheduled.Unix()
 	if seconds%60 == 0 {
@@ -75,8 +77,9 @@ func nameOf(scheduled time.Time) string {
 	return strconv.FormatInt(seconds, 10)
 }
 
-// CronAtName returns the name of the CronAt that made an At; empty if there is none. The
-// owner is removed from one whose CronAt is deleted with --cascade=orphan.
+// CronAtName returns the name of the CronAt that created an At, or "" if there is none.
+// If the CronAt is deleted with --cascade=orphan, the At loses its owner reference, but
+// not its finalizer.
 func CronAtName(at *v1alpha1.At) string {
 	if owner := plan.Owner(at, v1alpha1.CronAtKind); owner != nil {
 		return owner.Name
@@ -87,17 +90,17 @@ func CronAtName(at *v1alpha1.At) string {
 	return ""
 }
 
-// isChild reports whether an At was made by a CronAt. While the finalizer is there, the label
-// tells as much as the owner reference, should somebody have removed that.
+// isChild reports whether a CronAt created an At. While the At has the finalizer, the
+// label is as good as the owner reference, in case a user removed the latter.
 func isChild(at *v1alpha1.At, cronAt *v1alpha1.CronAt) bool {
 	return cronAt != nil && (metav1.IsControlledBy(at, cronAt) || plan.IsScheduled(at) && types.UID(at.Labels[v1alpha1.LabelCronAtUID]) == cronAt.UID)
 }
 
-// IsChild reports whether an At was made by the CronAt in w.
+// IsChild reports whether the CronAt in w created an At.
 func (w *World) IsChild(at *v1alpha1.At) bool { return isChild(at, w.CronAt) }
 
-// IsCounted reports whether the scheduled time of an At with the finalizer is recorded in the
-// CronAt's status, or does not matter any more because the CronAt is gone, or being deleted.
+// IsCounted reports whether the scheduled time of an At with the finalizer is recorded in
+// the CronAt's status, or no longer matters because the CronAt is gone or being deleted.
 func (w *World) IsCounted(at *v1alpha1.At) bool {
 	if !w.IsChild(at) {
 		return w.CronAtIsLive
@@ -105,7 +108,7 @@ func (w *World) IsCounted(at *v1alpha1.At) bool {
 	return w.CronAt.DeletionTimestamp != nil || !later(w.CronAt.Status.LastScheduleTime, scheduledTime(at))
 }
 
-// children returns the Ats that the CronAt has made.
+// children returns the Ats that the CronAt created.
 func (w *World) children() []*v1alpha1.At {
 	return slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !w.IsChild(at) })
 }
@@ -114,7 +117,7 @@ func (w *World) children() []*v1alpha1.At {
 func scheduledTime(at *v1alpha1.At) time.Time {
 	scheduled, err := time.Parse(time.RFC3339, at.Annotations[v1alpha1.AnnotationScheduledTime])
 	if err != nil {
-		// Somebody has removed the annotation. The instant is as late, or later.
+		// A user has removed the annotation. The instant is the scheduled time or later.
 		scheduled, _ = plan.Instant(&at.Spec)
 	}
 	return scheduled
@@ -122,16 +125,17 @@ func scheduledTime(at *v1alpha1.At) time.Time {
 
 func isDone(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone }
 
-// Concerns reports whether a change of an At is one that its CronAt counts, reports or waits
-// for. The message of what blocks it may change with each retry: the CronAt does not follow
-// that.
+// Concerns reports whether the CronAt of an At must be synced after the At changed:
+// because the CronAt counts, reports or waits for the change. The message of a blocked At
+// may change with each retry: the CronAt does not follow such changes.
 func Concerns(old, cur *v1alpha1.At) bool {
 	was, is := ptr.Deref(plan.Blocked(old), metav1.Condition{}), ptr.Deref(plan.Blocked(cur), metav1.Condition{})
 	return isDone(old) != isDone(cur) || was.Reason != is.Reason ||
 		old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() || plan.IsScheduled(old) != plan.IsScheduled(cur)
 }
 
-// KeepCronAt returns what this package reads of a CronAt that is not live, and nothing else.
+// KeepCronAt returns a copy with only those fields of a CronAt that this package reads
+// from a cache.
 func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	kept := &v1alpha1.CronAt{
 		ObjectMeta: metav1.ObjectMeta{

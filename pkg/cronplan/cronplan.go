@@ -14,10 +14,10 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package cronplan decides what happens to a CronAt next. It is pure, as package plan is.
+// Package cronplan decides the next step of a CronAt. Like package plan, it is pure.
 //
-// schedule.go finds the scheduled times, child.go is about the Ats that a CronAt makes,
-// status.go says what the CronAt has to report, and this file what is done.
+// schedule.go finds the scheduled times, child.go handles the Ats that a CronAt creates,
+// status.go derives what the CronAt reports, and this file decides what to do.
 package cronplan
 
 import (
@@ -39,74 +39,76 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// World is what a decision rests on.
+// World is the input of a decision.
 type World struct {
-	// CronAt is the CronAt; nil if there is none of that name.
+	// CronAt is nil if no CronAt of that name exists.
 	CronAt *v1alpha1.CronAt
-	// CronAtIsLive is set if CronAt was read from the API server in this sync. From a cache
-	// it may be outdated, and is without its template.
+	// CronAtIsLive is true if CronAt was read from the API server in this sync. A CronAt
+	// from a cache may be outdated, and lacks its template.
 	CronAtIsLive bool
-	// Ats are the Ats that CronAtName says are of a CronAt of that name.
+	// Ats are the Ats that belong to a CronAt of that name according to CronAtName.
 	Ats []*v1alpha1.At
-	// CountedSince says when the controller first saw that an At is counted (see IsCounted),
-	// by its UID.
+	// CountedSince maps the UIDs of Ats to the time when the controller first saw that the
+	// At is counted (see IsCounted).
 	CountedSince map[types.UID]time.Time
-	// AtsAreLive is set if those of the CronAt were read from the API server in this sync.
+	// AtsAreLive is true if the CronAt's Ats were read from the API server in this sync.
 	AtsAreLive bool
-	// Now is the wall clock.
+	// Now is the wall-clock time.
 	Now time.Time
 }
 
-// Decision is the next step. The zero value is: nothing to do until the CronAt or its Ats
-// change.
+// Decision is the next step. The zero value means that there is nothing to do until the
+// CronAt or its Ats change.
 type Decision struct {
-	// Action is what to do beside writing the status; nil if there is nothing. A decision
-	// has an action or a status, not both.
+	// Action is what to do besides writing the status, or nil. A decision never has both an
+	// action and a status.
 	Action any
-	// Status is the status to write; nil if it stays as it is. What to do next is then to
-	// be decided on what the API server returns, unless Retry is set.
+	// Status is the status to write, or nil to leave it unchanged. Unless Retry is set, the
+	// next decision is based on what the API server returns for the write.
 	Status *v1alpha1.CronAtStatus
-	// Events are to be recorded once the action is done, or the status written.
+	// Events must be recorded after the action succeeded or the status was written.
 	Events []plan.Event
-	// Delay is the time after which to decide again; 0 if there is no need.
+	// Delay is the time after which to decide again; 0 if that is not necessary.
 	Delay time.Duration
-	// Retry is set if the step must be retried with back-off, and says why. With
-	// plan.ErrBlocked the status reports the cause, or it will be gone in a moment.
+	// Retry is non-nil if the step must be retried with back-off, and is the cause. If it
+	// wraps plan.ErrBlocked, the status reports the cause, or the cause will disappear
+	// within moments.
 	Retry error
 }
 
-// LookForCronAt is to read the CronAt from the API server, and to decide again.
+// LookForCronAt means: read the CronAt from the API server, then decide again.
 type LookForCronAt struct{}
 
-// LookForAts is to read the CronAt's Ats from the API server, and to decide again.
+// LookForAts means: read the CronAt's Ats from the API server, then decide again.
 type LookForAts struct{}
 
-// CreateAt is to create an At of the CronAt, which is live. It is recorded by a later decision:
-// of very many CronAts that are due at one instant, the Ats are created before the statuses are
-// written. What follows an error depends on the answer: see Refused and AtNameTaken.
+// CreateAt means: create an At of the CronAt, which is live. A later decision records the
+// At: if many CronAts are due at the same instant, their Ats are created before the
+// statuses are written. See Refused and AtNameTaken for the decision after an error.
 type CreateAt struct{ At *v1alpha1.At }
 
-// DeleteAts is to delete Ats as they are, and to decide again.
+// DeleteAts means: delete these versions of the Ats, then decide again.
 type DeleteAts struct {
 	Ats []*v1alpha1.At
-	// Replaced is set if they are to be gone only after their Pods.
+	// Replaced is true if each At must stay until its Pods are gone.
 	Replaced bool
 }
 
-// ReleaseAt is to take the finalizer from an At, and to decide again.
+// ReleaseAt means: remove the finalizer from an At, then decide again.
 type ReleaseAt struct{ At *v1alpha1.At }
 
-// RecordDelay is how long the recording of a new At may be put off. By then it is looked for, even
-// if the cache does not have it. As of releaseDelay, its end is between whole seconds.
+// RecordDelay is the maximum delay before a new At is recorded. After it, the controller
+// looks for the At, even if the At is not in the cache. Like releaseDelay, it ends
+// between whole seconds.
 const RecordDelay = 9500 * time.Millisecond
 
-// releaseDelay is how long after its scheduled time was counted an At keeps its finalizer, and
-// with it its name: another controller may have read the CronAt before that, and its creation
-// may still be on its way. It is as long as in package plan, and for the same reason not whole
-// seconds: what is due goes first.
+// releaseDelay is how long an At keeps its finalizer, and with it its name, after its
+// scheduled time was counted: another controller may have read the CronAt before that,
+// and its creation request may still be in flight. It is as long as in package plan, and
+// for the same reason not a whole number of seconds: what is due goes first.
 const releaseDelay = 9500 * time.Millisecond
 
-// grace is how long it is not reported that an At of an earlier CronAt has the name of one.
+// grace is how long a name conflict with an At of an earlier CronAt is not reported.
 const grace = time.Minute
 
 // Decide returns the next step of a CronAt.
@@ -114,7 +116,7 @@ func Decide(w World) Decision {
 	w.Now = w.Now.Round(0) // without the monotonic reading
 	strangers := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || isChild(at, w.CronAt) })
 	if len(strangers) > 0 && !w.CronAtIsLive {
-		// They are of a CronAt that is gone; but the cache may not have it yet.
+		// Their CronAt is gone; but the cache may not have it yet.
 		return Decision{Action: LookForCronAt{}}
 	}
 	gone := release(w, strangers)
@@ -136,7 +138,7 @@ func decideCronAt(w World) Decision {
 		return v.write()
 	}
 	if blocked := meta.FindStatusCondition(v.cronAt.Status.Conditions, v1alpha1.ConditionBlocked); blocked != nil && (blocked.Reason == v1alpha1.ReasonAtRefused || blocked.Reason == v1alpha1.ReasonAtNameConflict) {
-		// What can go may be what leaves no room in a quota, or has the name.
+		// An At that can be deleted may be the one that exhausts a quota or has the name.
 		if d := tidy(w, v); d.Action != nil {
 			return d
 		}
@@ -165,7 +167,8 @@ func tidy(w World, v *view) Decision {
 	return d
 }
 
-// decideDue decides for a scheduled time that is due. decided is false if it waits.
+// decideDue decides for a scheduled time that is due. decided is false if the time must
+// wait.
 func decideDue(w World, v *view) (d Decision, decided bool) {
 	child := newChild(v.cronAt, v.due, v.shift)
 	tooLate := v.timeLeft() <= 0
@@ -173,13 +176,13 @@ func decideDue(w World, v *view) (d Decision, decided bool) {
 	case v.policy() == v1alpha1.ForbidConcurrent && v.mustWait() && !tooLate:
 		return Decision{}, false
 	case !w.CronAtIsLive:
-		// Somebody may have edited, suspended or deleted it just now, or another controller
+		// A user may have just edited, suspended or deleted the CronAt, or another controller
 		// may have created the At.
 		return Decision{Action: LookForCronAt{}}, true
 	case !w.AtsAreLive && (tooLate || v.policy() != v1alpha1.AllowConcurrent):
 		return Decision{Action: LookForAts{}}, true
 	case slices.ContainsFunc(v.children, func(at *v1alpha1.At) bool { return at.Name == child.Name }):
-		// Somebody has removed its finalizer before it was recorded.
+		// A user removed its finalizer before it was recorded.
 		v.record(v.due, child.Name)
 		return v.write(), true
 	case tooLate:
@@ -208,7 +211,7 @@ func release(w World, children []*v1alpha1.At) Decision {
 			since = w.Now
 		}
 		wait := since.Add(releaseDelay).Sub(w.Now)
-		// A longer wait is from another clock.
+		// A longer wait comes from another clock.
 		if wait <= 0 || wait > releaseDelay {
 			return Decision{Action: ReleaseAt{At: at}}
 		}
@@ -217,7 +220,7 @@ func release(w World, children []*v1alpha1.At) Decision {
 	return d
 }
 
-// prune deletes the oldest Ats beyond the limits on the history.
+// prune deletes the oldest Ats beyond the history limits.
 func prune(w World, children []*v1alpha1.At) Decision {
 	spec := &w.CronAt.Spec
 	old := append(
@@ -227,7 +230,7 @@ func prune(w World, children []*v1alpha1.At) Decision {
 	var victims []*v1alpha1.At
 	for _, at := range old {
 		switch wait := plan.DeletableAt(at).Sub(w.Now); {
-		case 0 < wait && wait <= grace: // A longer wait is from another clock.
+		case 0 < wait && wait <= grace: // A longer wait comes from another clock.
 			d.Delay = sooner(d.Delay, wait)
 		case !plan.IsScheduled(at):
 			victims = append(victims, at)
@@ -239,12 +242,13 @@ func prune(w World, children []*v1alpha1.At) Decision {
 	return d
 }
 
-// beyond returns those that are not among the newest of the Ats that have ended with a condition.
+// beyond returns the Ats that ended with the given condition, without the newest ones up
+// to limit.
 func beyond(limit int32, children []*v1alpha1.At, conditionType string) []*v1alpha1.At {
 	ended := slices.DeleteFunc(slices.Clone(children), func(at *v1alpha1.At) bool {
 		return at.DeletionTimestamp != nil || !isDone(at) || !meta.IsStatusConditionTrue(at.Status.Conditions, conditionType)
 	})
-	// The newest first.
+	// Newest first.
 	slices.SortFunc(ended, func(a, b *v1alpha1.At) int {
 		if order := plan.DeletableAt(b).Compare(plan.DeletableAt(a)); order != 0 {
 			return order
@@ -262,12 +266,12 @@ func deleteEvents(ats []*v1alpha1.At) []plan.Event {
 	return events
 }
 
-// AtNameTaken returns what follows when there is an At that is not the CronAt's, and has the
-// name of one.
+// AtNameTaken returns the decision when an At that does not belong to the CronAt has the
+// name of one of its Ats.
 func AtNameTaken(w World, other *v1alpha1.At) Decision {
 	message := fmt.Sprintf("At %s already exists and was not created by this CronAt: delete that At.", other.Name)
 	if CronAtName(other) == w.CronAt.Name {
-		message = fmt.Sprintf("At %s of an earlier CronAt of this name still exists: see kubectl describe at %s for what it waits for.", other.Name, other.Name)
+		message = fmt.Sprintf("At %s of an earlier CronAt with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
 		if w.Now.Sub(w.CronAt.CreationTimestamp.Time) < grace {
 			return Decision{Retry: fmt.Errorf("%w: %s", plan.ErrBlocked, message)}
 		}
@@ -275,11 +279,12 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 	return blocked(w, v1alpha1.ReasonAtNameConflict, errors.New(message))
 }
 
-// Refused returns what follows when the API server answered the creation of an At with err.
+// Refused returns the decision after the API server answered the creation of an At with
+// err.
 func Refused(w World, err error) Decision {
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		// The CronAt goes with its namespace.
+		// The CronAt is deleted with its namespace.
 		return Decision{}
 	case plan.IsTransient(err):
 		return Decision{Retry: err}
@@ -288,7 +293,7 @@ func Refused(w World, err error) Decision {
 	}
 }
 
-// blocked returns the decision to set condition Blocked, and to try again with back-off.
+// blocked returns the decision to set condition Blocked and retry with back-off.
 func blocked(w World, reason string, cause error) Decision {
 	v := newView(w)
 	v.setBlocked(reason, cause.Error())
@@ -297,7 +302,7 @@ func blocked(w World, reason string, cause error) Decision {
 	return d
 }
 
-// write returns the decision to write the status, unless it is what the CronAt has.
+// write returns the decision to write the status, unless the CronAt already has it.
 func (v *view) write() Decision {
 	v.explain()
 	if equality.Semantic.DeepEqual(&v.cronAt.Status, v.status) {
@@ -306,7 +311,7 @@ func (v *view) write() Decision {
 	return Decision{Status: v.status, Events: v.events}
 }
 
-// timeLeft returns how long after now what is due may still start by
+// timeLeft returns how long after now the due time may still start according to
 // spec.startingDeadlineSeconds, which counts whole seconds.
 func (v *view) timeLeft() time.Duration {
 	limit := v.cronAt.Spec.StartingDeadlineSeconds
@@ -316,7 +321,7 @@ func (v *view) timeLeft() time.Duration {
 	return v.due.Add(v.shift + time.Duration(*limit+1)*time.Second).Sub(v.now)
 }
 
-// untilNext returns the time until the next At is due; 0 if there is none.
+// untilNext returns the time until the next At is due, or 0 if there is none.
 func (v *view) untilNext() time.Duration {
 	if v.next.IsZero() {
 		return 0
@@ -324,7 +329,7 @@ func (v *view) untilNext() time.Duration {
 	return v.next.Add(v.shift).Sub(v.now)
 }
 
-// delay returns the time until the next At is due, or what is due is missed.
+// delay returns the time until the next At is due, or until the due time is missed.
 func (v *view) delay() time.Duration {
 	delay := v.untilNext()
 	if left := v.timeLeft(); !v.due.IsZero() && left != math.MaxInt64 {
@@ -333,7 +338,7 @@ func (v *view) delay() time.Duration {
 	return delay
 }
 
-// sooner returns the shorter of two delays, of which 0 is none.
+// sooner returns the shorter of two delays. 0 means no delay is set.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b

@@ -297,11 +297,11 @@ func TestDecide(t *testing.T) {
 		"resumed: nothing that was due meanwhile runs": {
 			cronAt: newCronAt(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }), live: true, now: eleven,
 			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
-				withCondition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "The CronAt is no longer suspended. What was due meanwhile does not run.", eleven)(cronAt)
+				withCondition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "The CronAt is no longer suspended. Times that were due in the meantime do not run.", eleven)(cronAt)
 				cronAt.Status.ObservedSchedule.Since = *at(eleven)
 				cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
 			}),
-			wantEvents: []string{"Normal Resumed The CronAt is no longer suspended. What was due meanwhile does not run."},
+			wantEvents: []string{"Normal Resumed The CronAt is no longer suspended. Times that were due in the meantime do not run."},
 		},
 		"Forbid does not wait for a run by hand": {
 			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, manual)}, live: true, atsLive: true, now: eleven,

@@ -30,30 +30,30 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// maxCounted is the number of missed times that are counted at once.
+// maxCounted is the maximum number of missed times to count at once.
 const maxCounted = 100
 
-// starBit is how robfig/cron marks a field that is written as a star.
+// starBit is the bit with which robfig/cron marks a star field.
 const starBit = 1 << 63
 
 // schedule is a cron expression in a time zone.
 type schedule struct {
 	expression cron.Schedule
 	location   *time.Location
-	// passing is set if the expression runs by the time that passes, not by the hour that
-	// the clocks show.
+	// passing is true if the expression follows elapsed time, not the hour that the clocks
+	// show.
 	passing bool
 }
 
-// parse returns the schedule of a spec. An error says in a sentence what is wrong and what
-// to write.
+// parse returns the schedule of a spec. The error is a sentence that says what is wrong
+// and what to write.
 func parse(spec *v1alpha1.CronAtSpec) (*schedule, error) {
 	name := ptr.Deref(spec.TimeZone, "UTC")
 	location, err := zones.Load(name)
 	if err != nil {
 		return nil, fmt.Errorf("spec.timeZone %q is unknown: write a name from the IANA time zone database, such as Europe/Berlin", name)
 	}
-	// The CRD refuses it, too. The parser panics on some.
+	// The CRD refuses this, too. The parser panics on some such values.
 	if strings.Contains(spec.Schedule, "TZ") {
 		return nil, fmt.Errorf("spec.schedule %q has a time zone: set spec.timeZone", spec.Schedule)
 	}
@@ -68,14 +68,15 @@ func parse(spec *v1alpha1.CronAtSpec) (*schedule, error) {
 	return s, nil
 }
 
-// Validate returns what is wrong with the schedule of a spec.
+// Validate returns an error if the schedule of a spec is invalid.
 func Validate(spec *v1alpha1.CronAtSpec) error {
 	_, err := parse(spec)
 	return err
 }
 
-// Next returns the first n times after now at which a CronAt is due, in its time zone: none
-// if it is suspended, and fewer if there are not so many within five years.
+// Next returns the first n times after now at which a CronAt is due, in its time zone. It
+// returns none if the CronAt is suspended, and fewer than n if there are not enough
+// within five years.
 func Next(cronAt *v1alpha1.CronAt, now time.Time, n int) ([]time.Time, error) {
 	if err := Validate(&cronAt.Spec); err != nil {
 		return nil, err
@@ -91,17 +92,17 @@ func Next(cronAt *v1alpha1.CronAt, now time.Time, n int) ([]time.Time, error) {
 	return times, nil
 }
 
-// errNever says that a schedule can be read, and names no time.
+// errNever returns the error for a valid schedule that has no time.
 func errNever(spec *v1alpha1.CronAtSpec) error {
-	return fmt.Errorf("spec.schedule %q names no time within five years", spec.Schedule)
+	return fmt.Errorf("spec.schedule %q has no time within the next five years", spec.Schedule)
 }
 
 // next returns the first scheduled time after t, or the zero time if there is none within
 // five years.
 //
-// The expression is asked for times in UTC only. What a clock shows is written as a time in
-// UTC, so that no day is of another length: in the zones themselves, robfig/cron loses days
-// that have no midnight.
+// The expression only ever sees times in UTC: a wall-clock time is represented by the
+// same time in UTC, where all days have the same length. In other zones, robfig/cron
+// loses days that have no midnight.
 func (s *schedule) next(t time.Time) time.Time {
 	if _, constant := s.expression.(cron.ConstantDelaySchedule); constant {
 		return s.expression.Next(t.UTC())
@@ -113,15 +114,15 @@ func (s *schedule) next(t time.Time) time.Time {
 		if shown = s.expression.Next(shown); shown.IsZero() {
 			return time.Time{}
 		}
-		// Of a time that the clocks repeat, the first may be before t.
+		// If the clocks repeat the time, its first occurrence may be before t.
 		if instant := firstShowing(shown, s.location); instant.After(t) {
 			return instant
 		}
 	}
 }
 
-// nextPassing is next of an expression that runs by the time that passes: it looks at one
-// period without a change of the clocks after the other.
+// nextPassing is next for an expression that follows elapsed time. It searches the
+// periods between two clock changes one after the other.
 func (s *schedule) nextPassing(t time.Time) time.Time {
 	for limit := t.AddDate(5, 0, 0); !t.After(limit); {
 		shown := shownAt(t.In(s.location))
@@ -134,7 +135,7 @@ func (s *schedule) nextPassing(t time.Time) time.Time {
 		if change.IsZero() || instant.Before(change) {
 			return instant
 		}
-		// The last second before the change, as if the clocks had changed by then.
+		// The last second before the change, as if the clocks had already changed.
 		_, offset := change.In(s.location).Zone()
 		if candidate = s.expression.Next(change.UTC().Add(time.Duration(offset)*time.Second - time.Second)); candidate.IsZero() {
 			return time.Time{}
@@ -148,35 +149,36 @@ func (s *schedule) nextPassing(t time.Time) time.Time {
 	return time.Time{}
 }
 
-// shownAt returns what the clocks show at an instant, as a time in UTC.
+// shownAt returns the wall-clock time at an instant, represented in UTC.
 func shownAt(t time.Time) time.Time {
 	_, offset := t.Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// firstShowing returns the first instant at which the clocks show a time, or the first one
-// after the gap if they skip it.
+// firstShowing returns the first instant at which the clocks show a time, or the first
+// instant after the gap if they skip it.
 func firstShowing(shown time.Time, location *time.Location) time.Time {
 	before, _, times := zones.Showing(shown, location)
 	if times == 0 {
-		// By the offset before the gap, the skipped time is after it.
+		// With the offset before the gap, the skipped time is after the gap.
 		before, _ = before.ZoneBounds()
 	}
 	return before.UTC()
 }
 
-// latest returns the latest scheduled time after floor that is not after limit, or the zero
-// time. However far these are apart, it asks for about 30 times.
+// latest returns the latest scheduled time after floor that is not after limit, or the
+// zero time. It calls next about 30 times, regardless of how far apart floor and limit
+// are.
 func (s *schedule) latest(floor, limit time.Time) time.Time {
 	first := s.next(floor)
 	if first.IsZero() || first.After(limit) {
 		return time.Time{}
 	}
 	if every, ok := s.expression.(cron.ConstantDelaySchedule); ok {
-		// Its times depend on floor.
+		// The times of the expression depend on floor.
 		return first.Add(limit.Sub(first).Truncate(every.Delay))
 	}
-	// The later one asks, the later is the answer.
+	// next is monotonic, which allows a binary search.
 	seconds := sort.Search(int(limit.Sub(first)/time.Second)+1, func(i int) bool {
 		next := s.next(first.Add(time.Duration(i) * time.Second))
 		return next.IsZero() || next.After(limit)
@@ -197,8 +199,8 @@ func (s *schedule) count(floor, limit time.Time) int64 {
 	return n
 }
 
-// shiftOf returns how long after their scheduled time the Ats of a CronAt are due. It depends
-// on the UID alone, so that it stays.
+// shiftOf returns how long after their scheduled time the Ats of a CronAt are due. It
+// depends only on the UID, so it never changes.
 func shiftOf(cronAt *v1alpha1.CronAt) time.Duration {
 	spread := ptr.Deref(cronAt.Spec.SpreadSeconds, 0)
 	if spread <= 0 {

@@ -314,7 +314,7 @@ func TestNextTimes(t *testing.T) {
 			times:  []string{"2026-03-28T13:30:20Z", "2026-03-28T15:00:20Z"},
 		},
 		"suspended":   {spec: v1alpha1.CronAtSpec{Schedule: "@daily", Suspend: ptr.To(true)}},
-		"never":       {spec: v1alpha1.CronAtSpec{Schedule: "0 0 30 2 *"}, err: `spec.schedule "0 0 30 2 *" names no time within five years`},
+		"never":       {spec: v1alpha1.CronAtSpec{Schedule: "0 0 30 2 *"}, err: `spec.schedule "0 0 30 2 *" has no time within the next five years`},
 		"no schedule": {spec: v1alpha1.CronAtSpec{Schedule: "daily"}, err: `spec.schedule "daily" is invalid: expected exactly 5 fields, found 1: [daily]`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -32,19 +32,20 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// view is a world with what follows from it.
+// view is a world with everything derived from it.
 type view struct {
 	cronAt   *v1alpha1.CronAt
 	now      time.Time
 	shift    time.Duration
-	schedule *schedule // nil if it cannot be read
+	schedule *schedule // nil if it is invalid
 	children []*v1alpha1.At
 	active   []*v1alpha1.At // the children that have not ended
 	// due is the latest scheduled time that is due and was neither run nor missed; next is
-	// the first that is not due. They are zero if there is none, or Ats are not created.
+	// the first that is not due. They are zero if there is no such time, or if no Ats are
+	// created.
 	due, next time.Time
-	// status is that of the CronAt with all that there is to report, and events are those
-	// of the changes.
+	// status is the CronAt's status with everything there is to report, and events are the
+	// events for the changes.
 	status *v1alpha1.CronAtStatus
 	events []plan.Event
 }
@@ -101,7 +102,7 @@ func (v *view) mustWait() bool {
 	return v.policy() != v1alpha1.AllowConcurrent && len(v.active) > 0
 }
 
-// observe notices edits of the schedule, and changes of spec.suspend.
+// observe detects edits of the schedule and changes to spec.suspend.
 func (v *view) observe() {
 	observed := v1alpha1.ObservedSchedule{
 		Schedule:      v.cronAt.Spec.Schedule,
@@ -114,8 +115,8 @@ func (v *view) observe() {
 	edited := before == nil && v.cronAt.Generation > 1
 	if before != nil {
 		observed.Since = before.Since
-		// Of several edits that were not looked at, one may have been of the schedule, and
-		// another have undone it.
+		// If several edits were not observed, one of them may have changed the schedule, and
+		// another may have reverted that.
 		edited = *before != observed || suspended && !suspend || v.cronAt.Generation-v.cronAt.Status.ObservedGeneration > 1
 	}
 	if edited {
@@ -133,15 +134,16 @@ func (v *view) observe() {
 	if !suspend {
 		condition.Status = metav1.ConditionFalse
 		condition.Reason = v1alpha1.ReasonResumed
-		condition.Message = "The CronAt is no longer suspended. What was due meanwhile does not run."
+		condition.Message = "The CronAt is no longer suspended. Times that were due in the meantime do not run."
 	}
 	meta.SetStatusCondition(&v.status.Conditions, condition)
 	v.event(corev1.EventTypeNormal, condition.Reason, condition.Message)
 }
 
-// editedAt returns when the spec was last edited, or later: when somebody last wrote anything
-// but the status. What became due between that and now is not past. Nobody knows when a field
-// was removed: the API server does not record that.
+// editedAt returns the time of the last edit of the spec, or later: the time of the last
+// write to anything but the status. Times that became due between that and now are not
+// past. If a field was removed, editedAt returns now, because the API server does not
+// record that time.
 func (v *view) editedAt() time.Time {
 	before, spec := ptr.Deref(v.cronAt.Status.ObservedSchedule, v1alpha1.ObservedSchedule{}), &v.cronAt.Spec
 	if spec.Suspend == nil && meta.IsStatusConditionTrue(v.cronAt.Status.Conditions, v1alpha1.ConditionSuspended) ||
@@ -160,7 +162,7 @@ func (v *view) editedAt() time.Time {
 	return edited
 }
 
-// floor returns the time from which on scheduled times have neither run nor been missed.
+// floor returns the time after which scheduled times have neither run nor been missed.
 func (v *view) floor() time.Time {
 	floor := v.status.ObservedSchedule.Since.Time
 	if later(&metav1.Time{Time: floor}, ptr.Deref(v.status.LastScheduleTime, metav1.Time{}).Time) {
@@ -172,8 +174,8 @@ func (v *view) floor() time.Time {
 	return floor
 }
 
-// record records that there is a child for a scheduled time. The times before it, which have
-// none, are missed.
+// record records that a child exists for a scheduled time. Earlier times without a child
+// are missed.
 func (v *view) record(scheduled time.Time, name string) {
 	if !later(v.status.LastScheduleTime, scheduled) {
 		return
@@ -206,10 +208,10 @@ func (v *view) miss(limit time.Time) {
 	}
 }
 
-// later reports whether a time is after one that may be missing.
+// later reports whether t is after another time, which may be nil.
 func later(than *metav1.Time, t time.Time) bool { return than == nil || t.After(than.Time) }
 
-// observeBlocker keeps condition Blocked in step with what blocks the CronAt, or a child.
+// observeBlocker keeps condition Blocked in sync with what blocks the CronAt or a child.
 func (v *view) observeBlocker(invalid error) {
 	if invalid != nil {
 		v.setBlocked(v1alpha1.ReasonInvalidSchedule, invalid.Error())
@@ -218,7 +220,7 @@ func (v *view) observeBlocker(invalid error) {
 	blocked := ptr.Deref(meta.FindStatusCondition(v.status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
 	refused := blocked.Reason == v1alpha1.ReasonAtRefused || blocked.Reason == v1alpha1.ReasonAtNameConflict
 	if refused && !v.due.IsZero() && !v.mustWait() {
-		return // It is tried again.
+		return // It is retried.
 	}
 	for _, at := range v.active {
 		if blocker := plan.Blocked(at); blocker != nil {
@@ -229,8 +231,8 @@ func (v *view) observeBlocker(invalid error) {
 	meta.RemoveStatusCondition(&v.status.Conditions, v1alpha1.ConditionBlocked)
 }
 
-// setBlocked sets condition Blocked. The event comes with a change of the reason, not with
-// each change of the message.
+// setBlocked sets condition Blocked. It records an event if the reason changes, not if
+// only the message changes.
 func (v *view) setBlocked(reason, message string) {
 	before := meta.FindStatusCondition(v.cronAt.Status.Conditions, v1alpha1.ConditionBlocked)
 	meta.SetStatusCondition(&v.status.Conditions, v.newCondition(v1alpha1.ConditionBlocked, reason, message))
@@ -250,12 +252,12 @@ func (v *view) explain() {
 	}
 	if v.status.Reason == "" && !v.due.IsZero() && v.mustWait() {
 		v.status.Reason = v1alpha1.ReasonAtActive
-		v.status.Message = fmt.Sprintf("What was due at %s waits for At %s to end.", v.due.Add(v.shift).UTC().Format(time.RFC3339), v.active[0].Name)
+		v.status.Message = fmt.Sprintf("The run that was due at %s is waiting for At %s to end.", v.due.Add(v.shift).UTC().Format(time.RFC3339), v.active[0].Name)
 	}
 }
 
-// isUrgent reports whether the status has something that decides which times run. It is written
-// before anything is done.
+// isUrgent reports whether the status contains a change that decides which times run.
+// Such a status is written before any action.
 func (v *view) isUrgent() bool {
 	was, is := &v.cronAt.Status, v.status
 	observed := !equality.Semantic.DeepEqual(was.ObservedSchedule, is.ObservedSchedule)
@@ -264,7 +266,7 @@ func (v *view) isUrgent() bool {
 	return observed || recorded || suspended
 }
 
-// newCondition returns a condition that is True.
+// newCondition returns a condition with status True.
 func (v *view) newCondition(conditionType, reason, message string) metav1.Condition {
 	return metav1.Condition{
 		Type:               conditionType,

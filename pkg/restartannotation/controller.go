@@ -366,7 +366,7 @@ func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) erro
 			return refused.Retry
 		}
 	}
-	return fmt.Errorf("no end after %d steps: the API server does not keep what is written; is its CRD of CronAt an older one?", maxSteps)
+	return fmt.Errorf("no result after %d steps: the API server does not store all fields; is its CronAt CRD outdated?", maxSteps)
 }
 
 // act takes the step that was decided, and changes world as it has changed. The error is one
@@ -422,7 +422,7 @@ func (c *Controller) lookForCronAt(ctx context.Context, world *annotationplan.Wo
 	case apierrors.IsNotFound(err):
 		cronAt = nil
 	case err != nil:
-		return fmt.Errorf("look for the CronAt: %w", err)
+		return fmt.Errorf("read the CronAt: %w", err)
 	}
 	world.CronAt, world.CronAtIsLive = cronAt, true
 	return nil

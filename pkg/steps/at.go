@@ -35,7 +35,7 @@ import (
 func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
 	at, err := orNil(s.CnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
 	if err != nil {
-		return fmt.Errorf("look for the At: %w", err)
+		return fmt.Errorf("read the At: %w", err)
 	}
 	world.At, world.AtIsLive = at, true
 	if at != nil {
@@ -44,7 +44,7 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 	return nil
 }
 
-// releaseAt takes the finalizer from an At of a node.
+// releaseAt removes the finalizer from a child.
 func (s *Steps) releaseAt(ctx context.Context, world *plan.World) error {
 	at := world.At
 	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerTracking)
@@ -63,8 +63,8 @@ func (s *Steps) releaseAt(ctx context.Context, world *plan.World) error {
 	return nil
 }
 
-// removeAt deletes the At as it was when that was decided: an edit of its TTL
-// meanwhile makes it a conflict.
+// removeAt deletes the At unless it has changed since the decision: an edit of its TTL in
+// the meantime causes a conflict.
 func (s *Steps) removeAt(ctx context.Context, at *v1alpha1.At) error {
 	err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion},
@@ -75,6 +75,6 @@ func (s *Steps) removeAt(ctx context.Context, at *v1alpha1.At) error {
 	case err != nil:
 		return s.report(at, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete the At: %w", err))
 	}
-	klog.FromContext(ctx).V(2).Info("Deleted At, its time to live is over")
+	klog.FromContext(ctx).V(2).Info("Deleted At, its time to live has expired")
 	return nil
 }

@@ -33,14 +33,14 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// parallelAts is how many children of an At are created at the same time.
+// parallelAts is the number of children of an At to create in parallel.
 const parallelAts = 16
 
 // lookForAts reads the children of the At.
 func (s *Steps) lookForAts(ctx context.Context, world *plan.World) error {
 	ats := s.CnatClient.CnatV1alpha1().Ats(world.At.Namespace)
 	var children []*v1alpha1.At
-	// In pages, because a template may be large.
+	// Read in pages, because a template may be large.
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return ats.List(ctx, options)
 	})
@@ -51,14 +51,14 @@ func (s *Steps) lookForAts(ctx context.Context, world *plan.World) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("look for the Ats of the nodes: %w", err)
+		return fmt.Errorf("list the Ats of the nodes: %w", err)
 	}
 	world.Children, world.ChildrenAreLive = children, true
 	return nil
 }
 
-// createAts creates children of the At, and adds them to world. It returns an At that is not
-// the At's child, and has the name of one.
+// createAts creates children of the At and adds them to world. If the name of a child
+// belongs to another At, createAts returns that At.
 func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1alpha1.At) (other *v1alpha1.At, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -69,11 +69,11 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 		if apierrors.IsAlreadyExists(err) {
 			child, err = ats.Get(ctx, children[i].Name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
-				err = errors.New("the At existed when it was to be created, and is gone")
+				err = errors.New("the At already existed but has since been deleted")
 			}
 		}
 		if err != nil {
-			cancel(err) // The others would fail, too.
+			cancel(err) // The others would also fail.
 			return
 		}
 		found[i] = plan.KeepAt(child)
@@ -89,7 +89,7 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 			other = child
 		}
 	}
-	klog.FromContext(ctx).V(2).Info("Created the Ats of nodes", "created", created, "missing", len(children)-created)
+	klog.FromContext(ctx).V(2).Info("Created Ats for nodes", "created", created, "missing", len(children)-created)
 	return other, context.Cause(ctx)
 }
 
@@ -100,7 +100,7 @@ func (s *Steps) resumeAts(ctx context.Context, at *v1alpha1.At, children []*v1al
 		resumed, err := s.CnatClient.CnatV1alpha1().Ats(child.Namespace).Patch(ctx, child.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		switch {
 		case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-			return nil // The child's event brings the next step.
+			return nil // The child's event triggers the next step.
 		case err != nil:
 			return s.report(at, v1alpha1.ReasonAtNotResumed, fmt.Errorf("resume At %s: %w", child.Name, err))
 		}

@@ -31,13 +31,13 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// lookForPod reads the Pod that has the name of the present attempt's, and puts it in
-// place of what the cache has of that name.
+// lookForPod reads the Pod with the name of the current attempt's Pod. The result
+// replaces the cached Pod of that name.
 func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
 	name := plan.PodName(world.At)
 	pod, err := orNil(s.KubeClient.CoreV1().Pods(world.At.Namespace).Get(ctx, name, metav1.GetOptions{}))
 	if err != nil {
-		return fmt.Errorf("look for the Pod: %w", err)
+		return fmt.Errorf("read the Pod: %w", err)
 	}
 	pods := []*corev1.Pod{}
 	for _, cached := range world.Pods {
@@ -58,15 +58,14 @@ func (s *Steps) createPod(ctx context.Context, at *v1alpha1.At, action plan.Crea
 	if err != nil {
 		return err
 	}
-	late := max(0, s.Clock.Since(action.Due)) // Due may be of another clock.
+	late := max(0, s.Clock.Since(action.Due)) // Due may come from another clock.
 	metrics.StartLateness.Observe(late.Seconds())
-	// The informer's event of the Pod brings the next step.
+	// The informer's event for the Pod triggers the next step.
 	klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
 	return nil
 }
 
-// removePod deletes a Pod as it was when that was decided: one that has changed
-// meanwhile is left as it is.
+// removePod deletes a Pod unless it has changed since the decision.
 func (s *Steps) removePod(ctx context.Context, at *v1alpha1.At, action plan.DeletePod, events []plan.Event) error {
 	pod := action.Pod
 	err := s.KubeClient.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
@@ -74,7 +73,7 @@ func (s *Steps) removePod(ctx context.Context, at *v1alpha1.At, action plan.Dele
 	})
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		return nil // The Pod's event brings the next step.
+		return nil // The Pod's event triggers the next step.
 	case err != nil:
 		return s.report(at, v1alpha1.ReasonPodNotDeleted, fmt.Errorf("delete Pod %s: %w", pod.Name, err))
 	}
@@ -86,14 +85,14 @@ func (s *Steps) removePod(ctx context.Context, at *v1alpha1.At, action plan.Dele
 	return nil
 }
 
-// releasePod takes the finalizer from a Pod, and from no other that may have its name
-// by now. at is the At that has the name of the Pod's, or nil.
+// releasePod removes the finalizer from a Pod, but not from another Pod that may have its
+// name by now. at is the At that owns the name, or nil.
 func (s *Steps) releasePod(ctx context.Context, at *v1alpha1.At, pod *corev1.Pod) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`, pod.UID, v1alpha1.FinalizerTracking)
 	_, err := s.KubeClient.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || isUIDMismatch(err):
-		return nil // It is gone, or another has its name; the informer sees it.
+		return nil // It is gone, or another Pod has its name; the informer will report that.
 	case err != nil:
 		return s.report(at, v1alpha1.ReasonPodNotReleased, fmt.Errorf("remove the finalizer of Pod %s: %w", pod.Name, err))
 	}
@@ -101,8 +100,8 @@ func (s *Steps) releasePod(ctx context.Context, at *v1alpha1.At, pod *corev1.Pod
 	return nil
 }
 
-// isUIDMismatch reports whether a patch was refused because the object of that name is
-// another one. It is Invalid then; but so is what an admission policy denies.
+// isUIDMismatch reports whether a patch was refused because another object has that name.
+// The error is Invalid then, but so is a denial by an admission policy.
 func isUIDMismatch(err error) bool {
 	cause, ok := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid)
 	return ok && cause.Field == "metadata.uid"

@@ -37,7 +37,8 @@ func (s *Steps) lookForTarget(ctx context.Context, world *plan.World) error {
 	return nil
 }
 
-// restartTarget restarts the workload of spec.restart, unless it has changed meanwhile.
+// restartTarget restarts the workload of spec.restart, unless it has changed in the
+// meantime.
 func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
 	target, err := rollout.Restart(ctx, s.KubeClient.AppsV1(), world.Target, action.Time)
 	if apierrors.IsNotFound(err) {
@@ -46,7 +47,7 @@ func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action pla
 	if err != nil {
 		return err
 	}
-	late := max(0, s.Clock.Since(action.Due)) // Due may be of another clock.
+	late := max(0, s.Clock.Since(action.Due)) // Due may come from another clock.
 	metrics.StartLateness.Observe(late.Seconds())
 	klog.FromContext(ctx).V(2).Info("Restarted", "kind", target.Kind, "target", klog.KRef(target.Namespace, target.Name), "late", late)
 	world.Target = target

@@ -14,12 +14,12 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package steps takes the steps that package plan decides on: it calls the API server, and
-// changes what is known of the world by its answers.
+// Package steps takes the steps that package plan decides on: it calls the API server and
+// updates the world from the answers.
 //
-// A step is a case of Take and a method of its own, in a file by what it is about: at.go, the
-// At itself; pod.go, its Pods; children.go, the Ats of nodes; restart.go, the workload of
-// spec.restart.
+// Each step is a case of Take and a method of its own. The files group them by object:
+// at.go, the At itself; pod.go, its Pods; children.go, the Ats of nodes; restart.go, the
+// workload of spec.restart.
 package steps
 
 import (
@@ -47,30 +47,30 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/written"
 )
 
-// lastingFailures is the number of creations that fail in a row until more than a minute
-// has passed. Then they are reported, whatever the cause.
+// lastingFailures is the number of consecutive failed creations after which a failure is
+// reported, whatever its cause. They take more than a minute.
 const lastingFailures = 10
 
-// Steps takes the steps of all Ats. It may be used by several workers.
+// Steps takes the steps of all Ats. Several workers may use it concurrently.
 type Steps struct {
 	KubeClient kubernetes.Interface
 	CnatClient clientset.Interface
 	Nodes      *nodecache.Cache
 	Recorder   record.EventRecorder
 	Clock      clock.PassiveClock
-	// Written has the Ats that are written, until the cache has them.
+	// Written has the Ats that were written and are not in the cache yet.
 	Written *written.Objects[*v1alpha1.At]
-	// AddRelatives adds to a world the At that made the At, and those that the At has made.
+	// AddRelatives adds the parent and the children of the At to a world.
 	AddRelatives func(*plan.World)
-	// Failures counts the creations of Pods that have failed in a row.
+	// Failures counts consecutive failures to create a Pod.
 	Failures workqueue.TypedRateLimiter[cache.ObjectName]
 	// Defaults are those of the Pod of an At without spec.template.
 	Defaults plan.Defaults
 }
 
 // Take takes the step that was decided. It returns the decision or, if the API server
-// refused the step, the one that follows; and whether to decide again now, on what it has
-// changed in world.
+// refused the step, the decision that follows. again reports whether to decide again now,
+// based on the changes to world.
 func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.World, decision plan.Decision) (_ plan.Decision, again bool, err error) {
 	switch action := decision.Action.(type) {
 	case nil:
@@ -105,7 +105,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		if apierrors.IsAlreadyExists(err) {
 			err = s.lookForPod(ctx, world)
 			if err == nil && !world.HasPod() {
-				err = errors.New("the Pod existed when it was to be created, and is gone")
+				err = errors.New("the Pod already existed but has since been deleted")
 			}
 			return decision, true, err
 		}
@@ -137,13 +137,13 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	if err != nil {
 		return decision, false, err
 	}
-	// What PodIsLive was said of may be the Pod of another attempt.
+	// PodIsLive may refer to the Pod of another attempt.
 	world.At, world.AtIsLive, world.PodIsLive = at, at != nil, false
 	return decision, decision.Retry == nil, nil
 }
 
-// writeStatus writes the decision's status and records its events. It returns the At as
-// the API server has it then.
+// writeStatus writes the decision's status and records its events. It returns the
+// resulting At.
 func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (*v1alpha1.At, error) {
 	body, err := patch.Status(at.ResourceVersion, &at.Status, decision.Status)
 	if err != nil {
@@ -160,8 +160,8 @@ func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.
 	return updated, nil
 }
 
-// countEnds counts the run and the attempt that have ended with a change of status,
-// the last of whose events is that of the end.
+// countEnds counts in the metrics the run and the attempt that ended with a status
+// change. The last event is that of the end.
 func countEnds(before, after *v1alpha1.AtStatus, events []plan.Event) {
 	if after.Phase == v1alpha1.PhaseDone && before.Phase != v1alpha1.PhaseDone {
 		metrics.Runs.WithLabelValues(after.Reason).Inc()
@@ -171,8 +171,8 @@ func countEnds(before, after *v1alpha1.AtStatus, events []plan.Event) {
 	}
 }
 
-// report reports an error that will not pass by itself in an event on the At, if there is
-// one, and returns the error to retry with.
+// report records an event on the At, if there is one, for an error that will not resolve
+// by itself. It returns the error to retry with.
 func (s *Steps) report(at *v1alpha1.At, reason string, err error) error {
 	if at == nil || plan.IsTransient(err) {
 		return err
@@ -187,7 +187,7 @@ func (s *Steps) record(at *v1alpha1.At, events []plan.Event) {
 	}
 }
 
-// orNil makes no object and no error of an object that is not found.
+// orNil turns a NotFound error into a nil object without an error.
 func orNil[T any](object *T, err error) (*T, error) {
 	if apierrors.IsNotFound(err) {
 		return nil, nil
