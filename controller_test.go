@@ -345,7 +345,7 @@ func TestSyncHandler(t *testing.T) {
 			faults:   map[string]error{"get pods": apierrors.NewNotFound(podsResource.GroupResource(), "example-at-pod")},
 			wantKube: []clienttesting.Action{createPod, getPod},
 			wantCnat: []clienttesting.Action{getAt},
-			wantErr:  "is gone", wantDelay: time.Minute,
+			wantErr:  "has since been deleted", wantDelay: time.Minute,
 		},
 		"due, refused by quota": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,

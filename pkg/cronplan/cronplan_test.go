@@ -159,7 +159,7 @@ func TestDecide(t *testing.T) {
 	blockedMessage := "At " + name + " is blocked: PodRefused: exceeded quota"
 	waits := func(cronAt *v1alpha1.CronAt) {
 		cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
-		cronAt.Status.Reason, cronAt.Status.Message = v1alpha1.ReasonAtActive, "What was due at 2026-12-24T11:00:00Z waits for At "+name+" to end."
+		cronAt.Status.Reason, cronAt.Status.Message = v1alpha1.ReasonAtActive, "The run that was due at 2026-12-24T11:00:00Z is waiting for At "+name+" to end."
 	}
 	for testName, tc := range map[string]struct {
 		cronAt  *v1alpha1.CronAt

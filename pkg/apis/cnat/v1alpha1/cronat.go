@@ -20,60 +20,61 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// CronAtKind is the kind of a CronAt, as owner references name it.
+// CronAtKind is the kind of a CronAt, as used in owner references.
 const CronAtKind = "CronAt"
 
-// Labels of the Ats that a CronAt makes.
+// Labels of the Ats that a CronAt creates.
 const (
-	// LabelCronAtUID holds the UID of the CronAt that made an At.
+	// LabelCronAtUID holds the UID of the CronAt that created an At.
 	LabelCronAtUID = "cnat.programming-kubernetes.info/cronat-uid"
-	// LabelCronAtName holds the name of the CronAt that made an At. A name of more than 63
-	// characters is no label value: its Ats go without.
+	// LabelCronAtName holds the name of the CronAt that created an At. It is omitted if the
+	// name has more than 63 characters, the limit for label values.
 	LabelCronAtName = "cnat.programming-kubernetes.info/cronat-name"
 )
 
-// AnnotationInstantiate is the annotation, with the value manual, of an At that kubectl at
-// run-now has created of a CronAt, which does not count it. kubectl create job annotates the
-// Jobs of a CronJob alike.
+// AnnotationInstantiate is the annotation, with the value manual, of an At that kubectl
+// at run-now created from a CronAt. The CronAt does not count such an At. kubectl create
+// job has a similar annotation for Jobs from a CronJob.
 const AnnotationInstantiate = "cnat.programming-kubernetes.info/instantiate"
 
-// FinalizerScheduled is the finalizer of an At of a CronAt whose scheduled time may not be
-// in the CronAt's status yet: if somebody deletes the At, it stays until it is counted. It
-// is left there for some seconds more, so that a creation which is late finds the name taken.
+// FinalizerScheduled is the finalizer of an At whose scheduled time may not be in the
+// CronAt's status yet. A deleted At stays until it is counted. The finalizer stays a few
+// seconds longer, so that a delayed creation request finds the name taken.
 const FinalizerScheduled = "cnat.programming-kubernetes.info/scheduled"
 
-// ConcurrencyPolicy says what happens when an At is due and an earlier one has not ended.
+// ConcurrencyPolicy says what happens if an At is due and an earlier one has not ended.
 // +kubebuilder:validation:Enum=Allow;Forbid;Replace
 type ConcurrencyPolicy string
 
 // The concurrency policies: those of CronJob.
 const (
-	// AllowConcurrent creates the At beside the earlier ones.
+	// AllowConcurrent creates the At in addition to the earlier ones.
 	AllowConcurrent ConcurrencyPolicy = "Allow"
 	// ForbidConcurrent waits until the earlier one has ended.
 	ForbidConcurrent ConcurrencyPolicy = "Forbid"
-	// ReplaceConcurrent deletes the earlier one, and waits until its Pod is gone.
+	// ReplaceConcurrent deletes the earlier one and waits until its Pod is gone.
 	ReplaceConcurrent ConcurrencyPolicy = "Replace"
 )
 
-// Reasons of the condition Blocked of a CronAt, beside InvalidSchedule, AtNameConflict and
-// AtRefused, and of the event that is recorded when it is set.
+// Reasons of the condition Blocked of a CronAt, besides InvalidSchedule, AtNameConflict
+// and AtRefused, and of the event that is recorded when it is set.
 const (
-	// ReasonAtBlocked: an At of the CronAt is blocked. The message says which, and by what.
+	// ReasonAtBlocked: an At of the CronAt is blocked. The message names the At and the
+	// cause.
 	ReasonAtBlocked = "AtBlocked"
 )
 
-// ReasonAtActive is the value of status.reason of a CronAt while an At is due and waits for
-// an earlier one, which concurrencyPolicy Forbid or Replace does not let run beside it.
+// ReasonAtActive is the value of status.reason of a CronAt while an At is due but must
+// wait for an earlier one because of concurrencyPolicy Forbid or Replace.
 const ReasonAtActive = "AtActive"
 
-// Reasons of events of a CronAt that go with no condition.
+// Reasons of events of a CronAt without a condition.
 const (
-	// ReasonMissSchedule: an At was not created for a scheduled time. CronJob uses the same
-	// word.
+	// ReasonMissSchedule: no At was created for a scheduled time. CronJob uses the same
+	// reason.
 	ReasonMissSchedule = "MissSchedule"
-	// ReasonSuccessfulDelete: an At was deleted, because of the limits on the history or to
-	// be replaced. CronJob uses the same word.
+	// ReasonSuccessfulDelete: an At was deleted because of the history limits, or because it
+	// was replaced. CronJob uses the same reason.
 	ReasonSuccessfulDelete = "SuccessfulDelete"
 )
 
@@ -95,30 +96,30 @@ const (
 // CronAt creates Ats on a repeating schedule, as CronJob creates Jobs.
 type CronAt struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. An At is named <name>-<minutes>: the
-	// minutes since 1970 of its scheduled time, or the seconds if that is no whole minute,
-	// shortened with a hash beyond 253 characters.
+	// metadata is the standard object metadata. The Ats are named <name>-<minutes>: the
+	// minutes since 1970 of the scheduled time, or the seconds if it is not a whole minute.
+	// Names longer than 253 characters are shortened with a hash.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says what to run, and when.
+	// spec says what to run and when.
 	// +required
 	Spec CronAtSpec `json:"spec"`
 
-	// status says what was run, and what is next. The controller writes it.
+	// status reports what was run and what is next. The controller writes it.
 	// +optional
 	Status CronAtStatus `json:"status,omitempty"`
 }
 
-// CronAtSpec says what to run, and when. All of it may be edited at any time. An edit
-// changes the Ats that follow, not those that exist.
+// CronAtSpec says what to run and when. Everything can be edited at any time. An edit
+// affects later Ats, not existing ones.
 type CronAtSpec struct {
-	// schedule is a cron expression, with the syntax of CronJob: minute, hour, day of
-	// month, month, day of week, such as "0 3 * * 1-5"; or @hourly, @daily, @weekly,
-	// @monthly, @yearly, or "@every 90m". It is evaluated in timeZone. A time that the
-	// clocks there skip (daylight-saving time) runs at the first instant after the gap, and
-	// one that they repeat runs once; but if the hour is "*", it runs by the time that
-	// passes. An edit never runs a time that was past.
+	// schedule is a cron expression with the syntax of CronJob: minute, hour, day of month,
+	// month, day of week, such as "0 3 * * 1-5"; or @hourly, @daily, @weekly, @monthly,
+	// @yearly, or "@every 90m". It is evaluated in timeZone. A time that the clocks skip
+	// (daylight-saving time) runs at the first instant after the gap. A time that the clocks
+	// repeat runs once. If the hour is "*", however, the schedule follows elapsed time.
+	// After an edit, times in the past do not run.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
@@ -126,49 +127,49 @@ type CronAtSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.contains('TZ') || self.matches('^@(yearly|annually|monthly|weekly|daily|midnight|hourly|every [0-9.hmsuµn]+)$') || self.matches('^\\\\s*(\\\\S+\\\\s+){4}\\\\S+\\\\s*$') && !self.startsWith('@')",message="must be a cron expression of five fields (minute, hour, day of month, month, day of week), or one of @hourly, @daily, @weekly, @monthly, @yearly and @every DURATION"
 	Schedule string `json:"schedule"`
 
-	// timeZone is the name of a time zone of the IANA database, such as Europe/Berlin.
-	// Default: UTC. (A CronJob without one uses the zone of its controller's machine.)
+	// timeZone is the name of a time zone from the IANA database, such as Europe/Berlin.
+	// Default: UTC. (A CronJob without a time zone uses that of its controller's machine.)
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	TimeZone *string `json:"timeZone,omitempty"`
 
-	// suspend stops the creation of Ats while it is true. Those that exist go on. Times that
-	// pass meanwhile do not run later. Default: false.
+	// suspend stops the creation of Ats while it is true. Existing Ats continue. Times that
+	// pass in the meantime do not run later. Default: false.
 	// +optional
 	Suspend *bool `json:"suspend,omitempty"`
 
-	// startingDeadlineSeconds is how late after its time the command may start, in whole
-	// seconds: 0 allows less than one. Later, the time is missed; an At that was created in
-	// time and has not started then ends as Failed/StartingDeadlineExceeded. Default: the
-	// latest time runs however late it is.
+	// startingDeadlineSeconds is the maximum delay between the scheduled time and the start
+	// of the command, in whole seconds: 0 allows less than one second. After it, the time is
+	// missed; an At that was created in time but has not started by then ends as
+	// Failed/StartingDeadlineExceeded. Default: no limit for the latest scheduled time.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 
-	// concurrencyPolicy says what happens when an At is due and an earlier one has not ended.
-	// Allow creates it beside the others. Forbid waits until the earlier one has ended;
-	// then the latest of the times that passed meanwhile runs, if startingDeadlineSeconds
-	// allows. Replace deletes the earlier one, and waits until its Pod is gone. Default:
-	// Allow.
+	// concurrencyPolicy says what happens if an At is due and an earlier one has not ended.
+	// Allow creates it in addition to the others. Forbid waits until the earlier one has
+	// ended; then the latest of the times that passed in the meantime runs, if
+	// startingDeadlineSeconds allows. Replace deletes the earlier one and waits until its
+	// Pod is gone. Default: Allow.
 	// +optional
 	// +default="Allow"
 	ConcurrencyPolicy ConcurrencyPolicy `json:"concurrencyPolicy,omitempty"`
 
-	// spreadSeconds spreads CronAts of the same schedule over that many seconds: each At is
-	// due later than its scheduled time by less than that. For one CronAt the delay is
-	// always the same. Default: 0, no delay.
+	// spreadSeconds spreads CronAts with the same schedule over that many seconds: each At
+	// is due later than its scheduled time, by less than spreadSeconds. The delay is always
+	// the same for one CronAt. Default: 0, no delay.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=3600
 	SpreadSeconds *int32 `json:"spreadSeconds,omitempty"`
 
-	// successfulAtsHistoryLimit is how many Ats that have succeeded are kept. Default: 3.
+	// successfulAtsHistoryLimit is the number of successful Ats to keep. Default: 3.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	SuccessfulAtsHistoryLimit *int32 `json:"successfulAtsHistoryLimit,omitempty"`
 
-	// failedAtsHistoryLimit is how many Ats that have failed are kept. Default: 1.
+	// failedAtsHistoryLimit is the number of failed Ats to keep. Default: 1.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	FailedAtsHistoryLimit *int32 `json:"failedAtsHistoryLimit,omitempty"`
@@ -178,9 +179,9 @@ type CronAtSpec struct {
 	AtTemplate AtTemplateSpec `json:"atTemplate"`
 }
 
-// AtTemplateSpec is an At without what its CronAt says of it.
+// AtTemplateSpec is an At without the fields that its CronAt sets.
 type AtTemplateSpec struct {
-	// metadata is the labels and annotations of the Ats.
+	// metadata contains the labels and annotations of the Ats.
 	// +optional
 	Metadata AtTemplateMeta `json:"metadata,omitzero"`
 
@@ -191,35 +192,37 @@ type AtTemplateSpec struct {
 
 // AtTemplateMeta is the metadata of the Ats of a CronAt.
 type AtTemplateMeta struct {
-	// labels of the Ats. The prefix cnat.programming-kubernetes.info/ is reserved.
+	// labels are the labels of the Ats. The prefix cnat.programming-kubernetes.info/ is
+	// reserved.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!self.exists(key, key.startsWith('cnat.programming-kubernetes.info/'))",message="must not begin with cnat.programming-kubernetes.info/, which is reserved: the controller sets those labels"
 	Labels map[string]string `json:"labels,omitempty"`
 
-	// annotations of the Ats. The prefix cnat.programming-kubernetes.info/ is reserved.
+	// annotations are the annotations of the Ats. The prefix
+	// cnat.programming-kubernetes.info/ is reserved.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!self.exists(key, key.startsWith('cnat.programming-kubernetes.info/'))",message="must not begin with cnat.programming-kubernetes.info/, which is reserved: the controller sets those annotations"
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// CronAtStatus says what a CronAt has done, and what is next.
+// CronAtStatus reports what a CronAt has done and what is next.
 type CronAtStatus struct {
 	// active is the number of Ats that have not ended.
 	// +optional
 	Active int32 `json:"active"`
 
-	// reason is why no At was created although one is due, or why nothing more will be, in
-	// one word. Absent while there is nothing to say.
+	// reason explains in one word why no At was created although one is due, or why no
+	// further At will be created. Absent if there is nothing to report.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// message says more about the reason.
+	// message explains the reason.
 	// +optional
 	Message string `json:"message,omitempty"`
 
 	// lastScheduleTime is the latest scheduled time, without the delay of spreadSeconds, for
-	// which an At was created. No time at or before it runs again, whatever becomes of the
-	// At.
+	// which an At was created. This time and earlier times never run again, whatever happens
+	// to the At.
 	// +optional
 	LastScheduleTime *metav1.Time `json:"lastScheduleTime,omitempty"`
 
@@ -227,20 +230,20 @@ type CronAtStatus struct {
 	// +optional
 	LastSuccessfulTime *metav1.Time `json:"lastSuccessfulTime,omitempty"`
 
-	// nextScheduleTime is when the next At is due, with the delay of spreadSeconds. Absent
-	// while the CronAt is suspended, or its schedule cannot be read.
+	// nextScheduleTime is when the next At is due, including the delay of spreadSeconds.
+	// Absent while the CronAt is suspended or its schedule is invalid.
 	// +optional
 	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
 
-	// missed counts the scheduled times for which no At was created: the controller was away
-	// or the API server refused the At, and a later time was due, or it was too late for
-	// startingDeadlineSeconds; or an earlier At had not ended. What passes during a
-	// suspension is not missed.
+	// missed counts the scheduled times for which no At was created, because an earlier At
+	// had not ended, or because the controller was not running or the API server refused the
+	// At until a later time was due or startingDeadlineSeconds had passed. Times that pass
+	// while the CronAt is suspended are not missed.
 	// +optional
 	Missed *MissedTimes `json:"missed,omitempty"`
 
-	// observedSchedule is the schedule that the controller has seen, so that it notices an
-	// edit.
+	// observedSchedule is the schedule that the controller has seen. The controller uses it
+	// to detect edits.
 	// +optional
 	ObservedSchedule *ObservedSchedule `json:"observedSchedule,omitempty"`
 
@@ -248,9 +251,9 @@ type CronAtStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are for machines. Suspended is True while spec.suspend is true. Blocked is
-	// True, with a reason and a message, while something keeps Ats from being created, or an
-	// At from running.
+	// conditions are meant for programs. Suspended is True while spec.suspend is true.
+	// Blocked is True, with a reason and a message, while something keeps Ats from being
+	// created, or an At from running.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -259,26 +262,26 @@ type CronAtStatus struct {
 
 // MissedTimes counts scheduled times for which no At was created.
 type MissedTimes struct {
-	// count is their number. Of those that passed while nobody looked, at most 100 are
-	// counted.
+	// count is the number of missed times. At most 100 are counted for one period without a
+	// running controller.
 	Count int64 `json:"count"`
-	// last is the latest of them.
+	// last is the latest missed time.
 	Last metav1.Time `json:"last"`
 }
 
-// ObservedSchedule is a schedule, and since when it applies.
+// ObservedSchedule is a schedule and the time since which it applies.
 type ObservedSchedule struct {
-	// schedule is that of the spec.
+	// schedule is the schedule in the spec.
 	Schedule string `json:"schedule"`
-	// timeZone is that of the spec.
+	// timeZone is the time zone in the spec.
 	// +optional
 	TimeZone string `json:"timeZone,omitempty"`
-	// spreadSeconds is that of the spec.
+	// spreadSeconds is spreadSeconds in the spec.
 	// +optional
 	SpreadSeconds int32 `json:"spreadSeconds,omitempty"`
-	// since is when the CronAt was created, or, without the delay of spreadSeconds, when
-	// its schedule was last edited or it was last resumed. No scheduled time at or before
-	// it runs.
+	// since is when the CronAt was created or, without the delay of spreadSeconds, when its
+	// schedule was last edited or the CronAt was last resumed. Scheduled times up to and
+	// including since do not run.
 	Since metav1.Time `json:"since"`
 }
 

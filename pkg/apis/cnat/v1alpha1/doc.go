@@ -14,9 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package v1alpha1 is version v1alpha1 of the API group
-// cnat.programming-kubernetes.info: the At, which runs a command once, at a
-// given time.
+// Package v1alpha1 is version v1alpha1 of the API group cnat.programming-kubernetes.info:
+// At, which runs a command once at a given time, and CronAt, which creates Ats on a
+// schedule.
 //
 // +k8s:deepcopy-gen=package
 // +kubebuilder:object:generate=false

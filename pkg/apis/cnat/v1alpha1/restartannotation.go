@@ -16,32 +16,32 @@ limitations under the License.
 
 package v1alpha1
 
-// Annotations of a Deployment, StatefulSet or DaemonSet that is to be restarted on a cron
-// schedule. A controller with -restart-annotations makes a CronAt of them.
+// Annotations of a Deployment, StatefulSet or DaemonSet that must be restarted on a cron
+// schedule. A controller with -restart-annotations creates a CronAt from them.
 const (
-	// AnnotationRestartSchedule holds a cron expression, as schedule of a CronAt.
+	// AnnotationRestartSchedule holds a cron expression, like schedule of a CronAt.
 	AnnotationRestartSchedule = "cnat.programming-kubernetes.info/restart-schedule"
 	// AnnotationRestartTimeZone holds the name of the time zone in which the schedule is
-	// evaluated, as timeZone of a CronAt.
+	// evaluated, like timeZone of a CronAt.
 	AnnotationRestartTimeZone = "cnat.programming-kubernetes.info/restart-time-zone"
 )
 
-// LabelManagedBy is the label of a CronAt that was made of annotations. Its value is
+// LabelManagedBy is the label of a CronAt that was created from annotations. Its value is
 // ManagedBy.
 const (
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	ManagedBy      = "cnat-controller"
 )
 
-// Reasons of events of a workload with the annotations, beside SuccessfulCreate and
-// SuccessfulDelete of its CronAt.
+// Reasons of events of a workload with the annotations, besides SuccessfulCreate and
+// SuccessfulDelete for its CronAt.
 const (
-	// ReasonSuccessfulUpdate: the spec of the CronAt was changed to what the annotations
-	// say.
+	// ReasonSuccessfulUpdate: the spec of the CronAt was changed to match the annotations.
 	ReasonSuccessfulUpdate = "SuccessfulUpdate"
-	// ReasonInvalidRestartSchedule: the annotations cannot be read. There is no CronAt.
+	// ReasonInvalidRestartSchedule: the annotations are invalid. There is no CronAt.
 	ReasonInvalidRestartSchedule = "InvalidRestartSchedule"
-	// ReasonCronAtNameConflict: a CronAt of the name exists, and is not the workload's.
+	// ReasonCronAtNameConflict: a CronAt of that name exists but does not belong to the
+	// workload.
 	ReasonCronAtNameConflict = "CronAtNameConflict"
 	// ReasonCronAtRefused: the API server refuses to create, change or delete the CronAt.
 	ReasonCronAtRefused = "CronAtRefused"

@@ -23,104 +23,106 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Labels of the Pods of an At, and of the Ats that an At with spec.nodes makes.
+// Labels of the Pods of an At, and of the Ats that an At with spec.nodes creates.
 const (
-	// LabelAtUID holds the UID of the At that a Pod, or the At of a node, belongs to.
-	// The controller watches the Pods that carry it, and no others.
+	// LabelAtUID holds the UID of the At that a Pod or a child At belongs to. The controller
+	// watches only Pods with this label.
 	LabelAtUID = "cnat.programming-kubernetes.info/at-uid"
-	// LabelAtName holds the name of the At that a Pod, or the At of a node, belongs to.
-	// A name of more than 63 characters is no label value: they go without.
+	// LabelAtName holds the name of the At that a Pod or a child At belongs to. It is
+	// omitted if the name has more than 63 characters, the limit for label values.
 	LabelAtName = "cnat.programming-kubernetes.info/at-name"
 )
 
-// AnnotationScheduledTime is the annotation of a Pod of an At that holds the
-// instant at which it was due, as RFC 3339 writes it. CronJob annotates its Jobs alike.
+// AnnotationScheduledTime is the annotation of an At's Pod that holds the instant at
+// which the run was due, in RFC 3339 format. CronJob has a similar annotation for its
+// Jobs.
 const AnnotationScheduledTime = "cnat.programming-kubernetes.info/scheduled-time"
 
-// AnnotationAtName is the annotation of a Pod of an At that holds the At's name,
-// which may be too long for a label.
+// AnnotationAtName is the annotation of an At's Pod that holds the At's name, which may
+// be too long for a label.
 const AnnotationAtName = "cnat.programming-kubernetes.info/at-name"
 
-// AnnotationAtGeneration is the annotation of a Pod of an At that holds the
-// metadata.generation of the At from which the Pod was made.
+// AnnotationAtGeneration is the annotation of an At's Pod that holds the
+// metadata.generation of the At from which the Pod was created.
 const AnnotationAtGeneration = "cnat.programming-kubernetes.info/at-generation"
 
-// AnnotationNode is the annotation of a Pod of an At that holds the spec.node with which
-// the Pod was made.
+// AnnotationNode is the annotation of an At's Pod that holds the spec.node with which the
+// Pod was created.
 const AnnotationNode = "cnat.programming-kubernetes.info/node"
 
-// FinalizerTracking is the finalizer of a Pod of an At whose outcome is not yet in
-// the At's status: if somebody deletes the Pod, it stays until it is counted. It is left
-// there for some seconds more, so that a creation which is late finds the Pod's name taken.
-// Job has the like in batch.kubernetes.io/job-tracking. The At of a node has the same
-// finalizer until the At that made it has ended.
+// FinalizerTracking is the finalizer of an At's Pod whose outcome is not yet in the At's
+// status. A deleted Pod stays until it is counted. The finalizer stays a few seconds
+// longer, so that a delayed creation request finds the Pod's name taken. Job has a
+// similar finalizer, batch.kubernetes.io/job-tracking. A child At has this finalizer
+// until its parent has ended.
 const FinalizerTracking = "cnat.programming-kubernetes.info/tracking"
 
-// AtKind is the kind of an At, as owner references name it.
+// AtKind is the kind of an At, as used in owner references.
 const AtKind = "At"
 
-// AtPhase is where an At stands in its life, for people. Machines read the conditions.
+// AtPhase is a summary of an At's lifecycle for users. Programs should use the
+// conditions.
 type AtPhase string
 
-// The phases of an At, in their order. A phase never goes back.
+// The phases of an At, in order. A phase never goes back.
 const (
-	// PhasePending means that no Pod was seen yet: the At is not due, or the Pod
-	// cannot be created (condition Blocked says why).
+	// PhasePending means that no Pod has been seen yet: the At is not due, or its Pod cannot
+	// be created (see condition Blocked).
 	PhasePending AtPhase = "PENDING"
-	// PhaseRunning means that the run has begun: a Pod was created, and has not
-	// ended, or another attempt is to follow.
+	// PhaseRunning means that the run has begun: a Pod was created and has not ended, or
+	// another attempt will follow.
 	PhaseRunning AtPhase = "RUNNING"
-	// PhaseDone means that the run has ended, well or badly, and that nothing
-	// more will happen, but for the deletion that spec.ttlSecondsAfterFinished asks for.
+	// PhaseDone means that the run has ended, successfully or not. Nothing more happens,
+	// except that the At is deleted if spec.ttlSecondsAfterFinished is set.
 	PhaseDone AtPhase = "DONE"
 )
 
 // Types of the conditions of an At.
 const (
-	// ConditionComplete is True once the Pod has succeeded: the command, and each
-	// other container, has ended with exit code 0.
+	// ConditionComplete is True once the Pod has succeeded: the command and all other
+	// containers ended with exit code 0.
 	ConditionComplete = "Complete"
 	// ConditionFailed is True once the At has ended in any other way.
 	ConditionFailed = "Failed"
-	// ConditionFailureTarget is True once the run is being stopped because it has
-	// failed: what is left is to wait for its Pod. Job has the same condition.
+	// ConditionFailureTarget is True once the run has failed and is being stopped: it only
+	// waits for its Pod to end. Job has the same condition.
 	ConditionFailureTarget = "FailureTarget"
-	// ConditionBlocked is True while something keeps the At from running: how it is
-	// written, or how its namespace, its cluster or its node is set up; or, before the At
-	// is due, while something would keep it from running. Its message says what to do. It
-	// is removed when the At is no longer blocked.
+	// ConditionBlocked is True while something keeps the At from running: its spec, or the
+	// setup of its namespace, cluster or node. Before the At is due, it is True while
+	// something would keep it from running. The message says what to do. The condition is
+	// removed when the At is no longer blocked.
 	ConditionBlocked = "Blocked"
-	// ConditionSuspended is True while spec.suspend is true, and False afterwards.
-	// It is absent from an At that was never suspended.
+	// ConditionSuspended is True while spec.suspend is true, and False afterwards. It is
+	// absent if the At was never suspended.
 	ConditionSuspended = "Suspended"
 )
 
-// Reasons of the conditions Complete, Failed and FailureTarget, and of the events of
-// the end and of each failed attempt.
+// Reasons of the conditions Complete, Failed and FailureTarget, and of the events for the
+// end of the run and for each failed attempt.
 const (
 	// ReasonCompleted: the command ended with exit code 0.
 	ReasonCompleted = "Completed"
 	// ReasonCommandFailed: the command ended with another exit code.
 	ReasonCommandFailed = "CommandFailed"
-	// ReasonOOMKilled: the command used more memory than its container may, and
-	// was killed.
+	// ReasonOOMKilled: the command was killed because it exceeded its container's memory
+	// limit.
 	ReasonOOMKilled = "OOMKilled"
 	// ReasonEvicted: the Pod was evicted by its node, by a drain, by preemption or
 	// by a taint, or its node is gone.
 	ReasonEvicted = "Evicted"
-	// ReasonPodFailed: the Pod failed in another way, such as by another container
-	// than the command's.
+	// ReasonPodFailed: the Pod failed in another way, for example because another container
+	// failed.
 	ReasonPodFailed = "PodFailed"
-	// ReasonPodDeleted: somebody deleted the Pod while it ran, or before it started.
+	// ReasonPodDeleted: the Pod was deleted while it was running, or before it started.
 	ReasonPodDeleted = "PodDeleted"
-	// ReasonPodLost: the Pod was deleted before its end was seen. Whether the
-	// command ended is not known, so it is not run again.
+	// ReasonPodLost: the Pod was deleted before the controller saw how it ended. The outcome
+	// of the command is unknown, so it is not run again.
 	ReasonPodLost = "PodLost"
-	// ReasonInvalidPod: the API server says that the Pod is invalid. Before the At is
-	// due, that is a reason of condition Blocked.
+	// ReasonInvalidPod: the API server rejected the Pod as invalid. Before the At is due,
+	// this is a reason of condition Blocked.
 	ReasonInvalidPod = "InvalidPod"
-	// ReasonStartingDeadlineExceeded: it was later than spec.startingDeadlineSeconds
-	// allows before the Pod could be created. The command did not run.
+	// ReasonStartingDeadlineExceeded: the Pod could not be created within
+	// spec.startingDeadlineSeconds. The command did not run.
 	ReasonStartingDeadlineExceeded = "StartingDeadlineExceeded"
 	// ReasonNodeGone: the node of spec.node does not exist, or was removed during the run.
 	ReasonNodeGone = "NodeGone"
@@ -129,81 +131,76 @@ const (
 	// ReasonNodesFailed: the command failed, or did not run, on some of the nodes of
 	// spec.nodes.
 	ReasonNodesFailed = "NodesFailed"
-	// ReasonNotStarted: the At of a node was not started, because the At that made it
-	// has ended: the command failed on more nodes than spec.nodes.maxFailed allows.
+	// ReasonNotStarted: the At of a node was not started because its parent had ended: the
+	// command failed on more nodes than spec.nodes.maxFailed allows.
 	ReasonNotStarted = "NotStarted"
-	// ReasonAtDeleted: somebody deleted the At of a node before it had ended.
+	// ReasonAtDeleted: the At of a node was deleted before it ended.
 	ReasonAtDeleted = "AtDeleted"
 	// ReasonTargetNotFound: the workload of spec.restart does not exist, or was deleted
 	// during its rollout.
 	ReasonTargetNotFound = "TargetNotFound"
-	// ReasonTargetPaused: the Deployment of spec.restart is paused, so that it does not
-	// roll out a restart. If it is paused during the rollout, that is a reason of
-	// condition Blocked.
+	// ReasonTargetPaused: the Deployment of spec.restart is paused and does not roll out a
+	// restart. If it is paused during the rollout, this is a reason of condition Blocked.
 	ReasonTargetPaused = "TargetPaused"
-	// ReasonTargetOnDelete: the workload of spec.restart has the update strategy
-	// OnDelete, so that a restart would replace no Pod.
+	// ReasonTargetOnDelete: the workload of spec.restart has the update strategy OnDelete,
+	// so a restart would not replace any Pod.
 	ReasonTargetOnDelete = "TargetOnDelete"
-	// ReasonReverted: somebody removed the restart from the workload during its rollout,
-	// such as kubectl rollout undo, or a GitOps tool.
+	// ReasonReverted: the restart was removed from the workload during its rollout, for
+	// example by kubectl rollout undo or a GitOps tool.
 	ReasonReverted = "Reverted"
-	// ReasonRolloutFailed: the rollout of the restart made no progress for as long as
-	// the Deployment's progressDeadlineSeconds allows.
+	// ReasonRolloutFailed: the rollout of the restart made no progress within the
+	// Deployment's progressDeadlineSeconds.
 	ReasonRolloutFailed = "RolloutFailed"
-	// ReasonDeadlineExceeded: the run took longer than spec.activeDeadlineSeconds
-	// allows, and was stopped; or the Pod longer than the template's own limit.
+	// ReasonDeadlineExceeded: the run was stopped because it took longer than
+	// spec.activeDeadlineSeconds, or the Pod ran longer than the template's own limit.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
 )
 
-// Reasons of the condition Blocked, and of the event that is recorded when it is set.
+// Reasons of the condition Blocked and of the event that is recorded when it is set.
 const (
-	// ReasonInvalidSchedule: spec.schedule with spec.timeZone names no instant, or
-	// more than one: the time zone is not known, or its clocks skip or repeat that
-	// time.
+	// ReasonInvalidSchedule: spec.schedule and spec.timeZone do not identify exactly one
+	// instant: the time zone is unknown, or its clocks skip or repeat that time.
 	ReasonInvalidSchedule = "InvalidSchedule"
 	// ReasonInvalidSelector: spec.nodes.selector is not a label selector.
 	ReasonInvalidSelector = "InvalidSelector"
-	// ReasonNodesForbidden: the controller may not read the cluster's nodes, which
-	// spec.node and spec.nodes need.
+	// ReasonNodesForbidden: the controller is not allowed to read nodes, which spec.node and
+	// spec.nodes require.
 	ReasonNodesForbidden = "NodesForbidden"
-	// ReasonRestartForbidden: the controller may not read the workload of spec.restart,
-	// for example because artifacts/restarts is not installed.
+	// ReasonRestartForbidden: the controller is not allowed to read the workload of
+	// spec.restart, for example because artifacts/restarts is not installed.
 	ReasonRestartForbidden = "RestartForbidden"
-	// ReasonRestartRefused: the API server refuses the restart of the workload (RBAC, a
-	// policy, a webhook). It is retried with back-off.
+	// ReasonRestartRefused: the API server refuses to restart the workload (RBAC, a policy,
+	// a webhook). The restart is retried with back-off.
 	ReasonRestartRefused = "RestartRefused"
-	// ReasonRolloutInProgress: the workload of spec.restart is being rolled out already.
-	// The restart waits for the end of that.
+	// ReasonRolloutInProgress: the workload of spec.restart is already being rolled out. The
+	// restart waits for the end of that rollout.
 	ReasonRolloutInProgress = "RolloutInProgress"
-	// ReasonAtNameConflict: an At that is not one of this At's nodes has the name that one
-	// of them needs.
+	// ReasonAtNameConflict: an At that was not created by this At has the name of one of its
+	// children.
 	ReasonAtNameConflict = "AtNameConflict"
-	// ReasonAtRefused: the API server refuses the At of a node (quota, RBAC, a policy, a
-	// webhook). It is retried with back-off.
+	// ReasonAtRefused: the API server refuses to create the At of a node (quota, RBAC, a
+	// policy, a webhook). The creation is retried with back-off.
 	ReasonAtRefused = "AtRefused"
-	// ReasonPodNameConflict: a Pod that is not this At's has the name that its Pod
-	// needs.
+	// ReasonPodNameConflict: a Pod that does not belong to this At has the name of its Pod.
 	ReasonPodNameConflict = "PodNameConflict"
-	// ReasonPodRefused: the API server refuses the Pod (quota, Pod Security, RBAC, a
-	// webhook). It is retried with back-off. Before the At is due, it means that the
-	// API server would refuse the Pod.
+	// ReasonPodRefused: the API server refuses to create the Pod (quota, Pod Security, RBAC,
+	// a webhook). The creation is retried with back-off. Before the At is due, it means that
+	// the API server would refuse the Pod.
 	ReasonPodRefused = "PodRefused"
-	// ReasonPodNotCreated: the creation of the Pod has been failing for more than a
-	// minute although nobody refuses it: the API server is busy, or does not answer.
-	// It is retried with back-off.
+	// ReasonPodNotCreated: creating the Pod has failed for more than a minute although it
+	// was not refused: the API server is busy or does not respond. The creation is retried
+	// with back-off.
 	ReasonPodNotCreated = "PodNotCreated"
-	// ReasonImagePullFailed: the node cannot pull an image of the Pod. It tries
-	// again.
+	// ReasonImagePullFailed: the node cannot pull an image of the Pod. The node retries.
 	ReasonImagePullFailed = "ImagePullFailed"
-	// ReasonContainerNotCreated: the node cannot create a container of the Pod, for
-	// example because a ConfigMap or Secret of its environment is missing. It tries
-	// again.
+	// ReasonContainerNotCreated: the node cannot create a container of the Pod, for example
+	// because a ConfigMap or Secret for its environment is missing. The node retries.
 	ReasonContainerNotCreated = "ContainerNotCreated"
-	// ReasonUnschedulable: there has been no node for the Pod for a minute.
+	// ReasonUnschedulable: the scheduler has not found a node for the Pod for a minute.
 	ReasonUnschedulable = "Unschedulable"
 )
 
-// Reasons of the condition Suspended, and of the events of its changes.
+// Reasons of the condition Suspended and of the events for its changes.
 const (
 	// ReasonSuspended: spec.suspend is true.
 	ReasonSuspended = "Suspended"
@@ -214,31 +211,31 @@ const (
 // ReasonBackOff is the value of status.reason while the At waits for its next attempt.
 const ReasonBackOff = "BackOff"
 
-// Reasons of events that go with no condition.
+// Reasons of events without a condition.
 const (
-	// ReasonSuccessfulCreate: the Pod was created. Job uses the same word.
+	// ReasonSuccessfulCreate: the Pod was created. Job uses the same reason.
 	ReasonSuccessfulCreate = "SuccessfulCreate"
 	// ReasonRestarted: the rollout of a restart has begun.
 	ReasonRestarted = "Restarted"
 	// ReasonEditedTooLate: the spec was edited after the Pod was created.
 	ReasonEditedTooLate = "EditedTooLate"
-	// ReasonUnexpectedPod: a second Pod of an attempt that was counted already is
-	// deleted. Its creation was delayed on its way to the API server.
+	// ReasonUnexpectedPod: a second Pod of an attempt that was already counted is deleted.
+	// Its creation request was delayed on the way to the API server.
 	ReasonUnexpectedPod = "UnexpectedPod"
-	// ReasonAtNotReleased: the API server refuses to take the finalizer from the At of a
-	// node, which therefore stays when it is deleted.
+	// ReasonAtNotReleased: the API server refuses to remove the finalizer from the At of a
+	// node, which therefore cannot be deleted.
 	ReasonAtNotReleased = "AtNotReleased"
-	// ReasonAtNotResumed: the API server refuses to resume the At of a node whose turn it
-	// is.
+	// ReasonAtNotResumed: the API server refuses to resume the At of a node whose turn has
+	// come.
 	ReasonAtNotResumed = "AtNotResumed"
-	// ReasonPodNotReleased: the API server refuses to take the finalizer from a Pod,
-	// which therefore stays when it is deleted.
+	// ReasonPodNotReleased: the API server refuses to remove the finalizer from a Pod, which
+	// therefore cannot be deleted.
 	ReasonPodNotReleased = "PodNotReleased"
-	// ReasonPodNotDeleted: the API server refuses to delete a Pod that must stop,
-	// or that is a second one of its attempt.
+	// ReasonPodNotDeleted: the API server refuses to delete a Pod that must be stopped, or
+	// that is the second one of its attempt.
 	ReasonPodNotDeleted = "PodNotDeleted"
-	// ReasonAtNotDeleted: the API server refuses to delete an At whose time to live is
-	// over.
+	// ReasonAtNotDeleted: the API server refuses to delete an At whose time to live has
+	// expired.
 	ReasonAtNotDeleted = "AtNotDeleted"
 )
 
@@ -258,57 +255,55 @@ const (
 // +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.status.pod.nodeName`
 // +kubebuilder:printcolumn:name="Started",type=date,priority=1,JSONPath=`.status.startTime`
 // +kubebuilder:printcolumn:name="Completed",type=date,priority=1,JSONPath=`.status.completionTime`
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.schedule == oldSelf.spec.schedule",fieldPath=".spec.schedule",message="is immutable once the At has started: delete the At and create it again to run it once more"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '')",fieldPath=".spec.timeZone",message="is immutable once the At has started: delete the At and create it again to run it once more"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '')",fieldPath=".spec.command",message="is immutable once the At has started: delete the At and create it again to run it once more"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template)",fieldPath=".spec.template",message="is immutable once the At has started: delete the At and create it again to run it once more"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.restart) == has(oldSelf.spec.restart) && (!has(self.spec.restart) || self.spec.restart == oldSelf.spec.restart)",fieldPath=".spec.restart",message="is immutable once the At has started: delete the At and create it again to run it once more"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.node) ? self.spec.node : '') == (has(oldSelf.spec.node) ? oldSelf.spec.node : '')",fieldPath=".spec.node",message="is immutable once the At has started: delete the At and create it again to run it once more"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.nodes) == has(oldSelf.spec.nodes) && (!has(self.spec.nodes) || self.spec.nodes.selector == oldSelf.spec.nodes.selector)",fieldPath=".spec.nodes",message="is immutable once the At has started, but for maxConcurrent and maxFailed: delete the At and create it again to run it once more"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.schedule == oldSelf.spec.schedule",fieldPath=".spec.schedule",message="is immutable once the At has started: delete and recreate the At to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '')",fieldPath=".spec.timeZone",message="is immutable once the At has started: delete and recreate the At to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '')",fieldPath=".spec.command",message="is immutable once the At has started: delete and recreate the At to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template)",fieldPath=".spec.template",message="is immutable once the At has started: delete and recreate the At to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.restart) == has(oldSelf.spec.restart) && (!has(self.spec.restart) || self.spec.restart == oldSelf.spec.restart)",fieldPath=".spec.restart",message="is immutable once the At has started: delete and recreate the At to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.node) ? self.spec.node : '') == (has(oldSelf.spec.node) ? oldSelf.spec.node : '')",fieldPath=".spec.node",message="is immutable once the At has started: delete and recreate the At to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.nodes) == has(oldSelf.spec.nodes) && (!has(self.spec.nodes) || self.spec.nodes.selector == oldSelf.spec.nodes.selector)",fieldPath=".spec.nodes",message="is immutable once the At has started, except maxConcurrent and maxFailed: delete and recreate the At to run it again"
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase != 'RUNNING' || !has(self.spec.nodes) || !has(oldSelf.spec.nodes) || has(oldSelf.status.nodes) && has(oldSelf.status.nodes.startTime) || (has(self.spec.nodes.maxConcurrent) ? self.spec.nodes.maxConcurrent == (has(oldSelf.spec.nodes.maxConcurrent) ? oldSelf.spec.nodes.maxConcurrent : 0) : !has(oldSelf.spec.nodes.maxConcurrent))",fieldPath=".spec.nodes.maxConcurrent",message="cannot be changed while the Ats of the nodes are being created: wait until status.nodes.startTime is set"
 
 // At runs a command once, at a given time.
 type At struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is also the name of
-	// the Pod: <name>-pod, and <name>-pod-1 and so on of further attempts,
-	// shortened with a hash beyond 63 characters.
+	// metadata is the standard object metadata. The name is also used for the Pods:
+	// <name>-pod for the first attempt, <name>-pod-1 and so on for further attempts. Pod
+	// names longer than 63 characters are shortened with a hash.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says what to run, and when.
+	// spec says what to run and when.
 	// +required
 	Spec AtSpec `json:"spec"`
 
-	// status says how far it is. The controller writes it.
+	// status reports the progress of the At. The controller writes it.
 	// +optional
 	// +default={"phase":"PENDING"}
 	Status AtStatus `json:"status,omitempty"`
 }
 
-// AtSpec says what to run, and when. While the phase is PENDING everything may
-// be edited and is honoured at once, unless the Pod is there already.
+// AtSpec says what to run and when. While the phase is PENDING and no Pod exists,
+// everything can be edited, and edits take effect immediately.
 // +kubebuilder:validation:XValidation:rule="has(self.timeZone) || self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$') || !self.schedule.matches('T')",fieldPath=".schedule",message="needs a zone: end it with Z or an offset such as +01:00, or set timeZone"
-// +kubebuilder:validation:XValidation:rule="!has(self.timeZone) || !self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$')",fieldPath=".timeZone",message="must not be set beside a schedule that has a zone itself: leave out one of the two"
+// +kubebuilder:validation:XValidation:rule="!has(self.timeZone) || !self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$')",fieldPath=".timeZone",message="must not be set together with a schedule that has a zone: remove one of them"
 type AtSpec struct {
-	// schedule is the instant at which the command runs, as RFC 3339 writes it:
-	// date, time and zone, such as 2026-12-24T10:12:00Z or
-	// 2026-12-24T11:12:00+01:00, with fractions of a second if wanted. With
-	// timeZone it is a time on the clocks there, without a zone:
-	// 2026-12-24T11:12:00. In the past means at once. Immutable once the At has
-	// started.
+	// schedule is the instant at which the command runs, in RFC 3339 format: date, time and
+	// zone, such as 2026-12-24T10:12:00Z or 2026-12-24T11:12:00+01:00, optionally with
+	// fractions of a second. If timeZone is set, it is a local time in that time zone,
+	// without an offset: 2026-12-24T11:12:00. If it is in the past, the command runs
+	// immediately. Immutable once the At has started.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})?$')",message="must be an instant as RFC 3339 writes it, with date, time and zone, such as 2026-12-24T10:12:00Z or 2026-12-24T11:12:00+01:00"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T') || self.matches('^[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-9]))T') && !self.startsWith('0000') && (!self.matches('^[0-9]{4}-02-29') || int(self.substring(0, 4)) % 4 == 0 && (int(self.substring(0, 4)) % 100 != 0 || int(self.substring(0, 4)) % 400 == 0))",message="must be a day that the calendar has: years 0001 to 9999, months 01 to 12, and no day beyond the month's last"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('T[0-9]{2}:[0-9]{2}:[0-9]{2}') || self.matches('T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])?$')",message="must be a time that the clock shows: hours 00 to 23, minutes and seconds 00 to 59, in the zone's offset too"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})?$')",message="must be an RFC 3339 time with date, time and zone, such as 2026-12-24T10:12:00Z or 2026-12-24T11:12:00+01:00"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T') || self.matches('^[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-9]))T') && !self.startsWith('0000') && (!self.matches('^[0-9]{4}-02-29') || int(self.substring(0, 4)) % 4 == 0 && (int(self.substring(0, 4)) % 100 != 0 || int(self.substring(0, 4)) % 400 == 0))",message="must be a valid date: years 0001 to 9999, months 01 to 12, days that exist in the month"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('T[0-9]{2}:[0-9]{2}:[0-9]{2}') || self.matches('T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])?$')",message="must be a valid time of day: hours 00 to 23, minutes and seconds 00 to 59, also in the offset"
 	Schedule string `json:"schedule"`
 
-	// timeZone is the name of a time zone of the IANA database, such as
-	// Europe/Berlin. It is needed by a schedule without a zone, and refused
-	// beside one that has a zone. A time that the clocks there skip or repeat
-	// (daylight-saving time) is not guessed: condition Blocked reports it. Immutable
-	// once the At has started.
+	// timeZone is the name of a time zone from the IANA database, such as Europe/Berlin. It
+	// is required if schedule has no zone, and must not be set if schedule has one. If the
+	// clocks in that time zone skip or repeat the time (daylight-saving time), the At does
+	// not run: condition Blocked reports it. Immutable once the At has started.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -316,101 +311,95 @@ type AtSpec struct {
 
 	RunSpec `json:",inline"`
 
-	// suspend holds the At while it is true: nothing starts, not even another
-	// attempt, or the command on another node. What runs already goes on. Default: false.
+	// suspend keeps the At from starting anything while it is true: the command, another
+	// attempt, or the command on another node. A running command continues. Default: false.
 	// +optional
 	Suspend *bool `json:"suspend,omitempty"`
 
-	// startingDeadlineSeconds is how late after its time the command may start,
-	// in whole seconds: 0 allows less than one. Later the At ends as
-	// Failed/StartingDeadlineExceeded without having run. Default: it runs
-	// however late it is.
+	// startingDeadlineSeconds is the maximum delay between the scheduled time and the start
+	// of the command, in whole seconds: 0 allows less than one second. After it, the At ends
+	// as Failed/StartingDeadlineExceeded without having run. Default: no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 }
 
-// RunSpec says what an At does when it is due, apart from when.
-// +kubebuilder:validation:XValidation:rule="has(self.command) || has(self.template) || has(self.restart)",message="needs a command, a template or restart: write what is to run"
-// +kubebuilder:validation:XValidation:rule="!has(self.restart) || !has(self.command) && !has(self.template)",fieldPath=".restart",message="must not be set beside command or template: leave out one of the two"
-// +kubebuilder:validation:XValidation:rule="!has(self.restart) || !has(self.node) && !has(self.nodes) && !has(self.backoffLimit)",fieldPath=".restart",message="must not be set beside node, nodes or backoffLimit, which are about a command: leave them out"
-// +kubebuilder:validation:XValidation:rule="!has(self.node) || !has(self.nodes)",fieldPath=".nodes",message="must not be set beside node: leave out one of the two"
-// +kubebuilder:validation:XValidation:rule="!has(self.node) && !has(self.nodes) || !has(self.template) || !has(self.template.spec) || !has(self.template.spec.nodeName)",fieldPath=".template.spec.nodeName",message="must not be set beside node or nodes: leave it out"
+// RunSpec says what an At does when it is due.
+// +kubebuilder:validation:XValidation:rule="has(self.command) || has(self.template) || has(self.restart)",message="must set command, template or restart: specify what to run"
+// +kubebuilder:validation:XValidation:rule="!has(self.restart) || !has(self.command) && !has(self.template)",fieldPath=".restart",message="must not be set together with command or template: remove one of them"
+// +kubebuilder:validation:XValidation:rule="!has(self.restart) || !has(self.node) && !has(self.nodes) && !has(self.backoffLimit)",fieldPath=".restart",message="must not be set together with node, nodes or backoffLimit, which apply only to a command: remove them"
+// +kubebuilder:validation:XValidation:rule="!has(self.node) || !has(self.nodes)",fieldPath=".nodes",message="must not be set together with node: remove one of them"
+// +kubebuilder:validation:XValidation:rule="!has(self.node) && !has(self.nodes) || !has(self.template) || !has(self.template.spec) || !has(self.template.spec.nodeName)",fieldPath=".template.spec.nodeName",message="must not be set together with node or nodes: remove it"
 type RunSpec struct {
-	// command is run by /bin/sh -c: quotes, pipes and $VARS work. An exit code
-	// of 0 is success. It is needed unless there is a template, whose first
-	// container it runs in. Immutable once the At has started.
+	// command is run by /bin/sh -c: quotes, pipes and $VARS work. Exit code 0 means success.
+	// It is required unless template or restart is set. With a template, it runs in the
+	// template's first container. Immutable once the At has started.
 	//
-	// At most 32767 characters, so that it fits, whatever the characters, into
-	// the 128 KiB that Linux allows one argument of a program.
+	// It has at most 32767 characters, so that it always fits into the 128 KiB that Linux
+	// allows for one program argument.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32767
-	// +kubebuilder:validation:XValidation:rule="self.trim() != ''",message="must not be empty: write what /bin/sh is to run"
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\x00')",message="must not contain NUL, which no program's argument can hold"
+	// +kubebuilder:validation:XValidation:rule="self.trim() != ''",message="must not be empty: specify what /bin/sh runs"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\x00')",message="must not contain NUL, which is not allowed in a program argument"
 	Command string `json:"command,omitempty"`
 
-	// template is the Pod that runs: labels, annotations and spec, which kubectl
-	// explain pod.spec describes. If there is a command too, it replaces command
-	// and args of the first container. The restartPolicy is Never by default and
-	// may be OnFailure, the terminationMessagePolicy is FallbackToLogsOnError by
-	// default. The exit code that is kept is that of the container which the
-	// annotation kubectl.kubernetes.io/default-container names, or else of the
-	// first. Default: one container with a shell and without privileges.
+	// template is the Pod that runs: labels, annotations and spec (see kubectl explain
+	// pod.spec). If command is also set, it replaces command and args of the first
+	// container. restartPolicy defaults to Never and may be OnFailure.
+	// terminationMessagePolicy defaults to FallbackToLogsOnError. The reported exit code is
+	// that of the container named in the annotation kubectl.kubernetes.io/default-container,
+	// or of the first container. Default: one container with a shell and without privileges.
 	// Immutable once the At has started.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.metadata) || !has(self.metadata.labels) || !self.metadata.labels.exists(key, key.startsWith('cnat.programming-kubernetes.info/'))",fieldPath=".metadata.labels",message="must not begin with cnat.programming-kubernetes.info/, which is reserved: the controller sets those labels"
 	// +kubebuilder:validation:XValidation:rule="!has(self.metadata) || !has(self.metadata.annotations) || !self.metadata.annotations.exists(key, key.startsWith('cnat.programming-kubernetes.info/'))",fieldPath=".metadata.annotations",message="must not begin with cnat.programming-kubernetes.info/, which is reserved: the controller sets those annotations"
-	// +kubebuilder:validation:XValidation:rule="has(self.spec) && size(self.spec.containers) > 0",fieldPath=".spec.containers",message="must hold a container: the first one runs the command"
-	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || self.spec.containers.all(container, has(container.image) && container.image != '')",fieldPath=".spec.containers",message="must name an image in each container: an image is defaulted only without a template"
+	// +kubebuilder:validation:XValidation:rule="has(self.spec) && size(self.spec.containers) > 0",fieldPath=".spec.containers",message="must have at least one container: the first one runs the command"
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || self.spec.containers.all(container, has(container.image) && container.image != '')",fieldPath=".spec.containers",message="must name an image in each container: there is a default image only without a template"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || self.spec.containers.all(container, !has(container.restartPolicy) || container.restartPolicy != 'Always')",fieldPath=".spec.containers",message="must not have restartPolicy Always: a Pod with a container that always restarts never ends"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.initContainers) || self.spec.initContainers.all(container, has(container.image) && container.image != '')",fieldPath=".spec.initContainers",message="must name an image in each container"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy in ['', 'Never', 'OnFailure']",fieldPath=".spec.restartPolicy",message="must be Never or OnFailure: a Pod that always restarts never ends"
 	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
 
 	// restart restarts a workload instead of running a command: its Pods are replaced
-	// step by step, as kubectl rollout restart does it. It is RUNNING until all of them
-	// are updated and available. Needs artifacts/restarts. Immutable once the At has
-	// started.
+	// gradually, as with kubectl rollout restart. The At is RUNNING until all Pods are
+	// updated and available. Requires artifacts/restarts. Immutable once the At has started.
 	// +optional
 	Restart *AtRestart `json:"restart,omitempty"`
 
-	// node is the name of the node on which the command runs. The scheduler still
-	// checks that the Pod fits: room, taints, cordons, and what the template asks for. If
-	// there is no such node when the command is due, or the node is removed during the
-	// run, the At ends as Failed/NodeGone. Default: any node. Immutable once the At has
-	// started.
+	// node is the name of the node on which the command runs. The scheduler still checks
+	// that the Pod fits: resources, taints, cordons, and the template's constraints. If the
+	// node does not exist when the command is due, or is removed during the run, the At ends
+	// as Failed/NodeGone. Default: any node. Immutable once the At has started.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="must be the name of a node, as kubectl get nodes shows it"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="must be the name of a node, as shown by kubectl get nodes"
 	Node string `json:"node,omitempty"`
 
-	// nodes runs the command once on each of several nodes: when it is due, an At of its
-	// own for each node, named <at>-<node>. They carry the results for each node, and
-	// go with this At. Default: the command runs once.
+	// nodes runs the command once on each of several nodes. When this At is due, it creates
+	// an At for each node, named <at>-<node>. These Ats contain the results for each node
+	// and are deleted with this At. Default: the command runs once.
 	// +optional
 	Nodes *AtNodes `json:"nodes,omitempty"`
 
-	// backoffLimit is how many further attempts, each in a Pod of its own,
-	// follow a failed one: 10 seconds after it, then 20, 40 and so on, at most 6
-	// minutes. It is looked at when an attempt fails. Default: 0, once means
-	// once.
+	// backoffLimit is the maximum number of retries, each in a new Pod. The first retry
+	// follows 10 seconds after the failure, the next ones after 20, 40 and so on, up to 6
+	// minutes. The limit is checked when an attempt fails. Default: 0, no retries.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	BackoffLimit *int32 `json:"backoffLimit,omitempty"`
 
-	// activeDeadlineSeconds is how long the run may take, with all its attempts,
-	// counted from the creation of the first Pod. Then the Pod is stopped and
-	// the At ends as Failed/DeadlineExceeded. With nodes it is the limit on each node,
-	// with restart the limit on the rollout, which goes on nevertheless. Default: no
-	// limit.
+	// activeDeadlineSeconds is the maximum duration of the run, including all attempts,
+	// counted from the creation of the first Pod. After it, the Pod is stopped and the At
+	// ends as Failed/DeadlineExceeded. With nodes, the limit applies to each node. With
+	// restart, it applies to the rollout, which nevertheless continues. Default: no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
 
-	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
-	// its Pods with it, but not within about ten seconds of the end. It may be set
-	// and changed after the end. Default: the At is kept.
+	// ttlSecondsAfterFinished is the time after its end at which the At is deleted together
+	// with its Pods, but not before about ten seconds have passed. It can be set and changed
+	// after the end. Default: the At is kept.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
@@ -436,64 +425,67 @@ type AtRestart struct {
 	// name is the name of the workload, in the namespace of the At.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="must be the name of a workload, as kubectl get shows it"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="must be the name of a workload, as shown by kubectl get"
 	Name string `json:"name"`
 }
 
-// AtNodes says on which nodes the command runs.
+// AtNodes selects the nodes on which the command runs.
 type AtNodes struct {
-	// selector selects nodes by their labels; {} selects all. Of these, the command runs
-	// on those that are there when it is due and that the Pod may run on by its
-	// nodeSelector, required node affinity and tolerations. A node that is not ready
-	// for the moment is one of them: its Pod waits. A cordoned node is not, and a node
-	// of virtual-kubelet or Fargate only if the selector names the label that marks it
-	// (type, eks.amazonaws.com/compute-type). A node that joins later is left out.
-	// Immutable once the At has started.
+	// selector selects nodes by their labels; {} selects all. Of the selected nodes, the
+	// command runs on those that exist when it is due, and on which the Pod may run
+	// according to its nodeSelector, required node affinity and tolerations. A node that is
+	// temporarily not ready is included: its Pod waits. A cordoned node is excluded. A
+	// virtual-kubelet or Fargate node is included only if the selector names the label that
+	// marks it (type, eks.amazonaws.com/compute-type). A node that joins later is not
+	// included. Immutable once the At has started.
 	// +required
 	Selector metav1.LabelSelector `json:"selector"`
 
-	// maxConcurrent is on how many nodes the command may run at the same time: a
-	// number, or a percentage of the nodes, rounded up. The next node follows, in order
-	// of the names, when one has ended, well or badly. It may be changed during the run.
-	// Default: on all.
+	// maxConcurrent is the maximum number of nodes on which the command runs at the same
+	// time: a number, or a percentage of the nodes, rounded up. When one node has ended,
+	// successfully or not, the next one follows, in alphabetical order. It can be changed
+	// during the run. Default: all nodes.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : int(self) >= 1",message="must be a number of at least 1, or a percentage from 1% to 100%"
 	MaxConcurrent *intstr.IntOrString `json:"maxConcurrent,omitempty"`
 
-	// maxFailed is on how many nodes the command may fail: when more have failed, it is
-	// not started on further nodes. It may be changed during the run. Default: no limit.
+	// maxFailed is the number of nodes on which the command may fail. When it has failed on
+	// more nodes, it is not started on further nodes. It can be changed during the run.
+	// Default: no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	MaxFailed *int32 `json:"maxFailed,omitempty"`
 }
 
-// AtStatus says how far an At is. Once the phase is DONE, only observedGeneration changes.
-// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'DONE' || self.phase == 'DONE'",fieldPath=".phase",message="is DONE and stays so: delete the At and create it again to run it once more"
-// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'RUNNING' || self.phase != 'PENDING'",fieldPath=".phase",message="is RUNNING, and cannot go back to PENDING"
+// AtStatus reports the progress of an At. Once the phase is DONE, only observedGeneration
+// changes.
+// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'DONE' || self.phase == 'DONE'",fieldPath=".phase",message="is DONE and cannot change: delete and recreate the At to run it again"
+// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'RUNNING' || self.phase != 'PENDING'",fieldPath=".phase",message="is RUNNING and cannot go back to PENDING"
 type AtStatus struct {
-	// phase is PENDING until the Pod exists (with spec.nodes: until it is due; with
-	// spec.restart: until it is due and the workload is not being rolled out), then
-	// RUNNING, and DONE from the end on. It is for people: machines read the conditions.
+	// phase is PENDING until the Pod exists (with spec.nodes: until the At is due; with
+	// spec.restart: until the At is due and no other rollout of the workload is in
+	// progress), then RUNNING, and finally DONE. It is meant for users: programs should use
+	// the conditions.
 	// +optional
 	// +default="PENDING"
 	// +kubebuilder:validation:Enum=PENDING;RUNNING;DONE
 	Phase AtPhase `json:"phase,omitempty"`
 
-	// reason is why the At is where it is, in one word: why it is PENDING after its
-	// time, why its command does not start, how it has ended. Absent while there
-	// is nothing to say.
+	// reason explains the current state in one word: why the At is still PENDING after its
+	// time, why its command does not start, or how it ended. Absent if there is nothing to
+	// report.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// exitCode is the exit code of the command in the newest attempt; absent
-	// where there is none.
+	// exitCode is the exit code of the command in the latest attempt; absent if there is
+	// none.
 	// +optional
 	ExitCode *int32 `json:"exitCode,omitempty"`
 
-	// message says more about the reason. Once the At is DONE, it is what the
-	// command wrote to /dev/termination-log or, if it wrote nothing there and
-	// failed, the end of its output; without either it says why the run failed.
-	// Control characters are replaced by spaces.
+	// message explains the reason. Once the At is DONE, it is what the command wrote to
+	// /dev/termination-log or, if it wrote nothing there and failed, the end of its output.
+	// If there is neither, it says why the run failed. Control characters are replaced by
+	// spaces.
 	// +optional
 	Message string `json:"message,omitempty"`
 
@@ -505,13 +497,12 @@ type AtStatus struct {
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 
-	// completionTime is when the command ended or, where that is not known, when
-	// the controller saw that it had.
+	// completionTime is when the command ended or, if that is unknown, when the controller
+	// saw that it had ended.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 
-	// pod is the Pod of the newest attempt, as it was when its phase last
-	// changed.
+	// pod is the Pod of the latest attempt, as of its last phase change.
 	// +optional
 	Pod *AtPod `json:"pod,omitempty"`
 
@@ -519,7 +510,7 @@ type AtStatus struct {
 	// +optional
 	Nodes *AtNodesStatus `json:"nodes,omitempty"`
 
-	// restart says how far the rollout of spec.restart is.
+	// restart reports the progress of the rollout of spec.restart.
 	// +optional
 	Restart *AtRestartStatus `json:"restart,omitempty"`
 
@@ -527,25 +518,24 @@ type AtStatus struct {
 	// +optional
 	Failed int32 `json:"failed,omitempty"`
 
-	// lastFailureTime is when the controller saw that the newest failed attempt
-	// had failed.
+	// lastFailureTime is when the controller saw that the latest failed attempt had failed.
 	// +optional
 	LastFailureTime *metav1.Time `json:"lastFailureTime,omitempty"`
 
-	// nextAttemptTime is when the next attempt starts; absent unless the At waits
-	// for it.
+	// nextAttemptTime is when the next attempt starts; absent unless the At is waiting for
+	// it.
 	// +optional
 	NextAttemptTime *metav1.Time `json:"nextAttemptTime,omitempty"`
 
-	// observedGeneration is the metadata.generation that the controller has seen. It
-	// is absent until the status is first written.
+	// observedGeneration is the metadata.generation that the controller has seen. It is
+	// absent until the status is first written.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are for machines. Complete or Failed is True once the At is DONE,
-	// as in Job. FailureTarget is True while the run is being stopped. Suspended is
-	// True while spec.suspend is true. Blocked is True, with a reason and a
-	// message, while something keeps the At from running.
+	// conditions are meant for programs. Complete or Failed is True once the At is DONE, as
+	// in Job. FailureTarget is True while the run is being stopped. Suspended is True while
+	// spec.suspend is true. Blocked is True, with a reason and a message, while something
+	// keeps the At from running.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -553,52 +543,53 @@ type AtStatus struct {
 }
 
 // AtNodesStatus counts the nodes of a run: each is active, waiting, succeeded or failed.
-// It is updated a few times a second at most.
+// It is updated at most a few times per second.
 type AtNodesStatus struct {
 	// desired is the number of nodes on which the command runs.
 	Desired int32 `json:"desired"`
-	// active is the number of nodes on which the command runs, or is about to.
+	// active is the number of nodes on which the command is running or about to run.
 	Active int32 `json:"active"`
-	// waiting is the number of nodes whose At is suspended, such as for maxConcurrent, or
-	// was never started.
+	// waiting is the number of nodes whose At is suspended, for example because of
+	// maxConcurrent, or was never started.
 	Waiting int32 `json:"waiting"`
 	// succeeded is the number of nodes on which the command has succeeded.
 	Succeeded int32 `json:"succeeded"`
-	// failed is the number of nodes on which the command has failed. Their Ats say why.
+	// failed is the number of nodes on which the command has failed. See the Ats of these
+	// nodes for the reasons.
 	Failed int32 `json:"failed"`
 	// progress is succeeded/desired, for kubectl get.
 	// +optional
 	Progress string `json:"progress,omitempty"`
-	// startTime is when the Ats of all nodes existed: none is started before.
+	// startTime is when the Ats of all nodes existed. None of them starts before.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 }
 
-// AtRestartStatus says how far the restart of a workload is.
+// AtRestartStatus reports the progress of a restart.
 type AtRestartStatus struct {
 	// uid is the UID of the workload.
 	UID types.UID `json:"uid"`
 	// restartedAt is the time in the annotation kubectl.kubernetes.io/restartedAt of the
-	// workload's Pod template: that of this restart, or of one that somebody else made
-	// meanwhile. Absent until the workload is restarted.
+	// workload's Pod template: the time of this restart, or of a later restart by someone
+	// else. Absent until the workload is restarted.
 	// +optional
 	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 	// desired is the number of Pods that the restart replaces.
 	Desired int32 `json:"desired"`
-	// updated is the number of Pods that have the present template.
+	// updated is the number of Pods that have the current template.
 	Updated int32 `json:"updated"`
-	// available is the number of Pods that are available, old ones among them. Of a
-	// StatefulSet it is the number of Pods that are ready.
+	// available is the number of available Pods, including old ones. For a StatefulSet, it
+	// is the number of ready Pods.
 	Available int32 `json:"available"`
 }
 
-// AtPod is the Pod of a run. It is kept after the Pod is gone.
+// AtPod describes the Pod of a run. It is kept after the Pod is gone.
 type AtPod struct {
 	// name is the name of the Pod.
 	Name string `json:"name"`
 	// uid is the UID of the Pod.
 	UID types.UID `json:"uid"`
-	// atGeneration is the metadata.generation of the At from which the Pod was made.
+	// atGeneration is the metadata.generation of the At from which the Pod was created.
 	// +optional
 	AtGeneration int64 `json:"atGeneration,omitempty"`
 	// phase is the phase of the Pod.
@@ -613,7 +604,7 @@ type AtPod struct {
 	// nodeName is the name of the Pod's node.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
-	// startTime is when the kubelet took the Pod on.
+	// startTime is when the kubelet accepted the Pod.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 }

@@ -30,13 +30,13 @@ import (
 // At runs a command once, at a given time.
 type AtApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration `json:""`
-	// metadata is the standard object's metadata. The name is also the name of
-	// the Pod: <name>-pod, and <name>-pod-1 and so on of further attempts,
-	// shortened with a hash beyond 63 characters.
+	// metadata is the standard object metadata. The name is also used for the Pods:
+	// <name>-pod for the first attempt, <name>-pod-1 and so on for further attempts. Pod
+	// names longer than 63 characters are shortened with a hash.
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// spec says what to run, and when.
+	// spec says what to run and when.
 	Spec *AtSpecApplyConfiguration `json:"spec,omitempty"`
-	// status says how far it is. The controller writes it.
+	// status reports the progress of the At. The controller writes it.
 	Status *AtStatusApplyConfiguration `json:"status,omitempty"`
 }
 

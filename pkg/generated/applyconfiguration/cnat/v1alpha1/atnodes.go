@@ -26,23 +26,24 @@ import (
 // AtNodesApplyConfiguration represents a declarative configuration of the AtNodes type for use
 // with apply.
 //
-// AtNodes says on which nodes the command runs.
+// AtNodes selects the nodes on which the command runs.
 type AtNodesApplyConfiguration struct {
-	// selector selects nodes by their labels; {} selects all. Of these, the command runs
-	// on those that are there when it is due and that the Pod may run on by its
-	// nodeSelector, required node affinity and tolerations. A node that is not ready
-	// for the moment is one of them: its Pod waits. A cordoned node is not, and a node
-	// of virtual-kubelet or Fargate only if the selector names the label that marks it
-	// (type, eks.amazonaws.com/compute-type). A node that joins later is left out.
-	// Immutable once the At has started.
+	// selector selects nodes by their labels; {} selects all. Of the selected nodes, the
+	// command runs on those that exist when it is due, and on which the Pod may run
+	// according to its nodeSelector, required node affinity and tolerations. A node that is
+	// temporarily not ready is included: its Pod waits. A cordoned node is excluded. A
+	// virtual-kubelet or Fargate node is included only if the selector names the label that
+	// marks it (type, eks.amazonaws.com/compute-type). A node that joins later is not
+	// included. Immutable once the At has started.
 	Selector *v1.LabelSelectorApplyConfiguration `json:"selector,omitempty"`
-	// maxConcurrent is on how many nodes the command may run at the same time: a
-	// number, or a percentage of the nodes, rounded up. The next node follows, in order
-	// of the names, when one has ended, well or badly. It may be changed during the run.
-	// Default: on all.
+	// maxConcurrent is the maximum number of nodes on which the command runs at the same
+	// time: a number, or a percentage of the nodes, rounded up. When one node has ended,
+	// successfully or not, the next one follows, in alphabetical order. It can be changed
+	// during the run. Default: all nodes.
 	MaxConcurrent *intstr.IntOrString `json:"maxConcurrent,omitempty"`
-	// maxFailed is on how many nodes the command may fail: when more have failed, it is
-	// not started on further nodes. It may be changed during the run. Default: no limit.
+	// maxFailed is the number of nodes on which the command may fail. When it has failed on
+	// more nodes, it is not started on further nodes. It can be changed during the run.
+	// Default: no limit.
 	MaxFailed *int32 `json:"maxFailed,omitempty"`
 }
 

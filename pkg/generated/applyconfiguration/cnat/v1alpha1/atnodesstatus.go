@@ -26,22 +26,23 @@ import (
 // with apply.
 //
 // AtNodesStatus counts the nodes of a run: each is active, waiting, succeeded or failed.
-// It is updated a few times a second at most.
+// It is updated at most a few times per second.
 type AtNodesStatusApplyConfiguration struct {
 	// desired is the number of nodes on which the command runs.
 	Desired *int32 `json:"desired,omitempty"`
-	// active is the number of nodes on which the command runs, or is about to.
+	// active is the number of nodes on which the command is running or about to run.
 	Active *int32 `json:"active,omitempty"`
-	// waiting is the number of nodes whose At is suspended, such as for maxConcurrent, or
-	// was never started.
+	// waiting is the number of nodes whose At is suspended, for example because of
+	// maxConcurrent, or was never started.
 	Waiting *int32 `json:"waiting,omitempty"`
 	// succeeded is the number of nodes on which the command has succeeded.
 	Succeeded *int32 `json:"succeeded,omitempty"`
-	// failed is the number of nodes on which the command has failed. Their Ats say why.
+	// failed is the number of nodes on which the command has failed. See the Ats of these
+	// nodes for the reasons.
 	Failed *int32 `json:"failed,omitempty"`
 	// progress is succeeded/desired, for kubectl get.
 	Progress *string `json:"progress,omitempty"`
-	// startTime is when the Ats of all nodes existed: none is started before.
+	// startTime is when the Ats of all nodes existed. None of them starts before.
 	StartTime *v1.Time `json:"startTime,omitempty"`
 }
 

@@ -27,13 +27,13 @@ import (
 // AtPodApplyConfiguration represents a declarative configuration of the AtPod type for use
 // with apply.
 //
-// AtPod is the Pod of a run. It is kept after the Pod is gone.
+// AtPod describes the Pod of a run. It is kept after the Pod is gone.
 type AtPodApplyConfiguration struct {
 	// name is the name of the Pod.
 	Name *string `json:"name,omitempty"`
 	// uid is the UID of the Pod.
 	UID *types.UID `json:"uid,omitempty"`
-	// atGeneration is the metadata.generation of the At from which the Pod was made.
+	// atGeneration is the metadata.generation of the At from which the Pod was created.
 	AtGeneration *int64 `json:"atGeneration,omitempty"`
 	// phase is the phase of the Pod.
 	Phase *v1.PodPhase `json:"phase,omitempty"`
@@ -43,7 +43,7 @@ type AtPodApplyConfiguration struct {
 	HostIP *string `json:"hostIP,omitempty"`
 	// nodeName is the name of the Pod's node.
 	NodeName *string `json:"nodeName,omitempty"`
-	// startTime is when the kubelet took the Pod on.
+	// startTime is when the kubelet accepted the Pod.
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 }
 

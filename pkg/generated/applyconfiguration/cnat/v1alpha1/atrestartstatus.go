@@ -26,20 +26,20 @@ import (
 // AtRestartStatusApplyConfiguration represents a declarative configuration of the AtRestartStatus type for use
 // with apply.
 //
-// AtRestartStatus says how far the restart of a workload is.
+// AtRestartStatus reports the progress of a restart.
 type AtRestartStatusApplyConfiguration struct {
 	// uid is the UID of the workload.
 	UID *types.UID `json:"uid,omitempty"`
 	// restartedAt is the time in the annotation kubectl.kubernetes.io/restartedAt of the
-	// workload's Pod template: that of this restart, or of one that somebody else made
-	// meanwhile. Absent until the workload is restarted.
+	// workload's Pod template: the time of this restart, or of a later restart by someone
+	// else. Absent until the workload is restarted.
 	RestartedAt *v1.Time `json:"restartedAt,omitempty"`
 	// desired is the number of Pods that the restart replaces.
 	Desired *int32 `json:"desired,omitempty"`
-	// updated is the number of Pods that have the present template.
+	// updated is the number of Pods that have the current template.
 	Updated *int32 `json:"updated,omitempty"`
-	// available is the number of Pods that are available, old ones among them. Of a
-	// StatefulSet it is the number of Pods that are ready.
+	// available is the number of available Pods, including old ones. For a StatefulSet, it
+	// is the number of ready Pods.
 	Available *int32 `json:"available,omitempty"`
 }
 

@@ -25,30 +25,27 @@ import (
 // AtSpecApplyConfiguration represents a declarative configuration of the AtSpec type for use
 // with apply.
 //
-// AtSpec says what to run, and when. While the phase is PENDING everything may
-// be edited and is honoured at once, unless the Pod is there already.
+// AtSpec says what to run and when. While the phase is PENDING and no Pod exists,
+// everything can be edited, and edits take effect immediately.
 type AtSpecApplyConfiguration struct {
-	// schedule is the instant at which the command runs, as RFC 3339 writes it:
-	// date, time and zone, such as 2026-12-24T10:12:00Z or
-	// 2026-12-24T11:12:00+01:00, with fractions of a second if wanted. With
-	// timeZone it is a time on the clocks there, without a zone:
-	// 2026-12-24T11:12:00. In the past means at once. Immutable once the At has
-	// started.
+	// schedule is the instant at which the command runs, in RFC 3339 format: date, time and
+	// zone, such as 2026-12-24T10:12:00Z or 2026-12-24T11:12:00+01:00, optionally with
+	// fractions of a second. If timeZone is set, it is a local time in that time zone,
+	// without an offset: 2026-12-24T11:12:00. If it is in the past, the command runs
+	// immediately. Immutable once the At has started.
 	Schedule *string `json:"schedule,omitempty"`
-	// timeZone is the name of a time zone of the IANA database, such as
-	// Europe/Berlin. It is needed by a schedule without a zone, and refused
-	// beside one that has a zone. A time that the clocks there skip or repeat
-	// (daylight-saving time) is not guessed: condition Blocked reports it. Immutable
-	// once the At has started.
+	// timeZone is the name of a time zone from the IANA database, such as Europe/Berlin. It
+	// is required if schedule has no zone, and must not be set if schedule has one. If the
+	// clocks in that time zone skip or repeat the time (daylight-saving time), the At does
+	// not run: condition Blocked reports it. Immutable once the At has started.
 	TimeZone                  *string `json:"timeZone,omitempty"`
 	RunSpecApplyConfiguration `json:""`
-	// suspend holds the At while it is true: nothing starts, not even another
-	// attempt, or the command on another node. What runs already goes on. Default: false.
+	// suspend keeps the At from starting anything while it is true: the command, another
+	// attempt, or the command on another node. A running command continues. Default: false.
 	Suspend *bool `json:"suspend,omitempty"`
-	// startingDeadlineSeconds is how late after its time the command may start,
-	// in whole seconds: 0 allows less than one. Later the At ends as
-	// Failed/StartingDeadlineExceeded without having run. Default: it runs
-	// however late it is.
+	// startingDeadlineSeconds is the maximum delay between the scheduled time and the start
+	// of the command, in whole seconds: 0 allows less than one second. After it, the At ends
+	// as Failed/StartingDeadlineExceeded without having run. Default: no limit.
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
 }
 

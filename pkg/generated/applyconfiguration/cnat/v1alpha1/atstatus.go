@@ -27,53 +27,53 @@ import (
 // AtStatusApplyConfiguration represents a declarative configuration of the AtStatus type for use
 // with apply.
 //
-// AtStatus says how far an At is. Once the phase is DONE, only observedGeneration changes.
+// AtStatus reports the progress of an At. Once the phase is DONE, only observedGeneration
+// changes.
 type AtStatusApplyConfiguration struct {
-	// phase is PENDING until the Pod exists (with spec.nodes: until it is due; with
-	// spec.restart: until it is due and the workload is not being rolled out), then
-	// RUNNING, and DONE from the end on. It is for people: machines read the conditions.
+	// phase is PENDING until the Pod exists (with spec.nodes: until the At is due; with
+	// spec.restart: until the At is due and no other rollout of the workload is in
+	// progress), then RUNNING, and finally DONE. It is meant for users: programs should use
+	// the conditions.
 	Phase *cnatv1alpha1.AtPhase `json:"phase,omitempty"`
-	// reason is why the At is where it is, in one word: why it is PENDING after its
-	// time, why its command does not start, how it has ended. Absent while there
-	// is nothing to say.
+	// reason explains the current state in one word: why the At is still PENDING after its
+	// time, why its command does not start, or how it ended. Absent if there is nothing to
+	// report.
 	Reason *string `json:"reason,omitempty"`
-	// exitCode is the exit code of the command in the newest attempt; absent
-	// where there is none.
+	// exitCode is the exit code of the command in the latest attempt; absent if there is
+	// none.
 	ExitCode *int32 `json:"exitCode,omitempty"`
-	// message says more about the reason. Once the At is DONE, it is what the
-	// command wrote to /dev/termination-log or, if it wrote nothing there and
-	// failed, the end of its output; without either it says why the run failed.
-	// Control characters are replaced by spaces.
+	// message explains the reason. Once the At is DONE, it is what the command wrote to
+	// /dev/termination-log or, if it wrote nothing there and failed, the end of its output.
+	// If there is neither, it says why the run failed. Control characters are replaced by
+	// spaces.
 	Message *string `json:"message,omitempty"`
 	// scheduledTime is the instant at which the run was due.
 	ScheduledTime *v1.Time `json:"scheduledTime,omitempty"`
 	// startTime is when the first Pod was created.
 	StartTime *v1.Time `json:"startTime,omitempty"`
-	// completionTime is when the command ended or, where that is not known, when
-	// the controller saw that it had.
+	// completionTime is when the command ended or, if that is unknown, when the controller
+	// saw that it had ended.
 	CompletionTime *v1.Time `json:"completionTime,omitempty"`
-	// pod is the Pod of the newest attempt, as it was when its phase last
-	// changed.
+	// pod is the Pod of the latest attempt, as of its last phase change.
 	Pod *AtPodApplyConfiguration `json:"pod,omitempty"`
 	// nodes counts the nodes of spec.nodes.
 	Nodes *AtNodesStatusApplyConfiguration `json:"nodes,omitempty"`
-	// restart says how far the rollout of spec.restart is.
+	// restart reports the progress of the rollout of spec.restart.
 	Restart *AtRestartStatusApplyConfiguration `json:"restart,omitempty"`
 	// failed is the number of attempts that have failed.
 	Failed *int32 `json:"failed,omitempty"`
-	// lastFailureTime is when the controller saw that the newest failed attempt
-	// had failed.
+	// lastFailureTime is when the controller saw that the latest failed attempt had failed.
 	LastFailureTime *v1.Time `json:"lastFailureTime,omitempty"`
-	// nextAttemptTime is when the next attempt starts; absent unless the At waits
-	// for it.
+	// nextAttemptTime is when the next attempt starts; absent unless the At is waiting for
+	// it.
 	NextAttemptTime *v1.Time `json:"nextAttemptTime,omitempty"`
-	// observedGeneration is the metadata.generation that the controller has seen. It
-	// is absent until the status is first written.
+	// observedGeneration is the metadata.generation that the controller has seen. It is
+	// absent until the status is first written.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// conditions are for machines. Complete or Failed is True once the At is DONE,
-	// as in Job. FailureTarget is True while the run is being stopped. Suspended is
-	// True while spec.suspend is true. Blocked is True, with a reason and a
-	// message, while something keeps the At from running.
+	// conditions are meant for programs. Complete or Failed is True once the At is DONE, as
+	// in Job. FailureTarget is True while the run is being stopped. Suspended is True while
+	// spec.suspend is true. Blocked is True, with a reason and a message, while something
+	// keeps the At from running.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

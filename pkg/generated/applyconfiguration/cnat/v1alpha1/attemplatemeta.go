@@ -23,9 +23,11 @@ package v1alpha1
 //
 // AtTemplateMeta is the metadata of the Ats of a CronAt.
 type AtTemplateMetaApplyConfiguration struct {
-	// labels of the Ats. The prefix cnat.programming-kubernetes.info/ is reserved.
+	// labels are the labels of the Ats. The prefix cnat.programming-kubernetes.info/ is
+	// reserved.
 	Labels map[string]string `json:"labels,omitempty"`
-	// annotations of the Ats. The prefix cnat.programming-kubernetes.info/ is reserved.
+	// annotations are the annotations of the Ats. The prefix
+	// cnat.programming-kubernetes.info/ is reserved.
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 

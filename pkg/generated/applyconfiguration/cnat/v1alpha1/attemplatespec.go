@@ -21,9 +21,9 @@ package v1alpha1
 // AtTemplateSpecApplyConfiguration represents a declarative configuration of the AtTemplateSpec type for use
 // with apply.
 //
-// AtTemplateSpec is an At without what its CronAt says of it.
+// AtTemplateSpec is an At without the fields that its CronAt sets.
 type AtTemplateSpecApplyConfiguration struct {
-	// metadata is the labels and annotations of the Ats.
+	// metadata contains the labels and annotations of the Ats.
 	Metadata *AtTemplateMetaApplyConfiguration `json:"metadata,omitempty"`
 	// spec is what an At does when it is due.
 	Spec *RunSpecApplyConfiguration `json:"spec,omitempty"`

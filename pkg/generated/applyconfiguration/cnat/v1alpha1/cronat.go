@@ -30,13 +30,13 @@ import (
 // CronAt creates Ats on a repeating schedule, as CronJob creates Jobs.
 type CronAtApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration `json:""`
-	// metadata is the standard object's metadata. An At is named <name>-<minutes>: the
-	// minutes since 1970 of its scheduled time, or the seconds if that is no whole minute,
-	// shortened with a hash beyond 253 characters.
+	// metadata is the standard object metadata. The Ats are named <name>-<minutes>: the
+	// minutes since 1970 of the scheduled time, or the seconds if it is not a whole minute.
+	// Names longer than 253 characters are shortened with a hash.
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// spec says what to run, and when.
+	// spec says what to run and when.
 	Spec *CronAtSpecApplyConfiguration `json:"spec,omitempty"`
-	// status says what was run, and what is next. The controller writes it.
+	// status reports what was run and what is next. The controller writes it.
 	Status *CronAtStatusApplyConfiguration `json:"status,omitempty"`
 }
 

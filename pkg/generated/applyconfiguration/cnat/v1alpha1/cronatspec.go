@@ -25,40 +25,40 @@ import (
 // CronAtSpecApplyConfiguration represents a declarative configuration of the CronAtSpec type for use
 // with apply.
 //
-// CronAtSpec says what to run, and when. All of it may be edited at any time. An edit
-// changes the Ats that follow, not those that exist.
+// CronAtSpec says what to run and when. Everything can be edited at any time. An edit
+// affects later Ats, not existing ones.
 type CronAtSpecApplyConfiguration struct {
-	// schedule is a cron expression, with the syntax of CronJob: minute, hour, day of
-	// month, month, day of week, such as "0 3 * * 1-5"; or @hourly, @daily, @weekly,
-	// @monthly, @yearly, or "@every 90m". It is evaluated in timeZone. A time that the
-	// clocks there skip (daylight-saving time) runs at the first instant after the gap, and
-	// one that they repeat runs once; but if the hour is "*", it runs by the time that
-	// passes. An edit never runs a time that was past.
+	// schedule is a cron expression with the syntax of CronJob: minute, hour, day of month,
+	// month, day of week, such as "0 3 * * 1-5"; or @hourly, @daily, @weekly, @monthly,
+	// @yearly, or "@every 90m". It is evaluated in timeZone. A time that the clocks skip
+	// (daylight-saving time) runs at the first instant after the gap. A time that the clocks
+	// repeat runs once. If the hour is "*", however, the schedule follows elapsed time.
+	// After an edit, times in the past do not run.
 	Schedule *string `json:"schedule,omitempty"`
-	// timeZone is the name of a time zone of the IANA database, such as Europe/Berlin.
-	// Default: UTC. (A CronJob without one uses the zone of its controller's machine.)
+	// timeZone is the name of a time zone from the IANA database, such as Europe/Berlin.
+	// Default: UTC. (A CronJob without a time zone uses that of its controller's machine.)
 	TimeZone *string `json:"timeZone,omitempty"`
-	// suspend stops the creation of Ats while it is true. Those that exist go on. Times that
-	// pass meanwhile do not run later. Default: false.
+	// suspend stops the creation of Ats while it is true. Existing Ats continue. Times that
+	// pass in the meantime do not run later. Default: false.
 	Suspend *bool `json:"suspend,omitempty"`
-	// startingDeadlineSeconds is how late after its time the command may start, in whole
-	// seconds: 0 allows less than one. Later, the time is missed; an At that was created in
-	// time and has not started then ends as Failed/StartingDeadlineExceeded. Default: the
-	// latest time runs however late it is.
+	// startingDeadlineSeconds is the maximum delay between the scheduled time and the start
+	// of the command, in whole seconds: 0 allows less than one second. After it, the time is
+	// missed; an At that was created in time but has not started by then ends as
+	// Failed/StartingDeadlineExceeded. Default: no limit for the latest scheduled time.
 	StartingDeadlineSeconds *int64 `json:"startingDeadlineSeconds,omitempty"`
-	// concurrencyPolicy says what happens when an At is due and an earlier one has not ended.
-	// Allow creates it beside the others. Forbid waits until the earlier one has ended;
-	// then the latest of the times that passed meanwhile runs, if startingDeadlineSeconds
-	// allows. Replace deletes the earlier one, and waits until its Pod is gone. Default:
-	// Allow.
+	// concurrencyPolicy says what happens if an At is due and an earlier one has not ended.
+	// Allow creates it in addition to the others. Forbid waits until the earlier one has
+	// ended; then the latest of the times that passed in the meantime runs, if
+	// startingDeadlineSeconds allows. Replace deletes the earlier one and waits until its
+	// Pod is gone. Default: Allow.
 	ConcurrencyPolicy *cnatv1alpha1.ConcurrencyPolicy `json:"concurrencyPolicy,omitempty"`
-	// spreadSeconds spreads CronAts of the same schedule over that many seconds: each At is
-	// due later than its scheduled time by less than that. For one CronAt the delay is
-	// always the same. Default: 0, no delay.
+	// spreadSeconds spreads CronAts with the same schedule over that many seconds: each At
+	// is due later than its scheduled time, by less than spreadSeconds. The delay is always
+	// the same for one CronAt. Default: 0, no delay.
 	SpreadSeconds *int32 `json:"spreadSeconds,omitempty"`
-	// successfulAtsHistoryLimit is how many Ats that have succeeded are kept. Default: 3.
+	// successfulAtsHistoryLimit is the number of successful Ats to keep. Default: 3.
 	SuccessfulAtsHistoryLimit *int32 `json:"successfulAtsHistoryLimit,omitempty"`
-	// failedAtsHistoryLimit is how many Ats that have failed are kept. Default: 1.
+	// failedAtsHistoryLimit is the number of failed Ats to keep. Default: 1.
 	FailedAtsHistoryLimit *int32 `json:"failedAtsHistoryLimit,omitempty"`
 	// atTemplate is the At that is created.
 	AtTemplate *AtTemplateSpecApplyConfiguration `json:"atTemplate,omitempty"`

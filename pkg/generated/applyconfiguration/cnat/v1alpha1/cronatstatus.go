@@ -26,37 +26,37 @@ import (
 // CronAtStatusApplyConfiguration represents a declarative configuration of the CronAtStatus type for use
 // with apply.
 //
-// CronAtStatus says what a CronAt has done, and what is next.
+// CronAtStatus reports what a CronAt has done and what is next.
 type CronAtStatusApplyConfiguration struct {
 	// active is the number of Ats that have not ended.
 	Active *int32 `json:"active,omitempty"`
-	// reason is why no At was created although one is due, or why nothing more will be, in
-	// one word. Absent while there is nothing to say.
+	// reason explains in one word why no At was created although one is due, or why no
+	// further At will be created. Absent if there is nothing to report.
 	Reason *string `json:"reason,omitempty"`
-	// message says more about the reason.
+	// message explains the reason.
 	Message *string `json:"message,omitempty"`
 	// lastScheduleTime is the latest scheduled time, without the delay of spreadSeconds, for
-	// which an At was created. No time at or before it runs again, whatever becomes of the
-	// At.
+	// which an At was created. This time and earlier times never run again, whatever happens
+	// to the At.
 	LastScheduleTime *v1.Time `json:"lastScheduleTime,omitempty"`
 	// lastSuccessfulTime is when the command last succeeded.
 	LastSuccessfulTime *v1.Time `json:"lastSuccessfulTime,omitempty"`
-	// nextScheduleTime is when the next At is due, with the delay of spreadSeconds. Absent
-	// while the CronAt is suspended, or its schedule cannot be read.
+	// nextScheduleTime is when the next At is due, including the delay of spreadSeconds.
+	// Absent while the CronAt is suspended or its schedule is invalid.
 	NextScheduleTime *v1.Time `json:"nextScheduleTime,omitempty"`
-	// missed counts the scheduled times for which no At was created: the controller was away
-	// or the API server refused the At, and a later time was due, or it was too late for
-	// startingDeadlineSeconds; or an earlier At had not ended. What passes during a
-	// suspension is not missed.
+	// missed counts the scheduled times for which no At was created, because an earlier At
+	// had not ended, or because the controller was not running or the API server refused the
+	// At until a later time was due or startingDeadlineSeconds had passed. Times that pass
+	// while the CronAt is suspended are not missed.
 	Missed *MissedTimesApplyConfiguration `json:"missed,omitempty"`
-	// observedSchedule is the schedule that the controller has seen, so that it notices an
-	// edit.
+	// observedSchedule is the schedule that the controller has seen. The controller uses it
+	// to detect edits.
 	ObservedSchedule *ObservedScheduleApplyConfiguration `json:"observedSchedule,omitempty"`
 	// observedGeneration is the metadata.generation that the controller has seen.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// conditions are for machines. Suspended is True while spec.suspend is true. Blocked is
-	// True, with a reason and a message, while something keeps Ats from being created, or an
-	// At from running.
+	// conditions are meant for programs. Suspended is True while spec.suspend is true.
+	// Blocked is True, with a reason and a message, while something keeps Ats from being
+	// created, or an At from running.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

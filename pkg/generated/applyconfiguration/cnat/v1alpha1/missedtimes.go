@@ -27,10 +27,10 @@ import (
 //
 // MissedTimes counts scheduled times for which no At was created.
 type MissedTimesApplyConfiguration struct {
-	// count is their number. Of those that passed while nobody looked, at most 100 are
-	// counted.
+	// count is the number of missed times. At most 100 are counted for one period without a
+	// running controller.
 	Count *int64 `json:"count,omitempty"`
-	// last is the latest of them.
+	// last is the latest missed time.
 	Last *v1.Time `json:"last,omitempty"`
 }
 

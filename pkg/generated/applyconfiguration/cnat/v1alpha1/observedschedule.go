@@ -25,17 +25,17 @@ import (
 // ObservedScheduleApplyConfiguration represents a declarative configuration of the ObservedSchedule type for use
 // with apply.
 //
-// ObservedSchedule is a schedule, and since when it applies.
+// ObservedSchedule is a schedule and the time since which it applies.
 type ObservedScheduleApplyConfiguration struct {
-	// schedule is that of the spec.
+	// schedule is the schedule in the spec.
 	Schedule *string `json:"schedule,omitempty"`
-	// timeZone is that of the spec.
+	// timeZone is the time zone in the spec.
 	TimeZone *string `json:"timeZone,omitempty"`
-	// spreadSeconds is that of the spec.
+	// spreadSeconds is spreadSeconds in the spec.
 	SpreadSeconds *int32 `json:"spreadSeconds,omitempty"`
-	// since is when the CronAt was created, or, without the delay of spreadSeconds, when
-	// its schedule was last edited or it was last resumed. No scheduled time at or before
-	// it runs.
+	// since is when the CronAt was created or, without the delay of spreadSeconds, when its
+	// schedule was last edited or the CronAt was last resumed. Scheduled times up to and
+	// including since do not run.
 	Since *v1.Time `json:"since,omitempty"`
 }
 

@@ -25,53 +25,48 @@ import (
 // RunSpecApplyConfiguration represents a declarative configuration of the RunSpec type for use
 // with apply.
 //
-// RunSpec says what an At does when it is due, apart from when.
+// RunSpec says what an At does when it is due.
 type RunSpecApplyConfiguration struct {
-	// command is run by /bin/sh -c: quotes, pipes and $VARS work. An exit code
-	// of 0 is success. It is needed unless there is a template, whose first
-	// container it runs in. Immutable once the At has started.
+	// command is run by /bin/sh -c: quotes, pipes and $VARS work. Exit code 0 means success.
+	// It is required unless template or restart is set. With a template, it runs in the
+	// template's first container. Immutable once the At has started.
 	//
-	// At most 32767 characters, so that it fits, whatever the characters, into
-	// the 128 KiB that Linux allows one argument of a program.
+	// It has at most 32767 characters, so that it always fits into the 128 KiB that Linux
+	// allows for one program argument.
 	Command *string `json:"command,omitempty"`
-	// template is the Pod that runs: labels, annotations and spec, which kubectl
-	// explain pod.spec describes. If there is a command too, it replaces command
-	// and args of the first container. The restartPolicy is Never by default and
-	// may be OnFailure, the terminationMessagePolicy is FallbackToLogsOnError by
-	// default. The exit code that is kept is that of the container which the
-	// annotation kubectl.kubernetes.io/default-container names, or else of the
-	// first. Default: one container with a shell and without privileges.
+	// template is the Pod that runs: labels, annotations and spec (see kubectl explain
+	// pod.spec). If command is also set, it replaces command and args of the first
+	// container. restartPolicy defaults to Never and may be OnFailure.
+	// terminationMessagePolicy defaults to FallbackToLogsOnError. The reported exit code is
+	// that of the container named in the annotation kubectl.kubernetes.io/default-container,
+	// or of the first container. Default: one container with a shell and without privileges.
 	// Immutable once the At has started.
 	Template *v1.PodTemplateSpec `json:"template,omitempty"`
 	// restart restarts a workload instead of running a command: its Pods are replaced
-	// step by step, as kubectl rollout restart does it. It is RUNNING until all of them
-	// are updated and available. Needs artifacts/restarts. Immutable once the At has
-	// started.
+	// gradually, as with kubectl rollout restart. The At is RUNNING until all Pods are
+	// updated and available. Requires artifacts/restarts. Immutable once the At has started.
 	Restart *AtRestartApplyConfiguration `json:"restart,omitempty"`
-	// node is the name of the node on which the command runs. The scheduler still
-	// checks that the Pod fits: room, taints, cordons, and what the template asks for. If
-	// there is no such node when the command is due, or the node is removed during the
-	// run, the At ends as Failed/NodeGone. Default: any node. Immutable once the At has
-	// started.
+	// node is the name of the node on which the command runs. The scheduler still checks
+	// that the Pod fits: resources, taints, cordons, and the template's constraints. If the
+	// node does not exist when the command is due, or is removed during the run, the At ends
+	// as Failed/NodeGone. Default: any node. Immutable once the At has started.
 	Node *string `json:"node,omitempty"`
-	// nodes runs the command once on each of several nodes: when it is due, an At of its
-	// own for each node, named <at>-<node>. They carry the results for each node, and
-	// go with this At. Default: the command runs once.
+	// nodes runs the command once on each of several nodes. When this At is due, it creates
+	// an At for each node, named <at>-<node>. These Ats contain the results for each node
+	// and are deleted with this At. Default: the command runs once.
 	Nodes *AtNodesApplyConfiguration `json:"nodes,omitempty"`
-	// backoffLimit is how many further attempts, each in a Pod of its own,
-	// follow a failed one: 10 seconds after it, then 20, 40 and so on, at most 6
-	// minutes. It is looked at when an attempt fails. Default: 0, once means
-	// once.
+	// backoffLimit is the maximum number of retries, each in a new Pod. The first retry
+	// follows 10 seconds after the failure, the next ones after 20, 40 and so on, up to 6
+	// minutes. The limit is checked when an attempt fails. Default: 0, no retries.
 	BackoffLimit *int32 `json:"backoffLimit,omitempty"`
-	// activeDeadlineSeconds is how long the run may take, with all its attempts,
-	// counted from the creation of the first Pod. Then the Pod is stopped and
-	// the At ends as Failed/DeadlineExceeded. With nodes it is the limit on each node,
-	// with restart the limit on the rollout, which goes on nevertheless. Default: no
-	// limit.
+	// activeDeadlineSeconds is the maximum duration of the run, including all attempts,
+	// counted from the creation of the first Pod. After it, the Pod is stopped and the At
+	// ends as Failed/DeadlineExceeded. With nodes, the limit applies to each node. With
+	// restart, it applies to the rollout, which nevertheless continues. Default: no limit.
 	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds,omitempty"`
-	// ttlSecondsAfterFinished is how long after its end the At is deleted, and
-	// its Pods with it, but not within about ten seconds of the end. It may be set
-	// and changed after the end. Default: the At is kept.
+	// ttlSecondsAfterFinished is the time after its end at which the At is deleted together
+	// with its Pods, but not before about ten seconds have passed. It can be set and changed
+	// after the end. Default: the At is kept.
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
