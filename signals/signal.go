@@ -25,7 +25,7 @@ import (
 )
 
 // SetupSignalHandler returns a context that is done after the first SIGTERM or SIGINT.
-// The second one ends the process at once.
+// The second one terminates the process immediately.
 func SetupSignalHandler() context.Context {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package annotationplan decides what becomes of the CronAt of a workload whose annotations
-// say when to restart it. It is pure, as package plan is.
+// Package annotationplan decides what to do with the CronAt of a workload whose
+// annotations schedule restarts. Like package plan, it is pure.
 package annotationplan
 
 import (
@@ -37,69 +37,73 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// What a CronAt is that was made of annotations, beside what these say.
+// Fields of a CronAt that is created from annotations, besides those that the annotations
+// set.
 const (
-	// startingDeadlineSeconds is how late a restart may begin. It bridges an upgrade of the
-	// control plane, or the end of a slow rollout, and keeps a restart of the night out of
-	// the working day.
+	// startingDeadlineSeconds is how late a restart may begin. It bridges a control-plane
+	// upgrade or the end of a slow rollout, and keeps a nightly restart out of working
+	// hours.
 	startingDeadlineSeconds = 30 * 60
-	// spreadSeconds keeps many workloads of one schedule from restarting in the same second.
-	// Each still begins in the minute that the schedule names.
+	// spreadSeconds keeps many workloads with the same schedule from restarting in the same
+	// second. Each restart still begins in the scheduled minute.
 	spreadSeconds = 60
 	// activeDeadlineSeconds is when a rollout that does not end is reported as failed: a
-	// StatefulSet or DaemonSet has no limit of its own. A rollout of very many Pods fits, and
-	// the restart of the next night can begin.
+	// StatefulSet or DaemonSet has no limit of its own. It is long enough for a rollout of
+	// very many Pods, and short enough for the restart of the next night to begin.
 	activeDeadlineSeconds = 12 * 60 * 60
 )
 
-// maxNameLength is that of a CronAt's name. The names of its Ats then fit into a label.
+// maxNameLength is the maximum length of a CronAt's name, such that the names of its Ats
+// fit into a label.
 const maxNameLength = 52
 
-// grace is how long it is not reported that the CronAt of an earlier workload has the name.
+// grace is how long a name conflict with the CronAt of an earlier workload is not
+// reported.
 const grace = time.Minute
 
-// World is what a decision rests on.
+// World is the input of a decision.
 type World struct {
 	// Kind is the kind of the workload.
 	Kind v1alpha1.RestartKind
-	// Workload is the workload, as Keep returns it; nil if it does not exist.
+	// Workload is the workload as returned by Keep, or nil if it does not exist.
 	Workload *metav1.PartialObjectMetadata
-	// CronAt is the CronAt that has the name of the workload's; nil if there is none. From a
-	// cache it may be outdated.
+	// CronAt is the CronAt with the name that belongs to the workload, or nil if there is
+	// none. A CronAt from a cache may be outdated.
 	CronAt *v1alpha1.CronAt
-	// CronAtIsLive is set if CronAt was read from the API server in this sync.
+	// CronAtIsLive is true if CronAt was read from the API server in this sync.
 	CronAtIsLive bool
-	// Invalid is the API server's answer if it found invalid what the annotations make.
+	// Invalid is the API server's error if it rejected the CronAt as invalid.
 	Invalid error
-	// Now is the wall clock.
+	// Now is the wall-clock time.
 	Now time.Time
 }
 
-// Decision is the next step. The zero value is: nothing to do until the workload or the
-// CronAt changes.
+// Decision is the next step. The zero value means that there is nothing to do until the
+// workload or the CronAt changes.
 type Decision struct {
-	// Action is what to do; nil if there is nothing.
+	// Action is what to do, or nil.
 	Action any
-	// Event is to be recorded on the workload once the action is done, or at once if there is
-	// none.
+	// Event must be recorded on the workload after the action succeeded, or immediately if
+	// there is none.
 	Event *plan.Event
-	// Mistake says what is wrong with the annotations, and what to write. It is to be
-	// recorded once.
+	// Mistake says what is wrong with the annotations and what to write. It must be recorded
+	// once.
 	Mistake string
-	// Retry is set if the step must be retried with back-off, and says why.
+	// Retry is non-nil if the step must be retried with back-off, and is the cause.
 	Retry error
 }
 
-// LookForCronAt is to read the CronAt from the API server, and to decide again.
+// LookForCronAt means: read the CronAt from the API server, then decide again.
 type LookForCronAt struct{}
 
-// CreateCronAt is to create the CronAt, and to decide again.
+// CreateCronAt means: create the CronAt, then decide again.
 type CreateCronAt struct{ CronAt *v1alpha1.CronAt }
 
-// PatchCronAt is to make spec and labels of the CronAt those given, and to decide again.
+// PatchCronAt means: set spec and labels of the CronAt to the given ones, then decide
+// again.
 type PatchCronAt struct{ CronAt *v1alpha1.CronAt }
 
-// DeleteCronAt is to delete the CronAt as it is.
+// DeleteCronAt means: delete this version of the CronAt.
 type DeleteCronAt struct{}
 
 // Decide returns the next step for a workload.
@@ -117,10 +121,9 @@ func Decide(w World) Decision {
 	}
 	switch {
 	case isOwn && w.CronAt.DeletionTimestamp != nil:
-		// Its end brings the next step.
+		// Its deletion triggers the next step.
 	case want == nil && isOwn:
-		// A schedule that cannot be read restarts nothing: the earlier one is no longer what
-		// its owner wants.
+		// An invalid schedule restarts nothing: the owner no longer wants the earlier schedule.
 		d.Action = DeleteCronAt{}
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted CronAt "+w.CronAt.Name)
 	case want == nil:
@@ -132,7 +135,7 @@ func Decide(w World) Decision {
 	case !isOwn:
 		return nameTaken(w)
 	default:
-		// To suspend it is how a person stops the restarts without writing the workload.
+		// Users suspend the CronAt to stop the restarts without editing the workload.
 		want.Spec.Suspend = w.CronAt.Spec.Suspend
 		if !equality.Semantic.DeepEqual(want.Spec, w.CronAt.Spec) || w.CronAt.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 			d.Action = PatchCronAt{want}
@@ -142,21 +145,20 @@ func Decide(w World) Decision {
 	return d
 }
 
-// nameTaken returns what follows when there is a CronAt of the name that is not the
-// workload's.
+// nameTaken returns the decision when the name belongs to a CronAt of another owner.
 func nameTaken(w World) Decision {
 	message := fmt.Sprintf("CronAt %s already exists and was not created for this %s: delete that CronAt.", w.CronAt.Name, w.Kind)
 	d := Decision{Retry: fmt.Errorf("%w: %s", plan.ErrBlocked, message)}
 	if kind, name, ok := Owner(w.CronAt); ok && kind == w.Kind && name == w.Workload.Name && w.Now.Sub(w.Workload.CreationTimestamp.Time) < grace {
-		// It is of an earlier workload, and the garbage collector will delete it.
+		// It belongs to an earlier workload, and the garbage collector will delete it.
 		return d
 	}
 	d.Event = newEvent(corev1.EventTypeWarning, v1alpha1.ReasonCronAtNameConflict, message)
 	return d
 }
 
-// Refused returns what follows when the API server answered an action with err, which is
-// neither that the CronAt exists, changed or is gone, nor that it is invalid.
+// Refused returns the decision after the API server answered an action with err. err does
+// not mean that the CronAt exists, has changed, is gone or is invalid.
 func Refused(err error) Decision {
 	if plan.IsTransient(err) {
 		return Decision{Retry: err}
@@ -171,14 +173,14 @@ func newEvent(eventType, reason, message string) *plan.Event {
 	return &plan.Event{Type: eventType, Reason: reason, Message: plan.OneLine(message)}
 }
 
-// newCronAt returns the CronAt that the annotations of a workload ask for. It is nil if there
-// are none, or if they cannot be read; mistake then says why.
+// newCronAt returns the CronAt for the annotations of a workload. It is nil if there are
+// no annotations, or if they are invalid; then mistake says why.
 func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 	schedule, hasSchedule := annotation(w.Workload, v1alpha1.AnnotationRestartSchedule)
 	timeZone, hasTimeZone := annotation(w.Workload, v1alpha1.AnnotationRestartTimeZone)
 	if !hasSchedule {
 		if hasTimeZone {
-			mistake = fmt.Sprintf("annotation %s needs %s beside it: write a cron expression, such as \"0 3 * * 1-5\"", v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSchedule)
+			mistake = fmt.Sprintf("annotation %s requires annotation %s: write a cron expression, such as \"0 3 * * 1-5\"", v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSchedule)
 		}
 		return nil, mistake
 	}
@@ -206,7 +208,7 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 			Name:      Name(w.Kind, w.Workload.Name),
 			Namespace: w.Workload.Namespace,
 			Labels:    map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy},
-			// Without blockOwnerDeletion, which would need a permission on the workload.
+			// Without blockOwnerDeletion, which would require a permission for the workload.
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: appsv1.SchemeGroupVersion.String(),
 				Kind:       string(w.Kind),
@@ -219,15 +221,14 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 	}, ""
 }
 
-// annotation returns the value of an annotation. A YAML block ends with a line break, which is
-// no mistake.
+// annotation returns the value of an annotation. It removes the line break at the end of
+// a YAML block.
 func annotation(workload *metav1.PartialObjectMetadata, key string) (string, bool) {
 	value, ok := workload.Annotations[key]
 	return strings.TrimSpace(value), ok
 }
 
-// explain says what is wrong with the fields that the annotations became, by the names of the
-// annotations.
+// explain returns the text of an error about CronAt fields, in terms of the annotations.
 func explain(err error) string {
 	message := strings.NewReplacer("spec.schedule", "annotation "+v1alpha1.AnnotationRestartSchedule, "spec.timeZone", "annotation "+v1alpha1.AnnotationRestartTimeZone).Replace(err.Error())
 	if strings.Contains(message, "is invalid") {
@@ -247,8 +248,8 @@ func Name(kind v1alpha1.RestartKind, workload string) string {
 	return strings.TrimRight(name[:maxNameLength-len(suffix)], "-.") + suffix
 }
 
-// Owner returns the workload that a CronAt names as its controller; ok is false if it names
-// none. Whether the workload still has that UID is another question.
+// Owner returns the workload that is the controller of a CronAt according to its owner
+// reference; ok is false if there is none. It does not check the UID of the workload.
 func Owner(cronAt *v1alpha1.CronAt) (kind v1alpha1.RestartKind, name string, ok bool) {
 	owner := metav1.GetControllerOf(cronAt)
 	if owner == nil {
@@ -272,8 +273,8 @@ func IsAnnotated(workload *metav1.PartialObjectMetadata) bool {
 	return hasSchedule || hasTimeZone
 }
 
-// Keep returns what this package, and an informer, reads of a workload, and nothing else:
-// there may be very many, and few have the annotations.
+// Keep returns a copy with only those fields of a workload that this package and an
+// informer read: there may be very many workloads, and only few have the annotations.
 func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
 	kept := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name:              workload.Name,
@@ -291,12 +292,13 @@ func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata 
 	return kept
 }
 
-// Concerns reports whether a change of a workload is one that is to be decided on.
+// Concerns reports whether a change of a workload requires a decision.
 func Concerns(old, cur *metav1.PartialObjectMetadata) bool {
 	return old.UID != cur.UID || !equality.Semantic.DeepEqual(old.Annotations, cur.Annotations) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero()
 }
 
-// KeepCronAt returns what this package reads of a CronAt, and what a patch of it needs.
+// KeepCronAt returns a copy with only those fields of a CronAt that this package reads
+// and that a patch needs.
 func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	return &v1alpha1.CronAt{
 		ObjectMeta: metav1.ObjectMeta{

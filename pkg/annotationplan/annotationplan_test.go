@@ -155,7 +155,7 @@ func TestDecide(t *testing.T) {
 		}},
 		"a zone alone": {workload: newWorkload(map[string]string{timeZone: "Europe/Berlin"}), cronAt: newOwn(), want: Decision{
 			Action: DeleteCronAt{}, Event: deleted,
-			Mistake: `annotation cnat.programming-kubernetes.info/restart-time-zone needs cnat.programming-kubernetes.info/restart-schedule beside it: write a cron expression, such as "0 3 * * 1-5"`,
+			Mistake: `annotation cnat.programming-kubernetes.info/restart-time-zone requires annotation cnat.programming-kubernetes.info/restart-schedule: write a cron expression, such as "0 3 * * 1-5"`,
 		}},
 		"refused as invalid":                    {workload: newWorkload(berlin), invalid: errors.New("too long"), want: Decision{Mistake: "too long", Retry: plan.ErrBlocked}},
 		"refused as invalid, after a valid one": {workload: newWorkload(berlin), cronAt: newOwn(), invalid: errors.New("too long"), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: "too long", Retry: plan.ErrBlocked}},

@@ -35,30 +35,30 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// Anybody may send any token. What the API server answers is kept, and the number of
-// questions from each source address is limited, so that guesses cost the API server
-// little, and do not lock out those with a valid token.
+// Any client may send any token. The API server's answers are cached, and the number of
+// requests to it is limited for each source address. Guessed tokens therefore cost the
+// API server little and do not lock out clients with a valid token.
 const (
 	allowedTTL   = 2 * time.Minute // as in the API server's own cache of tokens
 	refusedTTL   = 10 * time.Second
 	maxAnswers   = 128 // of each kind
-	maxQuestions = 5   // a second from one source
+	maxQuestions = 5   // per second from one source
 	maxSources   = 4096
 	askTimeout   = 10 * time.Second
 )
 
-// request is what an answer is for.
+// request is the key of a cached answer.
 type request struct {
 	token [sha256.Size]byte
 	path  string
 }
 
-// Authorize lets through the requests whose bearer token the API server knows and whose
-// user may get the path, as a rule of a ClusterRole for nonResourceURLs says. Other
-// requests get 401 or 403, as from the API server, or 429 if there are too many from
+// Authorize passes on the requests whose bearer token the API server accepts and whose
+// user may get the path, according to a ClusterRole rule for nonResourceURLs. Other
+// requests get 401 or 403, like from the API server, or 429 if there are too many from
 // one source.
 func Authorize(client kubernetes.Interface, handler http.Handler) http.Handler {
-	// In one cache, guesses would evict the good answers.
+	// In a single cache, guesses would evict the good answers.
 	allowed, refused := cache.NewLRUExpireCache(maxAnswers), cache.NewLRUExpireCache(maxAnswers)
 	sources := sources{limiters: lru.New(maxSources)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -84,9 +84,9 @@ func Authorize(client kubernetes.Interface, handler http.Handler) http.Handler {
 		switch {
 		case err != nil:
 			if r.Context().Err() == nil {
-				klog.FromContext(r.Context()).Error(err, "Cannot check who may get this", "path", r.URL.Path)
+				klog.FromContext(r.Context()).Error(err, "Cannot authorize the request", "path", r.URL.Path)
 			}
-			http.Error(w, "cannot ask the API server whether you may get this", http.StatusInternalServerError)
+			http.Error(w, "cannot check your permission with the API server", http.StatusInternalServerError)
 		case status != http.StatusOK:
 			refused.Add(key, status, refusedTTL)
 			http.Error(w, http.StatusText(status), status)
@@ -97,13 +97,14 @@ func Authorize(client kubernetes.Interface, handler http.Handler) http.Handler {
 	})
 }
 
-// sources limits the questions from each source address.
+// sources limits the requests from each source address.
 type sources struct {
 	lock     sync.Mutex
 	limiters *lru.Cache
 }
 
-// accept returns whether one more question from remoteAddr, host:port, is within the limit.
+// accept reports whether one more request from remoteAddr, host:port, is within the
+// limit.
 func (s *sources) accept(remoteAddr string) bool {
 	host, _, err := net.SplitHostPort(remoteAddr)
 	if err != nil {
@@ -119,8 +120,8 @@ func (s *sources) accept(remoteAddr string) bool {
 	return limiter.(flowcontrol.PassiveRateLimiter).TryAccept()
 }
 
-// ask asks the API server whose token this is, and whether that user may get the path. It
-// returns the HTTP status for the answer.
+// ask asks the API server to whom a token belongs, and whether that user may get the
+// path. It returns the HTTP status for the response.
 func ask(ctx context.Context, client kubernetes.Interface, token, path string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

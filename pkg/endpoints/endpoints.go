@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package endpoints serves the health and the metrics of a controller over HTTP.
+// Package endpoints serves the health checks and the metrics of a controller over HTTP.
 package endpoints
 
 import (
@@ -32,8 +32,8 @@ import (
 )
 
 // Serve serves the handler at the address, host:port, until ctx is done. It returns the
-// actual address once that accepts connections. With a certificate it serves HTTPS. what
-// names the content in the log.
+// actual address once that accepts connections. With a certificate, it serves HTTPS. what
+// describes the content in the log.
 func Serve(ctx context.Context, what, address string, certificate Certificate, handler http.Handler) (net.Addr, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -47,7 +47,7 @@ func Serve(ctx context.Context, what, address string, certificate Certificate, h
 		ReadTimeout:    10 * time.Second,
 		WriteTimeout:   time.Minute,
 		IdleTimeout:    2 * time.Minute,
-		MaxHeaderBytes: 32 << 10, // A token is some thousand bytes.
+		MaxHeaderBytes: 32 << 10, // A token has a few thousand bytes.
 	}
 	if certificate != nil {
 		listener = tls.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate})
@@ -64,8 +64,8 @@ func Serve(ctx context.Context, what, address string, certificate Certificate, h
 // Certificate returns the certificate for a connection.
 type Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
-// CertificateFromFiles returns the certificate in the PEM files, which it reads again for
-// each connection. It returns an error if the files cannot be read now.
+// CertificateFromFiles returns the certificate in the PEM files. It reads the files again
+// for each connection. It returns an error if the files cannot be read now.
 func CertificateFromFiles(certFile, keyFile string) (Certificate, error) {
 	load := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -75,7 +75,7 @@ func CertificateFromFiles(certFile, keyFile string) (Certificate, error) {
 	return load, err
 }
 
-// SelfSigned makes a self-signed certificate for this process, valid for a year.
+// SelfSigned creates a self-signed certificate for this process, valid for a year.
 func SelfSigned() (Certificate, error) {
 	hostname, err := os.Hostname()
 	if err != nil {

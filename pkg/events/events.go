@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package events records events, and writes at the end of the program those that are still
-// queued: the broadcaster of client-go drops them.
+// Package events records events and, at the end of the program, writes those that are
+// still queued: the broadcaster in client-go drops them.
 package events
 
 import (
@@ -30,11 +30,11 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// flushTimeout is how long it may take to write the queued events.
+// flushTimeout is the maximum time for writing the queued events.
 const flushTimeout = 5 * time.Second
 
-// endOfEvents is the reason of an event that is never written: the sink has seen all
-// other events when it comes.
+// endOfEvents is the reason of an event that is never written. When it reaches the sink,
+// the sink has seen all other events.
 const endOfEvents = "EndOfEvents"
 
 // Recorder records events. They are written once Start is called.
@@ -46,8 +46,8 @@ type Recorder struct {
 	ended       chan struct{}
 }
 
-// NewRecorder returns a recorder of the events of a component on objects of the given
-// scheme. It goes on after ctx is done, until Shutdown.
+// NewRecorder returns a recorder for a component's events on objects of the given scheme.
+// It continues after ctx is done, until Shutdown is called.
 func NewRecorder(ctx context.Context, scheme *runtime.Scheme, component string, wallClock clock.Clock) *Recorder {
 	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
 	return &Recorder{
@@ -58,7 +58,7 @@ func NewRecorder(ctx context.Context, scheme *runtime.Scheme, component string, 
 	}
 }
 
-// Start writes and logs the events from now on. It is called once.
+// Start begins to write and log the events. Call it only once.
 func (r *Recorder) Start(events typedcorev1.EventsGetter) {
 	r.started.Store(true)
 	r.broadcaster.StartStructuredLogging(3)
@@ -68,8 +68,8 @@ func (r *Recorder) Start(events typedcorev1.EventsGetter) {
 	})
 }
 
-// Shutdown writes the events that are still queued, for five seconds at most, and ends the
-// recorder.
+// Shutdown writes the events that are still queued, for at most five seconds, and stops
+// the recorder.
 func (r *Recorder) Shutdown() {
 	if r.started.Load() {
 		r.Event(&corev1.ObjectReference{}, corev1.EventTypeNormal, endOfEvents, "All events are written.")
@@ -81,7 +81,7 @@ func (r *Recorder) Shutdown() {
 	r.broadcaster.Shutdown()
 }
 
-// sink writes events, in the order in which they are recorded, until endOfEvents.
+// sink writes events in the order in which they were recorded, until endOfEvents.
 type sink struct {
 	record.EventSink
 	ended chan<- struct{}

@@ -26,10 +26,11 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// A blocked item is retried after minBackoff, then after twice as long each time, at most
-// maxBackoff, each up to jitter times longer. Of all blocked items together one is retried
-// each period, namespaces in turn. Each that turns out not to be blocked any more lets gain
-// others through at once: if what blocked them is gone, they do not wait for each other.
+// A blocked item is retried after minBackoff. The back-off doubles each time, up to
+// maxBackoff, plus a random part of up to jitter times that. In total, only one blocked
+// item is retried in each period, with namespaces taking turns. Each item that is no
+// longer blocked lets gain others through immediately: once the cause is gone, items do
+// not wait for each other.
 const (
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 40 * time.Second
@@ -38,8 +39,8 @@ const (
 	gain       = 2
 )
 
-// NewRateLimiting returns a rate-limited workqueue in the order of a Queue. name is for its
-// metrics.
+// NewRateLimiting returns a rate-limited workqueue with the order of a Queue. name is for
+// its metrics.
 func NewRateLimiting(name string, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) workqueue.TypedRateLimitingInterface[cache.ObjectName] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
 		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock,
@@ -48,11 +49,11 @@ func NewRateLimiting(name string, limiter workqueue.TypedRateLimiter[cache.Objec
 	})
 }
 
-// Blocked holds items that are blocked, until it is time to try them again.
+// Blocked holds blocked items until it is time to retry them.
 type Blocked struct {
 	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	clock  clock.WithTicker
-	passes chan struct{} // has an element for each item that need not wait for its turn
+	passes chan struct{} // has an element for each item that does not have to wait for its turn
 }
 
 // NewBlocked returns an empty Blocked. name is for the metrics of its queue.
@@ -61,10 +62,10 @@ func NewBlocked(name string, wallClock clock.WithTicker) *Blocked {
 	return &Blocked{queue: NewRateLimiting(name, limiter, wallClock), clock: wallClock, passes: make(chan struct{}, 2*gain)}
 }
 
-// Add adds an item that is blocked, or is so still.
+// Add adds an item that is blocked or still blocked.
 func (b *Blocked) Add(item cache.ObjectName) { b.queue.AddRateLimited(item) }
 
-// Forget is called for each item that is not blocked, or not any more.
+// Forget must be called for each item that is not, or no longer, blocked.
 func (b *Blocked) Forget(item cache.ObjectName) {
 	if b.queue.NumRequeues(item) == 0 {
 		return
@@ -78,10 +79,10 @@ func (b *Blocked) Forget(item cache.ObjectName) {
 	}
 }
 
-// Retries returns how often the item was added since it was last forgotten.
+// Retries returns how often the item was added since the last Forget.
 func (b *Blocked) Retries(item cache.ObjectName) int { return b.queue.NumRequeues(item) }
 
-// Run calls retry for each item whose turn it is, until ctx is done.
+// Run calls retry for each item whose turn has come, until ctx is done.
 func (b *Blocked) Run(ctx context.Context, retry func(cache.ObjectName)) {
 	ticker := b.clock.NewTicker(period)
 	defer ticker.Stop()
@@ -100,11 +101,10 @@ func (b *Blocked) Run(ctx context.Context, retry func(cache.ObjectName)) {
 	}
 }
 
-// ShutDown ends the queue.
+// ShutDown shuts the queue down.
 func (b *Blocked) ShutDown() { b.queue.ShutDown() }
 
-// jittered is a rate limiter that keeps items which came together from coming back
-// together.
+// jittered is a rate limiter that separates items that were added together.
 type jittered struct {
 	workqueue.TypedRateLimiter[cache.ObjectName]
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package fairqueue has workqueues in which the work of one namespace does not hold up
+// Package fairqueue provides workqueues in which the work of one namespace does not delay
 // that of the others.
 package fairqueue
 
@@ -24,9 +24,9 @@ import (
 	"k8s.io/utils/buffer"
 )
 
-// Queue is what a workqueue keeps its items in: it gives out those of a namespace
-// in the order in which they came, and one of each namespace in turn. It must be
-// used under the workqueue's lock, and not otherwise.
+// Queue is the storage of a workqueue. It returns the items of each namespace in the
+// order in which they were added, and namespaces take turns. Use it only under the lock
+// of the workqueue.
 type Queue struct {
 	items map[string]*buffer.Ring[cache.ObjectName] // by namespace; none is empty
 	turns buffer.Ring[string]                       // the namespaces that have items
@@ -58,7 +58,8 @@ func (q *Queue) Push(item cache.ObjectName) {
 // Len returns the number of items.
 func (q *Queue) Len() int { return q.len }
 
-// Pop takes out the first item of the namespace whose turn it is. There must be one.
+// Pop removes and returns the first item of the namespace whose turn it is. The queue
+// must not be empty.
 func (q *Queue) Pop() cache.ObjectName {
 	namespace, _ := q.turns.ReadOne()
 	items := q.items[namespace]

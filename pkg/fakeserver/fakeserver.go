@@ -14,11 +14,11 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package fakeserver is an API server in memory, for tests that run several real
-// clients in a time of their own (testing/synctest). Unlike client-go's fake clientsets
-// it counts versions, refuses a stale write, keeps what has a finalizer, stores times in
-// whole seconds, and can go away. It checks and defaults nothing else, and ignores
-// selectors.
+// Package fakeserver is an in-memory API server for tests that run several real clients
+// in virtual time (testing/synctest). Unlike the fake clientsets of client-go, it counts
+// versions, refuses stale writes, keeps objects with finalizers, stores times in whole
+// seconds, and can be made unavailable. It does no other validation or defaulting, and
+// ignores selectors.
 package fakeserver
 
 import (
@@ -51,14 +51,14 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// kinds are those of the resources that can be watched.
+// kinds maps the resources that can be watched to their kinds.
 var kinds = map[schema.GroupResource]schema.GroupVersionKind{
 	corev1.Resource("pods"):      corev1.SchemeGroupVersion.WithKind("Pod"),
 	v1alpha1.Resource("ats"):     v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind),
 	v1alpha1.Resource("cronats"): v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind),
 }
 
-// Server is the API server. It is an http.RoundTripper, which answers each request.
+// Server is the API server. It is an http.RoundTripper that answers each request.
 type Server struct {
 	clock clock.PassiveClock
 
@@ -67,16 +67,16 @@ type Server struct {
 	away    bool
 	outages int
 	objects map[target]*unstructured.Unstructured
-	log     []change // its length is the version
+	log     []change // its length is the current version
 }
 
-// target is what a request is on: a resource, or an object.
+// target is the resource or object of a request.
 type target struct {
 	groupResource           schema.GroupResource
 	namespace, name, status string
 }
 
-// change is one that a watch reports.
+// change is a change that a watch reports.
 type change struct {
 	eventType watch.EventType
 	target    target
@@ -90,8 +90,8 @@ func New(wallClock clock.PassiveClock) *Server {
 	return s
 }
 
-// Config returns the configuration of a client whose requests take the given way to
-// the server, such as the server itself.
+// Config returns the configuration of a client whose requests go through the given
+// transport, such as the server itself.
 func Config(transport http.RoundTripper) *rest.Config {
 	return &rest.Config{
 		Host:          "http://fakeserver",
@@ -101,8 +101,8 @@ func Config(transport http.RoundTripper) *rest.Config {
 	}
 }
 
-// SetAway has the server go away, or come back: while it is away, connections are
-// refused. Those that are open break.
+// SetAway makes the server unavailable, or available again. While it is unavailable, it
+// refuses connections. Open connections break.
 func (s *Server) SetAway(away bool) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -152,7 +152,7 @@ func (s *Server) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// targetOf reads the path of a request.
+// targetOf parses the path of a request.
 func targetOf(path string) target {
 	var t target
 	parts := strings.Split(strings.Trim(path, "/"), "/")
@@ -173,7 +173,7 @@ func targetOf(path string) target {
 	return t
 }
 
-// serve answers a request that is no watch. dryRun is for creations.
+// serve answers a request other than a watch. dryRun applies to creations.
 func (s *Server) serve(method string, t target, body []byte, dryRun bool) (any, error) {
 	key := t
 	key.status = ""
@@ -216,7 +216,7 @@ func (s *Server) serve(method string, t target, body []byte, dryRun bool) (any, 
 	case http.MethodDelete:
 		return s.remove(key, old, body)
 	default:
-		return nil, fmt.Errorf("the fake server knows no %s", method)
+		return nil, fmt.Errorf("the fake server does not support %s", method)
 	}
 }
 
@@ -237,7 +237,7 @@ func (s *Server) update(t, key target, old *unstructured.Unstructured, body []by
 	return s.store(watch.Modified, key, object), nil
 }
 
-// patch applies a strategic merge patch of a Pod, or a merge patch of something else.
+// patch applies a strategic merge patch to a Pod, or a merge patch to any other object.
 func (s *Server) patch(t, key target, old *unstructured.Unstructured, body []byte) (any, error) {
 	before, err := json.Marshal(old)
 	if err != nil {
@@ -286,8 +286,8 @@ func (s *Server) remove(key target, old *unstructured.Unstructured, body []byte)
 	return s.store(watch.Modified, key, object), nil
 }
 
-// store stores an object as it is now, or removes it if it is deleted and nothing
-// keeps it, and reports that to the watches.
+// store stores an object, or removes it if it is deleted and has no finalizers. It
+// reports the change to the watches.
 func (s *Server) store(eventType watch.EventType, key target, object *unstructured.Unstructured) *unstructured.Unstructured {
 	object.SetResourceVersion(strconv.Itoa(len(s.log) + 1))
 	s.objects[key] = object
@@ -300,8 +300,8 @@ func (s *Server) store(eventType watch.EventType, key target, object *unstructur
 	return object
 }
 
-// isIn reports whether an object is of the resource, and of the namespace if there is
-// one.
+// isIn reports whether an object belongs to the resource and, if one is given, to the
+// namespace.
 func (t target) isIn(resource target) bool {
 	return t.groupResource == resource.groupResource && (resource.namespace == "" || resource.namespace == t.namespace)
 }
@@ -320,7 +320,7 @@ func (s *Server) list(t target) []*unstructured.Unstructured {
 	return items
 }
 
-// watch returns the body of the answer to a watch.
+// watch returns the response body of a watch.
 func (s *Server) watch(request *http.Request, t target) io.ReadCloser {
 	stream := &stream{server: s, target: t, outages: s.outages, next: len(s.log)}
 	if version, err := strconv.Atoi(request.URL.Query().Get("resourceVersion")); err == nil && version > 0 {
@@ -341,11 +341,11 @@ func (s *Server) watch(request *http.Request, t target) io.ReadCloser {
 	return stream
 }
 
-// stream is the body of the answer to a watch.
+// stream is the response body of a watch.
 type stream struct {
 	server  *Server
 	target  target
-	outages int // of the server, when it began
+	outages int // of the server, when the stream began
 	next    int // index in the server's log
 	buffer  bytes.Buffer
 	closed  bool

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package leader lets one of several controllers work while the others stand by.
+// Package leader lets one of several controllers work while the others are on standby.
 package leader
 
 import (
@@ -31,21 +31,22 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// The leader renews the lease every retryPeriod. If it ends without releasing the lease,
-// another process takes over after leaseDuration. If it cannot renew the lease for
-// renewDeadline, it asks its work to stop. That must end before leaseDuration. The lease saves work, but does not guarantee that
-// only one process works: a request may still be on its way when the lease is lost.
+// The leader renews the lease every retryPeriod. If the leader exits without releasing
+// the lease, another process takes over after leaseDuration. If the leader cannot renew
+// the lease for renewDeadline, it asks its work to stop. The work must end before
+// leaseDuration. The lease avoids duplicate work, but does not guarantee that only one
+// process works: a request may still be in flight when the lease is lost.
 const (
 	leaseDuration = 12 * time.Second
 	renewDeadline = 8 * time.Second
 	retryPeriod   = 500 * time.Millisecond
 )
 
-// Run calls work once this process holds the lease of the given name, and returns after
-// it. The context of work is done when ctx is done, or when the lease is lost, which is
-// an error. identity is the name of this process in the lease. A process that restarts
-// with the same name gets the lease at once. If identity is empty, Run makes up one that
-// no other process has. config is that of a client without other load, which could
+// Run calls work once this process holds the lease with the given name, and returns after
+// work has returned. The context of work is done when ctx is done, or when the lease is
+// lost, which is an error. identity is the name of this process in the lease. A process
+// that restarts with the same name gets the lease immediately. If identity is empty, Run
+// generates a unique one. config must belong to a client without other load, which could
 // delay the renewals. Run connects health to the elector.
 func Run(ctx context.Context, config *rest.Config, namespace, name, identity string, health *leaderelection.HealthzAdaptor, work func(context.Context)) error {
 	if identity == "" {
@@ -67,7 +68,7 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, health *
 	var elector *leaderelection.LeaderElector
 	var leads atomic.Bool
 	worked := make(chan struct{})
-	// The lease is released when the work has ended, not when ctx is done.
+	// The lease is released after the work has ended, not when ctx is done.
 	leaseCtx, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -84,8 +85,8 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, health *
 				leading, stop := context.WithCancel(leading)
 				defer stop()
 				defer context.AfterFunc(ctx, stop)()
-				// The elector cancels its context only after it has tried to release the
-				// lease. While the API server hangs, that takes longer than the lease lasts.
+				// The elector cancels its context only after it has tried to release the lease. If
+				// the API server hangs, that takes longer than the lease lasts.
 				go wait.UntilWithContext(leading, func(context.Context) {
 					if !elector.IsLeader() || elector.Check(renewDeadline-leaseDuration) != nil {
 						stop()
@@ -111,7 +112,7 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, health *
 		<-worked
 	}
 	if ctx.Err() == nil {
-		return fmt.Errorf("lost the lease %s: another controller may be at work", lock.Describe())
+		return fmt.Errorf("lost the lease %s: another controller may be working", lock.Describe())
 	}
 	return nil
 }

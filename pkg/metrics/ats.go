@@ -33,27 +33,27 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// otherNamespaces is the value of label namespace for all namespaces that have no value of
-// their own. No namespace can have this name.
+// otherNamespaces is the value of label namespace for all namespaces without their own
+// value. No namespace can have this name.
 const otherNamespaces = "_other"
 
 var (
 	// Label state is one of the constants of plan.State.
 	atsDesc = metrics.NewDesc("cnat_ats",
-		"Number of Ats, by namespace and state: pending (not due yet), due (not started although it is time), blocked, suspended, running, done. Ats that are being deleted are not counted.",
+		"Number of Ats, by namespace and state: pending (not due yet), due (not started although the scheduled time has come), blocked, suspended, running, done. Ats that are being deleted are not counted.",
 		[]string{"namespace", "state"}, nil, metrics.ALPHA, "")
 	// Label reason is one of the reasons of condition Blocked in v1alpha1.
 	blockedDesc = metrics.NewDesc("cnat_ats_blocked",
 		"Number of Ats that are blocked, by namespace and the reason of their condition Blocked: before their start (state blocked) or while they run.",
 		[]string{"namespace", "reason"}, nil, metrics.ALPHA, "")
 	overdueDesc = metrics.NewDesc("cnat_oldest_due_age_seconds",
-		"For how long the next Pod of an At has been due and is not created, although nothing blocks it: the longest of all Ats, 0 if there is none.",
+		"How long the next Pod of an At has been due but not created, although nothing blocks it: the maximum over all Ats, 0 if there is none.",
 		nil, nil, metrics.ALPHA, "")
 )
 
-// RegisterAts registers the metrics of the Ats that exist. Call it once. Each scrape
-// computes them from the lister, if working returns true. At most the given number of
-// namespaces have a value of their own of label namespace.
+// RegisterAts registers the metrics of existing Ats. Call it only once. Each scrape
+// computes them from the lister if working returns true. At most the given number of
+// namespaces have their own value of label namespace.
 func RegisterAts(lister listers.AtLister, working func() bool, clock clock.PassiveClock, namespaces int) {
 	legacyregistry.CustomMustRegister(newAtCollector(lister, working, clock, namespaces))
 }
@@ -94,7 +94,7 @@ func (c *atCollector) CollectWithStability(ch chan<- metrics.Metric) {
 	defer c.mu.Unlock()
 	ats, err := c.lister.List(labels.Everything())
 	if err != nil {
-		utilruntime.HandleErrorWithContext(context.Background(), err, "Ats are not counted")
+		utilruntime.HandleErrorWithContext(context.Background(), err, "Cannot count Ats")
 		return
 	}
 	now := c.clock.Now()
@@ -102,7 +102,7 @@ func (c *atCollector) CollectWithStability(ch chan<- metrics.Metric) {
 	var oldest time.Duration
 	for _, at := range ats {
 		if at.DeletionTimestamp != nil {
-			continue // Nothing starts any more.
+			continue // Nothing more starts.
 		}
 		var parent *v1alpha1.At
 		if name := plan.ParentName(at); name != "" {
@@ -125,7 +125,7 @@ func (c *atCollector) CollectWithStability(ch chan<- metrics.Metric) {
 	ch <- metrics.NewLazyConstMetric(overdueDesc, metrics.GaugeValue, oldest.Seconds())
 }
 
-// send sends numbers that are counted by namespace, with the labels of the namespaces.
+// send sends numbers by namespace, with the labels of the namespaces.
 func (c *atCollector) send(ch chan<- metrics.Metric, desc *metrics.Desc, numbers map[series]int) {
 	sums := map[series]int{}
 	for s, number := range numbers {
@@ -136,15 +136,16 @@ func (c *atCollector) send(ch chan<- metrics.Metric, desc *metrics.Desc, numbers
 	}
 }
 
-// namespaceLabels decides which namespaces have a value of their own of label namespace.
+// namespaceLabels decides which namespaces have their own value of label namespace.
 type namespaceLabels struct {
 	limit    int
 	labelled sets.Set[string] // at most limit
 }
 
-// update is called with the namespaces that have Ats. A namespace keeps its value until it
-// has no Ats and another one needs the place, so that its time series go on. Of several
-// that need one, the first in alphabetical order get it.
+// update must be called with the namespaces that have Ats. A namespace keeps its value
+// until it has no Ats and another namespace needs the slot, so that its time series
+// continue. If several namespaces need a slot, the first ones in alphabetical order get
+// it.
 func (l *namespaceLabels) update(present sets.Set[string]) {
 	waiting := sets.List(present.Difference(l.labelled))
 	if len(l.labelled)+len(waiting) > l.limit {
@@ -153,7 +154,7 @@ func (l *namespaceLabels) update(present sets.Set[string]) {
 	l.labelled.Insert(waiting[:min(len(waiting), l.limit-len(l.labelled))]...)
 }
 
-// of returns the value for a namespace.
+// of returns the label value for a namespace.
 func (l *namespaceLabels) of(namespace string) string {
 	if l.labelled.Has(namespace) {
 		return namespace

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package metrics has the controller's own metrics, for Prometheus. It also registers
-// those of client-go: of the queues, the requests and the lease.
+// Package metrics defines the controller's own metrics for Prometheus. It also registers
+// those of client-go: for queues, requests and the lease.
 package metrics
 
 import (
@@ -24,33 +24,34 @@ import (
 
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
-	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client-go's own
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of client-go
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 )
 
-// The values of label result of SyncDuration.
+// Values of label result of SyncDuration.
 const (
-	// ResultSuccess: the sync did what there was to do.
+	// ResultSuccess: the sync succeeded.
 	ResultSuccess = "success"
-	// ResultBlocked: the At, or the CronAt, is blocked, as its status reports; the sync is
-	// repeated later.
+	// ResultBlocked: the At or CronAt is blocked, as its status reports; the sync is retried
+	// later.
 	ResultBlocked = "blocked"
-	// ResultError: the sync failed and is repeated.
+	// ResultError: the sync failed and is retried.
 	ResultError = "error"
-	// ResultPanic: the sync panicked and is repeated.
+	// ResultPanic: the sync panicked and is retried.
 	ResultPanic = "panic"
 )
 
-// The values of label result of Preflights.
+// Values of label result of Preflights.
 const (
 	// PreflightAccepted: the API server would accept the Pod.
 	PreflightAccepted = "accepted"
-	// PreflightRefused: it would refuse the Pod.
+	// PreflightRefused: the API server would refuse the Pod.
 	PreflightRefused = "refused"
-	// PreflightUnknown: the answer says nothing about the Pod.
+	// PreflightUnknown: the answer does not tell whether the API server would accept the
+	// Pod.
 	PreflightUnknown = "unknown"
 	// PreflightShared: the answer to an earlier dry-run of the same Pod was used.
 	PreflightShared = "shared"
@@ -58,41 +59,41 @@ const (
 
 var (
 	// StartLateness observes how late a Pod is when the API server confirms its creation:
-	// see plan.CreatePod. A Pod whose creation is only found later, because the answer was
-	// lost, is not observed.
+	// see plan.CreatePod. It does not observe a Pod whose creation is only discovered later
+	// because the response was lost.
 	StartLateness = metrics.NewHistogram(&metrics.HistogramOpts{
 		Name:           "cnat_start_lateness_seconds",
-		Help:           "How late Pods are created: the time since their attempt was due and nothing blocked it.",
+		Help:           "How late Pods are created: the time since their attempt was due and not blocked.",
 		Buckets:        []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600},
 		StabilityLevel: metrics.ALPHA,
 	})
-	// Runs counts the Ats whose end is in their status. Label reason is that of the end, as
-	// in status.reason. An At that is deleted before its end is not counted; nor is an end
-	// whose write succeeded but whose answer was lost.
+	// Runs counts the Ats whose end is in their status. Label reason is the value of
+	// status.reason at the end. Runs does not count an At that is deleted before its end, or
+	// an end whose status write succeeded but whose response was lost.
 	Runs = metrics.NewCounterVec(&metrics.CounterOpts{
 		Name:           "cnat_runs_total",
 		Help:           "Number of Ats that have ended, by the reason of their end.",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
-	// Attempts counts the Pods whose end, or loss, is in the status. Label reason and the
+	// Attempts counts the Pods whose end or loss is in the status. Label reason and the
 	// exceptions are those of Runs.
 	Attempts = metrics.NewCounterVec(&metrics.CounterOpts{
 		Name:           "cnat_attempts_total",
 		Help:           "Number of attempts (Pods) that have ended, by the reason of their end.",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
-	// UnexpectedPods counts the Pods that were deleted because they were a second one of an
-	// attempt.
+	// UnexpectedPods counts the Pods that were deleted because they were the second one of
+	// an attempt.
 	UnexpectedPods = metrics.NewCounter(&metrics.CounterOpts{
 		Name:           "cnat_unexpected_pods_total",
-		Help:           "Number of Pods that were deleted because their attempt had been counted already.",
+		Help:           "Number of Pods that were deleted because their attempt had already been counted.",
 		StabilityLevel: metrics.ALPHA,
 	})
-	// Preflights counts how often it was found out whether the API server would accept the
-	// Pod of an At. Label result is one of the constants.
+	// Preflights counts the checks whether the API server would accept the Pod of an At.
+	// Label result is one of the constants.
 	Preflights = metrics.NewCounterVec(&metrics.CounterOpts{
 		Name:           "cnat_preflights_total",
-		Help:           "Number of preflights of Ats, by result: accepted, refused, unknown (the answer to the dry-run says nothing about the Pod), shared (the answer for the same Pod of another At was used).",
+		Help:           "Number of preflights of Ats, by result: accepted, refused, unknown (the answer to the dry-run does not concern the Pod), shared (the answer for the same Pod of another At was used).",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"result"})
 	// CronAtMissed counts the scheduled times of CronAts for which no At was created.
@@ -101,11 +102,11 @@ var (
 		Help:           "Number of scheduled times of CronAts for which no At was created.",
 		StabilityLevel: metrics.ALPHA,
 	})
-	// SyncDuration observes how long syncs take, of Ats and of CronAts. Label result is that of
-	// ResultOf.
+	// SyncDuration observes the duration of syncs of Ats and CronAts. Label result is the
+	// value of ResultOf.
 	SyncDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Name:           "cnat_sync_duration_seconds",
-		Help:           "How long it takes to look at an At, or a CronAt, and to take its next step, by result: success, blocked (the status reports by what), error, panic.",
+		Help:           "Duration of a sync of an At or CronAt, by result: success, blocked (the status reports the cause), error, panic.",
 		Buckets:        []float64{.0001, .001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"result"})
@@ -118,7 +119,7 @@ var (
 	}, []string{"version", "revision", "goversion"})
 )
 
-// ErrPanic is of a sync that panicked.
+// ErrPanic is the error of a sync that panicked.
 var ErrPanic = errors.New("panic")
 
 // ResultOf returns the result of a sync.
@@ -135,8 +136,8 @@ func ResultOf(err error) string {
 	}
 }
 
-// Register registers all metrics but those of RegisterAts. Call it once. Counters start
-// at 0, so that the first failure is an increase.
+// Register registers all metrics except those of RegisterAts. Call it only once. Counters
+// start at 0, so that the first failure is an increase.
 func Register() {
 	legacyregistry.MustRegister(StartLateness, Runs, Attempts, UnexpectedPods, Preflights, CronAtMissed, SyncDuration, buildInfo)
 	for _, reason := range []string{
@@ -146,7 +147,7 @@ func Register() {
 		Runs.WithLabelValues(reason)
 		Attempts.WithLabelValues(reason)
 	}
-	// These ends have no Pod.
+	// For these reasons, there is no Pod.
 	for _, reason := range []string{
 		v1alpha1.ReasonInvalidPod, v1alpha1.ReasonStartingDeadlineExceeded, v1alpha1.ReasonNoNodes, v1alpha1.ReasonNodesFailed,
 		v1alpha1.ReasonNotStarted, v1alpha1.ReasonAtDeleted, v1alpha1.ReasonTargetNotFound, v1alpha1.ReasonTargetPaused,

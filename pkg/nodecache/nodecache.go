@@ -13,8 +13,8 @@ WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 See the License for the specific language governing permissions and
 limitations under the License.
 */
-// Package nodecache has a cache of the cluster's nodes that is filled when it is first
-// needed: most clusters never need it, and some do not permit it.
+// Package nodecache provides a cache of the cluster's nodes that is only filled when it
+// is needed: most clusters never need it, and some do not permit it.
 package nodecache
 
 import (
@@ -33,7 +33,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// fillTimeout is how long List and Get wait until the cache is filled.
+// fillTimeout is how long List and Get wait for the cache to sync.
 const fillTimeout = 10 * time.Second
 
 // Cache is a cache of the nodes.
@@ -44,8 +44,9 @@ type Cache struct {
 	want     func() // closes wanted
 }
 
-// New returns a cache that is fed by an informer, which nobody else starts. It calls changed
-// with the name of each node that was added, replaced or removed; at first with all.
+// New returns a cache that uses an informer that nothing else starts. It calls changed
+// with the name of each node that was added, replaced or removed, and initially with all
+// names.
 func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, transform cache.TransformFunc, changed func(node string)) (*Cache, error) {
 	c := &Cache{client: client, informer: informer, wanted: make(chan struct{})}
 	c.want = sync.OnceFunc(func() { close(c.wanted) })
@@ -56,7 +57,7 @@ func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, 
 		AddFunc:    func(node *corev1.Node) { changed(node.Name) },
 		DeleteFunc: func(node coreinformers.DeletedNode) { changed(node.GetObjectName().Name) },
 		UpdateFunc: func(old, cur *corev1.Node) {
-			if old.UID != cur.UID { // The informer missed that one was removed, and another added.
+			if old.UID != cur.UID { // The informer missed that the old node was removed before a new one was added.
 				changed(cur.Name)
 			}
 		},
@@ -67,7 +68,7 @@ func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, 
 	return c, nil
 }
 
-// Run runs the informer, once it is needed, until ctx is done.
+// Run runs the informer from when it is first needed until ctx is done.
 func (c *Cache) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -76,7 +77,8 @@ func (c *Cache) Run(ctx context.Context) {
 	}
 }
 
-// List returns the nodes. The error is the API server's if it does not permit that.
+// List returns the nodes. If the controller is not allowed to list them, the error is the
+// API server's.
 func (c *Cache) List(ctx context.Context) ([]*corev1.Node, error) {
 	if err := c.fill(ctx); err != nil {
 		return nil, err
@@ -84,8 +86,9 @@ func (c *Cache) List(ctx context.Context) ([]*corev1.Node, error) {
 	return c.informer.Lister().List(labels.Everything())
 }
 
-// Get returns a node, or nil if it does not exist, for which the cache is not enough: it
-// may be behind. The error is the API server's if it does not permit that.
+// Get returns a node, or nil if it does not exist. Because the cache may be outdated, a
+// missing node is confirmed with the API server. If the controller is not allowed to do
+// that, the error is the API server's.
 func (c *Cache) Get(ctx context.Context, name string) (*corev1.Node, error) {
 	if err := c.fill(ctx); err != nil {
 		return nil, err
@@ -100,8 +103,8 @@ func (c *Cache) Get(ctx context.Context, name string) (*corev1.Node, error) {
 	return node, err
 }
 
-// fill waits until the cache is filled. The informer only starts if the nodes can be listed:
-// it would try for ever.
+// fill waits for the cache to sync. The informer only starts if the nodes can be listed,
+// because it would retry forever.
 func (c *Cache) fill(ctx context.Context) error {
 	synced := c.informer.Informer().HasSyncedChecker()
 	if cache.IsDone(synced) {
@@ -114,7 +117,7 @@ func (c *Cache) fill(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
 	if !cache.WaitFor(ctx, "", synced) {
-		return errors.New("the cache of nodes is not filled yet")
+		return errors.New("the cache of nodes has not synced yet")
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package patch makes the merge patches that controllers write with.
+// Package patch creates the merge patches that controllers use.
 package patch
 
 import (
@@ -26,9 +26,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 )
 
-// Status returns the patch that makes the status of an object the given one, if nobody has
-// written the object since the given version. It has nothing but what differs: fields that a
-// newer controller wrote, and this one does not know, stay as they are.
+// Status returns the patch that sets the status of an object, unless the object was
+// modified after the given version. The patch only contains differences: it does not
+// touch fields that were set by a newer controller and are unknown to this one.
 func Status(resourceVersion string, before, after any) ([]byte, error) {
 	was, err := json.Marshal(map[string]any{"status": before})
 	if err != nil {
@@ -41,9 +41,9 @@ func Status(resourceVersion string, before, after any) ([]byte, error) {
 	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
 }
 
-// Spec returns the patch that makes labels and spec of an object the given ones, if nobody has
-// written the object meanwhile. Labels and fields of which neither before nor after says
-// anything stay as they are.
+// Spec returns the patch that sets labels and spec of an object, unless the object was
+// modified in the meantime. It does not touch labels and fields that neither before nor
+// after contains.
 func Spec(object metav1.Object, labels map[string]string, before, after any) ([]byte, error) {
 	was, err := json.Marshal(map[string]any{"spec": before})
 	if err != nil {
@@ -59,8 +59,8 @@ func Spec(object metav1.Object, labels map[string]string, before, after any) ([]
 	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
 }
 
-// WithoutFinalizer returns the patch that removes a finalizer, if nobody has written the
-// object meanwhile.
+// WithoutFinalizer returns the patch that removes a finalizer, unless the object was
+// modified in the meantime.
 func WithoutFinalizer(object metav1.Object, finalizer string) ([]byte, error) {
 	finalizers := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(name string) bool { return name == finalizer })
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "finalizers": finalizers}})

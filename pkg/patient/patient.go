@@ -14,9 +14,10 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package patient has an HTTP transport for clients that outlast their API server:
-// one that is away, so that connections are refused. One that hangs, or a proxy before
-// it that answers in its place, is left to client-go.
+// Package patient provides an HTTP transport for clients that outlive an outage of the
+// API server during which connections are refused. It leaves two other cases to
+// client-go: an API server that hangs, and a proxy that answers instead of the API
+// server.
 package patient
 
 import (
@@ -31,20 +32,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// retryPeriod is how often is asked again where nobody listens.
+// retryPeriod is the interval between retries while connections are refused.
 const retryPeriod = time.Second
 
 type transport struct {
-	next http.RoundTripper
-	told atomic.Bool
+	next     http.RoundTripper
+	reported atomic.Bool
 }
 
-// New returns a transport that asks again each second where nobody listens, so that
-// what waits for an answer has it as soon as the API server is back, and not after the
+// New returns a transport that retries every second while connections are refused.
+// Clients therefore get their response as soon as the API server is back, not after the
 // back-off of an informer, which grows to a minute.
 //
-// Only what is read is asked for again. The creation of a Pod must rest on what was
-// read just before, so client-go, too, is kept from sending it again by itself.
+// It only retries reads. The creation of a Pod must be based on what was read immediately
+// before, so client-go is also prevented from retrying it.
 func New(next http.RoundTripper) http.RoundTripper {
 	return &transport{next: next}
 }
@@ -54,7 +55,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Method != http.MethodGet {
 		response, err := t.next.RoundTrip(request)
 		if err == nil && request.Method == http.MethodPost && path.Base(request.URL.Path) == "pods" {
-			// What client-go goes by.
+			// client-go checks this to decide whether to retry.
 			response.Header.Del("Retry-After")
 		}
 		return response, err
@@ -64,11 +65,11 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		var err error
 		response, err = t.next.RoundTrip(request)
 		if refused := utilnet.IsConnectionRefused(err); !refused {
-			t.told.Store(false)
+			t.reported.Store(false)
 			return true, err
 		}
-		if !t.told.Swap(true) {
-			klog.FromContext(ctx).Info("The API server cannot be reached; waiting for it", "answer", err)
+		if !t.reported.Swap(true) {
+			klog.FromContext(ctx).Info("The API server is unreachable; waiting for it", "answer", err)
 		}
 		return false, nil
 	})

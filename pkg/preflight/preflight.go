@@ -14,9 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package preflight finds out, before an At is due, whether the API server would accept its
-// Pod: it creates the Pod with dryRun=All. It only asks. What to do with the answer is
-// decided in package plan.
+// Package preflight finds out, before an At is due, whether the API server would accept
+// its Pod: it creates the Pod with dryRun=All. Package plan decides what to do with the
+// answer.
 package preflight
 
 import (
@@ -52,14 +52,15 @@ import (
 // queueName is the name of the queue, for its metrics.
 const queueName = "preflights"
 
-// settleTime is how long after an At was created or edited its preflight is. Within it, what
-// was created together with the At comes into effect, such as a namespace with its service
-// account.
+// settleTime is the delay of a preflight after an At was created or edited. It gives
+// objects that were created together with the At time to take effect, such as a namespace
+// with its service account.
 const settleTime = time.Second
 
-// A refused At is looked at again after refusedPeriod, up to refusedJitter times longer. An
-// answer is shared by the Ats of a namespace with the same Pod for sharedTime or, so that a
-// refusal is gone within a minute of its cause, for refusedPeriod.
+// A refused At is checked again after refusedPeriod plus a random part of up to
+// refusedJitter times refusedPeriod. The Ats in a namespace with the same Pod share an
+// answer for sharedTime. They share a refusal for refusedPeriod only, so that it
+// disappears within a minute after its cause.
 const (
 	refusedPeriod = 20 * time.Second
 	refusedJitter = 0.5
@@ -67,7 +68,7 @@ const (
 )
 
 // A preflight without an answer, because the API server is busy or a webhook is slow, is
-// tried again maxRetries times: after minBackoff, then after twice as long each time.
+// retried maxRetries times, first after minBackoff. The back-off doubles each time.
 const (
 	minBackoff = 30 * time.Second
 	maxBackoff = 10 * time.Minute
@@ -77,12 +78,12 @@ const (
 // requestTimeout is how long a request may take.
 const requestTimeout = 5 * time.Second
 
-// readsPerDryRun is how many Ats are read for each dry-run at most: most of very many have
-// the Pod of another.
+// readsPerDryRun is the maximum number of Ats to read for each dry-run: if there are very
+// many Ats, most of them have the same Pod as another.
 const readsPerDryRun = 10
 
-// Preflight looks at Ats that are not due yet. The methods of a nil Preflight, which is
-// one that is turned off, do nothing.
+// Preflight checks Ats that are not due yet. The methods of a nil Preflight, which means
+// that preflights are turned off, do nothing.
 type Preflight struct {
 	cnatClient clientset.Interface
 	kubeClient kubernetes.Interface
@@ -94,29 +95,29 @@ type Preflight struct {
 	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	reads   flowcontrol.RateLimiter
 	dryRuns flowcontrol.RateLimiter
-	// shared has the answers to the dry-runs, by plan.PodKey.
+	// shared has the answers to the dry-runs by plan.PodKey.
 	shared *utilcache.Expiring
 
 	lock sync.Mutex
-	// found has what was found for those Ats that are refused, or that were refused and
-	// whose status still says so. All of them are looked at again.
+	// found has the findings for Ats that are refused, or that were refused and whose status
+	// still says so. All of these are checked again.
 	found map[cache.ObjectName]finding
 }
 
-// finding is what was found for an At.
+// finding is the result for an At.
 type finding struct {
 	uid        types.UID
 	generation int64
 	forecast   plan.Forecast
 }
 
-// answer is that to the dry-run of the creation of a Pod.
+// answer is the answer to the dry-run creation of a Pod.
 type answer struct {
 	pod string // its name
-	// forecast is nil if the answer says nothing; err is the reason.
+	// forecast is nil if the answer does not allow a prediction; err is the cause.
 	forecast *plan.Forecast
 	err      error
-	// retry reports whether another try may have an answer that says something.
+	// retry reports whether another try may have a meaningful answer.
 	retry bool
 }
 
@@ -132,7 +133,7 @@ func (a answer) result() string {
 	}
 }
 
-// of returns the answer as that to the dry-run of the same Pod by another name.
+// of returns the answer for the dry-run of the same Pod with another name.
 func (a answer) of(pod string) answer {
 	if a.forecast != nil {
 		a.forecast = &plan.Forecast{
@@ -143,8 +144,8 @@ func (a answer) of(pod string) answer {
 	return a
 }
 
-// New returns a Preflight that makes at most qps dry-runs a second, more than 0. nodes lists
-// the nodes. defaults are those for plan.NewPod.
+// New returns a Preflight that makes at most qps dry-runs per second; qps must be
+// positive. nodes lists the nodes. defaults are those for plan.NewPod.
 func New(cnatClient clientset.Interface, kubeClient kubernetes.Interface, ats listers.AtLister, nodes func(context.Context) ([]*corev1.Node, error), defaults plan.Defaults, qps float64, wallClock clock.WithTicker) *Preflight {
 	p := &Preflight{
 		cnatClient: cnatClient,
@@ -167,15 +168,16 @@ func New(cnatClient clientset.Interface, kubeClient kubernetes.Interface, ats li
 	return p
 }
 
-// Add has an At looked at in a moment.
+// Add enqueues an At for a check after settleTime.
 func (p *Preflight) Add(name cache.ObjectName) {
 	if p != nil {
 		p.queue.AddAfter(name, settleTime)
 	}
 }
 
-// Forecast returns what was found for an At as it is; nil if nothing is known, which is so
-// for each At whose Pod was found to be accepted. If p is turned off, all are accepted.
+// Forecast returns the finding for the current version of an At, or nil if nothing is
+// known. Nothing is known for each At whose Pod would be accepted. If p is turned off,
+// all Ats are accepted.
 func (p *Preflight) Forecast(at *v1alpha1.At) *plan.Forecast {
 	switch {
 	case p == nil:
@@ -192,14 +194,14 @@ func (p *Preflight) Forecast(at *v1alpha1.At) *plan.Forecast {
 	return &found.forecast
 }
 
-// Run looks at Ats until ctx is done, and calls changed for each At whose Forecast has
+// Run checks Ats until ctx is done, and calls changed for each At whose Forecast has
 // changed.
 func (p *Preflight) Run(ctx context.Context, changed func(cache.ObjectName)) {
 	if p == nil {
 		return
 	}
 	defer context.AfterFunc(ctx, p.queue.ShutDown)()
-	for ctx.Err() == nil { // A queue that is shut down gives out what it has.
+	for ctx.Err() == nil { // A queue that is shut down still returns its items.
 		name, shutdown := p.queue.Get()
 		if shutdown {
 			return
@@ -211,7 +213,7 @@ func (p *Preflight) Run(ctx context.Context, changed func(cache.ObjectName)) {
 	}
 }
 
-// due returns when an At is due; the zero time if there is no such At.
+// due returns when an At is due, or the zero time if the At does not exist.
 func (p *Preflight) due(name cache.ObjectName) time.Time {
 	at, err := p.ats.Ats(name.Namespace).Get(name.Name)
 	if err != nil {
@@ -221,7 +223,7 @@ func (p *Preflight) due(name cache.ObjectName) time.Time {
 	return instant
 }
 
-// lookOrRecover logs a panic: one At must not end the work on all others.
+// lookOrRecover logs a panic: one At must not stop the work on all others.
 func (p *Preflight) lookOrRecover(ctx context.Context, name cache.ObjectName) (changed bool) {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts()))
 	defer func() {
@@ -233,14 +235,14 @@ func (p *Preflight) lookOrRecover(ctx context.Context, name cache.ObjectName) (c
 	return p.look(klog.NewContext(ctx, logger), name)
 }
 
-// look looks at an At. It returns whether its Forecast has changed.
+// look checks an At. It reports whether the Forecast has changed.
 func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
 	cached, err := p.ats.Ats(name.Namespace).Get(name.Name)
 	if err != nil || !plan.WantsForecast(cached, p.clock.Now()) {
 		p.forget(name)
 		return false
 	}
-	// The cache has neither command nor template.
+	// The cached At has neither command nor template.
 	live, err := p.read(ctx, name)
 	switch {
 	case err == nil && plan.WantsForecast(live, p.clock.Now()) && live.Spec.Restart != nil:
@@ -271,7 +273,7 @@ func (p *Preflight) read(ctx context.Context, name cache.ObjectName) (*v1alpha1.
 }
 
 // ask returns the API server's answer to the creation of an At's Pod, which may be the
-// answer to the creation of the same Pod of another At.
+// answer for the same Pod of another At.
 func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) answer {
 	pod := plan.NewPod(at, p.defaults)
 	key, err := plan.PodKey(pod)
@@ -291,7 +293,8 @@ func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) answer {
 	if err != nil {
 		err = fmt.Errorf("create Pod: %w", err)
 	}
-	// A webhook that does not support dry-run is a bad request, and will be one again.
+	// A webhook that does not support dry-run causes a BadRequest error, and a retry will
+	// not change that.
 	a := answer{pod: pod.Name, forecast: plan.Foresee(v1alpha1.ReasonPodRefused, err), err: err, retry: !apierrors.IsBadRequest(err)}
 	metrics.Preflights.WithLabelValues(a.result()).Inc()
 	validFor := refusedPeriod
@@ -302,7 +305,7 @@ func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) answer {
 	return a
 }
 
-// askRestart reads the workload of spec.restart, and restarts it with dryRun.
+// askRestart reads the workload of spec.restart and restarts it with dryRun.
 func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) answer {
 	if err := p.dryRuns.Wait(ctx); err != nil {
 		return answer{err: err}
@@ -323,14 +326,14 @@ func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) answer {
 	return a
 }
 
-// keep keeps what the answer means for an At, and has it looked at again if there is need.
-// It returns whether its Forecast has changed.
+// keep stores the result of the answer for an At, and enqueues the At again if necessary.
+// It reports whether the Forecast has changed.
 func (p *Preflight) keep(ctx context.Context, at *v1alpha1.At, a answer) bool {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	name := cache.MetaObjectToName(at)
 	before, known := p.found[name]
-	// What is found, or was written, must be looked at until it is gone.
+	// An At must be checked until nothing is found and its status has no forecast.
 	again := known || plan.HasForecast(at)
 	switch {
 	case a.forecast != nil && (a.forecast.Reason != "" || plan.HasForecast(at)):
@@ -340,7 +343,7 @@ func (p *Preflight) keep(ctx context.Context, at *v1alpha1.At, a answer) bool {
 		delete(p.found, name)
 		again = false
 	default:
-		klog.FromContext(ctx).V(2).Info("Preflight has no answer", "cause", plan.OneLine(a.err.Error()))
+		klog.FromContext(ctx).V(2).Info("Preflight has no result", "cause", plan.OneLine(a.err.Error()))
 	}
 	switch {
 	case again:
@@ -353,12 +356,12 @@ func (p *Preflight) keep(ctx context.Context, at *v1alpha1.At, a answer) bool {
 	}
 	changed := p.found[name] != before
 	if changed {
-		klog.FromContext(ctx).V(2).Info("Preflight has another answer", "reason", p.found[name].forecast.Reason)
+		klog.FromContext(ctx).V(2).Info("Preflight has a new result", "reason", p.found[name].forecast.Reason)
 	}
 	return changed
 }
 
-// forget drops what is known of an At.
+// forget removes everything that is known about an At.
 func (p *Preflight) forget(name cache.ObjectName) {
 	p.queue.Forget(name)
 	p.lock.Lock()

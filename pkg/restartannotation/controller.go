@@ -14,9 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package restartannotation has the controller of the annotations that say when to restart a
-// workload. It makes, follows and removes a CronAt for each, and leaves all else to the
-// controller of CronAts.
+// Package restartannotation contains the controller for the annotations that schedule
+// restarts of a workload. It creates, updates and deletes a CronAt for each annotated
+// workload. The controller of CronAts does everything else.
 package restartannotation
 
 import (
@@ -54,14 +54,14 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// The names of the queues, for their metrics.
+// Queue names, for their metrics.
 const (
 	queueName        = "restart_annotations"
 	blockedQueueName = "blocked_restart_annotations"
 )
 
-// A sync that failed is retried after minErrorBackoff, then after twice as long each time,
-// at most maxErrorBackoff.
+// A failed sync is retried after minErrorBackoff. The back-off doubles with each failure,
+// up to maxErrorBackoff.
 const (
 	minErrorBackoff = 200 * time.Millisecond
 	maxErrorBackoff = time.Minute
@@ -70,22 +70,22 @@ const (
 // maxSteps is the number of steps of a sync after which something must be wrong.
 const maxSteps = 5
 
-// finishTimeout is how long the syncs in hand may take when the controller is asked to stop:
-// as in the controller of Ats.
+// finishTimeout is how long running syncs may take when the controller is stopped, as in
+// the controller of Ats.
 const finishTimeout = 3 * time.Second
 
-// permissionPeriod is the interval at which the controller tries to list what it watches,
-// until it can.
+// permissionPeriod is the interval at which the controller tries to list the resources
+// that it watches, until it succeeds.
 const permissionPeriod = 10 * time.Second
 
-// resources are those of the workloads.
+// resources maps the kinds of workloads to their resources.
 var resources = map[v1alpha1.RestartKind]string{
 	v1alpha1.RestartDeployment:  "deployments",
 	v1alpha1.RestartStatefulSet: "statefulsets",
 	v1alpha1.RestartDaemonSet:   "daemonsets",
 }
 
-// Controller makes the CronAts of the workloads that have the annotations.
+// Controller creates the CronAts of annotated workloads.
 type Controller struct {
 	client         clientset.Interface
 	metadataClient metadata.Interface
@@ -93,30 +93,30 @@ type Controller struct {
 	recorder       record.EventRecorder
 	clock          clock.WithTicker
 
-	// workloads has an informer for each kind, of the metadata alone.
+	// workloads has an informer for each kind, for metadata only.
 	workloads map[v1alpha1.RestartKind]cache.SharedIndexInformer
-	// cronAts has the CronAts that were made of annotations.
+	// cronAts has the CronAts that were created from annotations.
 	cronAts informers.CronAtIndexInformer
 	synced  []cache.DoneChecker
 
-	// The items are workloads, see keyOf.
+	// The items are workloads (see keyOf).
 	queue workqueue.TypedRateLimitingInterface[cache.ObjectName]
-	// blocked holds the workloads that are to be added to queue when their turn comes.
+	// blocked holds the workloads that wait for their turn to be added to queue.
 	blocked *fairqueue.Blocked
 
-	// reported says which mistakes have been reported.
+	// reported has the mistakes that have been reported.
 	reportedLock sync.Mutex
 	reported     map[cache.ObjectName]mistake
 }
 
-// mistake is one in the annotations of a workload.
+// mistake is an error in the annotations of a workload.
 type mistake struct {
 	uid  types.UID
 	text string
 }
 
-// NewController returns a controller for the workloads of a namespace, or of all. It has
-// informers of its own, which Run starts: nobody else needs them.
+// NewController returns a controller for the workloads of one namespace, or of all. It
+// has its own informers, which Run starts, because no other controller needs them.
 func NewController(
 	ctx context.Context,
 	client clientset.Interface,
@@ -142,7 +142,7 @@ func NewController(
 
 	logger := klog.FromContext(ctx)
 	for kind, resource := range resources {
-		// Without the index by namespace, which nobody uses.
+		// Without the index by namespace, which is not used.
 		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, appsv1.SchemeGroupVersion.WithResource(resource), namespace, 0, cache.Indexers{}, readInPages).Informer()
 		if err := informer.SetTransform(keep); err != nil {
 			return nil, fmt.Errorf("set the transform of the informer of %s: %w", resource, err)
@@ -181,19 +181,19 @@ func NewController(
 	return c, nil
 }
 
-// readInPages makes the list of an API server that does not stream it come in pages. By
-// default the API server may answer with all of its cache.
+// readInPages makes an API server that does not stream a list return it in pages. By
+// default, the API server may return everything from its cache at once.
 func readInPages(options *metav1.ListOptions) {
 	if options.ResourceVersion == "0" {
 		options.ResourceVersion = ""
 	}
 }
 
-// Run waits until it may list what it watches, and until the caches are filled. It works with
-// the given number of workers until ctx is done, and returns when the syncs in hand are
-// finished. It is called once.
+// Run waits until the controller may list the resources that it watches, and until the
+// caches have synced. It works with the given number of workers until ctx is done, and
+// returns when the running syncs have finished. Call it only once.
 //
-// A controller that stands by has no caches: what it does when it leads is not urgent.
+// On standby, the controller has no caches: its work after a takeover is not urgent.
 func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
@@ -225,26 +225,26 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		})
 	}
 	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
-	// What the first lists left would stay for minutes.
+	// Garbage from the first lists would stay for minutes.
 	debug.FreeOSMemory()
 	<-ctx.Done()
 }
 
-// waitForPermission returns nil once the workloads and CronAts can be listed. Without the
-// permission, an informer would not say what to do.
+// waitForPermission returns nil once the workloads and CronAts can be listed. An informer
+// without the permission would not report how to fix that.
 func (c *Controller) waitForPermission(ctx context.Context) error {
 	logged := ""
 	return wait.PollUntilContextCancel(ctx, permissionPeriod, true, func(ctx context.Context) (bool, error) {
 		err := c.list(ctx)
 		if err != nil && err.Error() != logged && ctx.Err() == nil {
 			logged = err.Error()
-			klog.FromContext(ctx).Error(err, "Restart annotations are not followed until the controller can list workloads: apply artifacts/restarts/annotations, or leave out -restart-annotations")
+			klog.FromContext(ctx).Error(err, "Restart annotations have no effect until the controller can list workloads: apply artifacts/restarts/annotations, or remove -restart-annotations")
 		}
 		return err == nil, nil
 	})
 }
 
-// list returns the error of a list of what is watched.
+// list returns the error from listing the watched resources.
 func (c *Controller) list(ctx context.Context) error {
 	options := metav1.ListOptions{Limit: 1}
 	for _, resource := range resources {
@@ -280,8 +280,8 @@ func (c *Controller) updateWorkload(logger klog.Logger, kind v1alpha1.RestartKin
 	c.addWorkload(kind, cur)
 }
 
-// updateCronAt enqueues the workload of a CronAt that somebody has edited. A change of the
-// status is of no interest.
+// updateCronAt enqueues the workload of a CronAt that was edited. Changes to the status
+// are ignored.
 func (c *Controller) updateCronAt(old, cur *v1alpha1.CronAt) {
 	if old.UID == cur.UID && old.Generation == cur.Generation && equality.Semantic.DeepEqual(old.OwnerReferences, cur.OwnerReferences) && old.DeletionTimestamp.IsZero() == cur.DeletionTimestamp.IsZero() {
 		return
@@ -290,17 +290,18 @@ func (c *Controller) updateCronAt(old, cur *v1alpha1.CronAt) {
 	c.enqueueOwner(cur)
 }
 
-// enqueueOwner enqueues the workload of a CronAt, if that has the name of the workload's.
+// enqueueOwner enqueues the workload of a CronAt, if the CronAt has the name that belongs
+// to that workload.
 func (c *Controller) enqueueOwner(cronAt *v1alpha1.CronAt) {
 	if kind, name, ok := annotationplan.Owner(cronAt); ok && annotationplan.Name(kind, name) == cronAt.Name {
 		c.queue.Add(keyOf(kind, cronAt.Namespace, name))
 	}
 }
 
-// cronAt returns the CronAt that the cache has by the name of a workload's; nil if there is
-// none.
+// cronAt returns the cached CronAt with the name that belongs to a workload, or nil if
+// there is none.
 func (c *Controller) cronAt(kind v1alpha1.RestartKind, namespace, workload string) *v1alpha1.CronAt {
-	// Reading from a cache does not fail.
+	// Reading from a cache cannot fail.
 	if object, exists, _ := c.cronAts.GetIndexer().GetByKey(cache.NewObjectName(namespace, annotationplan.Name(kind, workload)).String()); exists {
 		return object.(*v1alpha1.CronAt)
 	}
@@ -317,7 +318,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	err := c.syncOrRecover(ctx, key)
 	switch {
 	case errors.Is(err, plan.ErrBlocked):
-		// An event reports it, or it will be gone in a moment.
+		// An event reports it, or the cause will disappear within moments.
 		klog.FromContext(ctx).V(2).Info("CronAt of a workload is blocked, retrying later", "workload", klog.KRef(key.Parts()), "reason", plan.OneLine(err.Error()))
 		c.blocked.Add(key)
 	case err != nil:
@@ -330,7 +331,8 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	return true
 }
 
-// syncOrRecover makes an error of a panic: one workload must not end the work on all others.
+// syncOrRecover turns a panic into an error: one workload must not stop the work on all
+// others.
 func (c *Controller) syncOrRecover(ctx context.Context, key cache.ObjectName) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -340,14 +342,14 @@ func (c *Controller) syncOrRecover(ctx context.Context, key cache.ObjectName) (e
 	return c.syncHandler(ctx, key)
 }
 
-// syncHandler takes the next steps for a workload. An error says that a step must be retried
+// syncHandler takes the next steps for a workload. After an error, a step must be retried
 // with back-off.
 func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) error {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "workload", klog.KRef(key.Parts())))
 	kind, name, _ := strings.Cut(key.Name, "/")
 	world := &annotationplan.World{Kind: v1alpha1.RestartKind(kind)}
 	world.CronAt = c.cronAt(world.Kind, key.Namespace, name)
-	// Reading from a cache does not fail.
+	// Reading from a cache cannot fail.
 	if object, exists, _ := c.workloads[world.Kind].GetIndexer().GetByKey(cache.NewObjectName(key.Namespace, name).String()); exists {
 		world.Workload = object.(*metav1.PartialObjectMetadata)
 	}
@@ -369,8 +371,8 @@ func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) erro
 	return fmt.Errorf("no result after %d steps: the API server does not store all fields; is its CronAt CRD outdated?", maxSteps)
 }
 
-// act takes the step that was decided, and changes world as it has changed. The error is one
-// that is to be retried with back-off.
+// act takes the step that was decided and updates world. After an error, the step must be
+// retried with back-off.
 func (c *Controller) act(ctx context.Context, world *annotationplan.World, decision annotationplan.Decision) error {
 	logger := klog.FromContext(ctx)
 	cronAts := c.client.CnatV1alpha1().CronAts(world.Workload.Namespace)
@@ -382,7 +384,7 @@ func (c *Controller) act(ctx context.Context, world *annotationplan.World, decis
 	case annotationplan.CreateCronAt:
 		written, err = cronAts.Create(ctx, action.CronAt, metav1.CreateOptions{})
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			// The workload goes with its namespace.
+			// The workload is deleted with its namespace.
 			world.Workload = nil
 			return nil
 		}
@@ -428,8 +430,8 @@ func (c *Controller) lookForCronAt(ctx context.Context, world *annotationplan.Wo
 	return nil
 }
 
-// report reports a mistake in an event on the workload, unless that was done before. An empty
-// text is no mistake.
+// report records an event on the workload for a mistake, unless it was reported before.
+// An empty text means no mistake.
 func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, text string) {
 	c.reportedLock.Lock()
 	defer c.reportedLock.Unlock()

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package rollout has what kubectl rollout restart and kubectl rollout status do: it
-// restarts a workload, and says whether its rollout is complete.
+// Package rollout implements kubectl rollout restart and kubectl rollout status: it
+// restarts a workload and determines whether its rollout is complete.
 package rollout
 
 import (
@@ -32,14 +32,14 @@ import (
 )
 
 // AnnotationRestartedAt is the annotation of a Pod template that kubectl rollout restart
-// sets: another value makes another template, so that all Pods are replaced.
+// sets. A new value changes the template, so that all Pods are replaced.
 const AnnotationRestartedAt = "kubectl.kubernetes.io/restartedAt"
 
 // progressDeadlineExceeded is the reason of condition Progressing of a Deployment whose
-// rollout is stuck: TimedOutReason in pkg/controller/deployment/util of Kubernetes.
+// rollout is stuck: TimedOutReason in pkg/controller/deployment/util in Kubernetes.
 const progressDeadlineExceeded = "ProgressDeadlineExceeded"
 
-// Target is a workload, with what a restart needs to know of it.
+// Target is a workload with the fields that a restart needs.
 type Target struct {
 	Kind            v1alpha1.RestartKind
 	Namespace       string
@@ -47,28 +47,28 @@ type Target struct {
 	UID             types.UID
 	ResourceVersion string
 
-	// Annotation is the annotation of the last restart. RestartedAt is the time in it; nil
-	// if it has none.
+	// Annotation is the annotation of the last restart. RestartedAt is the time in it, or
+	// nil if there is none.
 	Annotation  string
 	RestartedAt *time.Time
-	// Paused is set if a Deployment does not roll out changes.
+	// Paused is true if a Deployment does not roll out changes.
 	Paused bool
-	// OnDelete is set if the workload replaces Pods only when somebody deletes them.
+	// OnDelete is true if the workload replaces Pods only after they were deleted manually.
 	OnDelete bool
 
-	// Desired is the number of Pods that a restart replaces. Of those, Updated have the
-	// present template. Available is the number of Pods that are available, whatever
-	// their template; of a StatefulSet, that are ready.
+	// Desired is the number of Pods that a restart replaces. Updated is the number of these
+	// that have the current template. Available is the number of available Pods with any
+	// template; for a StatefulSet, of ready Pods.
 	Desired, Updated, Available int32
-	// Rolling is set while Pods of an earlier template are being replaced.
+	// Rolling is true while Pods with an earlier template are being replaced.
 	Rolling bool
-	// Complete is set if kubectl rollout status says that the rollout is complete.
+	// Complete is true if kubectl rollout status reports that the rollout is complete.
 	Complete bool
-	// Failed is set if kubectl rollout status says that the rollout has failed.
+	// Failed is true if kubectl rollout status reports that the rollout has failed.
 	Failed bool
 }
 
-// The rules of Complete and Failed are those of pkg/polymorphichelpers/rollout_status.go of
+// The rules for Complete and Failed come from pkg/polymorphichelpers/rollout_status.go in
 // kubectl.
 
 func fromDeployment(d *appsv1.Deployment) *Target {
@@ -118,7 +118,7 @@ func fromDaemonSet(d *appsv1.DaemonSet) *Target {
 	return t
 }
 
-// newTarget returns a target without what its status says.
+// newTarget returns a target without the fields that depend on the workload's status.
 func newTarget(kind v1alpha1.RestartKind, object metav1.Object, template *corev1.PodTemplateSpec) *Target {
 	t := &Target{
 		Kind:            kind,
@@ -138,7 +138,7 @@ func newTarget(kind v1alpha1.RestartKind, object metav1.Object, template *corev1
 // String returns kind and name.
 func (t *Target) String() string { return fmt.Sprintf("%s %s", t.Kind, t.Name) }
 
-// Progress says how far the rollout is.
+// Progress describes the progress of the rollout.
 func (t *Target) Progress() string {
 	return fmt.Sprintf("%d of %d updated, %d available", t.Updated, t.Desired, t.Available)
 }

@@ -23,18 +23,18 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// candidate is a time that a text can mean, before its sums.
+// candidate is a time that a text can mean, before its sums are added.
 type candidate struct {
-	// wallClock is what the clocks show, as a time in UTC, unless the candidate is now.
+	// wallClock is the wall-clock time, represented in UTC, unless the candidate is now.
 	wallClock time.Time
 	isNow     bool
 	// how describes the candidate.
 	how string
-	// err tells that the day does not exist. wallClock is on a later day then.
+	// err is set if the day does not exist. wallClock is on a later day then.
 	err error
 }
 
-// calendar has what the meaning of a spec depends on.
+// calendar has everything on which the meaning of a spec depends.
 type calendar struct {
 	*spec
 	now   time.Time
@@ -42,7 +42,7 @@ type calendar struct {
 	zone  *time.Location
 }
 
-// evaluate returns the first time that the spec can mean and that has not passed.
+// evaluate returns the first time that the spec can mean and that is not in the past.
 func (s *spec) evaluate(options Options) (Time, error) {
 	c := calendar{spec: s, zone: s.zone}
 	if c.zone == nil {
@@ -80,7 +80,7 @@ func (s *spec) evaluate(options Options) (Time, error) {
 	return Time{Instant: instant, How: c.describe(candidates[0]) + " in " + nameOf(c.zone)}, nil
 }
 
-// candidates returns the times that the spec can mean, the earliest first.
+// candidates returns the times that the spec can mean, earliest first.
 func (c *calendar) candidates() []candidate {
 	thisYear := c.today.Year()
 	switch {
@@ -108,7 +108,7 @@ func (c *calendar) candidates() []candidate {
 	return []candidate{c.onDate(c.date.year, c.date.month, c.date.n)}
 }
 
-// onDate returns the candidate on a date, which need not exist.
+// onDate returns the candidate on a date, which may not exist.
 func (c *calendar) onDate(y int, m time.Month, d int) candidate {
 	from := c.on(time.Date(y, m, d, 0, 0, 0, 0, time.UTC))
 	if days := daysIn(y, m); d > days {
@@ -140,8 +140,8 @@ func (c *calendar) on(date time.Time) candidate {
 	}
 }
 
-// reach returns the instant of a candidate and its sums. With an error, the instant is
-// the latest one that could be meant, or now if it is out of range.
+// reach returns the instant of a candidate after its sums were added. If there is an
+// error, the instant is the latest one that could be meant, or now if it is out of range.
 func (c *calendar) reach(from candidate) (time.Time, error) {
 	instant, wallClock, isInstant, first := c.now, from.wallClock, from.isNow, from.err
 	at := c.whole
@@ -193,8 +193,8 @@ func (c *calendar) reach(from candidate) (time.Time, error) {
 	return instant, first
 }
 
-// inRange reports whether RFC 3339 can write a time in its zone and in UTC, and has a
-// year 1 or later.
+// inRange reports whether a time is in year 1 or later, and RFC 3339 can represent it in
+// its zone and in UTC.
 func inRange(t time.Time) bool {
 	return t.Year() >= 1 && t.Year() <= 9999 && t.UTC().Year() >= 1 && t.UTC().Year() <= 9999
 }
@@ -203,8 +203,8 @@ func (c *calendar) outOfRange(at span) error {
 	return c.fail(at, "%q is out of range: write a time in the years 1 to 9999", c.quote(at))
 }
 
-// instant returns the instant at which the clocks show a time. With an error, it is the
-// later one of those that could be meant.
+// instant returns the instant at which the clocks show a time. If there is an error, it
+// is the later of the instants that could be meant.
 func (c *calendar) instant(wallClock time.Time, at span) (time.Time, error) {
 	earlier, later, times := zones.Showing(wallClock, c.zone)
 	if times == 1 {
@@ -216,12 +216,12 @@ func (c *calendar) instant(wallClock time.Time, at span) (time.Time, error) {
 		earlier, later = later, earlier
 	}
 	shown := wallClock.Format("15:04 on Monday 2 January 2006")
-	return later, c.fail(at, "%q is %s, which the clocks of %s %s: write the instant that is meant, %s or %s",
+	return later, c.fail(at, "%q is %s, which the clocks of %s %s: write the exact instant, %s or %s",
 		c.quote(at), shown, nameOf(c.zone), verb, format(earlier), format(later))
 }
 
-// add returns a wall-clock time a number of days, weeks, months or years later. With an
-// error, it is in the month after the one that does not have the day.
+// add returns a wall-clock time a number of days, weeks, months or years later. If there
+// is an error, it is in the month after the one that lacks the day.
 func (c *calendar) add(wallClock time.Time, s step) (time.Time, error) {
 	n := s.n
 	switch s.unit {
@@ -237,11 +237,11 @@ func (c *calendar) add(wallClock time.Time, s step) (time.Time, error) {
 		return sum, nil
 	}
 	month := sum.AddDate(0, 0, -sum.Day()) // the last day of the month
-	return sum, c.fail(s.span, "%q leads to %d %s, which does not exist: write the date that is meant, or a sum in days",
+	return sum, c.fail(s.span, "%q leads to %d %s, which does not exist: write the exact date, or a sum in days",
 		c.quote(s.span), wallClock.Day(), month.Format("January 2006"))
 }
 
-// wallClockOf returns what the clocks show at an instant, as a time in UTC.
+// wallClockOf returns the wall-clock time at an instant, represented in UTC.
 func wallClockOf(instant time.Time) time.Time {
 	_, offset := instant.Zone()
 	return instant.UTC().Add(time.Duration(offset) * time.Second)
@@ -252,7 +252,7 @@ func daysIn(y int, m time.Month) int {
 	return time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day()
 }
 
-// describe returns how a candidate and its sums are to be understood.
+// describe returns a description of a candidate and its sums.
 func (c *calendar) describe(from candidate) string {
 	how := from.how
 	switch {
@@ -278,7 +278,7 @@ func (c *calendar) describe(from candidate) string {
 	return how
 }
 
-// nameOf returns the name of a zone in a sentence.
+// nameOf returns the name of a zone for use in a sentence.
 func nameOf(zone *time.Location) string {
 	if zone == time.Local {
 		return "the local time zone"

@@ -14,13 +14,13 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package timespec reads times as people say them: it is the time grammar of
-// `kubectl at`. It extends that of POSIX's at and of Debian's at(1). It is pure: it
-// has no clock, and reads nothing but the text and the options that it is given.
+// Package timespec parses times as people write them: it is the time grammar of
+// `kubectl at`. It extends the grammars of POSIX at and Debian's at(1). It is pure: it
+// has no clock, and depends only on the given text and options.
 //
-// All of the text is understood, or Parse returns an *Error that points at the word at
-// fault. Upper and lower case are the same, and so are one and several spaces. Words
-// may be joined where they can still be told apart, as in "8:15amjan24".
+// Parse either understands the whole text, or returns an *Error that points at the invalid
+// word. It ignores case and treats several spaces as one. Words
+// may be joined if that is not ambiguous, as in "8:15amjan24".
 //
 //	text    = ( "in" amounts | part ) { part } .
 //	part    = "now" | clock | date | zone | sum .
@@ -41,28 +41,28 @@ limitations under the License.
 // The parts may come in any order, such as "10:12 tomorrow" or "tomorrow 10:12", but only
 // sums and the zone may follow a number with a unit. There is at most one time of day
 // (or "now"), one date and one zone, and a zone alone is not enough. "next week" is a
-// date if there is no other one before it, else a sum. No space is between the sign of an
-// offset and four digits, and "now" alone has no such offset: "now + 1000" lacks a unit.
+// date if there is no other one before it, else a sum. There is no space between the sign of an
+// offset and four digits. Such an offset must not follow "now" alone: "now + 1000" lacks a unit.
 //
 // Weekdays and months may be shortened to three letters, units to s, sec, m, min, h,
 // hr, d, w and y, and units may be plural. "m" is a minute.
 //
-// What the text leaves open is filled in as at(1) does it:
+// Omitted parts are filled in like in at(1):
 //
-//   - A time without a date is today, or tomorrow if that has passed. Likewise a weekday
-//     is in the next seven days, today included, and a date without a year is this year
-//     or next. Sums are counted: at 17:00, "4pm + 3 days" is three days after today.
+//   - A time without a date is today, or tomorrow if that has passed. Likewise, a weekday
+//     is in the next seven days, including today, and a date without a year is this year
+//     or next year. Sums count: at 17:00, "4pm + 3 days" is three days after today.
 //   - "next friday" is the first Friday after today. "next week" is now + 1 week.
-//   - A date without a time of day is at the present time of day. So "today" is now.
+//   - A date without a time of day is at the current time of day. So "today" is now.
 //   - After a day and a month, a number of two or four digits is the year, unless ":",
 //     "am" or "pm" follows: "24 dec 2015" is in the year 2015, not at 20:15.
-//   - A year of two digits is in 1970 to 2069.
+//   - A two-digit year is in 1970 to 2069.
 //   - "midnight" is 00:00, the first minute of a day. "teatime" is 16:00.
-//   - Days, weeks, months and years are counted by the calendar: the clock shows the same
+//   - Days, weeks, months and years follow the calendar: the clock shows the same
 //     time after them. Seconds, minutes and hours are elapsed time.
-//   - Now is the second that has begun, without a fraction.
+//   - Now is the start of the current second, without a fraction.
 //
-// Where at(1) guesses, Parse returns an error: for a time that the clocks of the zone
-// skip or repeat, for a day that a month does not have, also as the result of a sum
-// (31 January + 1 month), and for a given date, today included, that has passed.
+// In some cases, at(1) guesses, but Parse returns an error: for a time that the zone's clocks
+// skip or repeat, for a day that does not exist in the month, even as the result of a sum
+// (31 January + 1 month), and for a given date, including today, that is in the past.
 package timespec

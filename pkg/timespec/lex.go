@@ -21,7 +21,7 @@ import (
 	"strings"
 )
 
-// kind is what a token is made of.
+// kind is the kind of a token.
 type kind int
 
 const (
@@ -36,14 +36,14 @@ const (
 // token is a part of the text.
 type token struct {
 	kind kind
-	// text is in lower case, but the text of a zone is its name as the database spells it.
+	// text is in lower case, except for a zone, whose name is spelled as in the database.
 	text string
 	span
-	// joined tells that no space is before the token.
+	// joined is true if there is no space before the token.
 	joined bool
 }
 
-// span is the place of a word in the text, in bytes.
+// span is the position of a word in the text, in bytes.
 type span struct {
 	from, to int
 }
@@ -107,8 +107,8 @@ func lex(text string) []token {
 	return tokens
 }
 
-// lower returns s with A to Z in lower case, and of the same length. Other letters have
-// no place in a time.
+// lower returns s with A to Z in lower case, and with the same length. A time contains no
+// other letters.
 func lower(s string) string {
 	b := []byte(s)
 	for i, c := range b {
@@ -119,7 +119,7 @@ func lower(s string) string {
 	return string(b)
 }
 
-// prefix returns how many bytes at the start of s are among chars.
+// prefix returns how many bytes at the start of s are in chars.
 func prefix(s, chars string) int {
 	return len(s) - len(strings.TrimLeft(s, chars))
 }
@@ -149,8 +149,8 @@ func wordLength(s string) int {
 	return len(s)
 }
 
-// pathLike returns the length of what looks like the name of a time zone at the start
-// of s: a letter first, and then a slash or an underscore between letters.
+// pathLike returns the length of a prefix of s that looks like the name of a time zone:
+// it starts with a letter, and contains a slash or an underscore between letters.
 func pathLike(s string) int {
 	n := prefix(s, letters)
 	if n == 0 || n+1 >= len(s) || !strings.Contains("/_", s[n:n+1]) || !strings.Contains(letters, s[n+1:n+2]) {
@@ -159,8 +159,9 @@ func pathLike(s string) int {
 	return prefix(s, letters+digits+"_/-+")
 }
 
-// split returns the words that are joined in s, or s if it is a word or has other parts.
-// A part has two letters at least, so that a misspelt word is seldom two others.
+// split returns the words that are joined in s, or s itself if it is a word or contains
+// anything else. Each part has at least two letters, so that a misspelled word is seldom
+// split.
 func split(s string) []string {
 	if isWord(s) || len(s) > 40 {
 		return []string{s}

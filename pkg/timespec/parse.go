@@ -26,22 +26,22 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// spec is a text that was parsed.
+// spec is a parsed text.
 type spec struct {
 	text  string
-	clock *clock         // nil: the present time of day
+	clock *clock         // nil: the current time of day
 	date  *date          // nil: the next day on which the clock shows the time
 	zone  *time.Location // nil: that of the options
 	steps []step
 	// seen has the words of each part.
 	seen map[part]span
-	// firstSum is where the first sum with a sign begins and ends. Only a zone may follow it.
+	// firstSum is the position of the first sum with a sign. Only a zone may follow it.
 	firstSum *span
-	// whole is the text without the spaces around it.
+	// whole is the text without surrounding spaces.
 	whole span
 }
 
-// part is what a text has at most once.
+// part is a part that a text can have at most once.
 type part string
 
 const (
@@ -49,7 +49,7 @@ const (
 	timeOfDay part = "time of day"
 	aDate     part = "date"
 	timeZone  part = "time zone"
-	// noPart is a sum, of which a text can have any number.
+	// noPart is a sum. A text can have any number of sums.
 	noPart part = ""
 )
 
@@ -58,7 +58,7 @@ type clock struct {
 	span
 }
 
-// date is a day, in one of several ways.
+// date is a day, specified in one of several ways.
 type date struct {
 	way way
 	// n is the number of units from today, or the day of the month.
@@ -67,7 +67,7 @@ type date struct {
 	weekday time.Weekday
 	month   time.Month
 	year    int
-	// shortYear is the year as it is written, if that is with two digits.
+	// shortYear is the year as written, if it has two digits.
 	shortYear string
 	span
 }
@@ -113,12 +113,12 @@ func parse(text string) (*spec, error) {
 	return p.spec, nil
 }
 
-// fail returns the error that something is wrong with the words at a place.
+// fail returns the error that something is wrong with the words at a position.
 func (s *spec) fail(at span, format string, args ...any) error {
 	return &Error{Text: s.text, Offset: at.from, Length: at.to - at.from, Problem: fmt.Sprintf(format, args...)}
 }
 
-// quote returns the words at a place as they are written, with single spaces.
+// quote returns the words at a position as written, with single spaces.
 func (s *spec) quote(at span) string {
 	return strings.Join(strings.Fields(s.text[at.from:at.to]), " ")
 }
@@ -149,8 +149,8 @@ func (p *parser) isMonth(n int) bool {
 	return p.peek(n).kind == word && months[p.peek(n).text] != 0
 }
 
-// isJoined reports whether the next tokens are so many numbers with one of the signs
-// between each two of them, without spaces.
+// isJoined reports whether the next tokens are n numbers without spaces, separated by one
+// of the given signs.
 func (p *parser) isJoined(numbers int, signs ...string) bool {
 	for n := range 2*numbers - 1 {
 		switch {
@@ -163,8 +163,8 @@ func (p *parser) isJoined(numbers int, signs ...string) bool {
 	return true
 }
 
-// once notes that the text has a part. A second one is an error, and so is one other
-// than a zone after a sum.
+// once records that the text has a part. It returns an error for a second part of that
+// kind, or for a part other than a zone after a sum.
 func (p *parser) once(part part, at span) error {
 	if _, ok := p.seen[part]; ok {
 		return p.fail(at, "%q is a second %s: write only one", p.quote(at), part)
@@ -196,7 +196,7 @@ func (p *parser) setZone(location *time.Location, at span) (part, error) {
 	return timeZone, p.once(timeZone, at)
 }
 
-// part reads one part of the text, and returns which one it is.
+// part reads one part of the text and returns its kind.
 func (p *parser) part() (part, error) {
 	t := p.peek(0)
 	switch t.kind {
@@ -218,7 +218,7 @@ func (p *parser) part() (part, error) {
 	return noPart, p.unexpected(t)
 }
 
-// word reads the part that begins with a word, which has been consumed.
+// word reads the part that begins with a word that has already been consumed.
 func (p *parser) word(t token) (part, error) {
 	if _, ok := months[t.text]; ok {
 		n := p.peek(0)
@@ -261,12 +261,12 @@ func (p *parser) word(t token) (part, error) {
 				return got, err
 			}
 		}
-		return noPart, p.fail(t.span, "%q needs a %s after it: write one, or leave %q out", p.quote(t.span), want, p.quote(t.span))
+		return noPart, p.fail(t.span, "%q needs a %s after it: write one, or omit %q", p.quote(t.span), want, p.quote(t.span))
 	}
 	return noPart, p.unexpected(t)
 }
 
-// nextOne reads what follows the word "next".
+// nextOne reads the words after "next".
 func (p *parser) nextOne(next token) (part, error) {
 	t := p.peek(0)
 	at := next.through(t.span)
@@ -289,7 +289,7 @@ func (p *parser) nextOne(next token) (part, error) {
 	return noPart, nil
 }
 
-// signed reads an offset, or the amounts to add or to take away.
+// signed reads an offset, or the amounts to add or subtract.
 func (p *parser) signed() (part, error) {
 	if !p.is(0, sign, "+", "-") {
 		return noPart, p.unexpected(p.peek(0))
@@ -305,8 +305,9 @@ func (p *parser) signed() (part, error) {
 	return noPart, p.amounts(plus, factor)
 }
 
-// isShortOffset reports whether a sign is followed by four digits that are an offset, and
-// not a number without its unit: they are joined to the sign, and not only "now" is before.
+// isShortOffset reports whether a sign and four digits are an offset, not a number
+// without a unit: the digits are joined to the sign, and there is more than "now" before
+// it.
 func (p *parser) isShortOffset() bool {
 	n := p.peek(0)
 	_, hasNow := p.seen[present]
@@ -314,7 +315,7 @@ func (p *parser) isShortOffset() bool {
 	return n.kind == number && len(n.text) == 4 && n.joined && !p.isUnit(1) && !onlyNow
 }
 
-// offset reads a zone that is an offset, after its sign.
+// offset reads an offset after its sign.
 func (p *parser) offset(plus token) (part, error) {
 	first := p.next()
 	hours, minutes, at := first.text, "", plus.through(first.span)
@@ -338,7 +339,8 @@ func (p *parser) offset(plus token) (part, error) {
 	return p.setZone(time.FixedZone(plus.text+hours+":"+minutes, seconds), at)
 }
 
-// amounts reads at least one number with a unit, after the word or sign that begins them.
+// amounts reads at least one number with a unit, after the word or sign that introduces
+// them.
 func (p *parser) amounts(begin token, factor int) error {
 	at := begin.span
 	for {
@@ -352,10 +354,10 @@ func (p *parser) amounts(begin token, factor int) error {
 		}
 		if p.isJoined(2, ".", ",") {
 			at := n.through(p.peek(2).span)
-			return p.fail(at, "%q is not a whole number: write one, and a smaller unit if need be", p.quote(at))
+			return p.fail(at, "%q is not a whole number: write one, with a smaller unit if necessary", p.quote(at))
 		}
 		if len(n.text) > 8 {
-			return p.fail(n.span, "%q is too large: write eight digits at most", p.quote(n.span))
+			return p.fail(n.span, "%q is too large: write at most eight digits", p.quote(n.span))
 		}
 		p.next()
 		if !p.isUnit(0) {
@@ -405,13 +407,13 @@ func (p *parser) numeric() (part, error) {
 	case p.isUnit(1):
 		at := n.through(p.peek(1).span)
 		return noPart, p.fail(at, "%q is neither a time nor a sum: write %q or %q", p.quote(at), "in "+p.quote(at), "+ "+p.quote(at))
-	case len(n.text) <= 2 && p.peek(1).kind == unknown: // a misspelt month, perhaps
+	case len(n.text) <= 2 && p.peek(1).kind == unknown: // possibly a misspelled month
 		return noPart, p.unexpected(p.peek(1))
 	}
 	return p.time()
 }
 
-// numericDate reads a date of three numbers, whose places are given.
+// numericDate reads a date of three numbers in the given order.
 func (p *parser) numericDate(form string, y, m, d int) (part, error) {
 	var n [3]token
 	for i := range n {
@@ -435,7 +437,7 @@ func (p *parser) numericDate(form string, y, m, d int) (part, error) {
 	return got, err
 }
 
-// dayOfMonth reads the year, if there is one, that follows a day and a month.
+// dayOfMonth reads the optional year after a day and a month.
 func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 	comma := p.peek(0)
 	hasComma := p.is(0, sign, ",")
@@ -450,7 +452,7 @@ func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 		p.next()
 		return p.setAbsolute(atoi(d.text), months[m.text], y.text, at.through(y.span))
 	case hasComma:
-		return noPart, p.fail(comma.span, "%q needs a year after it: write one, or leave the comma out", ",")
+		return noPart, p.fail(comma.span, "%q needs a year after it: write one, or omit the comma", ",")
 	}
 	if err := p.checkDay(atoi(d.text), at); err != nil {
 		return noPart, err
@@ -458,7 +460,7 @@ func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 	return p.setDate(date{way: yearless, n: atoi(d.text), month: months[m.text], span: at})
 }
 
-// checkedDate sets a date of which all is numeric.
+// checkedDate sets an all-numeric date.
 func (p *parser) checkedDate(form, y, m, d string, at span) (part, error) {
 	if len(y) != 2 && len(y) != 4 {
 		return noPart, p.fail(at, "%q is not a date: write it as %s", p.quote(at), form)
@@ -553,7 +555,7 @@ func (p *parser) time() (part, error) {
 	return p.setClock(c)
 }
 
-// unexpected returns the error that a token cannot be where it is.
+// unexpected returns the error for a token in the wrong place.
 func (p *parser) unexpected(t token) error {
 	quoted := p.quote(t.span)
 	_, isUnit := units[t.text]
@@ -568,8 +570,8 @@ func (p *parser) unexpected(t token) error {
 	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 2026-12-24, or + 2 hours", quoted)
 }
 
-// unknownWord returns the error that a token is none of some words, with the nearest one
-// of them.
+// unknownWord returns the error for a token that is not one of some words. It suggests
+// the nearest of them.
 func (p *parser) unknownWord(t token, words []string) error {
 	quoted := p.quote(t.span)
 	nearest, found := nearest(t.text, words)
@@ -585,7 +587,7 @@ func (p *parser) unknownWord(t token, words []string) error {
 	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin or +01:00", quoted)
 }
 
-// atoi returns the value of at most nine digits, and 0 of none.
+// atoi returns the value of at most nine digits, or 0 if there are none.
 func atoi(digits string) int {
 	n, _ := strconv.Atoi(digits)
 	return n

@@ -23,32 +23,32 @@ import (
 	"unicode/utf8"
 )
 
-// Options are what the meaning of a text depends on.
+// Options are the options on which the meaning of a text depends.
 type Options struct {
-	// Now is the present. It is required.
+	// Now is the current time. It is required.
 	Now time.Time
-	// Zone is the zone of a text that names none. It is required.
+	// Zone is the zone of a text without a zone. It is required.
 	Zone *time.Location
-	// AllowPast accepts a time that has passed. It does not change which time is meant.
+	// AllowPast accepts a time in the past. It does not change which time is meant.
 	AllowPast bool
 }
 
-// Time is a time that was understood.
+// Time is a parsed time.
 type Time struct {
-	// Instant is in the zone that the text names, else in Options.Zone.
+	// Instant is in the zone of the text, or else in Options.Zone.
 	Instant time.Time
-	// How is a line on how the text was understood, such as
-	// "tomorrow (Sunday 29 March 2026) at 10:12 in Europe/Berlin".
+	// How is a line that explains how the text was understood, such as "tomorrow (Sunday 29
+	// March 2026) at 10:12 in Europe/Berlin".
 	How string
 }
 
-// String returns the instant as RFC 3339 writes it. Parse reads it as the same instant.
+// String returns the instant in RFC 3339 format. Parse returns the same instant for it.
 func (t Time) String() string {
 	return format(t.Instant)
 }
 
-// format writes an instant in its zone, or in UTC if RFC 3339 cannot write the offset:
-// before 1972 some zones had offsets with seconds.
+// format formats an instant in its zone, or in UTC if RFC 3339 cannot represent the
+// offset: before 1972 some zones had offsets with seconds.
 func format(instant time.Time) string {
 	if _, offset := instant.Zone(); offset%60 != 0 {
 		instant = instant.UTC()
@@ -56,15 +56,14 @@ func format(instant time.Time) string {
 	return instant.Format(time.RFC3339Nano)
 }
 
-// Error says which word of a text is not understood or not possible.
+// Error reports which word of a text is invalid.
 type Error struct {
 	// Text is the whole text.
 	Text string
-	// Offset and Length are the place of the word at fault in Text, in bytes. Length is 0
-	// where a word is missing.
+	// Offset and Length are the position of the invalid word in Text, in bytes. Length is 0
+	// if a word is missing.
 	Offset, Length int
-	// Problem is a sentence, without a full stop, that quotes the word and says what to
-	// write.
+	// Problem is a sentence without a period. It quotes the word and says what to write.
 	Problem string
 }
 
@@ -72,14 +71,14 @@ func (e *Error) Error() string {
 	return e.Problem
 }
 
-// Caret returns two lines, the text and below it carets under the word at fault.
+// Caret returns two lines: the text, and carets below the invalid word.
 func (e *Error) Caret() string {
 	carets := max(1, utf8.RuneCountInString(e.Text[e.Offset:e.Offset+e.Length]))
 	return printable(e.Text) + "\n" +
 		strings.Repeat(" ", utf8.RuneCountInString(e.Text[:e.Offset])) + strings.Repeat("^", carets)
 }
 
-// printable returns a text in which each character takes one column of a terminal.
+// printable returns a text in which each character takes one terminal column.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -26,7 +26,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// unit is what a sum counts.
+// unit is a unit in a sum.
 type unit int
 
 const (
@@ -73,7 +73,7 @@ var (
 		"sun": time.Sunday, "sunday": time.Sunday,
 	}
 	keywords = []string{"now", "in", "at", "on", "am", "pm", "noon", "midnight", "teatime", "today", "tomorrow", "next"}
-	// zoneWords name zones, and may be joined to other words.
+	// zoneWords are names of zones that may be joined to other words.
 	zoneWords = []string{"utc", "z"}
 
 	unitWords = slices.Sorted(maps.Keys(units))
@@ -86,7 +86,7 @@ func isWord(s string) bool {
 	return found
 }
 
-// zoneNames returns the names of the time zones, by their names in lower case.
+// zoneNames maps the names of the time zones in lower case to their names.
 var zoneNames = sync.OnceValue(func() map[string]string {
 	names := map[string]string{"z": "UTC"}
 	for _, name := range zones.Names() {
@@ -99,8 +99,8 @@ var sortedZoneNames = sync.OnceValue(func() []string {
 	return slices.Sorted(maps.Keys(zoneNames()))
 })
 
-// nearest returns the word that is most like s, and false if none is. A short word must
-// be very like it.
+// nearest returns the word that is most similar to s, and false if there is none. A short
+// word must be very similar.
 func nearest(s string, words []string) (string, bool) {
 	most := min(2, (len(s)+1)/3)
 	best, found := "", false
@@ -115,8 +115,8 @@ func nearest(s string, words []string) (string, bool) {
 	return best, found
 }
 
-// nearestZone returns the name of a time zone that s is like, or of which it is the last
-// part.
+// nearestZone returns the name of a time zone that is similar to s, or whose last part is
+// s.
 func nearestZone(s string) (string, bool) {
 	for _, name := range sortedZoneNames() {
 		if strings.HasSuffix(name, "/"+s) {
@@ -124,14 +124,14 @@ func nearestZone(s string) (string, bool) {
 		}
 	}
 	if len(s) < 5 {
-		return "", false // A wrong abbreviation, such as PST, means none of the others.
+		return "", false // An invalid abbreviation, such as PST, must not match another one.
 	}
 	name, found := nearest(s, sortedZoneNames())
 	return zoneNames()[name], found
 }
 
 // distance returns how many letters must be added, removed, replaced, or swapped with
-// their neighbor to make one word the other.
+// their neighbor to turn one word into the other.
 func distance(a, b string) int {
 	d := make([][]int, len(a)+1)
 	for i := range d {

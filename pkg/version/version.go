@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package version says which version of the controller this is.
+// Package version contains the version of the controller.
 package version
 
 import (
@@ -22,15 +22,15 @@ import (
 	"runtime/debug"
 )
 
-// Version is the version of the next or the present release. hack/update-codegen.sh
-// brings it into the manifests.
+// Version is the version of the current or next release. hack/update-codegen.sh copies it
+// to the manifests.
 const Version = "v0.1.0"
 
-// revision is set by the Dockerfile, where there is no Git checkout.
+// revision is set by the Dockerfile, because the image build has no Git checkout.
 var revision string
 
-// Revision returns the commit that the binary was built from, with -dirty if there
-// were changes on top of it; "unknown" if nobody can tell.
+// Revision returns the commit from which the binary was built, with the suffix -dirty if
+// there were uncommitted changes, or "unknown".
 func Revision() string {
 	commit, dirty := cmp.Or(revision, "unknown"), ""
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package wallclock watches the wall clock: timers run on monotonic time, and do not know
-// when it is stepped, or when the machine slept.
+// Package wallclock watches the wall clock: timers use monotonic time, and do not notice
+// when the wall clock is stepped or when the machine sleeps.
 package wallclock
 
 import (
@@ -26,15 +26,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The wall clock is compared with the monotonic clock each Period, and was stepped if they
-// differ by more than maxDrift.
+// The wall clock is compared with the monotonic clock every Period. It was stepped if
+// they differ by more than maxDrift.
 const (
 	Period   = time.Second
 	maxDrift = 100 * time.Millisecond
 )
 
-// NewWatch returns a function that calls stepped each time the wall clock was stepped since
-// NewWatch was called, at most Period later, until ctx is done.
+// NewWatch returns a function that calls stepped, at most Period later, each time the
+// wall clock is stepped after the call of NewWatch, until ctx is done.
 func NewWatch(wallClock clock.WithTicker) func(ctx context.Context, stepped func()) {
 	start, wallStart := monotonic.Now(), wallClock.Now().Round(0) // Round removes the monotonic reading.
 	offset := func() time.Duration { return wallClock.Now().Round(0).Sub(wallStart) - monotonic.Since(start) }
@@ -48,10 +48,10 @@ func NewWatch(wallClock clock.WithTicker) func(ctx context.Context, stepped func
 				return
 			case <-ticker.C():
 			}
-			// A pause between the readings of the two clocks looks like a step: it is one only
+			// A pause between reading the two clocks looks like a step. It counts as a step only
 			// if it is seen twice.
 			if step := offset() - last; step.Abs() > maxDrift && (offset()-last).Abs() > maxDrift {
-				klog.FromContext(ctx).Info("The wall clock was stepped, or the machine slept", "by", step)
+				klog.FromContext(ctx).Info("The wall clock was stepped or the machine slept", "by", step)
 				last += step
 				stepped()
 			}

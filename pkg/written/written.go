@@ -13,8 +13,9 @@ WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 See the License for the specific language governing permissions and
 limitations under the License.
 */
-// Package written remembers objects as the API server returned them after a write, until
-// the cache of an informer has them too: to decide on an older one could do a thing twice.
+// Package written remembers the objects that a controller has written until they are in
+// the cache of its informer, too: a decision based on an older version could repeat an
+// action.
 package written
 
 import (
@@ -25,7 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// Objects are the written objects that the cache does not have yet.
+// Objects holds written objects that are not in the cache yet.
 type Objects[T metav1.Object] struct {
 	cached func(namespace, name string) (T, error)
 	keep   func(T) T
@@ -34,14 +35,14 @@ type Objects[T metav1.Object] struct {
 	objects map[types.UID]T
 }
 
-// New returns an empty Objects. cached reads an object from the cache, keep returns what to
-// remember of one.
+// New returns an empty Objects. cached reads an object from the cache. keep returns the
+// part of an object to remember.
 func New[T metav1.Object](cached func(namespace, name string) (T, error), keep func(T) T) *Objects[T] {
 	return &Objects[T]{cached: cached, keep: keep, objects: map[types.UID]T{}}
 }
 
-// Latest returns an object as it was last written, if that is newer than what was read from
-// the cache.
+// Latest returns the last written version of an object if that is newer than the given
+// version from the cache.
 func (o *Objects[T]) Latest(cached T) T {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -51,25 +52,25 @@ func (o *Objects[T]) Latest(cached T) T {
 		}
 		return cached
 	}
-	// What was forgotten since cached was read is in the cache by now.
+	// Objects that were forgotten after cached was read are in the cache by now.
 	if current, err := o.cached(cached.GetNamespace(), cached.GetName()); err == nil && current.GetUID() == cached.GetUID() {
 		return current
 	}
 	return cached
 }
 
-// Remember is called with an object that was written.
+// Remember must be called with each written object.
 func (o *Objects[T]) Remember(object T) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
-	// The informer's handlers run after the cache has changed: for what it does not have
-	// yet, Seen will be called.
+	// The informer's handlers run after the cache has changed. If the cache does not have
+	// the object yet, Seen will be called.
 	if cached, err := o.cached(object.GetNamespace(), object.GetName()); err == nil && cached.GetUID() == object.GetUID() && newer(object, cached) {
 		o.objects[object.GetUID()] = o.keep(object)
 	}
 }
 
-// Seen is called with an object that has come into the cache.
+// Seen must be called with each object that enters the cache.
 func (o *Objects[T]) Seen(cached T) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -78,14 +79,14 @@ func (o *Objects[T]) Seen(cached T) {
 	}
 }
 
-// Forget is called for an object that is gone.
+// Forget must be called for each object that is gone.
 func (o *Objects[T]) Forget(uid types.UID) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
 	delete(o.objects, uid)
 }
 
-// Len returns the number of objects that are remembered.
+// Len returns the number of remembered objects.
 func (o *Objects[T]) Len() int {
 	o.lock.Lock()
 	defer o.lock.Unlock()

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package zones knows the time zones of the IANA time zone database, and which
-// instants their clocks show.
+// Package zones provides the time zones of the IANA time zone database, and the instants
+// at which their clocks show a time.
 package zones
 
 import (
@@ -24,31 +24,31 @@ import (
 	"strings"
 	"sync"
 	"time"
-	_ "time/tzdata" // Every listed zone exists, whatever the machine or the image has.
+	_ "time/tzdata" // All listed zones exist, regardless of the machine or image.
 
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// list has the names that the IANA time zone database lists, one a line, sorted.
+// list contains the names in the IANA time zone database, one per line, sorted.
 //
 //go:embed zones.txt
 var list string
 
-// names holds list. time.LoadLocation also accepts other spellings of them, and files
-// that only some machines have, such as posixrules.
+// names contains list. time.LoadLocation also accepts other spellings, and files such as
+// posixrules that exist only on some machines.
 var names = sets.New(strings.Fields(list)...)
 
-// locations caches the time zones that have been used, because loading one takes
-// 10 microseconds: as long as all the rest of a sync of a pending At. Users choose
-// the names, so only those in names may enter it.
+// locations caches the time zones that have been used. Loading one takes 10 microseconds:
+// as long as the rest of a sync of a pending At. Users choose the names, so only those in
+// names may enter the cache.
 var locations sync.Map
 
-// Names returns the names that the IANA time zone database lists, sorted.
+// Names returns the names in the IANA time zone database, sorted.
 func Names() []string {
 	return strings.Fields(list)
 }
 
-// Load returns the time zone with a name that the IANA time zone database lists.
+// Load returns a time zone by its name in the IANA time zone database.
 func Load(name string) (*time.Location, error) {
 	if location, ok := locations.Load(name); ok {
 		return location.(*time.Location), nil
@@ -64,12 +64,12 @@ func Load(name string) (*time.Location, error) {
 }
 
 // Showing returns how often the clocks of a time zone show a wall-clock time, which is
-// given as a time in UTC: 1, unless they skip it (0) or repeat it (2). Then before and
-// after are the instants by the offset before and by the offset after the change.
-// Otherwise both are the one instant.
+// given as a time in UTC: 1, unless they skip it (0) or repeat it (2). In these cases,
+// before and after are the instants according to the offsets before and after the change.
+// Otherwise, both are the only such instant.
 func Showing(wallClock time.Time, location *time.Location) (before, after time.Time, times int) {
-	// Each offset that is in force around that time makes an instant of it. Where
-	// the offset changes, both of them may show the time, or neither.
+	// Each offset in force around that time yields an instant. Where the offset changes,
+	// both instants may show the time, or neither.
 	before = withOffsetOf(wallClock.Add(-24*time.Hour), wallClock, location)
 	after = withOffsetOf(wallClock.Add(24*time.Hour), wallClock, location)
 	shows := func(instant time.Time) bool {
@@ -87,8 +87,8 @@ func Showing(wallClock time.Time, location *time.Location) (before, after time.T
 	return before, after, 0
 }
 
-// withOffsetOf returns the instant of a wall-clock time, by the offset that is in
-// force at about the time near.
+// withOffsetOf returns the instant of a wall-clock time, with the offset that is in force
+// at about the time near.
 func withOffsetOf(near, wallClock time.Time, location *time.Location) time.Time {
 	_, offset := near.In(location).Zone()
 	return wallClock.Add(-time.Duration(offset) * time.Second).In(location)

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package cnat holds the name of the API group of the At.
+// Package cnat contains the name of the API group of At and CronAt.
 package cnat
 
-// GroupName is the API group of the At.
+// GroupName is the name of the API group of At and CronAt.
 const GroupName = "cnat.programming-kubernetes.info"
