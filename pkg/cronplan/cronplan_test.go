@@ -576,3 +576,19 @@ func TestUnseenEdits(t *testing.T) {
 		})
 	}
 }
+
+// TestRecordOrder records two Ats of a CronAt at once. By their names, of minutes and of
+// seconds, the later one comes first: the earlier one must not count as missed.
+func TestRecordOrder(t *testing.T) {
+	cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@every 30s" })
+	cronAt.Status.ObservedSchedule.Schedule = cronAt.Spec.Schedule
+	cronAt.Status.LastScheduleTime = at(ten.Add(-30 * time.Second))
+	first, second := childOf(cronAt, ten), childOf(cronAt, ten.Add(30*time.Second))
+	if first.Name < second.Name {
+		t.Fatalf("%s comes before %s", first.Name, second.Name)
+	}
+	d := Decide(World{CronAt: cronAt, CronAtIsLive: true, Ats: []*v1alpha1.At{first, second}, Now: ten.Add(31 * time.Second)})
+	if d.Status == nil || d.Status.Missed != nil || !d.Status.LastScheduleTime.Time.Equal(ten.Add(30*time.Second)) {
+		t.Errorf("got %+v", d.Status)
+	}
+}

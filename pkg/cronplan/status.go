@@ -17,6 +17,7 @@ limitations under the License.
 package cronplan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,7 +53,10 @@ type view struct {
 
 func newView(w World) *view {
 	v := &view{cronAt: w.CronAt, now: w.Now, shift: shiftOf(w.CronAt), status: w.CronAt.Status.DeepCopy(), children: w.children()}
-	slices.SortFunc(v.children, func(a, b *v1alpha1.At) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(v.children, func(a, b *v1alpha1.At) int {
+		// In order of time: a time that is recorded after a later one would count as missed.
+		return cmp.Or(scheduledTime(a).Compare(scheduledTime(b)), strings.Compare(a.Name, b.Name))
+	})
 	v.active = slices.DeleteFunc(slices.Clone(v.children), isDone)
 	v.status.Active = int32(len(v.active))
 	v.status.ObservedGeneration = w.CronAt.Generation

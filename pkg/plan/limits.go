@@ -55,7 +55,7 @@ const (
 // spec.activeDeadlineSeconds, which limits the run on each node, not the run as a whole.
 func activeTimeLeft(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time) time.Duration {
 	limit := at.Spec.ActiveDeadlineSeconds
-	if limit == nil || *limit > maxSeconds || status.StartTime == nil || isNodesRun(at) {
+	if limit == nil || *limit > maxSeconds || status.StartTime == nil || isNodesRun(at) || isRestart(at) && !wasRestarted(at) {
 		return noLimit
 	}
 	return status.StartTime.Add(time.Duration(*limit) * time.Second).Sub(now)
@@ -80,7 +80,7 @@ const lastTry = 2 * time.Second
 // is no deadline.
 func delayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
 	left := activeTimeLeft(at, &at.Status, now)
-	if instant, err := Instant(&at.Spec); err == nil && at.Status.NextAttemptTime == nil {
+	if instant, err := Instant(&at.Spec); err == nil && at.Status.NextAttemptTime == nil && !wasRestarted(at) {
 		left = min(left, startingTimeLeft(at, instant, now))
 	}
 	switch {

@@ -98,9 +98,7 @@ func decideRestartDue(w World, instant time.Time) Decision {
 // decideRestart decides for an At whose restart has begun: it restarts the workload, or
 // follows its rollout.
 func decideRestart(w World) Decision {
-	at, target := w.At, w.Target
-	left := activeTimeLeft(at, &at.Status, w.Now)
-	restarted := at.Status.Restart.RestartedAt != nil
+	restarted := wasRestarted(w.At)
 	switch {
 	case !restarted && !w.AtIsLive:
 		// Do not trust the cache: another controller may have restarted the workload, and a
@@ -108,21 +106,10 @@ func decideRestart(w World) Decision {
 		return Decision{Action: LookForAt{}}
 	case !w.TargetIsLive:
 		return Decision{Action: LookForTarget{}}
-	case w.TargetForbidden != nil && left <= 0:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at))
-	case w.TargetForbidden != nil:
-		d := retryBlocked(at, w.Now, v1alpha1.ReasonRestartForbidden, errors.New(restartForbiddenMessage(w.TargetForbidden)))
-		d.Delay = 0
-		if left != noLimit {
-			d.Delay = left
-		}
-		return d
-	case target == nil || target.UID != at.Status.Restart.UID:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s was deleted during its restart.", at.Spec.Restart.Kind, at.Spec.Restart.Name))
-	case !restarted:
-		return restartNow(w)
-	default:
+	case restarted:
 		return followRollout(w)
+	default:
+		return restartNow(w)
 	}
 }
 
@@ -131,21 +118,20 @@ func decideRestart(w World) Decision {
 func restartNow(w World) Decision {
 	at, target, instant := w.At, w.Target, restartInstant(w.At)
 	since := restartTime(at, instant)
-	reason, unfitMessage := unfit(at, target)
 	switch {
-	case isRestarted(target, since, w.Now):
-		status := at.Status.DeepCopy()
-		setProgress(status, target)
-		status.Restart.RestartedAt = &metav1.Time{Time: *target.RestartedAt}
-		message := fmt.Sprintf("Restarted %s", target)
-		if target.RestartedAt.After(since) {
-			message = fmt.Sprintf("%s was already restarted at %s, after the scheduled time: it is not restarted again.", target, target.RestartedAt.UTC().Format(time.RFC3339))
-		}
-		return write(at, status, newEvent(corev1.EventTypeNormal, v1alpha1.ReasonRestarted, message))
+	case isTarget(at, target) && isRestarted(target, since, w.Now):
+		return recordRestart(w, since)
+	case w.isHeld():
+		return writeUnblocked(at, 0)
 	case startingTimeLeft(at, instant, w.Now) <= 0:
 		return writeStartingDeadlineExceeded(at, w.Now)
-	case reason != "":
-		return writeDone(at, nil, w.Now, reason, unfitMessage)
+	case w.TargetForbidden != nil:
+		return retryBlocked(at, w.Now, v1alpha1.ReasonRestartForbidden, errors.New(restartForbiddenMessage(w.TargetForbidden)))
+	case !isTarget(at, target):
+		return writeTargetDeleted(at, w.Now)
+	}
+	if reason, message := unfit(at, target); reason != "" {
+		return writeDone(at, nil, w.Now, reason, message)
 	}
 	due := dueSince(at, nil, instant)
 	if isBlockedByOthers(at) || due.Before(at.Status.StartTime.Time) {
@@ -153,6 +139,30 @@ func restartNow(w World) Decision {
 		due = at.Status.StartTime.Time
 	}
 	return Decision{Action: RestartTarget{Time: since, Due: due}}
+}
+
+// recordRestart records that the workload was restarted at the given time or later. The
+// deadline for the rollout counts from now.
+func recordRestart(w World, since time.Time) Decision {
+	status := w.At.Status.DeepCopy()
+	removeBlocked(status)
+	setProgress(status, w.Target)
+	status.StartTime = &metav1.Time{Time: w.Now}
+	status.Restart.RestartedAt = &metav1.Time{Time: *w.Target.RestartedAt}
+	message := fmt.Sprintf("Restarted %s", w.Target)
+	if w.Target.RestartedAt.After(since) {
+		message = fmt.Sprintf("%s was already restarted at %s, after the scheduled time: it is not restarted again.", w.Target, w.Target.RestartedAt.UTC().Format(time.RFC3339))
+	}
+	return write(w.At, status, newEvent(corev1.EventTypeNormal, v1alpha1.ReasonRestarted, message))
+}
+
+// isTarget reports whether a workload is the one that the restart began with.
+func isTarget(at *v1alpha1.At, target *rollout.Target) bool {
+	return target != nil && target.UID == at.Status.Restart.UID
+}
+
+func writeTargetDeleted(at *v1alpha1.At, now time.Time) Decision {
+	return writeDone(at, nil, now, v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s was deleted during its restart.", at.Spec.Restart.Kind, at.Spec.Restart.Name))
 }
 
 // RefusedRestart returns the decision after the API server answered the restart of the
@@ -183,6 +193,14 @@ func restartForbiddenMessage(err error) string {
 // followRollout follows the rollout of a restarted workload.
 func followRollout(w World) Decision {
 	target, left := w.Target, activeTimeLeft(w.At, &w.At.Status, w.Now)
+	switch {
+	case w.TargetForbidden != nil && left <= 0:
+		return writeDone(w.At, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(w.At))
+	case w.TargetForbidden != nil:
+		return retryBlocked(w.At, w.Now, v1alpha1.ReasonRestartForbidden, errors.New(restartForbiddenMessage(w.TargetForbidden)))
+	case !isTarget(w.At, target):
+		return writeTargetDeleted(w.At, w.Now)
+	}
 	at := w.At.DeepCopy()
 	setProgress(&at.Status, target)
 	switch {
@@ -237,7 +255,7 @@ func restartTime(at *v1alpha1.At, instant time.Time) time.Time {
 // future time comes from another clock or was written by hand, and is ignored.
 func isRestarted(target *rollout.Target, since, now time.Time) bool {
 	at := target.RestartedAt
-	return at != nil && !at.Before(since) && at.Before(now.Add(grace))
+	return at != nil && (at.Equal(since) || at.After(since) && at.Before(now.Add(grace)))
 }
 
 func rolloutPeriod(elapsed time.Duration) time.Duration {
@@ -246,6 +264,11 @@ func rolloutPeriod(elapsed time.Duration) time.Duration {
 
 // isRestart reports whether the run of an At is a restart.
 func isRestart(at *v1alpha1.At) bool { return at.Status.Restart != nil }
+
+// wasRestarted reports whether the restart of an At's workload is recorded.
+func wasRestarted(at *v1alpha1.At) bool {
+	return isRestart(at) && at.Status.Restart.RestartedAt != nil
+}
 
 // ForeseeRestart returns a forecast for a restart from reading the workload of
 // spec.restart; nil if the result does not allow a prediction.

@@ -276,6 +276,35 @@ func TestRestartNow(t *testing.T) {
 			status: begun(), target: newTarget(), mutate: withStartingDeadline(3),
 			want: failed(begun(), v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
 		},
+		"suspended meanwhile": {
+			status: begun(), target: newTarget(), mutate: withSuspendedRun,
+			want: Decision{Status: func() *v1alpha1.AtStatus {
+				status := begun()
+				status.Conditions = []metav1.Condition{suspended(earlier)}
+				status.Reason, status.Message = status.Conditions[0].Reason, status.Conditions[0].Message
+				return &status
+			}()},
+		},
+		"the deadline for the rollout does not count yet": {
+			status: begun(), target: newTarget(), mutate: withActiveDeadline(10), now: now.Action.(RestartTarget).Due.Add(time.Hour), want: now,
+		},
+		"no permission": {
+			status: begun(), forbidden: true, mutate: withStartingDeadline(10),
+			want: Decision{
+				Status: ptr.To(restartBlocked(begun(), v1alpha1.ReasonRestartForbidden, restartForbiddenText)),
+				Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)},
+				Retry:  ErrBlocked, Delay: 5 * time.Second,
+			},
+		},
+		"restarted, after it was refused": {
+			status: restartBlocked(begun(), v1alpha1.ReasonRestartRefused, "no"), target: rollingTarget(),
+			want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")},
+		},
+		"restarted by a clock that is ahead": {
+			status: begun(), target: newTarget(restartedAt(due.Add(time.Hour)), rolling),
+			mutate: func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: due.Add(time.Hour)} },
+			want:   Decision{Status: follows(due.Add(time.Hour)), Events: restarted("Restarted Deployment web")},
+		},
 		"deleted":                    {status: begun(), want: failed(begun(), v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart.")},
 		"paused since":               {status: begun(), target: newTarget(paused), want: failed(begun(), v1alpha1.ReasonTargetPaused, pausedText)},
 		"restarted and paused":       {status: begun(), target: newTarget(restartedAt(due), rolling, paused), want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")}},
@@ -378,7 +407,7 @@ func TestFollowRollout(t *testing.T) {
 		},
 		"permission is lost, with a deadline": {
 			status: forbidden, forbidden: true, mutate: withActiveDeadline(10),
-			want: Decision{Retry: ErrBlocked, Delay: 10 * time.Second},
+			want: Decision{Retry: ErrBlocked, Delay: 8 * time.Second},
 		},
 		"permission is lost until the deadline": {
 			status: forbidden, forbidden: true, mutate: withActiveDeadline(10), now: now.Add(10 * time.Second),
@@ -387,6 +416,56 @@ func TestFollowRollout(t *testing.T) {
 		"permission is back": {status: forbidden, target: rollingTarget(), want: Decision{Status: &follows, Delay: 2 * time.Second}},
 	} {
 		t.Run(name, tc.test)
+	}
+}
+
+// TestRefusedRestart refuses a restart. It is retried with back-off, and not at once, even
+// after the time that the rollout may take.
+func TestRefusedRestart(t *testing.T) {
+	refusal := restartForbidden.Error()
+	busy := apierrors.NewTooManyRequestsError("later")
+	for name, tc := range map[string]struct {
+		err    error
+		mutate func(*v1alpha1.At)
+		want   Decision
+	}{
+		"by a policy": {
+			err: restartForbidden, mutate: withActiveDeadline(10),
+			want: Decision{
+				Status: ptr.To(restartBlocked(begun(), v1alpha1.ReasonRestartRefused, refusal)),
+				Events: []Event{warning(v1alpha1.ReasonRestartRefused, refusal)},
+				Retry:  ErrBlocked,
+			},
+		},
+		"for a moment":                  {err: busy, mutate: withActiveDeadline(1), want: Decision{Retry: errAny}},
+		"with a deadline for the start": {err: busy, mutate: withStartingDeadline(3599), want: Decision{Retry: errAny, Delay: time.Hour - 6*time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := newAt(withStatus(begun()), withRestart, tc.mutate)
+			world := World{At: at, AtIsLive: true, Target: newTarget(), TargetIsLive: true, Now: now}
+			if diff := cmp.Diff(tc.want, RefusedRestart(world, tc.err), equate); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestStateOfRestart wants a restart that is not made to be overdue.
+func TestStateOfRestart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status  v1alpha1.AtStatus
+		overdue time.Duration
+	}{
+		"not restarted": {begun(), time.Minute},
+		"refused":       {restartBlocked(begun(), v1alpha1.ReasonRestartRefused, "no"), 0},
+		"restarted":     {following(due, 3), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state, overdue := StateOf(newAt(withStatus(tc.status), withRestart), nil, now.Add(time.Minute))
+			if state != StateRunning || overdue != tc.overdue {
+				t.Errorf("got %s for %v, want %s for %v", state, overdue, StateRunning, tc.overdue)
+			}
+		})
 	}
 }
 

@@ -53,6 +53,8 @@ func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.
 		return StateDone, 0
 	case isNodesRun(at) && !waits && !allChildrenExist(at):
 		return StateRunning, max(0, now.Sub(at.Status.StartTime.Time))
+	case isRestart(at) && !waits && !wasRestarted(at):
+		return StateRunning, max(0, now.Sub(at.Status.StartTime.Time))
 	case at.Status.Phase == v1alpha1.PhaseRunning && (waits || at.Status.NextAttemptTime == nil):
 		return StateRunning, 0
 	case at.Status.Phase == v1alpha1.PhaseRunning:

@@ -52,7 +52,8 @@ func write(at *v1alpha1.At, status *v1alpha1.AtStatus, events ...Event) Decision
 // explain sets reason and message in the status of an At that is not DONE to what the At
 // waits for.
 func explain(status *v1alpha1.AtStatus) {
-	waits := status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil
+	waits := status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil ||
+		status.Restart != nil && status.Restart.RestartedAt == nil
 	condition := &metav1.Condition{}
 	for _, conditionType := range []string{v1alpha1.ConditionFailureTarget, v1alpha1.ConditionBlocked, v1alpha1.ConditionSuspended} {
 		if meta.IsStatusConditionTrue(status.Conditions, conditionType) && (waits || conditionType != v1alpha1.ConditionSuspended) {
