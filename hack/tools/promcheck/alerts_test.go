@@ -136,6 +136,22 @@ func TestAlerts(t *testing.T) {
 			series: map[string]string{`cnat_unexpected_pods_total`: `0x59 1x240`},
 			want:   []string{`warning CnatUnexpectedPod{namespace="cnat-system"} 60-118`},
 		},
+		"a Pod that terminates in time": {series: map[string]string{
+			`kube_pod_owner{namespace="shop",pod="close-shop-pod",owner_kind="At"}`:    `1x300`,
+			`kube_pod_deletion_timestamp{namespace="shop",pod="close-shop-pod"}`:       `_x59 3600x4 stale`,
+			`kube_pod_owner{namespace="shop",pod="web-0",owner_kind="StatefulSet"}`:    `1x300`,
+			`kube_pod_deletion_timestamp{namespace="shop",pod="web-0"}`:                `_x59 3600x240`,
+			`kube_pod_owner{namespace="shop",pod="not-deleted-pod",owner_kind="At"}`:   `1x300`,
+			`kube_pod_owner{namespace="bank",pod="close-shop-pod",owner_kind="At"}`:    `1x300`,
+			`kube_pod_owner{namespace="shop",pod="other-pod",owner_kind="ReplicaSet"}`: `1x300`,
+		}},
+		"a Pod that nobody releases": {
+			series: map[string]string{
+				`kube_pod_owner{namespace="shop",pod="close-shop-pod",owner_kind="At"}`: `1x120 stale`,
+				`kube_pod_deletion_timestamp{namespace="shop",pod="close-shop-pod"}`:    `_x59 3600x60 stale`,
+			},
+			want: []string{`warning CnatPodTerminating{namespace="shop"} 66-119`},
+		},
 		"a single error": {series: map[string]string{
 			`cnat_sync_duration_seconds_count{result="error"}`: `0x59 1x240`,
 		}},

@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,8 +45,13 @@ func TestArtifacts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer served.Close()
+	cluster, err := os.Open("testdata/kube-state-metrics.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
 	const monitoring = "../../../artifacts/monitoring/"
-	if err := run(served, []string{monitoring + "grafana/dashboard.json", monitoring + "prometheusrule.yaml"}); err != nil {
+	if err := run(io.MultiReader(served, cluster), []string{monitoring + "grafana/dashboard.json", monitoring + "prometheusrule.yaml"}); err != nil {
 		t.Error(err)
 	}
 }
