@@ -28,7 +28,7 @@ trap 'rm -rf "${copy}"' EXIT
 git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents --no-dereference --target-directory="${copy}"
 "${copy}/hack/update-codegen.sh"
 
-for generated in pkg artifacts go.mod go.sum Dockerfile README.md; do
+for generated in pkg artifacts docs go.mod go.sum Dockerfile README.md; do
     if ! diff --recursive --unified "${generated}" "${copy}/${generated}"; then
         echo "The generated files are out of date: run hack/update-codegen.sh." >&2
         exit 1
