@@ -147,7 +147,7 @@ func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
 
 var installOnce sync.Once
 
-// installCRD installs the CRD as the README says. Tests call it once they are
+// installCRD installs the CRD as docs/install.md says. Tests call it once they are
 // parallel: those which are not may take it away.
 func installCRD(t *testing.T) {
 	t.Helper()

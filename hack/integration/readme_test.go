@@ -22,6 +22,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,27 +33,24 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// TestReadme runs the commands of the README, each as it stands there. It is not
-// parallel: it takes the CRD away in the end, and its controllers see all namespaces. It
+// The pages that TestReadme runs, because they are about the whole cluster.
+const (
+	readmePage  = "README.md"
+	installPage = "docs/install.md"
+)
+
+// TestReadme runs the commands of the README and of docs/install.md, each as it stands there. It
+// is not parallel: it takes the CRD away in the end, and its controllers see all namespaces. It
 // comes after TestInCluster, for the garbage collector needs half a minute to notice a new
 // CRD, which the deletion in foreground would wait for.
 func TestReadme(t *testing.T) {
-	home := t.TempDir()
-	config, err := os.ReadFile(os.Getenv("KUBECONFIG"))
-	if err == nil {
-		err = os.Mkdir(filepath.Join(home, ".kube"), 0o700)
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(home, ".kube", "config"), config, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := newReader(t, metav1.NamespaceDefault)
 	var controller *exec.Cmd
 	var log bytes.Buffer
 	t.Cleanup(func() {
@@ -64,24 +62,18 @@ func TestReadme(t *testing.T) {
 			t.Logf("the controller's log:\n%s", log.String())
 		}
 	})
-	for _, command := range readmeCommands(t) {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		shell := exec.CommandContext(ctx, "bash", "-c", command)
-		shell.Dir = root
+	for _, command := range append(consoleCommands(t, readmePage), consoleCommands(t, installPage)...) {
 		switch {
 		case strings.HasPrefix(command, "hack/"):
 			continue // .ci/run runs them.
 		case strings.HasPrefix(command, "./cnat-controller"):
 			// The signal is for the controller, not for the shell; and it is not waited for.
-			shell = exec.Command("bash", "-c", "exec "+command)
-			shell.Dir = root
-			shell.Env = append(os.Environ(), "HOME="+home, "KUBECONFIG=")
-			shell.Stdout, shell.Stderr = &log, &log
-			if err := shell.Start(); err != nil {
+			controller = r.shell(context.Background(), "exec "+command)
+			controller.Env = append(controller.Env, "KUBECONFIG=")
+			controller.Stdout, controller.Stderr = &log, &log
+			if err := controller.Start(); err != nil {
 				t.Fatal(err)
 			}
-			controller = shell
 			continue
 		case strings.HasPrefix(command, "kubectl delete ats"):
 			// There is something to stop.
@@ -97,24 +89,112 @@ func TestReadme(t *testing.T) {
 			kubectl(t, "", "delete", "at/example-at")
 			continue
 		}
-		out, err := shell.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", command, err, out)
-		}
+		out := r.run(t, command)
 		switch {
 		case strings.HasPrefix(command, "kubectl delete ats"):
 			if left := kubectl(t, "", "get", "pods", "-A", "-l", v1alpha1.LabelAtUID, "-o", "name"); left != "" {
 				t.Errorf("Pods are left: %s", left)
 			}
-		case strings.HasPrefix(command, "kubectl logs") && string(out) != "YAY\n":
-			t.Errorf("%s: got %q, want YAY", command, out)
-		case strings.HasPrefix(command, "kubectl rollout"):
-			kubectl(t, "", "apply", "-f", root+"/artifacts/examples/cnat-example.yaml")
-			kubectl(t, "", "wait", "--for=condition=Complete", "--timeout=180s", "at/example-at")
+		case strings.HasPrefix(command, "kubectl logs example-at-pod"):
+			if out != "YAY\n" {
+				t.Errorf("%s: got %q, want YAY", command, out)
+			}
 			at := waitPhase(t, "default", "example-at", v1alpha1.PhaseDone)
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 		}
 	}
+}
+
+// TestDocs runs the commands of the other pages, each page in a namespace with a controller of its
+// own.
+func TestDocs(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	// What some pages need.
+	args := map[string][]string{"docs/tasks/restarts.md": {"-restart-annotations"}}
+	prepare := map[string]func(t *testing.T, namespace string){
+		"docs/troubleshooting.md": func(t *testing.T, namespace string) {
+			t.Helper()
+			for name, command := range map[string]string{"example-at": "echo YAY", "fails": "ls /data"} {
+				createAt(t, newAt(namespace, name, time.Now(), command))
+				waitPhase(t, namespace, name, v1alpha1.PhaseDone)
+			}
+		},
+	}
+	for _, page := range pages(t) {
+		commands := consoleCommands(t, page)
+		// TestHelm installs what docs/packages.md describes, and names what it does not have.
+		if len(commands) == 0 || page == readmePage || page == installPage || page == "docs/packages.md" {
+			continue
+		}
+		t.Run(strings.TrimSuffix(strings.TrimPrefix(page, "docs/"), ".md"), func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			startController(t, namespace, args[page]...)
+			if prepare := prepare[page]; prepare != nil {
+				prepare(t, namespace)
+			}
+			r := newReader(t, namespace)
+			for _, command := range commands {
+				out := r.run(t, command)
+				if strings.Contains(command, "{.status.message}") && !strings.Contains(readPage(t, page), out) {
+					t.Errorf("%s prints this, which the page does not have:\n%s", command, out)
+				}
+			}
+		})
+	}
+}
+
+// reader is somebody who types the commands of a page.
+type reader struct {
+	env []string
+}
+
+// newReader returns a reader with a home of their own, whose kubeconfig has the namespace, and
+// who has installed kubectl at.
+func newReader(t *testing.T, namespace string) *reader {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Contexts[config.CurrentContext].Namespace = namespace
+	home := t.TempDir()
+	path := filepath.Join(home, ".kube", "config")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := plugin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// go finds its caches by HOME.
+	caches, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(string(caches))
+	return &reader{env: append(os.Environ(), "HOME="+home, "KUBECONFIG="+path, "PATH="+dir+":"+os.Getenv("PATH"), "GOCACHE="+lines[0], "GOMODCACHE="+lines[1])}
+}
+
+// shell returns a shell that runs a command where the README says to.
+func (r *reader) shell(ctx context.Context, command string) *exec.Cmd {
+	shell := exec.CommandContext(ctx, "bash", "-c", command)
+	shell.Dir = root
+	shell.Env = r.env
+	return shell
+}
+
+// run runs a command and returns what it prints.
+func (r *reader) run(t *testing.T, command string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	out, err := r.shell(ctx, command).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return string(out)
 }
 
 // leavePod leaves a Pod behind as a controller does that is removed too early, and
@@ -143,20 +223,53 @@ func leavePod(t *testing.T) {
 	})
 }
 
-// readmeCommands returns the lines of the README's console blocks.
-func readmeCommands(t *testing.T) []string {
+// pages returns the pages of the documentation.
+func pages(t *testing.T) []string {
 	t.Helper()
-	readme, err := os.ReadFile(root + "/README.md")
+	found := []string{readmePage}
+	err := fs.WalkDir(os.DirFS(root), "docs", func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".md") {
+			found = append(found, path)
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return found
+}
+
+// consoleCommands returns the commands of the console blocks of a page: its lines, and with a
+// line the here-document that it begins.
+func consoleCommands(t *testing.T, page string) []string {
+	t.Helper()
 	var commands []string
-	for _, block := range strings.Split(string(readme), "```console\n")[1:] {
-		block, _, _ = strings.Cut(block, "```")
+	for _, block := range strings.Split(readPage(t, page), "```console\n")[1:] {
+		block, _, closed := strings.Cut(block, "```\n")
+		if !closed {
+			t.Fatalf("%s has a block that does not end", page)
+		}
+		command := ""
 		for line := range strings.Lines(block) {
-			command, _, _ := strings.Cut(line, "#")
+			command += line
+			if strings.Contains(command, "<<'EOF'\n") && line != "EOF\n" {
+				continue
+			}
 			commands = append(commands, strings.TrimSpace(command))
+			command = ""
+		}
+		if command != "" {
+			t.Fatalf("%s has a here-document that does not end: %s", page, command)
 		}
 	}
 	return commands
+}
+
+func readPage(t *testing.T, page string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

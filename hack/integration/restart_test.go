@@ -287,7 +287,7 @@ func TestRestartPreflight(t *testing.T) {
 }
 
 // TestRestartForbidden has a controller for a single namespace, to which artifacts/restarts
-// is granted late, as the README says.
+// is granted late, as docs/install.md says.
 func TestRestartForbidden(t *testing.T) {
 	t.Parallel()
 	installCRD(t)

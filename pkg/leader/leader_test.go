@@ -146,7 +146,7 @@ func TestHangs(t *testing.T) {
 }
 
 // TestHandover has a leader end while another process stands by, at each moment of the
-// time between two renewals. README.md promises that an At which is due then starts
+// time between two renewals. docs/concepts/guarantees.md promises that an At which is due then starts
 // within 3 s if the leader is asked to stop, and within 17 s if it is killed. All but a
 // second of that is left to the lease; the rest is for the caches and the Pod.
 func TestHandover(t *testing.T) {

@@ -58,7 +58,7 @@ var optional = map[string]func(*v1alpha1.AtSpec){
 var refusedPairs = []string{"node + nodes", "backoffLimit + restart", "command + restart", "node + restart", "nodes + restart", "restart + template"}
 
 // TestCombinations checks what happens for each pair of optional fields when both are
-// set. README.md describes the results.
+// set. docs/concepts/at.md describes the results.
 func TestCombinations(t *testing.T) {
 	type scenario struct {
 		// world
