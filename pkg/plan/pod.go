@@ -35,7 +35,7 @@ import (
 
 const (
 	// defaultContainer is the annotation that names the container of a Pod that
-	// kubectl logs and kubectl exec mean if they are not told.
+	// kubectl logs and kubectl exec use by default.
 	defaultContainer = "kubectl.kubernetes.io/default-container"
 	// nobody is the conventional UID of the user without rights.
 	nobody = 65534

@@ -1,0 +1,202 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package docs checks the documentation without a cluster. hack/integration runs its commands.
+package docs
+
+import (
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+const root = ".."
+
+// maxReadmeWords is how much of the README a visitor reads.
+const maxReadmeWords = 900
+
+var (
+	codeBlock  = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	codeSpan   = regexp.MustCompile("`[^`\n]+`")
+	link       = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading    = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	headingURL = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+	words      = regexp.MustCompile(`(?m)^([^#\t\n][^\t\n]*)\t+([^\t\n]+)$`)
+)
+
+// TestLinks follows the links to files of the repository, and to their headings. Links to other
+// hosts are not followed: the tests run without a network.
+func TestLinks(t *testing.T) {
+	for path, text := range files(t, ".md") {
+		text = codeSpan.ReplaceAllString(codeBlock.ReplaceAllString(text, ""), "")
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
+			target, err := url.Parse(match[1])
+			if err != nil {
+				t.Errorf("%s: %s: %v", path, match[1], err)
+				continue
+			}
+			// The badge of the workflow, which has its place beside the files on the web.
+			if target.Host != "" || strings.HasPrefix(target.Path, "../../actions/") {
+				continue
+			}
+			file := path
+			if target.Path != "" {
+				file = filepath.Join(filepath.Dir(path), target.Path)
+			}
+			content, err := os.ReadFile(filepath.Join(root, file))
+			if info, statErr := os.Stat(filepath.Join(root, file)); statErr == nil && info.IsDir() {
+				err = nil
+			}
+			switch {
+			case err != nil:
+				t.Errorf("%s: the link %s leads nowhere: %v", path, match[1], err)
+			case target.Fragment != "" && !anchors(string(content))[target.Fragment]:
+				t.Errorf("%s: the link %s leads to no heading", path, match[1])
+			}
+		}
+	}
+}
+
+// TestIndex finds each page in the index.
+func TestIndex(t *testing.T) {
+	index, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range files(t, ".md") {
+		if page, ok := strings.CutPrefix(path, "docs/"); ok && page != "README.md" && !strings.Contains(string(index), "("+page+")") {
+			t.Errorf("docs/README.md does not link to %s", page)
+		}
+	}
+}
+
+// TestReadmeIsShort counts what wc -w counts.
+func TestReadmeIsShort(t *testing.T) {
+	if count := len(strings.Fields(files(t, ".md")["README.md"])); count > maxReadmeWords {
+		t.Errorf("README.md has %d words: move what is not for every visitor to docs, %d are the limit", count, maxReadmeWords)
+	}
+}
+
+// TestWords finds the words of hack/words.txt in prose and in manifests.
+func TestWords(t *testing.T) {
+	list, err := os.ReadFile(filepath.Join(root, "hack/words.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := files(t, ".md", ".yaml", ".yml")
+	delete(texts, ".golangci.yaml") // The same words.
+	// These have the words of Kubernetes about the Pod template.
+	delete(texts, "artifacts/examples/cnat-crd.yaml")
+	delete(texts, "artifacts/install.yaml")
+	delete(texts, "artifacts/chart/manifests/cnat-crd.yaml")
+	pairs := words.FindAllStringSubmatch(string(list), -1)
+	if len(pairs) == 0 {
+		t.Fatal("hack/words.txt has no words")
+	}
+	for _, pair := range pairs {
+		odd, err := regexp.Compile(`(?i)\b(` + strings.ReplaceAll(pair[1], " ", `[\s#]+`) + `)\b`)
+		if err != nil {
+			t.Fatalf("hack/words.txt: %v", err)
+		}
+		for path, text := range texts {
+			for _, at := range odd.FindAllStringIndex(text, -1) {
+				t.Errorf("%s:%d: write %q instead of %q", path, 1+strings.Count(text[:at[0]], "\n"), pair[2], text[at[0]:at[1]])
+			}
+		}
+	}
+}
+
+// TestReference finds each reason and each metric in the reference.
+func TestReference(t *testing.T) {
+	sources := files(t, ".go")
+	for page, names := range map[string]struct {
+		dir     string
+		pattern *regexp.Regexp
+	}{
+		"docs/reference/reasons.md": {"pkg/apis/cnat/v1alpha1", regexp.MustCompile(`(?m)^\s*(?:const )?Reason\w+ += "(\w+)"`)},
+		"docs/reference/metrics.md": {"pkg/metrics", regexp.MustCompile(`"(cnat_\w+)"`)},
+	} {
+		text, found := files(t, ".md")[page], 0
+		for path, source := range sources {
+			if filepath.Dir(path) != names.dir || strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			for _, match := range names.pattern.FindAllStringSubmatch(source, -1) {
+				found++
+				if !strings.Contains(text, "`"+match[1]+"`") {
+					t.Errorf("%s does not have %s of %s", page, match[1], path)
+				}
+			}
+		}
+		if found < 10 {
+			t.Errorf("only %d names were found for %s", found, page)
+		}
+	}
+}
+
+// files returns the files of the repository that end in one of the suffixes, by their paths.
+func files(t *testing.T, suffixes ...string) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			if err == nil && (entry.Name() == ".git" || entry.Name() == "testdata") {
+				return filepath.SkipDir
+			}
+			return err
+		}
+		for _, suffix := range suffixes {
+			if strings.HasSuffix(path, suffix) {
+				content, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				name, err := filepath.Rel(root, path)
+				texts[filepath.ToSlash(name)] = string(content)
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return texts
+}
+
+// anchors returns the anchors of the headings of a page, as GitHub makes them.
+func anchors(page string) map[string]bool {
+	found := map[string]bool{}
+	for _, match := range heading.FindAllStringSubmatch(codeBlock.ReplaceAllString(page, ""), -1) {
+		text := headingURL.ReplaceAllString(match[1], "$1")
+		anchor := strings.Map(func(r rune) rune {
+			switch {
+			case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+				return unicode.ToLower(r)
+			case r == ' ':
+				return '-'
+			}
+			return -1
+		}, text)
+		found[anchor] = true
+	}
+	return found
+}
