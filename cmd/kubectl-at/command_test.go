@@ -179,10 +179,10 @@ func TestUsage(t *testing.T) {
 		"nothing after --":                             {[]string{"now", "--"}, "there is no command"},
 		"not a time":                                   {[]string{"soon", "--", "x"}, "soon\n^^^^"},
 		"a mistyped command":                           {[]string{"lits"}, "Did you mean kubectl at list?"},
-		"wait and dry run":                             {[]string{"now", "--wait", "--dry-run=client", "--", "x"}, "--wait means nothing with --dry-run=client"},
-		"timeout alone":                                {[]string{"now", "--timeout=1s", "--", "x"}, "mean nothing without --wait or --logs"},
+		"wait and dry run":                             {[]string{"now", "--wait", "--dry-run=client", "--", "x"}, "--wait cannot be used with --dry-run=client"},
+		"timeout alone":                                {[]string{"now", "--timeout=1s", "--", "x"}, "require --wait or --logs"},
 		"a bad dry run":                                {[]string{"now", "--dry-run=maybe", "--", "x"}, "must be none, client or server"},
-		"two templates":                                {[]string{"now", "--from=job/x", "-f", "-"}, "leave out one of the two"},
+		"two templates":                                {[]string{"now", "--from=job/x", "-f", "-"}, "remove one of the two"},
 		"a bad source":                                 {[]string{"now", "--from=pod/x"}, "must begin with cronjob/, job/ or deployment/"},
 		"a bad environment":                            {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
 		"a bad name":                                   {[]string{"now", "--name=A", "--", "x"}, `--name is "A"`},
@@ -312,8 +312,8 @@ func TestWait(t *testing.T) {
 		"failure, passed on":      {args: []string{"--pass-exit-code"}, end: done(v1alpha1.ReasonCommandFailed, 7), code: 7, stderr: "error: at/at failed: CommandFailed: told (exit code 7)\n"},
 		"another container fails": {args: []string{"--pass-exit-code"}, end: done(v1alpha1.ReasonPodFailed, 0), code: 3, stderr: "error: at/at failed: PodFailed: told\n"},
 		"too late":                {end: done(v1alpha1.ReasonStartingDeadlineExceeded, 0), code: 4, stderr: "error: at/at did not run: StartingDeadlineExceeded: told\n"},
-		"deleted":                 {gone: true, code: 1, stderr: "error: at/at was deleted before its end\n"},
-		"timeout":                 {args: []string{"--timeout=10ms"}, code: 124, stderr: "error: --timeout has passed: at/at is . The run is not stopped: see kubectl at show at; kubectl at rm at removes it\n"},
+		"deleted":                 {gone: true, code: 1, stderr: "error: at/at was deleted before it ended\n"},
+		"timeout":                 {args: []string{"--timeout=10ms"}, code: 124, stderr: "error: --timeout has passed: at/at is . The run continues: see kubectl at show at; kubectl at rm at removes it\n"},
 	} {
 		t.Run(name, inBubble(func(t *testing.T) {
 			t.Helper()
@@ -351,11 +351,11 @@ func TestFollowGone(t *testing.T) {
 	}{
 		"deleted": {
 			watch.Event{Type: watch.Deleted, Object: newAt("at", nil)},
-			"error: at/at was deleted before its end\n",
+			"error: at/at was deleted before it ended\n",
 		},
 		"replaced": {
 			watch.Event{Type: watch.Modified, Object: newAt("at", func(at *v1alpha1.At) { at.UID = "another" })},
-			"error: at/at was deleted before its end, and created again\n",
+			"error: at/at was deleted and created again before it ended\n",
 		},
 	} {
 		t.Run(name, inBubble(func(t *testing.T) {
@@ -511,8 +511,8 @@ var errRefused = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 // TestAway has an API server that refuses each request, at first or for good.
 func TestAway(t *testing.T) {
 	unauthorized := apierrors.NewUnauthorized("no")
-	const gone = "error: at/at was deleted before its end\n"
-	away := func(err error) string { return fmt.Sprintf("The API server does not answer: %v; trying again\n", err) }
+	const gone = "error: at/at was deleted before it ended\n"
+	away := func(err error) string { return fmt.Sprintf("The API server does not respond: %v; retrying\n", err) }
 	for name, tc := range map[string]struct {
 		fails int // requests
 		err   error

@@ -26,7 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// completionScript is what kubectl calls to complete the words after kubectl at.
+// completionScript is the script that kubectl calls to complete the words after kubectl
+// at.
 const completionScript = `#!/bin/sh
 exec kubectl at __complete "$@"
 `
@@ -34,10 +35,10 @@ exec kubectl at __complete "$@"
 func (c *cli) completionScriptCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion-script",
-		Short: "Print the script with which kubectl completes kubectl at",
-		Long: `Print the script with which kubectl completes kubectl at: names, namespaces, images. It must
-be in the PATH, executable, and called kubectl_complete-at. kubectl completion --help says
-how completion is switched on in your shell.`,
+		Short: "Print the completion script of kubectl at",
+		Long: `Print the script that kubectl uses to complete kubectl at: names, namespaces, images. It must
+be executable, in the PATH, and named kubectl_complete-at. See kubectl completion --help for
+how to turn on completion in your shell.`,
 		Example: `  kubectl at completion-script > ~/bin/kubectl_complete-at
   chmod +x ~/bin/kubectl_complete-at`,
 		Args: cobra.NoArgs,
@@ -45,14 +46,14 @@ how completion is switched on in your shell.`,
 	}
 }
 
-// timeWords are words with which a time begins.
+// timeWords are words that a time can begin with.
 var timeWords = []string{"now", "noon", "midnight", "teatime", "today", "tomorrow", "in", "next",
 	"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
 
-// scheduleWords are the schedules that are a word.
+// scheduleWords are the schedules that consist of a word.
 var scheduleWords = []string{"@hourly", "@daily", "@weekly", "@monthly", "@yearly"}
 
-// addCompletions says what completes the arguments and flags.
+// addCompletions sets the completions of arguments and flags.
 func (c *cli) addCompletions(root *cobra.Command) {
 	root.ValidArgsFunction = func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -83,13 +84,14 @@ func (c *cli) addCompletions(root *cobra.Command) {
 	c.completeFlag(root, "namespace", c.namespaceNames)
 }
 
-// addFlagCompletions says what completes the flags of a command that creates an object.
+// addFlagCompletions sets the completions for the flags of a command that creates an
+// object.
 func (c *cli) addFlagCompletions(cmd *cobra.Command) {
 	c.completeFlag(cmd, "from", c.sources)
 	c.completeFlag(cmd, "image", c.images)
 	c.completeFlag(cmd, "node", c.nodeNames)
 	c.completeFlag(cmd, "restart", c.restartTargets)
-	// A flag that exists has no completion yet: it cannot fail.
+	// This cannot fail: the flag exists and has no completion yet.
 	_ = cmd.RegisterFlagCompletionFunc("nodes", cobra.FixedCompletions([]string{allNodes}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -101,7 +103,7 @@ func (c *cli) completeFlag(cmd *cobra.Command, name string, find func(*cobra.Com
 	})
 }
 
-// completions returns those of what was found that complete the word that was begun.
+// completions returns the candidates that complete the given word.
 func completions(begun string, found []string, err error) ([]string, cobra.ShellCompDirective) {
 	if err != nil {
 		cobra.CompErrorln(err.Error())
@@ -112,7 +114,7 @@ func completions(begun string, found []string, err error) ([]string, cobra.Shell
 	return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeNames completes the names of Ats, and of CronAts if these are meant, too, for at
+// completeNames completes the names of Ats and, if they are accepted, of CronAts, for at
 // most max arguments.
 func (c *cli) completeNames(max int, cronAts bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
@@ -174,7 +176,7 @@ func (c *cli) nodeNames(cmd *cobra.Command) ([]string, error) {
 	return names, nil
 }
 
-// templates returns the Pod templates that --from can copy, by what names them there.
+// templates returns the Pod templates that --from can copy, by their names in --from.
 func (c *cli) templates(cmd *cobra.Command) (map[string]corev1.PodSpec, error) {
 	namespace, err := c.namespace()
 	if err != nil {
@@ -217,7 +219,8 @@ func (c *cli) sources(cmd *cobra.Command) ([]string, error) {
 	return names, err
 }
 
-// images returns the images of what --from names or, without it, of all that it could.
+// images returns the images of the object in --from or, without it, of all possible
+// objects.
 func (c *cli) images(cmd *cobra.Command) ([]string, error) {
 	templates, err := c.templates(cmd)
 	from := cmd.Flag("from").Value.String()

@@ -37,20 +37,20 @@ Everything before -- is the TIME, with or without quotes:
   10:12   1012   10am   tomorrow 10:12   next friday   24 dec 10:12
   2026-12-24 10:12   24.12.2026   2026-12-24T10:12:00+01:00
 
-A time zone (Europe/Berlin, UTC, +01:00) or "+ 2 hours" may follow. Without a zone the time
-is that of --tz, or of your own clock. A time that has passed today means tomorrow; a date in
+A time zone (Europe/Berlin, UTC, +01:00) or "+ 2 hours" may follow. Without a zone, the time
+is in the zone of --tz or of your machine. A time that has passed today means tomorrow; a date in
 the past is an error. kubectl at explain TIME shows how a time is understood.
 
-What follows -- is the COMMAND: a single argument is a command line for /bin/sh, several
-run exactly as they are, in /bin/sh: kill, test or exit is the shell's own. Without a
-COMMAND, the lines of the standard input are it.
+Everything after -- is the COMMAND: a single argument is a command line for /bin/sh; several
+run exactly as they are, in /bin/sh: kill, test or exit is a shell built-in. Without a
+COMMAND, it is read from standard input.
 
-kubectl at every SCHEDULE runs it again and again. It creates a CronAt, which other commands
-know as cronat/NAME; a NAME alone is that of an At.
+kubectl at every SCHEDULE runs it repeatedly. It creates a CronAt, which other commands
+accept as cronat/NAME; NAME alone means an At.
 
-Exit codes: 0 created, or with --wait the run succeeded; 1 error of the API server or on
-the way to it; 2 wrong usage, or the time was not understood; 3 the run failed; 4 it missed
-its starting deadline; 124 --timeout passed; 130 interrupted. Ctrl-C ends the watching, not
+Exit codes: 0 created, or with --wait the run succeeded; 1 error from the API server or the
+connection to it; 2 wrong usage, or the time was not understood; 3 the run failed; 4 it missed
+its starting deadline; 124 --timeout passed; 130 interrupted. Ctrl-C stops watching, not
 the run.`
 
 const createExample = `  # In two hours, and follow it to its end
@@ -59,13 +59,13 @@ const createExample = `  # In two hours, and follow it to its end
   # A command line for the shell
   kubectl at tomorrow 10:12 -- 'date; echo YAY > /tmp/yay'
 
-  # The lines of the standard input, as at(1) reads them
+  # Read the command from standard input, like at(1)
   echo 'echo YAY' | kubectl at noon
 
-  # With the image, the environment and the volumes of a CronJob, now and not at night
+  # With the image, environment and volumes of a CronJob, now instead of at night
   kubectl at now --from cronjob/backup --wait
 
-  # A migration with another command in the Pod of a Deployment
+  # A migration: another command in the Pod of a Deployment
   kubectl at 2026-12-24 03:00 Europe/Berlin --from deployment/shop --retries 2 -- ./migrate up
 
   # A rolling restart at night
@@ -80,7 +80,7 @@ const createExample = `  # In two hours, and follow it to its end
   # Only show what would be created
   kubectl at friday 18:00 --dry-run=client -o yaml -- echo YAY`
 
-// create holds the flags of kubectl at TIME.
+// create has the flags of kubectl at TIME.
 type create struct {
 	*run
 	wait wait
@@ -104,12 +104,12 @@ func (c *cli) createCommand() *cobra.Command {
 		},
 	}
 	o.run = c.addRun(cmd)
-	cmd.Flags().BoolVar(&o.past, "past", false, "Allow a time in the past, which means at once")
+	cmd.Flags().BoolVar(&o.past, "past", false, "Allow a time in the past, which means immediately")
 	o.wait.addFlags(cmd.Flags())
 	return cmd
 }
 
-// cutCommand returns the arguments before --, and those after it.
+// cutCommand returns the arguments before and after --.
 func cutCommand(cmd *cobra.Command, args []string) (words, command []string) {
 	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 		return args[:dash], args[dash:]
@@ -136,8 +136,8 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	return o.createAt(cmd.Context(), o.output, at, t.Instant, now, &o.wait)
 }
 
-// mistakenCommand adds to an error about the first word of a time the command that may
-// have been meant.
+// mistakenCommand adds a suggestion to an error about the first word of a time: the
+// command that may have been meant.
 func mistakenCommand(cmd *cobra.Command, words []string, err error) error {
 	var mistake *timespec.Error
 	if errors.As(err, &mistake) && mistake.Offset == 0 {
@@ -148,7 +148,7 @@ func mistakenCommand(cmd *cobra.Command, words []string, err error) error {
 	return err
 }
 
-// newAt returns the At that the flags describe.
+// newAt returns the At for the flags.
 func (o *create) newAt(ctx context.Context, t timespec.Time, command []string) (*v1alpha1.At, error) {
 	metadata, spec, _, err := o.describe(ctx, command)
 	if err != nil {
@@ -164,7 +164,7 @@ func (o *create) newAt(ctx context.Context, t timespec.Time, command []string) (
 	return at, nil
 }
 
-// createAt creates an At of an instant, prints it, says when it runs, and follows it.
+// createAt creates an At for an instant, prints it and when it runs, and follows it.
 func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time, w *wait) error {
 	if !output.isClient() {
 		ats, _, err := c.ats()

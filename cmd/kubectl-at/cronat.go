@@ -39,14 +39,14 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/timespec"
 )
 
-// cronAtPrefix is what tells the name of a CronAt from that of an At.
+// cronAtPrefix distinguishes the name of a CronAt from that of an At.
 const cronAtPrefix = "cronat/"
 
-// refCronAt names a CronAt in a message, as kubectl does.
+// refCronAt returns the name of a CronAt for a message, as kubectl prints it.
 func refCronAt(cronAt *v1alpha1.CronAt) string { return cronAtPrefix + cronAt.Name }
 
-// splitName returns the name of an object that an argument such as cronat/backup names. A
-// name alone is that of an At.
+// splitName returns the name of an object from an argument such as cronat/backup. A name
+// without a kind is that of an At.
 func splitName(arg string) (name string, isCronAt bool, err error) {
 	kind, name, found := strings.Cut(arg, "/")
 	if !found {
@@ -63,8 +63,8 @@ func splitName(arg string) (name string, isCronAt bool, err error) {
 	return "", false, usageError("%q is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt", arg)
 }
 
-// atName returns the name of an At that an argument names. instead says what to do with a
-// CronAt.
+// atName returns the name of an At from an argument. If the argument names a CronAt, the
+// error contains instead, which says what to do.
 func atName(arg, instead string) (string, error) {
 	name, isCronAt, err := splitName(arg)
 	if isCronAt {
@@ -73,7 +73,8 @@ func atName(arg, instead string) (string, error) {
 	return name, err
 }
 
-// atClient is the client for Ats. If there is none of a name, but a CronAt, it says so.
+// atClient is the client for Ats. If there is no At of a name but a CronAt, its error
+// says so.
 type atClient struct {
 	cnatclient.AtInterface
 	cronAts cnatclient.CronAtInterface
@@ -89,8 +90,8 @@ func (c atClient) Get(ctx context.Context, name string, options metav1.GetOption
 	return at, err
 }
 
-// listCronAts returns the CronAts of the namespace, or of all: none if the cluster does not
-// know them. That somebody may not see them is not an error either.
+// listCronAts returns the CronAts of the namespace, or of all. It returns none if the
+// cluster does not have the CRD, or if the user is not allowed to list them.
 func (c *cli) listCronAts(ctx context.Context, everywhere bool) ([]v1alpha1.CronAt, error) {
 	namespace, err := c.scope(everywhere)
 	if err != nil {
@@ -111,7 +112,7 @@ func (c *cli) listCronAts(ctx context.Context, everywhere bool) ([]v1alpha1.Cron
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case apierrors.IsForbidden(err):
-		fmt.Fprintf(c.ErrOut, "CronAts cannot be listed: %v\n", err)
+		fmt.Fprintf(c.ErrOut, "Cannot list CronAts: %v\n", err)
 		return nil, nil
 	}
 	return cronAts, err
@@ -154,7 +155,8 @@ func (c *cli) printCronAts(cronAts []v1alpha1.CronAt, everywhere bool) error {
 
 func zoneOf(cronAt *v1alpha1.CronAt) string { return ptr.Deref(cronAt.Spec.TimeZone, "UTC") }
 
-// reasonOfCronAt returns why no At is created, also while there is nobody to write it.
+// reasonOfCronAt returns why no At is created, even if there is no controller to report
+// it.
 func reasonOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) string {
 	if cronAt.Status.Reason == "" && isUnattendedCronAt(cronAt, now) {
 		return "NoController"
@@ -162,8 +164,8 @@ func reasonOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) string {
 	return cronAt.Status.Reason
 }
 
-// isUnattendedCronAt reports whether no controller has looked at a CronAt for a while, although
-// it is new, or due.
+// isUnattendedCronAt reports whether no controller has processed a new or due CronAt for
+// a while.
 func isUnattendedCronAt(cronAt *v1alpha1.CronAt, now time.Time) bool {
 	if next := cronAt.Status.NextScheduleTime; next != nil {
 		return now.Sub(next.Time) > unattended
@@ -171,7 +173,7 @@ func isUnattendedCronAt(cronAt *v1alpha1.CronAt, now time.Time) bool {
 	return cronAt.Status.ObservedSchedule == nil && now.Sub(cronAt.CreationTimestamp.Time) > unattended
 }
 
-// nextTimes is the number of times that a page shows of a CronAt.
+// nextTimes is the number of times that the page of a CronAt shows.
 const nextTimes = 3
 
 func (c *cli) showCronAt(ctx context.Context, name string) error {
@@ -187,7 +189,7 @@ func (c *cli) showCronAt(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	// Also those of run-now, which have no label.
+	// Including those of run-now, which have no label.
 	ats, atsErr := c.list(ctx, false)
 
 	now := c.now()
@@ -197,7 +199,7 @@ func (c *cli) showCronAt(ctx context.Context, name string) error {
 	c.fields(nextTimesOf(cronAt, zone, now))
 	c.fields(stateOfCronAt(cronAt, now))
 	if atsErr != nil {
-		fmt.Fprintf(c.ErrOut, "Its Ats cannot be listed: %v\n", atsErr)
+		fmt.Fprintf(c.ErrOut, "Cannot list its Ats: %v\n", atsErr)
 	} else if ats := atsOf(cronAt, ats.Items); len(ats) > 0 {
 		fmt.Fprintln(c.Out, "Ats")
 		if err := c.printTable(ats, false, true); err != nil {
@@ -207,7 +209,7 @@ func (c *cli) showCronAt(ctx context.Context, name string) error {
 	return c.events(ctx, cronAt, now)
 }
 
-// policyOf says what else a CronAt does.
+// policyOf describes the other settings of a CronAt.
 func policyOf(spec *v1alpha1.CronAtSpec) string {
 	policy := string(spec.ConcurrencyPolicy)
 	if spread := ptr.Deref(spec.SpreadSeconds, 0); spread > 0 {
@@ -216,7 +218,7 @@ func policyOf(spec *v1alpha1.CronAtSpec) string {
 	return policy + fmt.Sprintf(", keeps %d succeeded and %d failed", ptr.Deref(spec.SuccessfulAtsHistoryLimit, 3), ptr.Deref(spec.FailedAtsHistoryLimit, 1))
 }
 
-// nextTimesOf says when a CronAt is due, on the clocks of the reader and of its own zone.
+// nextTimesOf shows when a CronAt is due, in the user's time zone and its own.
 func nextTimesOf(cronAt *v1alpha1.CronAt, zone *time.Location, now time.Time) []field {
 	times, err := cronplan.Next(cronAt, now, nextTimes)
 	if err != nil {
@@ -231,12 +233,12 @@ func nextTimesOf(cronAt *v1alpha1.CronAt, zone *time.Location, now time.Time) []
 	return all
 }
 
-// stateOfCronAt says what a CronAt has done, and what keeps it from more.
+// stateOfCronAt describes what a CronAt has done and what prevents more.
 func stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
 	status := &cronAt.Status
 	why := status.Message
 	if status.Reason == "" && isUnattendedCronAt(cronAt, now) {
-		why = "No controller looks at it: " + noController
+		why = "No controller is processing it: " + noController
 	}
 	all := []field{{"Active", fmt.Sprint(status.Active)}, {"State", reasonOfCronAt(cronAt, now)}, {"Why", why}}
 	if status.LastScheduleTime != nil {
@@ -251,7 +253,7 @@ func stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
 	return all
 }
 
-// atsOf returns the Ats that belong to a CronAt, in order of time.
+// atsOf returns the Ats that belong to a CronAt, sorted by time.
 func atsOf(cronAt *v1alpha1.CronAt, ats []v1alpha1.At) []v1alpha1.At {
 	ats = slices.DeleteFunc(ats, func(at v1alpha1.At) bool {
 		return !slices.ContainsFunc(at.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == cronAt.UID })
@@ -260,7 +262,7 @@ func atsOf(cronAt *v1alpha1.CronAt, ats []v1alpha1.At) []v1alpha1.At {
 	return ats
 }
 
-// runCronAt creates an At of a CronAt beside those of its schedule.
+// runCronAt creates an At from a CronAt outside its schedule.
 func (c *cli) runCronAt(ctx context.Context, output *output, name string, t timespec.Time, now time.Time, w *wait) error {
 	cronAts, err := c.cronAts()
 	if err != nil {
@@ -276,9 +278,9 @@ func (c *cli) runCronAt(ctx context.Context, output *output, name string, t time
 	return c.createAt(ctx, output, manualAt(cronAt, t), t.Instant, now, w)
 }
 
-// manualAt returns an At of a CronAt. The CronAt owns it, for the garbage collector, but does
-// not control it: then it would be one of its schedule, which Forbid waits for, Replace
-// deletes, and the limits on the history count.
+// manualAt returns an At from a CronAt. The CronAt owns it for garbage collection, but is
+// not its controller. Otherwise it would count as an At of the schedule: Forbid would
+// wait for it, Replace would delete it, and the history limits would count it.
 func manualAt(cronAt *v1alpha1.CronAt, t timespec.Time) *v1alpha1.At {
 	template := cronAt.Spec.AtTemplate.DeepCopy()
 	at := &v1alpha1.At{

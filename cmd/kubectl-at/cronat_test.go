@@ -111,7 +111,7 @@ func TestListOfCronAts(t *testing.T) {
 		"Ats only":            {objects: []runtime.Object{newAt("at", nil)}, stdout: ats},
 		"names, of Ats only":  {args: []string{"-o", "name"}, objects: append(objects, newAt("at", nil)), stdout: []string{"at.cnat.programming-kubernetes.info/at"}},
 		"no CRD of CronAts":   {objects: []runtime.Object{newAt("at", nil)}, err: notKnown, stdout: ats},
-		"CronAts are not his": {objects: []runtime.Object{newAt("at", nil)}, err: forbidden, stdout: ats, stderr: "CronAts cannot be listed: .* forbidden: .*\n"},
+		"CronAts are not his": {objects: []runtime.Object{newAt("at", nil)}, err: forbidden, stdout: ats, stderr: "Cannot list CronAts: .* forbidden: .*\n"},
 		"no connection":       {objects: []runtime.Object{newAt("at", nil)}, err: errRefused, stderr: "error: .*\n.*\n", code: exitError},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestChangeCronAt(t *testing.T) {
 		after          func(*v1alpha1.CronAt) // nil: it is gone
 		stdout, stderr string
 	}{
-		"suspend": {args: []string{"suspend", "cronat/backup"}, after: suspended, stdout: "suspended\n", stderr: "suspended: nothing starts before kubectl at resume cronat/backup\n"},
+		"suspend": {args: []string{"suspend", "cronat/backup"}, after: suspended, stdout: "suspended\n", stderr: "suspended: nothing starts until kubectl at resume cronat/backup\n"},
 		"resume": {
 			args: []string{"resume", "cronats/backup", "--tz=UTC"}, before: suspended, after: func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(false) },
 			stdout: "resumed\n", stderr: "runs next Sat 28 Mar 2026 02:00:00 UTC (Sat 28 Mar 03:00:00 CET), in 12h\n",
@@ -241,8 +241,8 @@ func TestErrorsOfCronAts(t *testing.T) {
 		"the output of all":            {[]string{"logs", "cronat/backup"}, nil, "kubectl at show cronat/backup lists them", exitUsage},
 		"another time":                 {[]string{"move", "cronat/backup", "now"}, nil, "change its schedule with kubectl edit cronat backup", exitUsage},
 		"a name that is taken":         {[]string{"every", "@daily", "--tz=UTC", "--name=backup", "--", "x"}, nil, "remove that CronAt with kubectl at rm cronat/NAME", exitError},
-		"no CRD":                       {[]string{"every", "@daily", "--tz=UTC", "--", "x"}, notKnown, "The cluster does not know CronAts: cnat is not installed, or too old. Install it with", exitError},
-		"following with a dry run":     {[]string{"run-now", "cronat/backup", "--wait", "--dry-run=client"}, nil, "--wait means nothing with --dry-run=client", exitUsage},
+		"no CRD":                       {[]string{"every", "@daily", "--tz=UTC", "--", "x"}, notKnown, "The cluster does not know CronAts: cnat is not installed or too old. Install it with", exitError},
+		"following with a dry run":     {[]string{"run-now", "cronat/backup", "--wait", "--dry-run=client"}, nil, "--wait cannot be used with --dry-run=client", exitUsage},
 		"following several at a time":  {[]string{"run-now", "cronat/nodes", "--logs"}, nil, "use --wait", exitUsage},
 		"following a moved At's nodes": {[]string{"run-now", "nodes", "--logs"}, nil, "use --wait", exitUsage},
 	} {

@@ -34,13 +34,13 @@ import (
 )
 
 func (c *cli) suspendCommand() *cobra.Command {
-	return c.suspension("suspend", "suspended", "Keep an At or a CronAt from starting", `Keep an At from starting, and from further attempts; or a CronAt from creating Ats. What
-runs already goes on.`, true)
+	return c.suspension("suspend", "suspended", "Keep an At or a CronAt from starting", `Keep an At from starting and from retrying, or a CronAt from creating Ats. Running Ats
+continue.`, true)
 }
 
 func (c *cli) resumeCommand() *cobra.Command {
-	return c.suspension("resume", "resumed", "Let a suspended At or CronAt start", `Let a suspended At start; if its time has passed, it starts at once. Or let a CronAt create
-Ats; times that have passed do not run.`, false)
+	return c.suspension("resume", "resumed", "Let a suspended At or CronAt start", `Let a suspended At start: immediately if its time has passed. Or let a CronAt create
+Ats again; times that have passed do not run.`, false)
 }
 
 func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Command {
@@ -80,7 +80,7 @@ func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Co
 	return cmd
 }
 
-// suspendCronAt suspends or resumes a CronAt, and says when it is due.
+// suspendCronAt suspends or resumes a CronAt, and prints when it is due.
 func (c *cli) suspendCronAt(ctx context.Context, output *output, name string, spec map[string]any) error {
 	cronAts, err := c.cronAts()
 	if err != nil {
@@ -98,8 +98,8 @@ func (c *cli) moveCommand() *cobra.Command {
 	past := false
 	cmd := &cobra.Command{
 		Use:   "move NAME TIME",
-		Short: "Give an At another time",
-		Long:  "Give an At that has not started another time. kubectl at --help says how a TIME is written.",
+		Short: "Change the time of an At",
+		Long:  "Change the time of an At that has not started. See kubectl at --help for the syntax of TIME.",
 		Example: `  kubectl at move backup-x2b4f tomorrow 10:12
   kubectl at move backup-x2b4f now + 2 hours`,
 		Args: cobra.MinimumNArgs(2),
@@ -120,7 +120,7 @@ func (c *cli) moveCommand() *cobra.Command {
 		},
 	}
 	output = addOutput(cmd, "moved")
-	cmd.Flags().BoolVar(&past, "past", false, "Allow a time in the past, which means at once")
+	cmd.Flags().BoolVar(&past, "past", false, "Allow a time in the past, which means immediately")
 	return cmd
 }
 
@@ -130,13 +130,13 @@ func (c *cli) runNowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run-now NAME|cronat/NAME",
 		Short: "Run an At now instead of at its time, or a CronAt once more",
-		Long: `Run an At that has not started now, instead of at its time. A suspended one starts when it is
+		Long: `Run an At that has not started yet now instead of at its time. A suspended At starts when it is
 resumed.
 
-Of a CronAt, create one more At now, as kubectl create job --from does of a CronJob; also if
-the CronAt is suspended. It does not count as one of the schedule: it runs beside the others
-whatever the concurrency policy says, has no starting deadline, and is not deleted for the
-limits on the history. It is deleted with the CronAt.`,
+For a CronAt, create an additional At now, like kubectl create job --from for a CronJob, even
+if the CronAt is suspended. This At does not count as part of the schedule: it runs regardless
+of the concurrency policy, has no starting deadline, and is not affected by the history
+limits. It is deleted with the CronAt.`,
 		Example: `  kubectl at run-now backup-x2b4f
   kubectl at run-now cronat/backup --logs`,
 		Args: cobra.ExactArgs(1),
@@ -171,7 +171,7 @@ limits on the history. It is deleted with the CronAt.`,
 	return cmd
 }
 
-// move gives an At another instant, says when that is, and follows it.
+// move changes the time of an At, prints when that is, and follows the run.
 func (c *cli) move(ctx context.Context, output *output, name string, t timespec.Time, now time.Time, w *wait) error {
 	ats, _, err := c.ats()
 	if err != nil {
@@ -183,9 +183,9 @@ func (c *cli) move(ctx context.Context, output *output, name string, t timespec.
 		case w.logs && errLogs(&at.Spec.RunSpec) != nil:
 			return errLogs(&at.Spec.RunSpec)
 		case at.Status.Phase == v1alpha1.PhaseRunning:
-			return fmt.Errorf("%s has started already: its time cannot be changed. kubectl at logs %s -f follows it, kubectl at rm %s stops it", ref(at), name, name)
+			return fmt.Errorf("%s has already started: its time cannot be changed. kubectl at logs %s -f follows it, kubectl at rm %s stops it", ref(at), name, name)
 		case at.Status.Phase == v1alpha1.PhaseDone:
-			return fmt.Errorf("%s is done: create another one to run its command again", ref(at))
+			return fmt.Errorf("%s is done: create a new one to run its command again", ref(at))
 		}
 		return nil
 	})
@@ -199,20 +199,20 @@ func (c *cli) move(ctx context.Context, output *output, name string, t timespec.
 		return c.follow(ctx, at, w)
 	}
 	if ptr.Deref(at.Spec.Suspend, false) {
-		fmt.Fprintf(c.ErrOut, "%s is suspended: it does not start before kubectl at resume %s.\n", ref(at), name)
+		fmt.Fprintf(c.ErrOut, "%s is suspended: it does not start until kubectl at resume %s.\n", ref(at), name)
 	}
 	return nil
 }
 
-// client is the client of one kind of object in one namespace.
+// client is the client for one kind of object in one namespace.
 type client[P object] interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (P, error)
 	Delete(ctx context.Context, name string, options metav1.DeleteOptions) error
 	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, options metav1.PatchOptions, subresources ...string) (P, error)
 }
 
-// edit changes the spec of an object as allowed has seen it, and prints it: if it changes
-// meanwhile, allowed is asked again.
+// edit changes the spec of an object that allowed has accepted, and prints it. If the
+// object changes in the meantime, edit calls allowed again.
 func edit[T any, P interface {
 	*T
 	object
@@ -246,7 +246,7 @@ func edit[T any, P interface {
 	return edited, output.print(c, edited)
 }
 
-// patched returns what a merge patch makes of an object.
+// patched returns the result of a merge patch of an object.
 func patched[T any](object *T, patch []byte) (*T, error) {
 	original, err := json.Marshal(object)
 	if err != nil {

@@ -36,11 +36,11 @@ const (
 	exitUsage       = 2
 	exitFailed      = 3   // the run
 	exitMissed      = 4   // the starting deadline
-	exitTimeout     = 124 // as of timeout(1)
-	exitInterrupted = 130 // as of a shell, after Ctrl-C
+	exitTimeout     = 124 // like timeout(1)
+	exitInterrupted = 130 // like a shell after Ctrl-C
 )
 
-// coded is an error with an exit code of its own.
+// coded is an error with its own exit code.
 type coded struct {
 	code int
 	err  error
@@ -55,7 +55,7 @@ func withCode(code int, format string, args ...any) error {
 
 func usageError(format string, args ...any) error { return withCode(exitUsage, format, args...) }
 
-// report prints an error in a sentence that says what to do, and returns the exit code.
+// report prints an error with a hint, and returns the exit code.
 func report(out io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -77,34 +77,34 @@ func report(out io.Writer, err error) int {
 	return code
 }
 
-// hintOn returns what to do about an error of the API server, or of the way to it.
+// hintOn returns a hint about an error from the API server or from the connection to it.
 func hintOn(err error) string {
 	switch {
 	case clientcmd.IsEmptyConfig(err):
-		return "Name a cluster with --kubeconfig, --context or $KUBECONFIG."
+		return "Choose a cluster with --kubeconfig, --context or $KUBECONFIG."
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) && kindOf(err) == "cronats":
-		return "The cluster does not know CronAts: cnat is not installed, or too old. Install it with kubectl apply -f install.yaml, which each release has, or name another cluster with --context."
+		return "The cluster does not know CronAts: cnat is not installed or too old. Install it with kubectl apply -f install.yaml, which is part of each release, or choose another cluster with --context."
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		return "The cluster does not know Ats: cnat is not installed. Install it with kubectl apply -f install.yaml, which each release has, or name another cluster with --context."
+		return "The cluster does not know Ats: cnat is not installed. Install it with kubectl apply -f install.yaml, which is part of each release, or choose another cluster with --context."
 	case apierrors.IsNotFound(err) && kindOf(err) == "ats":
 		return "kubectl at list --all shows the Ats of the namespace, kubectl at list --all -A those of all namespaces."
 	case apierrors.IsNotFound(err) && kindOf(err) == "cronats":
 		return "kubectl at list shows the CronAts of the namespace, kubectl at list -A those of all namespaces."
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "):
-		return "You need the cluster role edit in that namespace (view, to look), or a role that allows this: kubectl auth whoami shows who you are to the cluster; ask its administrator."
+		return "You need the cluster role edit in that namespace (view is enough to read), or another role that allows this. Ask a cluster administrator; kubectl auth whoami shows your user."
 	case apierrors.IsUnauthorized(err):
-		return "The cluster does not accept your credentials: log in again, or name another user with --user or --context."
+		return "The cluster does not accept your credentials: log in again, or choose another user with --user or --context."
 	case apierrors.IsAlreadyExists(err) && kindOf(err) == "cronats":
 		return "Choose another --name, or remove that CronAt with kubectl at rm cronat/NAME."
 	case apierrors.IsAlreadyExists(err):
 		return "Choose another --name, or remove that At with kubectl at rm."
 	case utilnet.IsConnectionRefused(err):
-		return "The API server does not answer: is the cluster running, and is it the one that $KUBECONFIG and --context name?"
+		return "The API server does not respond: check that the cluster is running, and that $KUBECONFIG and --context select the right one."
 	}
 	return ""
 }
 
-// kindOf returns the resource that an API server's answer is about.
+// kindOf returns the resource that an API server's error concerns.
 func kindOf(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && status.Status().Details != nil {

@@ -34,21 +34,21 @@ import (
 
 const everyLong = `Run a command on a cron schedule: create a CronAt, which creates an At for each time.
 
-The SCHEDULE is a cron expression as that of a CronJob, in quotes: minute, hour, day of
+The SCHEDULE is a cron expression like that of a CronJob, in quotes: minute, hour, day of
 month, month, day of week; or @hourly, @daily, @weekly, @monthly, @yearly, "@every 90m". Its
-time zone is that of --tz, or of your own clock. The CronAt keeps the name of the zone.
+time zone is that of --tz or of your machine. The CronAt stores the name of the zone.
 
-What runs is described as for kubectl at TIME: see kubectl at --help. --name, --suspend and
-the limits on the history are those of the CronAt; all else is for each of its Ats.
+The flags for the run are those of kubectl at TIME: see kubectl at --help. --name, --suspend and
+the history limits apply to the CronAt; all other flags apply to each of its Ats.
 
-Without a SCHEDULE, --from cronjob/NAME creates a CronAt of the same name from all that the
-CronJob has: its schedule, time zone, policies and limits. Flags change what they name. What
-has no counterpart is listed. The CronJob is not changed: suspend it when the CronAt is right.`
+Without a SCHEDULE, --from cronjob/NAME creates a CronAt of the same name from the whole
+CronJob: its schedule, time zone, policies and limits. Flags override single fields. Fields
+without a counterpart are listed. The CronJob is not changed: suspend it when the CronAt works.`
 
 const everyExample = `  # At three in the morning from Monday to Friday, on your own clock
   kubectl at every "0 3 * * 1-5" -- 'pg_dump -h db shop | gzip > /backup/shop.gz'
 
-  # Never two at the same time, and not more than an hour late
+  # Never two at the same time, and at most an hour late
   kubectl at every @hourly --concurrency Forbid --starting-deadline 1h --from cronjob/import
 
   # On all nodes of a pool, at any time between 4:00 and 4:30
@@ -57,20 +57,21 @@ const everyExample = `  # At three in the morning from Monday to Friday, on your
   # A rolling restart each Sunday
   kubectl at every "0 5 * * 0" --restart statefulset/cache
 
-  # A CronAt in place of a CronJob: look at it, create it, suspend the CronJob
+  # Replace a CronJob with a CronAt: preview it, create it, suspend the CronJob
   kubectl at every --from cronjob/backup --dry-run=client -o yaml
   kubectl at every --from cronjob/backup
   kubectl patch cronjob/backup -p '{"spec":{"suspend":true}}'`
 
-// maxSpread is the largest spec.spreadSeconds.
+// maxSpread is the maximum of spec.spreadSeconds.
 const maxSpread = 3600
 
 var concurrencyPolicies = []string{string(v1alpha1.AllowConcurrent), string(v1alpha1.ForbidConcurrent), string(v1alpha1.ReplaceConcurrent)}
 
-// defaultBackoffLimit is that of a Job, which the template of a CronJob does not show.
+// defaultBackoffLimit is the default of a Job, which the template of a CronJob does not
+// show.
 const defaultBackoffLimit = 6
 
-// every holds the flags of kubectl at every.
+// every has the flags of kubectl at every.
 type every struct {
 	*run
 	changed func(flag string) bool
@@ -96,10 +97,10 @@ func (c *cli) everyCommand() *cobra.Command {
 	o.run = c.addRun(cmd)
 	flags := cmd.Flags()
 	o.changed = flags.Changed
-	flags.StringVar(&o.concurrency, "concurrency", "", "What happens while an earlier run has not ended: Allow (both run), Forbid (wait for its end) or Replace (delete it) (default: Allow)")
-	flags.Var(&o.spread, "spread", "Start each run later than its time by less than this, at most 1h; for one CronAt always by the same")
-	flags.Int32Var(&o.successfulHistory, "successful-history", 3, "Number of Ats that are kept of those that have succeeded")
-	flags.Int32Var(&o.failedHistory, "failed-history", 1, "Number of Ats that are kept of those that have failed")
+	flags.StringVar(&o.concurrency, "concurrency", "", "What to do if an earlier run has not ended: Allow (run both), Forbid (wait for its end) or Replace (delete it) (default: Allow)")
+	flags.Var(&o.spread, "spread", "Delay each run by less than this, at most 1h; the delay of a CronAt is always the same")
+	flags.Int32Var(&o.successfulHistory, "successful-history", 3, "Number of successful Ats to keep")
+	flags.Int32Var(&o.failedHistory, "failed-history", 1, "Number of failed Ats to keep")
 	return cmd
 }
 
@@ -151,8 +152,8 @@ func (o *every) validate(cmd *cobra.Command, words, command []string) error {
 	return o.run.validate(cmd, command, &wait{})
 }
 
-// newCronAt returns the CronAt that the flags describe, and what to say about it. Without a
-// schedule, it is that of the CronJob of --from.
+// newCronAt returns the CronAt for the flags, and notes for the user. Without a schedule,
+// it is a copy of the CronJob of --from.
 func (o *every) newCronAt(ctx context.Context, words, command []string, now time.Time) (cronAt *v1alpha1.CronAt, notes []string, err error) {
 	cronAt = &v1alpha1.CronAt{}
 	if len(words) > 0 {
@@ -199,8 +200,8 @@ func (o *every) newCronAt(ctx context.Context, words, command []string, now time
 	return cronAt, notes, nil
 }
 
-// nextOf returns when a CronAt that is created now is first due, were it not suspended. It is
-// the check of the schedule, too.
+// nextOf returns when a new CronAt is first due, ignoring suspension. It also validates
+// the schedule.
 func nextOf(cronAt *v1alpha1.CronAt, now time.Time) (time.Time, error) {
 	next := cronAt.DeepCopy()
 	next.Spec.Suspend = nil
@@ -213,8 +214,8 @@ func nextOf(cronAt *v1alpha1.CronAt, now time.Time) (time.Time, error) {
 	return times[0], nil
 }
 
-// migrate gives a CronAt what the CronJob has, except for the template of the Pod and the
-// limits of a run that flags set. It returns what to say about it.
+// migrate copies to a CronAt the fields of a CronJob, except for the Pod template and the
+// limits that flags set. It returns notes for the user.
 func (o *every) migrate(cronAt *v1alpha1.CronAt, cronJob *batchv1.CronJob) (notes []string, err error) {
 	if o.name == "" {
 		cronAt.Name = cronJob.Name
@@ -242,14 +243,14 @@ func (o *every) migrate(cronAt *v1alpha1.CronAt, cronJob *batchv1.CronJob) (note
 	if spec.TimeZone == nil {
 		zone := "UTC"
 		if o.tz == "" {
-			notes = append(notes, name+" has no time zone, and runs in that of the cluster's controller manager. The CronAt has UTC: if that is wrong, name the time zone with --tz.")
+			notes = append(notes, name+" has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.")
 		} else if zone, err = o.zoneName(); err != nil {
 			return nil, err
 		}
 		spec.TimeZone = &zone
 	}
 	if lost := withoutCounterpart(&job.Spec); len(lost) > 0 {
-		notes = append(notes, fmt.Sprintf("These fields of the Jobs of %s have no counterpart in an At, and are left out: %s", name, strings.Join(lost, ", ")))
+		notes = append(notes, fmt.Sprintf("These fields of the Jobs of %s have no counterpart in an At and are omitted: %s", name, strings.Join(lost, ", ")))
 	}
 	if !ptr.Deref(cronJob.Spec.Suspend, false) {
 		notes = append(notes, fmt.Sprintf(`%s still runs: suspend it with kubectl patch %s -n %s -p '{"spec":{"suspend":true}}'`, name, name, cronJob.Namespace))
@@ -257,7 +258,8 @@ func (o *every) migrate(cronAt *v1alpha1.CronAt, cronJob *batchv1.CronJob) (note
 	return notes, nil
 }
 
-// withoutCounterpart returns the fields of a Job that mean something, and that an At has not.
+// withoutCounterpart returns the fields of a Job that have an effect and that an At does
+// not have.
 func withoutCounterpart(job *batchv1.JobSpec) []string {
 	var lost []string
 	for _, field := range []struct {
@@ -281,10 +283,10 @@ func withoutCounterpart(job *batchv1.JobSpec) []string {
 	return lost
 }
 
-// announceNext says when a CronAt that has been written is due next.
+// announceNext prints when a CronAt that has been written is next due.
 func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Time) error {
 	if ptr.Deref(cronAt.Spec.Suspend, false) {
-		fmt.Fprintf(c.ErrOut, "suspended: nothing starts before kubectl at resume %s\n", refCronAt(cronAt))
+		fmt.Fprintf(c.ErrOut, "suspended: nothing starts until kubectl at resume %s\n", refCronAt(cronAt))
 		return nil
 	}
 	spread := ""

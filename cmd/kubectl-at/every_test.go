@@ -80,7 +80,7 @@ func TestEvery(t *testing.T) {
 		"suspended": {
 			args:   []string{"@daily", "--tz=UTC", "--suspend", "--", "x"},
 			spec:   v1alpha1.CronAtSpec{Schedule: "@daily", TimeZone: ptr.To("UTC"), Suspend: ptr.To(true), AtTemplate: runs(v1alpha1.RunSpec{Command: "x"})},
-			stderr: "suspended: nothing starts before kubectl at resume cronat/cronat\n",
+			stderr: "suspended: nothing starts until kubectl at resume cronat/cronat\n",
 		},
 		"the schedule of its own, the Pod of a CronJob": {
 			args: []string{"@daily", "--tz=UTC", "--from=cronjob/backup"},
@@ -160,7 +160,7 @@ func newCronJob(change func(*batchv1.CronJob)) *batchv1.CronJob {
 func TestMigrate(t *testing.T) {
 	const (
 		stillRuns = "cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -n default -p '{\"spec\":{\"suspend\":true}}'\n"
-		noZone    = "cronjob/backup has no time zone, and runs in that of the cluster's controller manager. The CronAt has UTC: if that is wrong, name the time zone with --tz.\n"
+		noZone    = "cronjob/backup has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.\n"
 	)
 	full := func(cronJob *batchv1.CronJob) {
 		cronJob.Spec.TimeZone = ptr.To("Asia/Kolkata")
@@ -213,7 +213,7 @@ func TestMigrate(t *testing.T) {
 					Spec:     v1alpha1.RunSpec{Command: "x", Template: template, ActiveDeadlineSeconds: ptr.To[int64](3600), TTLSecondsAfterFinished: ptr.To[int32](0)},
 				},
 			},
-			stderr: "suspended: nothing starts before kubectl at resume cronat/another\n",
+			stderr: "suspended: nothing starts until kubectl at resume cronat/another\n",
 		},
 		"what has no counterpart": {
 			cronJob: func(cronJob *batchv1.CronJob) {
@@ -224,7 +224,7 @@ func TestMigrate(t *testing.T) {
 			},
 			name: "backup",
 			spec: v1alpha1.CronAtSpec{Schedule: "0 3 * * *", TimeZone: ptr.To("UTC"), AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](6)}}},
-			stderr: "These fields of the Jobs of cronjob/backup have no counterpart in an At, and are left out: parallelism, completions, completionMode, podFailurePolicy\n" +
+			stderr: "These fields of the Jobs of cronjob/backup have no counterpart in an At and are omitted: parallelism, completions, completionMode, podFailurePolicy\n" +
 				stillRuns + "runs next Sat 28 Mar 2026 08:45:00 +0545 (03:00Z), in 13h\n",
 		},
 	} {
@@ -249,7 +249,7 @@ func TestZoneName(t *testing.T) {
 	local := time.Local
 	t.Cleanup(func() { time.Local = local })
 	time.Local = time.FixedZone("Local", 3600)
-	for tz, want := range map[string]string{"Europe/Berlin": "Europe/Berlin", "UTC": "UTC", "Europe/Berln": "$TZ", "/none": "the name of your time zone is not known"} {
+	for tz, want := range map[string]string{"Europe/Berlin": "Europe/Berlin", "UTC": "UTC", "Europe/Berln": "$TZ", "/none": "the name of your time zone is unknown"} {
 		t.Setenv("TZ", tz)
 		name, err := (&cli{}).zoneName()
 		if got := name + fmt.Sprint(err); !strings.Contains(got, want) {

@@ -28,7 +28,7 @@ func (c *cli) explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain TIME",
 		Short: "Show how a time is understood",
-		Long:  "Show how a time is understood: the instant, on the clocks that matter, and by which rule. It needs no cluster.",
+		Long:  "Show how a time is understood: the instant in the relevant time zones, and the rule that applies. It needs no cluster.",
 		Example: `  kubectl at explain tomorrow 10:12
   kubectl at explain --tz America/New_York next friday noon`,
 		Args: cobra.MinimumNArgs(1),
@@ -56,8 +56,8 @@ func (c *cli) explainCommand() *cobra.Command {
 
 type zoned struct{ label, shown string }
 
-// clocks shows an instant in the zone of the person who asks, in UTC, and in its own zone,
-// if that is another one.
+// clocks shows an instant in the user's time zone, in UTC and, if different, in its own
+// zone.
 func clocks(instant time.Time, zone *time.Location) []zoned {
 	local := instant.In(zone)
 	all := []zoned{{"local", local.Format(longTime)}, {"UTC", instant.UTC().Format(longTime)}}

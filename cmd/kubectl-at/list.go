@@ -39,7 +39,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// maxCommand is how much of a command a line of the list shows.
+// maxCommand is the length to which a command is shortened in the list.
 const maxCommand = 40
 
 func (c *cli) listCommand() *cobra.Command {
@@ -48,10 +48,10 @@ func (c *cli) listCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List what is to come, in order of time",
-		Long: `List what is to come and what runs, in order of time, and the CronAts. With --all, what is
-done, too, and the Ats of the nodes on which an At of --nodes runs. Other formats than a
-table have the Ats only: kubectl get cronats -o yaml prints CronAts.`,
+		Short:   "List what is scheduled, in order of time",
+		Long: `List scheduled and running Ats in order of time, and the CronAts. With --all, list finished
+Ats, too, and the Ats of the nodes on which an At of --nodes runs. Formats other than a
+table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 		Example: `  kubectl at list
   kubectl at list -A --all -o wide`,
 		Args: cobra.NoArgs,
@@ -84,7 +84,7 @@ table have the Ats only: kubectl get cronats -o yaml prints CronAts.`,
 	flags.AddFlags(cmd)
 	cmd.Flag("output").Usage += " And wide."
 	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "List the Ats and CronAts of all namespaces")
-	cmd.Flags().BoolVar(&all, "all", false, "List what is done, and the Ats of nodes, too")
+	cmd.Flags().BoolVar(&all, "all", false, "Also list finished Ats and the Ats of nodes")
 	return cmd
 }
 
@@ -121,7 +121,7 @@ func (c *cli) list(ctx context.Context, everywhere bool) (*v1alpha1.AtList, erro
 	return list, err
 }
 
-// scope returns the namespace to list, or that of all.
+// scope returns the namespace to list, or all.
 func (c *cli) scope(everywhere bool) (string, error) {
 	if everywhere {
 		return metav1.NamespaceAll, nil
@@ -133,7 +133,7 @@ func sortAts(ats []v1alpha1.At) {
 	slices.SortStableFunc(ats, func(a, b v1alpha1.At) int { return instantOf(&a).Compare(instantOf(&b)) })
 }
 
-// instantOf returns when an At is due; what cannot be read comes first.
+// instantOf returns when an At is due; invalid schedules come first.
 func instantOf(at *v1alpha1.At) time.Time {
 	instant, err := plan.Instant(&at.Spec)
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, everywhere, wi
 		return err
 	}
 	if len(ats) == 0 && len(cronAts) == 0 {
-		fmt.Fprintln(c.ErrOut, "Nothing is to come. kubectl at list --all shows what is done, -A all namespaces.")
+		fmt.Fprintln(c.ErrOut, "Nothing is scheduled. kubectl at list --all also shows what is done, -A all namespaces.")
 		return nil
 	}
 	if len(ats) > 0 {
@@ -207,7 +207,8 @@ func printRow(out io.Writer, cells []string) {
 	fmt.Fprintln(out, strings.Join(cells, "\t"))
 }
 
-// reasonOf returns why an At is where it is, also while there is nobody to write it.
+// reasonOf returns the reason for the state of an At, even if there is no controller to
+// report it.
 func reasonOf(at *v1alpha1.At, now time.Time) string {
 	if isUnattended(at, now) {
 		return "NoController"
@@ -215,7 +216,7 @@ func reasonOf(at *v1alpha1.At, now time.Time) string {
 	return at.Status.Reason
 }
 
-// commandOf returns on a line what is run.
+// commandOf returns the command in one line.
 func commandOf(spec *v1alpha1.RunSpec) string {
 	if spec.Command != "" {
 		return plan.OneLine(spec.Command)

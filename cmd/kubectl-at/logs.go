@@ -33,15 +33,15 @@ import (
 )
 
 const (
-	// maxLogTries is how often in a row a log is asked for that is refused.
+	// maxLogTries is the maximum number of consecutive failed requests for a log.
 	maxLogTries = 10
-	// statusDelay is how long after the end of a log its container may be shown as running.
+	// statusDelay is how long a container may be shown as running after the end of its log.
 	statusDelay = 5 * time.Second
 	// defaultContainer is the annotation that names the container that counts.
 	defaultContainer = "kubectl.kubernetes.io/default-container"
 )
 
-// errForeign says that an object has the name of an attempt's Pod.
+// errForeign means that an unrelated object has the name of an attempt's Pod.
 var errForeign = errors.New("that Pod belongs to another object")
 
 func (c *cli) logsCommand() *cobra.Command {
@@ -50,8 +50,8 @@ func (c *cli) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs NAME",
 		Short: "Print the output of a run",
-		Long: `Print the output of the newest attempt, or of another one. With -f, wait for the start,
-and print the output of each attempt from there on, until the end of the run.`,
+		Long: `Print the output of the latest attempt, or of another one. With -f, wait for the start
+and print the output of that attempt and all later ones, until the end of the run.`,
 		Example: `  kubectl at logs backup-x2b4f
   kubectl at logs backup-x2b4f -f
   kubectl at logs backup-x2b4f --attempt 1`,
@@ -67,8 +67,8 @@ and print the output of each attempt from there on, until the end of the run.`,
 			return c.logs(cmd.Context(), name, follow, attempt)
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print the output as it comes, until the end")
-	cmd.Flags().Int32Var(&attempt, "attempt", 0, "Number of the attempt, from 1 (default: the newest)")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print the output as it is written, until the end")
+	cmd.Flags().Int32Var(&attempt, "attempt", 0, "Number of the attempt, from 1 (default: the latest)")
 	return cmd
 }
 
@@ -94,7 +94,7 @@ func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32)
 	case newest < 0:
 		return fmt.Errorf("%s has no output yet: %s", ref(at), stateLine(at, c.now()))
 	case attempt > newest+1:
-		return fmt.Errorf("%s has no attempt %d: the newest is %d", ref(at), attempt, newest+1)
+		return fmt.Errorf("%s has no attempt %d: the latest is %d", ref(at), attempt, newest+1)
 	}
 	if attempt > 0 {
 		newest = attempt - 1
@@ -105,12 +105,12 @@ func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32)
 		return log.stream(ctx)
 	}
 	if err := log.print(ctx); err != nil {
-		return fmt.Errorf("the log of Pod %s: %w", pod, err)
+		return fmt.Errorf("read the log of Pod %s: %w", pod, err)
 	}
 	return nil
 }
 
-// followLogs prints what comes until the end of the run.
+// followLogs prints the output until the end of the run.
 func (c *cli) followLogs(ctx context.Context, at *v1alpha1.At, logs *streamer) error {
 	ats, _, err := c.ats()
 	if err != nil {
@@ -142,8 +142,8 @@ func (c *cli) followLogs(ctx context.Context, at *v1alpha1.At, logs *streamer) e
 	return err
 }
 
-// newestAttempt returns the number of the newest attempt that has a Pod, from 0; -1 if
-// there is none.
+// newestAttempt returns the number of the latest attempt with a Pod, starting at 0, or -1
+// if there is none.
 func newestAttempt(at *v1alpha1.At) int32 {
 	if at.Status.Pod != nil && at.Status.Pod.Name == plan.PodName(at) {
 		return at.Status.Failed
@@ -151,14 +151,14 @@ func newestAttempt(at *v1alpha1.At) int32 {
 	return at.Status.Failed - 1
 }
 
-// podName returns the name of the Pod of an attempt, which are numbered from 0.
+// podName returns the name of the Pod of an attempt. Attempts are numbered from 0.
 func podName(at *v1alpha1.At, attempt int32) string {
 	at = at.DeepCopy()
 	at.Status.Failed = attempt
 	return plan.PodName(at)
 }
 
-// streamer prints the output of the attempts of a run, one after the other. A nil one
+// streamer prints the output of the attempts of a run one after the other. A nil streamer
 // prints nothing.
 type streamer struct {
 	next  int32 // the number of the attempt that has not been seen
@@ -174,7 +174,7 @@ func (c *cli) streamLogs(ctx context.Context, out io.Writer, namespace string) *
 		var failed error
 		for log := range s.queue {
 			if err := log.stream(ctx); err != nil && ctx.Err() == nil {
-				failed = errors.Join(failed, fmt.Errorf("the log of Pod %s: %w", log.pod, err))
+				failed = errors.Join(failed, fmt.Errorf("read the log of Pod %s: %w", log.pod, err))
 			}
 		}
 		s.done <- failed
@@ -182,7 +182,7 @@ func (c *cli) streamLogs(ctx context.Context, out io.Writer, namespace string) *
 	return s
 }
 
-// look notices new attempts.
+// look detects new attempts.
 func (s *streamer) look(at *v1alpha1.At) {
 	if s == nil {
 		return
@@ -200,7 +200,7 @@ func (s *streamer) look(at *v1alpha1.At) {
 	}
 }
 
-// finish waits until all is printed.
+// finish waits until everything is printed.
 func (s *streamer) finish() error {
 	if s == nil {
 		return nil
@@ -209,7 +209,7 @@ func (s *streamer) finish() error {
 	return <-s.done
 }
 
-// podLog prints the log of the container of a Pod that counts.
+// podLog prints the log of the container that counts.
 type podLog struct {
 	*cli
 	out            io.Writer
@@ -218,8 +218,8 @@ type podLog struct {
 	at             *v1alpha1.At
 }
 
-// stream prints the log from the start of the container to the end of the Pod: that of a
-// Pod which is over already, too, and of a container that its node restarts.
+// stream prints the log from the start of the container to the end of the Pod, including
+// the log of a Pod that has already ended, or of a restarted container.
 func (l *podLog) stream(ctx context.Context) error {
 	if l.attempt > 0 {
 		fmt.Fprintf(l.ErrOut, "attempt %d: pod/%s\n", l.attempt+1, l.pod)
@@ -251,8 +251,9 @@ func (l *podLog) stream(ctx context.Context) error {
 	}
 }
 
-// follow prints the log of a container until it ends. If following fails, or ends while the
-// container runs, the log is asked for again, and what was printed is left out.
+// follow prints the log of a container until it ends. If following fails, or ends while
+// the container is running, follow requests the log again and skips what was already
+// printed.
 func (l *podLog) follow(ctx context.Context, container string, restart int32) error {
 	printed := int64(0)
 	for try := 1; ; try++ {
@@ -275,7 +276,7 @@ func (l *podLog) follow(ctx context.Context, container string, restart int32) er
 	}
 }
 
-// hasEnded reports whether a container has ended whose log is at its end.
+// hasEnded reports whether a container whose log is at its end has ended.
 func (l *podLog) hasEnded(ctx context.Context, restart int32) bool {
 	ctx, cancel := context.WithTimeout(ctx, statusDelay)
 	defer cancel()
@@ -288,7 +289,7 @@ func (l *podLog) hasEnded(ctx context.Context, restart int32) bool {
 	return ended || errors.Is(err, errGone)
 }
 
-// print prints the log as far as it is.
+// print prints the log so far.
 func (l *podLog) print(ctx context.Context) error {
 	pod, err := l.kube.CoreV1().Pods(l.namespace).Get(ctx, l.pod, metav1.GetOptions{})
 	if err != nil {
@@ -302,7 +303,7 @@ func (l *podLog) print(ctx context.Context) error {
 	return err
 }
 
-// copy prints a log without its first bytes, and returns how many it printed.
+// copy prints a log except for its first bytes, and returns how many bytes it printed.
 func (l *podLog) copy(ctx context.Context, options *corev1.PodLogOptions, skip int64) (int64, error) {
 	stream, err := l.kube.CoreV1().Pods(l.namespace).GetLogs(l.pod, options).Stream(ctx)
 	if err != nil {

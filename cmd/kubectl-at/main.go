@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command kubectl-at schedules commands in a cluster as at(1) does on a machine. In the
-// PATH, it is kubectl at.
+// Command kubectl-at schedules commands in a cluster like at(1) on a machine. If it is in
+// the PATH, it runs as kubectl at.
 package main
 
 import (
@@ -26,14 +26,14 @@ import (
 	_ "time/tzdata" // Windows has no time zone database.
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // as kubectl
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // like kubectl
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // A second signal ends the program at once.
+	context.AfterFunc(ctx, stop) // A second signal terminates the program immediately.
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	rest.SetDefaultWarningHandler(rest.NewWarningWriter(os.Stderr, rest.WarningWriterOptions{Deduplicate: true}))
 	code := execute(ctx, newCommand(streams, clock.RealClock{}.Now), os.Args[1:])

@@ -24,8 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 )
 
-// maxStem keeps the name of the Pod, which is that of the At and some more, below 63
-// characters, so that it is not shortened.
+// maxStem keeps the name of the Pod, which extends that of the At, below 63 characters,
+// so that it is not shortened.
 const maxStem = 40
 
 var (
@@ -33,11 +33,11 @@ var (
 	notInName  = regexp.MustCompile(`[^a-z0-9]+`)
 )
 
-// generateName returns a name that says what runs.
+// generateName returns a name that indicates what runs.
 func generateName(what string) string { return stem(what) + "-" + rand.String(5) }
 
-// stem returns the first word of a command line, the program, as part of a name. The words
-// after it are left out, since they may hold what should not be in a name.
+// stem returns the first word of a command line, the program, as part of a name. It omits
+// the other words, since they may contain secrets.
 func stem(what string) string {
 	words := strings.Fields(what)
 	for len(words) > 0 && assignment.MatchString(words[0]) {

@@ -30,13 +30,13 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// allNodes is the value of --nodes for all nodes. An empty one is refused: it may be that of
-// a variable that is not set.
+// allNodes is the value of --nodes for all nodes. An empty value is refused: it may come
+// from an unset variable.
 const allNodes = "all"
 
 var concurrency = regexp.MustCompile(`^([1-9][0-9]*|([1-9][0-9]?|100)%)$`)
 
-// nodeFlags say on which nodes the command runs.
+// nodeFlags select the nodes on which the command runs.
 type nodeFlags struct {
 	flags         *pflag.FlagSet
 	node, nodes   string
@@ -48,19 +48,19 @@ func (f *nodeFlags) addFlags(flags *pflag.FlagSet) {
 	f.flags = flags
 	flags.StringVar(&f.node, "node", "", "Name of the node on which the command runs")
 	flags.StringVar(&f.nodes, "nodes", "", "Run the command once on each node that a label selector matches, such as pool=workers; "+allNodes+" means all nodes")
-	flags.StringVar(&f.maxConcurrent, "max-concurrent", "", "With --nodes: on how many nodes it may run at the same time, a number or a percentage (default: all)")
-	flags.Int32Var(&f.maxFailed, "max-failed", 0, "With --nodes: when it has failed on more nodes, it is not started on further ones (default: no limit)")
+	flags.StringVar(&f.maxConcurrent, "max-concurrent", "", "With --nodes: maximum number of nodes on which it runs at the same time, as a number or a percentage (default: all)")
+	flags.Int32Var(&f.maxFailed, "max-failed", 0, "With --nodes: do not start it on further nodes after it has failed on more than this number (default: no limit)")
 }
 
 func (f *nodeFlags) validate(w *wait) error {
 	given := f.flags.Changed
 	switch {
 	case given("node") && given("nodes"):
-		return usageError("--node and --nodes both say where it runs: leave out one of the two")
+		return usageError("--node and --nodes both specify where the command runs: remove one of the two")
 	case given("node") && len(validation.IsDNS1123Subdomain(f.node)) > 0:
-		return usageError("--node is %q: write the name of a node, as kubectl get nodes shows it", f.node)
+		return usageError("--node is %q: write the name of a node, as shown by kubectl get nodes", f.node)
 	case !given("nodes") && (given("max-concurrent") || given("max-failed")):
-		return usageError("--max-concurrent and --max-failed mean nothing without --nodes")
+		return usageError("--max-concurrent and --max-failed require --nodes")
 	case given("max-concurrent") && !concurrency.MatchString(f.maxConcurrent):
 		return usageError("--max-concurrent is %q: write a number of at least 1, or a percentage from 1%% to 100%%", f.maxConcurrent)
 	case f.maxFailed < 0:
@@ -87,7 +87,7 @@ func (f *nodeFlags) selector() (*metav1.LabelSelector, error) {
 	return selector, nil
 }
 
-// apply sets what the flags say.
+// apply sets the fields for the flags.
 func (f *nodeFlags) apply(spec *v1alpha1.RunSpec) error {
 	spec.Node = f.node
 	if !f.flags.Changed("nodes") {
@@ -107,7 +107,7 @@ func (f *nodeFlags) apply(spec *v1alpha1.RunSpec) error {
 	return nil
 }
 
-// placeOf says where an At runs; empty if anywhere.
+// placeOf describes where an At runs; "" means on any node.
 func placeOf(spec *v1alpha1.RunSpec) string {
 	switch {
 	case spec.Node != "":
@@ -128,7 +128,7 @@ func placeOf(spec *v1alpha1.RunSpec) string {
 	return place
 }
 
-// countsOf says how far a run on nodes is.
+// countsOf describes the progress of a run on nodes.
 func countsOf(nodes *v1alpha1.AtNodesStatus) string {
 	if nodes == nil {
 		return ""
@@ -145,13 +145,13 @@ func countsOf(nodes *v1alpha1.AtNodesStatus) string {
 	return counts
 }
 
-// errNodesLogs says where the output of a run on nodes is.
+// errNodesLogs says where to find the output of a run on nodes.
 func errNodesLogs(at *v1alpha1.At) error {
-	return fmt.Errorf("%s runs on nodes, each of which has an At with its output: kubectl at logs %s-NODE prints it, kubectl get at -l %s=%s lists them",
+	return fmt.Errorf("%s runs on several nodes, and each node has an At with its own output: kubectl at logs %s-NODE prints it, kubectl get at -l %s=%s lists them",
 		ref(at), at.Name, v1alpha1.LabelAtUID, at.UID)
 }
 
-// errLogsOfNodes says what to do instead of --logs.
+// errLogsOfNodes says what to use instead of --logs.
 func errLogsOfNodes() error {
-	return usageError("--logs follows one run, and on nodes there are many: use --wait, and see the output of each node with kubectl at logs NAME-NODE")
+	return usageError("--logs follows a single run, but there is one on each node: use --wait, and print the output of a node with kubectl at logs NAME-NODE")
 }

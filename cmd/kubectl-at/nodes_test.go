@@ -79,17 +79,17 @@ func TestUsageOfNodes(t *testing.T) {
 		args   []string
 		stderr string
 	}{
-		"both":                 {[]string{"--node=a", "--nodes=all"}, "leave out one of the two"},
+		"both":                 {[]string{"--node=a", "--nodes=all"}, "remove one of the two"},
 		"no name of a node":    {[]string{"--node=A"}, `--node is "A"`},
 		"an empty node":        {[]string{"--node="}, `--node is ""`},
 		"an empty selector":    {[]string{"--nodes="}, "--nodes is empty: write a label selector, such as pool=workers, or all"},
 		"a wrong selector":     {[]string{"--nodes=a=b=c"}, `--nodes is "a=b=c"`},
-		"a limit alone":        {[]string{"--max-concurrent=2"}, "mean nothing without --nodes"},
-		"a limit for one node": {[]string{"--node=a", "--max-failed=2"}, "mean nothing without --nodes"},
+		"a limit alone":        {[]string{"--max-concurrent=2"}, "require --nodes"},
+		"a limit for one node": {[]string{"--node=a", "--max-failed=2"}, "require --nodes"},
 		"none at a time":       {[]string{"--nodes=all", "--max-concurrent=0"}, `--max-concurrent is "0"`},
 		"more than all":        {[]string{"--nodes=all", "--max-concurrent=101%"}, `--max-concurrent is "101%"`},
 		"negative failures":    {[]string{"--nodes=all", "--max-failed=-1"}, "must not be negative"},
-		"logs":                 {[]string{"--nodes=all", "--logs"}, "use --wait, and see the output of each node with kubectl at logs NAME-NODE"},
+		"logs":                 {[]string{"--nodes=all", "--logs"}, "use --wait, and print the output of a node with kubectl at logs NAME-NODE"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "")
@@ -159,7 +159,7 @@ func TestPlaceOf(t *testing.T) {
 func TestLogsOfNodes(t *testing.T) {
 	for _, args := range []string{"logs patch", "logs patch -f", "logs patch --attempt=1"} {
 		w := newWorld(t, "", family()...)
-		want := "error: at/patch runs on nodes, each of which has an At with its output: kubectl at logs patch-NODE prints it, kubectl get at -l cnat.programming-kubernetes.info/at-uid=uid lists them\n"
+		want := "error: at/patch runs on several nodes, and each node has an At with its own output: kubectl at logs patch-NODE prints it, kubectl get at -l cnat.programming-kubernetes.info/at-uid=uid lists them\n"
 		if code := w.run(t, strings.Fields(args)...); code != exitError || w.stderr.String() != want {
 			t.Errorf("%s: exit code %d, stderr %q, want %q", args, code, w.stderr.String(), want)
 		}

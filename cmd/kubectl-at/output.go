@@ -25,21 +25,22 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 )
 
-// output prints the objects that a command has written, as kubectl does.
+// output prints the objects that a command has written, like kubectl.
 type output struct {
 	flags  *genericclioptions.PrintFlags
 	dryRun string
 }
 
-// noDryRunValue is the value of --dry-run without one.
+// noDryRunValue is the value of --dry-run if none is given.
 const noDryRunValue = "unchanged"
 
-// addOutput adds -o and --dry-run to a command. done is what it has done with an object.
+// addOutput adds -o and --dry-run to a command. done describes what the command has done
+// with an object.
 func addOutput(cmd *cobra.Command, done string) *output {
 	o := &output{flags: genericclioptions.NewPrintFlags(done).WithTypeSetter(scheme.Scheme)}
 	o.flags.AddFlags(cmd)
-	cmd.Flags().StringVar(&o.dryRun, "dry-run", "none", "none, client (write nothing) or server (the API server checks it and writes nothing)")
-	cmd.Flag("dry-run").NoOptDefVal = noDryRunValue // As kubectl: without it, the flag takes the next word.
+	cmd.Flags().StringVar(&o.dryRun, "dry-run", "none", "none, client (write nothing) or server (validate on the API server, write nothing)")
+	cmd.Flag("dry-run").NoOptDefVal = noDryRunValue // Like kubectl. Otherwise, the flag would take the next word.
 	return o
 }
 
@@ -62,7 +63,7 @@ func (o *output) validate() error {
 
 func (o *output) isClient() bool { return o.dryRun == "client" }
 
-// runs is what an At does at its time.
+// runs describes what an At does at its time.
 func (o *output) runs() string {
 	if o.dryRun == "none" {
 		return "runs"
@@ -70,7 +71,7 @@ func (o *output) runs() string {
 	return "would run"
 }
 
-// serverDryRun returns the field dryRun of a request's options.
+// serverDryRun returns the value of dryRun in a request's options.
 func (o *output) serverDryRun() []string {
 	if o.dryRun == "server" {
 		return []string{metav1.DryRunAll}
@@ -78,7 +79,8 @@ func (o *output) serverDryRun() []string {
 	return nil
 }
 
-// fieldManager is the name under which the API server records what this program writes.
+// fieldManager is the name under which the API server records the changes by this
+// program.
 const fieldManager = "kubectl-at"
 
 func (o *output) createOptions() metav1.CreateOptions {

@@ -30,7 +30,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// progress is a line on a terminal that says how far a run is. Elsewhere it is silent.
+// progress is a terminal line that shows the progress of a run. Without a terminal, it
+// prints nothing.
 type progress struct {
 	out   io.Writer
 	now   func() time.Time
@@ -73,14 +74,14 @@ func (p *progress) clear() {
 	}
 }
 
-// end says how long a run took.
+// end prints how long a run took.
 func (p *progress) end(at *v1alpha1.At) {
 	if p.width > 0 && at.Status.StartTime != nil && at.Status.CompletionTime != nil {
 		fmt.Fprintf(p.out, "%s: %s after %s\n", ref(at), at.Status.Reason, short(at.Status.CompletionTime.Sub(at.Status.StartTime.Time)))
 	}
 }
 
-// above returns a writer of what is to stay, before which the line goes.
+// above returns a writer for permanent output above the line.
 func (p *progress) above(out io.Writer) io.Writer {
 	return writerFunc(func(data []byte) (int, error) {
 		p.clear()
@@ -88,7 +89,8 @@ func (p *progress) above(out io.Writer) io.Writer {
 	})
 }
 
-// clearing returns a writer of the run's output, before which the line goes for good.
+// clearing returns a writer for the output of the run. Writing to it removes the line
+// permanently.
 func (p *progress) clearing(out io.Writer) io.Writer {
 	return writerFunc(func(data []byte) (int, error) {
 		p.lock.Lock()
@@ -103,7 +105,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(data []byte) (int, error) { return f(data) }
 
-// stateLine says in a line where an At is.
+// stateLine describes the state of an At in one line.
 func stateLine(at *v1alpha1.At, now time.Time) string {
 	line := string(at.Status.Phase)
 	instant, err := plan.Instant(&at.Spec)

@@ -77,12 +77,12 @@ func TestWhy(t *testing.T) {
 		change func(*v1alpha1.At)
 		want   string
 	}{
-		"to come":       {nil, "It waits for its time."},
+		"to come":       {nil, "It is waiting for its scheduled time."},
 		"due":           {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, "It is about to start."},
 		"nobody":        {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T13:59:00Z" }, unattendedMessage},
-		"suspended":     {func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, "It is suspended: it does not start before kubectl at resume at."},
+		"suspended":     {func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, "It is suspended: it does not start until kubectl at resume at."},
 		"with a reason": {func(at *v1alpha1.At) { at.Status.Reason, at.Status.Message = "PodRefused", "exceeded quota" }, "exceeded quota"},
-		"running":       {func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }, "Its command runs."},
+		"running":       {func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }, "Its command is running."},
 		"done": {
 			func(at *v1alpha1.At) {
 				done(v1alpha1.ReasonCommandFailed, 1)(at)

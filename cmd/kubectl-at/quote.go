@@ -22,14 +22,14 @@ import (
 )
 
 var (
-	// harmless are words that mean themselves to a shell.
+	// harmless matches words without special meaning to a shell.
 	harmless = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
-	// reserved are the words of letters that mean something else as the first one.
+	// reserved matches words that have a special meaning as the first word.
 	reserved = regexp.MustCompile(`^(case|do|done|elif|else|esac|fi|for|function|if|in|select|then|time|until|while)$|=`)
 )
 
 // shellCommand returns the command line that makes a shell run exactly these arguments. A
-// single one is a command line.
+// single argument is a command line already.
 func shellCommand(args []string) string {
 	if len(args) == 1 {
 		return args[0]

@@ -25,8 +25,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// restartKinds are the kinds of workload that can be restarted, by the names that kubectl
-// knows for them.
+// restartKinds maps the names that kubectl accepts to the kinds of workloads that can be
+// restarted.
 var restartKinds = map[string]v1alpha1.RestartKind{
 	"deployment": v1alpha1.RestartDeployment, "deployments": v1alpha1.RestartDeployment, "deploy": v1alpha1.RestartDeployment,
 	"statefulset": v1alpha1.RestartStatefulSet, "statefulsets": v1alpha1.RestartStatefulSet, "sts": v1alpha1.RestartStatefulSet,
@@ -43,17 +43,17 @@ func parseRestart(text string) (*v1alpha1.AtRestart, error) {
 	return &v1alpha1.AtRestart{Kind: restartKinds[kind], Name: name}, nil
 }
 
-// validateRestart refuses --restart beside what is about a command.
+// validateRestart rejects flags that apply to a command together with --restart.
 func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
 	if !cmd.Flags().Changed("restart") {
 		return nil
 	}
 	if cmd.ArgsLenAtDash() >= 0 {
-		return usageError("--restart runs no command: leave out what follows --")
+		return usageError("--restart does not run a command: remove what follows --")
 	}
 	for _, flag := range []string{"from", "filename", "image", "env", "node", "nodes", "retries"} {
 		if cmd.Flags().Changed(flag) {
-			return usageError("--%s is about a command, and --restart runs none: leave out one of the two", flag)
+			return usageError("--%s applies to a command, but --restart runs none: remove one of the two", flag)
 		}
 	}
 	if w.logs {
@@ -63,12 +63,12 @@ func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
 	return err
 }
 
-// errLogsOfRestart says what to do instead of --logs.
+// errLogsOfRestart says what to use instead of --logs.
 func errLogsOfRestart() error {
-	return usageError("--logs prints the output of a command, and a restart has none: use --wait")
+	return usageError("--logs prints the output of a command, but a restart has none: use --wait")
 }
 
-// errLogs says why --logs cannot follow a run; nil if it can.
+// errLogs returns why --logs cannot follow a run, or nil if it can.
 func errLogs(spec *v1alpha1.RunSpec) error {
 	switch {
 	case spec.Nodes != nil:
@@ -79,7 +79,8 @@ func errLogs(spec *v1alpha1.RunSpec) error {
 	return nil
 }
 
-// targetOf names the workload that is restarted, as kubectl does; empty if there is none.
+// targetOf returns the name of the workload to restart, as kubectl prints it, or "" if
+// there is none.
 func targetOf(spec *v1alpha1.RunSpec) string {
 	if spec.Restart == nil {
 		return ""
@@ -87,7 +88,7 @@ func targetOf(spec *v1alpha1.RunSpec) string {
 	return strings.ToLower(string(spec.Restart.Kind)) + "/" + spec.Restart.Name
 }
 
-// restartTargets returns what --restart can name.
+// restartTargets returns the possible values of --restart.
 func (c *cli) restartTargets(cmd *cobra.Command) ([]string, error) {
 	namespace, err := c.namespace()
 	if err != nil {

@@ -29,9 +29,9 @@ func (c *cli) rmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rm NAME|cronat/NAME...",
 		Aliases: []string{"delete"},
-		Short:   "Delete Ats and CronAts, and stop what is running",
-		Long: `Delete Ats and CronAts. Ats that have not started do not run; those that are running are
-stopped; the output of those that are done is lost. With a CronAt go its Ats.`,
+		Short:   "Delete Ats and CronAts, and stop running Ats",
+		Long: `Delete Ats and CronAts. Ats that have not started do not run; running Ats are
+stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted with it.`,
 		Example: `  kubectl at rm backup-x2b4f
   kubectl at rm cronat/backup`,
 		Args: cobra.MinimumNArgs(1),

@@ -37,7 +37,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// cli is what the commands share.
+// cli is shared by all commands.
 type cli struct {
 	genericiooptions.IOStreams
 	config *genericclioptions.ConfigFlags
@@ -46,7 +46,8 @@ type cli struct {
 	tz       string // --tz
 	fakeTime string // --now
 
-	// The clients are made when they are first needed: explain and version need none.
+	// The clients are created when they are first needed: explain and version do not need
+	// them.
 	cnat clientset.Interface
 	kube kubernetes.Interface
 }
@@ -61,7 +62,7 @@ func (c *cli) command() *cobra.Command {
 	root := c.createCommand()
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl at"}
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.CompletionOptions.DisableDefaultCmd = true // kubectl completes: completion-script
+	root.CompletionOptions.DisableDefaultCmd = true // See completion-script.
 	root.SuggestionsMinimumDistance = 2
 	root.SetIn(c.In)
 	root.SetOut(c.Out)
@@ -72,9 +73,9 @@ func (c *cli) command() *cobra.Command {
 	})
 	flags := root.PersistentFlags()
 	c.config.AddFlags(flags)
-	flags.StringVar(&c.tz, "tz", "", "Time zone of times without one, and of times that are shown, such as Europe/Berlin (default: your own, $TZ)")
-	flags.StringVar(&c.fakeTime, "now", "", "RFC 3339 instant that is taken for the present, for tests")
-	_ = flags.MarkHidden("now") // It exists.
+	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
+	flags.StringVar(&c.fakeTime, "now", "", "RFC 3339 instant to use as the current time, for tests")
+	_ = flags.MarkHidden("now") // The flag exists.
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return c.setClock() }
 
 	root.AddCommand(
@@ -96,7 +97,7 @@ func (c *cli) command() *cobra.Command {
 	return root
 }
 
-// usageTemplate is cobra's own, with the flags that all commands share at the end.
+// usageTemplate is cobra's template with the global flags at the end.
 const usageTemplate = `Usage:
   {{.UseLine}}{{if .HasAvailableSubCommands}}
   {{.CommandPath}} [command]{{end}}{{if .HasExample}}
@@ -120,13 +121,14 @@ func execute(ctx context.Context, root *cobra.Command, args []string) int {
 	return report(root.ErrOrStderr(), root.ExecuteContext(ctx))
 }
 
-// minus stands for the hyphen of a word such as -05:00, which would pass for a flag.
+// minus replaces the hyphen of a word such as -05:00, which would be parsed as a flag.
 const minus = "\u2212"
 
 var negative = regexp.MustCompile(`^-[0-9]`)
 
-// protectNumbers replaces the hyphen at the beginning of the numbers before --, unless they
-// are the value of a flag: no flag begins with a digit, but UTC offsets do. text puts it back.
+// protectNumbers replaces the hyphen at the beginning of numbers before --, unless they
+// are the value of a flag: no flag begins with a digit, but UTC offsets do. text restores
+// it.
 func protectNumbers(root *cobra.Command, args []string) []string {
 	protected := make([]string, len(args))
 	dash := false
@@ -140,8 +142,8 @@ func protectNumbers(root *cobra.Command, args []string) []string {
 	return protected
 }
 
-// takesValue reports whether an argument is a flag, of any of the commands, whose value is the
-// next argument.
+// takesValue reports whether an argument is a flag of any command whose value is the next
+// argument.
 func takesValue(root *cobra.Command, arg string) bool {
 	for _, cmd := range append(root.Commands(), root) {
 		for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
@@ -159,7 +161,7 @@ func takesValue(root *cobra.Command, arg string) bool {
 	return false
 }
 
-// text returns the words of a time as one text.
+// text joins the words of a time.
 func text(words []string) string {
 	return strings.ReplaceAll(strings.Join(words, " "), minus, "-")
 }
@@ -176,28 +178,28 @@ func (c *cli) setClock() error {
 	return nil
 }
 
-// zone returns the time zone of the person who asks.
+// zone returns the user's time zone.
 func (c *cli) zone() (*time.Location, error) {
 	if c.tz == "" {
 		name := strings.TrimPrefix(os.Getenv("TZ"), ":")
 		if name == "" || strings.HasPrefix(name, "/") {
 			return time.Local, nil
 		}
-		// time.Local is the same zone, without its name; or UTC, if Go cannot read $TZ.
+		// time.Local is the same zone without its name, or UTC if Go cannot read $TZ.
 		zone, err := time.LoadLocation(name)
 		if err != nil {
-			return nil, usageError("$TZ is %q, which is not understood: name a time zone with --tz, such as Europe/Berlin", os.Getenv("TZ"))
+			return nil, usageError("$TZ is %q, which is not a known time zone: specify one with --tz, such as Europe/Berlin", os.Getenv("TZ"))
 		}
 		return zone, nil
 	}
 	zone, err := time.LoadLocation(c.tz)
 	if err != nil {
-		return nil, usageError("--tz is %q: write a name of the IANA time zone database, such as Europe/Berlin", c.tz)
+		return nil, usageError("--tz is %q: write a name from the IANA time zone database, such as Europe/Berlin", c.tz)
 	}
 	return zone, nil
 }
 
-// zoneName returns the name of that zone, which a CronAt keeps.
+// zoneName returns the name of that zone, which a CronAt stores.
 func (c *cli) zoneName() (string, error) {
 	zone, err := c.zone()
 	if err != nil {
@@ -212,13 +214,13 @@ func (c *cli) zoneName() (string, error) {
 		name = localZone(path, zone)
 	}
 	if _, err := zones.Load(name); err != nil {
-		return "", usageError("the name of your time zone is not known: write it with --tz, such as --tz Europe/Berlin")
+		return "", usageError("the name of your time zone is unknown: specify it with --tz, such as --tz Europe/Berlin")
 	}
 	return name, nil
 }
 
-// localZone returns the name of the zone of the machine, which is where its file links to;
-// "" if it is not known.
+// localZone returns the name of the machine's zone according to the link of its file, or
+// "" if it is unknown.
 func localZone(path string, zone *time.Location) string {
 	if zone.String() == "UTC" { // There is no file, or $TZ is empty.
 		return "UTC"
@@ -228,7 +230,7 @@ func localZone(path string, zone *time.Location) string {
 	return name
 }
 
-// connect makes the clients, unless they are there.
+// connect creates the clients if necessary.
 func (c *cli) connect() error {
 	if c.cnat != nil {
 		return nil
@@ -249,7 +251,7 @@ func (c *cli) namespace() (string, error) {
 	return namespace, err
 }
 
-// ats returns the client for the Ats of the namespace, and its name.
+// ats returns the client for the Ats in the namespace, and the name of the namespace.
 func (c *cli) ats() (cnatclient.AtInterface, string, error) {
 	namespace, err := c.namespace()
 	if err != nil {
@@ -262,7 +264,7 @@ func (c *cli) ats() (cnatclient.AtInterface, string, error) {
 	return atClient{client.Ats(namespace), client.CronAts(namespace)}, namespace, nil
 }
 
-// cronAts returns the client for the CronAts of the namespace.
+// cronAts returns the client for the CronAts in the namespace.
 func (c *cli) cronAts() (cnatclient.CronAtInterface, error) {
 	namespace, err := c.namespace()
 	if err != nil {
@@ -274,5 +276,5 @@ func (c *cli) cronAts() (cnatclient.CronAtInterface, error) {
 	return c.cnat.CnatV1alpha1().CronAts(namespace), nil
 }
 
-// ref names an At in a message, as kubectl does.
+// ref returns the name of an At for a message, as kubectl prints it.
 func ref(at *v1alpha1.At) string { return fmt.Sprintf("at/%s", at.Name) }

@@ -33,7 +33,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// run holds the flags that say what runs: an At and a CronAt have them in common.
+// run has the flags that describe the run, which At and CronAt have in common.
 type run struct {
 	*cli
 	output *output
@@ -53,13 +53,13 @@ type run struct {
 func (c *cli) addRun(cmd *cobra.Command) *run {
 	r := &run{cli: c, output: addOutput(cmd, "created"), activeDeadline: seconds{least: 1}, ttl: seconds{most: math.MaxInt32}}
 	flags := cmd.Flags()
-	flags.StringVar(&r.name, "name", "", "Name of what is created (default: one that says what runs)")
-	flags.BoolVar(&r.suspend, "suspend", false, "Create it suspended: nothing starts before kubectl at resume")
-	flags.Int32Var(&r.retries, "retries", 0, "Number of further attempts after a failed one")
-	flags.Var(&r.activeDeadline, "active-deadline", "How long the run may take, with all attempts")
-	flags.Var(&r.startingDeadline, "starting-deadline", "How late after its time the run may start; later it fails and never runs")
-	flags.Var(&r.ttl, "ttl", "Delete the At, and its Pods, this long after its end")
-	flags.StringVar(&r.restart, "restart", "", "Restart deployment/NAME, statefulset/NAME or daemonset/NAME, as kubectl rollout restart does, instead of running a command")
+	flags.StringVar(&r.name, "name", "", "Name of the new object (default: derived from the command)")
+	flags.BoolVar(&r.suspend, "suspend", false, "Create it suspended: nothing starts until kubectl at resume")
+	flags.Int32Var(&r.retries, "retries", 0, "Number of retries after a failure")
+	flags.Var(&r.activeDeadline, "active-deadline", "Maximum duration of the run, including all attempts")
+	flags.Var(&r.startingDeadline, "starting-deadline", "Maximum delay of the start; after it, the run fails without starting")
+	flags.Var(&r.ttl, "ttl", "Delete the At and its Pods this long after its end")
+	flags.StringVar(&r.restart, "restart", "", "Restart deployment/NAME, statefulset/NAME or daemonset/NAME, like kubectl rollout restart, instead of running a command")
 	r.pod.addFlags(flags)
 	r.nodes.addFlags(flags)
 	return r
@@ -88,13 +88,13 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 		return err
 	}
 	if cmd.ArgsLenAtDash() >= 0 && strings.TrimSpace(strings.Join(command, "")) == "" {
-		return usageError("there is no command after --: write one, or leave out --")
+		return usageError("there is no command after --: write one, or remove --")
 	}
 	return nil
 }
 
-// describe returns the metadata and the run that the flags describe, and what the Pod was
-// copied from.
+// describe returns the metadata and the run for the flags, and the object from which the
+// Pod was copied.
 func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta, v1alpha1.RunSpec, source, error) {
 	var from source
 	metadata := metav1.ObjectMeta{Name: r.name}
@@ -103,7 +103,7 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 	if err != nil {
 		return metadata, spec, from, err
 	}
-	if !r.output.isClient() || isGiven { // As kubectl create: else what is printed fits any namespace.
+	if !r.output.isClient() || isGiven { // Like kubectl create. Otherwise the output fits any namespace.
 		metadata.Namespace = namespace
 	}
 	if err := r.nodes.apply(&spec); err != nil {
@@ -141,15 +141,15 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 	return metadata, spec, from, nil
 }
 
-// readCommand returns the lines of the standard input.
+// readCommand reads the command from standard input.
 func (r *run) readCommand(ctx context.Context) (string, error) {
-	const missing = "there is no command: write it after --, or pipe its lines into the standard input"
+	const missing = "there is no command: write it after --, or pipe it into the standard input"
 	if isTerminal(r.In) {
 		return "", usageError(missing)
 	}
 	lines, err := interruptible(ctx, func() ([]byte, error) { return io.ReadAll(r.In) })
 	if err != nil {
-		return "", fmt.Errorf("read the command from the standard input: %w", err)
+		return "", fmt.Errorf("read the command from standard input: %w", err)
 	}
 	if strings.TrimSpace(string(lines)) == "" {
 		return "", usageError(missing)
@@ -157,7 +157,7 @@ func (r *run) readCommand(ctx context.Context) (string, error) {
 	return strings.TrimRight(string(lines), "\n"), nil
 }
 
-// interruptible reads something that might take for ever, until a signal arrives.
+// interruptible reads something that might take forever, until a signal arrives.
 func interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	var content []byte
 	done := make(chan error, 1)
@@ -174,7 +174,7 @@ func interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, er
 	}
 }
 
-// hasInput reports whether a program or a file is the standard input.
+// hasInput reports whether standard input is a program or a file.
 func hasInput(stream any) bool {
 	file, ok := stream.(*os.File)
 	if !ok {

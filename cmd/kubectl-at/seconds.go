@@ -25,8 +25,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// seconds is a flag that holds a number of whole seconds, given as a duration: 90s, 1h30m,
-// 7d, or 90.
+// seconds is a flag that contains a number of whole seconds, given as a duration: 90s,
+// 1h30m, 7d, or 90.
 type seconds struct {
 	value *int64
 	least int64

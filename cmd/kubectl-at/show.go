@@ -38,8 +38,8 @@ func (c *cli) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show NAME|cronat/NAME",
 		Short: "Show the details of an At or a CronAt",
-		Long: `Show the details of an At: what it runs, when, why it is where it is, its attempts and its
-events. Or those of a CronAt: what it runs, the next times, its Ats and its events.`,
+		Long: `Show the details of an At: what it runs and when, its state and the reason, its attempts and
+its events. Or those of a CronAt: what it runs, its next times, its Ats and its events.`,
 		Example: `  kubectl at show backup-x2b4f
   kubectl at show cronat/backup`,
 		Args: cobra.ExactArgs(1),
@@ -69,7 +69,8 @@ func (c *cli) show(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	// Who may see Ats might not see Pods or events: the rest of the page is worth something.
+	// A user who can see Ats may not be able to see Pods or events: print the rest of the
+	// page anyway.
 	pods, podsErr := c.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
 
 	now := c.now()
@@ -77,7 +78,7 @@ func (c *cli) show(ctx context.Context, name string) error {
 	c.fields(whenOf(at, zone, now))
 	c.fields(stateOf(at, now))
 	if podsErr != nil {
-		fmt.Fprintf(c.ErrOut, "Its Pods cannot be listed: %v\n", podsErr)
+		fmt.Fprintf(c.ErrOut, "Cannot list its Pods: %v\n", podsErr)
 	} else if len(pods.Items) > 0 {
 		if err := c.attempts(at, pods.Items, now); err != nil {
 			return err
@@ -86,7 +87,7 @@ func (c *cli) show(ctx context.Context, name string) error {
 	return c.events(ctx, at, now)
 }
 
-// field is a line of a page; without a label it goes on with the one before.
+// field is a line of a page. Without a label, it continues the previous line.
 type field struct{ label, value string }
 
 func (c *cli) fields(fields []field) {
@@ -97,7 +98,7 @@ func (c *cli) fields(fields []field) {
 	}
 }
 
-// headOf says what runs.
+// headOf describes what runs.
 func headOf(name, namespace string, spec *v1alpha1.RunSpec, startingDeadline *int64) []field {
 	all := []field{{"Name", name}, {"Namespace", namespace}}
 	label := "Command"
@@ -136,8 +137,7 @@ func limitsOf(spec *v1alpha1.RunSpec, startingDeadline *int64) string {
 	return strings.Join(limits, ", ")
 }
 
-// whenOf says when an At is due: on the clocks of the reader, in UTC, and where it was
-// written.
+// whenOf shows when an At is due: in the user's time zone, in UTC, and as written.
 func whenOf(at *v1alpha1.At, zone *time.Location, now time.Time) []field {
 	instant, err := plan.Instant(&at.Spec)
 	if err != nil {
@@ -154,7 +154,7 @@ func whenOf(at *v1alpha1.At, zone *time.Location, now time.Time) []field {
 	return append(all, field{" ", written + ", as written"})
 }
 
-// stateOf says why an At is where it is.
+// stateOf describes the state of an At.
 func stateOf(at *v1alpha1.At, now time.Time) []field {
 	state := string(at.Status.Phase)
 	if at.Status.Reason != "" {
@@ -176,7 +176,7 @@ func stateOf(at *v1alpha1.At, now time.Time) []field {
 	return all
 }
 
-// whyOf says in a sentence why an At is where it is.
+// whyOf explains the state of an At in a sentence.
 func whyOf(at *v1alpha1.At, now time.Time) string {
 	switch {
 	case at.Status.Phase == v1alpha1.PhaseDone:
@@ -191,13 +191,13 @@ func whyOf(at *v1alpha1.At, now time.Time) string {
 	case at.Status.Message != "":
 		return at.Status.Message
 	case ptr.Deref(at.Spec.Suspend, false) && at.Status.Phase == v1alpha1.PhasePending:
-		return "It is suspended: it does not start before kubectl at resume " + at.Name + "."
+		return "It is suspended: it does not start until kubectl at resume " + at.Name + "."
 	case at.Status.Reason != "":
 		return ""
 	case at.Status.Phase == v1alpha1.PhaseRunning:
-		return "Its command runs."
+		return "Its command is running."
 	case instantOf(at).After(now):
-		return "It waits for its time."
+		return "It is waiting for its scheduled time."
 	}
 	return "It is about to start."
 }
@@ -236,7 +236,7 @@ func (c *cli) events(ctx context.Context, of metav1.Object, now time.Time) error
 	selector := fields.OneTermEqualSelector("involvedObject.uid", string(of.GetUID())).String()
 	list, err := c.kube.CoreV1().Events(of.GetNamespace()).List(ctx, metav1.ListOptions{FieldSelector: selector})
 	if err != nil {
-		fmt.Fprintf(c.ErrOut, "Its events cannot be listed: %v\n", err)
+		fmt.Fprintf(c.ErrOut, "Cannot list its events: %v\n", err)
 		return nil
 	}
 	events := list.Items

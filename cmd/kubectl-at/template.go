@@ -40,11 +40,11 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// defaultImage is the image of a template that needs one only for --env. It is the
+// defaultImage is the image of a template that is only needed for --env. It equals the
 // default of the controller's -default-image.
 const defaultImage = "busybox:1.37.0"
 
-// podFlags say which Pod runs the command.
+// podFlags specify the Pod that runs the command.
 type podFlags struct {
 	image, from, file string
 	env               []string
@@ -52,14 +52,14 @@ type podFlags struct {
 
 func (f *podFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.image, "image", "", "Image in which the command runs")
-	flags.StringArrayVar(&f.env, "env", nil, "Environment variable as NAME=VALUE; may be repeated. Without --image, --from or -f, the image is then "+defaultImage)
+	flags.StringArrayVar(&f.env, "env", nil, "Environment variable as NAME=VALUE; can be repeated. Without --image, --from or -f, the image is then "+defaultImage)
 	flags.StringVar(&f.from, "from", "", "Copy the Pod of cronjob/NAME, job/NAME or deployment/NAME")
-	flags.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file with a Pod or a Pod template; - is the standard input")
+	flags.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file with a Pod or a Pod template; - means standard input")
 }
 
 func (f *podFlags) validate() error {
 	if f.from != "" && f.file != "" {
-		return usageError("--from and -f both say which Pod runs: leave out one of the two")
+		return usageError("--from and -f both specify the Pod: remove one of the two")
 	}
 	for _, env := range f.env {
 		if name, _, found := strings.Cut(env, "="); !found || name == "" {
@@ -69,17 +69,18 @@ func (f *podFlags) validate() error {
 	return nil
 }
 
-// runs reports whether the Pod has a command of its own.
+// runs reports whether the Pod has its own command.
 func (f *podFlags) runs() bool { return f.from != "" || f.file != "" }
 
-// source is the object that a template was copied from. cronJob is set if it is one.
+// source is the object from which a template was copied. cronJob is set if it is a
+// CronJob.
 type source struct {
 	name    string
 	cronJob *batchv1.CronJob
 }
 
-// podTemplate returns the template of the Pod, nil if the controller's own will do, and
-// what it was copied from.
+// podTemplate returns the template of the Pod, or nil if the controller's default
+// suffices, and the object from which it was copied.
 func (r *run) podTemplate(ctx context.Context, namespace string) (*corev1.PodTemplateSpec, source, error) {
 	var template *corev1.PodTemplateSpec
 	var from source
@@ -91,7 +92,7 @@ func (r *run) podTemplate(ctx context.Context, namespace string) (*corev1.PodTem
 	case f.file != "":
 		template, from, err = r.readTemplate(ctx)
 	case f.image != "":
-		// With what is safe in any image. Its user, and what that may do, are the image's.
+		// Settings that are safe for any image. The image determines the user and its rights.
 		template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 			RestartPolicy:                corev1.RestartPolicyNever,
 			AutomountServiceAccountToken: ptr.To(false),
@@ -100,7 +101,7 @@ func (r *run) podTemplate(ctx context.Context, namespace string) (*corev1.PodTem
 			Containers:                   []corev1.Container{{Name: "command", SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false)}}},
 		}}
 	case len(f.env) > 0:
-		// With no more rights than the Pod of an At without a template.
+		// The same rights as the Pod of an At without a template.
 		template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, plan.Defaults{Image: defaultImage}).Spec}
 	default:
 		return nil, source{}, nil
@@ -155,8 +156,8 @@ func (r *run) copyTemplate(ctx context.Context, namespace string) (*corev1.PodTe
 	return nil, source{}, usageError("--from is %q: it must begin with cronjob/, job/ or deployment/", r.pod.from)
 }
 
-// kindOfSource returns the kind that --from names, of the several names that kubectl knows
-// for it; "" if it is none that can be copied.
+// kindOfSource returns the kind in --from, which may have any name that kubectl accepts,
+// or "" if it cannot be copied.
 func kindOfSource(name string) string {
 	switch strings.ToLower(name) {
 	case "cronjob", "cronjobs", "cj", "cronjobs.batch", "cronjob.batch":
@@ -169,8 +170,8 @@ func kindOfSource(name string) string {
 	return ""
 }
 
-// cleanTemplate returns a template without what ties it to the controller that it was
-// made for. A Pod template has no owner reference: the run belongs to the At alone.
+// cleanTemplate returns a template without the fields that tie it to its controller. A
+// Pod template has no owner reference: the run belongs only to the At.
 func cleanTemplate(template corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 	clean := template.DeepCopy()
 	clean.ObjectMeta = metav1.ObjectMeta{Labels: clean.Labels, Annotations: clean.Annotations}
@@ -185,9 +186,9 @@ func cleanTemplate(template corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 	return clean
 }
 
-// ofServer changes the template of something that serves. A Service may select its Pods by
-// any of their labels, and must not select the run; and the probes ask for a server that
-// does not run in it.
+// ofServer changes the template of a server. A Service may select its Pods by any of
+// their labels, and must not select the run. The probes expect a server, which does not
+// run in it.
 func ofServer(template *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 	template.Labels = nil
 	for i := range template.Spec.Containers {
@@ -218,7 +219,7 @@ func (r *run) readTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source
 	return cleanTemplate(*template), source{name: template.Name}, nil
 }
 
-// parseTemplate reads a Pod, a PodTemplate, or the template of another object.
+// parseTemplate parses a Pod, a PodTemplate, or the template of another object.
 func parseTemplate(content []byte) (*corev1.PodTemplateSpec, error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	content = nil
@@ -237,7 +238,7 @@ func parseTemplate(content []byte) (*corev1.PodTemplateSpec, error) {
 		switch {
 		case value == nil: // only comments
 		case content != nil:
-			return nil, errors.New("it holds more than one document: it must hold one Pod or Pod template")
+			return nil, errors.New("it contains more than one document: it must contain one Pod or Pod template")
 		default:
 			content = document
 		}
@@ -262,9 +263,9 @@ func parseTemplate(content []byte) (*corev1.PodTemplateSpec, error) {
 			return nil, err
 		}
 		if len(template.Spec.Containers) == 0 {
-			return nil, errors.New("there is no Pod: it needs spec.containers")
+			return nil, errors.New("it contains no Pod: spec.containers is missing")
 		}
 		return &template, nil
 	}
-	return nil, fmt.Errorf("it holds a %s: it must hold a Pod or a Pod template", kind.Kind)
+	return nil, fmt.Errorf("it contains a %s: it must contain a Pod or a Pod template", kind.Kind)
 }

@@ -30,21 +30,21 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// unattended is how long after its time an At that has no status yet is taken for one that
-// no controller looks at.
+// unattended is the time after which an At that is due but has no status counts as not
+// processed by any controller.
 const unattended = 10 * time.Second
 
-// wait holds the flags that follow a run.
+// wait has the flags that follow a run.
 type wait struct {
 	wait, logs, passExitCode bool
 	timeout                  time.Duration
 }
 
 func (w *wait) addFlags(flags *pflag.FlagSet) {
-	flags.BoolVar(&w.wait, "wait", false, "Wait for the end of the run; the exit code says how it ended")
-	flags.BoolVar(&w.logs, "logs", false, "Print the output of each attempt while it runs, and wait for the end")
-	flags.DurationVar(&w.timeout, "timeout", 0, "With --wait or --logs: give up after this long (exit code 124); the run goes on")
-	flags.BoolVar(&w.passExitCode, "pass-exit-code", false, "With --wait or --logs: if the command fails, end with its exit code")
+	flags.BoolVar(&w.wait, "wait", false, "Wait for the end of the run; the exit code reports the outcome")
+	flags.BoolVar(&w.logs, "logs", false, "Print the output of each attempt while it is running, and wait for the end")
+	flags.DurationVar(&w.timeout, "timeout", 0, "With --wait or --logs: stop waiting after this time (exit code 124); the run continues")
+	flags.BoolVar(&w.passExitCode, "pass-exit-code", false, "With --wait or --logs: if the command fails, exit with its exit code")
 }
 
 func (w *wait) enabled() bool { return w.wait || w.logs }
@@ -52,16 +52,16 @@ func (w *wait) enabled() bool { return w.wait || w.logs }
 func (w *wait) validate(output *output) error {
 	switch {
 	case w.enabled() && output.dryRun != "none":
-		return usageError("--wait means nothing with --dry-run=%s: leave out one of the two", output.dryRun)
+		return usageError("--wait cannot be used with --dry-run=%s: remove one of the two", output.dryRun)
 	case w.timeout < 0:
 		return usageError("--timeout is %s: it must not be negative", w.timeout)
 	case !w.enabled() && (w.timeout > 0 || w.passExitCode):
-		return usageError("--timeout and --pass-exit-code mean nothing without --wait or --logs")
+		return usageError("--timeout and --pass-exit-code require --wait or --logs")
 	}
 	return nil
 }
 
-// follow watches a run to its end, and returns how that was as an error.
+// follow watches a run to its end and returns the outcome as an error.
 func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	ats, _, err := c.ats()
 	if err != nil {
@@ -97,7 +97,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	hints, watching := hinter{cli: &above}, false
 	for at.Status.Phase != v1alpha1.PhaseDone {
 		progress.show(at)
-		if watching { // What was created says nothing about the controller.
+		if watching { // A new object says nothing about the controller.
 			hints.look(at)
 		}
 		select {
@@ -126,36 +126,36 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		return c.stopped(ctx, at)
 	}
 	if err != nil {
-		fmt.Fprintf(c.ErrOut, "The log is not complete: %v\n", err)
+		fmt.Fprintf(c.ErrOut, "The log is incomplete: %v\n", err)
 	}
 	progress.end(at)
 	return outcome(at, w.passExitCode)
 }
 
 func errDeleted(at *v1alpha1.At) error {
-	return fmt.Errorf("%s was deleted before its end", ref(at))
+	return fmt.Errorf("%s was deleted before it ended", ref(at))
 }
 
 func errReplaced(at *v1alpha1.At) error {
-	return fmt.Errorf("%s was deleted before its end, and created again", ref(at))
+	return fmt.Errorf("%s was deleted and created again before it ended", ref(at))
 }
 
 var errTimeout = errors.New("--timeout has passed")
 
-// stopped says that the watching has ended, and the run has not.
+// stopped returns the error for watching that ended before the run.
 func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
 	state := string(at.Status.Phase)
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason + ": " + at.Status.Message
 	}
-	goesOn := fmt.Sprintf("%s is %s. The run is not stopped: see kubectl at show %s; kubectl at rm %s removes it", ref(at), state, at.Name, at.Name)
+	goesOn := fmt.Sprintf("%s is %s. The run continues: see kubectl at show %s; kubectl at rm %s removes it", ref(at), state, at.Name, at.Name)
 	if context.Cause(ctx) == errTimeout { //nolint:errorlint // It is that very error, or another cause.
 		return withCode(exitTimeout, "%w: %s", errTimeout, goesOn)
 	}
 	return withCode(exitInterrupted, "stopped watching: %s", goesOn)
 }
 
-// outcome returns how a run has ended as an error, nil if it succeeded.
+// outcome returns the outcome of a run as an error, or nil if it succeeded.
 func outcome(at *v1alpha1.At, passExitCode bool) error {
 	if meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete) {
 		return nil
@@ -178,7 +178,7 @@ func outcome(at *v1alpha1.At, passExitCode bool) error {
 	return withCode(code, "%s failed: %s", ref(at), how)
 }
 
-// hinter says once each what keeps an At from starting without anybody having noticed.
+// hinter prints each reason why an At does not start, unless the user knows it, once.
 type hinter struct {
 	*cli
 	suspended, unattended bool
@@ -187,7 +187,7 @@ type hinter struct {
 func (h *hinter) look(at *v1alpha1.At) {
 	if ptr.Deref(at.Spec.Suspend, false) && !h.suspended {
 		h.suspended = true
-		fmt.Fprintf(h.ErrOut, "%s is suspended: it does not start before kubectl at resume %s.\n", ref(at), at.Name)
+		fmt.Fprintf(h.ErrOut, "%s is suspended: it does not start until kubectl at resume %s.\n", ref(at), at.Name)
 	}
 	if isUnattended(at, h.now()) && !h.unattended {
 		h.unattended = true
@@ -195,14 +195,14 @@ func (h *hinter) look(at *v1alpha1.At) {
 	}
 }
 
-// isUnattended reports whether an At has been due for a while and no controller has said
-// anything about it.
+// isUnattended reports whether an At has been due for a while without any action by a
+// controller.
 func isUnattended(at *v1alpha1.At, now time.Time) bool {
 	_, overdue := plan.StateOf(at, nil, now)
 	return overdue > unattended && at.Status.Phase != v1alpha1.PhaseRunning && at.Status.Reason == ""
 }
 
-// noController asks for the controller.
+// noController asks the user to check the controller.
 const noController = "is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller."
 
-const unattendedMessage = "Its time has passed and no controller looks at it: " + noController
+const unattendedMessage = "Its time has passed and no controller is processing it: " + noController

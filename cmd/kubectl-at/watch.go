@@ -38,34 +38,34 @@ import (
 )
 
 const (
-	// retryPeriod is the interval between requests while the API server does not answer.
+	// retryPeriod is the interval between requests while the API server does not respond.
 	retryPeriod = time.Second
-	// maxRefusals is how often in a row the API server may refuse the credentials, which a
-	// token that is renewed meanwhile ends.
+	// maxRefusals is how often in a row the API server may reject the credentials. A token
+	// may be renewed in the meantime.
 	maxRefusals = 5
 )
 
-// errGone says that the object that is watched does not exist, or no longer.
+// errGone means that the watched object does not exist or no longer exists.
 var errGone = errors.New("does not exist")
 
-// object is what can be watched.
+// object is an object that can be watched.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// listerWatcher is the client of one kind of object in one namespace.
+// listerWatcher is the client for one kind of object in one namespace.
 type listerWatcher[L runtime.Object] interface {
 	List(ctx context.Context, options metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
 
-// watchObject calls seen with the object of a name, and with each later state of it, until
-// seen returns true. As kubectl wait does, it lists again whenever the watch ends: none of
-// the states that matter is missed, and neither a restart of the API server nor an expired
-// resourceVersion ends it. It returns errGone once the object is deleted; seen sees its
-// last state first. It tries again while the API server does not answer, and writes the
-// first error of a row to errOut.
+// watchObject calls seen with the named object and with each later state of it, until
+// seen returns true. Like kubectl wait, it lists again whenever the watch ends: it misses
+// no state that matters, and survives a restart of the API server and an expired
+// resourceVersion. Once the object is deleted, it calls seen with the last state and
+// returns errGone. It retries while the API server does not respond, and writes the first
+// of several consecutive errors to errOut.
 func watchObject[T object, L runtime.Object](ctx context.Context, errOut io.Writer, client listerWatcher[L], name string, seen func(T) bool) error {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 	failed, refused := false, 0
@@ -88,7 +88,7 @@ func watchObject[T object, L runtime.Object](ctx context.Context, errOut io.Writ
 				return err
 			}
 			if !failed {
-				fmt.Fprintf(errOut, "The API server does not answer: %v; trying again\n", err)
+				fmt.Fprintf(errOut, "The API server does not respond: %v; retrying\n", err)
 			}
 			failed = true
 		}
@@ -99,9 +99,9 @@ func watchObject[T object, L runtime.Object](ctx context.Context, errOut io.Writ
 	}
 }
 
-// isAway reports whether an error may pass: the answer of an API server that cannot answer
-// now, or a failure of the network. Certificates, exec plugins and answers that cannot be
-// read do not get better.
+// isAway reports whether an error may be temporary: an API server that cannot respond
+// now, or a network failure. Errors from certificates, exec plugins and undecodable
+// responses are permanent.
 func isAway(err error) bool {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

@@ -29,7 +29,7 @@ const (
 	shortTime = "2006-01-02 15:04:05 MST"
 )
 
-// parseTime returns the time that the words name.
+// parseTime parses the words of a time.
 func (c *cli) parseTime(words []string, now time.Time, past bool) (timespec.Time, error) {
 	zone, err := c.zone()
 	if err != nil {
@@ -38,7 +38,7 @@ func (c *cli) parseTime(words []string, now time.Time, past bool) (timespec.Time
 	return timespec.Parse(text(words), timespec.Options{Now: now, Zone: zone, AllowPast: past})
 }
 
-// announce says when an At runs.
+// announce prints when an At runs.
 func (c *cli) announce(verb string, instant, now time.Time) error {
 	zone, err := c.zone()
 	if err != nil {
@@ -48,8 +48,8 @@ func (c *cli) announce(verb string, instant, now time.Time) error {
 	return nil
 }
 
-// when returns an instant in the zone of the person who asks, in UTC, in its own zone if
-// that is another one, and from now.
+// when returns an instant in the user's time zone, in UTC, in its own zone if different,
+// and relative to now.
 func when(instant time.Time, zone *time.Location, now time.Time) string {
 	local := instant.In(zone)
 	s := local.Format(longTime)
@@ -70,7 +70,8 @@ func when(instant time.Time, zone *time.Location, now time.Time) string {
 	return s + ", " + fromNow(instant, now)
 }
 
-// shortUTC returns an instant in UTC, without the date if it is that of the instant's zone.
+// shortUTC returns an instant in UTC, without the date if it is the same as in the
+// instant's zone.
 func shortUTC(instant time.Time) string {
 	utc, layout := instant.UTC(), "15:04Z"
 	if utc.Second() != 0 {
@@ -82,7 +83,7 @@ func shortUTC(instant time.Time) string {
 	return utc.Format(layout)
 }
 
-// fromNow says how long from now an instant is, or how long ago.
+// fromNow describes how far in the future or past an instant is.
 func fromNow(instant, now time.Time) string {
 	if instant.After(now) {
 		return "in " + short(instant.Sub(now))
@@ -90,8 +91,8 @@ func fromNow(instant, now time.Time) string {
 	return short(now.Sub(instant)) + " ago"
 }
 
-// short returns a duration in its two largest units. HumanDuration of apimachinery has
-// only hours from eight hours on.
+// short returns a duration in its two largest units. HumanDuration in apimachinery only
+// shows hours for eight hours or more.
 func short(d time.Duration) string {
 	units := []struct {
 		name string

@@ -142,7 +142,7 @@ func TestKubectlAtNotInstalled(t *testing.T) {
 	k.run(t, "list").want(t, 0, `NAME [^\n]*\nat [^\n]*\n`, "")
 	k.run(t, "show", "none").want(t, 1, "", `error: [^\n]*"none" not found\nkubectl at list --all[^\n]*\n`)
 	k.run(t, "every", "@daily", "--", "true").want(t, 1, "",
-		`error: [^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know CronAts: cnat is not installed, or too old\. Install it with [^\n]*\n`)
+		`error: [^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know CronAts: cnat is not installed or too old\. Install it with [^\n]*\n`)
 	applyCRD(t)
 }
 
@@ -269,8 +269,8 @@ func TestKubectlAtErrors(t *testing.T) {
 		"no such At":                   {args: []string{"show", "none"}, code: 1, stderr: `error: [^\n]*"none" not found\nkubectl at list --all[^\n]*\n`},
 		"nothing to copy":              {args: []string{"now", "--from=cronjob/none"}, code: 1, stderr: `error: [^\n]*"none" not found\n`},
 		"forbidden":                    {args: []string{"now", "--as=stranger", "--", "true"}, code: 1, stderr: `error: [^\n]*is forbidden: User "stranger" cannot create[^\n]*\nYou need the cluster role edit[^\n]*\n`},
-		"no API server":                {args: []string{"list", "--server=https://127.0.0.1:1"}, code: 1, stderr: `error: [^\n]*refused\nThe API server does not answer[^\n]*\n`},
-		"a template of another kind":   {args: []string{"now", "-f", deploy + "/service.yaml"}, code: 2, stderr: `error: [^\n]*it holds a Service[^\n]*\n`},
+		"no API server":                {args: []string{"list", "--server=https://127.0.0.1:1"}, code: 1, stderr: `error: [^\n]*refused\nThe API server does not respond[^\n]*\n`},
+		"a template of another kind":   {args: []string{"now", "-f", deploy + "/service.yaml"}, code: 2, stderr: `error: [^\n]*it contains a Service[^\n]*\n`},
 		"output of what has not begun": {args: []string{"logs", "taken"}, code: 1, stderr: `error: at/taken has no output yet: PENDING, starts in [^\n]*\n`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -286,9 +286,9 @@ func TestKubectlAtNobody(t *testing.T) {
 	installCRD(t)
 	k := at{namespace: newNamespace(t)}
 	k.run(t, "now", "--name=at", "--wait", "--timeout=13s", "--", "true").
-		want(t, 124, atResource+`at created\n`, runs+`Its time has passed and no controller looks at it: [^\n]*\nerror: [^\n]*\n`)
+		want(t, 124, atResource+`at created\n`, runs+`Its time has passed and no controller is processing it: [^\n]*\nerror: [^\n]*\n`)
 	k.run(t, "list").want(t, 0, `NAME .*\nat .* ago +PENDING +NoController +true\n`, "")
-	k.run(t, "show", "at").want(t, 0, `.*Why +Its time has passed and no controller looks at it.*`, "")
+	k.run(t, "show", "at").want(t, 0, `.*Why +Its time has passed and no controller is processing it.*`, "")
 }
 
 // TestKubectlAtInterrupted presses Ctrl-C.
@@ -508,7 +508,7 @@ func TestKubectlAtEveryFrom(t *testing.T) {
 	k := at{namespace: newNamespace(t), env: []string{"TZ=Asia/Kolkata"}}
 	kubectl(t, "", "create", "cronjob", "-n", k.namespace, "backup", "--image=busybox:1.37.0", "--schedule=0 0 1 1 *", "--", "echo", "YAY")
 	kubectl(t, "", "patch", "cronjob", "-n", k.namespace, "backup", "-p", `{"spec":{"timeZone":"Europe/Berlin","concurrencyPolicy":"Forbid","jobTemplate":{"spec":{"parallelism":2}}}}`)
-	notes := `These fields of the Jobs of cronjob/backup have no counterpart in an At, and are left out: parallelism\n` +
+	notes := `These fields of the Jobs of cronjob/backup have no counterpart in an At and are omitted: parallelism\n` +
 		`cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -n ` + k.namespace + ` [^\n]*\n`
 	k.run(t, "every", "--from=cronjob/backup", "--dry-run=server", "-o", "jsonpath={.spec.schedule}").want(t, 0, `0 0 1 1 \*`, notes+`would run next [^\n]*\n`)
 	created := k.run(t, "every", "--from=cronjob/backup")
@@ -537,7 +537,7 @@ func TestKubectlAtEveryFrom(t *testing.T) {
 	kubectl(t, "", "create", "role", "-n", k.namespace, "ats", "--verb=get,list", "--resource=ats.cnat.programming-kubernetes.info")
 	kubectl(t, "", "create", "rolebinding", "-n", k.namespace, "ats", "--role=ats", "--user=viewer")
 	k.run(t, "now + 1 hours", "--name=at", "--", "true").want(t, 0, atResource+`at created\n`, runs)
-	k.run(t, "list", "--as=viewer").want(t, 0, `NAME [^\n]*\nat [^\n]*\n`, `CronAts cannot be listed: [^\n]* forbidden: [^\n]*\n`)
+	k.run(t, "list", "--as=viewer").want(t, 0, `NAME [^\n]*\nat [^\n]*\n`, `Cannot list CronAts: [^\n]* forbidden: [^\n]*\n`)
 }
 
 // TestKubectlAtRestart has the API server check what --restart makes.
