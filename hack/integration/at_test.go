@@ -42,10 +42,10 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// The tests of cmd/kubectl-at run its binary as kubectl does, as a plugin.
+// The tests of cmd/kubectl-at run its binary as a kubectl plugin.
 
-// plugin builds kubectl-at once and returns the folder that it is in, beside the script
-// that completes it.
+// plugin builds kubectl-at once and returns its folder, which also contains the
+// completion script.
 var plugin = sync.OnceValues(func() (string, error) {
 	dir := filepath.Dir(binary)
 	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", raceEnabled), "-o", filepath.Join(dir, "kubectl-at"), root+"/cmd/kubectl-at")
@@ -64,7 +64,7 @@ type result struct {
 	code           int
 }
 
-// at is how a test runs kubectl at.
+// at runs kubectl at for a test.
 type at struct {
 	namespace string
 	stdin     string
@@ -81,7 +81,8 @@ func (a at) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Cleanup(cancel)
 	args = append([]string{"at"}, args...)
 	if a.namespace != "" {
-		// kubectl has no flags before a plugin's name; and all after -- is the command's.
+		// kubectl does not accept flags before a plugin's name, and everything after -- belongs
+		// to the command.
 		args = slices.Insert(args, 1, "--namespace="+a.namespace)
 	}
 	cmd := exec.CommandContext(ctx, "kubectl", args...)
@@ -103,7 +104,7 @@ func (a at) run(t *testing.T, args ...string) result {
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// want checks how kubectl at has ended and, with regular expressions, what it printed.
+// want checks the exit code of kubectl at and, with regular expressions, its output.
 func (r result) want(t *testing.T, code int, stdout, stderr string) {
 	t.Helper()
 	for what, pair := range map[string][2]string{"stdout": {r.stdout, stdout}, "stderr": {r.stderr, stderr}} {
@@ -126,15 +127,15 @@ const (
 	due      = `[A-Z][a-z]{2} \d+ [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [^\n]*\n`
 )
 
-// TestKubectlAtNotInstalled has a cluster without the CRD. It is not parallel, and the first
-// of all tests.
+// TestKubectlAtNotInstalled uses a cluster without the CRD. It is not parallel, and runs
+// before all other tests.
 func TestKubectlAtNotInstalled(t *testing.T) {
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
 	const hint = `[^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know Ats: cnat is not installed\. Install it with [^\n]*\n`
 	at{}.run(t, "now", "--", "true").want(t, 1, "", "error: "+hint)
 	at{}.run(t, "list").want(t, 1, "", "error: "+hint)
 
-	// An older cnat knows Ats only.
+	// An older cnat only has Ats.
 	applyCRD(t)
 	kubectl(t, "", "delete", "crd", "cronats.cnat.programming-kubernetes.info")
 	k := at{namespace: newNamespace(t)}
@@ -146,7 +147,7 @@ func TestKubectlAtNotInstalled(t *testing.T) {
 	applyCRD(t)
 }
 
-// TestKubectlAt runs a command, as the README does.
+// TestKubectlAt runs a command as described in the README.
 func TestKubectlAt(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -157,8 +158,8 @@ func TestKubectlAt(t *testing.T) {
 		stdin string
 		// expectations
 		code   int
-		stdout string // after the line that says what was created
-		stderr string // after the line that says when it runs
+		stdout string // after the line with the created object
+		stderr string // after the line with the time of the run
 	}{
 		"the README's": {
 			args:   []string{"now", "+", "2", "seconds", "--logs", "--", "echo", "YAY"},
@@ -243,7 +244,7 @@ func TestKubectlAt(t *testing.T) {
 	}
 }
 
-// TestKubectlAtErrors has what is refused: by the command line, by the API server.
+// TestKubectlAtErrors covers errors from the command line and from the API server.
 func TestKubectlAtErrors(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -280,7 +281,7 @@ func TestKubectlAtErrors(t *testing.T) {
 	}
 }
 
-// TestKubectlAtNobody has no controller.
+// TestKubectlAtNobody runs without a controller.
 func TestKubectlAtNobody(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -326,7 +327,7 @@ func TestKubectlAtInterrupted(t *testing.T) {
 	wantEnd(t, waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 }
 
-// TestKubectlAtFrom copies Pod templates, and takes the objects away that they are of.
+// TestKubectlAtFrom copies Pod templates, then deletes the objects that they come from.
 func TestKubectlAtFrom(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -359,7 +360,7 @@ spec:
 	for name, tc := range map[string]struct {
 		args   []string
 		stdout string
-		labels map[string]string // of the Pod, beside the controller's own
+		labels map[string]string // of the Pod, besides the controller's own
 	}{
 		"a CronJob": {args: []string{"--from=cronjob/backup"}, stdout: atResource + "backup-[a-z0-9]{5} created\nfrom cronjob\n"},
 		"a CronJob, another command": {
@@ -408,7 +409,7 @@ spec:
 	}
 }
 
-// TestKubectlAtChanges goes through an At's life by hand.
+// TestKubectlAtChanges changes an At manually throughout its lifecycle.
 func TestKubectlAtChanges(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -461,7 +462,7 @@ func TestKubectlAtChanges(t *testing.T) {
 	k.run(t, "list", "--all").want(t, 0, "", `Nothing is to come\. [^\n]*\n`)
 }
 
-// TestKubectlAtEvery goes through a CronAt's life by hand.
+// TestKubectlAtEvery changes a CronAt manually throughout its lifecycle.
 func TestKubectlAtEvery(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -477,9 +478,9 @@ func TestKubectlAtEvery(t *testing.T) {
 		return err == nil && backup.Status.NextScheduleTime != nil, err
 	})
 	if zone := ptr.Deref(backup.Spec.TimeZone, ""); zone != "Europe/Berlin" {
-		t.Errorf("time zone %q, want that of the clock of who asked", zone)
+		t.Errorf("time zone %q, want that of the user", zone)
 	}
-	// The plugin and the controller agree, with the delay of --spread.
+	// The plugin and the controller agree, including the delay of --spread.
 	next := backup.Status.NextScheduleTime.Time
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -488,7 +489,7 @@ func TestKubectlAtEvery(t *testing.T) {
 	k.run(t, "show", "cronat/backup").want(t, 0, `Name +cronat/backup\n.*Next +`+next.In(berlin).Format("Mon 2 Jan 2006 15:04:05 MST")+` .*`, "")
 	k.run(t, "list").want(t, 0, `NAME +SCHEDULE [^\n]*\ncronat/backup +30 2 1 1 \* +Europe/Berlin +`+next.In(berlin).Format("2006-01-02 15:04:05 MST")+` [^\n]*\n`, "")
 
-	// A run by hand is none of its own; its deletion is.
+	// A manual run does not count for the CronAt, but is deleted with it.
 	k.run(t, "run-now", "cronat/backup", "--logs").want(t, 0, atResource+`backup-manual-[a-z0-9]{5} created\nYAY\n`, runs)
 	k.run(t, "show", "cronat/backup").want(t, 0, `.*Active +0\nAts\n[^\n]*\nbackup-manual-[a-z0-9]{5} +[^\n]* DONE +Completed +echo YAY +0 +[^\n]*\n.*`, "")
 	k.run(t, "show", "backup").want(t, 1, "", `error: there is no At "backup", but there is a CronAt: write cronat/backup\n`)
@@ -501,7 +502,7 @@ func TestKubectlAtEvery(t *testing.T) {
 	})
 }
 
-// TestKubectlAtEveryFrom makes a CronAt of a CronJob.
+// TestKubectlAtEveryFrom creates a CronAt from a CronJob.
 func TestKubectlAtEveryFrom(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -533,14 +534,14 @@ func TestKubectlAtEveryFrom(t *testing.T) {
 		t.Errorf("the spec (-want +got):\n%s", diff)
 	}
 
-	// Somebody who may see Ats only sees Ats.
+	// A user who may only see Ats only sees Ats.
 	kubectl(t, "", "create", "role", "-n", k.namespace, "ats", "--verb=get,list", "--resource=ats.cnat.programming-kubernetes.info")
 	kubectl(t, "", "create", "rolebinding", "-n", k.namespace, "ats", "--role=ats", "--user=viewer")
 	k.run(t, "now + 1 hours", "--name=at", "--", "true").want(t, 0, atResource+`at created\n`, runs)
 	k.run(t, "list", "--as=viewer").want(t, 0, `NAME [^\n]*\nat [^\n]*\n`, `Cannot list CronAts: [^\n]* forbidden: [^\n]*\n`)
 }
 
-// TestKubectlAtRestart has the API server check what --restart makes.
+// TestKubectlAtRestart checks with the API server what --restart creates.
 func TestKubectlAtRestart(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -551,7 +552,8 @@ func TestKubectlAtRestart(t *testing.T) {
 	k.run(t, "now", "--restart=web").want(t, 2, "", `error: --restart is "web": [^\n]*\n`)
 }
 
-// TestKubectlAtDryRun writes nothing, and prints what would be written.
+// TestKubectlAtDryRun checks that nothing is written, and that the output is what would
+// be written.
 func TestKubectlAtDryRun(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -567,7 +569,7 @@ func TestKubectlAtDryRun(t *testing.T) {
 	if list, err := cnatClient.CnatV1alpha1().Ats(k.namespace).List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {
 		t.Fatalf("%d Ats, %v: want none", len(list.Items), err)
 	}
-	// What is printed can be applied.
+	// The output can be applied.
 	kubectl(t, manifest.stdout, "apply", "-n", k.namespace, "-f", "-")
 	created, err := cnatClient.CnatV1alpha1().Ats(k.namespace).Get(t.Context(), "at", metav1.GetOptions{})
 	if err != nil {
@@ -581,7 +583,7 @@ func TestKubectlAtDryRun(t *testing.T) {
 	if diff := cmp.Diff(want, created.Spec); diff != "" {
 		t.Errorf("the spec (-want +got):\n%s", diff)
 	}
-	// The API server refuses what the command line does not know to be wrong.
+	// The API server refuses errors that the command line cannot detect.
 	k.run(t, args("--dry-run=server", "-f", writeTemplate(t), "--image=", "--", "true")...).want(t, 1, "", `error: [^\n]*must name an image[^\n]*\n.*`)
 }
 
@@ -595,8 +597,8 @@ func writeTemplate(t *testing.T) string {
 	return path
 }
 
-// TestKubectlAtZones has people in several time zones, on both days of the year on which
-// their clocks change. The API server checks each schedule.
+// TestKubectlAtZones covers users in several time zones on both days on which their
+// clocks change. The API server validates each schedule.
 func TestKubectlAtZones(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -605,7 +607,7 @@ func TestKubectlAtZones(t *testing.T) {
 		zone string
 		now  string
 		time string
-		// expectations: the schedule and when it is, or what is wrong
+		// expectations: the schedule and its instant, or the error
 		schedule string
 		runs     string
 		problem  string
@@ -689,7 +691,7 @@ func TestKubectlAtZones(t *testing.T) {
 	}
 }
 
-// TestKubectlAtCompletion completes as kubectl does.
+// TestKubectlAtCompletion completes words like kubectl.
 func TestKubectlAtCompletion(t *testing.T) {
 	t.Parallel()
 	installCRD(t)

@@ -52,11 +52,11 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestStartFails starts the controller in a way that must fail: it ends, and prints one
+// TestStartFails starts the controller in ways that must fail: it must exit and print one
 // line that says what to do.
 func TestStartFails(t *testing.T) {
 	t.Parallel()
-	// Some questions come up only where the CRD is installed.
+	// Some checks only run where the CRD is installed.
 	installCRD(t)
 	taken := takePort(t, "127.0.0.1:0")
 	for name, tc := range map[string]struct {
@@ -102,7 +102,7 @@ func TestStartFails(t *testing.T) {
 			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 				t.Errorf("ended with %v, want exit code 1", err)
 			}
-			// Before it, the log may name the API server that was found.
+			// The log may name the API server first.
 			said := regexp.MustCompile(`(?m)^I\d{4} .*\n`).ReplaceAllString(string(out), "")
 			if !strings.Contains(said, tc.want) || strings.Count(said, "\n") != 1 {
 				t.Errorf("it says:\n%swant one line:\n%s", out, tc.want)
@@ -111,8 +111,8 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// TestDefaultAddressesTaken starts the controller while somebody else has its default
-// addresses: it works without them.
+// TestDefaultAddressesTaken starts the controller while its default addresses are in use:
+// it must work without them.
 func TestDefaultAddressesTaken(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -126,8 +126,8 @@ func TestDefaultAddressesTaken(t *testing.T) {
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 }
 
-// takePort takes a port until the end of the test, unless somebody else has it. It
-// returns the address.
+// takePort listens on a port until the end of the test, unless it is in use. It returns
+// the address.
 func takePort(t *testing.T, address string) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
@@ -160,8 +160,8 @@ func TestPermissionComesLate(t *testing.T) {
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 }
 
-// TestStartup has the controller meet a CRD that is missing, comes, or was another one. It
-// is not parallel: it takes the CRD away.
+// TestStartup starts the controller while the CRD is missing, is created later, or has an
+// older version. It is not parallel, because it removes the CRD.
 func TestStartup(t *testing.T) {
 	applyCRD(t)
 	t.Run("missing CRD", func(t *testing.T) {
@@ -174,8 +174,8 @@ func TestStartup(t *testing.T) {
 		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 	})
 
-	// The CRD and the permissions of a version that had no CronAts: what is there runs, and
-	// the rest once they are applied.
+	// The CRD and the permissions of a version without CronAts: Ats run, and CronAts run
+	// once both are applied.
 	t.Run("no CronAts yet", func(t *testing.T) {
 		content, err := os.ReadFile(crd)
 		if err != nil {
@@ -215,12 +215,14 @@ func TestStartup(t *testing.T) {
 		waitCronAt(t, namespace, "to run", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Active > 0 })
 		createAt(t, newAt(namespace, "another", time.Now(), "true"))
 		waitPhase(t, namespace, "another", v1alpha1.PhaseRunning)
-		// Without a controller, the finalizers of its Ats would keep the CRD.
+		// Without a controller, the finalizers of its Ats would keep the CRD from being
+		// deleted.
 		kubectl(t, "", "delete", "cronat/cronat", "-n", namespace)
 		waitAts(t, namespace, 2)
 	})
 
-	// An API server may answer a list that need not be consistent from a state long past.
+	// An API server may answer a list that does not have to be consistent with an outdated
+	// state.
 	t.Run("first list", func(t *testing.T) {
 		t.Setenv("KUBE_FEATURE_WatchListClient", "false")
 		namespace := newNamespace(t)
@@ -238,8 +240,8 @@ func TestStartup(t *testing.T) {
 		}
 	})
 
-	// Ats that were stored before the CRD had its rules.
-	t.Run("unreadable schedule", func(t *testing.T) {
+	// Ats that were stored before the CRD had its validation rules.
+	t.Run("invalid schedule", func(t *testing.T) {
 		content, err := os.ReadFile(crd)
 		if err != nil {
 			t.Fatal(err)
@@ -268,7 +270,7 @@ func TestStartup(t *testing.T) {
 	})
 }
 
-// TestSchedule has an At that is due since the year 1: it runs at once.
+// TestSchedule checks that an At that has been due since year 1 runs immediately.
 func TestSchedule(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -296,8 +298,8 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// TestNeverEarly has many Ats due within two seconds, each at a millisecond of its own, and
-// asks the API server when it received the creation of each Pod.
+// TestNeverEarly creates many Ats that are due within two seconds, each at its own
+// millisecond. It gets from the API server when the creation of each Pod was received.
 func TestNeverEarly(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -361,8 +363,8 @@ func TestEditToLater(t *testing.T) {
 	}
 }
 
-// TestDeletedWhilePendingNeverRuns has a second At that is due later, to know
-// when the first one's time has passed.
+// TestDeletedWhilePendingNeverRuns uses a second At that is due later to know when the
+// time of the first one has passed.
 func TestDeletedWhilePendingNeverRuns(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -405,7 +407,7 @@ func TestStrangersPod(t *testing.T) {
 	stranger, err := pods.Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "at-pod", Labels: map[string]string{"app": "stranger"}},
 		Spec: corev1.PodSpec{
-			SchedulerName: "nobody", // whose own writes would look like harm
+			SchedulerName: "nobody", // so that no scheduler writes the Pod
 			Containers:    []corev1.Container{{Name: "stranger", Image: "stranger"}},
 		},
 	}, metav1.CreateOptions{})
@@ -466,8 +468,8 @@ func TestQuota(t *testing.T) {
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonPodRefused: 1, v1alpha1.ReasonSuccessfulCreate: 1})
 }
 
-// TestRestart kills the controller in each phase of a run: the next one goes on
-// where it was, and the command has run once.
+// TestRestart kills the controller in each phase of a run: the next controller continues
+// the run, and the command runs once.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -518,8 +520,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestPodDeletedWhileAway deletes the Pod while there is no controller: it stays
-// to be counted, and goes when it is.
+// TestPodDeletedWhileAway deletes the Pod while no controller is running: the Pod stays
+// until it is counted.
 func TestPodDeletedWhileAway(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -539,9 +541,9 @@ func TestPodDeletedWhileAway(t *testing.T) {
 	wantCreates(t, namespace, 1)
 }
 
-// TestPodAbandoned deletes by force the Pod of a node that is dead: it stays, and its
-// deletion is seen to be by force. A test of the same name beside the controller shows
-// how it is given up a minute later.
+// TestPodAbandoned force-deletes the Pod of a dead node: it stays, and the deletion is
+// recognizable as forced. The test of the same name next to the controller covers the end
+// of the attempt a minute later.
 func TestPodAbandoned(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -581,8 +583,8 @@ func TestPodAbandoned(t *testing.T) {
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 }
 
-// TestPodLost takes the Pod away by force, its finalizer first, while there is no
-// controller.
+// TestPodLost removes the Pod by force, starting with its finalizer, while no controller
+// is running.
 func TestPodLost(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -597,7 +599,7 @@ func TestPodLost(t *testing.T) {
 	wantCreates(t, namespace, 1)
 }
 
-// startAndKill has a controller start the At named at, and kills it.
+// startAndKill lets a controller start the At named at, then kills it.
 func startAndKill(t *testing.T, namespace string) {
 	t.Helper()
 	c := startController(t, namespace)
@@ -607,8 +609,8 @@ func startAndKill(t *testing.T, namespace string) {
 	c.kill(t)
 }
 
-// TestDeletion deletes an At whose Pod has not ended, in each way, with a
-// controller and before one comes: nothing stays behind.
+// TestDeletion deletes an At whose Pod has not ended, in all ways, with a controller and
+// before one is started: nothing is left behind.
 func TestDeletion(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -680,7 +682,7 @@ func TestTimeZone(t *testing.T) {
 	installCRD(t)
 	namespace := newNamespace(t)
 	startController(t, namespace)
-	// A zone that has no daylight-saving time, so that the test runs in any hour.
+	// A zone without daylight-saving time, so that the test works at any hour.
 	kolkata, err := time.LoadLocation("Asia/Kolkata")
 	if err != nil {
 		t.Fatal(err)
@@ -985,7 +987,7 @@ func TestActiveDeadlineSeconds(t *testing.T) {
 	wantCreates(t, namespace, 1)
 }
 
-// TestStatus follows a run of two attempts: there is a test for each field of the
+// TestStatus follows a run of two attempts, and has a subtest for each field of the
 // status.
 func TestStatus(t *testing.T) {
 	t.Parallel()
@@ -1029,7 +1031,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf("Suspended has changed without a change of spec.suspend:\n%s", diff)
 		}
 		if before.ObservedGeneration != 2 {
-			t.Errorf("Suspended speaks of generation %d, want 2", before.ObservedGeneration)
+			t.Errorf("Suspended has generation %d, want 2", before.ObservedGeneration)
 		}
 	})
 	t.Run("reason", func(t *testing.T) {
@@ -1093,7 +1095,7 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// TestExtremes runs Ats whose fields are as large as they may be.
+// TestExtremes runs Ats with fields of maximum size.
 func TestExtremes(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -1132,7 +1134,7 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// TestNames runs Ats whose names are as long as they may be.
+// TestNames runs Ats with names of maximum length.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -1147,7 +1149,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// adminConfig returns the path of a kubeconfig file that has an edited user.
+// adminConfig returns the path of a kubeconfig file with an edited user.
 func adminConfig(t *testing.T, edit func(*clientcmdapi.AuthInfo)) string {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
@@ -1164,7 +1166,7 @@ func adminConfig(t *testing.T, edit func(*clientcmdapi.AuthInfo)) string {
 	return path
 }
 
-// kill ends the process as a crash does.
+// kill kills the process, which simulates a crash.
 func (c *controller) kill(t *testing.T) {
 	t.Helper()
 	var exit *exec.ExitError
@@ -1186,7 +1188,7 @@ func waitPod(t *testing.T, namespace, name string) *corev1.Pod {
 	return pod
 }
 
-// endPod does what a kubelet does when a container has ended.
+// endPod updates a Pod like a kubelet whose container has ended.
 func endPod(t *testing.T, pod *corev1.Pod, phase corev1.PodPhase, exitCode int32, message string) {
 	t.Helper()
 	pod = pod.DeepCopy()
@@ -1208,7 +1210,7 @@ func endPod(t *testing.T, pod *corev1.Pod, phase corev1.PodPhase, exitCode int32
 	}
 }
 
-// exited is the status of a Pod's container that has just ended.
+// exited returns the status of a container that has just ended.
 func exited(pod *corev1.Pod, code int32, message string) []corev1.ContainerStatus {
 	return []corev1.ContainerStatus{{
 		Name: pod.Spec.Containers[0].Name,
@@ -1218,7 +1220,7 @@ func exited(pod *corev1.Pod, code int32, message string) []corev1.ContainerStatu
 	}}
 }
 
-// update edits the At named at, as a person does.
+// update edits the At named at like a user.
 func update(t *testing.T, namespace string, edit func(*v1alpha1.At)) {
 	t.Helper()
 	ats := cnatClient.CnatV1alpha1().Ats(namespace)

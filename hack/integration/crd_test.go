@@ -41,8 +41,8 @@ import (
 
 const golden = root + "/pkg/apis/cnat/v1alpha1/testdata"
 
-// TestValidObjects applies the documents of each valid golden file, one after
-// the other, and what the API server lets in the controller must be able to read.
+// TestValidObjects applies the documents of each valid golden file one after the other.
+// The controller must be able to read everything that the API server accepts.
 func TestValidObjects(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -65,14 +65,14 @@ func TestValidObjects(t *testing.T) {
 				_, err = plan.Instant(&at.Spec)
 			}
 			if err != nil {
-				t.Errorf("the CRD lets in what the controller cannot read: %v", err)
+				t.Errorf("the CRD accepts an object that the controller cannot read: %v", err)
 			}
 		}
 	})
 }
 
-// TestInvalidObjects applies the documents of each invalid golden file: the last
-// one must be refused with the message that the file's first line gives.
+// TestInvalidObjects applies the documents of each invalid golden file. The last one must
+// be refused with the message in the file's first line.
 func TestInvalidObjects(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -98,12 +98,12 @@ func TestInvalidObjects(t *testing.T) {
 	})
 }
 
-// TestCommandLength tries the longest command, and one that is longer.
+// TestCommandLength tries the longest command and one that is too long.
 func TestCommandLength(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	ats := cnatClient.CnatV1alpha1().Ats(newNamespace(t))
-	// The character takes as many bytes as one can.
+	// The character has the maximum number of bytes.
 	at := newAt("", "longest", time.Now().AddDate(1, 0, 0), strings.Repeat("🌍", 32767))
 	if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
 		t.Error(err)
@@ -116,7 +116,8 @@ func TestCommandLength(t *testing.T) {
 	}
 }
 
-// TestPhaseIsPendingWithoutAWrite reads the phase of an At that nobody looked at.
+// TestPhaseIsPendingWithoutAWrite reads the phase of an At that no controller has
+// processed.
 func TestPhaseIsPendingWithoutAWrite(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -145,7 +146,7 @@ func forEachGolden(t *testing.T, kind string, test func(t *testing.T, path strin
 	}
 }
 
-// readGolden returns the documents of a golden file and the message that it wants.
+// readGolden returns the documents of a golden file and the expected message.
 func readGolden(t *testing.T, path string) (objects []*unstructured.Unstructured, want string) {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -175,8 +176,8 @@ func readGolden(t *testing.T, path string) (objects []*unstructured.Unstructured
 	}
 }
 
-// writeGolden writes a golden document as strictly as kubectl apply does: the
-// status if it has one, else the rest.
+// writeGolden writes a golden document with the strictness of kubectl apply: the status
+// if it has one, or else everything else.
 func writeGolden(t *testing.T, namespace string, object *unstructured.Unstructured) error {
 	t.Helper()
 	resource := "ats"

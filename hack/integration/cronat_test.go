@@ -59,8 +59,8 @@ func createCronAt(t *testing.T, cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	return cronAt
 }
 
-// createOverdue creates a CronAt, of each first day of a month, that a controller has last
-// seen a year ago. It returns the scheduled time that is due.
+// createOverdue creates a CronAt for the first day of each month that a controller last
+// saw a year ago. It returns the scheduled time that is due.
 func createOverdue(t *testing.T, cronAt *v1alpha1.CronAt) time.Time {
 	t.Helper()
 	cronAt.Spec.Schedule = "0 0 1 * *"
@@ -74,7 +74,7 @@ func createOverdue(t *testing.T, cronAt *v1alpha1.CronAt) time.Time {
 	return time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
 }
 
-// waitCronAt waits until the CronAt named cronat fulfils the condition, and returns it.
+// waitCronAt waits until the CronAt named cronat satisfies the condition, and returns it.
 func waitCronAt(t *testing.T, namespace, what string, condition func(*v1alpha1.CronAt) bool) *v1alpha1.CronAt {
 	t.Helper()
 	var cronAt *v1alpha1.CronAt
@@ -111,7 +111,7 @@ func waitAts(t *testing.T, namespace string, number int) {
 	eventually(t, fmt.Sprintf("%d Ats", number), func(context.Context) (bool, error) { return len(atsIn(t, namespace)) == number, nil })
 }
 
-// playSuccess has each Pod of a namespace succeed.
+// playSuccess makes each Pod of a namespace succeed.
 func playSuccess(t *testing.T, namespace string) {
 	t.Helper()
 	playPods(t, namespace, metav1.ListOptions{}, func(ctx context.Context, pod *corev1.Pod) {
@@ -135,7 +135,8 @@ func createdAts(t *testing.T, namespace string) map[string]int {
 	return created
 }
 
-// wantEachOnce wants at least the given number of Ats to have been created, none twice.
+// wantEachOnce checks that at least the given number of Ats were created, none of them
+// twice.
 func wantEachOnce(t *testing.T, namespace string, least int) {
 	t.Helper()
 	created := createdAts(t, namespace)
@@ -181,8 +182,9 @@ func TestCronAt(t *testing.T) {
 	wantEachOnce(t, namespace, 6)
 }
 
-// TestCronAtAway has a controller be away for a year: the latest time runs once, and what it
-// missed is counted. What was due during a suspension, or before an edit, does not run.
+// TestCronAtAway simulates a controller that was not running for a year: the latest time
+// runs once, and the missed times are counted. Times that were due during a suspension,
+// or before an edit, do not run.
 func TestCronAtAway(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -205,7 +207,7 @@ func TestCronAtAway(t *testing.T) {
 	waitCronAt(t, namespace, "to be resumed", func(cronAt *v1alpha1.CronAt) bool {
 		return cronAt.Status.Reason == "" && cronAt.Status.ObservedSchedule.Schedule == past && cronAt.Status.NextScheduleTime != nil
 	})
-	// It runs what is due after the edit.
+	// It runs the times that are due after the edit.
 	patchCronAt(t, namespace, `{"spec":{"schedule":"@every 2s"}}`)
 	waitCronAt(t, namespace, "to run", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Active >= 2 })
 	for created := range createdAts(t, namespace) {
@@ -216,8 +218,8 @@ func TestCronAtAway(t *testing.T) {
 	wantEachOnce(t, namespace, 1)
 }
 
-// TestCronAtForbid has a quota block the first At: no other is created, and the CronAt says
-// why.
+// TestCronAtForbid blocks the first At with a quota: no other At is created, and the
+// CronAt reports the cause.
 func TestCronAtForbid(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -255,8 +257,8 @@ func TestCronAtForbid(t *testing.T) {
 	wantEachOnce(t, namespace, 3)
 }
 
-// TestCronAtReplace has Pods that do not end: each At is replaced by the next, whose Pod is
-// created when that of the one before is gone.
+// TestCronAtReplace uses Pods that do not end: each At is replaced by the next one, whose
+// Pod is created after the previous Pod is gone.
 func TestCronAtReplace(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -274,7 +276,8 @@ func TestCronAtReplace(t *testing.T) {
 	wantEachOnce(t, namespace, 3)
 }
 
-// TestCronAtNameConflict has an At that somebody else made have the name that one needs.
+// TestCronAtNameConflict creates an unrelated At with the name of one of the CronAt's
+// Ats.
 func TestCronAtNameConflict(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -292,7 +295,7 @@ func TestCronAtNameConflict(t *testing.T) {
 	waitPod(t, namespace, name+"-pod")
 }
 
-// TestCronAtDeleted deletes a CronAt just after a run, in each way, and creates it again.
+// TestCronAtDeleted deletes a CronAt just after a run, in all ways, and creates it again.
 func TestCronAtDeleted(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -316,7 +319,7 @@ func TestCronAtDeleted(t *testing.T) {
 					return apierrors.IsNotFound(err), ignoreNotFound(err)
 				})
 			}
-			// No time at or before its creation runs.
+			// Times up to its creation do not run.
 			wantEachOnce(t, namespace, 1)
 			if created := createdAts(t, namespace); len(created) != 1 {
 				t.Errorf("created %v", created)
@@ -325,7 +328,7 @@ func TestCronAtDeleted(t *testing.T) {
 	}
 }
 
-// The requests of a run of a CronAt, in their order.
+// The requests of a run of a CronAt, in order.
 const (
 	lookCronAt    = "look at the CronAt"
 	createCronsAt = "create the At"
@@ -334,14 +337,15 @@ const (
 	pruneAt       = "prune the At"
 )
 
-// What can happen while one of these hangs, beside what can happen to any run.
+// Events that can happen while one of these requests hangs, in addition to those of any
+// run.
 const (
 	atDeleted       = "the At is deleted"
 	secondAtDeleted = "a second controller runs it, and its At is deleted"
 )
 
-// cronSample has the cases of TestCronAtFaults that are not left to hack/soak.sh: each request
-// goes wrong in each way, and each circumstance comes with several of them.
+// cronSample has the cases of TestCronAtFaults that are not left to hack/soak.sh: each
+// request fails in each way, and each event is combined with several of them.
 var cronSample = map[string]map[string][]string{
 	lookCronAt:    {fails: {second}, slow: {secondAtDeleted}},
 	createCronsAt: {fails: {stale, secondAtDeleted}, lost: {atDeleted, secondAtDeleted}, dies: {atDeleted, second}, slow: {second, secondAtDeleted}},
@@ -350,15 +354,15 @@ var cronSample = map[string]map[string][]string{
 	pruneAt:       {fails: {restart}, lost: {stale}, dies: {second}},
 }
 
-// TestCronAtFaults lets each request of a run go wrong in each way, while something else
-// happens. Each time there is one At, and nothing is left of it.
+// TestCronAtFaults makes each request of a run fail in each way while another event
+// happens. Each time, there is exactly one At, and nothing is left of it.
 func TestCronAtFaults(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	for _, request := range []string{lookCronAt, createCronsAt, recordTime, releaseAt, pruneAt} {
 		for _, how := range []string{fails, lost, dies, slow} {
 			if how == slow && request != lookCronAt && request != createCronsAt {
-				continue // A precondition makes it the same as one that fails.
+				continue // A precondition makes this equivalent to a failed request.
 			}
 			for _, what := range []string{restart, atDeleted, stale, second, secondAtDeleted} {
 				if *soakFaults || slices.Contains(cronSample[request][how], what) {
@@ -388,7 +392,7 @@ func testCronAtFault(t *testing.T, request, how, what string) {
 	}
 	playSuccess(t, namespace)
 	c := startController(t, namespace, "-master="+p.url)
-	t.Cleanup(p.letGoOn)
+	t.Cleanup(p.resume)
 	p.waitWrong(t)
 	killed := how == dies || what == restart
 	if killed {
@@ -413,12 +417,12 @@ func testCronAtFault(t *testing.T, request, how, what string) {
 			}
 		}
 	}
-	p.letGoOn()
+	p.resume()
 	switch {
 	case killed && what != second && what != secondAtDeleted:
 		startController(t, namespace)
 	case behind:
-		// For the controller to show what it does without knowing better.
+		// The controller must show what it does without further information.
 		time.Sleep(time.Second)
 	}
 	p.release()
@@ -433,7 +437,7 @@ func testCronAtFault(t *testing.T, request, how, what string) {
 	}
 }
 
-// kindOfCron says which of the requests of a run of a CronAt one is; empty if it is none.
+// kindOfCron returns which request of a CronAt's run a request is, or "" if it is none.
 func kindOfCron(request *http.Request) string {
 	method, path := request.Method, request.URL.Path
 	switch {

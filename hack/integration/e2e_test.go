@@ -43,8 +43,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestBook is the book's scenario as a person types it: the example, due in an
-// hour, then brought forward, and the log.
+// TestBook is the scenario of the book: the example, due in an hour, then moved to now,
+// and the log.
 func TestBook(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -73,7 +73,7 @@ func TestBook(t *testing.T) {
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
-	// Pods of the default image must be let in by the strictest level.
+	// The strictest level must admit Pods of the default image.
 	namespace := newNamespace(t)
 	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
 	startController(t, namespace)
@@ -85,7 +85,7 @@ func TestCommands(t *testing.T) {
 		message  string
 	}{
 		"success": {command: "true"},
-		// One Pod for all that must print something: each takes a second to start.
+		// One Pod for everything that must be printed: each Pod takes a second to start.
 		"shell": {
 			command: `set -e
 echo "it's" 'a "test"'
@@ -143,8 +143,8 @@ func TestDeleteCascades(t *testing.T) {
 	})
 }
 
-// TestPodDeleted deletes the Pod of a command that is running: it failed, and
-// does not run again.
+// TestPodDeleted deletes the Pod of a running command: the command has failed and does
+// not run again.
 func TestPodDeleted(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -176,7 +176,7 @@ func TestPodDeleted(t *testing.T) {
 	}
 }
 
-// TestActiveDeadline stops a command that takes too long, and keeps what it left.
+// TestActiveDeadline stops a command that takes too long, and keeps its output.
 func TestActiveDeadline(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -193,7 +193,7 @@ func TestActiveDeadline(t *testing.T) {
 	wantCreates(t, namespace, 1)
 }
 
-// TestEvicted evicts the Pod of a command that is running, as a drain does.
+// TestEvicted evicts the Pod of a running command, like a drain.
 func TestEvicted(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -211,7 +211,7 @@ func TestEvicted(t *testing.T) {
 	}
 }
 
-// TestPodEnds runs templates that end in each way that a Pod can.
+// TestPodEnds runs templates that end in each possible way.
 func TestPodEnds(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -258,7 +258,7 @@ func TestPodEnds(t *testing.T) {
 			reason: v1alpha1.ReasonOOMKilled, exitCode: "137", message: "The command ended with exit code 137: it used more memory than its container's limit.",
 		},
 		"the template's own deadline": {
-			// A node that is very busy has not started the container by then.
+			// A very busy node may not have started the container by then.
 			template: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](15), TerminationGracePeriodSeconds: ptr.To[int64](1), Containers: []corev1.Container{shell("a", "sleep 3600")}},
 			reason:   v1alpha1.ReasonDeadlineExceeded, exitCode: "137 <nil>", message: "Pod the-template-s-own-deadline-pod ran longer than its template allows: Pod was active on the node longer than the specified deadline",
 		},
@@ -292,14 +292,14 @@ func TestPodEnds(t *testing.T) {
 	}
 }
 
-// TestPodDoesNotStart has obstacles that keep a node from starting a Pod: each is
+// TestPodDoesNotStart covers problems that keep a node from starting a Pod: each is
 // reported while it lasts.
 func TestPodDoesNotStart(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	for name, tc := range map[string]struct {
 		container corev1.Container
-		// fix removes the obstacle; without it, the deadline comes
+		// fix removes the problem; without it, the deadline passes.
 		fix func(t *testing.T, namespace string)
 		// expectations
 		reason  string
@@ -333,7 +333,7 @@ func TestPodDoesNotStart(t *testing.T) {
 			namespace := newNamespace(t)
 			startController(t, namespace)
 			tc.container.Name = "main"
-			// An image of its own, for a cluster in which this has run before.
+			// A separate image, for a cluster in which this test has run before.
 			tc.container.Image = strings.ReplaceAll(tc.container.Image, "NAMESPACE", namespace)
 			at := newAt(namespace, "at", time.Now(), "")
 			at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{tc.container}}}
@@ -366,12 +366,12 @@ func waitPodRunning(t *testing.T, namespace string) {
 	waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool { return at.Status.Pod != nil && at.Status.Pod.Phase == corev1.PodRunning })
 }
 
-// dashes makes a name for an object of the name of a test.
+// dashes turns the name of a test into an object name.
 func dashes(name string) string {
 	return strings.Trim(regexp.MustCompile("[^a-z]+").ReplaceAllString(name, "-"), "-")
 }
 
-// TestExamples applies each example, its time replaced by now, and waits for its end.
+// TestExamples applies each example with its time replaced by now, and waits for its end.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -391,7 +391,7 @@ func TestExamples(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// As it stands it must be let in, too.
+			// The API server must also accept it unchanged.
 			kubectl(t, string(example), "apply", "--dry-run=server", "-n", namespace, "-f", "-")
 			now := time.Now().UTC().Format("2006-01-02T15:04:05")
 			if timeZone.Match(example) {
@@ -423,8 +423,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestNodesExample runs the example of spec.nodes in a namespace that lets in its hostPath, and
-// in one that does not.
+// TestNodesExample runs the example of spec.nodes in a namespace that admits its
+// hostPath, and in one that does not.
 func TestNodesExample(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -466,7 +466,7 @@ func TestNodesExample(t *testing.T) {
 		out := kubectl(t, "", "get", "-n", namespace, "at")
 		wantOutput(t, out, `(?m)^kernel-version-localhost .* PENDING +PodRefused `, `(?m)^kernel-version  .* RUNNING +0/1 `)
 
-		// Once it is let in, it runs, and the message goes.
+		// Once the Pod is admitted, it runs, and the message is removed.
 		kubectl(t, "", "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
 		done := waitPhase(t, namespace, "kernel-version", v1alpha1.PhaseDone)
 		wantEnd(t, done, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
@@ -478,9 +478,9 @@ func TestNodesExample(t *testing.T) {
 
 var buildOnce sync.Once
 
-// buildImage stands in for docker build and docker push: it makes the image of the
-// Dockerfile (with paths and symbols, as hack/test.sh has compiled it), and brings it to
-// the node, once for all tests.
+// buildImage replaces docker build and docker push: it builds the image of the Dockerfile
+// (with paths and symbols, as compiled by hack/test.sh), and loads it into the node, once
+// for all tests.
 func buildImage(t *testing.T) {
 	t.Helper()
 	buildOnce.Do(func() {
@@ -494,7 +494,7 @@ func buildImage(t *testing.T) {
 	})
 }
 
-// loadImage brings an image to the node, made of a static binary.
+// loadImage loads an image with a static binary into the node.
 func loadImage(t *testing.T, image string) {
 	t.Helper()
 	load := exec.Command("localcluster", "load-image", filepath.Dir(os.Getenv("KUBECONFIG")), image)

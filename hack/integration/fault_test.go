@@ -50,8 +50,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// The writes of a run, in their order, and those that come in between if its first
-// attempt fails. A look is the read just before a Pod is created.
+// The writes of a run, in order, and those that occur in between if its first attempt
+// fails. A look is the read just before the creation of a Pod.
 const (
 	look         = "look at the At"
 	create       = "create the Pod"
@@ -63,7 +63,7 @@ const (
 	createNext   = "create the next Pod"
 )
 
-// What can happen to a write.
+// The ways in which a request can fail.
 const (
 	fails = "fails before it is sent"
 	lost  = "succeeds, but its answer is lost"
@@ -71,28 +71,29 @@ const (
 	slow  = "is delayed on its way"
 )
 
-// proxy stands between a controller and the API server. It lets one request go wrong,
-// once, and can hold back the events of Ats and of Pods.
+// proxy is a proxy between a controller and the API server. It makes a single request
+// fail, and can hold back the events of Ats and Pods.
 type proxy struct {
 	url string
 	how string
-	// requests are those of which the first goes wrong. kind says which a request is.
+	// requests are the kinds of requests of which the proxy makes the first one fail. kind
+	// returns the kind of a request.
 	requests []string
 	kind     func(*http.Request) string
-	// stale are the resources whose events are held back from just before that on.
+	// stale are the resources whose events are held back from just before the failure.
 	stale []string
-	// wrong is closed when it has gone wrong. Then it hangs until goOn is closed. answered
-	// is closed when one that was delayed has its answer.
+	// wrong is closed when the request has failed. A hanging request then hangs until goOn
+	// is closed. answered is closed when a delayed request has its response.
 	wrong, goOn, answered chan struct{}
 
 	transport http.RoundTripper
 	hit       atomic.Bool
 
 	lock sync.Mutex
-	held map[string]chan struct{} // by resource: while there is one, events are held back
+	held map[string]chan struct{} // by resource: while it exists, events are held back
 }
 
-// newProxy returns a proxy that lets the first of the given requests go wrong.
+// newProxy returns a proxy that makes the first of the given requests fail.
 func newProxy(t *testing.T, how string, requests ...string) *proxy {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", controllerConfig)
@@ -111,12 +112,12 @@ func newProxy(t *testing.T, how string, requests ...string) *proxy {
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     p,
 		FlushInterval: -1,
-		// The connection breaks: what became of the request, the client cannot know.
+		// The connection breaks: the client cannot know whether the request succeeded.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	})
 	p.url = server.URL
 	t.Cleanup(func() {
-		p.letGoOn()
+		p.resume()
 		p.release()
 		server.CloseClientConnections()
 		server.Close()
@@ -144,7 +145,7 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 		<-p.goOn
 		if p.how == slow {
 			defer close(p.answered)
-			// It arrives, even if the controller is gone by then.
+			// The request arrives, even if the controller is gone by then.
 			return p.transport.RoundTrip(request.WithContext(context.WithoutCancel(request.Context())))
 		}
 		return nil, errors.New("injected fault")
@@ -156,14 +157,14 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// waitWrong waits until the request has gone wrong.
+// waitWrong waits until the request has failed.
 func (p *proxy) waitWrong(t *testing.T) {
 	t.Helper()
 	waitClosed(t, "the request that goes wrong", p.wrong)
 }
 
-// letGoOn ends the hanging of the request, and waits for its answer if it was delayed.
-func (p *proxy) letGoOn() {
+// resume lets the hanging request continue, and waits for its response if it was delayed.
+func (p *proxy) resume() {
 	p.lock.Lock()
 	select {
 	case <-p.goOn:
@@ -181,18 +182,18 @@ func waitClosed(t *testing.T, what string, closed <-chan struct{}) {
 	select {
 	case <-closed:
 	case <-time.After(patience):
-		t.Fatalf("waiting for %s: it does not come", what)
+		t.Fatalf("waiting for %s: timed out", what)
 	}
 }
 
-// bodyOf returns the body of a request, which can be read again.
+// bodyOf returns the body of a request and restores it.
 func bodyOf(request *http.Request) []byte {
 	body, _ := io.ReadAll(request.Body)
 	request.Body = io.NopCloser(bytes.NewReader(body))
 	return body
 }
 
-// kindOf says which of the requests of a run one is; empty if it is none.
+// kindOf returns which request of a run a request is, or "" if it is none.
 func kindOf(request *http.Request) string {
 	switch {
 	case isPreflight(request.UserAgent()):
@@ -242,7 +243,7 @@ func (p *proxy) release() {
 	p.held = nil
 }
 
-// heldBody is the body of a watch's answer.
+// heldBody is the body of a watch response.
 type heldBody struct {
 	io.ReadCloser
 	proxy    *proxy
@@ -260,10 +261,10 @@ func (b *heldBody) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
-// node plays the kubelet of a node for the Pods of the At named at: it takes them on,
-// runs them, and ends them, each step once the one before is in the At's status, and
-// stops those that are deleted. A first attempt fails, if another may follow. It
-// counts the containers that it has started.
+// node simulates the kubelet for the Pods of the At named at: it accepts them, runs them
+// and ends them, each step once the previous one is in the At's status. It stops deleted
+// Pods. A first attempt fails if another one may follow. It counts the containers that it
+// has started.
 type node struct {
 	lock    sync.Mutex
 	started map[types.UID]bool
@@ -284,11 +285,11 @@ func startNode(t *testing.T, namespace string) *node {
 	return n
 }
 
-// playPeriod is the time between two looks of those who play a kubelet.
+// playPeriod is the interval at which a simulated kubelet checks its Pods.
 const playPeriod = 100 * time.Millisecond
 
-// playPods calls sync again and again for the Pods of a namespace, until the end of
-// the test. What does not succeed is done again.
+// playPods calls sync repeatedly for the Pods of a namespace until the end of the test,
+// and retries failures.
 func playPods(t *testing.T, namespace string, which metav1.ListOptions, sync func(context.Context, *corev1.Pod)) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -311,7 +312,7 @@ func playPods(t *testing.T, namespace string, which metav1.ListOptions, sync fun
 	})
 }
 
-// sync does the next step with a Pod.
+// sync takes the next step with a Pod.
 func (n *node) sync(ctx context.Context, pod *corev1.Pod) {
 	pods := kubeClient.CoreV1().Pods(pod.Namespace)
 	at, err := cnatClient.CnatV1alpha1().Ats(pod.Namespace).Get(ctx, "at", metav1.GetOptions{})
@@ -352,7 +353,7 @@ func (n *node) sync(ctx context.Context, pod *corev1.Pod) {
 	_, _ = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 }
 
-// What can happen while a write hangs that goes wrong.
+// Events that can happen while a failing write hangs.
 const (
 	restart       = "the controller restarts"
 	deleted       = "the Pod is deleted"
@@ -361,13 +362,13 @@ const (
 	secondDeleted = "a second controller runs it, and its Pod is deleted"
 )
 
-// sample has the cases of TestFaults that are not left to hack/soak.sh: each write goes
-// wrong in each way, and each circumstance comes with several writes. Of the 105 cases,
-// 28 differ in nothing that is done: where the process dies, it has no cache that could
-// be stale and no second try, so the three circumstances of these are its restart; and
-// with a restart, a write whose answer is lost is one of which the process dies. What is
-// most likely to run a command twice is all here: a creation that is sent again from a
-// stale cache, or after a second controller has run the At and the Pod is gone.
+// sample has the cases of TestFaults that are not left to hack/soak.sh: each write fails
+// in each way, and each event is combined with several writes. 28 of the 105 cases are
+// duplicates. If the process dies, it has no cache that could be stale and no second try,
+// so three of the events are just its restart. After a restart, a write whose response is
+// lost is equivalent to one during which the process dies. The cases that are most likely
+// to run a command twice are all here: a creation that is sent again because of a stale
+// cache, or after a second controller has run the At and the Pod is gone.
 var sample = map[string]map[string][]string{
 	create:       {fails: {stale, secondDeleted}, lost: {second, secondDeleted}, dies: {deleted}},
 	writeRunning: {fails: {deleted}, lost: {stale}, dies: {restart}},
@@ -378,8 +379,8 @@ var sample = map[string]map[string][]string{
 	createNext:   {fails: {stale, secondDeleted}, lost: {second, secondDeleted}, dies: {restart}},
 }
 
-// TestFaults lets each write of a run go wrong in each way, while something else
-// happens. Each time there is one Pod an attempt, one end, and nothing is left behind.
+// TestFaults makes each write of a run fail in each way while another event happens. Each
+// time, there is one Pod per attempt and one end, and nothing is left behind.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -403,7 +404,7 @@ func testFault(t *testing.T, write, how, what string) {
 	p := newProxy(t, how, write)
 	n := startNode(t, namespace)
 	c := startController(t, namespace, "-master="+p.url)
-	t.Cleanup(p.letGoOn)
+	t.Cleanup(p.resume)
 	at, attempts := newAt(namespace, "at", time.Now().Add(time.Second), "true"), 1
 	if write == writeFailure || write == createNext {
 		at.Spec.BackoffLimit, attempts = ptr.To[int32](1), 2
@@ -436,13 +437,13 @@ func testFault(t *testing.T, write, how, what string) {
 			c.kill(t)
 		}
 	}
-	p.letGoOn()
+	p.resume()
 	switch {
 	case how == dies && (what == second || what == secondDeleted):
 	case how == dies, what == restart:
 		startController(t, namespace)
 	case behind:
-		// For the controller to show what it does without knowing better.
+		// The controller must show what it does without further information.
 		time.Sleep(time.Second)
 	}
 	p.release()
@@ -473,10 +474,9 @@ func deletePods(t *testing.T, namespace string) {
 	}
 }
 
-// TestStale has things happen of which a controller does not know: an At is due, and
-// while the controller's look at it is on its way (or the creation of its Pod, should it
-// not look), its watches are held back. Then the look arrives. What was changed meanwhile
-// counts.
+// TestStale covers changes that a controller does not see. An At is due. While the
+// controller's look at it is in flight (or the creation of its Pod, if there is no look),
+// its watches are held back. Then the look arrives. Changes made in between must count.
 func TestStale(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -489,9 +489,9 @@ func TestStale(t *testing.T) {
 	past, later := time.Now().Add(-time.Second), time.Now().Add(24*time.Hour)
 	for name, tc := range map[string]struct {
 		meanwhile func(t *testing.T, namespace string)
-		// creations by both controllers, once this one has decided
+		// creations by both controllers once this one has decided
 		creations int
-		// then it runs in the end, with one creation more
+		// if it runs in the end, with one more creation
 		then func(t *testing.T, namespace string)
 	}{
 		"nothing": {
@@ -545,16 +545,15 @@ func TestStale(t *testing.T) {
 			p := newProxy(t, slow, look, create)
 			startNode(t, namespace)
 			startController(t, namespace, "-master="+p.url, "-workers=1")
-			t.Cleanup(p.letGoOn)
+			t.Cleanup(p.resume)
 			createAt(t, newAt(namespace, "at", time.Now().Add(time.Second), "true"))
 			p.waitWrong(t)
 			p.hold("ats", "pods")
 			tc.meanwhile(t, namespace)
-			p.letGoOn()
+			p.resume()
 			p.release()
 
-			// With a single worker, another At comes after what was decided on this one; and
-			// what is logged of it, after what is logged of this one.
+			// With a single worker, another At is processed, and logged, after this one.
 			createAt(t, newAt(namespace, "next", time.Now(), "true"))
 			waitPhase(t, namespace, "next", v1alpha1.PhaseRunning)
 			wantCreated := func(want int) {
@@ -584,10 +583,10 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// TestSlowCreation has the creation of a Pod delayed on its way until another controller
-// has run the At, and somebody has deleted its Pods: the API server refuses it as long as
-// the finalizer holds the Pod's name. For how long that is, there is a test of the same
-// name beside the controller.
+// TestSlowCreation delays the creation of a Pod until another controller has run the At
+// and a user has deleted its Pods: the API server refuses the creation while the
+// finalizer keeps the Pod's name. The test of the same name next to the controller covers
+// how long that is.
 func TestSlowCreation(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -598,7 +597,7 @@ func TestSlowCreation(t *testing.T) {
 			creates, releases := newProxy(t, slow, write), newProxy(t, slow, release)
 			startNode(t, namespace)
 			startController(t, namespace, "-master="+creates.url)
-			t.Cleanup(creates.letGoOn)
+			t.Cleanup(creates.resume)
 			at, attempts := newAt(namespace, "at", time.Now().Add(time.Second), "true"), 1
 			if write == createNext {
 				at.Spec.BackoffLimit, attempts = ptr.To[int32](1), 2
@@ -606,10 +605,10 @@ func TestSlowCreation(t *testing.T) {
 			createAt(t, at)
 			creates.waitWrong(t)
 			startController(t, namespace, "-master="+releases.url)
-			t.Cleanup(releases.letGoOn)
+			t.Cleanup(releases.resume)
 			wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 			deletePods(t, namespace)
-			creates.letGoOn()
+			creates.resume()
 			for i, creation := range wantCreates(t, namespace, attempts+1) {
 				want := http.StatusCreated
 				if i == attempts {
@@ -619,14 +618,14 @@ func TestSlowCreation(t *testing.T) {
 					t.Errorf("creation %d, of Pod %s, was answered %d, want %d", i, creation.ObjectRef.Name, creation.ResponseStatus.Code, want)
 				}
 			}
-			releases.letGoOn()
+			releases.resume()
 			waitReleased(t, namespace)
 		})
 	}
 }
 
-// TestPodStripped has somebody take from a Pod what says whose it is, before anything
-// of it is recorded.
+// TestPodStripped removes from a Pod everything that identifies its owner, before
+// anything about it is recorded.
 func TestPodStripped(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -670,7 +669,7 @@ func creations(t *testing.T, namespace string) []request {
 	})
 }
 
-// waitLog waits until the controller has logged what is given.
+// waitLog waits until the controller has logged the given text.
 func waitLog(t *testing.T, c *controller, what string) {
 	t.Helper()
 	eventually(t, "the log to have "+what, func(context.Context) (bool, error) { return strings.Contains(c.output(), what), nil })

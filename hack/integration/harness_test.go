@@ -62,7 +62,7 @@ import (
 const (
 	root = "../.." // of the repository
 	crd  = root + "/artifacts/examples/cnat-crd.yaml"
-	// patience is how long anything that must happen may take; not how long it takes.
+	// patience is the maximum time for anything that must happen, not the expected time.
 	patience = 90 * time.Second
 )
 
@@ -72,9 +72,9 @@ var (
 	dynamicClient dynamic.Interface
 	binary        string // of the controller
 
-	// controllerConfig is the kubeconfig of the controllers, which a kind of tests may
-	// have made before all of them; grantLease lets them have a lease in a namespace, and
-	// afterAll looks at what has been done.
+	// controllerConfig is the kubeconfig of the controllers, which TestMain may create
+	// before all tests; grantLease allows them a lease in a namespace, and afterAll checks
+	// what they have done.
 	controllerConfig = os.Getenv("KUBECONFIG")
 	beforeAll        = func(dir string) error { return nil }
 	grantLease       = func(t *testing.T, namespace string) { t.Helper() }
@@ -147,8 +147,8 @@ func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
 
 var installOnce sync.Once
 
-// installCRD installs the CRD as docs/install.md says. Tests call it once they are
-// parallel: those which are not may take it away.
+// installCRD installs the CRD as described in docs/install.md. Parallel tests call it when
+// they have become parallel: tests that are not parallel may remove the CRD.
 func installCRD(t *testing.T) {
 	t.Helper()
 	installOnce.Do(func() { applyCRD(t) })
@@ -160,8 +160,8 @@ func applyCRD(t *testing.T) {
 	waitServed(t)
 }
 
-// waitServed waits until the API server serves Ats and CronAts. kubectl wait would not do: it
-// fails on a CRD whose status has no conditions yet.
+// waitServed waits until the API server serves Ats and CronAts. kubectl wait does not
+// suffice: it fails on a CRD whose status has no conditions yet.
 func waitServed(t *testing.T) {
 	t.Helper()
 	eventually(t, "Ats to be served", func(ctx context.Context) (bool, error) {
@@ -178,10 +178,10 @@ var (
 	namespacesMade []string
 )
 
-// deleteNamespaces deletes the namespaces of the tests. They are not deleted one by one:
-// that keeps the controller-manager busy for half a minute, and some tests wait for it.
+// deleteNamespaces deletes the namespaces of the tests together. Deleting them one by one
+// keeps the controller-manager busy for half a minute, and some tests wait for it.
 func deleteNamespaces(ctx context.Context) error {
-	// The controllers have ended, and the Pods of what did not end would stay for ever.
+	// The controllers have ended, so the Pods of unfinished runs would stay forever.
 	patch := []byte(`{"metadata":{"finalizers":null}}`)
 	pods, err := kubeClient.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -209,7 +209,7 @@ func deleteNamespaces(ctx context.Context) error {
 	return err
 }
 
-// newNamespace makes a namespace for one test, in which Pods can be created.
+// newNamespace creates a namespace for one test, in which Pods can be created.
 func newNamespace(t *testing.T) string {
 	t.Helper()
 	ns, err := kubeClient.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
@@ -243,8 +243,8 @@ func eventually(t *testing.T, what string, condition wait.ConditionWithContextFu
 	}
 }
 
-// poll waits until condition holds, which it looks at less and less often: many tests
-// wait at the same time, on the processors that they wait for.
+// poll waits until condition holds. It checks less and less often, because many tests
+// wait at the same time and share the processors.
 func poll(ctx context.Context, limit time.Duration, condition wait.ConditionWithContextFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -261,21 +261,21 @@ type controller struct {
 	log  bytes.Buffer
 }
 
-// startController starts the controller for one namespace. At the end of the
-// test it is asked to stop, and must do so without complaint.
+// startController starts the controller for one namespace. At the end of the test, the
+// controller is stopped and must exit without an error.
 func startController(t *testing.T, namespace string, args ...string) *controller {
 	t.Helper()
-	// Many of them share this machine's ports.
+	// Many controllers share this machine's ports.
 	return startWith(t, namespace, append([]string{"-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, args...)...)
 }
 
-// startWith is startController, at the default addresses.
+// startWith is startController with the default addresses.
 func startWith(t *testing.T, namespace string, args ...string) *controller {
 	t.Helper()
 	return startBinary(t, binary, namespace, args...)
 }
 
-// startBinary is startWith, of another build of the controller.
+// startBinary is startWith for another build of the controller.
 func startBinary(t *testing.T, path, namespace string, args ...string) *controller {
 	t.Helper()
 	if slices.Contains(args, "-leader-elect") {
@@ -295,7 +295,7 @@ func startBinary(t *testing.T, path, namespace string, args ...string) *controll
 	})
 	t.Cleanup(func() {
 		if err := c.stop(syscall.SIGTERM); err != nil {
-			t.Errorf("the controller ended badly: %v", err)
+			t.Errorf("the controller exited with an error: %v", err)
 		}
 		if t.Failed() {
 			t.Logf("the controller's log:\n%s", c.output())
@@ -341,7 +341,7 @@ func newAt(namespace, name string, schedule time.Time, command string) *v1alpha1
 	}
 }
 
-// newRestart returns an At named at that is due, and restarts the workload named web.
+// newRestart returns a due At named at that restarts the workload named web.
 func newRestart(namespace string, kind v1alpha1.RestartKind) *v1alpha1.At {
 	at := newAt(namespace, "at", time.Now(), "")
 	at.Spec.Restart = &v1alpha1.AtRestart{Kind: kind, Name: "web"}
@@ -357,7 +357,7 @@ func createAt(t *testing.T, at *v1alpha1.At) *v1alpha1.At {
 	return at
 }
 
-// waitAt waits until the At fulfils the condition, and returns it.
+// waitAt waits until the At satisfies the condition, and returns it.
 func waitAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1.At) bool) *v1alpha1.At {
 	t.Helper()
 	var at *v1alpha1.At
@@ -378,7 +378,7 @@ func waitPhase(t *testing.T, namespace, name string, phase v1alpha1.AtPhase) *v1
 }
 
 // waitBlocked waits until the At named at is blocked for the given reason, and returns
-// the condition. The reason and the message of the status are the same.
+// the condition. The reason and the message of the status must be the same.
 func waitBlocked(t *testing.T, namespace, reason string) metav1.Condition {
 	t.Helper()
 	var blocked metav1.Condition
@@ -393,7 +393,7 @@ func waitBlocked(t *testing.T, namespace, reason string) metav1.Condition {
 	return blocked
 }
 
-// wantEnd checks what an At that is DONE says of its end.
+// wantEnd checks the status of an At that is DONE.
 func wantEnd(t *testing.T, at *v1alpha1.At, condition, reason string) {
 	t.Helper()
 	got := meta.FindStatusCondition(at.Status.Conditions, condition)
@@ -410,8 +410,7 @@ func wantEnd(t *testing.T, at *v1alpha1.At, condition, reason string) {
 	}
 }
 
-// waitEvents waits until the events on the At are those wanted: the number of events
-// of each reason.
+// waitEvents waits until the At has the expected number of events for each reason.
 func waitEvents(t *testing.T, at *v1alpha1.At, want map[string]int32) {
 	t.Helper()
 	got := map[string]int32{}
@@ -442,8 +441,8 @@ type request struct {
 	ResponseStatus           struct{ Code int }
 }
 
-// resource returns what the request is on ("pods", "ats/status"); empty if it is not on
-// a resource.
+// resource returns the resource of the request ("pods", "ats/status"), or "" if there is
+// none.
 func (r *request) resource() string {
 	if r.ObjectRef == nil {
 		return ""
@@ -451,7 +450,7 @@ func (r *request) resource() string {
 	return strings.TrimSuffix(r.ObjectRef.Resource+"/"+r.ObjectRef.Subresource, "/")
 }
 
-// audit is what has been read of the API server's audit log: the requests of
+// audit is the part of the API server's audit log that has been read: the requests of
 // controllers.
 var audit struct {
 	lock     sync.Mutex
@@ -475,13 +474,13 @@ func auditLog() ([]request, error) {
 	for {
 		line, err := reader.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return audit.requests, nil // The last line may not be whole yet.
+			return audit.requests, nil // The last line may be incomplete.
 		}
 		if err != nil {
 			return nil, err
 		}
 		audit.read += int64(len(line))
-		// An API server that is killed may leave a line without its end.
+		// A killed API server may leave an incomplete line.
 		line = line[max(0, bytes.LastIndex(line, []byte(`{"kind":"Event","apiVersion":"audit.k8s.io/`))):]
 		if !bytes.Contains(line, []byte("cnat-controller")) {
 			continue
@@ -494,8 +493,8 @@ func auditLog() ([]request, error) {
 	}
 }
 
-// requests returns the controller's requests on a resource in a namespace, but for those of
-// preflights.
+// requests returns the controller's requests on a resource in a namespace, except those
+// of preflights.
 func requests(t *testing.T, namespace, verb, resource string) []request {
 	t.Helper()
 	return slices.DeleteFunc(requestsOf(t, namespace, verb, resource), func(r request) bool { return isPreflight(r.UserAgent) })
@@ -520,9 +519,9 @@ func requestsOf(t *testing.T, namespace, verb, resource string) []request {
 	return found
 }
 
-// wantCreates returns the controller's creations of Pods in a namespace, answered
-// well or not, and fails the test if there are not as many as wanted. The log is
-// written after the answer, so it may have to be waited for.
+// wantCreates returns the controller's requests to create Pods in a namespace, successful
+// or not, and fails the test if their number is not as expected. It waits, because the
+// log is written after the response.
 func wantCreates(t *testing.T, namespace string, want int) []request {
 	t.Helper()
 	var creates []request
@@ -541,8 +540,8 @@ var (
 	rolloutFailed = regexp.MustCompile(`exceeded its progress deadline`)
 )
 
-// wantVerdict wants the controller's verdict on the rollout of the workload named web to be
-// that of kubectl rollout status, and returns what kubectl says.
+// wantVerdict checks that the controller and kubectl rollout status agree on the rollout
+// of the workload named web, and returns kubectl's output.
 func wantVerdict(t *testing.T, namespace string, kind v1alpha1.RestartKind) string {
 	t.Helper()
 	var said string
@@ -565,7 +564,7 @@ func wantVerdict(t *testing.T, namespace string, kind v1alpha1.RestartKind) stri
 	return strings.TrimSpace(said)
 }
 
-// wantOutput wants each of the patterns in what a command printed.
+// wantOutput checks that the output of a command matches each of the patterns.
 func wantOutput(t *testing.T, got string, want ...string) {
 	t.Helper()
 	for _, pattern := range want {
@@ -575,7 +574,7 @@ func wantOutput(t *testing.T, got string, want ...string) {
 	}
 }
 
-// get returns the status and the body of an answer. No certificate is checked.
+// get returns the status and the body of a response. It does not verify certificates.
 func get(t *testing.T, url, token string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)

@@ -43,9 +43,9 @@ const (
 	systemNamespace = "cnat-system"
 )
 
-// TestInCluster installs the controller as it is deployed, in a namespace that
-// enforces the level restricted, has it run Ats as its service account while the leader
-// is taken away, and takes it down again. It is not parallel: it takes the CRD away.
+// TestInCluster installs the controller with its manifests in a namespace that enforces
+// the level restricted, has it run Ats as its service account while the leader is
+// removed, and uninstalls it. It is not parallel, because it removes the CRD.
 func TestInCluster(t *testing.T) {
 	buildImage(t)
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
@@ -55,13 +55,14 @@ func TestInCluster(t *testing.T) {
 				out, err := exec.Command("kubectl", append(strings.Fields(command), "-n", systemNamespace)...).CombinedOutput()
 				t.Logf("kubectl %s: %v\n%s", command, err, out)
 			}
-			// It would work on the Ats of other tests.
+			// It would process the Ats of other tests.
 			out, err := exec.Command("kubectl", "delete", "--ignore-not-found", "-f", restarts, "-f", deploy).CombinedOutput()
 			t.Logf("kubectl delete: %v\n%s", err, out)
 		}
 	})
 
-	// The files in any order: the controller waits for the CRD, and is not ready.
+	// The order of the files does not matter: the controller waits for the CRD and is not
+	// ready before.
 	kubectl(t, "", "apply", "-f", deploy)
 	eventually(t, "the log to say that the CRD is missing", func(context.Context) (bool, error) {
 		out, _ := tryKubectl(t, "", "logs", "-n", systemNamespace, "deployment/cnat-controller")
@@ -73,8 +74,8 @@ func TestInCluster(t *testing.T) {
 	applyCRD(t)
 	kubectl(t, "", "rollout", "status", "-n", systemNamespace, "--timeout=90s", "deployment/cnat-controller")
 
-	// Twice, and in each of the ways: nothing changes. kubectl's word is not asked, which
-	// says of any PodDisruptionBudget that it is configured.
+	// Applying twice, in all ways, changes nothing. kubectl's output does not tell, because
+	// it reports each PodDisruptionBudget as configured.
 	versions := func() string {
 		t.Helper()
 		var list struct {
@@ -111,8 +112,8 @@ func TestInCluster(t *testing.T) {
 		}
 		return at
 	}
-	// It may be refused for half a minute: so long the API server's admission plugin may
-	// not know of a CRD that is new.
+	// The request may be refused for half a minute, until the API server's admission plugin
+	// knows a new CRD.
 	runs("first")
 
 	leader := func() string {
@@ -147,7 +148,7 @@ func TestInCluster(t *testing.T) {
 		}
 	}
 
-	// What restart needs, an administrator installs apart.
+	// An administrator installs the permissions for restarts separately.
 	kubectl(t, "", "create", "deployment", "web", "-n", namespace, "--image=busybox:1.37.0", "--", "sleep", "3600")
 	kubectl(t, "", "rollout", "status", "-n", namespace, "--timeout=90s", "deployment/web")
 	createAt(t, newRestart(namespace, v1alpha1.RestartDeployment))
@@ -171,7 +172,7 @@ func TestInCluster(t *testing.T) {
 	}
 }
 
-// podMetrics returns the metrics of a controller's Pod, as Prometheus gets them.
+// podMetrics returns the metrics of a controller's Pod, like Prometheus.
 func podMetrics(t *testing.T, name string) string {
 	t.Helper()
 	kubectl(t, "", "create", "serviceaccount", "-n", systemNamespace, "prometheus")
@@ -195,8 +196,8 @@ func podMetrics(t *testing.T, name string) string {
 	return body
 }
 
-// TestNamespaced installs the variant that works in its own namespace only, with no
-// permission elsewhere, under the level restricted.
+// TestNamespaced installs the variant that only works in its own namespace, without
+// permissions elsewhere, at the level restricted.
 func TestNamespaced(t *testing.T) {
 	t.Parallel()
 	buildImage(t)

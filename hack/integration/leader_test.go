@@ -30,9 +30,9 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestHandover has the leader of two controllers end, and an At due just then: the
-// other one starts it. How long that takes is proved in pkg/leader; hack/soak.sh
-// measures it, in many trials.
+// TestHandover ends the leader of two controllers just when an At is due: the other
+// controller starts it. The tests of pkg/leader prove how long that takes; hack/soak.sh
+// measures it in many trials.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -64,7 +64,7 @@ func TestHandover(t *testing.T) {
 			slices.Sort(took)
 			median, longest := took[len(took)/2], took[len(took)-1]
 			t.Logf("handed over in %v at least, median %v, at most %v", took[0], median, longest)
-			// A busy machine may delay some, but not most.
+			// A busy machine may delay some trials, but not most.
 			const busy = 3 * time.Second
 			if *soakTrials > 1 && (median > tc.want || longest > tc.want+busy) {
 				t.Errorf("it took %v (median), %v at most; want %v, %v", median, longest, tc.want, tc.want+busy)
@@ -73,8 +73,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// handover has a leader end a while after another controller stands by, and returns how
-// long it takes until that has created the Pod of an At that is due then.
+// handover ends a leader a while after another controller has entered standby. It returns
+// how long it takes until that controller has created the Pod of an At that is due then.
 func handover(t *testing.T, signal syscall.Signal, after time.Duration) time.Duration {
 	t.Helper()
 	namespace := newNamespace(t)
@@ -93,7 +93,7 @@ func handover(t *testing.T, signal syscall.Signal, after time.Duration) time.Dur
 	return wantCreates(t, namespace, 1)[0].RequestReceivedTimestamp.Sub(start)
 }
 
-// TestLeaseLost takes the lease from a leader: it must end, and say why.
+// TestLeaseLost takes the lease from a leader: it must exit and report why.
 func TestLeaseLost(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -110,12 +110,12 @@ func TestLeaseLost(t *testing.T) {
 		t.Fatal("it goes on without the lease")
 	}
 	if want := "cnat-controller: lost the lease " + namespace + "/cnat-controller"; !strings.Contains(leader.output(), want) {
-		t.Errorf("it did not say: %s", want)
+		t.Errorf("it did not report: %s", want)
 	}
 }
 
-// TestStandby has a controller wait for a lease that another holds, and be asked to
-// stop: it does nothing, and ends well.
+// TestStandby stops a controller that waits for a lease of another one: it does nothing
+// and exits without an error.
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	installCRD(t)

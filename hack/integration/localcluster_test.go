@@ -32,9 +32,9 @@ import (
 	"testing"
 )
 
-// TestLocalCluster ends clusters with a node beside that of the other tests, by Ctrl-C
-// and by kill -9, at several moments of their start: no process, mount or network device
-// is left, and nothing else once the next one has run in the same folder.
+// TestLocalCluster ends clusters with a node, other than that of the other tests, with
+// Ctrl-C and with kill -9 at several moments of their start. No process, mount or network
+// device is left, and nothing else once the next cluster has run in the same folder.
 func TestLocalCluster(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -86,7 +86,7 @@ func TestLocalCluster(t *testing.T) {
 	}
 }
 
-// processes returns the processes whose command line names a folder.
+// processes returns the processes whose command line contains a folder.
 func processes(t *testing.T, dir string) []string {
 	t.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -102,8 +102,8 @@ func processes(t *testing.T, dir string) []string {
 	return found
 }
 
-// leftovers returns what is left on the machine of clusters that have ended, which had
-// the process IDs pids, and mounts that were not there before.
+// leftovers returns what is left on the machine of ended clusters with the process IDs
+// pids, including mounts that did not exist before.
 func leftovers(t *testing.T, before []byte, pids []int) []string {
 	t.Helper()
 	var found []string

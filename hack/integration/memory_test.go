@@ -64,7 +64,7 @@ func TestMemory(t *testing.T) {
 		return err
 	})
 
-	// The memory that the race detector needs is not what is measured.
+	// Build without the race detector, whose memory must not be measured.
 	plain := filepath.Join(t.TempDir(), "cnat-controller")
 	build := exec.Command("go", "build", "-race=false", "-o", plain, root)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -86,12 +86,12 @@ func TestMemory(t *testing.T) {
 	if most := max(ready, idled); most > limit {
 		t.Errorf("the controller has %d MiB for %d Ats, want at most %d MiB", most>>20, number, limit>>20)
 	}
-	// The controllers of other tests see all namespaces.
+	// The controllers of other tests watch all namespaces.
 	each(func(name string) error { return ats.Delete(t.Context(), name, metav1.DeleteOptions{}) })
 }
 
-// memory returns what the kernel says of a controller's memory, in bytes: VmRSS is what
-// it has, and VmHWM what it had at most.
+// memory returns the memory of a controller in bytes, as reported by the kernel: VmRSS is
+// the current value, VmHWM the maximum.
 func memory(t *testing.T, c *controller, field string) int {
 	t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))

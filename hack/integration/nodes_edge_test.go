@@ -41,7 +41,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestNodesForbidden has a controller with the Role of the namespaced variant, which
+// TestNodesForbidden runs a controller with the Role of the namespaced variant, which
 // does not cover nodes.
 func TestNodesForbidden(t *testing.T) {
 	t.Parallel()
@@ -99,7 +99,7 @@ func TestNodesForbidden(t *testing.T) {
 	wantCreated(t, namespace, "ordinary-pod", "pinned-pod", "at-"+f.name("a")+"-pod", "at-"+f.name("b")+"-pod")
 }
 
-// TestNodesQuota has a quota that lets some of the children be created.
+// TestNodesQuota uses a quota that only admits some of the children.
 func TestNodesQuota(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -122,7 +122,7 @@ func TestNodesQuota(t *testing.T) {
 		if _, counts := quota.Status.Used[counted]; counts {
 			return true, nil
 		}
-		// The controller-manager learns of a new CRD within half a minute, and counts again
+		// The controller-manager discovers a new CRD within half a minute, and counts again
 		// when the quota is edited.
 		edits++
 		quota.Spec.Hard["count/podtemplates"] = *resource.NewQuantity(edits, resource.DecimalSI)
@@ -147,8 +147,8 @@ func TestNodesQuota(t *testing.T) {
 	wantOnceEach(t, f, "a", "b", "c", "d")
 }
 
-// TestNodesNameConflict has somebody's At with the name of a child. Nothing runs as long
-// as it is there, and not beyond startingDeadlineSeconds.
+// TestNodesNameConflict creates an unrelated At with the name of a child. Nothing runs
+// while that At exists, or after startingDeadlineSeconds.
 func TestNodesNameConflict(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -191,8 +191,8 @@ func TestNodesNameConflict(t *testing.T) {
 	}
 }
 
-// TestNodesSelector has selectors that select nothing, that are none, and that are edited
-// during the run.
+// TestNodesSelector covers selectors that match nothing, that are invalid, and that are
+// edited during the run.
 func TestNodesSelector(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -226,8 +226,8 @@ func TestNodesSelector(t *testing.T) {
 	wantOnceEach(t, f, "a")
 }
 
-// TestNodesActiveDeadline has a command that does not end on either of two nodes, which
-// have their turns: each of them has the whole time.
+// TestNodesActiveDeadline runs a command that does not end on two nodes, one after the
+// other: each node has the full time.
 func TestNodesActiveDeadline(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -252,7 +252,7 @@ func TestNodesActiveDeadline(t *testing.T) {
 	wantCreated(t, namespace, "at-"+f.name("a")+"-pod", "at-"+f.name("b")+"-pod")
 }
 
-// TestNodesBackoffLimit has the command fail once on one node, and twice on another.
+// TestNodesBackoffLimit makes the command fail once on one node, and twice on another.
 func TestNodesBackoffLimit(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -293,7 +293,7 @@ func TestNodesTTL(t *testing.T) {
 }
 
 // waitCollector waits until the garbage collector knows Ats, which takes up to half a
-// minute with a new CRD. Of an At that is deleted before, it may not know all children.
+// minute for a new CRD. Before that, it may not know all children of a deleted At.
 func waitCollector(t *testing.T, namespace string) {
 	t.Helper()
 	orphan := newAt(namespace, "at", time.Now().Add(time.Hour), "true")
@@ -302,8 +302,8 @@ func waitCollector(t *testing.T, namespace string) {
 	waitAtGone(t, namespace)
 }
 
-// TestNodesDeletion deletes an At while its command runs on two nodes, and a third one
-// waits for its turn.
+// TestNodesDeletion deletes an At while its command is running on two nodes and a third
+// node waits for its turn.
 func TestNodesDeletion(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -334,7 +334,7 @@ func TestNodesDeletion(t *testing.T) {
 			for _, short := range []string{"a", "b"} {
 				wantEnd(t, waitPhase(t, namespace, child(short), v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 			}
-			// It has nobody to resume it any more.
+			// No parent is left to resume it.
 			wantOnceEach(t, f, "a", "b")
 			kubectl(t, "", "patch", "-n", namespace, "at/"+child("c"), "--type=merge", "-p", `{"spec":{"suspend":false}}`)
 			wantEnd(t, waitPhase(t, namespace, child("c"), v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
@@ -373,7 +373,7 @@ func TestNodesEdited(t *testing.T) {
 		waitCounts(t, f, 1, 3, 0)
 		update(t, f.namespace, func(at *v1alpha1.At) { at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromString("75%")) })
 		waitCounts(t, f, 3, 1, 0)
-		// Those that run go on.
+		// Running commands continue.
 		update(t, f.namespace, func(at *v1alpha1.At) { at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromInt32(2)) })
 		f.hold(false, "a")
 		waitCounts(t, f, 2, 1, 0)
@@ -403,8 +403,8 @@ func TestNodesEdited(t *testing.T) {
 	})
 }
 
-// TestNodesChosen has the template, and the labels of nodes that are no machines, restrict
-// the nodes.
+// TestNodesChosen checks that the template, and the labels of nodes that are not
+// machines, restrict the nodes.
 func TestNodesChosen(t *testing.T) {
 	t.Parallel()
 	installCRD(t)

@@ -36,8 +36,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// The writes of a run on nodes, in their order. Of those that each node has, that of
-// node b goes wrong.
+// The writes of a run on nodes, in order. For writes that occur on each node, that of
+// node b fails.
 const (
 	parentRunning  = "write RUNNING"
 	createChild    = "create a child"
@@ -49,7 +49,8 @@ const (
 	releaseChild   = "release a child"
 )
 
-// What can happen while a write of a run on nodes hangs, beside what can happen to any run.
+// Events that can happen while a write of a run on nodes hangs, in addition to those of
+// any run.
 const (
 	podsDeleted           = "the Pods are deleted"
 	childrenDeleted       = "the children are deleted"
@@ -63,10 +64,10 @@ const (
 )
 
 // nodesSample has the cases of TestNodeFaults that are not left to hack/soak.sh: each
-// write goes wrong in each way, and each circumstance comes with several writes. What is
-// most likely to run a command twice, or not at all, is all here: a creation or a
-// resumption that arrives late, or is sent again by a controller that does not know
-// what has happened.
+// write fails in each way, and each event is combined with several writes. The cases that
+// are most likely to run a command twice, or not at all, are all here: a creation or a
+// resumption that arrives late, or is sent again by a controller that does not know what
+// has happened.
 var nodesSample = map[string]map[string][]string{
 	parentRunning:  {fails: {added}, lost: {stale}, dies: {cordoned}},
 	createChild:    {fails: {removed}, lost: {staleCordoned}, dies: {cordoned, readded}, slow: {childrenDeleted, secondAllDeleted, secondWithoutThatNode}},
@@ -78,9 +79,9 @@ var nodesSample = map[string]map[string][]string{
 	releaseChild:   {fails: {restart}, lost: {stale}, dies: {childrenDeleted}},
 }
 
-// TestNodeFaults lets each write of a run on nodes go wrong in each way, while something
-// else happens. Each time there is one Pod a node at most, one end whose counts add up,
-// and nothing is left behind. In half of the cases the nodes have their turns.
+// TestNodeFaults makes each write of a run on nodes fail in each way while another event
+// happens. Each time, there is at most one Pod per node and one end with consistent
+// counts, and nothing is left behind. In half of the cases, the nodes take turns.
 func TestNodeFaults(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -88,11 +89,11 @@ func TestNodeFaults(t *testing.T) {
 	for _, write := range []string{parentRunning, createChild, recordNodes, resumeChild, createChildPod, childDone, parentDone, releaseChild} {
 		for _, how := range []string{fails, lost, dies, slow} {
 			if how == slow && write != createChild && write != resumeChild && write != createChildPod {
-				continue // A precondition, or the finalizer, makes it the same as one that fails.
+				continue // A precondition or the finalizer makes this equivalent to a failed request.
 			}
 			for _, what := range []string{restart, podsDeleted, childrenDeleted, stale, second, secondDeleted, secondAllDeleted, secondWithoutThatNode, cordoned, staleCordoned, removed, added, readded} {
 				if write == createChildPod && (what == secondAllDeleted || what == secondDeleted && how == slow) {
-					continue // The name of the Pod is a lock for some seconds only: see TestSlowCreation.
+					continue // The name of the Pod is only a lock for some seconds: see TestSlowCreation.
 				}
 				cases++
 				if !*soakFaults && !slices.Contains(nodesSample[write][how], what) {
@@ -123,18 +124,18 @@ func testNodeFault(t *testing.T, write, how, what string, inTurn bool) {
 	}
 	at := newNodesAt(f)
 	most := countPods(t, namespace, func(pod *corev1.Pod) bool {
-		// A Pod that is deleted does not start, and of a node that is gone nobody says when it ended.
+		// A deleted Pod does not start, and nothing reports the end of a Pod on a removed node.
 		return isEnded(pod) || pod.DeletionTimestamp != nil && (pod.Spec.NodeName == "" || what == removed || what == readded)
 	})
 	switch {
 	case inTurn:
 		at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromInt32(1))
 	case write != parentDone && write != releaseChild:
-		// For what happens to hit something that runs.
+		// The event must affect something that is running.
 		f.hold(true, "a", "c")
 	}
 	c := startController(t, namespace, "-master="+p.url)
-	t.Cleanup(p.letGoOn)
+	t.Cleanup(p.resume)
 	createAt(t, at)
 	p.waitWrong(t)
 	killed := how == dies || what == restart
@@ -142,12 +143,12 @@ func testNodeFault(t *testing.T, write, how, what string, inTurn bool) {
 		c.kill(t)
 	}
 	meanwhile(t, f, what)
-	p.letGoOn()
+	p.resume()
 	switch {
 	case killed && !strings.HasPrefix(what, second):
 		startController(t, namespace)
 	case behind:
-		// For the controller to show what it does without knowing better.
+		// The controller must show what it does without further information.
 		time.Sleep(time.Second)
 	}
 	p.release()
@@ -190,7 +191,7 @@ func testNodeFault(t *testing.T, write, how, what string, inTurn bool) {
 	waitAllGone(t, namespace)
 }
 
-// meanwhile does what happens while a write of a run on nodes hangs.
+// meanwhile triggers the event that happens while a write of a run on nodes hangs.
 func meanwhile(t *testing.T, f *fleet, what string) {
 	t.Helper()
 	switch what {
@@ -200,7 +201,7 @@ func meanwhile(t *testing.T, f *fleet, what string) {
 		deleteChildren(t, f.namespace)
 	case cordoned, staleCordoned:
 		f.cordon(t, "b")
-		// For the cache of nodes to have it.
+		// Wait until the cache of nodes has it.
 		time.Sleep(time.Second / 2)
 	case added:
 		f.add(t, "d")
@@ -208,13 +209,13 @@ func meanwhile(t *testing.T, f *fleet, what string) {
 		f.remove(t, "b")
 	case readded:
 		f.remove(t, "b")
-		// For the node to be younger than what was made for it.
+		// The node must be younger than the objects that were created for it.
 		time.Sleep(time.Second)
 		f.add(t, "b")
 	case secondWithoutThatNode:
 		f.cordon(t, "b")
 		startController(t, f.namespace)
-		// It goes on when the write has arrived.
+		// It continues when the write has arrived.
 		waitChosen(t, f.namespace)
 	case second, secondDeleted, secondAllDeleted:
 		f.hold(false, "a", "c")
@@ -235,8 +236,8 @@ func meanwhile(t *testing.T, f *fleet, what string) {
 	}
 }
 
-// kindOnNode says which of the writes of a run on nodes a request is; empty if it is
-// none. child is the name of the child whose writes count.
+// kindOnNode returns which write of a run on nodes a request is, or "" if it is none.
+// child is the name of the child whose writes count.
 func kindOnNode(request *http.Request, child string) string {
 	method, path := request.Method, request.URL.Path
 	if method != http.MethodPost && method != http.MethodPatch {

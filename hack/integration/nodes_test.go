@@ -38,13 +38,13 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// fleet is some nodes of a test, whose kubelets it plays. They have room for nothing, so
-// that the scheduler has no part in it, and a label with the test's namespace.
+// fleet is a set of nodes of a test with simulated kubelets. They have no capacity, so
+// that the scheduler does not interfere, and a label with the test's namespace.
 type fleet struct {
 	namespace string
 
 	lock sync.Mutex
-	// holds says of a node that its Pods do not end.
+	// holds has the nodes whose Pods do not end.
 	holds map[string]bool
 	// exitCodes has the exit codes of the nodes whose commands do not end with 0.
 	exitCodes map[string]int32
@@ -52,7 +52,7 @@ type fleet struct {
 	started map[string][]string
 }
 
-// startFleet makes the nodes with the given short names.
+// startFleet creates the nodes with the given short names.
 func startFleet(t *testing.T, namespace string, names ...string) *fleet {
 	t.Helper()
 	f := &fleet{namespace: namespace, holds: map[string]bool{}, exitCodes: map[string]int32{}, started: map[string][]string{}}
@@ -69,7 +69,8 @@ func startFleet(t *testing.T, namespace string, names ...string) *fleet {
 	return f
 }
 
-// name returns the name of a node: nodes are the cluster's, and tests run at the same time.
+// name returns the full name of a node: nodes are cluster-scoped, and tests run at the
+// same time.
 func (f *fleet) name(short string) string { return f.namespace + "-" + short }
 
 func (f *fleet) add(t *testing.T, short string, edits ...func(*corev1.Node)) {
@@ -97,7 +98,7 @@ func (f *fleet) cordon(t *testing.T, short string) {
 	}
 }
 
-// hold has the Pods of some nodes not end, or end again.
+// hold keeps the Pods of some nodes from ending, or lets them end again.
 func (f *fleet) hold(hold bool, shorts ...string) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
@@ -106,7 +107,7 @@ func (f *fleet) hold(hold bool, shorts ...string) {
 	}
 }
 
-// end has the commands of some nodes end with the given exit code.
+// end makes the commands on some nodes end with the given exit code.
 func (f *fleet) end(exitCode int32, shorts ...string) {
 	f.lock.Lock()
 	defer f.lock.Unlock()
@@ -115,14 +116,14 @@ func (f *fleet) end(exitCode int32, shorts ...string) {
 	}
 }
 
-// starts returns which Pods were started on a node.
+// starts returns the Pods that were started on a node.
 func (f *fleet) starts(short string) []string {
 	f.lock.Lock()
 	defer f.lock.Unlock()
 	return slices.Clone(f.started[f.name(short)])
 }
 
-// sync does the next step with a Pod.
+// sync takes the next step with a Pod.
 func (f *fleet) sync(ctx context.Context, pod *corev1.Pod) {
 	pods := kubeClient.CoreV1().Pods(pod.Namespace)
 	node := pod.Annotations[v1alpha1.AnnotationNode]
@@ -162,14 +163,14 @@ func (f *fleet) sync(ctx context.Context, pod *corev1.Pod) {
 	_, _ = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 }
 
-// newNodesAt returns an At for all nodes of a fleet, which is due.
+// newNodesAt returns a due At for all nodes of a fleet.
 func newNodesAt(f *fleet) *v1alpha1.At {
 	at := newAt(f.namespace, "at", time.Now(), "true")
 	at.Spec.Nodes = &v1alpha1.AtNodes{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"fleet": f.namespace}}}
 	return at
 }
 
-// wantNodes checks what the status of an At says of its nodes.
+// wantNodes checks the counts of nodes in the status of an At.
 func wantNodes(t *testing.T, at *v1alpha1.At, want v1alpha1.AtNodesStatus) {
 	t.Helper()
 	got := ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{})
@@ -180,7 +181,8 @@ func wantNodes(t *testing.T, at *v1alpha1.At, want v1alpha1.AtNodesStatus) {
 	}
 }
 
-// wantOnceEach wants one creation of a Pod for each of the nodes, and one start.
+// wantOnceEach checks that exactly one Pod was created, and one started, for each of the
+// nodes.
 func wantOnceEach(t *testing.T, f *fleet, shorts ...string) {
 	t.Helper()
 	var want []string
@@ -193,7 +195,7 @@ func wantOnceEach(t *testing.T, f *fleet, shorts ...string) {
 	wantCreated(t, f.namespace, want...)
 }
 
-// nodesOf returns the status of the nodes of an At, whatever it has of it.
+// nodesOf returns the status of an At's nodes, which may be empty.
 func nodesOf(at *v1alpha1.At) v1alpha1.AtNodesStatus {
 	return ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{})
 }
@@ -204,7 +206,7 @@ func waitChosen(t *testing.T, namespace string) {
 	waitAt(t, namespace, "at", "to have chosen its nodes", func(at *v1alpha1.At) bool { return nodesOf(at).StartTime != nil })
 }
 
-// wantCreated wants the given creations of Pods in a namespace, and no others.
+// wantCreated checks that exactly the given Pods were created in a namespace.
 func wantCreated(t *testing.T, namespace string, want ...string) {
 	t.Helper()
 	var got []string

@@ -241,7 +241,7 @@ func TestLogs(t *testing.T) {
 	const secret = "hunter2"
 	want := []string{
 		"At added", "At changed", "Created Pod", "Wrote status RUNNING", "Wrote status DONE Completed", "Released Pod",
-		"At deleted", "Deleted At, its time to live is over", // in any order
+		"At deleted", "Deleted At, its time to live has expired", // in any order
 	}
 	for _, format := range []string{"text", "json"} {
 		for _, verbosity := range []string{"2", "5"} {

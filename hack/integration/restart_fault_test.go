@@ -90,7 +90,7 @@ func testRestartFault(t *testing.T, write, how, what string) {
 		p.stale = []string{"ats"}
 	}
 	c := startController(t, namespace, "-master="+p.url)
-	t.Cleanup(p.letGoOn)
+	t.Cleanup(p.resume)
 	at := newAt(namespace, "at", time.Now().Add(time.Second), "")
 	at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
 	createAt(t, at)
@@ -119,7 +119,7 @@ func testRestartFault(t *testing.T, write, how, what string) {
 		time.Sleep(2 * time.Second)
 		kubectl(t, "", "rollout", "restart", "-n", namespace, "deployment/web")
 	}
-	p.letGoOn()
+	p.resume()
 	switch {
 	case what == second:
 	case how == dies, what == restart:
