@@ -604,7 +604,7 @@ func startAndKill(t *testing.T, namespace string) {
 	t.Helper()
 	c := startController(t, namespace)
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	// A process that is killed may owe its last events.
+	// A killed process may not have written its last events.
 	waitEvents(t, waitPhase(t, namespace, "at", v1alpha1.PhaseRunning), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
 	c.kill(t)
 }
@@ -700,8 +700,8 @@ func TestTimeZone(t *testing.T) {
 	}
 }
 
-// TestTimeZoneMistakes makes each mistake that only the controller can find, and
-// corrects it.
+// TestTimeZoneMistakes makes each mistake that only the controller can find, and corrects
+// it.
 func TestTimeZoneMistakes(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -730,7 +730,7 @@ func TestTimeZoneMistakes(t *testing.T) {
 	}
 }
 
-// TestCommand reads what the Pod of an At without a template runs.
+// TestCommand reads the log of the Pod of an At without a template.
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -743,8 +743,8 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestTemplate compares the Pod with one of the same spec that a person would
-// create, and so has the same defaults.
+// TestTemplate compares the Pod with one that a user would create from the same spec, and
+// that has the same defaults.
 func TestTemplate(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -781,8 +781,8 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// TestTemplateIsKept has a Go client read a started At and write it back with
-// another field changed.
+// TestTemplateIsKept reads a started At with a Go client, and writes it back with another
+// field changed.
 func TestTemplateIsKept(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -792,7 +792,7 @@ func TestTemplateIsKept(t *testing.T) {
 		"schedule": "0001-01-01T00:00:00Z", "template": {"spec": {"containers": [{"name": "main", "image": "image"}], "initContainers": [{"name": "first", "image": "image"}]}}}}`,
 		"apply", "-n", namespace, "-f", "-")
 	at := waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
-	// The controller's cache does not have them.
+	// The controller's cache does not contain them.
 	if at.Spec.Template == nil || at.Annotations[corev1.LastAppliedConfigAnnotation] == "" || len(at.ManagedFields) < 2 {
 		t.Errorf("something is gone: template %v, annotations %v, managed fields %v", at.Spec.Template, at.Annotations, at.ManagedFields)
 	}
@@ -800,7 +800,7 @@ func TestTemplateIsKept(t *testing.T) {
 	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended)
 }
 
-// TestInvalidPod has a template whose fields are well-formed and do not make a Pod.
+// TestInvalidPod uses a template with well-formed fields that do not make a valid Pod.
 func TestInvalidPod(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -819,8 +819,8 @@ func TestInvalidPod(t *testing.T) {
 	wantCreates(t, namespace, 1)
 }
 
-// TestBackoffLimit has the first attempt fail, the controller die before the
-// second, and the second succeed.
+// TestBackoffLimit lets the first attempt fail, kills the controller before the second
+// attempt, and lets the second attempt succeed.
 func TestBackoffLimit(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -835,7 +835,7 @@ func TestBackoffLimit(t *testing.T) {
 		t.Errorf("status %+v, want RUNNING with what the first attempt left", at.Status)
 	}
 	next := at.Status.NextAttemptTime.Time
-	// A process that is killed may owe its last events.
+	// A killed process may not have written its last events.
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCommandFailed: 1})
 	c.kill(t)
 	startController(t, namespace)
@@ -870,7 +870,7 @@ func TestSuspend(t *testing.T) {
 	at.Spec.Suspend = ptr.To(true)
 	at = createAt(t, at)
 	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended)
-	// Another At, created later, runs: so would this one have done.
+	// Another At that was created later runs. This one would have run, too.
 	createAt(t, newAt(namespace, "later", time.Now(), "true"))
 	waitPhase(t, namespace, "later", v1alpha1.PhaseRunning)
 	wantCreates(t, namespace, 1)
@@ -880,15 +880,15 @@ func TestSuspend(t *testing.T) {
 	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuspended: 1, v1alpha1.ReasonResumed: 1, v1alpha1.ReasonSuccessfulCreate: 1})
 
-	// What runs goes on.
+	// Running commands continue.
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) })
 	waitCondition(t, namespace, v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended)
 	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodSucceeded, 0, "")
 	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 }
 
-// TestStartingDeadlineSeconds has one At that is too late when the controller
-// comes, one that is not, and one that is too late when it is resumed.
+// TestStartingDeadlineSeconds has one At that is too late when the controller starts, one
+// that is not, and one that is too late when it is resumed.
 func TestStartingDeadlineSeconds(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -945,13 +945,13 @@ func TestTTLSecondsAfterFinished(t *testing.T) {
 	}
 	waitGone("zero")
 	waitGone("ten")
-	// An edit after the end counts.
+	// Edits after the end count.
 	waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](3600) })
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](1) })
 	waitGone("at")
 
-	// The event of the Pod's deletion may come before that of the At's.
+	// The event for the Pod's deletion may arrive before that for the At's.
 	deletions := slices.DeleteFunc(requests(t, namespace, "delete", "ats"), func(deletion request) bool {
 		return deletion.ResponseStatus.Code == http.StatusNotFound
 	})
@@ -959,17 +959,17 @@ func TestTTLSecondsAfterFinished(t *testing.T) {
 		t.Errorf("%d deletions, want 3: %+v", len(deletions), deletions)
 	}
 	for _, deletion := range deletions {
-		// Not before its Pods' names may be free. That of "at" was set later.
+		// Not before the names of its Pods may be free. The TTL of "at" was set later.
 		ttl := map[string]time.Duration{"zero": 9500 * time.Millisecond, "ten": 10 * time.Second}[deletion.ObjectRef.Name]
-		// The API's times have no fractions of seconds.
+		// API times have no fractions of a second.
 		if after := deletion.RequestReceivedTimestamp.Sub(ends[deletion.ObjectRef.Name]); after < ttl-time.Second {
 			t.Errorf("%s was deleted %v after its end, want %v", deletion.ObjectRef.Name, after, ttl)
 		}
 	}
 }
 
-// TestActiveDeadlineSeconds has a Pod that never gets a node, for which a
-// kubelet's own deadline would not do.
+// TestActiveDeadlineSeconds uses a Pod that never gets a node, so that a kubelet's own
+// deadline does not apply.
 func TestActiveDeadlineSeconds(t *testing.T) {
 	t.Parallel()
 	installCRD(t)

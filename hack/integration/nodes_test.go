@@ -261,7 +261,7 @@ func TestNodes(t *testing.T) {
 	waitChildrenReleased(t, namespace)
 	wantOutput(t, kubectl(t, "", "get", "-n", namespace, "at/at"), `NODES +AGE\n.* 3/3 `)
 
-	// A node that joins later is left out, whatever happens to the children.
+	// A node that joins later is not included, whatever happens to the children.
 	f.add(t, "late")
 	kubectl(t, "", "delete", "-n", namespace, "at", "-l", v1alpha1.LabelAtName+"=at")
 	time.Sleep(time.Second)
@@ -271,8 +271,8 @@ func TestNodes(t *testing.T) {
 	waitAllGone(t, namespace)
 }
 
-// countPods counts the Pods of a namespace that have not ended, after each change of any.
-// most returns the most of them so far.
+// countPods counts the Pods of a namespace that have not ended after each change. most
+// returns the maximum so far.
 func countPods(t *testing.T, namespace string, ended func(*corev1.Pod) bool) (most func() int) {
 	t.Helper()
 	watcher, err := kubeClient.CoreV1().Pods(namespace).Watch(t.Context(), metav1.ListOptions{})
@@ -305,7 +305,7 @@ func isEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// TestMaxConcurrent counts the Pods that have not ended, after each change of any.
+// TestMaxConcurrent counts the Pods that have not ended after each change.
 func TestMaxConcurrent(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -320,7 +320,7 @@ func TestMaxConcurrent(t *testing.T) {
 	at := newNodesAt(f)
 	at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromInt32(10))
 	createAt(t, at)
-	// A second one, whose caches are behind in other ways.
+	// A second controller, whose caches lag in other ways.
 	startController(t, namespace)
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
@@ -401,7 +401,7 @@ func TestNodeGone(t *testing.T) {
 		t.Errorf("it ran on %s", at.Status.Pod.NodeName)
 	}
 
-	// Its retries have no place to go, either.
+	// Its retries cannot run anywhere, either.
 	running := on("running")
 	running.Spec.BackoffLimit = ptr.To[int32](3)
 	for _, at := range []*v1alpha1.At{running, on("again")} {
@@ -410,7 +410,7 @@ func TestNodeGone(t *testing.T) {
 	}
 	f.remove(t, "running")
 	wantGone("running", 1)
-	// For the node's creation to be in a later second than the Pod's.
+	// The node must be created in a later second than the Pod.
 	time.Sleep(time.Second)
 	f.remove(t, "again")
 	f.add(t, "again")
@@ -419,7 +419,7 @@ func TestNodeGone(t *testing.T) {
 		t.Errorf("%d Pods were started on a node that was added again", len(starts))
 	}
 
-	// A Pod that the scheduler has no room for.
+	// A Pod that does not fit on any node.
 	pending := on("pending")
 	pending.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "busybox"}}}}
 	pending.Spec.Template.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/never"}}
@@ -429,7 +429,7 @@ func TestNodeGone(t *testing.T) {
 	wantGone("pending", 1)
 }
 
-// TestNodesForecast wants what would be wrong with the nodes reported before the At is due.
+// TestNodesForecast checks that problems with nodes are reported before the At is due.
 func TestNodesForecast(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -451,7 +451,7 @@ func TestNodesForecast(t *testing.T) {
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 }
 
-// TestChildDeleted deletes children, and their Pods, at several moments: the node has
+// TestChildDeleted deletes children and their Pods at several moments: the node has
 // failed, and the command does not run there again.
 func TestChildDeleted(t *testing.T) {
 	t.Parallel()
@@ -470,7 +470,7 @@ func TestChildDeleted(t *testing.T) {
 	for _, short := range []string{"b", "c", "d"} {
 		waitPhase(t, namespace, child(short), v1alpha1.PhaseRunning)
 	}
-	// It runs; it has ended; its Pod is deleted; and both it and its Pod.
+	// The child is running; it has ended; its Pod is deleted; both are deleted.
 	for _, short := range []string{"a", "b", "d"} {
 		if err := ats.Delete(t.Context(), child(short), metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)

@@ -43,7 +43,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 )
 
-// served returns the URL at which a controller says that it serves something.
+// served returns the URL of an endpoint, as logged by the controller.
 func served(t *testing.T, c *controller, what string) string {
 	t.Helper()
 	said := regexp.MustCompile(`"Serving ` + what + `" address="(.*)" https=(true|false)`)
@@ -58,8 +58,8 @@ func served(t *testing.T, c *controller, what string) string {
 	return "http://" + match[1]
 }
 
-// TestMetrics brings Ats to different ends and checks that each is counted, and that the
-// controller serves the series against which the dashboard and the alerts are checked.
+// TestMetrics ends Ats in different ways and checks that each is counted, and that the
+// controller serves the series that the dashboard and the alerts use.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -135,8 +135,8 @@ func TestMetrics(t *testing.T) {
 
 var variableLabel = regexp.MustCompile(`(host|namespace)="[^"]*"`)
 
-// seriesOf returns the names and labels of metrics, without the values of those labels that
-// each test run has its own of.
+// seriesOf returns the names and labels of metrics, without the values of labels that
+// differ between test runs.
 func seriesOf(metrics string) map[string]bool {
 	series := map[string]bool{}
 	for line := range strings.Lines(metrics) {
@@ -147,8 +147,8 @@ func seriesOf(metrics string) map[string]bool {
 	return series
 }
 
-// TestMetricsSecure asks for the metrics as users who may have them, and who may not. No
-// namespace is counted by name.
+// TestMetricsSecure requests the metrics as users with and without permission. Namespaces
+// are not counted by name.
 func TestMetricsSecure(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -180,7 +180,7 @@ func TestMetricsSecure(t *testing.T) {
 		return strings.TrimSpace(kubectl(t, "", "create", "token", "-n", namespace, name))
 	}
 	eventually(t, "the metrics for whom has the role", func(context.Context) (bool, error) {
-		status, body := get(t, url, token("prometheus")) // A new one each time, which is not in the cache.
+		status, body := get(t, url, token("prometheus")) // A new token each time, which is not in the cache.
 		return status == http.StatusOK && strings.Contains(body, `cnat_ats{namespace="_other",state="pending"} 1`), nil
 	})
 	for name, tc := range map[string]struct {
@@ -197,8 +197,8 @@ func TestMetricsSecure(t *testing.T) {
 	}
 }
 
-// TestHealth asks for it while the API server does not answer, while the controller
-// stands by, and while it works.
+// TestHealth checks the health endpoints while the API server does not respond, while the
+// controller is on standby, and while it works.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -233,8 +233,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestLogs reads an At's life from the log, in both formats, and wants to see the
-// command nowhere. (From -v=8 on, client-go logs whole requests.)
+// TestLogs reads the lifecycle of an At from the log in both formats, and checks that the
+// command does not appear. (With -v=8 and higher, client-go logs whole requests.)
 func TestLogs(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -249,7 +249,7 @@ func TestLogs(t *testing.T) {
 				t.Parallel()
 				namespace := newNamespace(t)
 				c := startController(t, namespace, "-v="+verbosity, "-logging-format="+format)
-				waitLog(t, c, "*v1alpha1.At + event handler") // which has what was there at the start
+				waitLog(t, c, "*v1alpha1.At + event handler") // which has the objects that existed at the start
 				at := newAt(namespace, "at", time.Now().Add(time.Hour), "echo "+secret)
 				at.Spec.TTLSecondsAfterFinished = ptr.To[int32](0)
 				createAt(t, at)
@@ -285,7 +285,7 @@ func TestLogs(t *testing.T) {
 
 var textLine = regexp.MustCompile(`^[IWE]\d{4} [^]]*\] "(.*?)"(?: at="(.*?)")?(?:.* phase="(.*?)" reason="(.*?)")?`)
 
-// readLine returns what a line of the log says, and of which At.
+// readLine returns the message in a log line, and its At.
 func readLine(t *testing.T, format, line string) (at, message string) {
 	t.Helper()
 	if format == "text" {
@@ -306,7 +306,7 @@ func readLine(t *testing.T, format, line string) (at, message string) {
 	return object.At.Namespace + "/" + object.At.Name, strings.TrimSpace(strings.Join([]string{object.Msg, object.Phase, object.Reason}, " "))
 }
 
-// TestVersion asks for the version, which the requests to the API server carry, too.
+// TestVersion checks the version, which is also part of the requests to the API server.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	installCRD(t)

@@ -34,10 +34,11 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestOutage takes the API server away while an At becomes due: it starts when the API
-// server is back, as does one that is created then. With a lease, the leader ends, for it
-// cannot renew it, and is restarted by its name. How soon they start is proved beside the
-// controller; hack/soak.sh measures it, after a minute.
+// TestOutage makes the API server unavailable while an At becomes due. The At starts when
+// the API server is back, and so does one that is created then. With a lease, the leader
+// exits because it cannot renew the lease, and is restarted with the same name. The tests
+// next to the controller prove how soon the Ats start; hack/soak.sh measures it after a
+// minute.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -55,8 +56,8 @@ func TestOutage(t *testing.T) {
 			if leaderElect {
 				waitLog(t, startController(t, namespace, append(args, "-leader-elect-identity=standby")...), "Attempting to acquire leader lease")
 			}
-			// On a slow machine it takes more than one try until the API server is away
-			// before the At is due.
+			// On a slow machine, it takes several tries to make the API server unavailable before
+			// the At is due.
 			var name string
 			var due time.Time
 			for lead := 3 * time.Second; ; lead *= 2 {
@@ -72,7 +73,7 @@ func TestOutage(t *testing.T) {
 			}
 
 			left := time.Now()
-			waitLog(t, c, "The API server cannot be reached; waiting for it")
+			waitLog(t, c, "The API server is unreachable; waiting for it")
 			if leaderElect {
 				select {
 				case err := <-c.exited:
@@ -108,8 +109,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// breaker passes connections on to the API server while it is on. While it is
-// off nobody listens.
+// breaker forwards connections to the API server while it is on. While it is off,
+// connections are refused.
 type breaker struct {
 	address  string
 	upstream string
@@ -131,7 +132,7 @@ func newBreaker(t *testing.T) *breaker {
 	}
 	b := &breaker{upstream: host.Host, connections: map[net.Conn]bool{}}
 	eventually(t, "a port that is free", func(context.Context) (bool, error) {
-		// Not one that the kernel gives to others while it is off.
+		// Not a port that the kernel assigns to others while the breaker is off.
 		b.address = fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(10000))
 		listener, err := net.Listen("tcp", b.address)
 		if err == nil {
@@ -167,7 +168,7 @@ func (b *breaker) on(t *testing.T) {
 			b.lock.Lock()
 			if b.listener == listener {
 				b.connections[down], b.connections[up] = true, true
-			} else { // off since it was accepted
+			} else { // switched off after it was accepted
 				_, _ = down.Close(), up.Close()
 			}
 			b.lock.Unlock()

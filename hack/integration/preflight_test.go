@@ -41,24 +41,25 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// What TestPreflight wants to take no longer, where nothing else uses the processors: the
-// report of a refusal after the At is created (the API's times have no fractions of
-// seconds), and the removal of the report after the cause is gone.
+// Maximum durations in TestPreflight if nothing else uses the processors: from the
+// creation of the At to the report of a refusal (API times have no fractions of a
+// second), and from the removal of the cause to the removal of the report.
 const (
 	reportTime = 3 * time.Second
 	fixTime    = time.Minute
 )
 
-// TestPreflight has the API server refuse, in each way, the Pod of an At that is due in an
-// hour: that is reported, with one event, until the cause is gone. Then the At runs.
+// TestPreflight makes the API server refuse, in each way, the Pod of an At that is due in
+// an hour. The refusal is reported, with one event, until the cause is gone. Then the At
+// runs.
 func TestPreflight(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	waitOwnersKnown(t)
 	for name, tc := range map[string]struct {
-		// refuse has the API server refuse the Pods of a namespace, or the At's, from now on.
+		// refuse makes the API server refuse the Pods of a namespace, or of the At.
 		refuse func(t *testing.T, namespace string, at *v1alpha1.At)
-		// fix ends that.
+		// fix removes the cause of the refusal.
 		fix func(t *testing.T, namespace string)
 		// expectations
 		reason, message string
@@ -175,7 +176,7 @@ func TestPreflight(t *testing.T) {
 			waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 			waitEvents(t, at, map[string]int32{tc.reason: 1, v1alpha1.ReasonSuccessfulCreate: 1})
 			wantCreates(t, namespace, 1)
-			// The report, that an edit was seen, the removal, and RUNNING.
+			// The report, the observation of the edit, the removal, and RUNNING.
 			if writes := requests(t, namespace, "patch", "ats/status"); len(writes) > 4 {
 				t.Errorf("%d writes of the status, want at most 4", len(writes))
 			}
@@ -183,8 +184,9 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// TestPreflightOfRestart has the workload of a restart that is due in an hour not exist yet.
-// What reads it and tries the restart is the controller, with its own permissions.
+// TestPreflightOfRestart uses a restart that is due in an hour and whose workload does
+// not exist yet. The controller reads the workload and tries the restart with its own
+// permissions.
 func TestPreflightOfRestart(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -203,8 +205,8 @@ func TestPreflightOfRestart(t *testing.T) {
 	}
 }
 
-// judge says how long something took. The limit counts where tests run that are judged by
-// the time that they take.
+// judge checks how long something took. The limit only applies where tests with time
+// limits run.
 func judge(t *testing.T, what string, took, limit time.Duration) {
 	t.Helper()
 	t.Logf("%s after %v", what, took)
@@ -219,7 +221,7 @@ func setTemplate(at *v1alpha1.At, change func(*corev1.PodSpec)) {
 	change(&at.Spec.Template.Spec)
 }
 
-// waitRefused waits until the API server refuses the Pod of an At, which must not be
+// waitRefused waits until the API server refuses the Pod of an At that must not be
 // created yet.
 func waitRefused(t *testing.T, at *v1alpha1.At) {
 	t.Helper()
@@ -231,8 +233,8 @@ func waitRefused(t *testing.T, at *v1alpha1.At) {
 	})
 }
 
-// waitOwnersKnown waits until the API server lets the controller create Pods that an At
-// owns. That is half a minute after the CRD is installed.
+// waitOwnersKnown waits until the API server allows the controller to create Pods owned
+// by an At, half a minute after the CRD was installed.
 func waitOwnersKnown(t *testing.T) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", controllerConfig)
@@ -252,7 +254,7 @@ func waitOwnersKnown(t *testing.T) {
 	})
 }
 
-// createPolicy has an admission policy deny all Pods of a namespace.
+// createPolicy creates an admission policy that denies all Pods of a namespace.
 func createPolicy(t *testing.T, namespace string) {
 	t.Helper()
 	policies := kubeClient.AdmissionregistrationV1().ValidatingAdmissionPolicies()
@@ -306,8 +308,8 @@ func dryRuns(t *testing.T, namespace string) []request {
 	return found
 }
 
-// waitPreflights waits until a controller that runs alone has counted as many preflights
-// with the given result.
+// waitPreflights waits until the only running controller has counted the given number of
+// preflights with the given result.
 func waitPreflights(t *testing.T, c *controller, result, number string) {
 	t.Helper()
 	url := served(t, c, "metrics") + "/metrics"
@@ -317,8 +319,8 @@ func waitPreflights(t *testing.T, c *controller, result, number string) {
 	})
 }
 
-// TestPreflightAccepted has Ats whose Pods the API server would accept: it is asked once for
-// all, and nothing is written.
+// TestPreflightAccepted uses Ats whose Pods the API server would accept: there is one
+// dry-run for all of them, and nothing is written.
 func TestPreflightAccepted(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -349,7 +351,8 @@ func TestPreflightAccepted(t *testing.T) {
 	wantCreates(t, namespace, 1)
 }
 
-// TestPreflightUnknown has a webhook that is slow: that says nothing about the Pod.
+// TestPreflightUnknown uses a slow webhook, which does not allow a prediction for the
+// Pod.
 func TestPreflightUnknown(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -376,8 +379,8 @@ func TestPreflightUnknown(t *testing.T) {
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
 }
 
-// TestPreflightRestart has the cause of a refusal go while there is no controller, and the
-// At become due while the API server still refuses its Pod.
+// TestPreflightRestart removes the cause of a refusal while no controller is running, and
+// lets the At become due while the API server still refuses its Pod.
 func TestPreflightRestart(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -404,7 +407,7 @@ func TestPreflightRestart(t *testing.T) {
 			c := startController(t, namespace)
 			at = createAt(t, at)
 			waitBlocked(t, namespace, v1alpha1.ReasonPodRefused)
-			// A process that is killed may owe its last events.
+			// A killed process may not have written its last events.
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonPodRefused: 1})
 			c.kill(t)
 			if err := quotas.Delete(t.Context(), "quota", metav1.DeleteOptions{}); err != nil {

@@ -62,15 +62,16 @@ const (
 	serviceAccountID = "system:serviceaccount:" + systemNamespace + ":" + serviceAccount
 )
 
-// All controllers of these tests run as the service account that is deployed, with
-// what artifacts/deploy/rbac.yaml, artifacts/restarts and artifacts/restarts/annotations grant,
-// and under the policies of artifacts/deploy/policy and of the latter two.
-// In the end, what was granted must be what they used.
+// All controllers of these tests run as the deployed service account, with the
+// permissions of artifacts/deploy/rbac.yaml, artifacts/restarts and
+// artifacts/restarts/annotations, and under the policies of artifacts/deploy/policy and
+// of the latter two. At the end, the granted permissions must equal those that were used.
 func init() {
 	beforeAll, grantLease, afterAll = becomeServiceAccount, grantLeaseTo, compareGranted
 }
 
-// becomeServiceAccount makes what these tests need before all of them, in dir.
+// becomeServiceAccount creates the prerequisites of these tests in dir before all of
+// them.
 func becomeServiceAccount(dir string) error {
 	apply := exec.Command("kubectl", "apply", "-f", deploy+"/00-namespace.yaml", "-f", deploy+"/rbac.yaml", "-f", deploy+"/roles.yaml", "-f", deploy+"/policy", "-f", restarts, "-f", annotations)
 	if out, err := apply.CombinedOutput(); err != nil {
@@ -80,7 +81,7 @@ func becomeServiceAccount(dir string) error {
 	return writeConfig(controllerConfig, systemNamespace, serviceAccount)
 }
 
-// writeConfig writes a kubeconfig of a service account.
+// writeConfig writes the kubeconfig of a service account.
 func writeConfig(path, namespace, name string) error {
 	token, err := kubeClient.CoreV1().ServiceAccounts(namespace).CreateToken(context.Background(), name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](12 * 60 * 60)},
@@ -98,7 +99,7 @@ func writeConfig(path, namespace, name string) error {
 	return clientcmd.WriteToFile(*config, path)
 }
 
-// grantLeaseTo grants in another namespace what the Role of the lease does in that of
+// grantLeaseTo grants in another namespace what the Role for the lease grants in that of
 // the controller.
 func grantLeaseTo(t *testing.T, namespace string) {
 	t.Helper()
@@ -123,7 +124,7 @@ func grantLeaseTo(t *testing.T, namespace string) {
 	waitAllowed(t, serviceAccountID, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: "coordination.k8s.io", Resource: "leases"})
 }
 
-// waitAllowed waits until the API server lets the user do that.
+// waitAllowed waits until the API server authorizes the user.
 func waitAllowed(t *testing.T, user string, what authorizationv1.ResourceAttributes) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s to be allowed to %s %s", user, what.Verb, what.Resource), func(ctx context.Context) (bool, error) {
@@ -138,8 +139,8 @@ func isAllowed(ctx context.Context, user string, what authorizationv1.ResourceAt
 	return err == nil && review.Status.Allowed, err
 }
 
-// readRBAC returns the ClusterRole and the Role of a file of manifests; nil if it has
-// none.
+// readRBAC returns the ClusterRole and the Role in a file of manifests, or nil if there
+// is none.
 func readRBAC(path string) (*rbacv1.ClusterRole, *rbacv1.Role, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -169,7 +170,7 @@ func readRBAC(path string) (*rbacv1.ClusterRole, *rbacv1.Role, error) {
 	}
 }
 
-// permissions returns what the rules of a role grant, a word a permission.
+// permissions returns the permissions in the rules of a role, one word each.
 func permissions(t *testing.T, scope string, rules []rbacv1.PolicyRule) map[string]bool {
 	t.Helper()
 	granted, err := tryPermissions(scope, rules)
@@ -196,7 +197,7 @@ func tryPermissions(scope string, rules []rbacv1.PolicyRule) (map[string]bool, e
 	return granted, nil
 }
 
-// Where something is granted: everywhere, or in a single namespace.
+// The scopes of permissions: everywhere, or a single namespace.
 const (
 	everywhere = "everywhere"
 	inside     = "in its namespace"
@@ -206,13 +207,13 @@ func permission(scope, verb, group, resource, name string) string {
 	return strings.TrimSpace(fmt.Sprintf("%s: %s %s %s", scope, verb, strings.TrimSuffix(resource+"."+group, "."), name))
 }
 
-// finalizers are permissions that no request uses: they are asked for when a Pod, or an At,
-// is created whose owner reference blocks the owner's deletion. TestFinalizersPermission
-// has a controller without them.
+// finalizers are permissions that no request uses: the API server checks them when a Pod
+// or an At is created whose owner reference blocks the owner's deletion.
+// TestFinalizersPermission runs a controller without them.
 var finalizers = []string{everywhere + ": update ats/finalizers." + cnat.GroupName, everywhere + ": update cronats/finalizers." + cnat.GroupName}
 
-// compareGranted compares what is granted to the service account with what it used,
-// if all tests ran.
+// compareGranted compares the permissions that are granted to the service account with
+// those that it used, if all tests ran.
 func compareGranted() error {
 	if flag.Lookup("test.run").Value.String() != "" || flag.Lookup("test.skip").Value.String() != "" {
 		return nil
@@ -241,7 +242,7 @@ func compareGranted() error {
 		}
 		maps.Copy(granted, ofOptional)
 	}
-	// What it was let do, and what not: that would be granted too little.
+	// Both allowed and denied requests: a denied one means that a permission is missing.
 	asked := map[string]bool{finalizers[0]: true, finalizers[1]: true}
 	requests, err := auditLog()
 	if err != nil {
@@ -255,7 +256,7 @@ func compareGranted() error {
 		scope, name := everywhere, ""
 		if r.resource() == "leases" {
 			scope = inside
-			if r.Verb != "create" { // for which no rule can name an object
+			if r.Verb != "create" { // rules cannot restrict it to an object
 				name = r.ObjectRef.Name
 			}
 		}
@@ -267,7 +268,8 @@ func compareGranted() error {
 	return nil
 }
 
-// TestFinalizersPermission has a controller without the permissions that no request shows.
+// TestFinalizersPermission runs a controller without the permissions that no request
+// uses.
 func TestFinalizersPermission(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -300,7 +302,7 @@ func TestFinalizersPermission(t *testing.T) {
 	}
 }
 
-// bindRole makes a service account that has the rules in the namespace, and returns its
+// bindRole creates a service account with the rules in the namespace, and returns its
 // user name.
 func bindRole(t *testing.T, namespace, name string, rules []rbacv1.PolicyRule) string {
 	t.Helper()
@@ -314,7 +316,7 @@ func bindRole(t *testing.T, namespace, name string, rules []rbacv1.PolicyRule) s
 	return bind(t, namespace, name, rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name})
 }
 
-// bind gives a service account a role in its namespace, and returns its user name.
+// bind binds a role to a service account in its namespace, and returns its user name.
 func bind(t *testing.T, namespace, name string, role rbacv1.RoleRef) string {
 	t.Helper()
 	_, err := kubeClient.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
@@ -328,8 +330,8 @@ func bind(t *testing.T, namespace, name string, role rbacv1.RoleRef) string {
 	return "system:serviceaccount:" + namespace + ":" + name
 }
 
-// TestNamespacedRole wants the Role of the namespaced variant to grant what the
-// ClusterRole does, but for what is the cluster's.
+// TestNamespacedRole checks that the Role of the namespaced variant grants the same as
+// the ClusterRole, except for cluster-scoped resources.
 func TestNamespacedRole(t *testing.T) {
 	t.Parallel()
 	clusterRole, _, err := readRBAC(deploy + "/rbac.yaml")
@@ -351,7 +353,8 @@ func TestNamespacedRole(t *testing.T) {
 	}
 }
 
-// TestUserRoles has users with the roles view, edit and admin look at, and write, Ats.
+// TestUserRoles checks that users with the roles view, edit and admin can read and write
+// Ats.
 func TestUserRoles(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -382,8 +385,8 @@ func TestUserRoles(t *testing.T) {
 	}
 }
 
-// TestPolicy has users write Ats: under the policy cnat-create-pods, only those may who
-// may create the Pod.
+// TestPolicy checks the policy cnat-create-pods: users can only write Ats if they can
+// create the Pod.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -407,17 +410,17 @@ func TestPolicy(t *testing.T) {
 	cronAt := fmt.Sprintf(`{"apiVersion": "%s", "kind": "CronAt", "metadata": {"name": "cronat"}, "spec": {"schedule": "0 0 1 1 *", "atTemplate": {"spec": {"command": "true"}}}}`, v1alpha1.SchemeGroupVersion)
 	out, err := tryKubectl(t, cronAt, "create", "--as="+less, "-n", namespace, "-f", "-")
 	if err == nil || !strings.Contains(out, strings.Replace(denied, "an At runs a Pod", "a CronAt runs Pods", 1)) {
-		t.Errorf("a CronAt was let in: %s", out)
+		t.Errorf("a CronAt was admitted: %s", out)
 	}
 	kubectl(t, cronAt, "create", "--as="+enough, "-n", namespace, "-f", "-")
 	kubectl(t, "", "patch", "--as="+enough, "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"command":"false"}}`)
-	// What is not the spec anybody may write who may write Ats.
+	// All users who can write Ats can write anything but the spec.
 	kubectl(t, "", "label", "--as="+less, "-n", namespace, "at/at", "a=b")
 	if out, err := tryKubectl(t, "", "patch", "--as="+less, "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"command":"true"}}`); err == nil || !strings.Contains(out, denied) {
-		t.Errorf("an edit of the command was let in: %s", out)
+		t.Errorf("an edit of the command was admitted: %s", out)
 	}
 
-	// Neither the controller nor the garbage collector are in its way.
+	// The policy does not affect the controller or the garbage collector.
 	startController(t, namespace)
 	kubectl(t, "", "patch", "--as="+enough, "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"schedule":"2000-01-01T00:00:00Z"}}`)
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
@@ -430,8 +433,8 @@ func TestPolicy(t *testing.T) {
 	waitAtGone(t, namespace)
 }
 
-// TestControllerPolicy has somebody use the controller's token: under the policy
-// cnat-controller-pods, it is good for no more than what the controller does with Pods.
+// TestControllerPolicy uses the controller's token as an attacker: the policy
+// cnat-controller-pods only allows what the controller does with Pods.
 func TestControllerPolicy(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -455,7 +458,7 @@ func TestControllerPolicy(t *testing.T) {
 		unlabelled(pod)
 		pod.Finalizers, pod.OwnerReferences = nil, nil
 	}
-	// As the controller.
+	// Act as the controller.
 	try := func(input string, args ...string) (string, error) {
 		return tryKubectl(t, input, append(args, "--as="+serviceAccountID, "-n", namespace)...)
 	}
@@ -522,8 +525,8 @@ func TestControllerPolicy(t *testing.T) {
 	waitReleased(t, namespace)
 }
 
-// TestControllerAtsPolicy has somebody use the controller's token: under the policy
-// cnat-controller-ats, it creates no Ats but those of nodes, and changes none.
+// TestControllerAtsPolicy uses the controller's token as an attacker: under the policy
+// cnat-controller-ats, it can only create Ats of nodes, and cannot change Ats.
 func TestControllerAtsPolicy(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -551,7 +554,7 @@ func TestControllerAtsPolicy(t *testing.T) {
 		at.Labels = map[string]string{v1alpha1.LabelCronAtUID: string(parent.UID)}
 		at.Finalizers[0] = v1alpha1.FinalizerScheduled
 	}
-	// As the controller.
+	// Act as the controller.
 	try := func(input string, args ...string) (string, error) {
 		return tryKubectl(t, input, append(args, "--as="+serviceAccountID, "-n", namespace)...)
 	}
@@ -602,8 +605,8 @@ func TestControllerAtsPolicy(t *testing.T) {
 	}
 }
 
-// TestControllerAtsPolicyIsComplete wants the policy to name each field of the spec: the
-// controller may change none but suspend.
+// TestControllerAtsPolicyIsComplete checks that the policy covers each field of the spec:
+// the controller can only change suspend.
 func TestControllerAtsPolicyIsComplete(t *testing.T) {
 	t.Parallel()
 	policy, err := os.ReadFile(deploy + "/policy/controller-ats.yaml")
@@ -617,7 +620,7 @@ func TestControllerAtsPolicyIsComplete(t *testing.T) {
 		}
 		same := regexp.MustCompile(`object\.spec\.\??` + name + ` == variables\.before\.spec\.\??` + name + `\b`)
 		if !same.Match(policy) {
-			t.Errorf("the policy says nothing of %s", name)
+			t.Errorf("the policy does not cover %s", name)
 		}
 	}
 }

@@ -33,9 +33,9 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// web is a server of two replicas with its Service, and a client that sends one request after
-// the other. The server loses none when it is stopped: for some seconds it goes on serving,
-// until all know that it is not to get any more.
+// web is a server with two replicas and a Service, and a client that sends one request
+// after the other. When a server is stopped, it loses no request: it continues for some
+// seconds, until all components know that it must not get any more.
 const web = `
 apiVersion: v1
 kind: ConfigMap
@@ -79,8 +79,8 @@ spec:
     command: [/bin/sh, -c, "while true; do printf 'GET /passwd HTTP/1.0\r\n\r\n' | nc -w 30 $WEB_SERVICE_HOST 80 | grep -q '200 OK' && echo answered || echo lost; sleep 0.2; done"]
 `
 
-// createWeb creates web, and waits until its client has an answer: from then on it must get
-// one to each request. It returns the least number of available replicas so far.
+// createWeb creates web and waits until its client has a response. From then on, each
+// request must succeed. It returns the minimum number of available replicas so far.
 func createWeb(t *testing.T, namespace string) (leastAvailable func() int32) {
 	t.Helper()
 	server, client, _ := strings.Cut(web, "---\napiVersion: v1\nkind: Pod")
@@ -111,8 +111,8 @@ func createWeb(t *testing.T, namespace string) (leastAvailable func() int32) {
 	return least.Load
 }
 
-// waitAnswers waits until the client has the given number of answers more. It must not have
-// lost a request.
+// waitAnswers waits until the client has the given number of further responses. No
+// request may have failed.
 func waitAnswers(t *testing.T, namespace string, more int) {
 	t.Helper()
 	before := -1
@@ -129,8 +129,8 @@ func waitAnswers(t *testing.T, namespace string, more int) {
 	})
 }
 
-// TestRestartLosesNothing has a Deployment restarted in each of two minutes, by its annotation:
-// there is always a replica, and no request is lost.
+// TestRestartLosesNothing restarts a Deployment in two consecutive minutes through its
+// annotation: there is always a replica, and no request fails.
 func TestRestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -162,8 +162,8 @@ func TestRestartLosesNothing(t *testing.T) {
 	}
 }
 
-// TestRestartFails restarts a Deployment whose configuration has become bad: the new Pods do
-// not become ready, and the old ones go on serving.
+// TestRestartFails restarts a Deployment with a broken configuration: the new Pods do not
+// become ready, and the old ones continue to serve.
 func TestRestartFails(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -181,8 +181,8 @@ func TestRestartFails(t *testing.T) {
 	}
 }
 
-// TestRestartKinds restarts a workload of each kind, and compares each state that it sees with
-// what kubectl says.
+// TestRestartKinds restarts a workload of each kind, and compares each observed state
+// with kubectl's output.
 func TestRestartKinds(t *testing.T) {
 	t.Parallel()
 	installCRD(t)

@@ -37,7 +37,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// The writes of a restart, in their order.
+// The writes of a restart, in order.
 const (
 	beginRestart   = "write RUNNING"
 	restartTarget  = "restart the Deployment"
@@ -45,7 +45,8 @@ const (
 	restartWritten = "write DONE"
 )
 
-// What can happen while a write of a restart hangs, beside what can happen to any run.
+// Events that can happen while a write of a restart hangs, in addition to those of any
+// run.
 const (
 	scaled    = "somebody scales the Deployment"
 	restarted = "somebody restarts the Deployment"
@@ -59,9 +60,9 @@ var restartSample = map[string]map[string][]string{
 	restartWritten: {fails: {second}, lost: {restart}, dies: {stale}},
 }
 
-// TestRestartFaults lets each write of a restart go wrong in each way, while something else
-// happens. Each time the Deployment is restarted once, by its generation, and the At is
-// Complete.
+// TestRestartFaults makes each write of a restart fail in each way while another event
+// happens. Each time, the generation shows that the Deployment was restarted once, and
+// the At is Complete.
 func TestRestartFaults(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -113,9 +114,9 @@ func testRestartFault(t *testing.T, write, how, what string) {
 		}
 	case restarted:
 		if write != beginRestart && (write != restartTarget || how == lost || how == dies) {
-			wantGeneration++ // It comes after the At's, and else makes that unnecessary.
+			wantGeneration++ // This restart comes after the At's. Otherwise, it would make that unnecessary.
 		}
-		// The annotation has whole seconds: another one makes another template.
+		// The annotation has whole seconds: a different second changes the template.
 		time.Sleep(2 * time.Second)
 		kubectl(t, "", "rollout", "restart", "-n", namespace, "deployment/web")
 	}
@@ -125,7 +126,7 @@ func testRestartFault(t *testing.T, write, how, what string) {
 	case how == dies, what == restart:
 		startController(t, namespace)
 	case what == stale:
-		// For the controller to show what it does without knowing better.
+		// The controller must show what it does without further information.
 		time.Sleep(time.Second)
 	}
 	p.release()
@@ -136,7 +137,7 @@ func testRestartFault(t *testing.T, write, how, what string) {
 	}
 }
 
-// kindOfRestart says which of the writes of a restart a request is; empty if it is none.
+// kindOfRestart returns which write of a restart a request is, or "" if it is none.
 func kindOfRestart(request *http.Request) string {
 	if request.Method != http.MethodPatch || isPreflight(request.UserAgent()) {
 		return ""
@@ -159,13 +160,13 @@ func kindOfRestart(request *http.Request) string {
 	}
 }
 
-// playReady plays a kubelet whose Pods are ready at once.
+// playReady simulates a kubelet whose Pods are ready immediately.
 func playReady(t *testing.T, namespace string) {
 	t.Helper()
 	playReadyIf(t, namespace, func(*corev1.Pod) bool { return true })
 }
 
-// playReadyIf plays a kubelet whose Pods become ready when the condition holds.
+// playReadyIf simulates a kubelet whose Pods become ready when the condition holds.
 func playReadyIf(t *testing.T, namespace string, condition func(*corev1.Pod) bool) {
 	t.Helper()
 	playPods(t, namespace, metav1.ListOptions{}, func(ctx context.Context, pod *corev1.Pod) {
@@ -180,8 +181,8 @@ func playReadyIf(t *testing.T, namespace string, condition func(*corev1.Pod) boo
 	})
 }
 
-// createDeployment creates a Deployment of one Pod, and returns it when its first rollout
-// is complete.
+// createDeployment creates a Deployment with one Pod, and returns it when its first
+// rollout is complete.
 func createDeployment(t *testing.T, namespace, name string) *appsv1.Deployment {
 	t.Helper()
 	labels := map[string]string{"app": name}

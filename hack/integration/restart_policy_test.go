@@ -33,16 +33,16 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// restartKinds are the kinds of workload that can be restarted, with their resources.
+// restartKinds maps the kinds of workloads that can be restarted to their resources.
 var restartKinds = map[v1alpha1.RestartKind]string{
 	v1alpha1.RestartDeployment:  "deployments",
 	v1alpha1.RestartStatefulSet: "statefulsets",
 	v1alpha1.RestartDaemonSet:   "daemonsets",
 }
 
-// TestRestartPolicy has users write Ats and CronAts that restart a workload: under the policy
-// cnat-restarts, only those may who may patch that very workload. They need no permission
-// to create Pods.
+// TestRestartPolicy checks the policy cnat-restarts: users can only write Ats and CronAts
+// that restart a workload if they can patch that workload. They do not need permission to
+// create Pods.
 func TestRestartPolicy(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -142,13 +142,14 @@ func TestRestartPolicy(t *testing.T) {
 				t.Errorf("%s patches %s %s with %s: got %v: %s\nwant %q", tc.user, written, tc.name, tc.patch, err, out, tc.denied)
 			}
 		}
-		// What is not the spec anybody may write who may write Ats.
+		// All users who can write Ats can write anything but the spec.
 		kubectl(t, "", "label", "--as="+reader, "-n", namespace, written+"/restarts", "a=b")
 	}
 }
 
-// TestRestartControllerPolicy has somebody use the controller's token: under the policy
-// cnat-controller-restarts, it can restart a workload, and change nothing else of it.
+// TestRestartControllerPolicy uses the controller's token as an attacker: under the
+// policy cnat-controller-restarts, it can restart a workload, but cannot change anything
+// else in it.
 func TestRestartControllerPolicy(t *testing.T) {
 	t.Parallel()
 	for kind, resource := range restartKinds {
@@ -167,7 +168,7 @@ spec:
     spec: {containers: [{name: web, image: web}]}
 `, kind), "create", "-n", namespace, "-f", "-")
 			t.Cleanup(func() {
-				// Its namespace would stay for ever.
+				// Otherwise its namespace would stay forever.
 				_, err := kubeClient.AppsV1().RESTClient().Patch(types.MergePatchType).Namespace(namespace).Resource(resource).Name("web").
 					Body([]byte(`{"metadata":{"finalizers":null}}`)).Do(context.Background()).Raw()
 				if err != nil {
@@ -221,11 +222,11 @@ spec:
 				t.Errorf("restartedAt is %q, want %q", got, want)
 			}
 
-			// Others are not restricted.
+			// Other users are not restricted.
 			other := bindRole(t, namespace, "other", []rbacv1.PolicyRule{{APIGroups: []string{"apps"}, Resources: []string{resource}, Verbs: []string{"get", "patch"}}})
 			waitAllowed(t, other, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "patch", Group: "apps", Resource: resource, Name: "web"})
 			if out, err := try(other, `{"metadata":{"labels":{"b":"b"}},"spec":{"minReadySeconds":1}}`); err != nil {
-				t.Errorf("somebody else: %v: %s", err, out)
+				t.Errorf("another user: %v: %s", err, out)
 			}
 		})
 	}

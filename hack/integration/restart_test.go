@@ -39,8 +39,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 )
 
-// createWorkload creates a workload named web whose Pods never get to a node. The spec is
-// what it has besides them.
+// createWorkload creates a workload named web whose Pods never get a node. spec contains
+// its additional fields.
 func createWorkload(t *testing.T, namespace string, kind v1alpha1.RestartKind, spec string) {
 	t.Helper()
 	kubectl(t, fmt.Sprintf(`
@@ -58,8 +58,8 @@ spec:
 `, kind, spec), "create", "-n", namespace, "-f", "-")
 }
 
-// playRestart plays a kubelet whose Pods are ready at once, but for those that a restart has
-// made: these only once ready is set.
+// playRestart simulates a kubelet whose Pods are ready immediately, except for those that
+// a restart has created: these become ready once ready is set.
 func playRestart(t *testing.T, namespace string) (ready *atomic.Bool) {
 	t.Helper()
 	ready = &atomic.Bool{}
@@ -70,13 +70,14 @@ func playRestart(t *testing.T, namespace string) (ready *atomic.Bool) {
 	return ready
 }
 
-// waitRolledOut waits until the workload named web is complete, as kubectl sees it.
+// waitRolledOut waits until the rollout of the workload named web is complete according
+// to kubectl.
 func waitRolledOut(t *testing.T, namespace string, kind v1alpha1.RestartKind) {
 	t.Helper()
 	kubectl(t, "", "rollout", "status", "--timeout=90s", "-n", namespace, string(kind)+"/web")
 }
 
-// wantRestarted wants an At that is DONE to be Complete, and nothing to block it.
+// wantRestarted checks that an At that is DONE is Complete and not blocked.
 func wantRestarted(t *testing.T, at *v1alpha1.At) {
 	t.Helper()
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
@@ -97,8 +98,7 @@ func generationOf(t *testing.T, namespace string, kind v1alpha1.RestartKind) int
 	return object.Generation
 }
 
-// TestRestartWorkload restarts workloads. The new Pods do not become ready until something
-// has happened.
+// TestRestartWorkload restarts workloads whose new Pods only become ready after an event.
 func TestRestartWorkload(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -216,7 +216,7 @@ func TestRestartWorkload(t *testing.T) {
 	}
 }
 
-// TestRestartWrites looks at what a restart writes.
+// TestRestartWrites checks the writes of a restart.
 func TestRestartWrites(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -248,7 +248,7 @@ func TestRestartWrites(t *testing.T) {
 	}
 }
 
-// TestRestartWaits has a workload that is being rolled out when its restart is due.
+// TestRestartWaits uses a workload that is being rolled out when its restart is due.
 func TestRestartWaits(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -262,7 +262,8 @@ func TestRestartWaits(t *testing.T) {
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonRolloutInProgress: 1, v1alpha1.ReasonRestarted: 1, v1alpha1.ReasonCompleted: 1})
 }
 
-// TestRestartPreflight has restarts that are not due: they are tried, and nothing is restarted.
+// TestRestartPreflight uses restarts that are not due: they are tried with dry-run, and
+// nothing is restarted.
 func TestRestartPreflight(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -286,8 +287,8 @@ func TestRestartPreflight(t *testing.T) {
 	}
 }
 
-// TestRestartForbidden has a controller for a single namespace, to which artifacts/restarts
-// is granted late, as docs/install.md says.
+// TestRestartForbidden runs a controller for a single namespace, and grants
+// artifacts/restarts later, as described in docs/install.md.
 func TestRestartForbidden(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -323,7 +324,7 @@ func TestRestartForbidden(t *testing.T) {
 	waitAt(t, namespace, "later", "to be blocked no longer", func(at *v1alpha1.At) bool { return at.Status.Reason == "" })
 }
 
-// TestRestartRefused has a controller that may read workloads, and not patch them.
+// TestRestartRefused runs a controller that can read but not patch workloads.
 func TestRestartRefused(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -348,7 +349,7 @@ func TestRestartRefused(t *testing.T) {
 	}
 }
 
-// TestRestartOfCronAt has the At of a CronAt restart a workload, under the policies.
+// TestRestartOfCronAt lets the At of a CronAt restart a workload under the policies.
 func TestRestartOfCronAt(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -369,8 +370,8 @@ func TestRestartOfCronAt(t *testing.T) {
 	}
 }
 
-// TestRestartOnce has two controllers at work at the same time, of which one is killed and
-// replaced: each workload is restarted once.
+// TestRestartOnce runs two controllers at the same time, kills one and replaces it: each
+// workload is restarted once.
 func TestRestartOnce(t *testing.T) {
 	t.Parallel()
 	installCRD(t)

@@ -61,8 +61,8 @@ const (
 	zoneAnnotation     = v1alpha1.AnnotationRestartTimeZone
 )
 
-// waitNamedCronAt waits until a CronAt fulfils the condition, and returns it. The condition is
-// asked with nil if there is none.
+// waitNamedCronAt waits until a CronAt satisfies the condition, and returns it. The
+// condition is called with nil if there is no CronAt.
 func waitNamedCronAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1.CronAt) bool) *v1alpha1.CronAt {
 	t.Helper()
 	var cronAt *v1alpha1.CronAt
@@ -84,7 +84,7 @@ func hasSchedule(schedule string) func(*v1alpha1.CronAt) bool {
 	return func(cronAt *v1alpha1.CronAt) bool { return cronAt != nil && cronAt.Spec.Schedule == schedule }
 }
 
-// waitWarning waits until a workload has an event of the reason, and returns it.
+// waitWarning waits until a workload has an event with the reason, and returns it.
 func waitWarning(t *testing.T, namespace, name, reason string) corev1.Event {
 	t.Helper()
 	var found corev1.Event
@@ -143,7 +143,7 @@ func TestRestartAnnotation(t *testing.T) {
 	}
 	waitNamedCronAt(t, namespace, "deployment-web", "to be followed", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.NextScheduleTime != nil })
 
-	// It follows the annotations, and sets back what a person edits.
+	// It follows the annotations and reverts edits by users.
 	annotate("deployment/web", scheduleAnnotation+"=@weekly", zoneAnnotation+"-")
 	waitNamedCronAt(t, namespace, "deployment-web", "to be changed", func(cronAt *v1alpha1.CronAt) bool {
 		return cronAt.Spec.Schedule == "@weekly" && cronAt.Spec.TimeZone == nil
@@ -165,7 +165,7 @@ func TestRestartAnnotation(t *testing.T) {
 	waitNamedCronAt(t, namespace, "deployment-web", "to be gone", isGone)
 	wantOutput(t, waitWarning(t, namespace, "web", v1alpha1.ReasonInvalidRestartSchedule).Message, `restart-schedule "0 25 \* \* \*" is invalid: .*; write `)
 	annotate("deployment/web", "a=b")
-	// The API server finds fault with what the controller does not.
+	// The API server rejects what the controller accepts.
 	annotate("deployment/web", scheduleAnnotation+"=@every -5m")
 	eventually(t, "the API server's words", func(context.Context) (bool, error) {
 		events := kubectl(t, "", "get", "events", "-n", namespace, "--field-selector", "reason="+v1alpha1.ReasonInvalidRestartSchedule)
@@ -187,17 +187,17 @@ func TestRestartAnnotation(t *testing.T) {
 		waitNamedCronAt(t, namespace, name, "to be gone", isGone)
 	}
 
-	// A CronAt of a person stays as it is.
+	// A user's CronAt is not changed.
 	stranger := createCronAt(t, newCronAt(namespace, "@yearly", func(cronAt *v1alpha1.CronAt) { cronAt.Name = "deployment-other" }))
 	kubectl(t, workload("Deployment", "other", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
 	wantOutput(t, waitWarning(t, namespace, "other", v1alpha1.ReasonCronAtNameConflict).Message, `^CronAt deployment-other already exists and was not created for this Deployment`)
 	annotate("deployment/other", scheduleAnnotation+"-")
 	if got := waitNamedCronAt(t, namespace, "deployment-other", "to exist", exists); got.UID != stranger.UID || got.Generation != 1 || len(got.OwnerReferences) > 0 {
-		t.Errorf("the CronAt of a person is %+v", got)
+		t.Errorf("the user's CronAt is %+v", got)
 	}
 }
 
-// TestRestartAnnotationRefused has a quota refuse the CronAt.
+// TestRestartAnnotationRefused uses a quota that refuses the CronAt.
 func TestRestartAnnotationRefused(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -222,8 +222,8 @@ func TestRestartAnnotationRefused(t *testing.T) {
 	waitNamedCronAt(t, namespace, "deployment-web", "to exist", exists)
 }
 
-// TestRestartAnnotationForbidden has a controller without the permissions: Ats run, and once
-// they are granted, the annotations are followed.
+// TestRestartAnnotationForbidden runs a controller without the permissions: Ats run, and
+// the annotations take effect once the permissions are granted.
 func TestRestartAnnotationForbidden(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -266,8 +266,8 @@ func TestRestartAnnotationForbidden(t *testing.T) {
 	waitNamedCronAt(t, namespace, "deployment-web", "to exist", exists)
 }
 
-// TestControllerCronAtsPolicy has somebody use the controller's token: under the policy
-// cnat-controller-cronats, it is good for no CronAts but those of the annotations.
+// TestControllerCronAtsPolicy uses the controller's token as an attacker: the policy
+// cnat-controller-cronats only allows CronAts for annotations.
 func TestControllerCronAtsPolicy(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -305,7 +305,7 @@ func TestControllerCronAtsPolicy(t *testing.T) {
 	}
 	same := func(*v1alpha1.CronAt) {}
 	stranger := func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil }
-	// As the controller.
+	// Act as the controller.
 	try := func(input string, args ...string) (string, error) {
 		return tryKubectl(t, input, append(args, "--as="+serviceAccountID, "-n", namespace)...)
 	}
@@ -352,8 +352,8 @@ func TestControllerCronAtsPolicy(t *testing.T) {
 	}
 }
 
-// TestRestartAnnotationManifests wants the flag to be added to the arguments that the
-// Deployment has without it.
+// TestRestartAnnotationManifests checks that the flag is added to the existing arguments
+// of the Deployment.
 func TestRestartAnnotationManifests(t *testing.T) {
 	t.Parallel()
 	flags := func(path string) []string {
@@ -370,9 +370,9 @@ func TestRestartAnnotationManifests(t *testing.T) {
 	}
 }
 
-// TestRestartAnnotationMemory compares the memory of controllers with and without the flag
-// when there are many Deployments, of which few have the annotation. The test is not
-// parallel, because it keeps the API server busy.
+// TestRestartAnnotationMemory compares the memory of controllers with and without the
+// flag for many Deployments, few of which have the annotation. The test is not parallel,
+// because it keeps the API server busy.
 func TestRestartAnnotationMemory(t *testing.T) {
 	const (
 		number    = 2000
@@ -391,7 +391,7 @@ func TestRestartAnnotationMemory(t *testing.T) {
 			},
 			Spec: appsv1.DeploymentSpec{
 				Replicas: ptr.To[int32](0),
-				// So that the controller-manager makes no ReplicaSets, which are not looked at.
+				// Keep the controller-manager from creating ReplicaSets, which are irrelevant here.
 				Paused:   true,
 				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
 				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "main"}}}},
@@ -405,7 +405,7 @@ func TestRestartAnnotationMemory(t *testing.T) {
 		}
 	})
 
-	// The memory that the race detector needs is not what is measured.
+	// Build without the race detector, whose memory must not be measured.
 	plain := filepath.Join(t.TempDir(), "cnat-controller")
 	build := exec.Command("go", "build", "-race=false", "-o", plain, root)
 	if out, err := build.CombinedOutput(); err != nil {

@@ -57,12 +57,12 @@ var (
 	soakOutage = flag.Duration("soak-outage", 0, "least time for which the API server is away; if there is one, the return is judged")
 )
 
-// TestTenants has very many Ats of one namespace, and ten of another, due when the
-// controller starts: the few do not wait for the many. It is not parallel: the
-// controller sees all namespaces.
+// TestTenants creates very many Ats in one namespace and ten in another that are due when
+// the controller starts: the ten must not wait for the many. It is not parallel, because
+// the controller watches all namespaces.
 func TestTenants(t *testing.T) {
 	applyCRD(t)
-	// The first list comes by namespace: the few last.
+	// The first list is sorted by namespace: the ten come last.
 	many, few := newNamespace(t), newNamespace(t)
 	if few < many {
 		few, many = many, few
@@ -101,12 +101,12 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-// TestSoak has many Ats become due while three controllers are at work, one of
-// which is killed again and again, and so are the API server and etcd. The first
-// attempt of each tenth fails, and half of the Pods are deleted as soon as they have
-// ended. Each attempt is made once, not early, and each At ends. It is not parallel
-// while it kills: the others need the API server. And it is the last of those which are
-// not, since they take the CRD away, or see all namespaces.
+// TestSoak creates many Ats that become due while three controllers are running. One
+// controller is killed repeatedly, and so are the API server and etcd. The first attempt
+// of every tenth At fails, and half of the Pods are deleted as soon as they have ended.
+// Each attempt must be made once, not early, and each At must end. The test is not
+// parallel while it kills, because the other tests need the API server. It is the last of
+// the tests that are not parallel, since those remove the CRD or watch all namespaces.
 func TestSoak(t *testing.T) {
 	applyCRD(t)
 	namespace := newNamespace(t)
@@ -128,7 +128,7 @@ func TestSoak(t *testing.T) {
 	}
 	k := startKubelet(t, namespace)
 
-	// Each is killed at even intervals, which do not fall together.
+	// Each is killed at regular intervals that do not coincide.
 	kills := 0
 	events := map[string]int{"kube-apiserver": *soakServers, "etcd": *soakEtcds}
 	begin := time.Now()
@@ -151,9 +151,9 @@ func TestSoak(t *testing.T) {
 		}
 	}
 
-	// From here on nothing is killed any more.
+	// From now on, nothing is killed.
 	t.Parallel()
-	// All end.
+	// All Ats end.
 	var ats *v1alpha1.AtList
 	tolerantly(t, "all Ats to end", func(ctx context.Context) (bool, error) {
 		var err error
@@ -169,8 +169,8 @@ func TestSoak(t *testing.T) {
 	if ends[v1alpha1.ReasonCompleted] != *soakAts {
 		t.Errorf("they ended as %v, want %d Completed", ends, *soakAts)
 	}
-	// None twice, none early. An API server that is killed may leave a creation out
-	// of its log: the kubelet has seen it.
+	// No Pod twice, none early. The log of a killed API server may lack a creation that the
+	// kubelet has seen.
 	created := map[string]int{}
 	var late []time.Duration // of first attempts
 	for _, create := range creations(t, namespace) {
@@ -208,7 +208,7 @@ func TestSoak(t *testing.T) {
 		len(k.started), k.deleted, ends, late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
 }
 
-// tolerantly waits until condition holds, whatever errors come before.
+// tolerantly waits until condition holds, and ignores errors until then.
 func tolerantly(t *testing.T, what string, condition wait.ConditionWithContextFunc) {
 	t.Helper()
 	var last error
@@ -225,8 +225,8 @@ func tolerantly(t *testing.T, what string, condition wait.ConditionWithContextFu
 // failFirst is a command whose first attempt fails.
 const failFirst = "fail first"
 
-// kubelet plays one that ends each Pod as soon as it sees it, and somebody who then
-// deletes half of them.
+// kubelet simulates a kubelet that ends each Pod as soon as it sees it, and a user who
+// then deletes half of them.
 type kubelet struct {
 	lock    sync.Mutex
 	started map[string]map[types.UID]bool // by name
@@ -264,8 +264,8 @@ func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// killAndRestart kills a component of hack/localcluster's cluster, and waits until that
-// has started it again.
+// killAndRestart kills a component of the cluster of hack/localcluster, and waits until
+// the cluster has restarted it.
 func killAndRestart(t *testing.T, name string) {
 	t.Helper()
 	killed := find(t, name)
@@ -283,8 +283,8 @@ func killAndRestart(t *testing.T, name string) {
 
 func clusterDir() string { return filepath.Dir(os.Getenv("KUBECONFIG")) }
 
-// find returns the processes that are a component of the cluster: those that were started
-// by its name, with a path in the cluster's folder among their arguments.
+// find returns the processes of a component of the cluster: those that were started by
+// its name, with a path in the cluster's folder among their arguments.
 func find(t *testing.T, name string) []int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")

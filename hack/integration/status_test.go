@@ -41,7 +41,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// TestColumns reads in kubectl get why each At is where it is.
+// TestColumns checks that kubectl get shows the reason for the state of each At.
 func TestColumns(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -88,8 +88,8 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// TestObservedGeneration edits an At that is pending, and one that is done: what waits
-// for the status to be of the newest spec, as Argo CD and kstatus do, need not wait long.
+// TestObservedGeneration edits a pending and a finished At: tools such as Argo CD and
+// kstatus, which wait until the status matches the latest spec, do not wait long.
 func TestObservedGeneration(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -111,8 +111,8 @@ func TestObservedGeneration(t *testing.T) {
 	waitAt(t, namespace, "at", "to have its edit observed when done", observed)
 }
 
-// TestWebhook has an admission webhook deny the Pod with the status and the causes of
-// the API server's own validation, then be down, and then let the Pod in.
+// TestWebhook uses an admission webhook that denies the Pod with the status and the
+// causes of the API server's own validation, then is down, and then admits the Pod.
 func TestWebhook(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
@@ -149,8 +149,8 @@ func TestWebhook(t *testing.T) {
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonPodRefused: 1, v1alpha1.ReasonSuccessfulCreate: 1})
 }
 
-// startWebhook has an admission webhook answer to each creation of a Pod in a namespace,
-// until the end of the test. If its answer is nil, it is down.
+// startWebhook starts an admission webhook that answers each creation of a Pod in a
+// namespace until the end of the test. If its answer is nil, it is down.
 func startWebhook(t *testing.T, namespace string, answer func() *admissionv1.AdmissionResponse) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -193,8 +193,8 @@ func startWebhook(t *testing.T, namespace string, answer func() *admissionv1.Adm
 	})
 }
 
-// TestUnexpectedPod creates the Pod of an At that is done once more, as a creation that
-// was delayed on its way does: it is deleted.
+// TestUnexpectedPod creates the Pod of a finished At once more, like a delayed creation
+// request: it is deleted.
 func TestUnexpectedPod(t *testing.T) {
 	t.Parallel()
 	installCRD(t)

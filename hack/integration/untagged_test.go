@@ -23,8 +23,8 @@ import (
 	"testing"
 )
 
-// TestMain says how the tests of this package are run, for those who run them without
-// their build tags.
+// TestMain prints how to run the tests of this package if they were started without their
+// build tags.
 func TestMain(*testing.M) {
 	fmt.Println("The integration and end-to-end tests need a cluster: hack/test.sh starts one and runs them.")
 }
