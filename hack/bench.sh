@@ -15,12 +15,12 @@
 # limitations under the License.
 
 
-# Measures the controller, each scenario in a fresh control plane. Prints a line of
-# JSON a figure as it comes, and a table in the end. All of it takes an hour.
+# Measures the controller, each scenario in a new control plane. Prints each figure as a
+# line of JSON, and finally a table. All scenarios together take an hour.
 #
 # Usage: hack/bench.sh [SCENARIO:NUMBER...]
-#   hack/bench.sh burst:1000      one of them
-#   PLOT=FILE.svg hack/bench.sh   the series drawn, too
+#   hack/bench.sh burst:1000      a single scenario
+#   PLOT=FILE.svg hack/bench.sh   also draw the series
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 OPTIMIZE=yes

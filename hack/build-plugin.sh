@@ -18,7 +18,7 @@
 #
 # Usage: hack/build-plugin.sh DIR URL [OS/ARCH...]
 #
-# DIR gets an archive for each platform, and at.yaml, in which they are at URL.
+# Writes to DIR an archive for each platform, and at.yaml, which refers to them at URL.
 
 set -o errexit -o nounset -o pipefail
 
@@ -48,7 +48,7 @@ for platform in "${platforms[@]}"; do
     CGO_ENABLED=0 GOOS="${os}" GOARCH="${arch}" go build -trimpath \
         -ldflags="-s -w -X programming-kubernetes.info/cnat-controller/pkg/version.revision=${revision}" \
         -o "${tmp}/${binary}" ./cmd/kubectl-at
-    # The same input makes the same archive.
+    # The archive is reproducible.
     tar --create --gzip --file="${archive}" --directory="${tmp}" --sort=name --owner=0 --group=0 --numeric-owner \
         --mtime="@$(git log -1 --format=%ct)" LICENSE "${binary}"
     edit+=(-e "s#SHA256_${os}_${arch}#$(sha256sum "${archive}" | cut -d' ' -f1)#")

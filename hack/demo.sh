@@ -15,15 +15,15 @@
 # limitations under the License.
 
 
-# The book's scenario, end to end: a command that is due in five seconds runs in
-# a real container and prints YAY. Then the same with kubectl at.
+# The book's scenario, end to end: a command that is due in five seconds runs in a real
+# container and prints YAY. Then the same with kubectl at.
 #
 # Usage: hack/demo.sh [--keep] [--in-cluster]
 #
-# With KUBECONFIG it uses that cluster, and needs kubectl. Without, it compiles and starts
-# a cluster of its own, for which it needs Linux and root. At the end it removes what it
-# brought, unless --keep is given. With --in-cluster the controller runs in the cluster,
-# as it is deployed; in a cluster of KUBECONFIG, its image must be there.
+# With KUBECONFIG, it uses that cluster, and needs kubectl. Without KUBECONFIG, it compiles
+# and starts its own cluster, which requires Linux and root. At the end, it removes everything
+# that it has created, unless --keep is given. With --in-cluster, the controller runs in the
+# cluster with its manifests; in a cluster of KUBECONFIG, its image must be available.
 
 set -o errexit -o nounset -o pipefail
 
@@ -55,7 +55,7 @@ fail() {
     exit 1
 }
 
-# own_cluster runs the demo in a cluster of its own.
+# own_cluster runs the demo in its own cluster.
 own_cluster() {
     local arguments=(--node) controller="${tmp}/cnat-controller" packages exports
     if [[ "$(uname -s)" != Linux || "$(id -u)" != 0 ]]; then
@@ -67,7 +67,7 @@ own_cluster() {
     install_node_packages &
     packages=$!
     build_localcluster "${controller}"
-    # Now, because it has most of its packages in common with the kubectl of the cluster.
+    # Build it now, because it shares most of its packages with the cluster's kubectl.
     go_build "kubectl at" "${root}" "${tmp}/kubectl-at" -- ./cmd/kubectl-at
     wait "${packages}"
     if [[ -n "${in_cluster}" ]]; then
@@ -117,7 +117,7 @@ if [[ -z "${KUBECONFIG:-}" ]]; then
     exit
 fi
 
-# From here on there is a cluster.
+# From here on, a cluster is running.
 controller=""
 watch=""
 crd_is_ours=""
@@ -184,8 +184,8 @@ if [[ -z "${in_cluster}" ]]; then
         run compiling go build -o "${binary}" .
     fi
     say "Starting the controller"
-    # In a process group of its own, because what runs must be counted after Ctrl-C, too.
-    # Its ports may be taken.
+    # In its own process group, because running commands must be counted after Ctrl-C,
+    # too. Its ports may be in use.
     set -o monitor
     "${binary}" -v=2 -namespace="${namespace}" -metrics-bind-address= -health-probe-bind-address= >"${log}" 2>&1 &
     controller=$!
@@ -194,7 +194,7 @@ if [[ -z "${in_cluster}" ]]; then
     run kubectl apply -f artifacts/examples/cnat-crd.yaml
 else
     [[ -z "$(kubectl get namespace --ignore-not-found --output=name cnat-system)" ]] || fail "there is a namespace cnat-system already"
-    # First, because it takes the API server's admission some seconds to know of a new kind.
+    # First, because the API server's admission takes some seconds to discover a new kind.
     say "Installing the CRD"
     run kubectl apply -f artifacts/examples/cnat-crd.yaml
     say "Installing the controller"
@@ -204,7 +204,7 @@ else
     run kubectl get --namespace=cnat-system deployments,pods,leases
     say "An At that is due in five seconds"
 fi
-# Not kubectl wait: it fails on a CRD whose status has no conditions yet.
+# kubectl wait does not work: it fails on a CRD whose status has no conditions yet.
 for ((i = 0; i < 120; i++)); do
     ! kubectl get at >/dev/null 2>&1 || break
     sleep 0.5
@@ -239,7 +239,7 @@ echo "${output}"
 
 say "The same without YAML"
 export PATH="${tmp}:${PATH}" # kubectl finds kubectl-at there
-run kubectl at now + 5 seconds --logs -- echo YAY | tee "${tmp}/second" || true # is looked at below
+run kubectl at now + 5 seconds --logs -- echo YAY | tee "${tmp}/second" || true # checked below
 our_ats+=("$(sed -n 's/ created$//p' "${tmp}/second")")
 grep -qx YAY "${tmp}/second" || fail "the output of kubectl at has no YAY"
 

@@ -21,13 +21,12 @@
 # the manifests of the Prometheus operator and of cert-manager against their types.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# For its flags, because the linters compile what they read.
-# shellcheck source=hack/localcluster.sh
+# Use its flags, because the linters compile the code that they check.
 source hack/localcluster.sh
 
 bin="$(mktemp -d)"
 trap 'rm -rf "${bin}"' EXIT
-echo "Building golangci-lint (the first time: some minutes)"
+echo "Building golangci-lint (takes some minutes the first time)"
 compiling go -C hack/tools/golangci-lint build -o "${bin}/golangci-lint" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 for tag in integration e2e; do
@@ -41,14 +40,10 @@ go -C hack/tools/actionlint build -o "${bin}/actionlint" github.com/rhysd/action
 "${bin}/actionlint" .github/workflows/*.yaml
 
 go -C hack/tools/krew build -o "${bin}/validate-krew-manifest" sigs.k8s.io/krew/cmd/validate-krew-manifest
-# As hack/build-plugin.sh fills it in; the checksums are of no archive.
+# Fill it in like hack/build-plugin.sh; the checksums do not belong to real archives.
 sed -e 's#URL/#https://example.org/#' -e "s#VERSION#$(sed -n 's/^const Version = "\(.*\)"$/\1/p' pkg/version/version.go)#" \
     -e "s#SHA256_[a-z0-9_]*#$(printf '%064d' 0)#" artifacts/krew/at.yaml >"${bin}/at.yaml"
 "${bin}/validate-krew-manifest" -skip-install -manifest "${bin}/at.yaml"
 
-compiling hack/build-packages.sh "${bin}/packages" "example.org/cnat-controller@sha256:$(printf '%064d' 0)"
-compiling go -C hack/tools/helm run helm.sh/helm/v4/cmd/helm template cnat "${bin}"/packages/cnat-*.tgz --set=monitoring.enabled=true,metrics.certificate=true |
-    compiling go -C hack/tools/crcheck run .
-
-# -count=1, because the test cache does not notice changes of files outside of the module.
+# -count=1, because the test cache does not detect changes to files outside the module.
 compiling go -C hack/tools/promcheck test -count=1 ./...

@@ -19,17 +19,17 @@
 #
 # Usage: hack/localcluster.sh run [--node] [--dir DIR] [--image NAME=BINARY]... [-- COMMAND [ARG...]]
 #
-# Compiles hack/localcluster first, unless that has been done. Scripts that source this
-# file have its functions.
+# Compiles hack/localcluster first, unless it is up to date. Scripts that source this
+# file can use its functions.
 
 set -o errexit -o nounset -o pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 command -v go >/dev/null || { echo "$0 needs Go" >&2 && exit 1; }
 
-# What the cluster, the controller and the tests share is compiled once, because all are
-# compiled with these flags. Without inlining and debug information, and with one thread
-# for each of many packages, that takes a third less time. OPTIMIZE=yes is for
+# Packages that the cluster, the controller and the tests share are compiled only once,
+# because all use the same flags. Without inlining and debug information, and with one
+# thread for each of many packages, compiling takes a third less time. OPTIMIZE=yes is for
 # measurements.
 inlining=" -l"
 [[ -z "${OPTIMIZE:-}" ]] || inlining=""
@@ -39,7 +39,7 @@ cgo=0
 # compiling COMMAND [ARG...] runs a command that compiles, with these flags.
 compiling() { GOFLAGS="${compile_flags}" CGO_ENABLED="${cgo}" "$@"; }
 
-# stop_jobs ends what still runs in the background, such as downloads.
+# stop_jobs ends jobs that are still running in the background, such as downloads.
 stop_jobs() { jobs -p | xargs -r kill 2>/dev/null || true; }
 
 programs=(
@@ -48,13 +48,13 @@ programs=(
     github.com/containernetworking/plugins/plugins/ipam/host-local
     github.com/containernetworking/plugins/plugins/main/bridge
 )
-# The other names of the first of the programs, which is all of these.
+# The other names of the first program, which contains all of them.
 components=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kube-proxy containerd)
-# What only other storage, other plugins and tracing need is left out.
+# Omit packages that are only needed for other storage, other plugins and tracing.
 tags="-tags=no_btrfs,no_devmapper,no_tracing,no_zfs,nri_no_wasm"
 
-# go_build WHAT DIR OUTPUT [FLAG...] -- PACKAGE... runs go build in DIR and shows how far
-# it is.
+# go_build WHAT DIR OUTPUT [FLAG...] -- PACKAGE... runs go build in DIR and shows its
+# progress.
 go_build() {
     local what="$1" dir="$2" output flags=() begin path size line status last=0 every=10 before="" after=$'\n'
     local -i all=0 begun=0 count=0 now
@@ -70,12 +70,12 @@ go_build() {
         every=1 before=$'\r\033[K' after=""
     fi
     begin="${SECONDS}"
-    # The number of its files is a guess at the time that a package takes.
+    # The number of a package's files approximates its compile time.
     while read -r path size; do
         sizes["${path}"]="${size}"
         all+="${size}"
     done < <(compiling go -C "${dir}" list -deps "${flags[@]}" -f '{{if .Stale}}{{.ImportPath}} {{len .GoFiles}}{{end}}' "$@")
-    # The compiler's garbage collector takes more time than its memory is worth.
+    # Garbage collection in the compiler costs more time than the memory is worth.
     { GOGC=off GOMEMLIMIT=1GiB compiling go -C "${dir}" build -v -p="$(($(nproc) + 1))" "${flags[@]}" -o "${output}" "$@" 2>&1 || echo "exit status $?"; } | while true; do
         status=0
         IFS= read -r -t 1 line || status=$?
@@ -114,8 +114,8 @@ install_node_packages() {
 }
 
 # build_localcluster [CONTROLLER-FILE] sets bin to the folder of the cluster's programs,
-# and compiles them if they are not there. The controller is compiled into the file
-# before them, if one is given, while their modules are being downloaded.
+# and compiles them if they do not exist. If a file is given, the controller is compiled
+# into it first, while the modules of the other programs are being downloaded.
 build_localcluster() {
     local dir="${root}/hack/localcluster" version key tmp name modules="" cgo=0
     version="$(sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\)$/\1/p' "${dir}/go.mod")"
@@ -123,7 +123,7 @@ build_localcluster() {
     bin="${XDG_CACHE_HOME:-${HOME}/.cache}/cnat-localcluster/${version}-${key}"
     tmp="${bin}.tmp"
     mkdir -p "${bin%/*}"
-    # One build at a time. What was not used for a month is removed.
+    # Only one build at a time. Remove builds that were not used for a month.
     exec 9>"${bin%/*}/lock"
     flock 9
     find "${bin%/*}" -mindepth 1 -maxdepth 1 -name 'v*' -mtime +30 ! -path "${bin}" -exec rm -rf {} +
@@ -139,7 +139,7 @@ build_localcluster() {
         return
     fi
     wait "${modules}" || true # go build reports the error
-    # Without these the API server calls itself v0.0.0, and kubectl warns.
+    # Without these, the API server calls itself v0.0.0, and kubectl warns.
     local x="-X k8s.io/component-base/version.git"
     go_build "Kubernetes ${version}" "${dir}" "${tmp}/" "${tags}" \
         -ldflags="-s -w ${x}Version=${version} ${x}Major=$(cut -d. -f1 <<<"${version#v}") ${x}Minor=$(cut -d. -f2 <<<"${version}")" -- "${programs[@]}"

@@ -17,12 +17,12 @@
 
 # Usage: hack/test.sh [unit|integration|e2e]... [-run PATTERN] [--race]
 #
-# Tests in three layers, all of them without arguments:
+# Three layers of tests; without arguments, all of them run:
 #   unit          with fakes and a simulated clock
-#   integration   the controller against a real API server, a simulated kubelet
+#   integration   the controller against a real API server, with a simulated kubelet
 #   e2e           the controller and real containers on a real node
-# hack/localcluster.sh starts a cluster for each of the last two; $KUBECONFIG is never
-# touched. A layer that cannot run here is SKIPPED, which with CI=true is a failure.
+# hack/localcluster.sh starts a cluster for each of the last two; $KUBECONFIG is never used.
+# A layer that cannot run here is SKIPPED, which is a failure with CI=true.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=hack/localcluster.sh
@@ -55,14 +55,14 @@ tmp="$(mktemp -d)"
 trap 'stop_jobs; rm -rf "${tmp}"' EXIT
 trap 'exit 130' INT TERM HUP
 
-# with_cluster TAG [FLAG...] runs the tests of a tag in a cluster of their own.
+# with_cluster TAG [FLAG...] runs the tests with a tag in their own cluster.
 with_cluster() {
     local tag="$1"
     shift
     build_localcluster
-    # Before the cluster starts, which keeps the processors busy.
+    # Before the cluster starts, because that keeps the processors busy.
     compiling go test ${race:+-race} -tags="${tag}" -c -o "${tmp}/${tag}.test" ./hack/integration
-    # Most of the time they wait.
+    # Tests wait most of the time.
     (cd hack/integration && TMPDIR="${tmp}" compiling "${bin}/localcluster" run "$@" -- \
         "${tmp}/${tag}.test" -test.timeout=20m -test.parallel=32 ${run:+-test.run="${run}"})
 }
@@ -102,6 +102,6 @@ for layer in "${layers[@]}"; do
 done
 
 if [[ "${skipped}" == 1 && "${CI:-}" == true ]]; then
-    echo "With CI=true nothing may be skipped." >&2
+    echo "With CI=true, skipped layers are an error." >&2
     exit 1
 fi

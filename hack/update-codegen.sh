@@ -14,16 +14,15 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-# Generates, from the types in pkg/apis: deepcopy functions, pkg/generated
-# (clientset, listers, informers, apply configurations), the CRD and the API reference; from
-# the Go distribution, the names of the time zones; from artifacts/deploy, artifacts/base and
-# install.yaml; from the program, the reference of its flags.
+# Generates deepcopy functions, pkg/generated (clientset, listers, informers, apply
+# configurations) and the CRD from the types in pkg/apis; the names of the time zones from
+# the Go distribution; and install.yaml from artifacts/deploy.
 
 set -o errexit -o nounset -o pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# kube_codegen.sh installs the generators into GOBIN: keep that out of the user's.
+# kube_codegen.sh installs the generators into GOBIN: do not use the user's.
 GOBIN="$(mktemp -d)"
 export GOBIN
 trap 'rm -rf "${GOBIN}"' EXIT
@@ -53,8 +52,7 @@ mv artifacts/examples/cnat-crd.yaml.new artifacts/examples/cnat-crd.yaml
 go run ./hack/tools/zones "$(go env GOROOT)/lib/time/zoneinfo.zip" >pkg/zones/zones.txt.new
 mv pkg/zones/zones.txt.new pkg/zones/zones.txt
 
-# The version has one source. The manifests that are applied as one come of those that
-# are written.
+# The version is defined in one place. install.yaml is built from the other manifests.
 version="$(sed -n 's/^const Version = "\(.*\)"$/\1/p' pkg/version/version.go)"
 find artifacts docs Dockerfile README.md -type f ! -name install.yaml -exec \
     sed -i -E "s#(app.kubernetes.io/version: |cnat-controller:)v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?#\1${version}#" {} +

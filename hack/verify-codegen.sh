@@ -15,8 +15,8 @@
 # limitations under the License.
 
 
-# Fails if the generated files are not what hack/update-codegen.sh makes of the
-# types: it runs in a copy of the checkout, and the two are compared.
+# Fails if the generated files differ from the output of hack/update-codegen.sh, which it
+# runs in a copy of the checkout.
 
 set -o errexit -o nounset -o pipefail
 

@@ -49,15 +49,15 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 )
 
-// parallel is how many requests the benchmark has under way at a time: as many as
-// serve a bare loop best.
+// parallel is the number of concurrent requests of the benchmark: the fastest number for
+// a bare loop.
 const parallel = 16
 
-// cluster is the cluster that is measured in, which has no node.
+// cluster is the cluster in which the benchmark runs. It has no node.
 type cluster struct {
 	kube kubernetes.Interface
 	cnat clientset.Interface
-	dir  string // of its kubeconfig, where hack/localcluster keeps the audit log
+	dir  string // folder of its kubeconfig, where hack/localcluster stores the audit log
 }
 
 func connect() (*cluster, error) {
@@ -80,7 +80,7 @@ func connect() (*cluster, error) {
 	return &cluster{kube: kube, cnat: cnat, dir: filepath.Dir(kubeconfig)}, nil
 }
 
-// newNamespace makes a namespace in which Pods can be created.
+// newNamespace creates a namespace in which Pods can be created.
 func (c *cluster) newNamespace(ctx context.Context) (string, error) {
 	ns, err := c.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"},
@@ -97,7 +97,7 @@ func (c *cluster) newNamespace(ctx context.Context) (string, error) {
 	})
 }
 
-// each calls do for each i below number, some at a time, and returns what went wrong.
+// each calls do for each i below number, several at a time, and returns the errors.
 func each(ctx context.Context, number int, do func(i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -124,12 +124,12 @@ func (c *cluster) createAts(ctx context.Context, namespace string, number int, d
 	})
 }
 
-// seen holds when each object of a namespace was first seen to be as is waited for.
+// seen records when each object of a namespace was first seen in the expected state.
 type seen struct {
 	lock  sync.Mutex
 	at    map[string]time.Time // by name
 	last  time.Time
-	count chan int // the newest count
+	count chan int // the latest count
 	stop  func()
 }
 
@@ -159,7 +159,7 @@ func observe(watcher watch.Interface, wanted func(runtime.Object) bool) *seen {
 	return s
 }
 
-// wait waits until number objects were seen, and tells when the last was.
+// wait waits until number objects were seen, and returns when the last one was.
 func (s *seen) wait(ctx context.Context, number int, limit time.Duration, what string) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -167,7 +167,7 @@ func (s *seen) wait(ctx context.Context, number int, limit time.Duration, what s
 		select {
 		case now, more := <-s.count:
 			if !more {
-				return time.Time{}, fmt.Errorf("the watch of %s broke off after %d of %d", what, count, number)
+				return time.Time{}, fmt.Errorf("the watch of %s ended after %d of %d", what, count, number)
 			}
 			if now/1000 > count/1000 || now == number {
 				progress("%d of %d %s", now, number, what)
@@ -182,7 +182,7 @@ func (s *seen) wait(ctx context.Context, number int, limit time.Duration, what s
 	return s.last, nil
 }
 
-// watchPods watches the Pods of a namespace, of which there are none yet.
+// watchPods watches the Pods of a namespace that has none yet.
 func (c *cluster) watchPods(ctx context.Context, namespace string) (watch.Interface, error) {
 	pods := c.kube.CoreV1().Pods(namespace)
 	list, err := pods.List(ctx, metav1.ListOptions{})
@@ -194,7 +194,7 @@ func (c *cluster) watchPods(ctx context.Context, namespace string) (watch.Interf
 	})
 }
 
-// watchAts watches the Ats of a namespace, of which there are none yet.
+// watchAts watches the Ats of a namespace that has none yet.
 func (c *cluster) watchAts(ctx context.Context, namespace string) (watch.Interface, error) {
 	ats := c.cnat.CnatV1alpha1().Ats(namespace)
 	list, err := ats.List(ctx, metav1.ListOptions{})
@@ -206,7 +206,7 @@ func (c *cluster) watchAts(ctx context.Context, namespace string) (watch.Interfa
 	})
 }
 
-// seePods sees the Pods of a namespace come.
+// seePods records when the Pods of a namespace appear.
 func (c *cluster) seePods(ctx context.Context, namespace string) (*seen, error) {
 	watcher, err := c.watchPods(ctx, namespace)
 	if err != nil {
@@ -215,7 +215,7 @@ func (c *cluster) seePods(ctx context.Context, namespace string) (*seen, error) 
 	return observe(watcher, func(runtime.Object) bool { return true }), nil
 }
 
-// seeDone sees the Ats of a namespace end.
+// seeDone records when the Ats of a namespace end.
 func (c *cluster) seeDone(ctx context.Context, namespace string) (*seen, error) {
 	watcher, err := c.watchAts(ctx, namespace)
 	if err != nil {
@@ -226,7 +226,7 @@ func (c *cluster) seeDone(ctx context.Context, namespace string) (*seen, error) 
 	}), nil
 }
 
-// playKubelet has each Pod of a namespace succeed, once begin is closed.
+// playKubelet makes each Pod of a namespace succeed once begin is closed.
 func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-chan struct{}) error {
 	watcher, err := c.watchPods(ctx, namespace)
 	if err != nil {
@@ -245,7 +245,7 @@ func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-cha
 		go func() {
 			<-begin
 			for pod := range pods {
-				pod.ResourceVersion = "" // The scheduler may have written it meanwhile.
+				pod.ResourceVersion = "" // The scheduler may have written it in the meantime.
 				pod.Status.Phase = corev1.PodSucceeded
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 					Name:  pod.Spec.Containers[0].Name,
@@ -260,11 +260,12 @@ func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-cha
 	return nil
 }
 
-// preflights is what requests counts the requests of preflights as: reads and dry-runs.
+// preflights is the key under which requests counts the requests of preflights: reads and
+// dry-runs.
 const preflights = "preflights"
 
-// requests counts a controller's requests on the objects of a namespace, by verb and
-// resource, from the API server's audit log; not those on the marker's.
+// requests counts a controller's requests on the objects of a namespace by verb and
+// resource, using the API server's audit log. It ignores requests on the marker.
 func (c *cluster) requests(namespace string) (map[string]int, error) {
 	file, err := os.Open(filepath.Join(c.dir, "audit.log"))
 	if err != nil {
@@ -275,7 +276,7 @@ func (c *cluster) requests(namespace string) (map[string]int, error) {
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	lines.Split(func(data []byte, _ bool) (int, []byte, error) {
-		return bufio.ScanLines(data, false) // The last one may not be whole yet.
+		return bufio.ScanLines(data, false) // The last line may be incomplete.
 	})
 	for lines.Scan() {
 		if !bytes.Contains(lines.Bytes(), []byte(namespace)) {
@@ -306,7 +307,7 @@ type process struct {
 	ended   chan error
 }
 
-// startController starts the controller with the defaults of its flags.
+// startController starts the controller with default flags.
 func startController(ctx context.Context, binary string, args ...string) (*process, error) {
 	log, err := os.Create(filepath.Join(filepath.Dir(binary), "controller.log"))
 	if err != nil {
@@ -323,7 +324,7 @@ func startController(ctx context.Context, binary string, args ...string) (*proce
 	return p, nil
 }
 
-// stop asks the controller to stop, and waits until it has.
+// stop stops the controller and waits until it has ended.
 func (p *process) stop() error {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -331,7 +332,7 @@ func (p *process) stop() error {
 	return <-p.ended
 }
 
-// rss returns how much memory the controller has, and had at most, in bytes.
+// rss returns the current and maximum memory of the controller, in bytes.
 func (p *process) rss() (now, most float64, err error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
@@ -357,7 +358,7 @@ func (p *process) rss() (now, most float64, err error) {
 	return now, most, nil
 }
 
-// cpu returns how long the controller has used a core so far.
+// cpu returns how much CPU time the controller has used so far.
 func (p *process) cpu() (time.Duration, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
@@ -376,6 +377,6 @@ func (p *process) cpu() (time.Duration, error) {
 		}
 		ticks += n
 	}
-	const ticksPerSecond = 100 // USER_HZ, which is the same everywhere.
+	const ticksPerSecond = 100 // USER_HZ, which is the same on all machines.
 	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
 }

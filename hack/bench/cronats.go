@@ -30,20 +30,21 @@ import (
 )
 
 const (
-	// spreadSeconds is that of the CronAts that are spread.
+	// spreadSeconds is spec.spreadSeconds of the CronAts that are spread.
 	spreadSeconds = 60
-	// maxPerSecond is how many of a thousand of these may start in a second. The mean is 17.
+	// maxPerSecond is how many of a thousand of these CronAts may start in one second. The
+	// mean is 17.
 	maxPerSecond = 40
 )
 
-// cronAts compares CronAts that are due at one instant with as many Ats, each with a
-// controller that was just started. Then as many CronAts are spread over a minute.
+// cronAts compares CronAts that are due at one instant with the same number of Ats, each
+// with a controller that was just started. Then the same number of CronAts is spread over
+// a minute.
 func (b *bench) cronAts(ctx context.Context, number int) error {
 	if _, err := b.bareOnce(ctx, warmUp); err != nil {
 		return err
 	}
-	// The order keeps what changes with time, such as the size of etcd, from making a
-	// difference.
+	// The order avoids that changes over time, such as the size of etcd, affect the result.
 	var ats, cronAts time.Duration
 	for _, ofCronAts := range []bool{false, true, true, false} {
 		what, total, create := "last Pod of Ats late", &ats, b.createDue
@@ -69,7 +70,7 @@ func (b *bench) cronAts(ctx context.Context, number int) error {
 		return err
 	}
 	if slices.Max(late) >= spreadSeconds*time.Second {
-		return fmt.Errorf("one that is spread over %d s started %v late", spreadSeconds, slices.Max(late))
+		return fmt.Errorf("a CronAt with a spread of %d s started %v late", spreadSeconds, slices.Max(late))
 	}
 	var started [spreadSeconds]int // by second
 	for _, by := range late {
@@ -79,8 +80,8 @@ func (b *bench) cronAts(ctx context.Context, number int) error {
 	return nil
 }
 
-// createCronAts creates CronAts that are due at the next minute once all are there, and
-// returns when.
+// createCronAts creates CronAts that are due at the next full minute after all have been
+// created, and returns that time.
 func (b *bench) createCronAts(ctx context.Context, namespace string, number int, spread int32) (time.Time, error) {
 	due := time.Now().Add(5*time.Second + time.Duration(number)*16*time.Millisecond).Truncate(time.Minute).Add(time.Minute).UTC()
 	err := each(ctx, number, func(i int) error {
@@ -104,8 +105,8 @@ func (b *bench) createCronAts(ctx context.Context, namespace string, number int,
 	return due, nil
 }
 
-// runDue has a number of commands become due, which end when all have been started, and
-// returns how late each Pod was. Each has one At and one Pod.
+// runDue creates a number of commands that become due and end after all have been
+// started, and returns how late each Pod was. Each command has one At and one Pod.
 func (b *bench) runDue(ctx context.Context, number int, create func(ctx context.Context, namespace string, number int) (time.Time, error)) (_ []time.Duration, err error) {
 	namespace, err := b.newNamespace(ctx)
 	if err != nil {
@@ -140,7 +141,7 @@ func (b *bench) runDue(ctx context.Context, number int, create func(ctx context.
 	if _, err := done.wait(ctx, number, 10*time.Minute, "Ats DONE"); err != nil {
 		return nil, err
 	}
-	// A second one would come by then, or be refused.
+	// A second At would have been created or refused by then.
 	if err := sleep(ctx, 15*time.Second); err != nil {
 		return nil, err
 	}
@@ -157,8 +158,8 @@ func (b *bench) runDue(ctx context.Context, number int, create func(ctx context.
 	return late, nil
 }
 
-// wantOnce returns an error unless there are so many Ats, and each was created once, as was
-// its Pod.
+// wantOnce returns an error unless the number of Ats is correct, and each At and each Pod
+// was created once.
 func (b *bench) wantOnce(ctx context.Context, namespace string, number int) error {
 	ats, err := b.cnat.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -169,7 +170,7 @@ func (b *bench) wantOnce(ctx context.Context, namespace string, number int) erro
 		return err
 	}
 	createdAts := requests["create ats"]
-	if createdAts == 0 { // The benchmark has created them.
+	if createdAts == 0 { // The benchmark created them.
 		createdAts = len(ats.Items)
 	}
 	if len(ats.Items) != number || createdAts != number || requests["create pods"] != number {

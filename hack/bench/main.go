@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Command bench measures the controller against the API server that $KUBECONFIG
-// names, and tells what it found, a line of JSON a figure. hack/bench.sh runs it.
+// Command bench measures the controller against the API server in $KUBECONFIG, and prints
+// each figure as a line of JSON. hack/bench.sh runs it.
 package main
 
 import (
@@ -40,7 +40,7 @@ type result struct {
 	Figure   string   `json:"figure"`
 	Value    float64  `json:"value"`
 	Unit     string   `json:"unit,omitempty"`
-	AtMost   *float64 `json:"atMost,omitempty"` // the limit to keep
+	AtMost   *float64 `json:"atMost,omitempty"` // the limit that must be met
 }
 
 type bench struct {
@@ -58,8 +58,8 @@ func main() {
 	var b bench
 	flag.StringVar(&b.scenario, "scenario", "", "what to measure: "+strings.Join(slices.Sorted(maps.Keys(scenarios)), ", "))
 	flag.IntVar(&b.number, "number", 100, "number of Ats")
-	flag.StringVar(&b.binary, "controller", "", "path of the controller's binary; its log goes beside it")
-	report := flag.String("report", "", "make a table of the figures in this file, instead of measuring")
+	flag.StringVar(&b.binary, "controller", "", "path of the controller's binary; its log is written next to it")
+	report := flag.String("report", "", "print a table of the figures in this file instead of measuring")
 	plot := flag.String("plot", "", "with -report: draw them into this SVG file")
 	flag.Parse()
 
@@ -92,14 +92,14 @@ func (b *bench) run(ctx context.Context) error {
 	return errors.Join(err, b.stop())
 }
 
-// start starts the controller that is measured.
+// start starts the controller to measure.
 func (b *bench) start(ctx context.Context, args ...string) error {
 	var err error
 	b.controller, err = startController(ctx, b.binary, args...)
 	return err
 }
 
-// stop stops that controller, if it runs.
+// stop stops that controller if it is running.
 func (b *bench) stop() error {
 	if b.controller == nil || b.controller.cmd.ProcessState != nil {
 		return nil
@@ -111,14 +111,14 @@ func (b *bench) stop() error {
 func (b *bench) report(figure string, value float64, unit string, atMost *float64) {
 	line, err := json.Marshal(result{Scenario: b.scenario, Number: b.number, Figure: figure, Value: value, Unit: unit, AtMost: atMost})
 	if err != nil {
-		panic(err) // A number that JSON does not have.
+		panic(err) // The number has no JSON representation.
 	}
 	fmt.Fprintln(os.Stdout, string(line))
 }
 
 var begun = time.Now()
 
-// progress tells a person what happens.
+// progress reports progress to the user.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%6.1fs  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -39,19 +39,20 @@ import (
 )
 
 const (
-	// maxConcurrent is that of the run that is limited.
+	// maxConcurrent is spec.nodes.maxConcurrent of the limited run.
 	maxConcurrent = 10
-	// labelFleet is the label of the benchmark's nodes. Its value is the number that was
-	// asked for when they were created.
+	// labelFleet is the label of the benchmark's nodes. Its value is the requested number of
+	// nodes.
 	labelFleet = "fleet"
-	// settle is how long an idle controller takes to collect its garbage, which Go does every
-	// two minutes at least.
+	// settle is how long an idle controller takes to collect its garbage, which Go does at
+	// least every two minutes.
 	settle = 130 * time.Second
 	kib    = 1 << 10
 )
 
-// nodes compares one At for a number of nodes with as many Ats, each with a controller that
-// was just started: what the one has kept in memory, the other would not need to ask for.
+// nodes compares one At for a number of nodes with the same number of Ats. Each
+// measurement uses a controller that was just started, so that it cannot reuse memory of
+// the other one.
 func (b *bench) nodes(ctx context.Context, number int) error {
 	if number < maxConcurrent {
 		return fmt.Errorf("-number must be %d or more", maxConcurrent)
@@ -92,13 +93,13 @@ func (b *bench) nodes(ctx context.Context, number int) error {
 		return err
 	}
 	if limited.pods.most > maxConcurrent {
-		return fmt.Errorf("%d Pods ran at the same time, %d may", limited.pods.most, maxConcurrent)
+		return fmt.Errorf("%d Pods ran at the same time, the limit is %d", limited.pods.most, maxConcurrent)
 	}
 	return limited.pods.wantOnePerNode(number)
 }
 
-// newUnscheduledAt returns an At that is due, and whose Pods the scheduler leaves alone: a
-// Pod that may run on any of very many nodes would keep it busier than one for a single node.
+// newUnscheduledAt returns a due At whose Pods the scheduler ignores: a Pod that fits on
+// any of very many nodes would cost the scheduler more than one for a single node.
 func newUnscheduledAt(name string) *v1alpha1.At {
 	at := newAt(name, time.Now())
 	at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
@@ -108,8 +109,7 @@ func newUnscheduledAt(name string) *v1alpha1.At {
 	return at
 }
 
-// createNodes creates nodes that have room for nothing, so that other Pods are not scheduled
-// there.
+// createNodes creates nodes without capacity, so that no other Pods are scheduled there.
 func (b *bench) createNodes(ctx context.Context, number int) error {
 	fleet := fmt.Sprint(number)
 	return each(ctx, number, func(i int) error {
@@ -131,15 +131,15 @@ func (b *bench) createNodesAt(ctx context.Context, namespace string, number int,
 	return err
 }
 
-// run is what was measured of a run.
+// run is the measurement of a run.
 type run struct {
 	took time.Duration
 	pods *podTally
-	rss  float64 // by how much it has grown, in bytes
+	rss  float64 // growth, in bytes
 }
 
-// measureRun measures a run of so many commands: from the first request of create until
-// so many Ats are DONE.
+// measureRun measures a run of the given number of commands: from the first request of
+// create until that number of Ats are DONE.
 func (b *bench) measureRun(ctx context.Context, what string, commands, ats int, create func(namespace string) error) (_ run, err error) {
 	namespace, err := b.newNamespace(ctx)
 	if err != nil {
@@ -163,7 +163,7 @@ func (b *bench) measureRun(ctx context.Context, what string, commands, ats int, 
 	if err := b.playKubelet(ctx, namespace, begin); err != nil {
 		return run{}, err
 	}
-	// What the controller needs to work at all is not what is measured.
+	// The controller's base usage is not measured.
 	if err := b.createAts(ctx, namespace, warmUp, time.Now()); err != nil {
 		return run{}, err
 	}
@@ -206,15 +206,15 @@ func (b *bench) measureRun(ctx context.Context, what string, commands, ats int, 
 	return r, nil
 }
 
-// state is what the controller has in memory, in bytes, and what it has used and asked for.
+// state is the controller's memory in bytes, and its use of CPU and requests.
 type state struct {
 	rss, heap float64
 	cpu       time.Duration
 	requests  map[string]int
 }
 
-// look returns the state of a controller that has had time to become idle, and serves its
-// metrics at the given address.
+// look returns the state of a controller after it has become idle. The controller serves
+// its metrics at the given address.
 func (b *bench) look(ctx context.Context, namespace, address string) (s state, err error) {
 	progress("idle for %v", settle)
 	if err := sleep(ctx, settle); err != nil {
@@ -233,7 +233,7 @@ func (b *bench) look(ctx context.Context, namespace, address string) (s state, e
 	return s, err
 }
 
-// freeAddress returns an address of this machine that nobody uses.
+// freeAddress returns an unused address of this machine.
 func freeAddress() (string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -271,11 +271,11 @@ type podTally struct {
 
 	lock    sync.Mutex
 	unended map[types.UID]bool
-	most    int // of these at a time
+	most    int // at the same time
 	onNode  map[string]map[types.UID]bool
 }
 
-// tallyPods counts the Pods that come from now on.
+// tallyPods counts the Pods that are created from now on.
 func (b *bench) tallyPods(ctx context.Context, namespace string) (*podTally, error) {
 	watcher, err := b.watchPods(ctx, namespace)
 	if err != nil {
@@ -308,7 +308,7 @@ func (t *podTally) add(pod *corev1.Pod, isDeleted bool) {
 	t.most = max(t.most, len(t.unended))
 }
 
-// wantOnePerNode returns an error unless each of so many nodes had one Pod.
+// wantOnePerNode returns an error unless each of the nodes had exactly one Pod.
 func (t *podTally) wantOnePerNode(nodes int) error {
 	t.lock.Lock()
 	defer t.lock.Unlock()

@@ -27,7 +27,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// series are the figures that are drawn over their number, a picture a scenario.
+// series are the figures to draw over the number of objects, one diagram per scenario.
 var series = []struct {
 	scenario, title string
 	figures         []string
@@ -51,7 +51,7 @@ func drawSeries(results []result, path string) error {
 			var points plotter.XYs
 			unit := ""
 			for _, r := range results {
-				// A logarithm has no zero.
+				// A logarithmic scale has no zero.
 				if r.Scenario == s.scenario && r.Figure == figure && r.Value > 0 {
 					points = append(points, plotter.XY{X: float64(r.Number), Y: r.Value})
 					unit = r.Unit
@@ -68,7 +68,7 @@ func drawSeries(results []result, path string) error {
 			p.Add(line, dots)
 			p.Legend.Add(figure+", "+unit, line, dots)
 		}
-		p.Y.Max *= 10 // For the legend.
+		p.Y.Max *= 10 // Leave room for the legend.
 		p.Draw(tiles.At(draw.New(canvas), i, 0))
 	}
 	file, err := os.Create(path)

@@ -25,8 +25,7 @@ import (
 	"text/tabwriter"
 )
 
-// makeReport prints a table of the figures in a file, and draws the series among
-// them.
+// makeReport prints a table of the figures in a file, and draws the series in it.
 func makeReport(path, svg string) error {
 	file, err := os.Open(path)
 	if err != nil {

@@ -33,15 +33,15 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// far is when pending Ats are due.
+// far is the time at which pending Ats are due.
 var far = time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const mib = 1 << 20
 
-// scenarios are what is measured, each in a cluster of its own. number is the size.
+// scenarios are the measurements, each in its own cluster. number is the size.
 var scenarios = map[string]func(b *bench, ctx context.Context, number int) error{
 	"lone": (*bench).loneOnly,
-	// The commands end at once, or only when all have been started.
+	// The commands end immediately, or only after all have been started.
 	"burst":      (*bench).burst,
 	"burst-long": (*bench).burst,
 	"cronjob":    (*bench).cronJob,
@@ -53,7 +53,7 @@ var scenarios = map[string]func(b *bench, ctx context.Context, number int) error
 	"preflight":  (*bench).preflight,
 }
 
-// loneOnly is lone while nothing else is there.
+// loneOnly is lone without any other objects.
 func (b *bench) loneOnly(ctx context.Context, number int) error {
 	if err := b.start(ctx); err != nil {
 		return err
@@ -61,8 +61,8 @@ func (b *bench) loneOnly(ctx context.Context, number int) error {
 	return b.lone(ctx, number, 300*time.Millisecond, 10, 50)
 }
 
-// lone has Ats become due one at a time, and tells how late their Pods are, by the
-// watch. The limits are in milliseconds.
+// lone creates Ats that become due one at a time, and reports how late their Pods are
+// according to the watch. The limits are in milliseconds.
 func (b *bench) lone(ctx context.Context, number int, gap time.Duration, p50, p99 float64) error {
 	late, err := b.lateness(ctx, number, gap)
 	if err != nil {
@@ -77,7 +77,8 @@ func (b *bench) lone(ctx context.Context, number int, gap time.Duration, p50, p9
 func median(sorted []time.Duration) time.Duration       { return sorted[len(sorted)/2] }
 func percentile99(sorted []time.Duration) time.Duration { return sorted[len(sorted)*99/100] }
 
-// lateness has Ats become due one at a time, and returns how late their Pods are, sorted.
+// lateness creates Ats that become due one at a time, and returns how late their Pods
+// are, sorted.
 func (b *bench) lateness(ctx context.Context, number int, gap time.Duration) ([]time.Duration, error) {
 	namespace, err := b.newNamespace(ctx)
 	if err != nil {
@@ -111,8 +112,8 @@ func (b *bench) lateness(ctx context.Context, number int, gap time.Duration) ([]
 	return late, nil
 }
 
-// bare creates the same Pods as the controller would, in a bare loop, and tells how
-// long it took: the limit to stand next to. The API server is warm by then.
+// bare creates the same Pods as the controller in a bare loop, and reports how long that
+// took, as a baseline. The API server has been warmed up by then.
 func (b *bench) bare(ctx context.Context, number int) (time.Duration, error) {
 	if _, err := b.bareOnce(ctx, warmUp); err != nil {
 		return 0, err
@@ -124,7 +125,7 @@ func (b *bench) bare(ctx context.Context, number int) (time.Duration, error) {
 	return took, err
 }
 
-// warmUp is how many Pods are created before anything is measured.
+// warmUp is the number of Pods to create before the measurement.
 const warmUp = 500
 
 func (b *bench) bareOnce(ctx context.Context, number int) (time.Duration, error) {
@@ -162,7 +163,7 @@ func (b *bench) bareOnce(ctx context.Context, number int) (time.Duration, error)
 	return last.Sub(start), err
 }
 
-// burst has Ats become due at one instant.
+// burst creates Ats that become due at one instant.
 func (b *bench) burst(ctx context.Context, number int) error {
 	bare, err := b.bare(ctx, number)
 	if err != nil {
@@ -213,7 +214,7 @@ func (b *bench) burst(ctx context.Context, number int) error {
 	return b.reportRequests(ctx, namespace, number)
 }
 
-// createDue creates Ats that are due once all are there, and returns when.
+// createDue creates Ats that are due once all have been created, and returns that time.
 func (b *bench) createDue(ctx context.Context, namespace string, number int) (time.Time, error) {
 	due := time.Now().Add(5*time.Second + time.Duration(number)*4*time.Millisecond).Truncate(time.Millisecond)
 	if err := b.createAts(ctx, namespace, number, due); err != nil {
@@ -226,7 +227,7 @@ func (b *bench) createDue(ctx context.Context, namespace string, number int) (ti
 	return due, nil
 }
 
-// reportRequests tells what the controller asked of the API server for a run.
+// reportRequests reports the controller's requests to the API server for a run.
 func (b *bench) reportRequests(ctx context.Context, namespace string, runs int) error {
 	progress("waiting for the last requests")
 	var counts map[string]int
@@ -256,7 +257,8 @@ func (b *bench) reportRequests(ctx context.Context, namespace string, runs int) 
 	return nil
 }
 
-// sum adds up the requests that cluster.requests has counted; looks are those of preflights.
+// sum returns the sum of the requests that cluster.requests has counted; looks are those
+// of preflights.
 func sum(counts map[string]int) (writes, reads, looks, events float64) {
 	for request, count := range counts {
 		verb, resource, _ := strings.Cut(request, " ")
@@ -274,7 +276,7 @@ func sum(counts map[string]int) (writes, reads, looks, events float64) {
 	return writes, reads, looks, events
 }
 
-// cronJob has CronJobs become due at one instant, for comparison.
+// cronJob creates CronJobs that become due at one instant, for comparison.
 func (b *bench) cronJob(ctx context.Context, number int) error {
 	bare, err := b.bare(ctx, number)
 	if err != nil {
@@ -322,14 +324,14 @@ func (b *bench) cronJob(ctx context.Context, number int) error {
 	return nil
 }
 
-// marker is the At among those pending that the controller comes to last, and is due.
+// marker is the At, among the pending ones, that the controller processes last. It is
+// due.
 const marker = "marker"
 
-// pendingNamespaces is over how many namespaces pending Ats are spread.
+// pendingNamespaces is the number of namespaces with pending Ats.
 const pendingNamespaces = 10
 
-// createPending creates Ats that are due in the far future, and returns their
-// namespaces.
+// createPending creates Ats that are due in the far future, and returns their namespaces.
 func (b *bench) createPending(ctx context.Context, number int) ([]string, error) {
 	var namespaces []string
 	for range pendingNamespaces {
@@ -348,7 +350,7 @@ func (b *bench) createPending(ctx context.Context, number int) ([]string, error)
 	return namespaces, nil
 }
 
-// pending has very many Ats wait, and tells what that costs.
+// pending creates very many pending Ats, and reports their cost.
 func (b *bench) pending(ctx context.Context, number int) error {
 	namespaces, err := b.createPending(ctx, number)
 	if err != nil {
@@ -411,13 +413,12 @@ func (b *bench) pending(ctx context.Context, number int) error {
 	return b.lone(ctx, 100, 200*time.Millisecond, 100, 100)
 }
 
-// memory has very many Ats come and go, and tells whether their memory is given
-// back.
+// memory creates and deletes very many Ats, and reports whether their memory is released.
 func (b *bench) memory(ctx context.Context, number int) error {
 	if err := b.start(ctx); err != nil {
 		return err
 	}
-	// What it needs to work at all is not what is measured.
+	// The controller's base usage is not measured.
 	if err := b.comeAndGo(ctx, warmUp, func() error { return sleep(ctx, 10*time.Second) }); err != nil {
 		return err
 	}
@@ -457,8 +458,8 @@ func (b *bench) memory(ctx context.Context, number int) error {
 	return nil
 }
 
-// comeAndGo creates Ats that are due in the far future, calls meanwhile, and deletes
-// them.
+// comeAndGo creates Ats that are due in the far future, calls meanwhile, and deletes the
+// Ats.
 func (b *bench) comeAndGo(ctx context.Context, number int, meanwhile func() error) error {
 	namespaces, err := b.createPending(ctx, number)
 	if err != nil {
@@ -470,12 +471,12 @@ func (b *bench) comeAndGo(ctx context.Context, number int, meanwhile func() erro
 	return b.deleteAts(ctx, namespaces)
 }
 
-// deleteAts deletes all Ats of some namespaces.
+// deleteAts deletes all Ats in some namespaces.
 func (b *bench) deleteAts(ctx context.Context, namespaces []string) error {
 	progress("deleting all")
 	return each(ctx, len(namespaces), func(i int) error {
 		ats := b.cnat.CnatV1alpha1().Ats(namespaces[i])
-		// A request has a minute.
+		// A request must finish within a minute.
 		for {
 			_ = ats.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 			left, err := ats.List(ctx, metav1.ListOptions{Limit: 1})
@@ -486,7 +487,7 @@ func (b *bench) deleteAts(ctx context.Context, namespaces []string) error {
 	})
 }
 
-// tenants has very many Ats of one namespace, and ten of another, become due at one
+// tenants creates very many Ats in one namespace and ten in another, all due at one
 // instant.
 func (b *bench) tenants(ctx context.Context, number int) error {
 	many, err := b.newNamespace(ctx)
@@ -520,9 +521,9 @@ func (b *bench) tenants(ctx context.Context, number int) error {
 	return nil
 }
 
-// preflight has very many Ats be created, and then looked at, while others become due one at
-// a time; and compares that with the same without preflights. The order keeps what changes
-// with time, such as the size of etcd, from making a difference.
+// preflight creates very many Ats, waits for their preflights while others become due one
+// at a time, and compares that with the same without preflights. The order avoids that
+// changes over time, such as the size of etcd, affect the result.
 func (b *bench) preflight(ctx context.Context, number int) error {
 	const gap, lone = 300 * time.Millisecond, 200
 	const without, with = "-preflight-qps=0", "-preflight-qps=5"
@@ -569,8 +570,8 @@ func (b *bench) preflight(ctx context.Context, number int) error {
 	return nil
 }
 
-// createVarious creates Ats that are due in the far future, of which every tenth has a
-// command of its own: there are as many reads and dry-runs then as there can be.
+// createVarious creates Ats that are due in the far future. Every tenth has its own
+// command, which causes the maximum number of reads and dry-runs.
 func (b *bench) createVarious(ctx context.Context, namespace string, number int) error {
 	return each(ctx, number, func(i int) error {
 		at := newAt(fmt.Sprintf("at-%06d", i), far)
@@ -582,7 +583,7 @@ func (b *bench) createVarious(ctx context.Context, namespace string, number int)
 	})
 }
 
-// both calls two functions at the same time.
+// both calls two functions concurrently.
 func both(a, b func() error) error {
 	done := make(chan error)
 	go func() { done <- a() }()

@@ -48,16 +48,17 @@ type options struct {
 	images []string
 }
 
-// cluster is one whose data is in dir.
+// cluster is a cluster with its data in dir.
 type cluster struct {
 	dir        string
-	bin        string // the folder of the programs
+	bin        string // folder of the programs
 	began      time.Time
 	components sync.WaitGroup
-	fail       context.CancelCauseFunc // ends the cluster
+	fail       context.CancelCauseFunc // stops the cluster
 }
 
-// data is all that a cluster writes into its folder, besides logs. Nothing else is removed.
+// data lists everything that a cluster writes into its folder, besides logs. Nothing else
+// is removed.
 var data = []string{"pki", "config", "etcd", "audit.log", "admin.kubeconfig", nodePID}
 
 func newCluster(ctx context.Context, dir string) (*cluster, context.Context, error) {
@@ -102,12 +103,12 @@ func runCluster(ctx context.Context, o options, command []string) (err error) {
 	environment := os.Environ()
 	exports := []string{"KUBECONFIG=" + c.path("admin.kubeconfig"), "PATH=" + c.bin + ":" + os.Getenv("PATH"), "NO_PROXY=" + networks + cmp.Or(os.Getenv("NO_PROXY"), os.Getenv("no_proxy"))}
 	for _, variable := range environment {
-		// A proxy for the Internet would swallow what the components send to each other.
+		// A proxy for the Internet would intercept the requests between the components.
 		if name, _, _ := strings.Cut(variable, "="); strings.HasSuffix(strings.ToLower(name), "_proxy") {
 			_ = os.Unsetenv(name)
 		}
 	}
-	if err := c.removeData(); err != nil { // of one that was killed
+	if err := c.removeData(); err != nil { // left behind by a killed cluster
 		return err
 	}
 	defer func() {
@@ -144,18 +145,18 @@ func runCluster(ctx context.Context, o options, command []string) (err error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(environment, exports...)
-	// It may have something to clean up, also if this process is killed.
+	// The command may need to clean up, even if this process is killed.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	return errors.Join(cmd.Run(), context.Cause(running))
 }
 
-// prepareDir makes the folder of a cluster and locks it, until unlock or the end of
-// this process. It refuses one that holds anything else.
+// prepareDir creates the folder of a cluster and locks it until unlock is called or this
+// process ends. It refuses a folder with other contents.
 func prepareDir(dir string) (unlock func(), err error) {
 	if strings.ContainsAny(dir, " \t\n\"'\\$,:") {
-		return nil, fmt.Errorf("%q cannot be used, since the components' flags take no such characters in a path: choose another folder with --dir", dir)
+		return nil, fmt.Errorf("%q cannot be used, because the components' flags do not accept such characters in a path: choose another folder with --dir", dir)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -163,7 +164,7 @@ func prepareDir(dir string) (unlock func(), err error) {
 	}
 	for _, entry := range entries {
 		if entry.Name() != "logs" && !slices.Contains(data, entry.Name()) {
-			return nil, fmt.Errorf("%s is not a cluster's folder, it holds %q: choose an empty one with --dir", dir, entry.Name())
+			return nil, fmt.Errorf("%s is not a cluster's folder, because it contains %q: choose an empty one with --dir", dir, entry.Name())
 		}
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o700); err != nil {
@@ -175,7 +176,7 @@ func prepareDir(dir string) (unlock func(), err error) {
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = file.Close()
-		return nil, fmt.Errorf("a cluster runs in %s: end it, or choose another folder with --dir", dir)
+		return nil, fmt.Errorf("a cluster is running in %s: stop it, or choose another folder with --dir", dir)
 	}
 	return func() { _ = file.Close() }, nil
 }
@@ -211,7 +212,7 @@ func (c *cluster) writeConfig(subnet, address string) error {
 }
 
 // startAll starts the components, which run until ctx is done, and waits until Pods can
-// be created and, with a node, run.
+// be created and, if there is a node, run.
 func (c *cluster) startAll(ctx context.Context, o options) error {
 	host, address, subnet := "127.0.0.1", "127.0.0.1", ""
 	if o.node {
@@ -257,7 +258,7 @@ func (c *cluster) startAll(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	// Without it a Pod is refused.
+	// Without the service account, Pods are refused.
 	err = c.await(ctx, "kube-controller-manager", "Pods can be created", func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
 		return err
@@ -268,19 +269,19 @@ func (c *cluster) startAll(ctx context.Context, o options) error {
 	return c.awaitNode(ctx, client, address)
 }
 
-// command is a process of the cluster. It is killed when ctx is done, for the data are
-// not kept, and when this process ends.
+// command returns a process of the cluster. It is killed when ctx is done, because the
+// data is not kept, and when this process ends.
 func (c *cluster) command(ctx context.Context, log *os.File, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, name), args...)
 	cmd.Dir = c.dir
 	cmd.Stdout, cmd.Stderr = log, log
-	// Ctrl-C is not for it.
+	// Ctrl-C must not reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
-// start runs a component until ctx is done. As systemd would, it starts it again when it
-// ends, unless that happens again and again.
+// start runs a component until ctx is done. Like systemd, it restarts a component that
+// ends, unless that happens too often.
 func (c *cluster) start(ctx context.Context, name string, args ...string) {
 	log, err := os.Create(c.logFile(name))
 	if err != nil {
@@ -303,12 +304,12 @@ func (c *cluster) start(ctx context.Context, name string, args ...string) {
 			}
 			time.Sleep(200 * time.Millisecond)
 		}
-		c.fail(fmt.Errorf("%s ends again and again: see %s", name, c.logFile(name)))
+		c.fail(fmt.Errorf("%s keeps crashing: see %s", name, c.logFile(name)))
 	})
 }
 
-// await repeats check until it succeeds. If it does not, the log of the named component
-// says why.
+// await repeats check until it succeeds. If check does not succeed in time, the error
+// points to the log of the named component.
 func (c *cluster) await(ctx context.Context, name, what string, check func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, startLimit, true, func(ctx context.Context) (bool, error) {

@@ -30,8 +30,8 @@ const (
 	firstServiceIP = "10.96.0.1"
 )
 
-// freePorts returns ports that are free. They are below those that the kernel gives to
-// outgoing connections, so that none is taken before its use.
+// freePorts returns free ports. They are below the kernel's range for outgoing
+// connections, so that none of them is taken before it is used.
 func freePorts(number int) ([]int, error) {
 	var ports []int
 	for tries := 0; len(ports) < number; tries++ {
@@ -41,7 +41,7 @@ func freePorts(number int) ([]int, error) {
 			return nil, fmt.Errorf("no free port: %w", err)
 		}
 		if err == nil {
-			defer func() { _ = listener.Close() }() // not before all are found, so that none is found twice
+			defer func() { _ = listener.Close() }() // after all ports were found, so that all are different
 			ports = append(ports, port)
 		}
 	}
@@ -49,7 +49,7 @@ func freePorts(number int) ([]int, error) {
 }
 
 // startControlPlane starts etcd, the API server, the controller-manager and the
-// scheduler, which wait for each other. The API server has the first of the ports.
+// scheduler, which wait for each other. The API server gets the first port.
 func (c *cluster) startControlPlane(ctx context.Context, host string, node bool, ports []int) {
 	pki := func(file string) string { return c.path("pki", file) }
 	etcd := fmt.Sprintf("https://127.0.0.1:%d", ports[1])
@@ -60,7 +60,7 @@ func (c *cluster) startControlPlane(ctx context.Context, host string, node bool,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=localcluster="+peer,
 		"--client-cert-auth", "--trusted-ca-file="+pki("ca.crt"),
 		"--cert-file="+pki("kube-apiserver.crt"), "--key-file="+pki("kube-apiserver.key"),
-		"--unsafe-no-fsync") // the data need not outlive the machine
+		"--unsafe-no-fsync") // the data does not have to survive a crash of the machine
 	args := []string{
 		"--etcd-servers=" + etcd, "--etcd-cafile=" + pki("ca.crt"),
 		"--etcd-certfile=" + pki("kube-apiserver.crt"), "--etcd-keyfile=" + pki("kube-apiserver.key"),
@@ -77,20 +77,20 @@ func (c *cluster) startControlPlane(ctx context.Context, host string, node bool,
 		"--kubelet-preferred-address-types=InternalIP",
 		"--allow-privileged",
 		"--audit-policy-file=" + c.path("config", "audit-policy.yaml"), "--audit-log-path=" + c.path("audit.log"),
-		"--audit-log-maxsize=100000", // in one file, whatever is measured
+		"--audit-log-maxsize=100000", // in a single file, for all measurements
 	}
 	if !node {
-		// The Service `kubernetes` must not lead to a loopback address; without Pods nobody needs it.
+		// The Service `kubernetes` must not have a loopback address; without Pods, it is not needed.
 		args = append(args, "--endpoint-reconciler-type=none")
 	}
 	c.start(ctx, "kube-apiserver", args...)
 	clientArgs := func(name string, port int) []string {
 		return []string{"--kubeconfig=" + c.path("config", name+".kubeconfig"), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--leader-elect=false"}
 	}
-	// As an administrator, and not with a service account for each controller, it has
-	// started some seconds sooner.
+	// As an administrator, it starts some seconds faster than with a service account for
+	// each controller.
 	c.start(ctx, "kube-controller-manager", append(clientArgs("kube-controller-manager", ports[3]),
 		"--service-account-private-key-file="+pki("sa.key"), "--root-ca-file="+pki("ca.crt"),
-		"--flex-volume-plugin-dir="+c.path("config", "flex-volumes"))...) // else it makes one under /usr/libexec
+		"--flex-volume-plugin-dir="+c.path("config", "flex-volumes"))...) // otherwise it creates one in /usr/libexec
 	c.start(ctx, "kube-scheduler", clientArgs("kube-scheduler", ports[4])...)
 }

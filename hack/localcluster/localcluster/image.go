@@ -40,15 +40,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// busybox is the program that Debian's busybox-static installs. It is not that of the
+// busybox is the program from Debian's busybox-static. It differs from that in the
 // official image of this tag.
 const (
 	busybox    = "/bin/busybox"
 	pauseImage = "localhost/pause:1"
 )
 
-// newImage makes an image of a static program, which becomes its file target, with links
-// to it and the folders and users that programs expect.
+// newImage creates an image of a static program, which becomes the file target, with
+// links to it, and with the folders and users that programs expect.
 func newImage(program, target string, config v1.Config, links ...string) (v1.Image, error) {
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -56,7 +56,7 @@ func newImage(program, target string, config v1.Config, links ...string) (v1.Ima
 	}
 	file, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil || slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-		return nil, fmt.Errorf("%s is not a static Linux program, and would find no libraries in an image of its own: build it with CGO_ENABLED=0", program)
+		return nil, fmt.Errorf("%s is not a static Linux program, and its image would not contain its libraries: build it with CGO_ENABLED=0", program)
 	}
 	var buffer bytes.Buffer
 	w := tar.NewWriter(&buffer)
@@ -98,7 +98,7 @@ func newImage(program, target string, config v1.Config, links ...string) (v1.Ima
 	return mutate.Config(image, config)
 }
 
-// images are images by their names.
+// images maps names to images.
 type images map[name.Reference]v1.Image
 
 func (i images) add(image v1.Image, names ...string) error {
@@ -112,8 +112,8 @@ func (i images) add(image v1.Image, names ...string) error {
 	return nil
 }
 
-// addBusybox adds what every node has: busybox under the names that the project's
-// default and its examples use, and the pause of every Pod.
+// addBusybox adds the images of every node: busybox under the names in the project's
+// default and examples, and pause, which every Pod needs.
 func (i images) addBusybox(ctx context.Context) error {
 	list, err := exec.CommandContext(ctx, busybox, "--list").Output()
 	if err != nil {
@@ -136,7 +136,7 @@ func (i images) addBusybox(ctx context.Context) error {
 	return errors.Join(i.add(shell, "busybox:1.37.0", "busybox:latest"), i.add(pause, pauseImage))
 }
 
-// addPrograms adds images given as NAME=BINARY, which run as a user who is not root.
+// addPrograms adds images given as NAME=BINARY, which run as a non-root user.
 func (i images) addPrograms(specs []string) error {
 	for _, spec := range specs {
 		n, program, found := strings.Cut(spec, "=")
@@ -155,8 +155,7 @@ func (i images) addPrograms(specs []string) error {
 	return nil
 }
 
-// loadImages brings images to the node of the cluster in dir. Each is given as
-// NAME=BINARY.
+// loadImages loads images, given as NAME=BINARY, into the node of the cluster in dir.
 func loadImages(ctx context.Context, dir string, specs []string) error {
 	all := images{}
 	if err := all.addPrograms(specs); err != nil {
@@ -165,15 +164,15 @@ func loadImages(ctx context.Context, dir string, specs []string) error {
 	return all.importInto(ctx, dir)
 }
 
-// importInto brings the images to the node of the cluster in dir.
+// importInto loads the images into the node of the cluster in dir.
 func (i images) importInto(ctx context.Context, dir string) error {
 	pid, err := os.ReadFile(filepath.Join(dir, nodePID))
 	if err != nil {
-		return fmt.Errorf("no node runs in %s, start one with --node: %w", dir, err)
+		return fmt.Errorf("no node is running in %s, start one with --node: %w", dir, err)
 	}
 	client, err := containerd.New("/proc/"+string(pid)+"/root"+containerdSocket, containerd.WithDefaultNamespace("k8s.io"), containerd.WithTimeout(startLimit))
 	if err != nil {
-		return fmt.Errorf("connecting to containerd: %w", err)
+		return fmt.Errorf("connect to containerd: %w", err)
 	}
 	defer func() { _ = client.Close() }()
 	archive, w := io.Pipe()
@@ -184,7 +183,7 @@ func (i images) importInto(ctx context.Context, dir string) error {
 		err = errors.Join(err, containerd.NewImage(client, image).Unpack(ctx, ""))
 	}
 	if err != nil {
-		return fmt.Errorf("importing images into containerd: %w", err)
+		return fmt.Errorf("import images into containerd: %w", err)
 	}
 	return nil
 }

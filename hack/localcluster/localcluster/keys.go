@@ -30,8 +30,8 @@ import (
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
 )
 
-// writeKeys makes all keys, certificates and kubeconfigs, for an API server at host and a
-// node at address.
+// writeKeys creates all keys, certificates and kubeconfigs for an API server at host and
+// a node at address.
 func (c *cluster) writeKeys(host, address string, port int) error {
 	const name = "localcluster"
 	config := func(name string, organization ...string) *pkiutil.CertConfig {
@@ -89,7 +89,7 @@ func (c *cluster) writeKeys(host, address string, port int) error {
 		if file == "admin" {
 			path = c.path("admin.kubeconfig")
 		}
-		// The keys are inside, so that it can be copied anywhere.
+		// The kubeconfig contains the keys, so that it can be copied anywhere.
 		kubeconfig := kubeconfigutil.CreateWithCerts(fmt.Sprintf("https://%s:%d", host, port), name, file, pkiutil.EncodeCertPEM(ca), keyPEM, pkiutil.EncodeCertPEM(cert))
 		if err := kubeconfigutil.WriteToDisk(path, kubeconfig); err != nil {
 			return err

@@ -17,8 +17,8 @@ limitations under the License.
 */
 
 // Command localcluster runs a real Kubernetes on this machine: etcd, the API server, the
-// controller-manager and the scheduler, and on request a node with containerd, kubelet
-// and kube-proxy. It is all of these programs at once, and kubectl.
+// controller-manager and the scheduler and, optionally, a node with containerd, kubelet
+// and kube-proxy. The binary combines all these programs and kubectl.
 package main
 
 import (
@@ -49,8 +49,8 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// components are the main functions of the programs that this program is, by the name
-// that it is called by. Linked once, they are built in half the time.
+// components maps the names by which this program is called to the main functions of the
+// programs that it contains. Linking them once halves the build time.
 var components = map[string]func(){
 	"etcd":                    func() { etcdmain.Main(os.Args) },
 	"kube-apiserver":          func() { exit(apiserver.NewAPIServerCommand()) },
@@ -79,7 +79,7 @@ func main() {
 		component()
 		return
 	}
-	// Until it is asked to stop, or the terminal goes away.
+	// Run until the process is stopped or the terminal is closed.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	err := command().ExecuteContext(ctx)
@@ -120,7 +120,7 @@ func command() *cobra.Command {
 	}
 	node := &cobra.Command{
 		Use:    "node DIR SUBNET",
-		Hidden: true, // It is what run starts in namespaces of its own.
+		Hidden: true, // The command run starts it in its own namespaces.
 		Args:   cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if os.Getpid() == 1 {
@@ -133,7 +133,7 @@ func command() *cobra.Command {
 	return root
 }
 
-// say reports progress. Stdout is for what a shell evaluates.
+// say reports progress on stderr. Stdout is for output that a shell evaluates.
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }

@@ -39,37 +39,39 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A node has mount, PID and network namespaces of its own, so that it leaves nothing on
-// the machine but its cgroups: when the first process in them ends, or this one however
-// it ends, the kernel takes everything down. A pair of network devices connects it with
-// the machine, of which one is on a bridge that the node shares with its Pods.
+// A node has its own mount, PID and network namespaces, so that it leaves nothing on the
+// machine except its cgroups: when the first process in these namespaces ends, or this
+// process ends in any way, the kernel removes everything. A pair of network devices
+// connects the node with the machine. One of them is on a bridge that the node shares
+// with its Pods.
 //
-//	machine                 | node
-//	API server              | kubelet, containerd   kube-proxy
-//	SUBNET.1  localcluster* ----- eth0 - SUBNET.2 cni0 - Pods from SUBNET.10
+// machine                 | node
+// API server              | kubelet, containerd   kube-proxy
+// SUBNET.1  localcluster* ----- eth0 - SUBNET.2 cni0 - Pods from SUBNET.10
 const (
 	networks         = "127.0.0.0/8,10.0.0.0/8," // of all clusters, their Pods and their Services
 	nodeName         = "localhost"
 	nodeAddress      = ".2"
 	nodePID          = "node.pid"               // file with the ID of the node's first process
-	containerdSocket = "/run/localcluster.sock" // no other containerd's, until /run is the node's
-	cgroupPrefix     = "localcluster-"          // followed by the PID of the process that made it
+	containerdSocket = "/run/localcluster.sock" // used by no other containerd until the node has its own /run
+	cgroupPrefix     = "localcluster-"          // followed by the PID of the process that created it
 	proxyHealthPort  = 10256
 )
 
-// hidden are folders that a node has for itself, in memory: kubelet, containerd and the
-// CNI plugins keep their data there.
+// hidden are folders of which a node has its own in-memory version: kubelet, containerd
+// and the CNI plugins store their data there.
 var hidden = []string{"/run", "/var/lib", "/var/log", "/opt"}
 
-// sysctls are settings of the whole machine, with the values to which kubelet would
-// change them: it finds files that have them already.
+// sysctls are machine-wide settings with the values that kubelet would set. Instead,
+// kubelet finds files that already contain these values.
 var sysctls = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// freeSubnet returns the first three numbers of a network that this machine has no
-// address in, for example 10.231.7. It is a random one, for clusters that start together.
+// freeSubnet returns the first three numbers of a network in which this machine has no
+// address, for example 10.231.7. It chooses randomly, because clusters may start at the
+// same time.
 func freeSubnet() (string, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -98,7 +100,7 @@ func (c *cluster) startNode(ctx context.Context, subnet string) error {
 	for _, dir := range hidden {
 		for _, needed := range []string{c.dir, c.bin} {
 			if strings.HasPrefix(needed+"/", dir+"/") {
-				return fmt.Errorf("%s is in %s, which a node has for itself: choose another folder", needed, dir)
+				return fmt.Errorf("%s is in %s, which a node replaces with its own folder: choose another folder", needed, dir)
 			}
 		}
 	}
@@ -110,7 +112,7 @@ func (c *cluster) startNode(ctx context.Context, subnet string) error {
 		err = cgroup.Apply(-1)
 	}
 	if err != nil {
-		return fmt.Errorf("making a cgroup: %w", err)
+		return fmt.Errorf("create a cgroup: %w", err)
 	}
 	log, err := os.Create(c.logFile("node"))
 	if err != nil {
@@ -144,8 +146,8 @@ func ip(ctx context.Context, commands ...string) error {
 	return nil
 }
 
-// runFirst runs this program again, waits for all processes that the kernel gives to the
-// first one of a PID namespace, and ends when its own child does.
+// runFirst runs this program again and ends when that child ends. It reaps all processes
+// that the kernel reparents to the first process of a PID namespace.
 func runFirst() error {
 	child, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
@@ -195,8 +197,8 @@ func runNode(ctx context.Context, dir, subnet string) error {
 		"--hostname-override="+nodeName, "--node-ip="+address)
 	c.start(ctx, "kube-proxy", "--kubeconfig="+c.path("config/kube-proxy.kubeconfig"), "--hostname-override="+nodeName,
 		"--proxy-mode=nftables", "--cluster-cidr="+subnet+".0/24",
-		"--masquerade-all", // The API server would answer Pods directly.
-		// These are settings of the machine.
+		"--masquerade-all", // Otherwise, the API server would answer Pods directly.
+		// These are machine-wide settings.
 		"--conntrack-max-per-core=0", "--conntrack-min=0",
 		"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
 		fmt.Sprintf("--healthz-bind-address=%s:%d", address, proxyHealthPort))
@@ -204,7 +206,7 @@ func runNode(ctx context.Context, dir, subnet string) error {
 	return context.Cause(ctx)
 }
 
-// isolate gives the mount namespace of this process what a node has for itself.
+// isolate mounts the node's own folders in the mount namespace of this process.
 func isolate() error {
 	mount := func(source, target, kind string, flags uintptr) error {
 		if err := syscall.Mount(source, target, kind, flags, ""); err != nil {
@@ -212,7 +214,8 @@ func isolate() error {
 		}
 		return nil
 	}
-	// First nothing of it reaches the machine; then Pods may share mounts with the node.
+	// First, keep mounts from propagating to the machine; then allow Pods to share mounts
+	// with the node.
 	err := errors.Join(mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE), mount("", "/", "", syscall.MS_REC|syscall.MS_SHARED), mount("proc", "/proc", "proc", 0))
 	for _, dir := range hidden {
 		err = errors.Join(err, mount("tmpfs", dir, "tmpfs", 0))
@@ -264,7 +267,7 @@ func newCgroup(pid int) (cgroups.Manager, error) {
 	return manager.New(&cgroups.Cgroup{Path: "/" + cgroupName(pid), Resources: &cgroups.Resources{}})
 }
 
-// removeCgroups removes the cgroups of this process, and those of processes that are gone.
+// removeCgroups removes the cgroups of this process and of processes that are gone.
 func removeCgroups() error {
 	found, _ := filepath.Glob("/sys/fs/cgroup/" + cgroupPrefix + "*") // version 2
 	v1, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroupPrefix + "*")
