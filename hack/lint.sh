@@ -22,6 +22,7 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Use its flags, because the linters compile the code that they check.
+# shellcheck source=hack/localcluster.sh
 source hack/localcluster.sh
 
 bin="$(mktemp -d)"

@@ -41,8 +41,8 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// apiServer is one that knows the token "good" of alice, who may get /metrics, and
-// "other" of bob, who may not; and counts what it is asked.
+// apiServer simulates an API server that knows the tokens "good" of alice, who may get
+// /metrics, and "other" of bob, who may not. It counts requests.
 func apiServer(asked *int, away *bool) *fake.Clientset {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "tokenreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -77,14 +77,14 @@ func TestAuthorize(t *testing.T) {
 		status int
 		asked  int
 	}{
-		"may":                      {header: "Bearer good", status: 200, asked: 2},
-		"may not":                  {header: "Bearer other", status: 403, asked: 2},
-		"may not get another path": {header: "Bearer good", path: "/debug", status: 403, asked: 2},
-		"unknown token":            {header: "Bearer bad", status: 401, asked: 1},
-		"empty token":              {header: "Bearer ", status: 401, asked: 0},
-		"no token":                 {status: 401, asked: 0},
-		"not a token":              {header: "Basic good", status: 401, asked: 0},
-		"nobody can tell":          {header: "Bearer good", away: true, status: 500, asked: 1},
+		"may":                             {header: "Bearer good", status: 200, asked: 2},
+		"not allowed":                     {header: "Bearer other", status: 403, asked: 2},
+		"not allowed to get another path": {header: "Bearer good", path: "/debug", status: 403, asked: 2},
+		"unknown token":                   {header: "Bearer bad", status: 401, asked: 1},
+		"empty token":                     {header: "Bearer ", status: 401, asked: 0},
+		"no token":                        {status: 401, asked: 0},
+		"not a token":                     {header: "Basic good", status: 401, asked: 0},
+		"the API server is unavailable":   {header: "Bearer good", away: true, status: 500, asked: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var asked int
@@ -109,8 +109,8 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// TestAuthorizeRemembers keeps answers for a while, each for its token and path, but no
-// errors.
+// TestAuthorizeRemembers checks that answers are cached for a while, each for its token
+// and path, but errors are not.
 func TestAuthorizeRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked int
@@ -142,9 +142,9 @@ func TestAuthorizeRemembers(t *testing.T) {
 	})
 }
 
-// TestAuthorizeGuesses has one source guess 1,000 tokens, all at once: it costs the API
-// server few questions, and another source with a good token is served all the same,
-// whether the answer for it is kept or not.
+// TestAuthorizeGuesses guesses 1,000 tokens from one source: this costs the API server
+// few requests, and another source with a good token is still served, whether its answer
+// is cached or not.
 func TestAuthorizeGuesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked int
@@ -191,7 +191,7 @@ func TestAuthorizeGuesses(t *testing.T) {
 	})
 }
 
-// getFrom returns the status of an answer.
+// getFrom returns the status of a response.
 func getFrom(t *testing.T, handler http.Handler, source, token, path string) int {
 	t.Helper()
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
@@ -202,7 +202,7 @@ func getFrom(t *testing.T, handler http.Handler, source, token, path string) int
 	return answer.Code
 }
 
-// TestServe serves plain and with a certificate, until it is asked to stop.
+// TestServe serves with and without a certificate until it is stopped.
 func TestServe(t *testing.T) {
 	certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {

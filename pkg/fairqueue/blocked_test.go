@@ -27,8 +27,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// run runs a Blocked until the end of the test, and returns it with the function that
-// returns which items were retried since it was last called.
+// run runs a Blocked until the end of the test. It returns the Blocked, and a function
+// that returns the items that were retried since its last call.
 func run(t *testing.T) (*Blocked, func() []cache.ObjectName) {
 	t.Helper()
 	b := NewBlocked("", clock.RealClock{})
@@ -45,8 +45,8 @@ func run(t *testing.T) (*Blocked, func() []cache.ObjectName) {
 	}
 }
 
-// TestBlocked has very many items be blocked for good: so many are retried a second and no
-// more, and those of another namespace in turn with them.
+// TestBlocked adds very many permanently blocked items: only a limited number per second
+// is retried, and another namespace takes its turn.
 func TestBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, retried := run(t)
@@ -69,7 +69,7 @@ func TestBlocked(t *testing.T) {
 	})
 }
 
-// TestUnblocked has what blocks very many items go: they do not wait for each other.
+// TestUnblocked removes the blocker of very many items: they do not wait for each other.
 func TestUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, retried := run(t)

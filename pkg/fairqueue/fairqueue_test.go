@@ -58,7 +58,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// BenchmarkQueue has many items of few namespaces.
+// BenchmarkQueue uses many items in few namespaces.
 func BenchmarkQueue(b *testing.B) {
 	q := New()
 	var names []cache.ObjectName

@@ -34,14 +34,14 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 )
 
-// process leads, or stands by, in a time of its own.
+// process is a process that leads or is on standby, in virtual time.
 type process struct {
 	server *fakeserver.Server
 	health *leaderelection.HealthzAdaptor
 	stop   context.CancelFunc // asks it to stop
 	hangs  atomic.Bool        // none of its requests is answered
-	// works is closed when its work starts, and asked when that is asked to stop; it does
-	// once goOn is.
+	// works is closed when its work starts, and asked when the work is asked to stop. The
+	// work stops once goOn is closed.
 	works, asked, goOn chan struct{}
 	returned           chan error
 }
@@ -55,7 +55,7 @@ func (p *process) RoundTrip(request *http.Request) (*http.Response, error) {
 	return p.server.RoundTrip(request)
 }
 
-// start starts a process by the given name.
+// start starts a process with the given name.
 func start(t *testing.T, server *fakeserver.Server, identity string) *process {
 	t.Helper()
 	p := &process{
@@ -96,7 +96,7 @@ func (p *process) lease(t *testing.T) *coordinationv1.Lease {
 	return lease
 }
 
-// TestRelease asks a leader to stop: it keeps the lease as long as it works.
+// TestRelease stops a leader: it keeps the lease as long as it works.
 func TestRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startLeader(t)
@@ -108,20 +108,20 @@ func TestRelease(t *testing.T) {
 			t.Errorf("the lease is held by %q and was renewed at %v, while it works", *lease.Spec.HolderIdentity, lease.Spec.RenewTime)
 		}
 		if err := p.health.Check(nil); err != nil {
-			t.Errorf("it is said to be ill while it holds the lease: %v", err)
+			t.Errorf("it is reported as unhealthy while it holds the lease: %v", err)
 		}
 		close(p.goOn)
 		if err := <-p.returned; err != nil {
 			t.Errorf("it returned %v", err)
 		}
 		if holder := p.lease(t).Spec.HolderIdentity; *holder != "" {
-			t.Errorf("the lease is held by %q, who does not work", *holder)
+			t.Errorf("the lease is held by %q, which does not work", *holder)
 		}
 	})
 }
 
-// TestHangs has the API server hang: a leader stops its work while the lease is its
-// own, and says why.
+// TestHangs makes the API server hang: a leader stops its work while it still owns the
+// lease, and reports why.
 func TestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startLeader(t)
@@ -133,7 +133,7 @@ func TestHangs(t *testing.T) {
 		if took := time.Since(begin); took > renewDeadline+retryPeriod {
 			t.Errorf("it went on for %v, want at most %v", took, renewDeadline+retryPeriod)
 		}
-		// The work does not stop, as it should: the liveness probe then ends it.
+		// The work does not stop as it should. The liveness probe then ends it.
 		time.Sleep(leaseDuration)
 		if err := p.health.Check(nil); err == nil {
 			t.Error("it is said to be well when the lease has run out")
@@ -145,10 +145,10 @@ func TestHangs(t *testing.T) {
 	})
 }
 
-// TestHandover has a leader end while another process stands by, at each moment of the
-// time between two renewals. docs/concepts/guarantees.md promises that an At which is due then starts
-// within 3 s if the leader is asked to stop, and within 17 s if it is killed. All but a
-// second of that is left to the lease; the rest is for the caches and the Pod.
+// TestHandover ends a leader while another process is on standby, at each moment between
+// two renewals. docs/concepts/guarantees.md promises that an At that is due then starts within 3 s if the
+// leader is stopped, and within 17 s if it is killed. One second of that is reserved for
+// the caches and the Pod, the rest is for the lease.
 func TestHandover(t *testing.T) {
 	const rest = time.Second
 	for name, tc := range map[string]struct {
@@ -180,7 +180,7 @@ func TestHandover(t *testing.T) {
 					if took := time.Since(begin); took > tc.want {
 						t.Errorf("%v after a minute: it took %v, want at most %v", phase, took, tc.want)
 					}
-					// One that is cut off has stopped its work before.
+					// A process that is cut off has already stopped its work.
 					select {
 					case <-leader.asked:
 					default:

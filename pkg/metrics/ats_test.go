@@ -131,7 +131,8 @@ cnat_oldest_due_age_seconds 30
 	}
 }
 
-// TestNothingDue wants the age to be served all the same, for the alert's expression.
+// TestNothingDue checks that the age is served even if nothing is due, because the
+// alert's expression needs it.
 func TestNothingDue(t *testing.T) {
 	handler := serve(newAtCollector(listers.NewAtLister(newIndexer()), working, clocktesting.NewFakePassiveClock(due), 100))
 	if got, want := scrape(handler), "cnat_oldest_due_age_seconds 0\n"; got != want {
@@ -139,7 +140,7 @@ func TestNothingDue(t *testing.T) {
 	}
 }
 
-// TestNamespaceLabels follows which namespaces are counted by name, of at most two.
+// TestNamespaceLabels checks which namespaces are counted by name, with a limit of two.
 func TestNamespaceLabels(t *testing.T) {
 	ats := newIndexer()
 	handler := serve(newAtCollector(listers.NewAtLister(ats), working, clocktesting.NewFakePassiveClock(due), 2))
@@ -182,7 +183,7 @@ func serve(collector metrics.StableCollector) http.Handler {
 	return metrics.HandlerFor(registry, metrics.HandlerOpts{})
 }
 
-// scrape returns what is served, without comments.
+// scrape returns the served metrics without comments.
 func scrape(handler http.Handler) string {
 	response := httptest.NewRecorder()
 	handler.ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))

@@ -28,8 +28,8 @@ import (
 	"k8s.io/component-base/metrics/testutil"
 )
 
-// TestRegister wants a counter for each reason with which a run can end: an alert does not
-// see the first increase of a counter that was not there before.
+// TestRegister checks that there is a counter for each reason with which a run can end:
+// an alert does not see the first increase of a counter that did not exist before.
 func TestRegister(t *testing.T) {
 	Register()
 	types, err := parser.ParseFile(token.NewFileSet(), "../apis/cnat/v1alpha1/types.go", nil, parser.ParseComments)

@@ -44,12 +44,12 @@ func TestRoundTrip(t *testing.T) {
 		took       time.Duration
 		retryAfter string
 	}{
-		"a read, nobody listens for a while": {http.MethodGet, "/api/v1/pods", []error{refused, refused, refused}, 4, nil, 3 * time.Second, "1"},
-		"a read that breaks off":             {http.MethodGet, "/api/v1/pods", []error{reset}, 1, reset, 0, ""},
-		"a creation, nobody listens":         {http.MethodPost, "/api/v1/namespaces/a/pods", []error{refused}, 1, refused, 0, ""},
-		"a creation":                         {http.MethodPost, "/api/v1/namespaces/a/pods", nil, 1, nil, 0, ""},
-		"an event":                           {http.MethodPost, "/api/v1/namespaces/a/events", nil, 1, nil, 0, "1"},
-		"another write":                      {http.MethodPatch, "/api/v1/namespaces/a/pods/pods", nil, 1, nil, 0, "1"},
+		"a read, connections are refused for a while": {http.MethodGet, "/api/v1/pods", []error{refused, refused, refused}, 4, nil, 3 * time.Second, "1"},
+		"a read that breaks off":                      {http.MethodGet, "/api/v1/pods", []error{reset}, 1, reset, 0, ""},
+		"a creation, connections are refused":         {http.MethodPost, "/api/v1/namespaces/a/pods", []error{refused}, 1, refused, 0, ""},
+		"a creation":                                  {http.MethodPost, "/api/v1/namespaces/a/pods", nil, 1, nil, 0, ""},
+		"an event":                                    {http.MethodPost, "/api/v1/namespaces/a/events", nil, 1, nil, 0, "1"},
+		"another write":                               {http.MethodPatch, "/api/v1/namespaces/a/pods/pods", nil, 1, nil, 0, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

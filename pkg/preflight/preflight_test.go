@@ -51,11 +51,11 @@ import (
 
 var (
 	pods = schema.GroupResource{Resource: "pods"}
-	// refusal is what a quota answers.
+	// refusal is the API server's answer if a quota is exceeded.
 	refusal = func(pod string) error { return apierrors.NewForbidden(pods, pod, errors.New("exceeded quota")) }
 )
 
-// fixture is a Preflight that runs against fakes, in a time of its own.
+// fixture is a Preflight that uses fakes, in virtual time.
 type fixture struct {
 	*Preflight
 	t     *testing.T
@@ -65,18 +65,19 @@ type fixture struct {
 	kube  *kubefake.Clientset
 
 	lock sync.Mutex
-	// answer is that of the API server to the creation of a Pod; nil: it accepts it.
+	// answer is the API server's answer to the creation of a Pod; nil means that it accepts
+	// the Pod.
 	answer  func(pod string) error
 	dryRuns []string // name of the Pod, and when
 	reads   []string // name of the At, and when
 	changed []string // name of the At, and when
 
-	// What reading the nodes returns.
+	// The result of reading the nodes.
 	nodes    []*corev1.Node
 	nodesErr error
 }
 
-// run calls test with a Preflight that runs.
+// run calls test with a running Preflight.
 func run(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,12 +124,12 @@ func run(t *testing.T, test func(f *fixture)) {
 	})
 }
 
-// note appends a name, and how long after the start it is, to a list.
+// note appends a name and the time since the start to a list.
 func (f *fixture) note(list *[]string, name string) {
 	*list = append(*list, fmt.Sprintf("%s %v", name, time.Since(f.start)))
 }
 
-// taken returns what a list has, and empties it.
+// taken returns a list and empties it.
 func (f *fixture) taken(list *[]string) []string {
 	f.lock.Lock()
 	defer f.lock.Unlock()
@@ -137,7 +138,7 @@ func (f *fixture) taken(list *[]string) []string {
 	return taken
 }
 
-// at makes an At that is due after a while, and stores it.
+// at creates an At that is due after a while, and stores it.
 func (f *fixture) at(name string, due time.Duration, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 	f.t.Helper()
 	at := &v1alpha1.At{
@@ -149,7 +150,7 @@ func (f *fixture) at(name string, due time.Duration, mutate ...func(*v1alpha1.At
 	return at
 }
 
-// store stores an At as it is after the mutations, in the API server and in the cache.
+// store stores an At after the mutations in the API server and in the cache.
 func (f *fixture) store(at *v1alpha1.At, mutate ...func(*v1alpha1.At)) {
 	f.t.Helper()
 	for _, m := range mutate {
@@ -168,7 +169,7 @@ func (f *fixture) store(at *v1alpha1.At, mutate ...func(*v1alpha1.At)) {
 	}
 }
 
-// add adds Ats that are stored, and lets some time pass.
+// add adds stored Ats, and lets some time pass.
 func (f *fixture) add(wait time.Duration, ats ...*v1alpha1.At) {
 	for _, at := range ats {
 		f.Add(cache.MetaObjectToName(at))
@@ -191,7 +192,7 @@ func (f *fixture) wantForecast(at *v1alpha1.At, want *plan.Forecast) {
 	}
 }
 
-// wantNothingKept wants no At to be waited for, and nothing to be known.
+// wantNothingKept checks that no At is waiting, and that nothing is remembered.
 func (f *fixture) wantNothingKept() {
 	f.t.Helper()
 	f.taken(&f.reads)
@@ -203,7 +204,7 @@ func (f *fixture) wantNothingKept() {
 	}
 }
 
-// withForecast is an At whose status has a forecast.
+// withForecast sets a forecast in the status of an At.
 func withForecast(at *v1alpha1.At) {
 	at.Status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPodRefused, Message: "If it were due now: refused",
@@ -225,7 +226,7 @@ func TestAccepted(t *testing.T) {
 	})
 }
 
-// TestRefused has the API server refuse a Pod for two minutes.
+// TestRefused makes the API server refuse a Pod for two minutes.
 func TestRefused(t *testing.T) {
 	run(t, func(f *fixture) {
 		f.answer = refusal
@@ -263,8 +264,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestEdited has a refused At be edited so that it is accepted: that is found out at once.
-// TestNodes has Ats whose Pod is accepted, and which have no node to run on.
+// TestEdited edits a refused At so that it is accepted: that is detected immediately.
 func TestNodes(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	forbidden := apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("no"))
@@ -280,14 +280,14 @@ func TestNodes(t *testing.T) {
 		err  error
 		want string // a reason; empty if there is no forecast
 	}{
-		"a node":                  {onNode, node, nil, ""},
-		"no node":                 {onNode, nil, nil, v1alpha1.ReasonNodeGone},
-		"no nodes":                {onAll, nil, nil, v1alpha1.ReasonNoNodes},
-		"some nodes":              {onAll, node, nil, ""},
-		"a selector that is none": {onWrong, node, nil, v1alpha1.ReasonInvalidSelector},
-		"forbidden":               {onAll, nil, forbidden, v1alpha1.ReasonNodesForbidden},
-		"the server is busy":      {onAll, nil, apierrors.NewTooManyRequests("busy", 1), ""},
-		"it needs none":           {func(*v1alpha1.At) {}, nil, forbidden, ""},
+		"a node":                 {onNode, node, nil, ""},
+		"no node":                {onNode, nil, nil, v1alpha1.ReasonNodeGone},
+		"no nodes":               {onAll, nil, nil, v1alpha1.ReasonNoNodes},
+		"some nodes":             {onAll, node, nil, ""},
+		"an invalid selector":    {onWrong, node, nil, v1alpha1.ReasonInvalidSelector},
+		"forbidden":              {onAll, nil, forbidden, v1alpha1.ReasonNodesForbidden},
+		"the server is busy":     {onAll, nil, apierrors.NewTooManyRequests("busy", 1), ""},
+		"it does not need nodes": {func(*v1alpha1.At) {}, nil, forbidden, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(f *fixture) {
@@ -324,7 +324,8 @@ func TestEdited(t *testing.T) {
 	})
 }
 
-// TestNoLongerPending has refused Ats become due, be deleted, or run: they are forgotten.
+// TestNoLongerPending makes refused Ats become due, be deleted, or run: they are
+// forgotten.
 func TestNoLongerPending(t *testing.T) {
 	run(t, func(f *fixture) {
 		f.answer = refusal
@@ -345,7 +346,7 @@ func TestNoLongerPending(t *testing.T) {
 	})
 }
 
-// TestNoAnswer has the API server say nothing about the Pod.
+// TestNoAnswer uses errors that do not concern the Pod.
 func TestNoAnswer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer error

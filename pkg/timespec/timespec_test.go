@@ -256,7 +256,7 @@ func TestParse(t *testing.T) {
 			"now + 0 days": "2026-10-25T02:40:00+02:00",
 			"now + 1 day":  "2026-10-26T02:40:00+01:00",
 		},
-		// After what the clocks skipped, or showed twice.
+		// After the times that the clocks skipped or repeated.
 		"2026-03-29T10:00:00+02:00 Europe/Berlin": {"02:30": "2026-03-30T02:30:00+02:00", "next sun 2:30": "2026-04-05T02:30:00+02:00"},
 		"2026-10-25T10:00:00+01:00 Europe/Berlin": {"02:30": "2026-10-26T02:30:00+01:00"},
 		"2027-12-01T10:00:00+01:00 Europe/Berlin": {"29 feb": "2028-02-29T10:00:00+01:00"},
@@ -280,7 +280,7 @@ func TestParse(t *testing.T) {
 			"2026-03-08T07:30:00Z":       "2026-03-08T07:30:00Z",
 			"Mar 8 2026 02:30 Etc/GMT+5": "2026-03-08T02:30:00-05:00",
 		},
-		// Half past five hours from UTC, and the next day already.
+		// Five and a half hours ahead of UTC, on the next day already.
 		"2026-12-31T19:00:00Z Asia/Kolkata": {
 			"now":              "2027-01-01T00:30:00+05:30",
 			"today":            "2027-01-01T00:30:00+05:30",
@@ -564,7 +564,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestErrorsLater has what depends on another now.
+// TestErrorsLater covers errors that depend on a different current time.
 func TestErrorsLater(t *testing.T) {
 	for world, want := range map[string]map[string]string{
 		// Between the two times at which the clocks show 02:30.
@@ -618,8 +618,8 @@ func TestCaret(t *testing.T) {
 	}
 }
 
-// FuzzParse looks for a text that panics, that is read in two ways, or whose String is
-// read as another instant.
+// FuzzParse searches for a text that panics, that is parsed in two ways, or whose String
+// is parsed as another instant.
 func FuzzParse(f *testing.F) {
 	worlds := []string{
 		"2026-03-28T19:00:12+01:00 Europe/Berlin",
@@ -645,7 +645,7 @@ func FuzzParse(f *testing.F) {
 		options.AllowPast = past
 		got, err := Parse(text, options)
 		var e *Error
-		// What fmt writes of a wrong format, unless it was quoted.
+		// The output of fmt for an invalid format, unless it was quoted.
 		misformatted := func(s string) bool { return strings.Contains(s, "%!") && !strings.Contains(text, "%!") }
 		if err != nil {
 			if !errors.As(err, &e) || e.Text != text || e.Problem == "" || misformatted(e.Problem) || len(strings.Split(e.Caret(), "\n")) != 2 {

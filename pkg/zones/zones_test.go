@@ -22,8 +22,8 @@ import (
 	"time"
 )
 
-// TestLoad wants the listed names, and no other spelling of them, loaded and cached:
-// users could fill the cache.
+// TestLoad checks that the listed names, and no other spellings, are loaded and cached:
+// otherwise users could fill the cache.
 func TestLoad(t *testing.T) {
 	if !slices.IsSorted(Names()) {
 		t.Error("the names are not sorted")
