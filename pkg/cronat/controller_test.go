@@ -53,12 +53,12 @@ import (
 
 const namespace = "default"
 
-// roundTripper is the way that a client's requests take to the API server.
+// roundTripper is the transport of a client.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// steppedClock is a wall clock that can be stepped. Timers do not notice.
+// steppedClock is a wall clock that can be stepped. Timers do not notice the step.
 type steppedClock struct {
 	clock.RealClock
 	step atomic.Int64
@@ -68,7 +68,7 @@ func (c *steppedClock) Now() time.Time { return c.RealClock.Now().Add(time.Durat
 
 func (c *steppedClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// world is a fake API server that counts what is created.
+// world is a fake API server that counts creations.
 type world struct {
 	*fakeserver.Server
 	person clientset.Interface
@@ -115,10 +115,10 @@ func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// run runs a controller whose requests take the given way, until stop is called.
+// run runs a controller with the given transport until stop is called.
 func run(t *testing.T, transport http.RoundTripper, wall clock.WithTicker) (stop func()) {
 	t.Helper()
-	// What a fault makes it log is of no interest.
+	// Errors that it logs because of faults are irrelevant.
 	ctx := klog.NewContext(t.Context(), ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(0), ktesting.BufferLogs(true))))
 	ctx, cancel := context.WithCancel(ctx)
 	client := newClient(t, transport)
@@ -188,7 +188,7 @@ func (w *world) ats(t *testing.T) []v1alpha1.At {
 	return ats.Items
 }
 
-// end ends the Ats that have not, well.
+// end completes the Ats that have not ended.
 func (w *world) end(t *testing.T) {
 	t.Helper()
 	for _, at := range w.ats(t) {
@@ -198,13 +198,13 @@ func (w *world) end(t *testing.T) {
 		now := metav1.Time{Time: w.clock.Now()}
 		at.Status.Phase, at.Status.CompletionTime = v1alpha1.PhaseDone, &now
 		at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, LastTransitionTime: now}}
-		// Another may write it at the same time.
+		// Another client may write it at the same time.
 		_, _ = w.person.CnatV1alpha1().Ats(namespace).UpdateStatus(t.Context(), &at, metav1.UpdateOptions{})
 	}
 }
 
-// wantCreated wants one At for each of the given times, none before its time, and each at most
-// late after it.
+// wantCreated checks that one At was created for each of the given times, none early, and
+// each at most late after its time.
 func (w *world) wantCreated(t *testing.T, late time.Duration, times ...time.Time) {
 	t.Helper()
 	w.lock.Lock()
@@ -221,9 +221,9 @@ func (w *world) wantCreated(t *testing.T, late time.Duration, times ...time.Time
 	}
 }
 
-// TestFaults has requests of two controllers that work at the same time fail, be answered
-// into the void and be delayed, while Ats end and are deleted and one of the controllers is
-// started again and again. Each scheduled time has one At.
+// TestFaults runs two controllers whose requests fail, lose their responses or are
+// delayed, while Ats end and are deleted, and one of the controllers is restarted
+// repeatedly. Each scheduled time has one At.
 func TestFaults(t *testing.T) {
 	for seed := range uint64(5) {
 		for _, policy := range []v1alpha1.ConcurrencyPolicy{v1alpha1.AllowConcurrent, v1alpha1.ForbidConcurrent} {
@@ -302,7 +302,7 @@ func testFaults(t *testing.T, seed uint64, policy v1alpha1.ConcurrencyPolicy) {
 	}
 }
 
-// TestYearAway has the controller be away for a year: the latest time runs, once.
+// TestYearAway simulates a year without a controller: the latest time runs once.
 func TestYearAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -317,8 +317,8 @@ func TestYearAway(t *testing.T) {
 	})
 }
 
-// TestClockStep steps the wall clock: no time runs twice, or early, and of those that are
-// skipped the latest runs.
+// TestClockStep steps the wall clock: no time runs twice or early, and of the skipped
+// times, the latest runs.
 func TestClockStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -337,7 +337,7 @@ func TestClockStep(t *testing.T) {
 	})
 }
 
-// TestEdits edits, suspends and resumes: nothing that was past runs.
+// TestEdits edits, suspends and resumes a CronAt: times in the past do not run.
 func TestEdits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -361,8 +361,8 @@ func TestEdits(t *testing.T) {
 	})
 }
 
-// TestRecreated deletes a CronAt just after a run, and creates it again: what the earlier one
-// has made is released, and the time does not run again.
+// TestRecreated deletes a CronAt just after a run and creates it again: the Ats of the
+// earlier one are released, and the time does not run again.
 func TestRecreated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -386,8 +386,8 @@ func TestRecreated(t *testing.T) {
 	})
 }
 
-// TestStaleLook has somebody suspend, edit or delete a CronAt of which the controller does
-// not hear: it looks before it creates.
+// TestStaleLook suspends, edits or deletes a CronAt without the controller's knowledge:
+// the controller reads it before it creates an At.
 func TestStaleLook(t *testing.T) {
 	for what, act := range map[string]func(*testing.T, *world){
 		"suspended": func(t *testing.T, w *world) {
@@ -437,7 +437,7 @@ func (w *world) createMany(t *testing.T, number int, schedule string) {
 	}
 }
 
-// wantRecorded wants a number of CronAts to have recorded a time, and missed none.
+// wantRecorded checks that a number of CronAts have recorded a time and missed none.
 func (w *world) wantRecorded(t *testing.T, number int, due time.Time) {
 	t.Helper()
 	cronAts, err := w.person.CnatV1alpha1().CronAts(namespace).List(t.Context(), metav1.ListOptions{})
@@ -454,7 +454,7 @@ func (w *world) wantRecorded(t *testing.T, number int, due time.Time) {
 	}
 }
 
-// wantEachOnce wants a number of Ats to have been created, none twice.
+// wantEachOnce checks that a number of Ats were created, none of them twice.
 func (w *world) wantEachOnce(t *testing.T, number int) {
 	t.Helper()
 	w.lock.Lock()
@@ -469,8 +469,8 @@ func (w *world) wantEachOnce(t *testing.T, number int) {
 	}
 }
 
-// TestBurst has many CronAts be due at one instant: the Ats are created before most of the
-// statuses are written.
+// TestBurst creates many CronAts that are due at one instant: the Ats are created before
+// most of the statuses are written.
 func TestBurst(t *testing.T) {
 	const number = 500
 	synctest.Test(t, func(t *testing.T) {
@@ -506,8 +506,8 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-// TestBurstOften has many CronAts be due every few seconds, which is before most of them are
-// recorded.
+// TestBurstOften creates many CronAts that are due every few seconds, before most of the
+// Ats are recorded.
 func TestBurstOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const number = 100
@@ -521,7 +521,8 @@ func TestBurstOften(t *testing.T) {
 	})
 }
 
-// TestStaleRecord has a controller not hear of the At that it has created: it looks for it.
+// TestStaleRecord hides a new At from the controller that has created it: the controller
+// looks for it.
 func TestStaleRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -545,7 +546,7 @@ func TestStaleRecord(t *testing.T) {
 	})
 }
 
-// heldBody is the body of a watch's answer, which is held back while held is set.
+// heldBody is the body of a watch response that is held back while held is set.
 type heldBody struct {
 	io.ReadCloser
 	held  *atomic.Bool
@@ -560,7 +561,7 @@ func (b *heldBody) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
-// TestSyncDuration wants the syncs to be in the metric.
+// TestSyncDuration checks that syncs are in the metric.
 func TestSyncDuration(t *testing.T) {
 	metrics.Register()
 	synctest.Test(t, func(t *testing.T) {
@@ -578,7 +579,8 @@ func TestSyncDuration(t *testing.T) {
 	}
 }
 
-// TestHandlers wants a panic of one sync to be an error, and no work while standing by.
+// TestHandlers checks that a panic in a sync becomes an error, and that there is no work
+// on standby.
 func TestHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

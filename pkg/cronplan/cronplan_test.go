@@ -41,8 +41,7 @@ var (
 
 func at(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
 
-// newCronAt returns a CronAt that runs each hour, has last run at nine, and has nothing to
-// report.
+// newCronAt returns an hourly CronAt that last ran at nine and has nothing to report.
 func newCronAt(mutate ...func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
 	cronAt := &v1alpha1.CronAt{
 		ObjectMeta: metav1.ObjectMeta{Name: "backup", Namespace: "default", UID: "cronat-uid", Generation: 1, ResourceVersion: "1", CreationTimestamp: *at(created)},
@@ -66,12 +65,12 @@ func newCronAt(mutate ...func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
 	return cronAt
 }
 
-// ranAtTen is a CronAt whose run at ten is recorded.
+// ranAtTen records the run at ten in a CronAt.
 func ranAtTen(cronAt *v1alpha1.CronAt) {
 	cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = at(ten), at(eleven)
 }
 
-// oneActive is a CronAt one of whose Ats has not ended.
+// oneActive sets the number of Ats of a CronAt that have not ended to one.
 func oneActive(cronAt *v1alpha1.CronAt) { cronAt.Status.Active = 1 }
 
 func policy(p v1alpha1.ConcurrencyPolicy) func(*v1alpha1.CronAt) {
@@ -99,7 +98,7 @@ func withCondition(conditionType string, status metav1.ConditionStatus, reason, 
 	}
 }
 
-// suspended is a CronAt that is suspended since nine.
+// suspended makes a CronAt suspended since nine.
 func suspended(cronAt *v1alpha1.CronAt) {
 	cronAt.Spec.Suspend = ptr.To(true)
 	cronAt.Status.NextScheduleTime = nil
@@ -136,16 +135,17 @@ func blockedBy(reason, message string) func(*v1alpha1.At) {
 	}
 }
 
-// stranger is an At that is not the CronAt's.
+// stranger makes an At unrelated to the CronAt.
 func stranger(at *v1alpha1.At) { at.OwnerReferences, at.Finalizers, at.Labels = nil, nil, nil }
 
-// earlier is an At of an earlier CronAt of this name.
+// earlier makes an At belong to an earlier CronAt with this name.
 func earlier(at *v1alpha1.At) {
 	at.OwnerReferences[0].UID = "earlier"
 	at.Labels[v1alpha1.LabelCronAtUID] = "earlier"
 }
 
-// manual is an At of kubectl at run-now: the CronAt owns it, and does not control it.
+// manual makes an At one of kubectl at run-now: the CronAt owns it, but is not its
+// controller.
 func manual(at *v1alpha1.At) {
 	at.Name, at.Finalizers, at.Labels = "backup-manual-abcde", nil, nil
 	at.OwnerReferences[0].Controller = nil
@@ -166,11 +166,11 @@ func TestDecide(t *testing.T) {
 		ats     []*v1alpha1.At
 		live    bool
 		atsLive bool
-		notSeen bool // that it is counted, which is otherwise since ten
+		notSeen bool // whether it was not seen to be counted, which is otherwise so since ten
 		now     time.Time
 		// expectations
 		wantAction string
-		wantStatus *v1alpha1.CronAt // whose status is written; nil: none
+		wantStatus *v1alpha1.CronAt // with the status to write; nil: none
 		wantEvents []string
 		wantDelay  time.Duration
 	}{
@@ -181,16 +181,16 @@ func TestDecide(t *testing.T) {
 		"gone, with an At": {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
 		},
-		"gone, with a new At: its name is a lock for a while": {
+		"gone, with a new At: its name stays a lock for a while": {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantDelay: releaseDelay,
 		},
 		"gone, and its At was orphaned": {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
 		},
-		"gone, with an At that is released": {
+		"gone, with a released At": {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten,
 		},
-		"deleted and created again: what the earlier one made is released": {
+		"deleted and created again: the Ats of the earlier one are released": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, earlier)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
 		},
 		"being deleted: nothing is created": {
@@ -200,7 +200,7 @@ func TestDecide(t *testing.T) {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(4 * second),
 			wantDelay: releaseDelay - 4*second,
 		},
-		"created just now": {
+		"just created": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Status = v1alpha1.CronAtStatus{} }), now: created,
 			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = nil, at(created.Add(30*time.Minute))
@@ -209,10 +209,10 @@ func TestDecide(t *testing.T) {
 		"not due":       {cronAt: newCronAt(), now: ten.Add(-second), wantDelay: second},
 		"due":           {cronAt: newCronAt(), now: ten, wantAction: "LookForCronAt"},
 		"due, and live": {cronAt: newCronAt(), live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
-		"due, later than an hour: only the latest": {
+		"overdue for more than an hour: only the latest": {
 			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z", wantDelay: RecordDelay,
 		},
-		"due, and again before what is created would have to be recorded": {
+		"due, and due again before the new At would have to be recorded": {
 			cronAt: newCronAt(edited("@every 4s", ten.Add(-time.Minute)), func(cronAt *v1alpha1.CronAt) {
 				cronAt.Generation, cronAt.Status.ObservedSchedule.Schedule, cronAt.Status.LastScheduleTime = 1, "@every 4s", at(ten.Add(-4*second))
 			}),
@@ -222,15 +222,15 @@ func TestDecide(t *testing.T) {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten,
 			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
-		"the At exists, somebody has deleted it": {
+		"the At exists, a user has deleted it": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, deleted)}, now: ten,
 			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
-		"the At exists, somebody has removed its owner": {
+		"the At exists, a user has removed its owner": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, now: ten,
 			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
-		"the At exists, somebody has removed its finalizer": {
+		"the At exists, a user has removed its finalizer": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten,
 			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
@@ -245,7 +245,7 @@ func TestDecide(t *testing.T) {
 				"Normal SuccessfulCreate Created At " + name,
 			},
 		},
-		"the At exists, and the schedule was edited meanwhile": {
+		"the At exists, and the schedule has been edited since": {
 			cronAt: newCronAt(edited("30 * * * *", ten.Add(second))), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(2 * second),
 			wantStatus: newCronAt(edited("30 * * * *", ten.Add(second)), oneActive, func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.ObservedGeneration = 2
@@ -257,7 +257,7 @@ func TestDecide(t *testing.T) {
 		"recorded: the At is released later": {
 			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(second), wantDelay: releaseDelay - second,
 		},
-		"recorded long ago, and seen just now": {
+		"recorded long ago, but seen just now": {
 			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, notSeen: true, now: ten.Add(time.Minute), wantDelay: releaseDelay,
 		},
 		"recorded: the At is released": {
@@ -269,7 +269,7 @@ func TestDecide(t *testing.T) {
 		"the clock was set back": {
 			cronAt: newCronAt(ranAtTen), live: true, now: ten.Add(-time.Hour), wantDelay: 2 * time.Hour,
 		},
-		"an edit fires nothing that was past": {
+		"an edit does not run times in the past": {
 			cronAt: newCronAt(edited("30 * * * *", ten.Add(-time.Minute))), live: true, now: ten.Add(-time.Minute),
 			wantStatus: newCronAt(edited("30 * * * *", ten), func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.ObservedGeneration = 2
@@ -277,7 +277,7 @@ func TestDecide(t *testing.T) {
 				cronAt.Status.NextScheduleTime = at(ten.Add(30 * time.Minute))
 			}),
 		},
-		"an edit while nobody looked: what was due after it is not past": {
+		"an edit without a controller: times after it are not in the past": {
 			cronAt: newCronAt(edited("15 * * * *", ten)), live: true, now: eleven,
 			wantStatus: newCronAt(edited("15 * * * *", ten), func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.ObservedGeneration = 2
@@ -285,7 +285,7 @@ func TestDecide(t *testing.T) {
 				cronAt.Status.NextScheduleTime = at(eleven.Add(15 * time.Minute))
 			}),
 		},
-		"an edit of the template moves nothing": {
+		"an edit of the template does not affect the schedule": {
 			cronAt: newCronAt(edited("0 * * * *", ten.Add(second))), live: true, now: ten.Add(2 * second),
 			wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay,
 		},
@@ -294,7 +294,7 @@ func TestDecide(t *testing.T) {
 			wantStatus: newCronAt(suspended), wantEvents: []string{"Normal Suspended No At is created while spec.suspend is true."},
 		},
 		"suspended: nothing is created": {cronAt: newCronAt(suspended), live: true, now: ten},
-		"resumed: nothing that was due meanwhile runs": {
+		"resumed: times that were due in the meantime do not run": {
 			cronAt: newCronAt(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }), live: true, now: eleven,
 			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
 				withCondition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "The CronAt is no longer suspended. Times that were due in the meantime do not run.", eleven)(cronAt)
@@ -303,12 +303,12 @@ func TestDecide(t *testing.T) {
 			}),
 			wantEvents: []string{"Normal Resumed The CronAt is no longer suspended. Times that were due in the meantime do not run."},
 		},
-		"Forbid does not wait for a run by hand": {
+		"Forbid does not wait for a manual run": {
 			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, manual)}, live: true, atsLive: true, now: eleven,
 			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
 		},
 		"within the deadline": {cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(10*second + 999*time.Millisecond), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
-		"after the deadline: was it created in time?": {
+		"after the deadline: look whether it was created in time": {
 			cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(11 * second), wantAction: "LookForAts",
 		},
 		"after the deadline": {
@@ -326,11 +326,11 @@ func TestDecide(t *testing.T) {
 			}),
 			live: true, now: ten.Add(time.Minute), wantDelay: 59 * time.Minute,
 		},
-		"Allow: created beside one that is active": {
+		"Allow: created in addition to an active one": {
 			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: eleven,
 			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
 		},
-		"Forbid: which are active?": {
+		"Forbid: look which are active": {
 			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), live: true, now: eleven, wantAction: "LookForAts",
 		},
 		"Forbid: none is active": {
@@ -350,7 +350,7 @@ func TestDecide(t *testing.T) {
 			wantStatus: newCronAt(ranAtTen, oneActive, waits, withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtBlocked, blockedMessage, eleven)),
 			wantEvents: []string{"Warning AtBlocked " + blockedMessage},
 		},
-		"it is blocked no longer": {
+		"it is no longer blocked": {
 			cronAt:     newCronAt(ranAtTen, oneActive, withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtBlocked, blockedMessage, ten)),
 			ats:        []*v1alpha1.At{childOf(newCronAt(), ten, released)},
 			now:        ten.Add(second),
@@ -386,7 +386,7 @@ func TestDecide(t *testing.T) {
 			ats:       []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionFailed, ten.Add(time.Minute)))},
 			wantDelay: 10*second + 500*time.Millisecond,
 		},
-		"the schedule cannot be read": {
+		"the schedule is invalid": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) {
 				cronAt.Spec.Schedule, cronAt.Status.ObservedSchedule.Schedule = "0 * * 13 *", "0 * * 13 *"
 			}), now: ten,
@@ -434,7 +434,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// describe writes an action as a text.
+// describe returns a text for an action.
 func describe(action any) string {
 	names := func(ats []*v1alpha1.At) string {
 		var names []string
@@ -482,7 +482,7 @@ func TestNewChild(t *testing.T) {
 		t.Errorf("name %s, labels %v", got.Name, got.Labels)
 	}
 	if got, want := nameOf(ten.Add(time.Second)), "1798106401"; got != want {
-		t.Errorf("name of a time that is no whole minute: %s, want %s", got, want)
+		t.Errorf("name of a time that is not a whole minute: %s, want %s", got, want)
 	}
 }
 
@@ -494,11 +494,11 @@ func TestRefusals(t *testing.T) {
 		wantReason string // of condition Blocked; empty: not blocked
 		wantRetry  bool
 	}{
-		"refused":                       {Refused(w, quota), v1alpha1.ReasonAtRefused, true},
-		"a conflict of the quota":       {Refused(w, apierrors.NewConflict(v1alpha1.Resource("ats"), "backup", errors.New("modified"))), "", true},
-		"the name is a stranger's":      {AtNameTaken(w, childOf(newCronAt(), ten, stranger)), v1alpha1.ReasonAtNameConflict, true},
-		"the name is of an earlier one": {AtNameTaken(w, childOf(newCronAt(), ten, earlier)), v1alpha1.ReasonAtNameConflict, true},
-		"the name is still of an earlier one": {
+		"refused":                      {Refused(w, quota), v1alpha1.ReasonAtRefused, true},
+		"a conflict of the quota":      {Refused(w, apierrors.NewConflict(v1alpha1.Resource("ats"), "backup", errors.New("modified"))), "", true},
+		"an unrelated At has the name": {AtNameTaken(w, childOf(newCronAt(), ten, stranger)), v1alpha1.ReasonAtNameConflict, true},
+		"an earlier At has the name":   {AtNameTaken(w, childOf(newCronAt(), ten, earlier)), v1alpha1.ReasonAtNameConflict, true},
+		"an earlier At still has the name": {
 			AtNameTaken(World{CronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.CreationTimestamp = *at(ten.Add(-time.Second)) }), Now: ten}, childOf(newCronAt(), ten, earlier)), "", true,
 		},
 	} {
@@ -516,7 +516,7 @@ func TestRefusals(t *testing.T) {
 			if !errors.Is(tc.decision.Retry, plan.ErrBlocked) {
 				t.Errorf("retry %v", tc.decision.Retry)
 			}
-			// It stays blocked while the time is due, and no longer.
+			// It stays blocked as long as the time is due.
 			w := w
 			w.CronAt = w.CronAt.DeepCopy()
 			w.CronAt.Status = *tc.decision.Status
@@ -531,7 +531,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestKept wants what the caches keep to lead to the same decisions.
+// TestKept checks that the fields in the caches lead to the same decisions.
 func TestKept(t *testing.T) {
 	cronAt := newCronAt(edited("30 * * * *", ten.Add(time.Second)))
 	w := World{CronAt: cronAt, Ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, Now: eleven}
@@ -545,8 +545,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestUnseenEdits has edits of which the API server does not say when they were, or which
-// the controller has not looked at: what was due before does not run.
+// TestUnseenEdits covers edits whose time the API server does not record, or that the
+// controller has not processed: times that were due before do not run.
 func TestUnseenEdits(t *testing.T) {
 	later := ten.Add(30 * time.Minute)
 	onlyCreated := func(cronAt *v1alpha1.CronAt) {
@@ -563,8 +563,8 @@ func TestUnseenEdits(t *testing.T) {
 		"the time zone was removed": {[]func(*v1alpha1.CronAt){onlyCreated, func(cronAt *v1alpha1.CronAt) {
 			cronAt.Status.ObservedSchedule.TimeZone = "Europe/Berlin"
 		}}, false},
-		"suspended and resumed meanwhile": {[]func(*v1alpha1.CronAt){edited("0 * * * *", later), func(cronAt *v1alpha1.CronAt) { cronAt.Generation = 3 }}, false},
-		"edited before the first look": {[]func(*v1alpha1.CronAt){edited("0 * * * *", later), func(cronAt *v1alpha1.CronAt) {
+		"suspended and resumed in between": {[]func(*v1alpha1.CronAt){edited("0 * * * *", later), func(cronAt *v1alpha1.CronAt) { cronAt.Generation = 3 }}, false},
+		"edited before the first sync": {[]func(*v1alpha1.CronAt){edited("0 * * * *", later), func(cronAt *v1alpha1.CronAt) {
 			cronAt.Status = v1alpha1.CronAtStatus{}
 		}}, false},
 	} {

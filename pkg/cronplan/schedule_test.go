@@ -73,21 +73,21 @@ func TestNext(t *testing.T) {
 			[]string{"2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z", "2026-03-30T00:00:00Z"}},
 		"a repeated time runs once, the first time": {"30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z",
 			[]string{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"}},
-		"a repeated time, looked for after the first": {"30 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z",
+		"a repeated time, after its first occurrence": {"30 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z",
 			[]string{"2026-10-26T01:30:00Z"}},
-		"each hour, in which the clocks skip one": {"0 * * * *", "Europe/Berlin", "2026-03-29T00:00:00Z",
+		"hourly, the clocks skip an hour": {"0 * * * *", "Europe/Berlin", "2026-03-29T00:00:00Z",
 			[]string{"2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"}},
-		"each hour, of which the clocks repeat one": {"@hourly", "Europe/Berlin", "2026-10-24T23:30:00Z",
+		"hourly, the clocks repeat an hour": {"@hourly", "Europe/Berlin", "2026-10-24T23:30:00Z",
 			[]string{"2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z"}},
-		"each hour, where the clocks change by half of one": {"15 * * * *", "Australia/Lord_Howe", "2026-10-03T14:20:00Z",
+		"hourly, the clocks change by half an hour": {"15 * * * *", "Australia/Lord_Howe", "2026-10-03T14:20:00Z",
 			[]string{"2026-10-03T14:45:00Z", "2026-10-03T16:15:00Z"}},
-		"midnight, where there is none": {"0 0 * * *", "America/Santiago", "2026-09-05T12:00:00Z",
+		"midnight, on a day without midnight": {"0 0 * * *", "America/Santiago", "2026-09-05T12:00:00Z",
 			[]string{"2026-09-06T04:00:00Z", "2026-09-07T03:00:00Z"}},
-		"each hour of a day without midnight": {"0 * 6 9 *", "America/Santiago", "2026-01-01T00:00:00Z",
+		"hourly, on a day without midnight": {"0 * 6 9 *", "America/Santiago", "2026-01-01T00:00:00Z",
 			[]string{"2026-09-06T04:00:00Z", "2026-09-06T05:00:00Z"}},
 		"a time of the year": {"0 0 29 2 *", "UTC", "2026-01-01T00:00:00Z", []string{"2028-02-29T00:00:00Z"}},
 		"never":              {"0 0 30 2 *", "UTC", "2026-01-01T00:00:00Z", []string{"0001-01-01T00:00:00Z"}},
-		"never, each hour":   {"0 * 30 2 *", "Europe/Berlin", "2026-01-01T00:00:00Z", []string{"0001-01-01T00:00:00Z"}},
+		"never, hourly":      {"0 * 30 2 *", "Europe/Berlin", "2026-01-01T00:00:00Z", []string{"0001-01-01T00:00:00Z"}},
 		"@every":             {"@every 90s", "UTC", "2026-01-01T00:00:00Z", []string{"2026-01-01T00:01:30Z", "2026-01-01T00:03:00Z"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,8 +108,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// oracle knows when an expression matches. It shares nothing with the implementation, not
-// even the parser.
+// oracle determines when an expression matches. It shares nothing with the
+// implementation, not even the parser.
 type oracle struct {
 	minutes, hours, days, months, weekdays [60]bool
 	anyHour, anyDay, anyWeekday            bool
@@ -145,7 +145,7 @@ func newOracle(expression string) oracle {
 	}
 }
 
-// matches reports whether the expression matches what clocks show, as a time in UTC.
+// matches reports whether the expression matches a wall-clock time, represented in UTC.
 func (o *oracle) matches(shown time.Time) bool {
 	if hour, minute, _ := shown.Clock(); !o.minutes[minute] || !o.hours[hour] {
 		return false
@@ -158,11 +158,11 @@ func (o *oracle) matches(shown time.Time) bool {
 	return o.months[month] && (inMonth || inWeek)
 }
 
-// walk walks from one instant to the other, minute by minute, and returns when the expressions
-// run by what the clocks show.
+// walk goes from one instant to another, minute by minute, and returns when the
+// expressions run according to the clocks.
 func walk(from, to time.Time, location *time.Location, oracles []oracle) [][]int64 {
 	times := make([][]int64, len(oracles))
-	// The clocks have shown, or skipped, all that is before latest.
+	// The clocks have shown or skipped all times before latest.
 	latest := time.Time{}
 	for t := from; !t.After(to); t = t.Add(time.Minute) {
 		_, offset := t.In(location).Zone()
@@ -185,8 +185,7 @@ func walk(from, to time.Time, location *time.Location, oracles []oracle) [][]int
 	return times
 }
 
-// TestOracle compares ten years of several expressions in three zones with what the oracle
-// says.
+// TestOracle compares ten years of several expressions in three zones with the oracle.
 func TestOracle(t *testing.T) {
 	expressions := []string{
 		"30 2 * * *", "*/20 1-3 * * *", "0 0 * * *", "15,45 */2 * * 0", "59 23 31 * *", "0 2 1-7 * 0", "10 * * * *", "*/30 * * 4,10 0", "5 1,2 29 2 *",
@@ -226,7 +225,7 @@ func show(times []int64, i int, location *time.Location) string {
 	return time.Unix(times[i], 0).In(location).Format(time.RFC3339)
 }
 
-// counted counts how often an expression is asked.
+// counted counts the calls of an expression.
 type counted struct {
 	cron.Schedule
 	calls int
@@ -292,8 +291,8 @@ func TestShift(t *testing.T) {
 	}
 }
 
-// TestNextTimes asks as kubectl at does: for a CronAt that is to be created, has run, or
-// does not run.
+// TestNextTimes calls Next like kubectl at: for a CronAt that will be created, has run,
+// or does not run.
 func TestNextTimes(t *testing.T) {
 	now := time.Date(2026, 3, 28, 12, 0, 30, 0, time.UTC)
 	for name, tc := range map[string]struct {
@@ -303,12 +302,12 @@ func TestNextTimes(t *testing.T) {
 		times []string
 		err   string
 	}{
-		"over a change of the clocks": {
+		"across a clock change": {
 			spec:  v1alpha1.CronAtSpec{Schedule: "30 2 * * *", TimeZone: ptr.To("Europe/Berlin")},
 			times: []string{"2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"},
 		},
-		"from its creation on": {spec: v1alpha1.CronAtSpec{Schedule: "@every 90m"}, times: []string{"2026-03-28T13:00:00Z", "2026-03-28T14:30:00Z"}},
-		"from its last time on": {
+		"from its creation": {spec: v1alpha1.CronAtSpec{Schedule: "@every 90m"}, times: []string{"2026-03-28T13:00:00Z", "2026-03-28T14:30:00Z"}},
+		"from its last time": {
 			spec:   v1alpha1.CronAtSpec{Schedule: "@every 90m"},
 			status: v1alpha1.CronAtStatus{LastScheduleTime: &metav1.Time{Time: now.Add(-10 * time.Second)}},
 			times:  []string{"2026-03-28T13:30:20Z", "2026-03-28T15:00:20Z"},
@@ -332,8 +331,8 @@ func TestNextTimes(t *testing.T) {
 	}
 }
 
-// TestSpread spreads a thousand CronAts over a minute, again and again: of 40 that may start in
-// one second there is far from as many.
+// TestSpread spreads a thousand CronAts over a minute repeatedly: the maximum per second
+// stays far below 40.
 func TestSpread(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	most := 0

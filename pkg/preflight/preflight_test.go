@@ -264,7 +264,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestEdited edits a refused At so that it is accepted: that is detected immediately.
+// TestNodes uses Ats whose Pods are accepted, but that may have no node to run on.
 func TestNodes(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	forbidden := apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("no"))
@@ -368,7 +368,7 @@ func TestNoAnswer(t *testing.T) {
 				f.wantNothingKept()
 			})
 		})
-		// A forecast that is known stays, and is looked at until there is an answer.
+		// A known forecast stays, and is checked until there is an answer.
 		t.Run(name+", an At that is refused", func(t *testing.T) {
 			run(t, func(f *fixture) {
 				f.answer = refusal
@@ -392,7 +392,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// TestReadFails has the API server not answer the read of an At.
+// TestReadFails makes the API server fail the read of an At.
 func TestReadFails(t *testing.T) {
 	run(t, func(f *fixture) {
 		failures := 2
@@ -406,8 +406,8 @@ func TestReadFails(t *testing.T) {
 	})
 }
 
-// TestOrder has many Ats be looked at in the order of their time, not faster than allowed,
-// and one that is moved to before the others.
+// TestOrder checks that many Ats are checked in the order of their time and not faster
+// than allowed, including one that is moved before the others.
 func TestOrder(t *testing.T) {
 	run(t, func(f *fixture) {
 		const many = 50
@@ -415,8 +415,8 @@ func TestOrder(t *testing.T) {
 		for _, i := range rand.Perm(many) {
 			ats[i] = f.at(fmt.Sprintf("at-%02d", i), time.Hour+time.Duration(i)*time.Minute)
 		}
-		// Two that come before keep it busy: of those that come at one instant, it may take
-		// any when it is idle.
+		// Two earlier Ats keep it busy: when it is idle, it may take any of the Ats that arrive
+		// at one instant.
 		f.add(100*time.Millisecond, f.at("early-0", time.Hour), f.at("early-1", time.Hour))
 		for _, i := range rand.Perm(many) {
 			f.add(0, ats[i])
@@ -443,8 +443,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestShared has Ats with the same Pod share an answer, for ten minutes if it is good and
-// until the next look if it is not.
+// TestShared checks that Ats with the same Pod share an answer: a good one for ten
+// minutes, a bad one until the next check.
 func TestShared(t *testing.T) {
 	same := func(at *v1alpha1.At) { at.Spec.Command = "echo YAY" }
 	run(t, func(f *fixture) {
@@ -477,8 +477,8 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// TestManyAlike has very many Ats with the same Pod: they cost one dry-run in ten minutes,
-// and not more than 50 reads a second.
+// TestManyAlike creates very many Ats with the same Pod: they cost one dry-run in ten
+// minutes, and at most 50 reads per second.
 func TestManyAlike(t *testing.T) {
 	run(t, func(f *fixture) {
 		for i := range 10_000 {
@@ -497,7 +497,7 @@ func TestManyAlike(t *testing.T) {
 	})
 }
 
-// TestTooLate adds Ats that are due before they can be looked at.
+// TestTooLate adds Ats that are due before they can be checked.
 func TestTooLate(t *testing.T) {
 	run(t, func(f *fixture) {
 		f.add(time.Minute, f.at("past", -time.Hour), f.at("soon", 1900*time.Millisecond),
@@ -508,7 +508,7 @@ func TestTooLate(t *testing.T) {
 	})
 }
 
-// TestPanic has an At make the Preflight panic: the others are looked at.
+// TestPanic makes the Preflight panic for one At: the others are still checked.
 func TestPanic(t *testing.T) {
 	run(t, func(f *fixture) {
 		noContainer := func(at *v1alpha1.At) { at.Spec.Template = &corev1.PodTemplateSpec{} }
@@ -518,7 +518,8 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// TestOff calls a Preflight that is turned off: what an earlier one has found goes.
+// TestOff calls a Preflight that is turned off: the findings of an earlier one are
+// removed.
 func TestOff(t *testing.T) {
 	var p *Preflight
 	p.Add(cache.ObjectName{})
@@ -528,7 +529,7 @@ func TestOff(t *testing.T) {
 	}
 }
 
-// TestRestart has the workload of a restart come late, and then be paused, refused and
+// TestRestart creates the workload of a restart late; then it is paused, refused and
 // accepted.
 func TestRestart(t *testing.T) {
 	run(t, func(f *fixture) {

@@ -58,13 +58,13 @@ const (
 	weekly    = "0 4 * * 0"
 )
 
-// roundTripper is the way that a client's requests take to the API server.
+// roundTripper is the transport of a client.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// world has the CronAts in a fake API server, which counts the writes of controllers, and the
-// workloads in the fake of client-go.
+// world has the CronAts in a fake API server, which counts the writes of controllers, and
+// the workloads in the fake clientset of client-go.
 type world struct {
 	*fakeserver.Server
 	person    clientset.Interface
@@ -102,8 +102,8 @@ func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
 	return w.Server.RoundTrip(request)
 }
 
-// run runs a controller whose requests for CronAts take the given way, until stop is called.
-// It returns what the controller has logged.
+// run runs a controller with the given transport for CronAts until stop is called. It
+// returns the controller's log.
 func run(t *testing.T, w *world, transport http.RoundTripper) (stop func(), logged func() string) {
 	t.Helper()
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(0), ktesting.BufferLogs(true)))
@@ -148,7 +148,7 @@ func annotated(schedule string) map[string]string {
 	return map[string]string{v1alpha1.AnnotationRestartSchedule: schedule}
 }
 
-// cronAt returns the CronAt of Deployment web; nil if there is none.
+// cronAt returns the CronAt of Deployment web, or nil if there is none.
 func (w *world) cronAt(t *testing.T) *v1alpha1.CronAt {
 	t.Helper()
 	cronAt, err := w.person.CnatV1alpha1().CronAts(namespace).Get(t.Context(), "deployment-web", metav1.GetOptions{})
@@ -170,7 +170,8 @@ func (w *world) edit(t *testing.T, edit func(*v1alpha1.CronAt)) {
 	}
 }
 
-// wantSchedule wants the CronAt to have a schedule; if that is empty, it wants no CronAt.
+// wantSchedule checks that the CronAt has a schedule or, if that is empty, that there is
+// no CronAt.
 func (w *world) wantSchedule(t *testing.T, want string) {
 	t.Helper()
 	cronAt := w.cronAt(t)
@@ -185,8 +186,8 @@ func (w *world) wantSchedule(t *testing.T, want string) {
 	}
 }
 
-// wantEvents wants the events since the last call, each the beginning of its text, and that
-// many writes of controllers.
+// wantEvents checks the events since the last call, given by the beginnings of their
+// texts, and the number of writes by controllers.
 func (w *world) wantEvents(t *testing.T, writes int64, want ...string) {
 	t.Helper()
 	var got []string
@@ -269,7 +270,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// TestAway has the annotation removed while no controller works.
+// TestAway removes the annotation while no controller is running.
 func TestAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -288,8 +289,8 @@ func TestAway(t *testing.T) {
 	})
 }
 
-// TestStranger has a CronAt of a person have the name: it stays as it is until that person
-// deletes it.
+// TestStranger creates a user's CronAt with the same name: it is not changed until the
+// user deletes it.
 func TestStranger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -322,7 +323,7 @@ func TestStranger(t *testing.T) {
 	})
 }
 
-// TestRefused has the API server refuse the CronAt: that is reported, and retried.
+// TestRefused makes the API server refuse the CronAt: that is reported and retried.
 func TestRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		refusal metav1.Status
@@ -366,7 +367,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestForbidden has a controller that may not list StatefulSets at first.
+// TestForbidden runs a controller that may not list StatefulSets at first.
 func TestForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -387,7 +388,7 @@ func TestForbidden(t *testing.T) {
 	})
 }
 
-// TestStale has a person act on the CronAt, of which the controller does not hear.
+// TestStale changes the CronAt without the controller's knowledge.
 func TestStale(t *testing.T) {
 	for what, act := range map[string]func(*testing.T, *world){
 		"edited": func(t *testing.T, w *world) {
@@ -441,7 +442,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// heldBody is the body of a watch's answer, which is held back once held is done.
+// heldBody is the body of a watch response that is held back once held is done.
 type heldBody struct {
 	io.ReadCloser
 	held, end context.Context
@@ -455,10 +456,9 @@ func (b *heldBody) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
-// TestFaults has requests of two controllers that work at the same time fail, be answered
-// into the void and be delayed, while the annotations change, the CronAt is edited and deleted
-// and one of the controllers is started again and again. In the end, the CronAt is what the
-// annotations say.
+// TestFaults runs two controllers whose requests fail, lose their responses or are
+// delayed, while the annotations change, the CronAt is edited and deleted, and one of the
+// controllers is restarted repeatedly. In the end, the CronAt matches the annotations.
 func TestFaults(t *testing.T) {
 	for seed := range uint64(5) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testFaults(t, seed) }) })
@@ -497,7 +497,7 @@ func testFaults(t *testing.T, seed uint64) {
 	run(t, w, faulty)
 	stop, _ := run(t, w, faulty)
 	for range 200 {
-		// Before and after each other's back-off.
+		// Before and after the back-off of each controller.
 		time.Sleep(time.Duration(number(5000)) * time.Millisecond)
 		cronAts := w.person.CnatV1alpha1().CronAts(namespace)
 		switch number(6) {
@@ -533,7 +533,7 @@ func testFaults(t *testing.T, seed uint64) {
 	}
 }
 
-// TestPanic wants a panic of one sync to be an error.
+// TestPanic checks that a panic in a sync becomes an error.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -39,7 +39,7 @@ var (
 	metadata = metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "uid", ResourceVersion: "7", Generation: 2}
 )
 
-// state is what is said of a workload beside its name.
+// state contains the fields of a workload besides its name.
 type state struct {
 	desired, updated, available       int32
 	rolling, complete, failed, cannot bool
@@ -254,7 +254,7 @@ func TestRestart(t *testing.T) {
 			}
 			actions := client.Actions()
 			got := actions[len(actions)-1].(clienttesting.PatchActionImpl)
-			// The resourceVersion makes it a conflict if the workload has changed.
+			// The resourceVersion causes a conflict if the workload has changed.
 			const want = `{"metadata":{"uid":"uid","resourceVersion":"7"},"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2026-12-24T10:12:00Z"}}}}}`
 			if diff := cmp.Diff(want, string(got.Patch)); diff != "" {
 				t.Errorf("patch (-want +got)\n%s", diff)
@@ -266,7 +266,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestNotKept has a webhook remove the annotation.
+// TestNotKept uses a webhook that removes the annotation.
 func TestNotKept(t *testing.T) {
 	client := fake.NewClientset()
 	client.PrependReactor("patch", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
