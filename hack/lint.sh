@@ -46,5 +46,9 @@ sed -e 's#URL/#https://example.org/#' -e "s#VERSION#$(sed -n 's/^const Version =
     -e "s#SHA256_[a-z0-9_]*#$(printf '%064d' 0)#" artifacts/krew/at.yaml >"${bin}/at.yaml"
 "${bin}/validate-krew-manifest" -skip-install -manifest "${bin}/at.yaml"
 
+compiling hack/build-packages.sh "${bin}/packages" "example.org/cnat-controller@sha256:$(printf '%064d' 0)"
+compiling go -C hack/tools/helm run helm.sh/helm/v4/cmd/helm template cnat "${bin}"/packages/cnat-*.tgz --set=monitoring.enabled=true,metrics.certificate=true |
+    compiling go -C hack/tools/crcheck run .
+
 # -count=1, because the test cache does not detect changes to files outside the module.
 compiling go -C hack/tools/promcheck test -count=1 ./...

@@ -15,8 +15,9 @@
 # limitations under the License.
 
 # Generates deepcopy functions, pkg/generated (clientset, listers, informers, apply
-# configurations) and the CRD from the types in pkg/apis; the names of the time zones from
-# the Go distribution; and install.yaml from artifacts/deploy.
+# configurations), the CRD and the API reference from the types in pkg/apis; the names of the
+# time zones from the Go distribution; artifacts/base and install.yaml from artifacts/deploy;
+# and the reference of the flags from the program.
 
 set -o errexit -o nounset -o pipefail
 
