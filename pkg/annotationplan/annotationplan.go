@@ -21,13 +21,16 @@ package annotationplan
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
@@ -72,7 +75,8 @@ type World struct {
 	CronAt *v1alpha1.CronAt
 	// CronAtIsLive is true if CronAt was read from the API server in this sync.
 	CronAtIsLive bool
-	// Invalid is the API server's error if it rejected the CronAt as invalid.
+	// Invalid is the API server's error if it rejected the schedule or the time zone (see
+	// IsInvalidSchedule).
 	Invalid error
 	// Now is the wall-clock time.
 	Now time.Time
@@ -157,8 +161,30 @@ func nameTaken(w World) Decision {
 	return d
 }
 
+// IsInvalidSchedule reports whether err is the answer of the API server's own validation
+// to the schedule or the time zone of a CronAt that was created, or patched if before is
+// not nil. A webhook or a policy that denies the CronAt may answer with the same reason
+// and causes, and may answer differently later. Only the API server's own answer has this
+// prefix in its message.
+func IsInvalidSchedule(err error, before, after *v1alpha1.CronAt) bool {
+	if before != nil && before.Spec.Schedule == after.Spec.Schedule && ptr.Equal(before.Spec.TimeZone, after.Spec.TimeZone) {
+		return false
+	}
+	var answer apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) {
+		return false
+	}
+	status := answer.Status()
+	return status.Details != nil && status.Details.Kind == v1alpha1.CronAtKind &&
+		strings.HasPrefix(status.Message, fmt.Sprintf("%s %q is invalid: ", v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind).GroupKind(), status.Details.Name)) &&
+		slices.ContainsFunc(status.Details.Causes, func(cause metav1.StatusCause) bool {
+			return cause.Field == "spec.schedule" || cause.Field == "spec.timeZone"
+		})
+}
+
 // Refused returns the decision after the API server answered an action with err. err does
-// not mean that the CronAt exists, has changed, is gone or is invalid.
+// not mean that the CronAt exists, has changed or is gone, or that its schedule is
+// invalid.
 func Refused(err error) Decision {
 	if plan.IsTransient(err) {
 		return Decision{Retry: err}

@@ -376,21 +376,23 @@ func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) erro
 func (c *Controller) act(ctx context.Context, world *annotationplan.World, decision annotationplan.Decision) error {
 	logger := klog.FromContext(ctx)
 	cronAts := c.client.CnatV1alpha1().CronAts(world.Workload.Namespace)
-	var written *v1alpha1.CronAt
+	var sent, written *v1alpha1.CronAt
 	var err error
 	switch action := decision.Action.(type) {
 	case annotationplan.LookForCronAt:
 		return c.lookForCronAt(ctx, world)
 	case annotationplan.CreateCronAt:
-		written, err = cronAts.Create(ctx, action.CronAt, metav1.CreateOptions{})
+		sent = action.CronAt
+		written, err = cronAts.Create(ctx, sent, metav1.CreateOptions{})
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			// The workload is deleted with its namespace.
 			world.Workload = nil
 			return nil
 		}
 	case annotationplan.PatchCronAt:
+		sent = action.CronAt
 		var body []byte
-		if body, err = patch.Spec(world.CronAt, action.CronAt.Labels, world.CronAt.Spec, action.CronAt.Spec); err != nil {
+		if body, err = patch.Spec(world.CronAt, sent.Labels, world.CronAt.Spec, sent.Spec); err != nil {
 			return err
 		}
 		written, err = cronAts.Patch(ctx, world.CronAt.Name, types.MergePatchType, body, metav1.PatchOptions{})
@@ -405,7 +407,7 @@ func (c *Controller) act(ctx context.Context, world *annotationplan.World, decis
 	switch {
 	case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err), apierrors.IsNotFound(err) && world.CronAt != nil:
 		return c.lookForCronAt(ctx, world)
-	case apierrors.IsInvalid(err):
+	case sent != nil && annotationplan.IsInvalidSchedule(err, world.CronAt, sent):
 		world.Invalid = err
 		return nil
 	case err != nil:

@@ -38,6 +38,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/metadata/fake"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -323,14 +324,37 @@ func TestStranger(t *testing.T) {
 	})
 }
 
-// TestRefused makes the API server refuse the CronAt: that is reported and retried.
+// TestRefused makes the API server refuse the CronAt: that is reported and retried. Only if
+// it finds the schedule invalid, the CronAt is deleted.
 func TestRefused(t *testing.T) {
+	const policy = `cronats.cnat.programming-kubernetes.info "deployment-web" is forbidden: ValidatingAdmissionPolicy 'change-freeze' with binding 'change-freeze' denied request: no change today`
+	details := metav1.StatusDetails{Group: v1alpha1.SchemeGroupVersion.Group, Kind: "cronats", Name: "deployment-web", Causes: []metav1.StatusCause{{Message: policy}}}
+	weeklyIsInvalid := apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind).GroupKind(), "deployment-web",
+		field.ErrorList{field.Invalid(field.NewPath("spec", "schedule"), weekly, "must be a cron expression")}).ErrStatus
+	restartIsInvalid := apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind).GroupKind(), "deployment-web",
+		field.ErrorList{field.NotSupported(field.NewPath("spec", "atTemplate", "spec", "restart", "kind"), "Deployment", []string{"StatefulSet"})}).ErrStatus
 	for name, tc := range map[string]struct {
-		refusal metav1.Status
-		event   string
+		refusal  metav1.Status
+		event    string
+		deletion bool
 	}{
-		"by a policy": {metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "denied"}, "Warning CronAtRefused denied"},
-		"as invalid":  {metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "too long"}, "Warning InvalidRestartSchedule too long"},
+		"by a policy": {
+			refusal: metav1.Status{Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "denied"},
+			event:   "Warning CronAtRefused denied",
+		},
+		"by a policy without a reason": {
+			refusal: metav1.Status{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: policy, Details: &details},
+			event:   "Warning CronAtRefused " + policy,
+		},
+		"as invalid in another field": {
+			refusal: restartIsInvalid,
+			event:   "Warning CronAtRefused CronAt.cnat.programming-kubernetes.info \"deployment-web\" is invalid: spec.atTemplate",
+		},
+		"as invalid": {
+			refusal:  weeklyIsInvalid,
+			event:    "Warning InvalidRestartSchedule CronAt.cnat.programming-kubernetes.info \"deployment-web\" is invalid: spec.schedule",
+			deletion: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -351,7 +375,7 @@ func TestRefused(t *testing.T) {
 				refuse.Store(true)
 				w.set(t, annotated(weekly))
 				time.Sleep(50 * time.Millisecond)
-				if tc.refusal.Reason == metav1.StatusReasonInvalid {
+				if tc.deletion {
 					w.wantSchedule(t, "")
 					w.wantEvents(t, 1, "Normal SuccessfulDelete", tc.event)
 				} else {
