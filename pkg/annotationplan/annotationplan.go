@@ -70,6 +70,9 @@ type World struct {
 	Kind v1alpha1.RestartKind
 	// Workload is the workload as returned by Keep, or nil if it does not exist.
 	Workload *metav1.PartialObjectMetadata
+	// WorkloadIsLive is true if Workload was read from the API server in this sync. A
+	// Workload from a cache may be outdated.
+	WorkloadIsLive bool
 	// CronAt is the CronAt with the name that belongs to the workload, or nil if there is
 	// none. A CronAt from a cache may be outdated.
 	CronAt *v1alpha1.CronAt
@@ -96,6 +99,11 @@ type Decision struct {
 	// Retry is non-nil if the step must be retried with back-off, and is the cause.
 	Retry error
 }
+
+// LookForWorkload means: read the workload from the API server, then decide again. If it is
+// not the workload that the cache has, the cache reports that later, and there is nothing
+// to do until then.
+type LookForWorkload struct{}
 
 // LookForCronAt means: read the CronAt from the API server, then decide again.
 type LookForCronAt struct{}
@@ -131,6 +139,11 @@ func Decide(w World) Decision {
 		d.Action = DeleteCronAt{}
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted CronAt "+w.CronAt.Name)
 	case want == nil:
+	case w.CronAt == nil && !w.WorkloadIsLive:
+		// The garbage collector deletes the CronAt of a workload that does not exist, which
+		// triggers the next creation: without this, the two would repeat that without delay
+		// until the cache is up to date.
+		d.Action = LookForWorkload{}
 	case w.CronAt == nil:
 		d.Action = CreateCronAt{want}
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created CronAt "+want.Name)

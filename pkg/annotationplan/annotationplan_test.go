@@ -113,39 +113,41 @@ func TestDecide(t *testing.T) {
 		// world
 		workload *metav1.PartialObjectMetadata
 		cronAt   *v1alpha1.CronAt
-		live     bool
+		cached   bool // the workload
+		live     bool // the CronAt
 		invalid  error
 
 		want Decision
 	}{
-		"no workload":                      {},
-		"no workload, but a CronAt":        {cronAt: newOwn()},
-		"no annotation":                    {workload: newWorkload(nil)},
-		"no annotation, unrelated CronAt":  {workload: newWorkload(nil), cronAt: newOwn(stranger)},
-		"no annotation, earlier workload":  {workload: newWorkload(nil), cronAt: newOwn(earlier)},
-		"a removed annotation":             {workload: newWorkload(nil), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted}},
-		"already being deleted":            {workload: newWorkload(nil), cronAt: newOwn(deleting)},
-		"annotated":                        {workload: newWorkload(berlin), want: Decision{Action: CreateCronAt{newOwn()}, Event: created}},
-		"annotated, the CronAt exists":     {workload: newWorkload(berlin), cronAt: newOwn()},
-		"annotated, deleted workload":      {workload: newWorkload(berlin, func(w *metav1.PartialObjectMetadata) { w.DeletionTimestamp = &metav1.Time{Time: now} })},
-		"annotated, deleted CronAt":        {workload: newWorkload(berlin), cronAt: newOwn(deleting)},
-		"invalid, deleted CronAt":          {workload: newWorkload(broken), cronAt: newOwn(deleting), want: Decision{Mistake: brokenMessage}},
-		"with a line break at the end":     {workload: newWorkload(map[string]string{schedule: " 0 3 * * 1-5\n", timeZone: "Europe/Berlin\n"}), cronAt: newOwn()},
-		"suspended by a user":              {workload: newWorkload(berlin), cronAt: newOwn(suspended)},
-		"with another annotation":          {workload: newWorkload(map[string]string{"a": "b", schedule: "0 3 * * 1-5", timeZone: "Europe/Berlin"}), cronAt: newOwn()},
-		"a user's label":                   {workload: newWorkload(berlin), cronAt: newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Labels["team"] = "shop" })},
-		"without a time zone":              {workload: newWorkload(map[string]string{schedule: "0 3 * * 1-5"}), want: Decision{Action: CreateCronAt{newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.TimeZone = nil })}, Event: created}},
-		"a changed schedule":               {workload: newWorkload(map[string]string{schedule: "@daily", timeZone: "Europe/Berlin"}), cronAt: newOwn(), want: Decision{Action: PatchCronAt{newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@daily" })}, Event: updated}},
-		"a removed time zone":              {workload: newWorkload(map[string]string{schedule: "0 3 * * 1-5"}), cronAt: newOwn(), want: Decision{Action: PatchCronAt{newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.TimeZone = nil })}, Event: updated}},
-		"a spec edited by a user":          {workload: newWorkload(berlin), cronAt: newOwn(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Restart.Name = "db" }), want: Decision{Action: PatchCronAt{newOwn(suspended)}, Event: updated}},
-		"a label removed by a user":        {workload: newWorkload(berlin), cronAt: newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Labels = nil }), want: Decision{Action: PatchCronAt{newOwn()}, Event: updated}},
-		"an unrelated CronAt in the cache": {workload: newWorkload(berlin), cronAt: newOwn(stranger), want: Decision{Action: LookForCronAt{}}},
-		"an unrelated CronAt":              {workload: newWorkload(berlin), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
-		"of an earlier workload":           {workload: newWorkload(berlin, young), cronAt: newOwn(earlier), live: true, want: Decision{Retry: plan.ErrBlocked}},
-		"of an earlier workload, for long": {workload: newWorkload(berlin), cronAt: newOwn(earlier), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
-		"a new workload, unrelated CronAt": {workload: newWorkload(berlin, young), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
-		"a broken schedule":                {workload: newWorkload(broken), want: Decision{Mistake: brokenMessage}},
-		"broken after a valid one":         {workload: newWorkload(broken), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: brokenMessage}},
+		"no workload":                     {},
+		"no workload, but a CronAt":       {cronAt: newOwn()},
+		"no annotation":                   {workload: newWorkload(nil)},
+		"no annotation, stranger":         {workload: newWorkload(nil), cronAt: newOwn(stranger)},
+		"no annotation, of an earlier":    {workload: newWorkload(nil), cronAt: newOwn(earlier)},
+		"an annotation that is removed":   {workload: newWorkload(nil), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted}},
+		"it is being deleted already":     {workload: newWorkload(nil), cronAt: newOwn(deleting)},
+		"annotated":                       {workload: newWorkload(berlin), want: Decision{Action: CreateCronAt{newOwn()}, Event: created}},
+		"annotated, in the cache":         {workload: newWorkload(berlin), cached: true, want: Decision{Action: LookForWorkload{}}},
+		"annotated, the CronAt is made":   {workload: newWorkload(berlin), cronAt: newOwn()},
+		"annotated, the workload goes":    {workload: newWorkload(berlin, func(w *metav1.PartialObjectMetadata) { w.DeletionTimestamp = &metav1.Time{Time: now} })},
+		"annotated, the CronAt goes":      {workload: newWorkload(berlin), cronAt: newOwn(deleting)},
+		"annotated, the old CronAt goes":  {workload: newWorkload(broken), cronAt: newOwn(deleting), want: Decision{Mistake: brokenMessage}},
+		"with the line break of a block":  {workload: newWorkload(map[string]string{schedule: " 0 3 * * 1-5\n", timeZone: "Europe/Berlin\n"}), cronAt: newOwn()},
+		"suspended by a person":           {workload: newWorkload(berlin), cronAt: newOwn(suspended)},
+		"another annotation beside":       {workload: newWorkload(map[string]string{"a": "b", schedule: "0 3 * * 1-5", timeZone: "Europe/Berlin"}), cronAt: newOwn()},
+		"a label of a person":             {workload: newWorkload(berlin), cronAt: newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Labels["team"] = "shop" })},
+		"without a time zone":             {workload: newWorkload(map[string]string{schedule: "0 3 * * 1-5"}), want: Decision{Action: CreateCronAt{newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.TimeZone = nil })}, Event: created}},
+		"a schedule that is changed":      {workload: newWorkload(map[string]string{schedule: "@daily", timeZone: "Europe/Berlin"}), cronAt: newOwn(), want: Decision{Action: PatchCronAt{newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@daily" })}, Event: updated}},
+		"a time zone that is removed":     {workload: newWorkload(map[string]string{schedule: "0 3 * * 1-5"}), cronAt: newOwn(), want: Decision{Action: PatchCronAt{newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.TimeZone = nil })}, Event: updated}},
+		"a spec that a person has edited": {workload: newWorkload(berlin), cronAt: newOwn(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Restart.Name = "db" }), want: Decision{Action: PatchCronAt{newOwn(suspended)}, Event: updated}},
+		"a label that a person removed":   {workload: newWorkload(berlin), cronAt: newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Labels = nil }), want: Decision{Action: PatchCronAt{newOwn()}, Event: updated}},
+		"a stranger in the cache":         {workload: newWorkload(berlin), cronAt: newOwn(stranger), want: Decision{Action: LookForCronAt{}}},
+		"a stranger":                      {workload: newWorkload(berlin), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
+		"of an earlier workload":          {workload: newWorkload(berlin, young), cronAt: newOwn(earlier), live: true, want: Decision{Retry: plan.ErrBlocked}},
+		"of an earlier one, for long":     {workload: newWorkload(berlin), cronAt: newOwn(earlier), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
+		"of a young workload, a stranger": {workload: newWorkload(berlin, young), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
+		"a broken schedule":               {workload: newWorkload(broken), want: Decision{Mistake: brokenMessage}},
+		"broken after a valid one":        {workload: newWorkload(broken), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: brokenMessage}},
 		"an empty schedule": {workload: newWorkload(map[string]string{schedule: ""}), want: Decision{
 			Mistake: scheduleKey + ` "" is invalid: empty spec string; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`,
 		}},
@@ -163,7 +165,7 @@ func TestDecide(t *testing.T) {
 		"refused as invalid, after a valid one": {workload: newWorkload(berlin), cronAt: newOwn(), invalid: errors.New("too long"), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: "too long", Retry: plan.ErrBlocked}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Decide(World{Kind: v1alpha1.RestartDeployment, Workload: tc.workload, CronAt: tc.cronAt, CronAtIsLive: tc.live, Invalid: tc.invalid, Now: now})
+			got := Decide(World{Kind: v1alpha1.RestartDeployment, Workload: tc.workload, WorkloadIsLive: !tc.cached, CronAt: tc.cronAt, CronAtIsLive: tc.live, Invalid: tc.invalid, Now: now})
 			if diff := cmp.Diff(tc.want, got, equate); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}

@@ -68,7 +68,7 @@ const (
 )
 
 // maxSteps is the number of steps of a sync after which something must be wrong.
-const maxSteps = 5
+const maxSteps = 6
 
 // finishTimeout is how long running syncs may take when the controller is stopped, as in
 // the controller of Ats.
@@ -379,6 +379,8 @@ func (c *Controller) act(ctx context.Context, world *annotationplan.World, decis
 	var sent, written *v1alpha1.CronAt
 	var err error
 	switch action := decision.Action.(type) {
+	case annotationplan.LookForWorkload:
+		return c.lookForWorkload(ctx, world)
 	case annotationplan.LookForCronAt:
 		return c.lookForCronAt(ctx, world)
 	case annotationplan.CreateCronAt:
@@ -416,6 +418,23 @@ func (c *Controller) act(ctx context.Context, world *annotationplan.World, decis
 	world.CronAt, world.CronAtIsLive = written, true
 	logger.V(2).Info(decision.Event.Message)
 	c.record(world, decision.Event)
+	return nil
+}
+
+// lookForWorkload reads the workload. A workload that is not the one in the cache counts as
+// none.
+func (c *Controller) lookForWorkload(ctx context.Context, world *annotationplan.World) error {
+	workloads := c.metadataClient.Resource(appsv1.SchemeGroupVersion.WithResource(resources[world.Kind])).Namespace(world.Workload.Namespace)
+	workload, err := workloads.Get(ctx, world.Workload.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && workload.UID != world.Workload.UID:
+		klog.FromContext(ctx).V(2).Info("Workload in the cache does not exist, waiting for the cache")
+		world.Workload = nil
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the workload: %w", err)
+	}
+	world.Workload, world.WorkloadIsLive = annotationplan.Keep(workload), true
 	return nil
 }
 

@@ -466,7 +466,46 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// heldBody is the body of a watch response that is held back once held is done.
+// TestStaleWorkload has the API server no longer have the workload of the cache: there is no
+// CronAt until the cache knows.
+func TestStaleWorkload(t *testing.T) {
+	gone := func(kubetesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewNotFound(appsv1.Resource("deployments"), "web")
+	}
+	replaced := func(kubetesting.Action) (bool, runtime.Object, error) {
+		return true, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: "other-uid", Annotations: annotated(nightly)}}, nil
+	}
+	deleting := func(kubetesting.Action) (bool, runtime.Object, error) {
+		return true, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: "web-uid", DeletionTimestamp: &metav1.Time{Time: time.Now()}, Annotations: annotated(nightly)}}, nil
+	}
+	for name, get := range map[string]kubetesting.ReactionFunc{"gone": gone, "replaced": replaced, "being deleted": deleting} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				var stale atomic.Bool
+				stale.Store(true)
+				w.workloads.PrependReactor("get", "deployments", func(action kubetesting.Action) (bool, runtime.Object, error) {
+					if stale.Load() {
+						return get(action)
+					}
+					return false, nil, nil
+				})
+				run(t, w, w)
+				w.set(t, annotated(nightly))
+				time.Sleep(time.Hour)
+				w.wantSchedule(t, "")
+				w.wantEvents(t, 0)
+				stale.Store(false)
+				w.set(t, annotated(weekly))
+				time.Sleep(time.Second)
+				w.wantSchedule(t, weekly)
+				w.wantEvents(t, 1, "Normal SuccessfulCreate")
+			})
+		})
+	}
+}
+
+// heldBody is the body of a watch's answer, which is held back once held is done.
 type heldBody struct {
 	io.ReadCloser
 	held, end context.Context
