@@ -28,6 +28,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -74,6 +75,14 @@ const maxSteps = 6
 // the controller of Ats.
 const finishTimeout = 3 * time.Second
 
+// At most reportBurst mistakes are reported at once, and further ones with reportRate per
+// second. After a start, all are to be reported, and the event broadcaster drops events
+// when too many wait.
+const (
+	reportRate  = 10
+	reportBurst = 25
+)
+
 // permissionPeriod is the interval at which the controller tries to list the resources
 // that it watches, until it succeeds.
 const permissionPeriod = 10 * time.Second
@@ -104,15 +113,18 @@ type Controller struct {
 	// blocked holds the workloads that wait for their turn to be added to queue.
 	blocked *fairqueue.Blocked
 
-	// reported has the mistakes that have been reported.
+	// reported has the mistakes that have been reported or wait for their turn.
 	reportedLock sync.Mutex
 	reported     map[cache.ObjectName]mistake
+	reports      *rate.Limiter
 }
 
 // mistake is an error in the annotations of a workload.
 type mistake struct {
 	uid  types.UID
 	text string
+	// turn is when the mistake may be reported. It is zero once it has been reported.
+	turn time.Time
 }
 
 // NewController returns a controller for the workloads of one namespace, or of all. It
@@ -138,6 +150,7 @@ func NewController(
 		queue:    fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
 		blocked:  fairqueue.NewBlocked(blockedQueueName, wallClock),
 		reported: map[cache.ObjectName]mistake{},
+		reports:  rate.NewLimiter(reportRate, reportBurst),
 	}
 
 	logger := klog.FromContext(ctx)
@@ -451,8 +464,9 @@ func (c *Controller) lookForCronAt(ctx context.Context, world *annotationplan.Wo
 	return nil
 }
 
-// report records an event on the workload for a mistake, unless it was reported before.
-// An empty text means no mistake.
+// report records an event on the workload for a mistake, unless it was reported before. If
+// too many mistakes are reported, it enqueues the workload for later. An empty text means
+// no mistake.
 func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, text string) {
 	c.reportedLock.Lock()
 	defer c.reportedLock.Unlock()
@@ -460,10 +474,22 @@ func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, t
 		delete(c.reported, key)
 		return
 	}
-	if found := (mistake{world.Workload.UID, text}); c.reported[key] != found {
-		c.reported[key] = found
-		c.record(world, &plan.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonInvalidRestartSchedule, Message: text})
+	known, found := c.reported[key]
+	isSame := found && known.uid == world.Workload.UID && known.text == text
+	if isSame && known.turn.IsZero() {
+		return
 	}
+	turn := known.turn
+	if turn.IsZero() {
+		turn = world.Now.Add(c.reports.ReserveN(world.Now, 1).DelayFrom(world.Now))
+	}
+	if delay := turn.Sub(world.Now); delay > 0 {
+		c.reported[key] = mistake{world.Workload.UID, text, turn}
+		c.queue.AddAfter(key, delay)
+		return
+	}
+	c.reported[key] = mistake{uid: world.Workload.UID, text: text}
+	c.record(world, &plan.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonInvalidRestartSchedule, Message: text})
 }
 
 // record records an event on the workload, if there is one.

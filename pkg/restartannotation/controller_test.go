@@ -127,12 +127,18 @@ func run(t *testing.T, w *world, transport http.RoundTripper) (stop func(), logg
 // set creates or changes Deployment web, with the given annotations.
 func (w *world) set(t *testing.T, annotations map[string]string) {
 	t.Helper()
+	w.setNamed(t, "web", annotations)
+}
+
+// setNamed creates or changes a Deployment, with the given annotations.
+func (w *world) setNamed(t *testing.T, name string, annotations map[string]string) {
+	t.Helper()
 	deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
 	w.version++
 	workload := &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: "web", UID: "web-uid", ResourceVersion: strconv.Itoa(w.version),
+			Namespace: namespace, Name: name, UID: types.UID(name + "-uid"), ResourceVersion: strconv.Itoa(w.version),
 			Labels: map[string]string{"app": "web"}, Annotations: annotations,
 		},
 	}
@@ -290,8 +296,43 @@ func TestAway(t *testing.T) {
 	})
 }
 
-// TestStranger creates a user's CronAt with the same name: it is not changed until the
-// user deletes it.
+// TestManyMistakes starts with many broken annotations: each is reported once, and not all
+// at the same time.
+func TestManyMistakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const number = 200
+		w := newWorld(t)
+		for i := range number {
+			w.setNamed(t, fmt.Sprintf("web-%d", i), annotated("every night"))
+		}
+		run(t, w, w)
+		want := func(want int) {
+			t.Helper()
+			if got := len(w.recorder.Events); got != want {
+				t.Errorf("%d events, want %d", got, want)
+			}
+		}
+		want(reportBurst)
+		time.Sleep(10*time.Second + 50*time.Millisecond)
+		want(reportBurst + 10*reportRate)
+		time.Sleep(time.Hour)
+		want(number)
+		// A mistake that is corrected before its turn is not reported.
+		for i := range 2 * reportBurst {
+			w.setNamed(t, fmt.Sprintf("web-%d", i), annotated("each night"))
+		}
+		synctest.Wait()
+		want(number + reportBurst)
+		for i := range 2 * reportBurst {
+			w.setNamed(t, fmt.Sprintf("web-%d", i), nil)
+		}
+		time.Sleep(time.Hour)
+		want(number + reportBurst)
+	})
+}
+
+// TestStranger has a CronAt of a person have the name: it stays as it is until that person
+// deletes it.
 func TestStranger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
