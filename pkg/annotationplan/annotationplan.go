@@ -134,6 +134,8 @@ func Decide(w World) Decision {
 	switch {
 	case isOwn && w.CronAt.DeletionTimestamp != nil:
 		// Its deletion triggers the next step.
+	case want == nil && isOwn && mistake != "" && ptr.Deref(w.CronAt.Spec.Suspend, false):
+		// It restarts nothing, and stays suspended when the mistake is fixed.
 	case want == nil && isOwn:
 		// An invalid schedule restarts nothing: the owner no longer wants the earlier schedule.
 		d.Action = DeleteCronAt{}

@@ -148,6 +148,9 @@ func TestDecide(t *testing.T) {
 		"of a young workload, a stranger": {workload: newWorkload(berlin, young), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
 		"a broken schedule":               {workload: newWorkload(broken), want: Decision{Mistake: brokenMessage}},
 		"broken after a valid one":        {workload: newWorkload(broken), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: brokenMessage}},
+		"broken while it is suspended":    {workload: newWorkload(broken), cronAt: newOwn(suspended), want: Decision{Mistake: brokenMessage}},
+		"removed while it is suspended":   {workload: newWorkload(nil), cronAt: newOwn(suspended), want: Decision{Action: DeleteCronAt{}, Event: deleted}},
+		"fixed while it is suspended":     {workload: newWorkload(map[string]string{schedule: "@daily", timeZone: "Europe/Berlin"}), cronAt: newOwn(suspended), want: Decision{Action: PatchCronAt{newOwn(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@daily" })}, Event: updated}},
 		"an empty schedule": {workload: newWorkload(map[string]string{schedule: ""}), want: Decision{
 			Mistake: scheduleKey + ` "" is invalid: empty spec string; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`,
 		}},

@@ -236,6 +236,22 @@ func TestFollow(t *testing.T) {
 			t.Errorf("CronAt %+v, want that of before, still suspended", cronAt)
 		}
 
+		// A mistake does not end the pause.
+		w.set(t, annotated("all night"))
+		synctest.Wait()
+		w.wantSchedule(t, weekly)
+		w.wantEvents(t, 0, "Warning InvalidRestartSchedule")
+		w.set(t, annotated(nightly))
+		synctest.Wait()
+		w.wantSchedule(t, nightly)
+		w.wantEvents(t, 1, "Normal SuccessfulUpdate")
+		if cronAt := w.cronAt(t); cronAt.UID != made || !ptr.Deref(cronAt.Spec.Suspend, false) {
+			t.Errorf("CronAt %+v, want that of before, still suspended", cronAt)
+		}
+		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil })
+		synctest.Wait()
+		w.wantEvents(t, 0)
+
 		w.set(t, annotated("every night"))
 		synctest.Wait()
 		w.wantSchedule(t, "")
@@ -497,7 +513,12 @@ func TestStale(t *testing.T) {
 					act(t, w)
 					w.set(t, annotations)
 					time.Sleep(time.Second)
-					w.wantSchedule(t, strings.TrimPrefix(annotations[v1alpha1.AnnotationRestartSchedule], "never"))
+					want := strings.TrimPrefix(annotations[v1alpha1.AnnotationRestartSchedule], "never")
+					if what == "edited" && annotation == "broken" {
+						// It is suspended.
+						want = nightly
+					}
+					w.wantSchedule(t, want)
 					if cronAt := w.cronAt(t); what == "edited" && cronAt != nil && !ptr.Deref(cronAt.Spec.Suspend, false) {
 						t.Error("it is no longer suspended")
 					}

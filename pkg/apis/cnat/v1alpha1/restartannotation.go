@@ -38,7 +38,8 @@ const (
 const (
 	// ReasonSuccessfulUpdate: the spec of the CronAt was changed to match the annotations.
 	ReasonSuccessfulUpdate = "SuccessfulUpdate"
-	// ReasonInvalidRestartSchedule: the annotations are invalid. There is no CronAt.
+	// ReasonInvalidRestartSchedule: the annotations are invalid. There is no CronAt, or
+	// it is suspended.
 	ReasonInvalidRestartSchedule = "InvalidRestartSchedule"
 	// ReasonCronAtNameConflict: a CronAt of that name exists but does not belong to the
 	// workload.
