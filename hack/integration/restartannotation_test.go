@@ -187,6 +187,22 @@ func TestRestartAnnotation(t *testing.T) {
 		waitNamedCronAt(t, namespace, name, "to be gone", isGone)
 	}
 
+	// A workload that is deleted without its CronAt and created again adopts it.
+	lost := workload("Deployment", "lost", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily"))
+	kubectl(t, lost, "create", "-n", namespace, "-f", "-")
+	orphaned := waitNamedCronAt(t, namespace, "deployment-lost", "to exist", exists)
+	kubectl(t, "", "delete", "-n", namespace, "--cascade=orphan", "deployment/lost")
+	waitNamedCronAt(t, namespace, "deployment-lost", "to have no owner", func(cronAt *v1alpha1.CronAt) bool {
+		return cronAt != nil && len(cronAt.OwnerReferences) == 0
+	})
+	kubectl(t, strings.ReplaceAll(lost, "@daily", "@weekly"), "create", "-n", namespace, "-f", "-")
+	adopted := waitNamedCronAt(t, namespace, "deployment-lost", "to be adopted", func(cronAt *v1alpha1.CronAt) bool {
+		return hasSchedule("@weekly")(cronAt) && metav1.GetControllerOf(cronAt) != nil
+	})
+	if adopted.UID != orphaned.UID || metav1.GetControllerOf(adopted).UID == orphaned.OwnerReferences[0].UID {
+		t.Errorf("the adopted CronAt is %+v, before %+v", adopted, orphaned)
+	}
+
 	// A user's CronAt is not changed.
 	stranger := createCronAt(t, newCronAt(namespace, "@yearly", func(cronAt *v1alpha1.CronAt) { cronAt.Name = "deployment-other" }))
 	kubectl(t, workload("Deployment", "other", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
@@ -314,6 +330,14 @@ func TestControllerCronAtsPolicy(t *testing.T) {
 		return err != nil, nil
 	})
 	kubectl(t, manifest("stranger", stranger), "create", "-n", namespace, "-f", "-")
+	orphan := func(cronAt *v1alpha1.CronAt) {
+		stranger(cronAt)
+		cronAt.Labels = map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}
+	}
+	kubectl(t, manifest("orphan", orphan), "create", "-n", namespace, "-f", "-")
+	owner := func(kind, name string) string {
+		return fmt.Sprintf(`"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":%q,"name":%q,"uid":%q,"controller":true}]}`, kind, name, deployment.UID)
+	}
 
 	create := []string{"create", "-f", "-"}
 	patch := func(name, patch string) []string {
@@ -342,6 +366,14 @@ func TestControllerCronAtsPolicy(t *testing.T) {
 		{"remove the owner", "", patch("own", `{"metadata":{"ownerReferences":null}}`), "nothing of the metadata"},
 		{"change an annotation", "", patch("own", `{"metadata":{"annotations":{"a":"b"}}}`), "nothing of the metadata"},
 		{"change a stranger's", "", patch("stranger", `{"spec":{"schedule":"@daily"}}`), "that a Deployment, StatefulSet or DaemonSet owns"},
+		{"adopt a stranger's", "", patch("stranger", "{"+owner("Deployment", "web")+"}"), "that a Deployment, StatefulSet or DaemonSet owns"},
+		{"change an orphan", "", patch("orphan", `{"spec":{"schedule":"@daily"}}`), "that a Deployment, StatefulSet or DaemonSet owns"},
+		{"delete an orphan", "", remove("orphan"), "that a Deployment, StatefulSet or DaemonSet owns"},
+		{"adopt an orphan for another", "", patch("orphan", "{"+owner("Deployment", "db")+"}"), "that restart their owner"},
+		{"adopt an orphan for another kind", "", patch("orphan", "{"+owner("DaemonSet", "web")+"}"), "that restart their owner"},
+		{"adopt an orphan for no workload", "", patch("orphan", "{"+owner("ReplicaSet", "web")+"}"), "that a Deployment, StatefulSet or DaemonSet owns"},
+		{"adopt an orphan and change it", "", patch("orphan", "{"+owner("Deployment", "web")+`,"spec":{"schedule":"@daily"}}`), "that a Deployment, StatefulSet or DaemonSet owns"},
+		{"adopt an orphan", "", patch("orphan", "{"+owner("Deployment", "web")+"}"), ""},
 		{"delete a stranger's", "", remove("stranger"), "that a Deployment, StatefulSet or DaemonSet owns"},
 		{"delete one of a workload", "", remove("own"), ""},
 	} {

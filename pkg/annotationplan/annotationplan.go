@@ -115,6 +115,9 @@ type CreateCronAt struct{ CronAt *v1alpha1.CronAt }
 // again.
 type PatchCronAt struct{ CronAt *v1alpha1.CronAt }
 
+// AdoptCronAt means: set the owner reference of the CronAt, then decide again.
+type AdoptCronAt struct{ Owner metav1.OwnerReference }
+
 // DeleteCronAt means: delete this version of the CronAt.
 type DeleteCronAt struct{}
 
@@ -132,6 +135,12 @@ func Decide(w World) Decision {
 		d.Retry = fmt.Errorf("%w: %w", plan.ErrBlocked, w.Invalid)
 	}
 	switch {
+	case isOrphan(w) && !w.WorkloadIsLive:
+		// The workload in the cache may be the deleted one.
+		d.Action = LookForWorkload{}
+	case isOrphan(w):
+		d.Action = AdoptCronAt{newOwner(w)}
+		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Adopted CronAt "+w.CronAt.Name)
 	case isOwn && w.CronAt.DeletionTimestamp != nil:
 		// Its deletion triggers the next step.
 	case want == nil && isOwn && mistake != "" && ptr.Deref(w.CronAt.Spec.Suspend, false):
@@ -162,6 +171,28 @@ func Decide(w World) Decision {
 		}
 	}
 	return d
+}
+
+// isOrphan reports whether an annotated workload must adopt the CronAt: it was created for
+// a workload of this kind and name, which was deleted with --cascade=orphan.
+func isOrphan(w World) bool {
+	if w.CronAt == nil || w.CronAt.DeletionTimestamp != nil || len(w.CronAt.OwnerReferences) > 0 || w.CronAt.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+		return false
+	}
+	restart := w.CronAt.Spec.AtTemplate.Spec.Restart
+	return restart != nil && restart.Kind == w.Kind && restart.Name == w.Workload.Name && IsAnnotated(w.Workload)
+}
+
+// newOwner returns the owner reference to the workload. It is without blockOwnerDeletion,
+// which would require a permission for the workload.
+func newOwner(w World) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: appsv1.SchemeGroupVersion.String(),
+		Kind:       string(w.Kind),
+		Name:       w.Workload.Name,
+		UID:        w.Workload.UID,
+		Controller: ptr.To(true),
+	}
 }
 
 // nameTaken returns the decision when the name belongs to a CronAt of another owner.
@@ -246,17 +277,10 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 	}
 	return &v1alpha1.CronAt{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      Name(w.Kind, w.Workload.Name),
-			Namespace: w.Workload.Namespace,
-			Labels:    map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy},
-			// Without blockOwnerDeletion, which would require a permission for the workload.
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: appsv1.SchemeGroupVersion.String(),
-				Kind:       string(w.Kind),
-				Name:       w.Workload.Name,
-				UID:        w.Workload.UID,
-				Controller: ptr.To(true),
-			}},
+			Name:            Name(w.Kind, w.Workload.Name),
+			Namespace:       w.Workload.Namespace,
+			Labels:          map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy},
+			OwnerReferences: []metav1.OwnerReference{newOwner(w)},
 		},
 		Spec: spec,
 	}, ""

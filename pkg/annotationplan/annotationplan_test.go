@@ -102,7 +102,12 @@ func TestDecide(t *testing.T) {
 	deleted := normal("SuccessfulDelete", "Deleted CronAt deployment-web")
 	deleting := func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = &metav1.Time{Time: now} }
 	suspended := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) }
-	stranger := func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil }
+	orphan := func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil }
+	stranger := func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences, cronAt.Labels = nil, nil }
+	otherRestart := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Restart.Name = "db" }
+	otherKind := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Restart.Kind = v1alpha1.RestartDaemonSet }
+	command := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec = v1alpha1.RunSpec{Command: "true"} }
+	adopt := Decision{Action: AdoptCronAt{newOwn().OwnerReferences[0]}, Event: normal("SuccessfulUpdate", "Adopted CronAt deployment-web")}
 	earlier := func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences[0].UID = "earlier-uid" }
 	young := func(workload *metav1.PartialObjectMetadata) {
 		workload.CreationTimestamp = metav1.Time{Time: now.Add(-time.Second)}
@@ -146,6 +151,14 @@ func TestDecide(t *testing.T) {
 		"of an earlier workload":          {workload: newWorkload(berlin, young), cronAt: newOwn(earlier), live: true, want: Decision{Retry: plan.ErrBlocked}},
 		"of an earlier one, for long":     {workload: newWorkload(berlin), cronAt: newOwn(earlier), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
 		"of a young workload, a stranger": {workload: newWorkload(berlin, young), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
+		"an orphan":                       {workload: newWorkload(berlin), cronAt: newOwn(orphan), want: adopt},
+		"an orphan, a cached workload":    {workload: newWorkload(berlin), cached: true, cronAt: newOwn(orphan), want: Decision{Action: LookForWorkload{}}},
+		"an orphan, broken":               {workload: newWorkload(broken), cronAt: newOwn(orphan), want: Decision{Action: adopt.Action, Event: adopt.Event, Mistake: brokenMessage}},
+		"an orphan, not annotated":        {workload: newWorkload(nil), cronAt: newOwn(orphan)},
+		"an orphan that is being deleted": {workload: newWorkload(berlin), cronAt: newOwn(orphan, deleting), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
+		"an orphan of another workload":   {workload: newWorkload(berlin), cronAt: newOwn(orphan, otherRestart), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
+		"an orphan of another kind":       {workload: newWorkload(berlin), cronAt: newOwn(orphan, otherKind), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
+		"an orphan with a command":        {workload: newWorkload(berlin), cronAt: newOwn(orphan, command), live: true, want: Decision{Event: conflict, Retry: plan.ErrBlocked}},
 		"a broken schedule":               {workload: newWorkload(broken), want: Decision{Mistake: brokenMessage}},
 		"broken after a valid one":        {workload: newWorkload(broken), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: brokenMessage}},
 		"broken while it is suspended":    {workload: newWorkload(broken), cronAt: newOwn(suspended), want: Decision{Mistake: brokenMessage}},

@@ -59,6 +59,16 @@ func Spec(object metav1.Object, labels map[string]string, before, after any) ([]
 	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
 }
 
+// Owner returns the patch that gives an object a single owner, unless the object was
+// modified in the meantime.
+func Owner(object metav1.Object, owner metav1.OwnerReference) ([]byte, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "ownerReferences": []metav1.OwnerReference{owner}}})
+	if err != nil {
+		return nil, fmt.Errorf("encode the owner: %w", err)
+	}
+	return patch, nil
+}
+
 // WithoutFinalizer returns the patch that removes a finalizer, unless the object was
 // modified in the meantime.
 func WithoutFinalizer(object metav1.Object, finalizer string) ([]byte, error) {

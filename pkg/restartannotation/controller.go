@@ -69,7 +69,7 @@ const (
 )
 
 // maxSteps is the number of steps of a sync after which something must be wrong.
-const maxSteps = 6
+const maxSteps = 8
 
 // finishTimeout is how long running syncs may take when the controller is stopped, as in
 // the controller of Ats.
@@ -408,6 +408,12 @@ func (c *Controller) act(ctx context.Context, world *annotationplan.World, decis
 		sent = action.CronAt
 		var body []byte
 		if body, err = patch.Spec(world.CronAt, sent.Labels, world.CronAt.Spec, sent.Spec); err != nil {
+			return err
+		}
+		written, err = cronAts.Patch(ctx, world.CronAt.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	case annotationplan.AdoptCronAt:
+		var body []byte
+		if body, err = patch.Owner(world.CronAt, action.Owner); err != nil {
 			return err
 		}
 		written, err = cronAts.Patch(ctx, world.CronAt.Name, types.MergePatchType, body, metav1.PatchOptions{})

@@ -381,6 +381,38 @@ func TestStranger(t *testing.T) {
 	})
 }
 
+// TestOrphan has a CronAt lose its owner: the workload adopts it. Without the annotation, it
+// does not.
+func TestOrphan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(t, annotated(nightly))
+		run(t, w, w)
+		w.wantEvents(t, 1, "Normal SuccessfulCreate")
+		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences, cronAt.Spec.Suspend = nil, ptr.To(true) })
+		time.Sleep(time.Hour)
+		w.wantSchedule(t, nightly)
+		w.wantEvents(t, 1, "Normal SuccessfulUpdate Adopted CronAt deployment-web")
+		if !ptr.Deref(w.cronAt(t).Spec.Suspend, false) {
+			t.Error("it is no longer suspended")
+		}
+		deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
+		if err := w.workloads.Tracker().Delete(deployments, namespace, "web"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil })
+		time.Sleep(time.Hour)
+		w.set(t, nil)
+		time.Sleep(time.Hour)
+		w.wantEvents(t, 0)
+		w.set(t, annotated(weekly))
+		time.Sleep(time.Hour)
+		w.wantSchedule(t, weekly)
+		w.wantEvents(t, 2, "Normal SuccessfulUpdate Adopted", "Normal SuccessfulUpdate Updated")
+	})
+}
+
 // TestRefused makes the API server refuse the CronAt: that is reported and retried. Only if
 // it finds the schedule invalid, the CronAt is deleted.
 func TestRefused(t *testing.T) {

@@ -36,7 +36,8 @@ const (
 // Reasons of events of a workload with the annotations, besides SuccessfulCreate and
 // SuccessfulDelete for its CronAt.
 const (
-	// ReasonSuccessfulUpdate: the spec of the CronAt was changed to match the annotations.
+	// ReasonSuccessfulUpdate: the spec of the CronAt was changed to match the annotations,
+	// or a CronAt without an owner was adopted.
 	ReasonSuccessfulUpdate = "SuccessfulUpdate"
 	// ReasonInvalidRestartSchedule: the annotations are invalid. There is no CronAt, or
 	// it is suspended.
