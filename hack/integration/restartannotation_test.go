@@ -166,10 +166,10 @@ func TestRestartAnnotation(t *testing.T) {
 	wantOutput(t, waitWarning(t, namespace, "web", v1alpha1.ReasonInvalidRestartSchedule).Message, `restart-schedule "0 25 \* \* \*" is invalid: .*; write `)
 	annotate("deployment/web", "a=b")
 	// The API server rejects what the controller accepts.
-	annotate("deployment/web", scheduleAnnotation+"=@every -5m")
+	annotate("deployment/web", scheduleAnnotation+"=@every +5m")
 	eventually(t, "the API server's words", func(context.Context) (bool, error) {
 		events := kubectl(t, "", "get", "events", "-n", namespace, "--field-selector", "reason="+v1alpha1.ReasonInvalidRestartSchedule)
-		return strings.Count(events, "must be a cron expression") == 1 && strings.Count(events, "is invalid") == 1, nil
+		return strings.Count(events, "must be a cron expression") == 1 && strings.Count(events, "end of range (25)") == 1, nil
 	})
 	if warning := waitWarning(t, namespace, "web", v1alpha1.ReasonInvalidRestartSchedule); warning.Count != 1 {
 		t.Errorf("%d events of one mistake", warning.Count)

@@ -56,6 +56,9 @@ const (
 	activeDeadlineSeconds = 12 * 60 * 60
 )
 
+// minInterval is the minimum time between two restarts. Only @every can have a shorter one.
+const minInterval = time.Minute
+
 // maxNameLength is the maximum length of a CronAt's name, such that the names of its Ats
 // fit into a label.
 const maxNameLength = 52
@@ -141,6 +144,9 @@ func Decide(w World) Decision {
 	case isOrphan(w):
 		d.Action = AdoptCronAt{newOwner(w)}
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Adopted CronAt "+w.CronAt.Name)
+	case isOwn && w.CronAt.DeletionTimestamp != nil && w.CronAt.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy:
+		// The cache has only CronAts with the label, and does not report its deletion.
+		d.Retry = fmt.Errorf("%w: CronAt %s is being deleted", plan.ErrBlocked, w.CronAt.Name)
 	case isOwn && w.CronAt.DeletionTimestamp != nil:
 		// Its deletion triggers the next step.
 	case want == nil && isOwn && mistake != "" && ptr.Deref(w.CronAt.Spec.Suspend, false):
@@ -272,7 +278,7 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 	if hasTimeZone {
 		spec.TimeZone = &timeZone
 	}
-	if err := cronplan.Validate(&spec); err != nil {
+	if err := validate(spec, w.Now); err != nil {
 		return nil, explain(err)
 	}
 	return &v1alpha1.CronAt{
@@ -284,6 +290,16 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 		},
 		Spec: spec,
 	}, ""
+}
+
+// validate returns an error if the schedule of a spec is invalid, has no time, or has times
+// that are less than minInterval apart.
+func validate(spec v1alpha1.CronAtSpec, now time.Time) error {
+	times, err := cronplan.Next(&v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Time{Time: now}}, Spec: spec}, now, 2)
+	if err == nil && len(times) == 2 && times[1].Sub(times[0]) < minInterval {
+		err = fmt.Errorf("spec.schedule %q is too short: write @every 1m or longer", spec.Schedule)
+	}
+	return err
 }
 
 // annotation returns the value of an annotation. It removes the line break at the end of

@@ -107,6 +107,9 @@ func TestDecide(t *testing.T) {
 	otherRestart := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Restart.Name = "db" }
 	otherKind := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Restart.Kind = v1alpha1.RestartDaemonSet }
 	command := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec = v1alpha1.RunSpec{Command: "true"} }
+	unlabelled := func(cronAt *v1alpha1.CronAt) { cronAt.Labels = nil }
+	leapDays := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule, cronAt.Spec.TimeZone = "0 0 29 2 *", nil }
+	eachMinute := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule, cronAt.Spec.TimeZone = "@every 1m", nil }
 	adopt := Decision{Action: AdoptCronAt{newOwn().OwnerReferences[0]}, Event: normal("SuccessfulUpdate", "Adopted CronAt deployment-web")}
 	earlier := func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences[0].UID = "earlier-uid" }
 	young := func(workload *metav1.PartialObjectMetadata) {
@@ -136,6 +139,7 @@ func TestDecide(t *testing.T) {
 		"annotated, the CronAt is made":   {workload: newWorkload(berlin), cronAt: newOwn()},
 		"annotated, the workload goes":    {workload: newWorkload(berlin, func(w *metav1.PartialObjectMetadata) { w.DeletionTimestamp = &metav1.Time{Time: now} })},
 		"annotated, the CronAt goes":      {workload: newWorkload(berlin), cronAt: newOwn(deleting)},
+		"the CronAt goes, unlabelled":     {workload: newWorkload(berlin), cronAt: newOwn(deleting, unlabelled), live: true, want: Decision{Retry: plan.ErrBlocked}},
 		"annotated, the old CronAt goes":  {workload: newWorkload(broken), cronAt: newOwn(deleting), want: Decision{Mistake: brokenMessage}},
 		"with the line break of a block":  {workload: newWorkload(map[string]string{schedule: " 0 3 * * 1-5\n", timeZone: "Europe/Berlin\n"}), cronAt: newOwn()},
 		"suspended by a person":           {workload: newWorkload(berlin), cronAt: newOwn(suspended)},
@@ -166,6 +170,17 @@ func TestDecide(t *testing.T) {
 		"fixed while it is suspended":     {workload: newWorkload(map[string]string{schedule: "@daily", timeZone: "Europe/Berlin"}), cronAt: newOwn(suspended), want: Decision{Action: PatchCronAt{newOwn(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@daily" })}, Event: updated}},
 		"an empty schedule": {workload: newWorkload(map[string]string{schedule: ""}), want: Decision{
 			Mistake: scheduleKey + ` "" is invalid: empty spec string; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`,
+		}},
+		"a schedule that has no time": {workload: newWorkload(map[string]string{schedule: "0 0 30 2 *"}), want: Decision{
+			Mistake: scheduleKey + ` "0 0 30 2 *" has no time within the next five years`,
+		}},
+		"a schedule of leap days":   {workload: newWorkload(map[string]string{schedule: "0 0 29 2 *"}), want: Decision{Action: CreateCronAt{newOwn(leapDays)}, Event: created}},
+		"a schedule of each minute": {workload: newWorkload(map[string]string{schedule: "@every 1m"}), want: Decision{Action: CreateCronAt{newOwn(eachMinute)}, Event: created}},
+		"a schedule of seconds": {workload: newWorkload(map[string]string{schedule: "@every 59s"}), want: Decision{
+			Mistake: scheduleKey + ` "@every 59s" is too short: write @every 1m or longer`,
+		}},
+		"a schedule of no time": {workload: newWorkload(map[string]string{schedule: "@every -5m"}), want: Decision{
+			Mistake: scheduleKey + ` "@every -5m" is too short: write @every 1m or longer`,
 		}},
 		"a schedule with a zone": {workload: newWorkload(map[string]string{schedule: "TZ=UTC 0 3 * * *"}), want: Decision{
 			Mistake: scheduleKey + ` "TZ=UTC 0 3 * * *" has a time zone: set annotation cnat.programming-kubernetes.info/restart-time-zone`,

@@ -244,14 +244,18 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 }
 
 // waitForPermission returns nil once the workloads and CronAts can be listed. An informer
-// without the permission would not report how to fix that.
+// without the permission would not report how to fix that. It logs each new error once.
 func (c *Controller) waitForPermission(ctx context.Context) error {
 	logged := ""
 	return wait.PollUntilContextCancel(ctx, permissionPeriod, true, func(ctx context.Context) (bool, error) {
 		err := c.list(ctx)
 		if err != nil && err.Error() != logged && ctx.Err() == nil {
 			logged = err.Error()
-			klog.FromContext(ctx).Error(err, "Restart annotations have no effect until the controller can list workloads: apply artifacts/restarts/annotations, or remove -restart-annotations")
+			hint := ""
+			if apierrors.IsForbidden(err) {
+				hint = ": apply artifacts/restarts/annotations, or remove -restart-annotations"
+			}
+			klog.FromContext(ctx).Error(err, "Restart annotations have no effect until the controller can list workloads"+hint)
 		}
 		return err == nil, nil
 	})

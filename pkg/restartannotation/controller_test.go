@@ -501,6 +501,21 @@ func TestForbidden(t *testing.T) {
 	})
 }
 
+// TestNoPermissionError has the API server fail to list at first: no permission is missing.
+func TestNoPermissionError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.workloads.PrependReactor("list", "statefulsets", func(kubetesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewServiceUnavailable("not yet")
+		})
+		_, logged := run(t, w, w)
+		time.Sleep(time.Minute)
+		if log := logged(); strings.Count(log, "Restart annotations have no effect") != 1 || strings.Contains(log, "apply") {
+			t.Errorf("it has logged: %s", log)
+		}
+	})
+}
+
 // TestStale changes the CronAt without the controller's knowledge.
 func TestStale(t *testing.T) {
 	for what, act := range map[string]func(*testing.T, *world){
