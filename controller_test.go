@@ -85,8 +85,8 @@ var (
 	atsResource  = v1alpha1.SchemeGroupVersion.WithResource("ats")
 )
 
-// fixture is a controller in a world of fakes. What its caches hold is set apart
-// from what the fake API server has.
+// fixture is a controller with fakes. The contents of its caches are set separately from
+// the objects in the fake API server.
 type fixture struct {
 	*Controller
 	kubeClient *kubefake.Clientset
@@ -98,7 +98,7 @@ type world struct {
 	ats        []*v1alpha1.At
 	cachedPods []*corev1.Pod
 	livePods   []*corev1.Pod
-	liveAts    []*v1alpha1.At // if they are not what the cache has
+	liveAts    []*v1alpha1.At // if they differ from the cache
 }
 
 func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
@@ -143,7 +143,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	return f
 }
 
-// events returns what was recorded, and nothing more is to come.
+// events returns the recorded events, after which there are no more.
 func (f *fixture) events() []string {
 	var events []string
 	for len(f.recorder.Events) > 0 {
@@ -164,7 +164,7 @@ func newAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 	return at
 }
 
-// running is an At whose Pod was seen.
+// running makes an At one whose Pod was seen.
 func running(at *v1alpha1.At) {
 	at.Status = v1alpha1.AtStatus{
 		Phase:              v1alpha1.PhaseRunning,
@@ -175,7 +175,7 @@ func running(at *v1alpha1.At) {
 	}
 }
 
-// ended is an At that is DONE.
+// ended makes an At DONE.
 func ended(conditionType, reason, message string, transition time.Time) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) {
 		at.Status.Phase = v1alpha1.PhaseDone
@@ -220,7 +220,7 @@ func owner(apiVersion, kind, name string, uid types.UID) func(*corev1.Pod) {
 
 func withActiveDeadline(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) }
 
-// stopping is an At that is about to be stopped for its active deadline.
+// stopping makes an At one that is about to be stopped because of its active deadline.
 func stopping(at *v1alpha1.At) {
 	at.Status.Reason, at.Status.Message = v1alpha1.ReasonDeadlineExceeded, "The run took longer than spec.activeDeadlineSeconds (60)."
 	at.Status.Conditions = []metav1.Condition{{
@@ -235,16 +235,16 @@ func withTTL(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](
 
 func noOwner(pod *corev1.Pod) { pod.OwnerReferences, pod.Labels, pod.Finalizers = nil, nil, nil }
 
-// earlier is the Pod of an earlier At of this name.
+// earlier makes a Pod that of an earlier At with this name.
 func earlier(pod *corev1.Pod) {
 	owner("cnat.programming-kubernetes.info/v1alpha1", "At", name.Name, "earlier")(pod)
 	pod.UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier-pod", "earlier"
 }
 
-// second is a Pod of the same name as that of the run, made later.
+// second makes a Pod a later one with the same name as that of the run.
 func second(pod *corev1.Pod) { pod.UID = "second" }
 
-// nextAttempt is an At whose first attempt has failed, and whose second is due.
+// nextAttempt makes an At one whose first attempt has failed and whose second is due.
 func nextAttempt(at *v1alpha1.At) {
 	at.Spec.BackoffLimit = ptr.To[int32](1)
 	at.Status.Failed, at.Status.LastFailureTime, at.Status.NextAttemptTime = 1, &metav1.Time{Time: due}, &metav1.Time{Time: due.Add(10 * time.Second)}
@@ -304,27 +304,27 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(-10 * time.Second),
 			wantDelay: 10 * time.Second,
 		},
-		"due: a look at the At, one create, and nothing else": {
+		"due: one read of the At, one create, and nothing else": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			wantKube:  []clienttesting.Action{createPod},
 			wantCnat:  []clienttesting.Action{getAt},
 			wantDelay: time.Minute,
 		},
-		"due, the create was done before and its answer lost": {
+		"due, the Pod was already created, but the response was lost": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			wantKube:   []clienttesting.Action{createPod, getPod},
 			wantCnat:   []clienttesting.Action{getAt, writeStatus(newAt(running))},
 			wantDelay:  time.Minute,
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
-		"due, a stranger has the name": {
+		"due, an unrelated Pod has the name": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)}}, now: due,
 			wantKube:   []clienttesting.Action{createPod, getPod},
 			wantCnat:   []clienttesting.Action{getAt, writeStatus(newAt(blocked(v1alpha1.ReasonPodNameConflict, conflict)))},
 			wantEvents: []string{"Warning PodNameConflict " + conflict},
 			wantErr:    "does not belong to this At",
 		},
-		"due, a stranger still has the name": {
+		"due, an unrelated Pod still has the name": {
 			world: world{
 				ats:      []*v1alpha1.At{newAt(blocked(v1alpha1.ReasonPodNameConflict, conflict))},
 				livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)},
@@ -333,14 +333,14 @@ func TestSyncHandler(t *testing.T) {
 			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "does not belong to this At",
 		},
-		"due, the Pod of an earlier At of this name is still there": {
+		"due, the Pod of an earlier At with this name still exists": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt()},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, earlier, released)},
 			}, now: due,
 			wantErr: "earlier At",
 		},
-		"due, the stranger is gone between create and get": {
+		"due, the unrelated Pod is deleted between create and get": {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)}}, now: due,
 			faults:   map[string]error{"get pods": apierrors.NewNotFound(podsResource.GroupResource(), "example-at-pod")},
 			wantKube: []clienttesting.Action{createPod, getPod},
@@ -365,14 +365,14 @@ func TestSyncHandler(t *testing.T) {
 			))},
 			wantEvents: []string{"Warning InvalidPod create Pod: " + invalid.Error()},
 		},
-		"due, the API server is away": {
+		"due, the API server is unavailable": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			faults:   map[string]error{"create pods": errors.New("connection refused")},
 			wantKube: []clienttesting.Action{createPod},
 			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "connection refused",
 		},
-		"unreadable schedule": {
+		"invalid schedule": {
 			world: world{ats: []*v1alpha1.At{newAt(func(at *v1alpha1.At) { at.Spec.Schedule = "at noon" })}}, now: due,
 			wantCnat: []clienttesting.Action{writeStatus(newAt(
 				blocked(v1alpha1.ReasonInvalidSchedule, unread), func(at *v1alpha1.At) { at.Spec.Schedule = "at noon" },
@@ -385,7 +385,7 @@ func TestSyncHandler(t *testing.T) {
 			wantDelay:  time.Minute,
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
-		"the Pod is seen, the status is written already": {
+		"the Pod is seen, the status is already written": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			wantDelay: time.Minute,
 		},
@@ -396,9 +396,9 @@ func TestSyncHandler(t *testing.T) {
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
 			))},
 			wantEvents: []string{"Normal Completed " + complete},
-			wantDelay:  9500 * time.Millisecond, // The Pod is held.
+			wantDelay:  9500 * time.Millisecond, // The Pod keeps its finalizer.
 		},
-		"the write of the end fails: no event, and another try": {
+		"the write of the end fails: no event, and a retry": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
 			faults: map[string]error{"patch ats": apierrors.NewConflict(atsResource.GroupResource(), name.Name, errors.New("modified"))},
 			wantCnat: []clienttesting.Action{writeStatus(newAt(running,
@@ -415,7 +415,7 @@ func TestSyncHandler(t *testing.T) {
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
 			)), getAt},
 		},
-		"the At is deleted before the end is written, and would have had a time to live": {
+		"the At with a time to live is deleted before the end is written": {
 			world: world{ats: []*v1alpha1.At{newAt(running, withTTL)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
 			faults: map[string]error{"patch ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
 			wantCnat: []clienttesting.Action{writeStatus(newAt(running, withTTL,
@@ -423,12 +423,12 @@ func TestSyncHandler(t *testing.T) {
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
 			)), getAt},
 		},
-		"the recorded Pod is missing in the cache, but there": {
+		"the recorded Pod is missing in the cache, but exists": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			wantKube:  []clienttesting.Action{getPod},
 			wantDelay: time.Minute,
 		},
-		"the recorded Pod is there, but the cache has that of an earlier At": {
+		"the recorded Pod exists, but the cache has that of an earlier At": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running)},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, earlier, released)},
@@ -437,11 +437,11 @@ func TestSyncHandler(t *testing.T) {
 			wantKube:  []clienttesting.Action{getPod},
 			wantDelay: time.Minute,
 		},
-		"the cache is behind: it does not know that the At is done and its Pod gone": {
+		"stale cache: the At is done and its Pod gone": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			written: newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), newerVersion),
 		},
-		"the cache is behind: RUNNING is written already": {
+		"stale cache: RUNNING is already written": {
 			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			written:   newAt(running, newerVersion),
 			wantDelay: time.Minute,
@@ -455,7 +455,7 @@ func TestSyncHandler(t *testing.T) {
 			))},
 			wantEvents: []string{"Warning StartingDeadlineExceeded " + tooLate},
 		},
-		"beyond the starting deadline, but the Pod is there, which the cache does not know": {
+		"beyond the starting deadline, but the Pod exists, which is not in the cache": {
 			world: world{ats: []*v1alpha1.At{newAt(withStartingDeadline)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
 			wantKube:   []clienttesting.Action{getPod},
 			wantCnat:   []clienttesting.Action{writeStatus(newAt(withStartingDeadline, running))},
@@ -474,41 +474,41 @@ func TestSyncHandler(t *testing.T) {
 			))},
 			wantEvents: []string{"Warning PodLost " + lost},
 		},
-		"whether the recorded Pod is gone cannot be said": {
+		"the read of the missing recorded Pod fails": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}}, now: due.Add(time.Minute),
 			faults:   map[string]error{"get pods": errors.New("connection refused")},
 			wantKube: []clienttesting.Action{getPod},
 			wantErr:  "connection refused",
 		},
-		"the active deadline has come: that is written, then the Pod is deleted": {
+		"the active deadline has passed: the status is written, then the Pod is deleted": {
 			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
 			wantKube:  []clienttesting.Action{deletePod},
 			wantCnat:  []clienttesting.Action{writeStatus(newAt(running, withActiveDeadline, stopping))},
 			wantDelay: time.Minute,
 		},
-		"the active deadline has come, and cannot be written: the Pod is not deleted": {
+		"the active deadline has passed, the status cannot be written: the Pod is not deleted": {
 			world:    world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}},
 			now:      due.Add(time.Minute),
 			faults:   map[string]error{"patch ats": errors.New("connection refused")},
 			wantCnat: []clienttesting.Action{writeStatus(newAt(running, withActiveDeadline, stopping))},
 			wantErr:  "connection refused",
 		},
-		"to be stopped: the Pod is deleted, and no other of its name, nor one that has ended": {
+		"to be stopped: only this version of the Pod is deleted": {
 			world:    world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}},
 			now:      due.Add(time.Minute),
 			wantKube: []clienttesting.Action{deletePod}, wantDelay: time.Minute,
 		},
-		"to be stopped, the Pod is gone meanwhile": {
+		"to be stopped, the Pod is already gone": {
 			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
 			wantKube: []clienttesting.Action{deletePod}, wantDelay: time.Minute,
 		},
-		"to be stopped, the Pod has changed meanwhile": {
+		"to be stopped, the Pod has changed since": {
 			world:    world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}},
 			now:      due.Add(time.Minute),
 			faults:   map[string]error{"delete pods": apierrors.NewConflict(podsResource.GroupResource(), "example-at-pod", errors.New("modified"))},
 			wantKube: []clienttesting.Action{deletePod}, wantDelay: time.Minute,
 		},
-		"to be stopped, the API server is away": {
+		"to be stopped, the API server is unavailable": {
 			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
 			faults:   map[string]error{"delete pods": errors.New("connection refused")},
 			wantKube: []clienttesting.Action{deletePod},
@@ -521,39 +521,39 @@ func TestSyncHandler(t *testing.T) {
 			}, now: due,
 			wantCnat: []clienttesting.Action{getAt},
 		},
-		"due, but deleted, which the cache does not know": {
+		"due, but deleted, which is not in the cache": {
 			world: world{ats: []*v1alpha1.At{newAt()}, liveAts: []*v1alpha1.At{}}, now: due,
 			wantCnat: []clienttesting.Action{getAt},
 		},
-		"due, but whether it was run cannot be said": {
+		"due, but the read of the At fails": {
 			world:    world{ats: []*v1alpha1.At{newAt()}},
 			now:      due,
 			faults:   map[string]error{"get ats": errors.New("connection refused")},
 			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "connection refused",
 		},
-		"the end is written: the Pod is held": {
+		"the end is written: the Pod keeps its finalizer": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
 			}, now: due,
 			wantDelay: 9500 * time.Millisecond,
 		},
-		"the end is written and the Pod was held: it is released": {
+		"the end is written and the delay has passed: the Pod is released": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
 			}, now: due.Add(9500 * time.Millisecond),
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 		},
-		"the end is written, the Pod is gone meanwhile": {
+		"the end is written, the Pod is already gone": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
 			}, now: due.Add(9500 * time.Millisecond),
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 		},
-		"the end is written, another Pod has the name meanwhile": {
+		"the end is written, another Pod has the name by now": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
@@ -575,7 +575,7 @@ func TestSyncHandler(t *testing.T) {
 			wantEvents: []string{"Warning PodNotReleased remove the finalizer of Pod example-at-pod: denied by a policy"},
 			wantErr:    "denied by a policy",
 		},
-		"the release is refused: the time to live ends all the same": {
+		"the release is refused: the time to live still ends": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), withTTL)},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
@@ -586,7 +586,7 @@ func TestSyncHandler(t *testing.T) {
 			wantEvents: []string{"Warning PodNotReleased remove the finalizer of Pod example-at-pod: " + forbidden.Error()},
 			wantErr:    "exceeded quota",
 		},
-		"the release of the first attempt is refused: the next is made all the same": {
+		"the release of the first attempt is refused: the next one still starts": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, nextAttempt)},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodFailed)},
@@ -600,7 +600,7 @@ func TestSyncHandler(t *testing.T) {
 			wantEvents: []string{"Warning PodNotReleased remove the finalizer of Pod example-at-pod: " + forbidden.Error()},
 			wantErr:    "exceeded quota", wantDelay: time.Minute,
 		},
-		"the release of the Pod of an earlier At is refused: that its name is taken is reported all the same": {
+		"the release of the Pod of an earlier At is refused: the name conflict is still reported": {
 			world:    world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodRunning, earlier)}},
 			now:      due.Add(time.Minute),
 			faults:   map[string]error{"patch pods": forbidden},
@@ -611,7 +611,7 @@ func TestSyncHandler(t *testing.T) {
 			wantEvents: []string{"Warning PodNameConflict " + overdue, "Warning PodNotReleased remove the finalizer of Pod example-at-pod: " + forbidden.Error()},
 			wantErr:    "exceeded quota",
 		},
-		"done, and a creation that was delayed makes a second Pod: deleted": {
+		"done, a delayed creation request creates a second Pod: deleted": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodRunning, second)}, livePods: []*corev1.Pod{newPod(corev1.PodRunning, second)},
@@ -620,7 +620,7 @@ func TestSyncHandler(t *testing.T) {
 				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("second")), ResourceVersion: ptr.To("1")}})},
 			wantEvents: []string{"Warning UnexpectedPod Pod example-at-pod was created a second time after its attempt had been counted: deleting it."},
 		},
-		"a webhook denies the Pod with causes as of the API server: tried again": {
+		"a webhook denies the Pod with causes like the API server's: retried": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			faults:     map[string]error{"create pods": denied},
 			wantKube:   []clienttesting.Action{createPod},
@@ -628,7 +628,7 @@ func TestSyncHandler(t *testing.T) {
 			wantEvents: []string{"Warning PodRefused create Pod: " + denied.Error()},
 			wantErr:    "denied the request",
 		},
-		"the end is written, the API server is away": {
+		"the end is written, the API server is unavailable": {
 			world: world{
 				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
@@ -637,40 +637,40 @@ func TestSyncHandler(t *testing.T) {
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 			wantErr:  "connection refused",
 		},
-		"the At is gone, its Pod is not: released": {
+		"the At is gone, its Pod still exists: released": {
 			world:    world{cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}, livePods: []*corev1.Pod{newPod(corev1.PodRunning)}},
 			now:      due,
 			wantKube: []clienttesting.Action{releasePod("pod-uid")},
 			wantCnat: []clienttesting.Action{getAt},
 		},
-		"the At is recreated, the Pod of the earlier one is still there: released": {
+		"the At is recreated, the Pod of the earlier one still exists: released": {
 			world:    world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodRunning, earlier)}},
 			now:      due,
 			wantKube: []clienttesting.Action{releasePod("earlier-pod")},
 			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "earlier At",
 		},
-		"the At is not in the cache yet, its Pod is: kept": {
+		"the At is not in the cache yet, but its Pod is: kept": {
 			world: world{liveAts: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}}, now: due,
 			wantCnat: []clienttesting.Action{getAt},
 		},
-		"whether the At is gone cannot be said: its Pod is kept": {
+		"the read of the missing At fails: its Pod is kept": {
 			world: world{cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}}, now: due,
 			faults:   map[string]error{"get ats": errors.New("connection refused")},
 			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "connection refused",
 		},
-		"the time to live is over: the At is deleted, if it is still the same": {
+		"the time to live has expired: this version of the At is deleted": {
 			world: world{ats: []*v1alpha1.At{newAt(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), withTTL)}}, now: due.Add(time.Minute),
 			wantCnat: []clienttesting.Action{deleteAt},
 		},
-		"the time to live is over, but the At was edited meanwhile": {
+		"the time to live has expired, but the At has been edited since": {
 			world: world{ats: []*v1alpha1.At{newAt(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), withTTL)}}, now: due.Add(time.Minute),
 			faults:   map[string]error{"delete ats": apierrors.NewConflict(atsResource.GroupResource(), name.Name, errors.New("modified"))},
 			wantCnat: []clienttesting.Action{deleteAt},
 			wantErr:  "modified",
 		},
-		"done, the Pod gone: nothing, not even a look": {
+		"done, the Pod gone: nothing, not even a read": {
 			world: world{ats: []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))}}, now: due.Add(time.Minute),
 		},
 	} {
@@ -708,8 +708,8 @@ func TestSyncHandler(t *testing.T) {
 	}
 }
 
-// writes returns the actions with, for each patch of the first At's status, the At that it
-// makes.
+// writes returns the actions. For each patch of the first At's status, it returns the
+// resulting At.
 func writes(t *testing.T, ats []*v1alpha1.At, actions []clienttesting.Action) []clienttesting.Action {
 	t.Helper()
 	for i, action := range actions {
@@ -739,7 +739,7 @@ func writes(t *testing.T, ats []*v1alpha1.At, actions []clienttesting.Action) []
 }
 
 func TestProcessNextWorkItem(t *testing.T) {
-	// next returns how long it took until there was an item to work on.
+	// next returns the time until there was an item to process.
 	next := func(t *testing.T, f *fixture) time.Duration {
 		t.Helper()
 		_, ctx := ktesting.NewTestContext(t)
@@ -790,7 +790,7 @@ func TestProcessNextWorkItem(t *testing.T) {
 				}
 			}
 			if got := next(t, f); got < 40*time.Second || got > 61*time.Second {
-				t.Errorf("in the end a wait of %v, want from 40 s to a minute", got)
+				t.Errorf("finally a wait of %v, want from 40 s to a minute", got)
 			}
 			if got := f.blocked.Retries(name); got != 0 {
 				t.Errorf("%d retries remembered, want none", got)
@@ -823,13 +823,13 @@ func TestProcessNextWorkItem(t *testing.T) {
 	})
 }
 
-// TestMetrics has syncs counted, each by what came of it.
+// TestMetrics checks that syncs are counted by their results.
 func TestMetrics(t *testing.T) {
 	registerMetrics()
 	failed := func(pod *corev1.Pod) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
 	}
-	// What is counted, in the order of the numbers that are wanted.
+	// The counters, in the order of the expected numbers.
 	counters := func(t *testing.T) []float64 {
 		t.Helper()
 		var values []float64
@@ -954,7 +954,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestServeAddressTaken serves health and metrics at addresses that somebody else has.
+// TestServeAddressTaken serves health and metrics at addresses that are in use.
 func TestServeAddressTaken(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -967,13 +967,13 @@ func TestServeAddressTaken(t *testing.T) {
 		given   []string
 		want    string // of the error
 	}{
-		"default addresses":            {options: options{healthAddress: taken, metricsAddress: taken}},
-		"default addresses, secure":    {options: options{healthAddress: taken, metricsAddress: taken, metricsSecure: true}},
-		"address given for health":     {options: options{healthAddress: taken}, given: []string{"health-probe-bind-address"}, want: "see -health-probe-bind-address"},
-		"address given for metrics":    {options: options{metricsAddress: taken}, given: []string{"metrics-bind-address"}, want: "see -metrics-bind-address"},
-		"another error":                {options: options{healthAddress: "8081"}, want: "missing port in address; see -health-probe-bind-address"},
-		"addresses that nobody has":    {options: options{healthAddress: "127.0.0.1:0", metricsAddress: "127.0.0.1:0"}, given: []string{"health-probe-bind-address", "metrics-bind-address"}},
-		"to be served at no addresses": {},
+		"default addresses":         {options: options{healthAddress: taken, metricsAddress: taken}},
+		"default addresses, secure": {options: options{healthAddress: taken, metricsAddress: taken, metricsSecure: true}},
+		"address given for health":  {options: options{healthAddress: taken}, given: []string{"health-probe-bind-address"}, want: "see -health-probe-bind-address"},
+		"address given for metrics": {options: options{metricsAddress: taken}, given: []string{"metrics-bind-address"}, want: "see -metrics-bind-address"},
+		"another error":             {options: options{healthAddress: "8081"}, want: "missing port in address; see -health-probe-bind-address"},
+		"unused addresses":          {options: options{healthAddress: "127.0.0.1:0", metricsAddress: "127.0.0.1:0"}, given: []string{"health-probe-bind-address", "metrics-bind-address"}},
+		"no addresses":              {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
@@ -991,13 +991,13 @@ func TestServeAddressTaken(t *testing.T) {
 	}
 }
 
-// registerMetrics registers them once, however often the tests run: before, nothing is
-// counted.
+// registerMetrics registers the metrics once, even if the tests run several times:
+// before, nothing is counted.
 var registerMetrics = sync.OnceFunc(metrics.Register)
 
-// TestRefusedForEver has the API server refuse a Pod in other words each time:
-// the status follows, and still the tries are a back-off apart.
-func TestRefusedForEver(t *testing.T) {
+// TestRefusedForever makes the API server refuse a Pod with a different message each
+// time: the status follows, but the tries are still a back-off apart.
+func TestRefusedForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kubeClient := kubefake.NewClientset()
 		var creates atomic.Int32
@@ -1009,22 +1009,22 @@ func TestRefusedForEver(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		// 9 tries until the back-off is at its longest, from then on one in 40 to 60 seconds.
+		// 9 tries until the back-off reaches its maximum. After that, one in 40 to 60 seconds.
 		if got := creates.Load(); got < 60 || got > 100 {
-			t.Errorf("%d tries within an hour, want one in 40 to 60 seconds in the end", got)
+			t.Errorf("%d tries within an hour, want one in 40 to 60 seconds finally", got)
 		}
 		at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if want := fmt.Sprintf("request %d", creates.Load()); !strings.Contains(at.Status.Conditions[0].Message, want) {
-			t.Errorf("condition %+v, want the last refusal's words: %s", at.Status.Conditions[0], want)
+			t.Errorf("condition %+v, want the message of the last refusal: %s", at.Status.Conditions[0], want)
 		}
 	})
 }
 
-// TestLastingFailure has the API server be too busy for the Pod: that is reported once it
-// lasts for more than a minute, and no longer when the Pod is created.
+// TestLastingFailure makes the API server too busy to create the Pod: the failure is
+// reported after it has lasted for more than a minute, until the Pod is created.
 func TestLastingFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kubeClient := kubefake.NewClientset()
@@ -1057,8 +1057,8 @@ func TestLastingFailure(t *testing.T) {
 	})
 }
 
-// TestBlockedAndGone has a webhook be down while very many Ats are due: when it is back,
-// they do not wait for each other, and none misses the deadline for its start.
+// TestBlockedAndGone uses a webhook that is down while very many Ats are due. When it is
+// back, the Ats do not wait for each other, and none misses its starting deadline.
 func TestBlockedAndGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 1000
@@ -1080,7 +1080,7 @@ func TestBlockedAndGone(t *testing.T) {
 			if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			synctest.Wait() // The fake's watch holds but few events.
+			synctest.Wait() // The fake's watch can only buffer a few events.
 		}
 		time.Sleep(2*time.Minute + 10*time.Second)
 		if got := created.Load(); got != many {
@@ -1089,8 +1089,8 @@ func TestBlockedAndGone(t *testing.T) {
 	})
 }
 
-// TestRetries has each Pod fail a second after it was created: each further
-// attempt is a new Pod, later each time, and the last is the end.
+// TestRetries makes each Pod fail a second after its creation. Each further attempt is a
+// new Pod with a longer delay, and the last one is the end.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type attempt struct {
@@ -1116,7 +1116,7 @@ func TestRetries(t *testing.T) {
 			})
 			return false, nil, nil
 		})
-		// The fake does not count versions, as the API server does.
+		// Unlike the API server, the fake does not count versions.
 		kubeClient.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			pod, err := kubeClient.Tracker().Get(podsResource, name.Namespace, action.(clienttesting.PatchAction).GetName())
 			if err != nil {
@@ -1171,20 +1171,20 @@ func TestHandlers(t *testing.T) {
 		event func(*Controller)
 		want  bool
 	}{
-		"At added":              {func(c *Controller) { c.addAt(logger, newAt(), false) }, true},
-		"At found at the start": {func(c *Controller) { c.addAt(logger, newAt(), true) }, true},
+		"At added":               {func(c *Controller) { c.addAt(logger, newAt(), false) }, true},
+		"At in the initial list": {func(c *Controller) { c.addAt(logger, newAt(), true) }, true},
 		"At edited": {func(c *Controller) {
 			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.Generation = 2 }))
 		}, true},
-		"At asked to go": {func(c *Controller) {
+		"At being deleted": {func(c *Controller) {
 			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} }))
 		}, true},
 		"At recreated, seen as an update": {func(c *Controller) {
 			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.UID = "recreated" }))
 		}, true},
-		"At's status changed, which is our own": {func(c *Controller) { c.updateAt(logger, newAt(), newAt(newerVersion, running)) }, false},
-		"At resynced, same resourceVersion":     {func(c *Controller) { c.updateAt(logger, newAt(), newAt()) }, false},
-		"At deleted":                            {func(c *Controller) { c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
+		"At's status changed, by the controller": {func(c *Controller) { c.updateAt(logger, newAt(), newAt(newerVersion, running)) }, false},
+		"At resynced, same resourceVersion":      {func(c *Controller) { c.updateAt(logger, newAt(), newAt()) }, false},
+		"At deleted":                             {func(c *Controller) { c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
 		"At deleted, tombstone": {func(c *Controller) {
 			c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: name.String()}})
 		}, true},
@@ -1199,7 +1199,7 @@ func TestHandlers(t *testing.T) {
 		"Pod deleted, tombstone without the Pod": {func(c *Controller) {
 			c.deletePod(cache.DeletedObject[*corev1.Pod]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: "default/example-at-pod"}})
 		}, false},
-		"Pod of an earlier At of this name": {func(c *Controller) {
+		"Pod of an earlier At with this name": {func(c *Controller) {
 			c.deletePod(deleted(newPod("", owner(group+"v1alpha1", "At", name.Name, "earlier"))))
 		}, true},
 		"Pod orphaned, with its finalizer": {func(c *Controller) { c.addPod(newPod("", func(pod *corev1.Pod) { pod.OwnerReferences = nil })) }, true},
@@ -1214,7 +1214,7 @@ func TestHandlers(t *testing.T) {
 		"Pod of another group": {func(c *Controller) {
 			c.addPod(newPod("", released, owner("example.com/v1alpha1", "At", name.Name, "at-uid")))
 		}, false},
-		"Pod whose owner's group is unreadable": {func(c *Controller) { c.addPod(newPod("", released, owner("a/b/c", "At", name.Name, "at-uid"))) }, false},
+		"Pod whose owner's group is invalid": {func(c *Controller) { c.addPod(newPod("", released, owner("a/b/c", "At", name.Name, "at-uid"))) }, false},
 	} {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, world{}, clock.RealClock{})
@@ -1231,9 +1231,9 @@ func TestHandlers(t *testing.T) {
 	}
 }
 
-// TestStandby has objects come and go while a controller stands by: it enqueues nothing.
-// When it takes over, it enqueues what its caches hold, first what is due, and only later
-// what has nothing to do but to wait.
+// TestStandby changes objects while a controller is on standby: nothing is enqueued. When
+// the controller takes over, it enqueues the objects in its caches: first those that are
+// due, and only later those that just need to wait.
 func TestStandby(t *testing.T) {
 	synctest.Test(t, testStandby)
 }
@@ -1250,7 +1250,7 @@ func testStandby(t *testing.T) {
 		w.ats = append(w.ats, called(fmt.Sprint("pending-", i), "2000-01-01T01:00:00Z"))
 		w.ats = append(w.ats, called(fmt.Sprint("done-", i), "2000-01-01T00:00:00Z", running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", due)))
 	}
-	w.ats = append(w.ats, called("unreadable", "tomorrow"), called("due", "2000-01-01T00:00:00Z"))
+	w.ats = append(w.ats, called("invalid", "tomorrow"), called("due", "2000-01-01T00:00:00Z"))
 	f := newFixture(t, w, clock.RealClock{}) // It is the year 2000.
 	f.working.Store(false)
 	for range 2 {
@@ -1265,7 +1265,7 @@ func testStandby(t *testing.T) {
 	f.working.Store(true)
 	f.enqueueAll()
 	if got := f.queue.Len(); got != 3 {
-		t.Errorf("%d items in the queue after the takeover, want those that are due, unreadable, and gone", got)
+		t.Errorf("%d items in the queue after the takeover, want those that are due, invalid, and gone", got)
 	}
 	if got, _ := f.queue.Get(); got.Name != "due" {
 		t.Errorf("first in the queue is %s, want the At that is due", got)
@@ -1319,8 +1319,8 @@ func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
 	})
 }
 
-// TestRun runs the whole controller, informers included, in a time of its own:
-// an At is created an hour ahead, moved, and runs at its instant.
+// TestRun runs the whole controller, including informers, in virtual time: an At is
+// created an hour ahead, moved, and runs at its instant.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kubeClient := kubefake.NewClientset()
@@ -1364,8 +1364,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// steppedClock is a wall clock that somebody sets, or that goes on while the machine
-// sleeps: timers know nothing of it.
+// steppedClock is a wall clock that is set, or that continues while the machine sleeps.
+// Timers do not notice that.
 type steppedClock struct {
 	clock.RealClock
 	step atomic.Int64
@@ -1375,8 +1375,8 @@ func (c *steppedClock) Now() time.Time {
 	return c.RealClock.Now().Add(time.Duration(c.step.Load()))
 }
 
-// TestClockStep steps the wall clock while an At is waited for: it is never early,
-// and at most a second late.
+// TestClockStep steps the wall clock while an At is waiting: the At is never early, and
+// at most a second late.
 func TestClockStep(t *testing.T) {
 	for testName, tc := range map[string]struct{ dueIn, step, want time.Duration }{
 		"forward":                            {90 * time.Minute, time.Hour, 90 * time.Minute},
@@ -1398,7 +1398,7 @@ func TestClockStep(t *testing.T) {
 				if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				// Not when the clock is looked at anyway.
+				// Avoid the moments at which the clock is checked.
 				time.Sleep(10*time.Minute + 500*time.Millisecond)
 				wall.step.Store(int64(tc.step))
 				time.Sleep(3 * time.Hour)
@@ -1411,13 +1411,13 @@ func TestClockStep(t *testing.T) {
 	}
 }
 
-// runController runs the whole controller, informers included, until the end of the
-// test. Its wall clock is another than that of its timers.
+// runController runs the whole controller, including informers, until the end of the
+// test. Its wall clock differs from that of its timers.
 func runController(t *testing.T, kubeClient *kubefake.Clientset, wall clock.WithTicker) typedcnatv1alpha1.AtInterface {
 	t.Helper()
-	// NewClientset would need an OpenAPI schema of At, for server-side apply.
+	// NewClientset would need an OpenAPI schema of At for server-side apply.
 	cnatClient := cnatfake.NewSimpleClientset()
-	// The fake does not count versions, as the API server does.
+	// Unlike the API server, the fake does not count versions.
 	var version atomic.Int64
 	count := func(at *v1alpha1.At) { at.ResourceVersion = strconv.FormatInt(10+version.Add(1), 10) }
 	cnatClient.PrependReactor("update", "ats", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -1449,15 +1449,16 @@ func runController(t *testing.T, kubeClient *kubefake.Clientset, wall clock.With
 	return cnatClient.CnatV1alpha1().Ats(name.Namespace)
 }
 
-// runWithClients runs the whole controller, informers included, until the end of the test.
+// runWithClients runs the whole controller, including informers, until the end of the
+// test.
 func runWithClients(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset.Interface, wall clock.WithTicker) {
 	t.Helper()
 	work(t, standBy(t, kubeClient, cnatClient, wall))
 	synctest.Wait()
 }
 
-// standBy returns a controller that stands by, with informers that run until the end of
-// the test.
+// standBy returns a controller on standby, with informers that run until the end of the
+// test.
 func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset.Interface, wall clock.WithTicker) *Controller {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
@@ -1490,7 +1491,7 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	return c
 }
 
-// work runs a controller that stands by, until the end of the test or until stop is
+// work runs a controller that is on standby, until the end of the test or until stop is
 // called.
 func work(t *testing.T, c *Controller) (stop func()) {
 	t.Helper()
@@ -1513,15 +1514,15 @@ func workIn(ctx context.Context, t *testing.T, c *Controller) (stop func()) {
 	return stop
 }
 
-// writeEvents writes the events of a controller of standBy that are still queued.
+// writeEvents writes the queued events of a controller from standBy.
 func writeEvents(c *Controller) { c.steps.Recorder.(*events.Recorder).Shutdown() }
 
-// roundTripper is the way that a client's requests take to the API server.
+// roundTripper is the transport of a client.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
-// newClients returns clients whose requests take the given way.
+// newClients returns clients with the given transport.
 func newClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface, clientset.Interface) {
 	t.Helper()
 	config := fakeserver.Config(transport)
@@ -1536,7 +1537,7 @@ func newClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface
 	return kubeClient, cnatClient
 }
 
-// isCreation reports whether a request creates the Pod of the given name.
+// isCreation reports whether a request creates the Pod with the given name.
 func isCreation(t *testing.T, request *http.Request, pod string) bool {
 	t.Helper()
 	if request.Method != http.MethodPost || path.Base(request.URL.Path) != "pods" {
@@ -1550,9 +1551,9 @@ func isCreation(t *testing.T, request *http.Request, pod string) bool {
 	return bytes.Contains(body, fmt.Appendf(nil, `"name":%q,"namespace"`, pod))
 }
 
-// TestOutage has the API server go away just after it has answered the look at an At
-// that is due. That one, one that is due during the outage, and one that is created
-// after it, all start within five seconds of its return.
+// TestOutage makes the API server unavailable immediately after it has answered the read
+// of a due At. This At, one that becomes due during the outage, and one that is created
+// after it, all start within five seconds of the API server's return.
 func TestOutage(t *testing.T) {
 	for _, outage := range []time.Duration{time.Second, 7 * time.Second, 61 * time.Second, time.Hour + 7*time.Second} {
 		t.Run(outage.String(), func(t *testing.T) {
@@ -1612,8 +1613,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestShutdown asks a controller to stop while very many Ats are due: it finishes the
-// syncs in hand, starts no other, and writes the events that are queued.
+// TestShutdown stops a controller while very many Ats are due: it finishes the running
+// syncs, starts no others, and writes the queued events.
 func TestShutdown(t *testing.T) {
 	const workers, number = 2, 20
 	for testName, tc := range map[string]struct {
@@ -1623,8 +1624,8 @@ func TestShutdown(t *testing.T) {
 		created, events int32
 		failed          int // syncs
 	}{
-		"nothing in hand":       {created: number, events: number},
-		"creations in hand":     {create: time.Second, took: 500 * time.Millisecond, created: workers},
+		"nothing running":       {created: number, events: number},
+		"creations running":     {create: time.Second, took: 500 * time.Millisecond, created: workers},
 		"the creations hang":    {create: time.Hour, took: finishTimeout, failed: workers},
 		"events are queued":     {event: 100 * time.Millisecond, took: 1500 * time.Millisecond, created: number, events: number},
 		"the first event hangs": {event: time.Hour, took: 5 * time.Second, created: number},
@@ -1682,7 +1683,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// laggard is the body of the answer to a watch that reports nothing more while it lags.
+// laggard is the response body of a watch that reports nothing more while it lags.
 type laggard struct {
 	io.ReadCloser
 	lags *atomic.Bool
@@ -1697,14 +1698,14 @@ func (l *laggard) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestTakeover has a leader run an At, and end. The watches of the standby have reported
-// nothing of that when it takes over: it still does not run the At again, and brings it
-// to its end.
+// TestTakeover lets a leader run an At and then ends the leader. The watches of the
+// standby have not reported anything about that when it takes over. It must not run the
+// At again, and must bring it to its end.
 func TestTakeover(t *testing.T) {
 	for testName, tc := range map[string]struct {
-		cutOff bool // the leader, once it has created the Pod
-		ended  bool // the Pod, while the leader works, and is deleted
-		pods   int  // that are left
+		cutOff bool // the leader is cut off once it has created the Pod
+		ended  bool // the Pod ends while the leader works, and is deleted
+		pods   int  // remaining Pods
 	}{
 		"before the status is written": {cutOff: true, pods: 1},
 		"while the Pod runs":           {pods: 1},
@@ -1769,7 +1770,7 @@ func TestTakeover(t *testing.T) {
 					time.Sleep(time.Minute)
 				}
 				if cached, err := standby.atLister.Ats(name.Namespace).Get(name.Name); err != nil || cached.Status.Phase != v1alpha1.PhasePending || len(standby.podIndexer.List()) > 0 {
-					t.Fatalf("the standby is not behind: it knows of %v, %d Pods, %v", cached, len(standby.podIndexer.List()), err)
+					t.Fatalf("the caches of the standby are not stale: they have %v, %d Pods, %v", cached, len(standby.podIndexer.List()), err)
 				}
 				stopLeader()
 
@@ -1802,9 +1803,9 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// TestSlowCreation has the creation of a Pod delayed on its way while another
-// controller runs the At, or its second attempt, to the end, and somebody deletes all
-// its Pods. The Pod's name is not free yet: the creation is refused, up to 8.4 s later.
+// TestSlowCreation delays the creation of a Pod while another controller runs the At, or
+// its second attempt, to the end, and a user deletes all its Pods. The Pod's name is not
+// free yet: the creation is refused, up to 8.4 s later.
 func TestSlowCreation(t *testing.T) {
 	for _, pod := range []string{"example-at-pod", "example-at-pod-1"} {
 		for _, fraction := range []time.Duration{0, 500 * time.Millisecond, 950 * time.Millisecond} {
@@ -1844,8 +1845,8 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 	kubeClient, cnatClient = newClients(t, server)
 	pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 	ended := map[types.UID]string{} // the Pods' names
-	// until does the kubelet's work each 20 ms, which ends each Pod at once, until the
-	// At is as it should be.
+	// until simulates the kubelet every 20 ms, which ends each Pod immediately, until the At
+	// is in the expected state.
 	until := func(condition func(*v1alpha1.At) bool) {
 		t.Helper()
 		for range 5_000 {
@@ -1906,7 +1907,7 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 	if got := <-answer; got != http.StatusConflict {
 		t.Errorf("the creation was answered %d, want %d", got, http.StatusConflict)
 	}
-	// All goes in the end, and nothing runs again.
+	// Everything is deleted in the end, and nothing runs again.
 	time.Sleep(time.Hour)
 	list, err := pods.List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(list.Items) > 0 {
@@ -1914,8 +1915,8 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 	}
 }
 
-// TestPodAbandoned has somebody delete by force the Pod of a node that is dead: a minute
-// later the attempt is given up, its Pod goes, and the command is not run again.
+// TestPodAbandoned force-deletes the Pod of a dead node: a minute later, the attempt is
+// abandoned, its Pod is released, and the command is not run again.
 func TestPodAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := fakeserver.New(clock.RealClock{})
@@ -1957,8 +1958,8 @@ func TestPodAbandoned(t *testing.T) {
 	})
 }
 
-// TestStatusPatch writes a status over one with fields that this version does not know:
-// they stay, as do those that are not changed.
+// TestStatusPatch writes a status over one with fields that are unknown to this version:
+// these and unchanged fields stay.
 func TestStatusPatch(t *testing.T) {
 	stored := []byte(`{"metadata": {"resourceVersion": "1"}, "spec": {"command": "true"}, "status": {"phase": "RUNNING", "newer": "field", "message": "old", "pod": {"name": "example-at-pod", "uid": "pod-uid", "newer": "field"}}}`)
 	at := &v1alpha1.At{}
@@ -1985,8 +1986,8 @@ func TestStatusPatch(t *testing.T) {
 	}
 }
 
-// TestKeep compares what is decided on all of an At and its Pod with what is decided on
-// what the caches keep of them, which is nothing large.
+// TestKeep compares the decisions based on a whole At and its Pod with those based on the
+// fields in the caches, which contain nothing large.
 func TestKeep(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	fill := func(at *v1alpha1.At) {
@@ -2057,7 +2058,7 @@ func TestKeep(t *testing.T) {
 		},
 		"no owner":      func(pod *corev1.Pod) { pod.OwnerReferences = nil },
 		"no label":      func(pod *corev1.Pod) { delete(pod.Labels, v1alpha1.LabelAtUID) },
-		"another At's":  earlier,
+		"other At's":    earlier,
 		"released":      released,
 		"older":         func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationAtGeneration] = "0" },
 		"of another At": func(pod *corev1.Pod) { pod.OwnerReferences = nil; pod.Annotations[v1alpha1.AnnotationAtName] = "other" },
@@ -2067,14 +2068,14 @@ func TestKeep(t *testing.T) {
 		fill(at)
 		keptAt := plan.KeepAt(at)
 		if size := len(fmt.Sprintf("%+v", keptAt)); size > 5_000 {
-			t.Errorf("%s: of an At %d bytes are kept, with what is large", atName, size)
+			t.Errorf("%s: %d bytes of an At are kept, including large fields", atName, size)
 		}
 		for podName, changePod := range pods {
 			pod := newPod(corev1.PodPending, changePod)
 			fillPod(pod)
 			keptPod := plan.KeepPod(pod)
 			if size := len(fmt.Sprintf("%+v", keptPod)); size > 10_000 {
-				t.Errorf("%s: of a Pod %d bytes are kept, with what is large", podName, size)
+				t.Errorf("%s: %d bytes of a Pod are kept, including large fields", podName, size)
 			}
 			if all, kept := plan.AtName(pod), plan.AtName(keptPod); all != kept {
 				t.Errorf("%s: the At's name is %q, of what is kept %q", podName, all, kept)
@@ -2098,8 +2099,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestCaches has the caches of a controller hold what the controller needs, and so the statuses
-// that it has written.
+// TestCaches checks that the caches of a controller, and the statuses that it has
+// written, only contain what it needs.
 func TestCaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kubeClient, cnatClient := kubefake.NewClientset(), cnatfake.NewSimpleClientset()

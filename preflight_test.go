@@ -41,7 +41,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 )
 
-// preflightWorld is a controller with preflights, and an API server that may refuse Pods.
+// preflightWorld is a controller with preflights and an API server that can refuse Pods.
 type preflightWorld struct {
 	t      *testing.T
 	start  time.Time
@@ -52,7 +52,7 @@ type preflightWorld struct {
 	asked   map[string][]time.Duration // since the start: dry-runs, creations, writes of the status, Warnings
 }
 
-// withPreflight calls test with a controller that works.
+// withPreflight calls test with a running controller.
 func withPreflight(t *testing.T, test func(w *preflightWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +79,7 @@ func withPreflight(t *testing.T, test func(w *preflightWorld)) {
 	})
 }
 
-// isRefused reports whether the API server refuses a request, and notes the request.
+// isRefused reports whether the API server refuses a request, and records the request.
 func (w *preflightWorld) isRefused(request *http.Request) bool {
 	what := request.Method + " " + path.Base(request.URL.Path)
 	if request.URL.Query().Has("dryRun") {
@@ -101,7 +101,7 @@ func (w *preflightWorld) setRefuses(refuses bool) {
 	w.refuses = refuses
 }
 
-// wantAsked wants the API server to have been asked so often.
+// wantAsked checks the number of requests to the API server.
 func (w *preflightWorld) wantAsked(want map[string]int) {
 	w.t.Helper()
 	w.lock.Lock()
@@ -135,7 +135,8 @@ func (w *preflightWorld) create(dueIn time.Duration) {
 	}
 }
 
-// TestPreflightAccepted has two preflights, and nothing is written until the At is due.
+// TestPreflightAccepted checks that there are two preflights, and that nothing is written
+// until the At is due.
 func TestPreflightAccepted(t *testing.T) {
 	withPreflight(t, func(w *preflightWorld) {
 		w.create(time.Hour)
@@ -151,8 +152,8 @@ func TestPreflightAccepted(t *testing.T) {
 	})
 }
 
-// TestPreflightRefused has the API server refuse the Pod until ten minutes before the At is
-// due.
+// TestPreflightRefused makes the API server refuse the Pod until ten minutes before the
+// At is due.
 func TestPreflightRefused(t *testing.T) {
 	withPreflight(t, func(w *preflightWorld) {
 		w.setRefuses(true)
@@ -165,7 +166,7 @@ func TestPreflightRefused(t *testing.T) {
 		w.at(47 * time.Minute)
 		w.setRefuses(false)
 		if at := w.at(time.Minute); at.Status.Reason != "" || plan.Blocked(at) != nil {
-			t.Errorf("status %+v a minute after it is fixed, want nothing of it", at.Status)
+			t.Errorf("status %+v a minute after it is fixed, want no trace of it", at.Status)
 		}
 		if got := len(w.asked["PATCH status"]); got != 2 {
 			t.Errorf("%d writes of the status, want 2", got)
@@ -180,7 +181,8 @@ func TestPreflightRefused(t *testing.T) {
 	})
 }
 
-// TestPreflightStaysRefused has the API server refuse the Pod before and after it is due.
+// TestPreflightStaysRefused makes the API server refuse the Pod before and after it is
+// due.
 func TestPreflightStaysRefused(t *testing.T) {
 	withPreflight(t, func(w *preflightWorld) {
 		w.setRefuses(true)
@@ -189,7 +191,7 @@ func TestPreflightStaysRefused(t *testing.T) {
 			t.Errorf("status %+v before it is due, want a forecast", at.Status)
 		}
 		if at := w.at(2 * time.Second); at.Status.Reason != v1alpha1.ReasonPodRefused || plan.HasForecast(at) {
-			t.Errorf("status %+v when it is due, want what is so now", at.Status)
+			t.Errorf("status %+v when it is due, want the current state", at.Status)
 		}
 		before := len(w.asked["dry-run pods"])
 		w.at(10 * time.Minute)
@@ -202,7 +204,7 @@ func TestPreflightStaysRefused(t *testing.T) {
 	})
 }
 
-// TestPreflightEdited has a person edit a refused At.
+// TestPreflightEdited edits a refused At.
 func TestPreflightEdited(t *testing.T) {
 	withPreflight(t, func(w *preflightWorld) {
 		w.setRefuses(true)
@@ -214,7 +216,7 @@ func TestPreflightEdited(t *testing.T) {
 			t.Fatal(err)
 		}
 		if at := w.at(3 * time.Second); at.Status.Reason != "" || plan.Blocked(at) != nil || at.Status.ObservedGeneration != 2 {
-			t.Errorf("status %+v 3 s after the edit, want nothing of the refusal", at.Status)
+			t.Errorf("status %+v 3 s after the edit, want no trace of the refusal", at.Status)
 		}
 	})
 }

@@ -41,8 +41,8 @@ func withRestart(at *v1alpha1.At) {
 	at.Spec.Command, at.Spec.Restart = "", &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
 }
 
-// TestSyncRestart takes the steps of a restart that is due. What they are is decided in
-// pkg/plan.
+// TestSyncRestart takes the steps of a restart that is due. The tests of pkg/plan cover
+// the decisions.
 func TestSyncRestart(t *testing.T) {
 	deployments := appsv1.SchemeGroupVersion.WithResource("deployments").GroupResource()
 	rolledOut := &appsv1.Deployment{
@@ -62,7 +62,7 @@ func TestSyncRestart(t *testing.T) {
 		wantErr       string
 	}{
 		"restarted, and its rollout followed": {
-			// The fake Deployment has no controller: its rollout is complete at once.
+			// The fake Deployment has no controller: its rollout is complete immediately.
 			live: []runtime.Object{rolledOut}, wantRestarted: true,
 			wantRequests: []string{"get pods", "get deployments", restart},
 			wantPhase:    v1alpha1.PhaseDone, wantReason: v1alpha1.ReasonCompleted,
@@ -77,7 +77,7 @@ func TestSyncRestart(t *testing.T) {
 			wantRequests: []string{"get pods", "get deployments", restart},
 			wantPhase:    v1alpha1.PhaseDone, wantReason: v1alpha1.ReasonTargetNotFound,
 		},
-		"there is none": {
+		"it does not exist": {
 			wantRequests: []string{"get pods", "get deployments"},
 			wantPhase:    v1alpha1.PhaseDone, wantReason: v1alpha1.ReasonTargetNotFound,
 		},
@@ -91,7 +91,7 @@ func TestSyncRestart(t *testing.T) {
 			wantRequests: []string{"get pods", "get deployments", restart},
 			wantPhase:    v1alpha1.PhaseRunning, wantReason: v1alpha1.ReasonRestartRefused, wantErr: "restart Deployment web: ",
 		},
-		"the API server is away": {
+		"the API server is unavailable": {
 			faults:       map[string]error{"get deployments": errors.New("connection refused")},
 			wantRequests: []string{"get pods", "get deployments"},
 			wantPhase:    v1alpha1.PhasePending, wantErr: "connection refused",

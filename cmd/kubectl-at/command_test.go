@@ -48,7 +48,7 @@ import (
 
 var now = time.Date(2026, 3, 27, 14, 0, 0, 0, time.UTC)
 
-// world is a command line with clients that are fake.
+// world is a command line with fake clients.
 type world struct {
 	*cli
 	stdout, stderr bytes.Buffer
@@ -114,7 +114,7 @@ func TestCreate(t *testing.T) {
 			args: []string{"now", "--retries=2", "+", "2", "--tz=Europe/Berlin", "hours", "--suspend", "--", "echo", "a b"},
 			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T17:00:00+01:00", Suspend: ptr.To(true), RunSpec: v1alpha1.RunSpec{Command: "echo 'a b'", BackoffLimit: ptr.To[int32](2)}},
 		},
-		"lines of the standard input": {
+		"lines of standard input": {
 			args: []string{"now", "--tz=UTC"}, stdin: "a\n\n  b\n\n",
 			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "a\n\n  b"}},
 		},
@@ -139,7 +139,7 @@ func TestCreate(t *testing.T) {
 				}},
 			}}}},
 		},
-		"a template, a command beside it": {
+		"a template and a command": {
 			args: []string{"now", "--tz=UTC", "-f", "-", "--", "x"}, stdin: "spec: {containers: [{name: a, image: b}]}",
 			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "x", Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "a", Image: "b"}},
@@ -174,25 +174,25 @@ func TestUsage(t *testing.T) {
 		"no command":          {[]string{"now"}, "there is no command"},
 		"an empty command":    {[]string{"now", "--", ""}, "there is no command"},
 		"no time, but a flag": {[]string{"--wait"}, "there is no time"},
-		"no time, but a command in the standard input": {nil, "there is no time"},
-		"an empty command with a template":             {[]string{"now", "--from=cronjob/x", "--", ""}, "there is no command"},
-		"nothing after --":                             {[]string{"now", "--"}, "there is no command"},
-		"not a time":                                   {[]string{"soon", "--", "x"}, "soon\n^^^^"},
-		"a mistyped command":                           {[]string{"lits"}, "Did you mean kubectl at list?"},
-		"wait and dry run":                             {[]string{"now", "--wait", "--dry-run=client", "--", "x"}, "--wait cannot be used with --dry-run=client"},
-		"timeout alone":                                {[]string{"now", "--timeout=1s", "--", "x"}, "require --wait or --logs"},
-		"a bad dry run":                                {[]string{"now", "--dry-run=maybe", "--", "x"}, "must be none, client or server"},
-		"two templates":                                {[]string{"now", "--from=job/x", "-f", "-"}, "remove one of the two"},
-		"a bad source":                                 {[]string{"now", "--from=pod/x"}, "must begin with cronjob/, job/ or deployment/"},
-		"a bad environment":                            {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
-		"a bad name":                                   {[]string{"now", "--name=A", "--", "x"}, `--name is "A"`},
-		"a ttl too long":                               {[]string{"now", "--ttl=1193047h", "--", "x"}, "must be at most 2147483647s"},
-		"negative retries":                             {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},
-		"negative retries, apart":                      {[]string{"now", "--retries", "-1", "--", "x"}, "must not be negative"},
-		"no value of dry run":                          {[]string{"now", "--dry-run", "--", "x"}, "--dry-run has no value"},
-		"a bad output of a list":                       {[]string{"list", "-o", "xml"}, "xml"},
-		"a bad clock":                                  {[]string{"now", "--now=x", "--", "x"}, "--now"},
-		"attempts from 1":                              {[]string{"logs", "x", "--attempt=-1"}, "the first one is 1"},
+		"no time, but a command on standard input": {nil, "there is no time"},
+		"an empty command with a template":         {[]string{"now", "--from=cronjob/x", "--", ""}, "there is no command"},
+		"nothing after --":                         {[]string{"now", "--"}, "there is no command"},
+		"not a time":                               {[]string{"soon", "--", "x"}, "soon\n^^^^"},
+		"a mistyped command":                       {[]string{"lits"}, "Did you mean kubectl at list?"},
+		"wait and dry run":                         {[]string{"now", "--wait", "--dry-run=client", "--", "x"}, "--wait cannot be used with --dry-run=client"},
+		"timeout alone":                            {[]string{"now", "--timeout=1s", "--", "x"}, "require --wait or --logs"},
+		"a bad dry run":                            {[]string{"now", "--dry-run=maybe", "--", "x"}, "must be none, client or server"},
+		"two templates":                            {[]string{"now", "--from=job/x", "-f", "-"}, "remove one of the two"},
+		"a bad source":                             {[]string{"now", "--from=pod/x"}, "must begin with cronjob/, job/ or deployment/"},
+		"a bad environment":                        {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
+		"a bad name":                               {[]string{"now", "--name=A", "--", "x"}, `--name is "A"`},
+		"a ttl too long":                           {[]string{"now", "--ttl=1193047h", "--", "x"}, "must be at most 2147483647s"},
+		"negative retries":                         {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},
+		"negative retries, apart":                  {[]string{"now", "--retries", "-1", "--", "x"}, "must not be negative"},
+		"a dry run without a value":                {[]string{"now", "--dry-run", "--", "x"}, "--dry-run has no value"},
+		"a bad output of a list":                   {[]string{"list", "-o", "xml"}, "xml"},
+		"a bad clock":                              {[]string{"now", "--now=x", "--", "x"}, "--now"},
+		"attempts from 1":                          {[]string{"logs", "x", "--attempt=-1"}, "the first one is 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "")
@@ -233,7 +233,8 @@ func TestListOfNone(t *testing.T) {
 	}
 }
 
-// TestEmptyCommand has a command that would be read if the one of the arguments were not there.
+// TestEmptyCommand checks that an empty argument is not replaced by a command on standard
+// input.
 func TestEmptyCommand(t *testing.T) {
 	w := newWorld(t, "echo YAY")
 	if code := w.run(t, "now", "--", ""); code != exitUsage || len(w.cnat.Actions()) > 0 {
@@ -254,7 +255,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestInterruptedInput has a standard input that does not end.
+// TestInterruptedInput uses a standard input that does not end.
 func TestInterruptedInput(t *testing.T) {
 	for name, args := range map[string][]string{"a command": {"now"}, "a template": {"now", "-f", "-"}} {
 		t.Run(name, func(t *testing.T) {
@@ -297,12 +298,12 @@ func TestProtectNumbers(t *testing.T) {
 	}
 }
 
-// TestWait has a run end in each way, while its watch ends, too.
+// TestWait ends a run in each way, while its watch ends, too.
 func TestWait(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
 		end  func(*v1alpha1.At)
-		gone bool // instead of the end
+		gone bool // the At is deleted instead
 		// expectations
 		code   int
 		stderr string
@@ -324,7 +325,7 @@ func TestWait(t *testing.T) {
 				watcher := watch.NewFakeWithChanSize(1, false)
 				switch {
 				case watches == 1:
-					watcher.Stop() // as API servers do now and then
+					watcher.Stop() // like API servers from time to time
 				case tc.gone:
 					watcher.Delete(newAt("at", func(at *v1alpha1.At) { at.UID = "" }))
 				case tc.end != nil:
@@ -343,7 +344,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestFollowGone has the At of kubectl at logs -f deleted, or replaced, while it waits.
+// TestFollowGone deletes or replaces the At while kubectl at logs -f waits.
 func TestFollowGone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		event  watch.Event
@@ -373,7 +374,7 @@ func TestFollowGone(t *testing.T) {
 	}
 }
 
-// inBubble returns a test that runs in a time of its own.
+// inBubble returns a test that runs in virtual time.
 func inBubble(test func(*testing.T)) func(*testing.T) {
 	return func(t *testing.T) { synctest.Test(t, test) }
 }
@@ -401,7 +402,7 @@ func TestList(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"to come": {
+		"scheduled": {
 			args: []string{"list", "--tz=Europe/Berlin"},
 			want: []string{
 				"NAME WHEN IN PHASE REASON COMMAND",
@@ -455,7 +456,7 @@ func TestEdit(t *testing.T) {
 		},
 		"run now": {args: []string{"run-now", "at", "--tz=UTC"}, after: func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, stdout: "moved to now\n"},
 		"suspend": {args: []string{"suspend", "at"}, after: func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, stdout: "suspended\n"},
-		"suspend what runs": {
+		"suspend a running At": {
 			args: []string{"suspend", "at"}, before: running,
 			after: func(at *v1alpha1.At) { running(at); at.Spec.Suspend = ptr.To(true) }, stdout: "suspended\n",
 		},
@@ -463,10 +464,10 @@ func TestEdit(t *testing.T) {
 			args: []string{"resume", "at"}, before: func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) },
 			after: func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(false) }, stdout: "resumed\n",
 		},
-		"client dry run":   {args: []string{"suspend", "at", "--dry-run=client"}, after: func(*v1alpha1.At) {}, stdout: "suspended (dry run)\n"},
-		"move what runs":   {args: []string{"move", "at", "now"}, before: running, after: running, code: 1},
-		"move what ended":  {args: []string{"run-now", "at"}, before: done(v1alpha1.ReasonCompleted, 0), after: done(v1alpha1.ReasonCompleted, 0), code: 1},
-		"suspend the dead": {args: []string{"suspend", "at"}, before: done(v1alpha1.ReasonCompleted, 0), after: done(v1alpha1.ReasonCompleted, 0), code: 1},
+		"client dry run":        {args: []string{"suspend", "at", "--dry-run=client"}, after: func(*v1alpha1.At) {}, stdout: "suspended (dry run)\n"},
+		"move a running At":     {args: []string{"move", "at", "now"}, before: running, after: running, code: 1},
+		"move a finished At":    {args: []string{"run-now", "at"}, before: done(v1alpha1.ReasonCompleted, 0), after: done(v1alpha1.ReasonCompleted, 0), code: 1},
+		"suspend a finished At": {args: []string{"suspend", "at"}, before: done(v1alpha1.ReasonCompleted, 0), after: done(v1alpha1.ReasonCompleted, 0), code: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "", newAt("at", tc.before))
@@ -508,7 +509,7 @@ func TestAttempts(t *testing.T) {
 
 var errRefused = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 
-// TestAway has an API server that refuses each request, at first or for good.
+// TestAway uses an API server that refuses requests, at first or permanently.
 func TestAway(t *testing.T) {
 	unauthorized := apierrors.NewUnauthorized("no")
 	const gone = "error: at/at was deleted before it ended\n"
@@ -518,7 +519,7 @@ func TestAway(t *testing.T) {
 		err   error
 		// expectations
 		lists  int
-		stderr string // begins with it
+		stderr string // the beginning
 	}{
 		"no connection for long":   {60, errRefused, 61, away(errRefused) + gone},
 		"no etcd":                  {60, apierrors.NewServiceUnavailable("no"), 61, away(errors.New("no")) + gone},
@@ -549,7 +550,7 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// TestWatchObject has a server that is away for a moment.
+// TestWatchObject uses a server that is unavailable for a moment.
 func TestWatchObject(t *testing.T) { synctest.Test(t, testWatchObject) }
 
 func testWatchObject(t *testing.T) {

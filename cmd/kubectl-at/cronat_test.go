@@ -54,7 +54,7 @@ func newCronAt(name string, change func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
 	return cronAt
 }
 
-// lines returns a text without the spaces that align it.
+// lines returns a text without the spaces used for alignment.
 func lines(text string) []string {
 	var all []string
 	for line := range strings.Lines(text) {
@@ -106,13 +106,13 @@ func TestListOfCronAts(t *testing.T) {
 		stderr string
 		code   int
 	}{
-		"both":                {objects: append(objects, newAt("at", nil)), stdout: append(append(ats, ""), cronAts...)},
-		"CronAts only":        {objects: objects, stdout: cronAts},
-		"Ats only":            {objects: []runtime.Object{newAt("at", nil)}, stdout: ats},
-		"names, of Ats only":  {args: []string{"-o", "name"}, objects: append(objects, newAt("at", nil)), stdout: []string{"at.cnat.programming-kubernetes.info/at"}},
-		"no CRD of CronAts":   {objects: []runtime.Object{newAt("at", nil)}, err: notKnown, stdout: ats},
-		"CronAts are not his": {objects: []runtime.Object{newAt("at", nil)}, err: forbidden, stdout: ats, stderr: "Cannot list CronAts: .* forbidden: .*\n"},
-		"no connection":       {objects: []runtime.Object{newAt("at", nil)}, err: errRefused, stderr: "error: .*\n.*\n", code: exitError},
+		"both":                  {objects: append(objects, newAt("at", nil)), stdout: append(append(ats, ""), cronAts...)},
+		"CronAts only":          {objects: objects, stdout: cronAts},
+		"Ats only":              {objects: []runtime.Object{newAt("at", nil)}, stdout: ats},
+		"names, of Ats only":    {args: []string{"-o", "name"}, objects: append(objects, newAt("at", nil)), stdout: []string{"at.cnat.programming-kubernetes.info/at"}},
+		"no CRD of CronAts":     {objects: []runtime.Object{newAt("at", nil)}, err: notKnown, stdout: ats},
+		"CronAts are forbidden": {objects: []runtime.Object{newAt("at", nil)}, err: forbidden, stdout: ats, stderr: "Cannot list CronAts: .* forbidden: .*\n"},
+		"no connection":         {objects: []runtime.Object{newAt("at", nil)}, err: errRefused, stderr: "error: .*\n.*\n", code: exitError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "", tc.objects...)
@@ -163,7 +163,7 @@ func TestChangeCronAt(t *testing.T) {
 		args   []string
 		before func(*v1alpha1.CronAt)
 		// expectations
-		after          func(*v1alpha1.CronAt) // nil: it is gone
+		after          func(*v1alpha1.CronAt) // nil: it is deleted
 		stdout, stderr string
 	}{
 		"suspend": {args: []string{"suspend", "cronat/backup"}, after: suspended, stdout: "suspended\n", stderr: "suspended: nothing starts until kubectl at resume cronat/backup\n"},
@@ -195,7 +195,7 @@ func TestChangeCronAt(t *testing.T) {
 	}
 }
 
-// TestRunCronAt runs a suspended CronAt once more.
+// TestRunCronAt runs a suspended CronAt manually.
 func TestRunCronAt(t *testing.T) {
 	w := newWorld(t, "", newCronAt("backup", func(cronAt *v1alpha1.CronAt) {
 		cronAt.Spec.Suspend, cronAt.Spec.StartingDeadlineSeconds = ptr.To(true), ptr.To[int64](60)

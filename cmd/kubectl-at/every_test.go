@@ -57,7 +57,7 @@ func TestEvery(t *testing.T) {
 			spec:   v1alpha1.CronAtSpec{Schedule: "0 3 * * *", TimeZone: ptr.To("Europe/Berlin"), AtTemplate: runs(v1alpha1.RunSpec{Command: "date; echo YAY"})},
 			stderr: "runs next Sat 28 Mar 2026 03:00:00 CET (02:00Z), in 12h\n",
 		},
-		"words, and lines of the standard input": {
+		"words, and lines of standard input": {
 			args: []string{"*/20", "*", "*", "--tz=UTC", "*", "1-5"}, stdin: "a\nb\n",
 			spec:   v1alpha1.CronAtSpec{Schedule: "*/20 * * * 1-5", TimeZone: ptr.To("UTC"), AtTemplate: runs(v1alpha1.RunSpec{Command: "a\nb"})},
 			stderr: "runs next Fri 27 Mar 2026 14:20:00 UTC, in 20m\n",
@@ -82,7 +82,7 @@ func TestEvery(t *testing.T) {
 			spec:   v1alpha1.CronAtSpec{Schedule: "@daily", TimeZone: ptr.To("UTC"), Suspend: ptr.To(true), AtTemplate: runs(v1alpha1.RunSpec{Command: "x"})},
 			stderr: "suspended: nothing starts until kubectl at resume cronat/cronat\n",
 		},
-		"the schedule of its own, the Pod of a CronJob": {
+		"its own schedule, the Pod of a CronJob": {
 			args: []string{"@daily", "--tz=UTC", "--from=cronjob/backup"},
 			spec: v1alpha1.CronAtSpec{Schedule: "@daily", TimeZone: ptr.To("UTC"), AtTemplate: runs(v1alpha1.RunSpec{Template: &corev1.PodTemplateSpec{
 				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []corev1.Container{{Image: "backup:1"}}},
@@ -182,7 +182,7 @@ func TestMigrate(t *testing.T) {
 		spec   v1alpha1.CronAtSpec
 		stderr string
 	}{
-		"the least": {
+		"the minimum": {
 			name:   "backup",
 			spec:   v1alpha1.CronAtSpec{Schedule: "0 3 * * *", TimeZone: ptr.To("UTC"), AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](6)}}},
 			stderr: noZone + stillRuns + "runs next Sat 28 Mar 2026 08:45:00 +0545 (03:00Z), in 13h\n",
@@ -215,7 +215,7 @@ func TestMigrate(t *testing.T) {
 			},
 			stderr: "suspended: nothing starts until kubectl at resume cronat/another\n",
 		},
-		"what has no counterpart": {
+		"fields without a counterpart": {
 			cronJob: func(cronJob *batchv1.CronJob) {
 				cronJob.Spec.TimeZone = ptr.To("UTC")
 				job := &cronJob.Spec.JobTemplate.Spec

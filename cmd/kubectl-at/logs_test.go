@@ -35,16 +35,16 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestStream has an API server that serves one Pod and its log, which is interrupted.
+// TestStream uses an API server that serves one Pod and its log, which is interrupted.
 func TestStream(t *testing.T) {
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
 	for name, tc := range map[string]struct {
-		states []corev1.ContainerState // each time that the Pod is listed
-		logs   []string                // each time that the log is asked for; - cuts the connection, ! is an error
+		states []corev1.ContainerState // for each list of the Pod
+		logs   []string                // for each request for the log; - cuts the connection, ! is an error
 		want   string
 	}{
-		"a Pod that is over":        {states: []corev1.ContainerState{ended}, logs: []string{"a\nb\n"}, want: "a\nb\n"},
+		"a Pod that has ended":      {states: []corev1.ContainerState{ended}, logs: []string{"a\nb\n"}, want: "a\nb\n"},
 		"it ends":                   {states: []corev1.ContainerState{running, ended}, logs: []string{"a\nb\n"}, want: "a\nb\n"},
 		"the connection is cut":     {states: []corev1.ContainerState{running, ended}, logs: []string{"a\nb-", "a\nb\nc\n"}, want: "a\nb\nc\n"},
 		"cut again and again":       {states: []corev1.ContainerState{running, ended}, logs: []string{"a\n-", "a\n-", "a\nb\n"}, want: "a\nb\n"},
@@ -53,7 +53,7 @@ func TestStream(t *testing.T) {
 		"no output":                 {states: []corev1.ContainerState{ended}, logs: []string{""}, want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // It waits for a second before it asks again.
+			t.Parallel() // It waits for a second before each retry.
 			at := newAt("at", func(at *v1alpha1.At) { at.Status.Pod = &v1alpha1.AtPod{Name: "at-pod"} })
 			var lists, logs atomic.Int32
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -72,7 +72,7 @@ func TestStream(t *testing.T) {
 						panic(http.ErrAbortHandler)
 					}
 				case r.URL.Query().Get("watch") != "":
-					// It ends at once, and the Pod is listed again.
+					// It ends immediately, and the Pod is listed again.
 				default:
 					pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "at-pod"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}
 					if name != "a Pod of another object" {

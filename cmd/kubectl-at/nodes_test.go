@@ -80,7 +80,7 @@ func TestUsageOfNodes(t *testing.T) {
 		stderr string
 	}{
 		"both":                 {[]string{"--node=a", "--nodes=all"}, "remove one of the two"},
-		"no name of a node":    {[]string{"--node=A"}, `--node is "A"`},
+		"not a node name":      {[]string{"--node=A"}, `--node is "A"`},
 		"an empty node":        {[]string{"--node="}, `--node is ""`},
 		"an empty selector":    {[]string{"--nodes="}, "--nodes is empty: write a label selector, such as pool=workers, or all"},
 		"a wrong selector":     {[]string{"--nodes=a=b=c"}, `--nodes is "a=b=c"`},
@@ -101,7 +101,7 @@ func TestUsageOfNodes(t *testing.T) {
 	}
 }
 
-// family is an At that runs on nodes, and the At of one of them.
+// family returns an At that runs on nodes, and the At of one of them.
 func family() []runtime.Object {
 	parent := newAt("patch", func(at *v1alpha1.At) {
 		at.Spec.Nodes = &v1alpha1.AtNodes{

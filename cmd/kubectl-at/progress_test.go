@@ -34,8 +34,8 @@ func TestStateLine(t *testing.T) {
 		change func(*v1alpha1.At)
 		want   string
 	}{
-		"to come": {nil, "PENDING, starts in 19h12m"},
-		"due":     {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, "PENDING"},
+		"scheduled": {nil, "PENDING, starts in 19h12m"},
+		"due":       {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, "PENDING"},
 		"blocked": {
 			func(at *v1alpha1.At) {
 				at.Status.Reason, at.Status.Message = v1alpha1.ReasonPodRefused, "exceeded quota"
@@ -65,7 +65,7 @@ func TestProgress(t *testing.T) {
 	fmt.Fprintln(p.above(&terminal), "a hint")
 	p.show(at)
 	fmt.Fprintln(p.clearing(&output), "output")
-	p.show(at) // not any more
+	p.show(at) // no longer shown
 	const line, cleared = "\r\x1b[KPENDING, starts in", "\r\x1b[K"
 	if want := line + cleared + "a hint\n" + line + cleared; terminal.String() != want || output.String() != "output\n" {
 		t.Errorf("got %q, want %q", terminal.String(), want)
@@ -77,7 +77,7 @@ func TestWhy(t *testing.T) {
 		change func(*v1alpha1.At)
 		want   string
 	}{
-		"to come":       {nil, "It is waiting for its scheduled time."},
+		"scheduled":     {nil, "It is waiting for its scheduled time."},
 		"due":           {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, "It is about to start."},
 		"nobody":        {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T13:59:00Z" }, unattendedMessage},
 		"suspended":     {func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, "It is suspended: it does not start until kubectl at resume at."},

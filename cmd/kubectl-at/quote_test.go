@@ -47,7 +47,7 @@ func TestShellCommand(t *testing.T) {
 	}
 }
 
-// FuzzShellCommand has a real shell read what was quoted.
+// FuzzShellCommand lets a real shell parse the quoted words.
 func FuzzShellCommand(f *testing.F) {
 	for _, seed := range []string{"", "a b", "it's", "$(id)", "\\", "*", "~", "a\nb", "!", "#", "ä", "-e", "\x01\xff", "a=b", "{a,b}"} {
 		f.Add(seed, "x")
@@ -57,7 +57,7 @@ func FuzzShellCommand(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
-		// No argument can hold NUL.
+		// Arguments cannot contain NUL.
 		a, b = strings.ReplaceAll(a, "\x00", ""), strings.ReplaceAll(b, "\x00", "")
 		args := []string{"printf", `<%s>\n`, a, b}
 		out, err := exec.CommandContext(t.Context(), shell, "-c", shellCommand(args)).Output()

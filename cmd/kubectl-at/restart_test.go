@@ -38,7 +38,7 @@ func TestRestart(t *testing.T) {
 		"statefulset.apps/my.0": {Kind: v1alpha1.RestartStatefulSet, Name: "my.0"},
 	} {
 		t.Run(flag, func(t *testing.T) {
-			// The standard input is no command.
+			// Standard input is not a command.
 			w := newWorld(t, "echo YAY")
 			if code := w.run(t, "now", "--tz=UTC", "--restart", flag, "--ttl=1h"); code != 0 {
 				t.Fatalf("exit code %d: %s", code, w.stderr.String())

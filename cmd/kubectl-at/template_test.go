@@ -95,17 +95,17 @@ func TestParseTemplate(t *testing.T) {
 		name    string // of the result
 		fails   bool
 	}{
-		"a Pod":             {content: "kind: Pod\napiVersion: v1\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}", name: "a"},
-		"a PodTemplate":     {content: "kind: PodTemplate\nmetadata: {name: b}\ntemplate: {spec: {containers: [{name: main, image: x}]}}", name: "b"},
-		"after a separator": {content: "# one\n---\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}\n---\n# end\n", name: "a"},
-		"two Pods":          {content: "kind: Pod\nspec: {containers: [{name: main, image: x}]}\n---\nkind: Pod\n", fails: true},
-		"a template":        {content: "metadata: {labels: {a: b}}\nspec: {containers: [{name: main, image: x}]}"},
-		"JSON":              {content: `{"spec": {"containers": [{"name": "main"}]}}`},
-		"another kind":      {content: "kind: Service", fails: true},
-		"a misspelt field":  {content: "kind: Pod\nspec: {containers: [{name: main, imige: x}]}", fails: true},
-		"nothing":           {content: "", fails: true},
-		"not YAML":          {content: "{", fails: true},
-		"only the Pod spec": {content: "containers: [{name: main}]", fails: true},
+		"a Pod":              {content: "kind: Pod\napiVersion: v1\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}", name: "a"},
+		"a PodTemplate":      {content: "kind: PodTemplate\nmetadata: {name: b}\ntemplate: {spec: {containers: [{name: main, image: x}]}}", name: "b"},
+		"after a separator":  {content: "# one\n---\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}\n---\n# end\n", name: "a"},
+		"two Pods":           {content: "kind: Pod\nspec: {containers: [{name: main, image: x}]}\n---\nkind: Pod\n", fails: true},
+		"a template":         {content: "metadata: {labels: {a: b}}\nspec: {containers: [{name: main, image: x}]}"},
+		"JSON":               {content: `{"spec": {"containers": [{"name": "main"}]}}`},
+		"another kind":       {content: "kind: Service", fails: true},
+		"a misspelled field": {content: "kind: Pod\nspec: {containers: [{name: main, imige: x}]}", fails: true},
+		"nothing":            {content: "", fails: true},
+		"not YAML":           {content: "{", fails: true},
+		"only the Pod spec":  {content: "containers: [{name: main}]", fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			template, err := parseTemplate([]byte(tc.content))

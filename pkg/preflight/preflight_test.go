@@ -309,6 +309,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
+// TestEdited edits a refused At so that it is accepted: that is detected immediately.
 func TestEdited(t *testing.T) {
 	run(t, func(f *fixture) {
 		f.answer = refusal
