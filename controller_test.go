@@ -803,7 +803,7 @@ func TestProcessNextWorkItem(t *testing.T) {
 			panics := 1
 			f.kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 				if panics--; panics >= 0 {
-					panic("an object that nobody has thought of")
+					panic("an unexpected object")
 				}
 				return false, nil, nil
 			})
@@ -933,7 +933,7 @@ func TestMetrics(t *testing.T) {
 			}
 			if tc.panics {
 				f.cnatClient.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
-					panic("an object that nobody has thought of")
+					panic("an unexpected object")
 				})
 			}
 			before, lateBefore := counters(t), lateness(t)
@@ -1486,7 +1486,7 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	})
 	synctest.Wait()
 	if !c.HasSynced() {
-		t.Error("the caches are not filled while it stands by")
+		t.Error("the caches do not sync on standby")
 	}
 	return c
 }

@@ -59,7 +59,7 @@ fail() {
 own_cluster() {
     local arguments=(--node) controller="${tmp}/cnat-controller" packages exports
     if [[ "$(uname -s)" != Linux || "$(id -u)" != 0 ]]; then
-        fail "a cluster of its own needs Linux and root. Set KUBECONFIG to use an existing one, for example of kind or minikube: KUBECONFIG=~/.kube/config hack/demo.sh"
+        fail "starting a cluster requires Linux and root. Set KUBECONFIG to use an existing one, for example from kind or minikube: KUBECONFIG=~/.kube/config hack/demo.sh"
     fi
     say "Compiling Kubernetes and the controller (the first time: some minutes)"
     # shellcheck source=hack/localcluster.sh

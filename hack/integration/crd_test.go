@@ -125,7 +125,7 @@ func TestPhaseIsPendingWithoutAWrite(t *testing.T) {
 	created := createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	read := waitPhase(t, namespace, "at", v1alpha1.PhasePending)
 	if read.ResourceVersion != created.ResourceVersion {
-		t.Error("somebody wrote it")
+		t.Error("the At was written")
 	}
 	if got, want := kubectl(t, "", "get", "at", "-n", namespace), "PENDING"; !strings.Contains(got, want) {
 		t.Errorf("kubectl get at: got\n%s\nwant %s", got, want)

@@ -160,7 +160,7 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 // waitWrong waits until the request has failed.
 func (p *proxy) waitWrong(t *testing.T) {
 	t.Helper()
-	waitClosed(t, "the request that goes wrong", p.wrong)
+	waitClosed(t, "the failing request", p.wrong)
 }
 
 // resume lets the hanging request continue, and waits for its response if it was delayed.

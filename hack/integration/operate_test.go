@@ -228,7 +228,7 @@ func TestHealth(t *testing.T) {
 			return answer == tc.ready, nil
 		})
 		if status, _ := get(t, url+"/metrics", ""); status != http.StatusNotFound {
-			t.Errorf("%s: the metrics are served beside the health: %d", name, status)
+			t.Errorf("%s: the metrics are served at the health address: %d", name, status)
 		}
 	}
 }

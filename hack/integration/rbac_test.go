@@ -184,7 +184,7 @@ func tryPermissions(scope string, rules []rbacv1.PolicyRule) (map[string]bool, e
 	granted := map[string]bool{}
 	for _, rule := range rules {
 		if len(rule.NonResourceURLs) > 0 || len(rule.ResourceNames) > 1 {
-			return nil, fmt.Errorf("a rule of a kind that is not looked at: %v", rule)
+			return nil, fmt.Errorf("an unsupported rule: %v", rule)
 		}
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
@@ -497,7 +497,7 @@ func TestControllerPolicy(t *testing.T) {
 		{"delete a Pod with the label", "", remove("at-pod"), ""},
 		{"remove the finalizer", "", patch("at-pod", release), ""},
 		{"remove it again", "", patch("at-pod", release), ""},
-		{"delete a Pod whose label somebody has removed", "", remove("stripped"), ""},
+		{"delete a Pod whose label a user has removed", "", remove("stripped"), ""},
 		{"remove its finalizer", "", patch("stripped", release), ""},
 		{"delete it without the finalizer", "", remove("stripped"), "may delete only Pods with the label"},
 	} {

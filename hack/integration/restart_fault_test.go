@@ -48,8 +48,8 @@ const (
 // Events that can happen while a write of a restart hangs, in addition to those of any
 // run.
 const (
-	scaled    = "somebody scales the Deployment"
-	restarted = "somebody restarts the Deployment"
+	scaled    = "a user scales the Deployment"
+	restarted = "a user restarts the Deployment"
 )
 
 // restartSample has the cases of TestRestartFaults that are not left to hack/soak.sh.

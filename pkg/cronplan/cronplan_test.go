@@ -241,7 +241,7 @@ func TestDecide(t *testing.T) {
 				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 2, Last: *at(ten.Add(-time.Hour))}
 			}),
 			wantEvents: []string{
-				"Warning MissSchedule No At was created for 2 scheduled times, the last of which is 2026-12-24T09:00:00Z",
+				"Warning MissSchedule No At was created for 2 scheduled times, most recently 2026-12-24T09:00:00Z",
 				"Normal SuccessfulCreate Created At " + name,
 			},
 		},

@@ -206,9 +206,9 @@ func (v *view) miss(limit time.Time) {
 	case 1:
 		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, "No At was created for the scheduled time "+at)
 	case maxCounted:
-		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for at least %d scheduled times, the last of which is %s", count, at))
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for at least %d scheduled times, most recently %s", count, at))
 	default:
-		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for %d scheduled times, the last of which is %s", count, at))
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for %d scheduled times, most recently %s", count, at))
 	}
 }
 

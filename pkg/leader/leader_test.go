@@ -175,7 +175,7 @@ func TestHandover(t *testing.T) {
 					select {
 					case <-standby.works:
 					case <-time.After(time.Hour):
-						t.Fatal("nobody leads")
+						t.Fatal("no process leads")
 					}
 					if took := time.Since(begin); took > tc.want {
 						t.Errorf("%v after a minute: it took %v, want at most %v", phase, took, tc.want)

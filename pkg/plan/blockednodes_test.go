@@ -57,7 +57,7 @@ func TestBlockedNodes(t *testing.T) {
 		"one that has a Pod": {[]*v1alpha1.At{newChildOn("a", blockedBy(v1alpha1.ReasonImagePullFailed, "no"), func(child *v1alpha1.At) {
 			child.Status.Phase = v1alpha1.PhaseRunning
 		})}, "It is blocked on 1 of 1 nodes: a (ImagePullFailed: no)."},
-		"beside one that has failed": {
+		"in addition to a failed one": {
 			[]*v1alpha1.At{newEndedChild("a", v1alpha1.ReasonCommandFailed, "no"), newChildOn("b", refused)},
 			"It failed on 1 of 2 nodes: a (CommandFailed: no). It is blocked on 1 of 2 nodes: b (PodRefused: exceeded quota).",
 		},
@@ -73,7 +73,7 @@ func TestBlockedNodes(t *testing.T) {
 			}
 			at.Status = *d.Status
 			if d := decideProgress(World{At: at, Children: tc.children, Now: now}); d.Status != nil {
-				t.Errorf("it is written again: %+v", d.Status)
+				t.Errorf("the status is written again: %+v", d.Status)
 			}
 		})
 	}

@@ -103,7 +103,7 @@ func TestFailureReason(t *testing.T) {
 			corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists"}}},
 			result{v1alpha1.ReasonEvicted, "Pod example-at-pod was evicted: DeletionByPodGC: PodGC: node no longer exists"},
 		},
-		"nobody says why": {
+		"no reason is reported": {
 			corev1.PodStatus{}, result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed"},
 		},
 	} {
@@ -119,7 +119,7 @@ func TestFailureReason(t *testing.T) {
 	}
 }
 
-// TestDeletedPod has Pods that somebody deletes with a grace period of 30 seconds.
+// TestDeletedPod covers Pods that a user deletes with a grace period of 30 seconds.
 func TestDeletedPod(t *testing.T) {
 	const wasDeleted = "Pod example-at-pod was deleted before it ended"
 	requested := due.Add(time.Minute)

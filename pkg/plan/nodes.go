@@ -74,7 +74,7 @@ func decideChildren(w World) Decision {
 		return writeUnblocked(at, 0)
 	case err == nil && startingTimeLeft(at, instant, w.Now) <= 0:
 		return writeStartingDeadlineExceeded(at, w.Now)
-	case !w.AtIsLive: // A cache has no template.
+	case !w.AtIsLive: // A cached At has no template.
 		return Decision{Action: LookForAt{}}
 	case w.NodesForbidden != nil:
 		return writeNodesForbidden(w)

@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// dueQueue is what a workqueue keeps its items in: it gives out the At that is due soonest.
-// It is used under the workqueue's lock.
+// dueQueue is the storage of a workqueue. It returns the At that is due first. Use it
+// only under the lock of the workqueue.
 type dueQueue struct {
 	due     func(cache.ObjectName) time.Time
 	entries entries
@@ -40,7 +40,7 @@ func newDueQueue(due func(cache.ObjectName) time.Time) *dueQueue {
 
 // Touch is called when an item is added again: the At may have been moved.
 func (q *dueQueue) Touch(name cache.ObjectName) {
-	// An item that is processed is not in the queue.
+	// An item that is being processed is not in the queue.
 	if e := q.byName[name]; e != nil {
 		e.due = q.due(name)
 		heap.Fix(&q.entries, e.index)
@@ -57,12 +57,12 @@ func (q *dueQueue) Push(name cache.ObjectName) {
 // Len returns the number of items.
 func (q *dueQueue) Len() int { return len(q.entries) }
 
-// Pop takes out the item that is due soonest. There must be one.
+// Pop removes and returns the item that is due first. The queue must not be empty.
 func (q *dueQueue) Pop() cache.ObjectName {
 	e := heap.Pop(&q.entries).(*entry)
 	delete(q.byName, e.name)
 	if len(q.entries) == 0 {
-		// A map and a slice that have held very many items stay large.
+		// A map and a slice never shrink after they have held very many items.
 		q.entries, q.byName = nil, map[cache.ObjectName]*entry{}
 	}
 	return e.name

@@ -31,11 +31,11 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// FieldManager is the owner of the annotation in metadata.managedFields. It must not begin
-// with kubectl: Flux reverts what such a manager has written.
+// FieldManager is the owner of the annotation in metadata.managedFields. It must not
+// begin with kubectl, because Flux reverts the changes of such managers.
 const FieldManager = "cnat-controller"
 
-// Get reads the workload that is to be restarted.
+// Get reads the workload to restart.
 func Get(ctx context.Context, apps typedappsv1.AppsV1Interface, namespace string, restart *v1alpha1.AtRestart) (*Target, error) {
 	switch options := (metav1.GetOptions{}); restart.Kind {
 	case v1alpha1.RestartDeployment:
@@ -49,9 +49,9 @@ func Get(ctx context.Context, apps typedappsv1.AppsV1Interface, namespace string
 	}
 }
 
-// Restart restarts a workload, unless it has changed since it was read: that is a conflict.
-// The given time, to the second, becomes that of the restart. If the API server does not keep
-// it, the error is that the restart is forbidden. With dryRun nothing is stored.
+// Restart restarts a workload. If the workload has changed since it was read, that is a
+// conflict. The given time, truncated to seconds, becomes the time of the restart. If the
+// API server does not store it, the error is Forbidden. With dryRun, nothing is stored.
 func Restart(ctx context.Context, apps typedappsv1.AppsV1Interface, t *Target, at time.Time, dryRun ...string) (*Target, error) {
 	annotation := at.UTC().Format(time.RFC3339)
 	body := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"template":{"metadata":{"annotations":{%q:%q}}}}}`,
@@ -80,7 +80,7 @@ func patch(ctx context.Context, apps typedappsv1.AppsV1Interface, t *Target, bod
 	}
 }
 
-// toTarget converts what a request returns.
+// toTarget converts the result of a request.
 func toTarget[T any](from func(T) *Target) func(T, error) (*Target, error) {
 	return func(object T, err error) (*Target, error) {
 		if err != nil {
