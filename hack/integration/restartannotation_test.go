@@ -160,10 +160,12 @@ func TestRestartAnnotation(t *testing.T) {
 		t.Error("it is another CronAt")
 	}
 
-	// An invalid schedule restarts nothing and is reported once.
+	// An invalid schedule restarts nothing and is reported once. A suspended CronAt stays.
 	annotate("deployment/web", scheduleAnnotation+"=0 25 * * *")
-	waitNamedCronAt(t, namespace, "deployment-web", "to be gone", isGone)
 	wantOutput(t, waitWarning(t, namespace, "web", v1alpha1.ReasonInvalidRestartSchedule).Message, `restart-schedule "0 25 \* \* \*" is invalid: .*; write `)
+	waitNamedCronAt(t, namespace, "deployment-web", "to stay", hasSchedule("@weekly"))
+	patch(`{"spec":{"suspend":null}}`)
+	waitNamedCronAt(t, namespace, "deployment-web", "to be gone", isGone)
 	annotate("deployment/web", "a=b")
 	// The API server rejects what the controller accepts.
 	annotate("deployment/web", scheduleAnnotation+"=@every +5m")
