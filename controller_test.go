@@ -818,7 +818,7 @@ func TestProcessNextWorkItem(t *testing.T) {
 		f := newFixture(t, world{}, clock.RealClock{})
 		f.queue.ShutDown()
 		if f.processNextWorkItem(t.Context()) {
-			t.Error("goes on after the shutdown")
+			t.Error("continues after the shutdown")
 		}
 	})
 }
@@ -915,7 +915,7 @@ func TestMetrics(t *testing.T) {
 		},
 		"the end cannot be written: not counted": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due,
-			faults: map[string]error{"patch ats": apierrors.NewInternalError(errors.New("etcd is away"))},
+			faults: map[string]error{"patch ats": apierrors.NewInternalError(errors.New("etcd is unavailable"))},
 			want:   []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0},
 		},
 		"a panic": {
@@ -1876,7 +1876,7 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 				return
 			}
 		}
-		t.Fatal("the At does not go on")
+		t.Fatal("the At does not continue")
 	}
 	at := newAt(func(at *v1alpha1.At) {
 		at.Spec.Schedule = time.Now().Add(fraction).Format(time.RFC3339Nano)

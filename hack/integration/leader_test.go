@@ -107,7 +107,7 @@ func TestLeaseLost(t *testing.T) {
 			t.Error("it ended well")
 		}
 	case <-time.After(patience):
-		t.Fatal("it goes on without the lease")
+		t.Fatal("it continues without the lease")
 	}
 	if want := "cnat-controller: lost the lease " + namespace + "/cnat-controller"; !strings.Contains(leader.output(), want) {
 		t.Errorf("it did not report: %s", want)

@@ -83,7 +83,7 @@ func TestOutage(t *testing.T) {
 					}
 					startController(t, namespace, args...)
 				case <-time.After(patience):
-					t.Fatal("it goes on without its lease")
+					t.Fatal("it continues without its lease")
 				}
 			}
 			time.Sleep(max(time.Until(due.Add(time.Second)), time.Until(left.Add(*soakOutage))))

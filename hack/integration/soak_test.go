@@ -49,12 +49,12 @@ var (
 	soakFor       = flag.Duration("soak-for", 6*time.Second, "time over which they are due")
 	soakServers   = flag.Int("soak-api-servers", 1, "how often the API server is killed")
 	soakEtcds     = flag.Int("soak-etcds", 1, "how often etcd is killed")
-	soakTenant    = flag.Int("soak-tenant", 400, "number of Ats that a tenant has due at once")
+	soakTenant    = flag.Int("soak-tenant", 400, "number of Ats of a tenant that are due at the same time")
 	soakKillEvery = flag.Duration("soak-kill-every", 2*time.Second, "time between two kills of a controller")
 
 	soakFaults = flag.Bool("soak-faults", false, "all cases of TestFaults, not a sample")
 	soakTrials = flag.Int("soak-trials", 1, "number of trials of each handover; of more than one, the time is judged")
-	soakOutage = flag.Duration("soak-outage", 0, "least time for which the API server is away; if there is one, the return is judged")
+	soakOutage = flag.Duration("soak-outage", 0, "minimum duration of the API server's outage; if there is one, the return is judged")
 )
 
 // TestTenants creates very many Ats in one namespace and ten in another that are due when

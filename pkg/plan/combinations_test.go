@@ -300,7 +300,7 @@ func TestCombinations(t *testing.T) {
 	}
 }
 
-// describe says in a word what a decision does.
+// describe returns a short text for a decision.
 func describe(at *v1alpha1.At, d Decision, now time.Time) string {
 	switch action := d.Action.(type) {
 	case CreatePod:

@@ -35,7 +35,7 @@ type World struct {
 	// At is nil if no At of that name exists.
 	At *v1alpha1.At
 	// Pods are the Pods that belong to an At of that name according to AtName, and the Pod
-	// named PodName, whoever owns it.
+	// named PodName, regardless of its owner.
 	Pods []*corev1.Pod
 	// Parent is the At that created this one, if this At is a child; nil if the parent is
 	// gone.

@@ -303,7 +303,7 @@ var (
 
 	// errAny stands for an error that is not ErrBlocked.
 	errAny = errors.New("any")
-	// equate compares errors by what they mean to the worker.
+	// equate compares errors like the worker.
 	equate = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b error) bool {
 		return (a == nil) == (b == nil) && errors.Is(a, ErrBlocked) == errors.Is(b, ErrBlocked)
 	})}

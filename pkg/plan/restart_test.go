@@ -104,7 +104,7 @@ const (
 	onDeleteText         = "Deployment web has the update strategy OnDelete: a restart would not replace any Pod. Set spec.updateStrategy.type to RollingUpdate."
 )
 
-// restartCase is a world, and what is decided on it.
+// restartCase is a world and the expected decision.
 type restartCase struct {
 	status    v1alpha1.AtStatus
 	mutate    func(*v1alpha1.At)
@@ -450,7 +450,7 @@ func TestRefusedRestart(t *testing.T) {
 	}
 }
 
-// TestStateOfRestart wants a restart that is not made to be overdue.
+// TestStateOfRestart checks that a restart that has not happened in time is overdue.
 func TestStateOfRestart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		status  v1alpha1.AtStatus

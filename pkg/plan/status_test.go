@@ -26,7 +26,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestExplain has reason and message say, at every phase, what the At waits for.
+// TestExplain checks that reason and message report what the At waits for in every phase.
 func TestExplain(t *testing.T) {
 	blocked := condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, earlier, v1alpha1.ReasonPodRefused, "exceeded quota")
 	noImage := condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, earlier, v1alpha1.ReasonImagePullFailed, "no such image")

@@ -347,8 +347,8 @@ func TestManyMistakes(t *testing.T) {
 	})
 }
 
-// TestStranger has a CronAt of a person have the name: it stays as it is until that person
-// deletes it.
+// TestStranger creates a user's CronAt with the same name: it is not changed until the
+// user deletes it.
 func TestStranger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -381,8 +381,8 @@ func TestStranger(t *testing.T) {
 	})
 }
 
-// TestOrphan has a CronAt lose its owner: the workload adopts it. Without the annotation, it
-// does not.
+// TestOrphan removes the owner of a CronAt: the workload adopts the CronAt, but only if
+// it has the annotation.
 func TestOrphan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -501,7 +501,8 @@ func TestForbidden(t *testing.T) {
 	})
 }
 
-// TestNoPermissionError has the API server fail to list at first: no permission is missing.
+// TestNoPermissionError makes the first list fail with an error other than a missing
+// permission.
 func TestNoPermissionError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -575,8 +576,8 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// TestStaleWorkload has the API server no longer have the workload of the cache: there is no
-// CronAt until the cache knows.
+// TestStaleWorkload deletes a workload that is still in the cache: there is no CronAt
+// until the cache is updated.
 func TestStaleWorkload(t *testing.T) {
 	gone := func(kubetesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewNotFound(appsv1.Resource("deployments"), "web")
