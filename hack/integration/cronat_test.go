@@ -150,14 +150,14 @@ func wantEachOnce(t *testing.T, namespace string, least int) {
 	}
 }
 
-// TestCronAt runs a CronAt every two seconds, until its history is pruned.
+// TestCronAt runs a CronAt every five seconds, until its history is pruned.
 func TestCronAt(t *testing.T) {
 	t.Parallel()
 	installCRD(t)
 	namespace := newNamespace(t)
 	playSuccess(t, namespace)
 	startController(t, namespace)
-	createCronAt(t, newCronAt(namespace, "@every 2s", func(cronAt *v1alpha1.CronAt) {
+	createCronAt(t, newCronAt(namespace, "@every 5s", func(cronAt *v1alpha1.CronAt) {
 		cronAt.Spec.AtTemplate.Metadata.Labels = map[string]string{"app": "test"}
 	}))
 	eventually(t, "an At to be pruned", func(context.Context) (bool, error) { return len(requests(t, namespace, "delete", "ats")) > 0, nil })
@@ -172,14 +172,19 @@ func TestCronAt(t *testing.T) {
 			t.Errorf("At %+v", at)
 		}
 	}
-	wantOutput(t, kubectl(t, "", "get", "cronat", "-n", namespace), `NAME +SCHEDULE +TIMEZONE +SUSPEND +ACTIVE +LAST +NEXT +REASON +AGE`, `cronat +@every 2s +\d+ +\d+s +20\d\d-.*Z +\d+s`)
-	wantOutput(t, kubectl(t, "", "get", "events", "-n", namespace, "--field-selector", "involvedObject.kind=CronAt"), `SuccessfulCreate +cronat/cronat +Created At cronat-\d+`, `SuccessfulDelete`)
+	wantOutput(t, kubectl(t, "", "get", "cronat", "-n", namespace), `NAME +SCHEDULE +TIMEZONE +SUSPEND +ACTIVE +LAST +NEXT +REASON +AGE`, `cronat +@every 5s +\d+ +\d+s +20\d\d-.*Z +\d+s`)
+	var events string
+	eventually(t, "the deletion to be reported", func(context.Context) (bool, error) {
+		events = kubectl(t, "", "get", "events", "-n", namespace, "--field-selector", "involvedObject.kind=CronAt")
+		return strings.Contains(events, "SuccessfulDelete"), nil
+	})
+	wantOutput(t, events, `SuccessfulCreate +cronat/cronat +Created At cronat-\d+`)
 	patchCronAt(t, namespace, `{"spec":{"suspend":true}}`)
 	waitCronAt(t, namespace, "to be suspended", func(cronAt *v1alpha1.CronAt) bool {
 		return cronAt.Status.Reason == v1alpha1.ReasonSuspended && cronAt.Status.Active == 0
 	})
 	waitAts(t, namespace, 3)
-	wantEachOnce(t, namespace, 6)
+	wantEachOnce(t, namespace, 4)
 }
 
 // TestCronAtAway simulates a controller that was not running for a year: the latest time
