@@ -218,7 +218,7 @@ func TestKubectlAt(t *testing.T) {
 		},
 		"timeout": {
 			args: []string{"now + 1 hours", "--wait", "--timeout=1s", "--name=timeout", "--", "true"}, code: 124,
-			stderr: `error: --timeout has passed: at/timeout is PENDING\. The run is not stopped: [^\n]*\n`,
+			stderr: `error: --timeout has passed: at/timeout is PENDING\. The run continues: [^\n]*\n`,
 		},
 		"suspended": {
 			args: []string{"now", "--wait", "--suspend", "--timeout=1s", "--name=suspended", "--", "true"}, code: 124,
@@ -321,7 +321,7 @@ func TestKubectlAtInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", runs+`error: stopped watching: at/at is RUNNING\. The run is not stopped: [^\n]*\n`)
+	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", runs+`error: stopped watching: at/at is RUNNING\. The run continues: [^\n]*\n`)
 	kubectl(t, "", "exec", "-n", k.namespace, "at-pod", "--", "touch", "/tmp/over")
 	k.run(t, "logs", "at", "-f").want(t, 0, "begun\nover\n", "")
 	wantEnd(t, waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
@@ -434,7 +434,7 @@ func TestKubectlAtChanges(t *testing.T) {
 	utc.run(t, "show", "at").want(t, 0, `Name +at\nNamespace +cnat-test-\w+\nCommand +echo YAY; sleep 8\nWhen .* UTC, \d+s ago\n.*State +PENDING, Suspended\nWhy .*`, "")
 	k.run(t, "resume", "at").want(t, 0, atResource+`at resumed\n`, "")
 	waitPhase(t, k.namespace, "at", v1alpha1.PhaseRunning)
-	k.run(t, "move", "at", "now", "+", "1", "hours").want(t, 1, "", `error: at/at has started already: [^\n]*\n`)
+	k.run(t, "move", "at", "now", "+", "1", "hours").want(t, 1, "", `error: at/at has already started: [^\n]*\n`)
 	k.run(t, "logs", "at", "-f").want(t, 0, "YAY\n", "")
 	waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone)
 	for _, args := range [][]string{{"run-now", "at"}, {"suspend", "at"}, {"resume", "at"}} {
@@ -459,7 +459,7 @@ func TestKubectlAtChanges(t *testing.T) {
 		_, err := kubeClient.CoreV1().Pods(k.namespace).Get(ctx, "at-pod", metav1.GetOptions{})
 		return apierrors.IsNotFound(err), ignoreNotFound(err)
 	})
-	k.run(t, "list", "--all").want(t, 0, "", `Nothing is to come\. [^\n]*\n`)
+	k.run(t, "list", "--all").want(t, 0, "", `Nothing is scheduled\. [^\n]*\n`)
 }
 
 // TestKubectlAtEvery changes a CronAt manually throughout its lifecycle.

@@ -22,6 +22,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -171,7 +172,13 @@ func TestPodDeleted(t *testing.T) {
 			kubectl(t, "", append([]string{"delete", "-n", namespace, "pod/at-pod-1", "--wait=false"}, arguments...)...)
 			wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionFailed, v1alpha1.ReasonPodDeleted)
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 2, v1alpha1.ReasonPodDeleted: 2})
-			wantCreates(t, namespace, 2)
+			// On a busy machine a creation may be sent once more: the name of the Pod refuses it.
+			created := slices.DeleteFunc(requests(t, namespace, "create", "pods"), func(create request) bool {
+				return create.ResponseStatus.Code != http.StatusCreated
+			})
+			if len(created) != 2 {
+				t.Errorf("%d Pods were created, want 2", len(created))
+			}
 		})
 	}
 }
