@@ -56,7 +56,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
-	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/workload"
 )
 
 const (
@@ -547,12 +547,12 @@ func wantVerdict(t *testing.T, namespace string, kind v1alpha1.RestartKind) stri
 	var said string
 	restart := &v1alpha1.AtRestart{Kind: kind, Name: "web"}
 	eventually(t, "a verdict of kubectl on what the controller reads", func(ctx context.Context) (bool, error) {
-		target, err := rollout.Get(ctx, kubeClient.AppsV1(), namespace, restart)
+		target, err := workload.Get(ctx, kubeClient.AppsV1(), namespace, restart)
 		if err != nil {
 			return false, err
 		}
 		said, _ = tryKubectl(t, "", "rollout", "status", "--watch=false", "-n", namespace, string(kind)+"/web")
-		after, err := rollout.Get(ctx, kubeClient.AppsV1(), namespace, restart)
+		after, err := workload.Get(ctx, kubeClient.AppsV1(), namespace, restart)
 		if err != nil || after.ResourceVersion != target.ResourceVersion {
 			return false, err
 		}

@@ -48,8 +48,8 @@ import (
 
 const annotations = root + "/artifacts/restarts/annotations"
 
-// workload returns the manifest of a workload, with annotations.
-func workload(kind, name, annotations string) string {
+// annotatable returns the manifest of a workload, with annotations.
+func annotatable(kind, name, annotations string) string {
 	return fmt.Sprintf(`{"apiVersion": "apps/v1", "kind": %q, "metadata": {"name": %q, "annotations": {%s}}, "spec": {
 		"selector": {"matchLabels": {"app": %[2]q}},
 		"template": {"metadata": {"labels": {"app": %[2]q}}, "spec": {"nodeSelector": {"none": ""}, "containers": [{"name": "main", "image": "main"}]}}
@@ -119,7 +119,7 @@ func TestRestartAnnotation(t *testing.T) {
 		}
 	}
 
-	kubectl(t, workload("Deployment", "web", ""), "create", "-n", namespace, "-f", "-")
+	kubectl(t, annotatable("Deployment", "web", ""), "create", "-n", namespace, "-f", "-")
 	annotate("deployment/web", scheduleAnnotation+"=0 3 * * 1-5", zoneAnnotation+"=Europe/Berlin")
 	cronAt := waitNamedCronAt(t, namespace, "deployment-web", "to exist", exists)
 	deployment, err := kubeClient.AppsV1().Deployments(namespace).Get(t.Context(), "web", metav1.GetOptions{})
@@ -183,14 +183,14 @@ func TestRestartAnnotation(t *testing.T) {
 
 	// The other kinds, and the garbage collector.
 	for kind, name := range map[string]string{"StatefulSet": "statefulset-db", "DaemonSet": "daemonset-db"} {
-		kubectl(t, workload(kind, "db", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
+		kubectl(t, annotatable(kind, "db", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
 		waitNamedCronAt(t, namespace, name, "to exist", hasSchedule("@daily"))
 		kubectl(t, "", "delete", "-n", namespace, kind+"/db")
 		waitNamedCronAt(t, namespace, name, "to be gone", isGone)
 	}
 
 	// A workload that is deleted without its CronAt and created again adopts it.
-	lost := workload("Deployment", "lost", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily"))
+	lost := annotatable("Deployment", "lost", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily"))
 	kubectl(t, lost, "create", "-n", namespace, "-f", "-")
 	orphaned := waitNamedCronAt(t, namespace, "deployment-lost", "to exist", exists)
 	kubectl(t, "", "delete", "-n", namespace, "--cascade=orphan", "deployment/lost")
@@ -207,7 +207,7 @@ func TestRestartAnnotation(t *testing.T) {
 
 	// A user's CronAt is not changed.
 	stranger := createCronAt(t, newCronAt(namespace, "@yearly", func(cronAt *v1alpha1.CronAt) { cronAt.Name = "deployment-other" }))
-	kubectl(t, workload("Deployment", "other", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
+	kubectl(t, annotatable("Deployment", "other", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
 	wantOutput(t, waitWarning(t, namespace, "other", v1alpha1.ReasonCronAtNameConflict).Message, `^CronAt deployment-other already exists and was not created for this Deployment`)
 	annotate("deployment/other", scheduleAnnotation+"-")
 	if got := waitNamedCronAt(t, namespace, "deployment-other", "to exist", exists); got.UID != stranger.UID || got.Generation != 1 || len(got.OwnerReferences) > 0 {
@@ -232,7 +232,7 @@ func TestRestartAnnotationRefused(t *testing.T) {
 		return apierrors.IsForbidden(err), nil
 	})
 	startController(t, namespace, "-restart-annotations")
-	kubectl(t, workload("Deployment", "web", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
+	kubectl(t, annotatable("Deployment", "web", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
 	wantOutput(t, waitWarning(t, namespace, "web", v1alpha1.ReasonCronAtRefused).Message, `quota`)
 	if err := kubeClient.CoreV1().ResourceQuotas(namespace).Delete(t.Context(), "quota", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func TestRestartAnnotationForbidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"})
-	kubectl(t, workload("Deployment", "web", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
+	kubectl(t, annotatable("Deployment", "web", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
 	c := startController(t, namespace, "-restart-annotations", "-kubeconfig="+config)
 	waitLog(t, c, "Restart annotations have no effect until the controller can list workloads: apply artifacts/restarts/annotations")
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))

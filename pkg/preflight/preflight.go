@@ -46,7 +46,7 @@ import (
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/workload"
 )
 
 // queueName is the name of the queue, for its metrics.
@@ -313,10 +313,10 @@ func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) answer {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	apps := p.kubeClient.AppsV1()
-	target, err := rollout.Get(ctx, apps, at.Namespace, at.Spec.Restart)
+	target, err := workload.Get(ctx, apps, at.Namespace, at.Spec.Restart)
 	forecast := plan.ForeseeRestart(at, target, err)
 	if forecast != nil && forecast.Reason == "" {
-		if _, err = rollout.Restart(ctx, apps, target, p.clock.Now(), metav1.DryRunAll); err != nil {
+		if _, err = workload.Restart(ctx, apps, target, p.clock.Now(), metav1.DryRunAll); err != nil {
 			err = fmt.Errorf("restart %s: %w", target, err)
 		}
 		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package rollout implements kubectl rollout restart and kubectl rollout status: it
-// restarts a workload and determines whether its rollout is complete.
+// Package rollout knows how far the rollout of a workload is, by the rules of kubectl rollout
+// status. It is pure: package workload makes the requests.
 package rollout
 
 import (
@@ -71,7 +71,8 @@ type Target struct {
 // The rules for Complete and Failed come from pkg/polymorphichelpers/rollout_status.go in
 // kubectl.
 
-func fromDeployment(d *appsv1.Deployment) *Target {
+// FromDeployment returns a Deployment as a target.
+func FromDeployment(d *appsv1.Deployment) *Target {
 	t := newTarget(v1alpha1.RestartDeployment, d, &d.Spec.Template)
 	t.Paused = d.Spec.Paused
 	t.Desired, t.Available = ptr.Deref(d.Spec.Replicas, 1), d.Status.AvailableReplicas
@@ -87,7 +88,8 @@ func fromDeployment(d *appsv1.Deployment) *Target {
 	return t
 }
 
-func fromStatefulSet(s *appsv1.StatefulSet) *Target {
+// FromStatefulSet returns a StatefulSet as a target.
+func FromStatefulSet(s *appsv1.StatefulSet) *Target {
 	t := newTarget(v1alpha1.RestartStatefulSet, s, &s.Spec.Template)
 	t.OnDelete = s.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType
 	replicas, partition := ptr.Deref(s.Spec.Replicas, 1), int32(0)
@@ -105,7 +107,8 @@ func fromStatefulSet(s *appsv1.StatefulSet) *Target {
 	return t
 }
 
-func fromDaemonSet(d *appsv1.DaemonSet) *Target {
+// FromDaemonSet returns a DaemonSet as a target.
+func FromDaemonSet(d *appsv1.DaemonSet) *Target {
 	t := newTarget(v1alpha1.RestartDaemonSet, d, &d.Spec.Template)
 	t.OnDelete = d.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
 	t.Desired, t.Available = d.Status.DesiredNumberScheduled, d.Status.NumberAvailable

@@ -17,18 +17,13 @@ limitations under the License.
 package rollout
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -104,7 +99,7 @@ func TestDeployment(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := stateOf(fromDeployment(&appsv1.Deployment{ObjectMeta: metadata, Spec: tc.spec, Status: tc.status})); got != tc.want {
+			if got := stateOf(FromDeployment(&appsv1.Deployment{ObjectMeta: metadata, Spec: tc.spec, Status: tc.status})); got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
 		})
@@ -167,7 +162,7 @@ func TestStatefulSet(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := stateOf(fromStatefulSet(&appsv1.StatefulSet{ObjectMeta: metadata, Spec: tc.spec, Status: tc.status})); got != tc.want {
+			if got := stateOf(FromStatefulSet(&appsv1.StatefulSet{ObjectMeta: metadata, Spec: tc.spec, Status: tc.status})); got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
 		})
@@ -205,7 +200,7 @@ func TestDaemonSet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			daemonSet := &appsv1.DaemonSet{ObjectMeta: metadata, Status: tc.status}
 			daemonSet.Spec.UpdateStrategy.Type = tc.strategy
-			if got := stateOf(fromDaemonSet(daemonSet)); got != tc.want {
+			if got := stateOf(FromDaemonSet(daemonSet)); got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
 		})
@@ -229,57 +224,5 @@ func TestRestartedAt(t *testing.T) {
 				t.Errorf("annotation %q (-want +got)\n%s", got.Annotation, diff)
 			}
 		})
-	}
-}
-
-// TestRestart reads a workload of each kind, and restarts it.
-func TestRestart(t *testing.T) {
-	for _, kind := range []v1alpha1.RestartKind{v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet, v1alpha1.RestartDaemonSet} {
-		t.Run(string(kind), func(t *testing.T) {
-			ctx := context.Background()
-			client := fake.NewClientset(&appsv1.Deployment{ObjectMeta: metadata}, &appsv1.StatefulSet{ObjectMeta: metadata}, &appsv1.DaemonSet{ObjectMeta: metadata})
-			target, err := Get(ctx, client.AppsV1(), "default", &v1alpha1.AtRestart{Kind: kind, Name: "web"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if target.Kind != kind || target.Name != "web" || target.Namespace != "default" || target.UID != "uid" || target.RestartedAt != nil {
-				t.Errorf("got %+v", target)
-			}
-			restarted, err := Restart(ctx, client.AppsV1(), target, instant.In(time.FixedZone("", 3600)), metav1.DryRunAll)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(&instant, restarted.RestartedAt); diff != "" {
-				t.Errorf("restarted (-want +got)\n%s", diff)
-			}
-			actions := client.Actions()
-			got := actions[len(actions)-1].(clienttesting.PatchActionImpl)
-			// The resourceVersion causes a conflict if the workload has changed.
-			const want = `{"metadata":{"uid":"uid","resourceVersion":"7"},"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2026-12-24T10:12:00Z"}}}}}`
-			if diff := cmp.Diff(want, string(got.Patch)); diff != "" {
-				t.Errorf("patch (-want +got)\n%s", diff)
-			}
-			if diff := cmp.Diff(metav1.PatchOptions{FieldManager: "cnat-controller", DryRun: []string{metav1.DryRunAll}}, got.PatchOptions); diff != "" {
-				t.Errorf("options (-want +got)\n%s", diff)
-			}
-		})
-	}
-}
-
-// TestNotKept uses a webhook that removes the annotation.
-func TestNotKept(t *testing.T) {
-	client := fake.NewClientset()
-	client.PrependReactor("patch", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &appsv1.Deployment{ObjectMeta: metadata}, nil
-	})
-	_, err := Restart(context.Background(), client.AppsV1(), &Target{Kind: v1alpha1.RestartDeployment, Namespace: "default", Name: "web"}, instant)
-	if !apierrors.IsForbidden(err) {
-		t.Errorf("got error %v, want Forbidden", err)
-	}
-}
-
-func TestUnknownKind(t *testing.T) {
-	if _, err := Get(context.Background(), fake.NewClientset().AppsV1(), "default", &v1alpha1.AtRestart{Kind: "ReplicaSet", Name: "web"}); err == nil {
-		t.Error("no error")
 	}
 }

@@ -24,12 +24,12 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/workload"
 )
 
 // lookForTarget reads the workload of spec.restart.
 func (s *Steps) lookForTarget(ctx context.Context, world *plan.World) error {
-	target, err := rollout.Get(ctx, s.KubeClient.AppsV1(), world.At.Namespace, world.At.Spec.Restart)
+	target, err := workload.Get(ctx, s.KubeClient.AppsV1(), world.At.Namespace, world.At.Spec.Restart)
 	if err != nil {
 		return world.TargetNotRead(err)
 	}
@@ -40,7 +40,7 @@ func (s *Steps) lookForTarget(ctx context.Context, world *plan.World) error {
 // restartTarget restarts the workload of spec.restart, unless it has changed in the
 // meantime.
 func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
-	target, err := rollout.Restart(ctx, s.KubeClient.AppsV1(), world.Target, action.Time)
+	target, err := workload.Restart(ctx, s.KubeClient.AppsV1(), world.Target, action.Time)
 	if apierrors.IsNotFound(err) {
 		return world.TargetNotRead(err)
 	}

@@ -14,7 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package rollout
+// Package workload reads and restarts the workloads that pkg/rollout describes.
+package workload
 
 import (
 	"context"
@@ -29,6 +30,7 @@ import (
 	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 )
 
 // FieldManager is the owner of the annotation in metadata.managedFields. It must not
@@ -36,14 +38,14 @@ import (
 const FieldManager = "cnat-controller"
 
 // Get reads the workload to restart.
-func Get(ctx context.Context, apps typedappsv1.AppsV1Interface, namespace string, restart *v1alpha1.AtRestart) (*Target, error) {
+func Get(ctx context.Context, apps typedappsv1.AppsV1Interface, namespace string, restart *v1alpha1.AtRestart) (*rollout.Target, error) {
 	switch options := (metav1.GetOptions{}); restart.Kind {
 	case v1alpha1.RestartDeployment:
-		return toTarget(fromDeployment)(apps.Deployments(namespace).Get(ctx, restart.Name, options))
+		return toTarget(rollout.FromDeployment)(apps.Deployments(namespace).Get(ctx, restart.Name, options))
 	case v1alpha1.RestartStatefulSet:
-		return toTarget(fromStatefulSet)(apps.StatefulSets(namespace).Get(ctx, restart.Name, options))
+		return toTarget(rollout.FromStatefulSet)(apps.StatefulSets(namespace).Get(ctx, restart.Name, options))
 	case v1alpha1.RestartDaemonSet:
-		return toTarget(fromDaemonSet)(apps.DaemonSets(namespace).Get(ctx, restart.Name, options))
+		return toTarget(rollout.FromDaemonSet)(apps.DaemonSets(namespace).Get(ctx, restart.Name, options))
 	default:
 		return nil, unknownKind(restart.Kind)
 	}
@@ -52,14 +54,14 @@ func Get(ctx context.Context, apps typedappsv1.AppsV1Interface, namespace string
 // Restart restarts a workload. If the workload has changed since it was read, that is a
 // conflict. The given time, truncated to seconds, becomes the time of the restart. If the
 // API server does not store it, the error is Forbidden. With dryRun, nothing is stored.
-func Restart(ctx context.Context, apps typedappsv1.AppsV1Interface, t *Target, at time.Time, dryRun ...string) (*Target, error) {
+func Restart(ctx context.Context, apps typedappsv1.AppsV1Interface, t *rollout.Target, at time.Time, dryRun ...string) (*rollout.Target, error) {
 	annotation := at.UTC().Format(time.RFC3339)
 	body := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"template":{"metadata":{"annotations":{%q:%q}}}}}`,
-		t.UID, t.ResourceVersion, AnnotationRestartedAt, annotation)
+		t.UID, t.ResourceVersion, rollout.AnnotationRestartedAt, annotation)
 	restarted, err := patch(ctx, apps, t, body, metav1.PatchOptions{FieldManager: FieldManager, DryRun: dryRun})
 	if err == nil && restarted.Annotation != annotation {
 		err = apierrors.NewForbidden(schema.GroupResource{Group: appsv1.GroupName, Resource: string(t.Kind)}, t.Name,
-			fmt.Errorf("a webhook or a policy removes annotation %s of the Pod template", AnnotationRestartedAt))
+			fmt.Errorf("a webhook or a policy removes annotation %s of the Pod template", rollout.AnnotationRestartedAt))
 	}
 	if err != nil {
 		return nil, err
@@ -67,22 +69,22 @@ func Restart(ctx context.Context, apps typedappsv1.AppsV1Interface, t *Target, a
 	return restarted, nil
 }
 
-func patch(ctx context.Context, apps typedappsv1.AppsV1Interface, t *Target, body []byte, options metav1.PatchOptions) (*Target, error) {
+func patch(ctx context.Context, apps typedappsv1.AppsV1Interface, t *rollout.Target, body []byte, options metav1.PatchOptions) (*rollout.Target, error) {
 	switch t.Kind {
 	case v1alpha1.RestartDeployment:
-		return toTarget(fromDeployment)(apps.Deployments(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
+		return toTarget(rollout.FromDeployment)(apps.Deployments(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
 	case v1alpha1.RestartStatefulSet:
-		return toTarget(fromStatefulSet)(apps.StatefulSets(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
+		return toTarget(rollout.FromStatefulSet)(apps.StatefulSets(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
 	case v1alpha1.RestartDaemonSet:
-		return toTarget(fromDaemonSet)(apps.DaemonSets(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
+		return toTarget(rollout.FromDaemonSet)(apps.DaemonSets(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
 	default:
 		return nil, unknownKind(t.Kind)
 	}
 }
 
 // toTarget converts the result of a request.
-func toTarget[T any](from func(T) *Target) func(T, error) (*Target, error) {
-	return func(object T, err error) (*Target, error) {
+func toTarget[T any](from func(T) *rollout.Target) func(T, error) (*rollout.Target, error) {
+	return func(object T, err error) (*rollout.Target, error) {
 		if err != nil {
 			return nil, err
 		}
