@@ -179,9 +179,11 @@ func TestRestartWorkload(t *testing.T) {
 			if tc.spec != "" {
 				createWorkload(t, namespace, tc.kind, tc.spec)
 			}
+			if tc.condition == v1alpha1.ConditionComplete || tc.meanwhile != nil {
+				waitRolledOut(t, namespace, tc.kind)
+			}
 			restarts := 0
 			if tc.meanwhile != nil {
-				waitRolledOut(t, namespace, tc.kind)
 				restarts = 1
 			}
 			startController(t, namespace)
