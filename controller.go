@@ -41,6 +41,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
+	"programming-kubernetes.info/cnat-controller/pkg/freshness"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
@@ -111,6 +112,8 @@ type Controller struct {
 	// written has the statuses that this process has written and that are not in the cache
 	// yet. A decision based on an older status could run a command again.
 	written *written.Objects[*v1alpha1.At]
+	// freshness tells how old the Ats in the cache can be.
+	freshness *freshness.Cache
 }
 
 // NewController returns a controller that uses the given informers. The caller starts
@@ -137,6 +140,7 @@ func NewController(
 		blocked:    fairqueue.NewBlocked(blockedQueueName, wallClock),
 		clock:      wallClock,
 	}
+	c.freshness = freshness.New(c.atIndexer.LastStoreSyncResourceVersion)
 	c.written = written.New(func(namespace, name string) (*v1alpha1.At, error) { return c.atLister.Ats(namespace).Get(name) }, plan.KeepAt)
 
 	if err := errors.Join(atInformer.Informer().SetTransform(keep), podInformer.Informer().SetTransform(keep)); err != nil {
@@ -192,6 +196,7 @@ func NewController(
 		Recorder:     recorder,
 		Clock:        wallClock,
 		Written:      c.written,
+		Freshness:    c.freshness,
 		AddRelatives: c.addRelatives,
 		Failures:     workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		Defaults:     defaults,
@@ -425,7 +430,7 @@ func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
-	world := &plan.World{Pods: c.podsOf(name)}
+	world := &plan.World{AtAsOf: c.freshness.AsOf(c.clock.Now()), Pods: c.podsOf(name)}
 	switch at, err := c.atLister.Ats(name.Namespace).Get(name.Name); {
 	case err == nil:
 		world.At = c.written.Latest(at)

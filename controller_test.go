@@ -129,6 +129,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	t.Cleanup(c.queue.ShutDown)
 	t.Cleanup(c.blocked.ShutDown)
 	c.working.Store(true)
+	c.freshness.WantsWrite(clock.Now()) // so that a sync does not go on after the creation of a Pod
 	f.Controller = c
 	for _, pod := range w.cachedPods {
 		if err := pods.Informer().GetStore().Add(plan.KeepPod(pod)); err != nil {
@@ -1625,7 +1626,7 @@ func TestShutdown(t *testing.T) {
 		failed          int // syncs
 	}{
 		"nothing running":       {created: number, events: number},
-		"creations running":     {create: time.Second, took: 500 * time.Millisecond, created: workers},
+		"creations running":     {create: time.Second, took: 500 * time.Millisecond, created: workers, events: 1},
 		"the creations hang":    {create: time.Hour, took: finishTimeout, failed: workers},
 		"events are queued":     {event: 100 * time.Millisecond, took: 1500 * time.Millisecond, created: number, events: number},
 		"the first event hangs": {event: time.Hour, took: 5 * time.Second, created: number},
@@ -1681,6 +1682,105 @@ func TestShutdown(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFreshness lets an At become due every 10 ms. While the watch reports the
+// controller's own writes, the controller does not read each At before it creates its
+// Pod. An At that a person has suspended half a second before never gets a Pod, also if
+// the watch lags at any time.
+func TestFreshness(t *testing.T) {
+	const number, suspended = 600, 3 // every third
+	for testName, tc := range map[string]struct {
+		lags               func(int) time.Duration // how long the watch lags, beginning in the nth second
+		minReads, maxReads int32
+	}{
+		"watch is up to date": {lags: func(int) time.Duration { return 0 }, minReads: 1, maxReads: 20},
+		"watch lags a bit":    {lags: func(int) time.Duration { return 300 * time.Millisecond }, minReads: 1, maxReads: 60},
+		"watch lags at times": {lags: func(n int) time.Duration { return time.Duration(n) * 200 * time.Millisecond }, minReads: 50, maxReads: 350},
+		"watch stops":         {lags: func(int) time.Duration { return time.Minute }, minReads: 500, maxReads: 650},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := fakeserver.New(clock.RealClock{})
+				var lagUntil atomic.Pointer[time.Time]
+				lagUntil.Store(&time.Time{})
+				var reads atomic.Int32
+				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					isWatch := request.URL.Query().Get("watch") != ""
+					if !isWatch {
+						time.Sleep(3 * time.Millisecond)
+					}
+					if request.Method == http.MethodGet && path.Base(path.Dir(request.URL.Path)) == "ats" {
+						reads.Add(1)
+					}
+					response, err := server.RoundTrip(request)
+					if err == nil && isWatch {
+						response.Body = &late{response.Body, &lagUntil}
+					}
+					return response, err
+				}))
+				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+				kubeClient, cnatClient = newClients(t, server)
+				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
+				first := time.Now().Add(time.Minute)
+				for i := range number {
+					at := newAt(func(at *v1alpha1.At) {
+						at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), first.Add(time.Duration(i)*10*time.Millisecond).Format(time.RFC3339Nano)
+					})
+					if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Until(first))
+				reads.Store(0)
+				for i := range number {
+					if i%100 == 50 {
+						until := time.Now().Add(tc.lags(i / 100))
+						lagUntil.Store(&until)
+					}
+					if i%suspended == 0 && i >= 51 {
+						// It is due in half a second and one millisecond.
+						if _, err := ats.Patch(t.Context(), fmt.Sprint("at-", i), types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(time.Until(first.Add(time.Duration(i+1)*10*time.Millisecond - 501*time.Millisecond)))
+				}
+				time.Sleep(10 * time.Second)
+				got := reads.Load()
+				time.Sleep(time.Minute) // until the watch no longer lags
+				pods, err := kubeClient.CoreV1().Pods(name.Namespace).List(t.Context(), metav1.ListOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				created := map[string]bool{}
+				for _, pod := range pods.Items {
+					created[pod.Name] = true
+				}
+				for i := range number {
+					at := fmt.Sprint("at-", i)
+					if want := i < 51 || i%suspended != 0; created[at+"-pod"] != want {
+						t.Errorf("the Pod of %s was created: %v, want %v", at, !want, want)
+					}
+				}
+				if got < tc.minReads || got > tc.maxReads {
+					t.Errorf("%d Ats were read for %d runs, want %d to %d", got, len(created), tc.minReads, tc.maxReads)
+				}
+			})
+		})
+	}
+}
+
+// late is the response body of a watch that reports nothing until a given time.
+type late struct {
+	io.ReadCloser
+	until *atomic.Pointer[time.Time]
+}
+
+func (l *late) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	time.Sleep(time.Until(*l.until.Load()))
+	return n, err
 }
 
 // laggard is the response body of a watch that reports nothing more while it lags.
@@ -2108,7 +2208,10 @@ func TestCaches(t *testing.T) {
 		t.Cleanup(c.queue.ShutDown)
 		t.Cleanup(c.blocked.ShutDown)
 		t.Cleanup(func() { writeEvents(c) })
-		at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Add(time.Hour).Format(time.RFC3339) })
+		long := strings.Repeat("echo YAY;", 100)
+		at := newAt(func(at *v1alpha1.At) {
+			at.Spec.Schedule, at.Spec.Command = time.Now().Add(time.Hour).Format(time.RFC3339), long
+		})
 		if _, err := cnatClient.CnatV1alpha1().Ats(name.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -2118,15 +2221,15 @@ func TestCaches(t *testing.T) {
 		synctest.Wait()
 		cached, err := c.atLister.Ats(name.Namespace).Get(name.Name)
 		if err != nil || cached.Spec.Command != "" {
-			t.Errorf("the cache holds %+v, %v; want an At without its command", cached, err)
+			t.Errorf("the cache holds %+v, %v; want an At without its long command", cached, err)
 		}
 		pod, found, err := c.podIndexer.GetByKey("default/example-at-pod")
 		if err != nil || !found || len(pod.(*corev1.Pod).Spec.Containers[0].Command) > 0 {
 			t.Errorf("the cache holds %+v, %v; want a Pod without its command", pod, err)
 		}
-		c.written.Remember(newAt(newerVersion))
+		c.written.Remember(newAt(newerVersion, func(at *v1alpha1.At) { at.Spec.Command = long }))
 		if written := c.written.Latest(cached); written == cached || written.Spec.Command != "" {
-			t.Errorf("the controller remembers %+v, want an At without its command", written)
+			t.Errorf("the controller remembers %+v, want an At without its long command", written)
 		}
 	})
 }

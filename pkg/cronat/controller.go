@@ -47,6 +47,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
+	"programming-kubernetes.info/cnat-controller/pkg/freshness"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
@@ -107,6 +108,8 @@ type Controller struct {
 	// written has the statuses that this process has written and that are not in the cache
 	// yet.
 	written *written.Objects[*v1alpha1.CronAt]
+	// freshness tells how old the CronAts in the cache can be.
+	freshness *freshness.Cache
 
 	// counted records since when this process knows that an At with the finalizer is
 	// counted.
@@ -136,6 +139,7 @@ func NewController(
 		records:   flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
 		counted:   map[types.UID]time.Time{},
 	}
+	c.freshness = freshness.New(cronAtInformer.Informer().GetIndexer().LastStoreSyncResourceVersion)
 	c.written = written.New(func(namespace, name string) (*v1alpha1.CronAt, error) { return c.lister.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
 
 	if err := cronAtInformer.Informer().SetTransform(keep); err != nil {
@@ -332,7 +336,7 @@ func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts())))
-	world := &cronplan.World{}
+	world := &cronplan.World{CronAtAsOf: c.freshness.AsOf(c.clock.Now())}
 	switch cronAt, err := c.lister.CronAts(name.Namespace).Get(name.Name); {
 	case err == nil:
 		world.CronAt = c.written.Latest(cronAt)
@@ -541,6 +545,7 @@ func (c *Controller) writeStatus(ctx context.Context, world *cronplan.World, dec
 	if err != nil {
 		return err
 	}
+	sent := c.clock.Now()
 	updated, err := c.client.CnatV1alpha1().CronAts(cronAt.Namespace).Patch(ctx, cronAt.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	switch {
 	case apierrors.IsNotFound(err):
@@ -548,6 +553,9 @@ func (c *Controller) writeStatus(ctx context.Context, world *cronplan.World, dec
 		return nil
 	case err != nil:
 		return fmt.Errorf("write the status: %w", err)
+	}
+	if updated.ResourceVersion != cronAt.ResourceVersion {
+		c.freshness.Wrote(updated.ResourceVersion, sent)
 	}
 	c.written.Remember(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "lastScheduleTime", ptr.Deref(updated.Status.LastScheduleTime, metav1.Time{}), "active", updated.Status.Active, "reason", updated.Status.Reason)

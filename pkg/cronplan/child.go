@@ -134,6 +134,18 @@ func Concerns(old, cur *v1alpha1.At) bool {
 		old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() || plan.IsScheduled(old) != plan.IsScheduled(cur)
 }
 
+// isSmall reports whether all of a CronAt's template is kept.
+func isSmall(cronAt *v1alpha1.CronAt) bool {
+	template := &cronAt.Spec.AtTemplate
+	return plan.IsSmall(&template.Spec) && len(template.Metadata.Labels) == 0 && len(template.Metadata.Annotations) == 0
+}
+
+// isWhole reports whether a CronAt from a cache has its template.
+func isWhole(cronAt *v1alpha1.CronAt) bool {
+	run := &cronAt.Spec.AtTemplate.Spec
+	return run.Command != "" || run.Restart != nil
+}
+
 // KeepCronAt returns a copy with only those fields of a CronAt that this package reads
 // from a cache.
 func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
@@ -150,7 +162,9 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 		Spec:   cronAt.Spec,
 		Status: cronAt.Status,
 	}
-	kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{}
+	if !isSmall(cronAt) {
+		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{}
+	}
 	for _, written := range cronAt.ManagedFields {
 		kept.ManagedFields = append(kept.ManagedFields, metav1.ManagedFieldsEntry{Subresource: written.Subresource, Time: written.Time})
 	}

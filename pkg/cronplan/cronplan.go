@@ -46,6 +46,9 @@ type World struct {
 	// CronAtIsLive is true if CronAt was read from the API server in this sync. A CronAt
 	// from a cache may be outdated, and lacks its template.
 	CronAtIsLive bool
+	// CronAtAsOf is a time before which nothing was changed that is not in CronAt, or the
+	// zero time if that is unknown.
+	CronAtAsOf time.Time
 	// Ats are the Ats that belong to a CronAt of that name according to CronAtName.
 	Ats []*v1alpha1.At
 	// CountedSince maps the UIDs of Ats to the time when the controller first saw that the
@@ -82,7 +85,7 @@ type LookForCronAt struct{}
 // LookForAts means: read the CronAt's Ats from the API server, then decide again.
 type LookForAts struct{}
 
-// CreateAt means: create an At of the CronAt, which is live. A later decision records the
+// CreateAt means: create an At of the CronAt. A later decision records the
 // At: if many CronAts are due at the same instant, their Ats are created before the
 // statuses are written. See Refused and AtNameTaken for the decision after an error.
 type CreateAt struct{ At *v1alpha1.At }
@@ -113,6 +116,7 @@ const grace = time.Minute
 
 // Decide returns the next step of a CronAt.
 func Decide(w World) Decision {
+	fresh := plan.IsFresh(w.CronAtAsOf, w.Now)
 	w.Now = w.Now.Round(0) // without the monotonic reading
 	strangers := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || isChild(at, w.CronAt) })
 	if len(strangers) > 0 && !w.CronAtIsLive {
@@ -123,13 +127,13 @@ func Decide(w World) Decision {
 	if gone.Action != nil || w.CronAt == nil {
 		return gone
 	}
-	d := decideCronAt(w)
+	d := decideCronAt(w, fresh)
 	d.Delay = sooner(d.Delay, gone.Delay)
 	return d
 }
 
-// decideCronAt is Decide for a CronAt that exists.
-func decideCronAt(w World) Decision {
+// decideCronAt is Decide for a CronAt that exists. fresh is true if it is recent.
+func decideCronAt(w World, fresh bool) Decision {
 	if w.CronAt.DeletionTimestamp != nil {
 		return release(w, w.children())
 	}
@@ -144,7 +148,7 @@ func decideCronAt(w World) Decision {
 		}
 	}
 	if !v.due.IsZero() {
-		if d, decided := decideDue(w, v); decided {
+		if d, decided := decideDue(w, v, fresh); decided {
 			return d
 		}
 	}
@@ -169,13 +173,13 @@ func tidy(w World, v *view) Decision {
 
 // decideDue decides for a scheduled time that is due. decided is false if the time must
 // wait.
-func decideDue(w World, v *view) (d Decision, decided bool) {
+func decideDue(w World, v *view, fresh bool) (d Decision, decided bool) {
 	child := newChild(v.cronAt, v.due, v.shift)
 	tooLate := v.timeLeft() <= 0
 	switch {
 	case v.policy() == v1alpha1.ForbidConcurrent && v.mustWait() && !tooLate:
 		return Decision{}, false
-	case !w.CronAtIsLive:
+	case !w.CronAtIsLive && !(fresh && isWhole(w.CronAt)):
 		// A user may have just edited, suspended or deleted the CronAt, or another controller
 		// may have created the At.
 		return Decision{Action: LookForCronAt{}}, true

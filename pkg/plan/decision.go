@@ -63,6 +63,9 @@ type World struct {
 	// AtIsLive is true if At was read from the API server in this sync. An At from a cache
 	// may be outdated, and lacks its command and template.
 	AtIsLive bool
+	// AtAsOf is a time before which nothing was changed that is not in At, or the zero time
+	// if that is unknown.
+	AtAsOf time.Time
 	// PodIsLive is true if the Pod of the current attempt, or its absence, was read from the
 	// API server in this sync.
 	PodIsLive bool
@@ -81,6 +84,23 @@ func (w *World) NodesNotRead(err error) error {
 	}
 	w.NodesForbidden = err
 	return nil
+}
+
+// isFresh reports whether At is recent and complete enough to create its Pod.
+func (w *World) isFresh() bool {
+	if w.AtIsLive {
+		return true
+	}
+	return isWhole(w.At) && IsFresh(w.AtAsOf, w.Now)
+}
+
+// IsFresh reports whether an object from a cache is recent enough to act on it. asOf is a
+// time before which nothing was changed that is not in the cache.
+func IsFresh(asOf, now time.Time) bool {
+	// Also compare the wall clock: the monotonic clock does not count the time during which a
+	// machine sleeps.
+	age, wallAge := now.Sub(asOf), now.Round(0).Sub(asOf.Round(0))
+	return 0 <= age && age < freshFor && 0 <= wallAge && wallAge < freshFor
 }
 
 // pod returns the Pod with the name of the current attempt's Pod, or nil.
@@ -220,6 +240,10 @@ type Event struct {
 // ErrBlocked is in Decision.Retry if the At's status reports what blocks it, or if the
 // cause will disappear within moments.
 var ErrBlocked = errors.New("blocked")
+
+// freshFor is the maximum age of an object from a cache that is not read again before it
+// starts: an edit that was made earlier than that before the start is always honored.
+const freshFor = 500 * time.Millisecond
 
 // checkDelay is the interval at which the Pod of a run is checked even if no events
 // arrive: a user may have removed the label by which the informer selects the Pod.

@@ -29,9 +29,17 @@ import (
 // podAnnotations are the annotations of a Pod that this package reads.
 var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, v1alpha1.AnnotationNode, defaultContainer}
 
+// maxKeptCommand is the length of a command, in bytes, up to which it is kept.
+const maxKeptCommand = 256
+
+// IsSmall reports whether all of a RunSpec is kept.
+func IsSmall(run *v1alpha1.RunSpec) bool {
+	return run.Template == nil && len(run.Command) <= maxKeptCommand
+}
+
 // KeepAt returns a copy with only those fields of an At that this package and cronplan
-// read from a cache. A command, annotations and labels may be large and should not be
-// cached.
+// read from a cache. A template, a long command, annotations and labels may be large and
+// should not be cached.
 func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	kept := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
@@ -62,6 +70,9 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	if owner := cmp.Or(ownerAt(at), Owner(at, v1alpha1.CronAtKind)); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
+	if IsSmall(&at.Spec.RunSpec) && at.Generation == 1 && at.Status.Phase != v1alpha1.PhaseDone {
+		kept.Spec.Command = at.Spec.Command
+	}
 	if isTracked(at) || IsScheduled(at) {
 		kept.Finalizers = at.Finalizers
 	}
@@ -71,6 +82,10 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	}
 	return kept
 }
+
+// isWhole reports whether an At from a cache has all fields that its Pod is made from, and
+// all that dueSince reads: the times of edits are not kept.
+func isWhole(at *v1alpha1.At) bool { return at.Spec.Command != "" }
 
 // KeepPod returns a copy with only those fields of a Pod that this package reads.
 func KeepPod(pod *corev1.Pod) *corev1.Pod {

@@ -67,8 +67,8 @@ func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
 	switch {
 	case other != nil:
 		return waitForName(w.At, other, dueSince(w.At, w.Parent, instant), w.Now)
-	case !w.AtIsLive:
-		// Do not trust the cache: another controller may have run the At, and its Pod may be
+	case !w.isFresh():
+		// Do not trust an old cache: another controller may have run the At, and its Pod may be
 		// gone; or a user may have just edited, suspended or deleted the At.
 		return Decision{Action: LookForAt{}}
 	}

@@ -1013,6 +1013,42 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestFresh checks when an At from a cache is good enough to create its Pod.
+func TestFresh(t *testing.T) {
+	newAt := func(change func(*v1alpha1.At)) *v1alpha1.At {
+		at := newAt()
+		at.Generation = 1
+		change(at)
+		return at
+	}
+	at := newAt(func(*v1alpha1.At) {})
+	edited := newAt(func(at *v1alpha1.At) { at.Generation = 2 })
+	long := newAt(func(at *v1alpha1.At) { at.Spec.Command = strings.Repeat("x", maxKeptCommand+1) })
+	template := newAt(func(at *v1alpha1.At) { at.Spec.Template = &corev1.PodTemplateSpec{} })
+	create, look := CreatePod{Due: due}, LookForAt{}
+	for name, tc := range map[string]struct {
+		world World
+		want  Action
+	}{
+		"unknown":         {World{At: at}, look},
+		"new":             {World{At: at, AtAsOf: due}, create},
+		"almost old":      {World{At: at, AtAsOf: due.Add(1 - freshFor)}, create},
+		"old":             {World{At: at, AtAsOf: due.Add(-freshFor)}, look},
+		"from the future": {World{At: at, AtAsOf: due.Add(1)}, look},
+		"long command":    {World{At: long, AtAsOf: due}, look},
+		"template":        {World{At: template, AtAsOf: due}, look},
+		"edited":          {World{At: edited, AtAsOf: due}, look},
+		"old, but read":   {World{At: edited, AtIsLive: true, AtAsOf: due.Add(-time.Hour)}, create},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.world.At, tc.world.Now = KeepAt(tc.world.At), due
+			if got := Decide(tc.world).Action; got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestRefused(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	quota := apierrors.NewForbidden(pods, "example-at-pod", errors.New("exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3"))

@@ -53,16 +53,15 @@ func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
 }
 
 // createPod creates the At's Pod. Its name is the lock against running a command twice.
-func (s *Steps) createPod(ctx context.Context, at *v1alpha1.At, action plan.CreatePod) error {
+func (s *Steps) createPod(ctx context.Context, at *v1alpha1.At, action plan.CreatePod) (*corev1.Pod, error) {
 	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(at, s.Defaults), metav1.CreateOptions{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	late := max(0, s.Clock.Since(action.Due)) // Due may come from another clock.
 	metrics.StartLateness.Observe(late.Seconds())
-	// The informer's event for the Pod triggers the next step.
 	klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
-	return nil
+	return pod, nil
 }
 
 // removePod deletes a Pod unless it has changed since the decision.

@@ -39,6 +39,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/freshness"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/nodecache"
@@ -60,6 +61,8 @@ type Steps struct {
 	Clock      clock.PassiveClock
 	// Written has the Ats that were written and are not in the cache yet.
 	Written *written.Objects[*v1alpha1.At]
+	// Freshness follows the writes to Ats.
+	Freshness *freshness.Cache
 	// AddRelatives adds the parent and the children of the At to a world.
 	AddRelatives func(*plan.World)
 	// Failures counts consecutive failures to create a Pod.
@@ -101,7 +104,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	case plan.ReleaseAt:
 		return decision, true, s.releaseAt(ctx, world)
 	case plan.CreatePod:
-		err := s.createPod(ctx, world.At, action)
+		pod, err := s.createPod(ctx, world.At, action)
 		if apierrors.IsAlreadyExists(err) {
 			err = s.lookForPod(ctx, world)
 			if err == nil && !world.HasPod() {
@@ -111,6 +114,12 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		}
 		if err == nil {
 			s.Failures.Forget(name)
+			if s.Freshness.WantsWrite(s.Clock.Now()) {
+				world.Pods = append(world.Pods, plan.KeepPod(pod))
+				return decision, true, nil
+			}
+			// The informer's event for the Pod triggers the next step, after the Pods of other
+			// Ats that are due.
 			return decision, false, nil
 		}
 		s.Failures.When(name)
@@ -149,9 +158,13 @@ func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.
 	if err != nil {
 		return nil, err
 	}
+	sent := s.Clock.Now()
 	updated, err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return nil, fmt.Errorf("write the status: %w", err)
+	}
+	if updated.ResourceVersion != at.ResourceVersion {
+		s.Freshness.Wrote(updated.ResourceVersion, sent)
 	}
 	s.Written.Remember(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
