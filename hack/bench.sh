@@ -28,8 +28,8 @@ OPTIMIZE=yes
 source hack/localcluster.sh
 
 if [[ $# == 0 ]]; then
-    set -- lone:200 burst:100 burst:1000 burst:10000 burst-long:100 burst-long:1000 burst-long:10000 \
-        cronjob:1000 cronats:1000 nodes:1000 tenants:10000 pending:1000 pending:10000 pending:100000 memory:100000 preflight:100000
+    set -- lone:200 burst:100 burst:1000 burst:10000 burst-long:100 burst-long:1000 burst-long:10000 distant:1000 \
+        cronjob:100 cronjob:1000 cronats:1000 nodes:1000 tenants:10000 pending:1000 pending:10000 pending:100000 memory:100000 preflight:100000
 fi
 
 tmp="$(mktemp -d)"

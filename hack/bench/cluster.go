@@ -60,8 +60,7 @@ type cluster struct {
 	dir  string // folder of its kubeconfig, where hack/localcluster stores the audit log
 }
 
-func connect() (*cluster, error) {
-	kubeconfig := os.Getenv("KUBECONFIG")
+func connect(kubeconfig string) (*cluster, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("the benchmark needs a cluster, hack/bench.sh starts one: %w", err)

@@ -85,7 +85,7 @@ func (b *bench) run(ctx context.Context) error {
 	if b.binary, err = filepath.Abs(b.binary); err != nil {
 		return err
 	}
-	if b.cluster, err = connect(); err != nil {
+	if b.cluster, err = connect(os.Getenv("KUBECONFIG")); err != nil {
 		return err
 	}
 	err = scenarios[b.scenario](b, ctx, b.number)

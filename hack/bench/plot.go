@@ -27,14 +27,16 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// series are the figures to draw over the number of objects, one diagram per scenario.
+// series are the figures to draw over the number of objects, for each diagram.
 var series = []struct {
-	scenario, title string
-	figures         []string
+	title string
+	lines []line
 }{
-	{"burst-long", "Ats due at one instant", []string{"bare loop", "last Pod late", "all DONE"}},
-	{"pending", "Ats pending", []string{"RSS", "from start to armed", "idle CPU"}},
+	{"Due at one instant", []line{{"burst-long", "bare loop"}, {"burst-long", "last Pod late"}, {"burst-long", "all DONE"}, {"cronjob", "CronJob: last Pod late"}}},
+	{"Ats pending", []line{{"pending", "RSS"}, {"pending", "from start to armed"}, {"pending", "idle CPU"}}},
 }
+
+type line struct{ scenario, figure string }
 
 // drawSeries draws the series among the results side by side.
 func drawSeries(results []result, path string) error {
@@ -47,12 +49,12 @@ func drawSeries(results []result, path string) error {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 		p.Legend.Top, p.Legend.Left = true, true
 		p.Add(plotter.NewGrid())
-		for j, figure := range s.figures {
+		for j, l := range s.lines {
 			var points plotter.XYs
 			unit := ""
 			for _, r := range results {
 				// A logarithmic scale has no zero.
-				if r.Scenario == s.scenario && r.Figure == figure && r.Value > 0 {
+				if (line{r.Scenario, r.Figure}) == l && r.Value > 0 {
 					points = append(points, plotter.XY{X: float64(r.Number), Y: r.Value})
 					unit = r.Unit
 				}
@@ -60,13 +62,13 @@ func drawSeries(results []result, path string) error {
 			if len(points) == 0 {
 				continue
 			}
-			line, dots, err := plotter.NewLinePoints(points)
+			solid, dots, err := plotter.NewLinePoints(points)
 			if err != nil {
 				return err
 			}
-			line.Color, dots.Color, dots.Shape = plotutil.Color(j), plotutil.Color(j), plotutil.Shape(j)
-			p.Add(line, dots)
-			p.Legend.Add(figure+", "+unit, line, dots)
+			solid.Color, dots.Color, dots.Shape = plotutil.Color(j), plotutil.Color(j), plotutil.Shape(j)
+			p.Add(solid, dots)
+			p.Legend.Add(l.figure+", "+unit, solid, dots)
 		}
 		p.Y.Max *= 10 // Leave room for the legend.
 		p.Draw(tiles.At(draw.New(canvas), i, 0))

@@ -44,6 +44,7 @@ var scenarios = map[string]func(b *bench, ctx context.Context, number int) error
 	// The commands end immediately, or only after all have been started.
 	"burst":      (*bench).burst,
 	"burst-long": (*bench).burst,
+	"distant":    (*bench).distant,
 	"cronjob":    (*bench).cronJob,
 	"pending":    (*bench).pending,
 	"memory":     (*bench).memory,
@@ -169,11 +170,17 @@ func (b *bench) burst(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
+	return b.burstAfter(ctx, number, bare, ptr.To(1.5), ptr.To(5.0))
+}
+
+// burstAfter is burst after the bare loop. args are those of the controller. The limits
+// are multiples of the time that the bare loop took.
+func (b *bench) burstAfter(ctx context.Context, number int, bare time.Duration, lastPod, allDone *float64, args ...string) error {
 	namespace, err := b.newNamespace(ctx)
 	if err != nil {
 		return err
 	}
-	if err := b.start(ctx, "-namespace="+namespace); err != nil {
+	if err := b.start(ctx, append(args, "-namespace="+namespace)...); err != nil {
 		return err
 	}
 	pods, err := b.seePods(ctx, namespace)
@@ -194,7 +201,7 @@ func (b *bench) burst(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
-	if b.scenario == "burst" {
+	if b.scenario != "burst-long" {
 		close(begin)
 	}
 	last, err := pods.wait(ctx, number, 10*time.Minute, "Pods")
@@ -205,12 +212,12 @@ func (b *bench) burst(ctx context.Context, number int) error {
 		close(begin)
 	}
 	b.report("last Pod late", last.Sub(due).Seconds(), "s", nil)
-	b.report("last Pod late, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", ptr.To(1.5))
+	b.report("last Pod late, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", lastPod)
 	if last, err = done.wait(ctx, number, 10*time.Minute, "Ats DONE"); err != nil {
 		return err
 	}
 	b.report("all DONE", last.Sub(due).Seconds(), "s", nil)
-	b.report("all DONE, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", ptr.To(5.0))
+	b.report("all DONE, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", allDone)
 	return b.reportRequests(ctx, namespace, number)
 }
 
