@@ -20,6 +20,7 @@
 #
 # Usage: hack/bench.sh [SCENARIO:NUMBER...]
 #   hack/bench.sh burst:1000      a single scenario
+#   hack/bench.sh scale:50000     for docs/scaling.md, not among all scenarios
 #   PLOT=FILE.svg hack/bench.sh   also draw the series
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -61,10 +61,13 @@ func main() {
 	flag.StringVar(&b.binary, "controller", "", "path of the controller's binary; its log is written next to it")
 	report := flag.String("report", "", "print a table of the figures in this file instead of measuring")
 	plot := flag.String("plot", "", "with -report: draw them into this SVG file")
+	simulate := flag.Bool("simulate", false, "simulate this number of Ats on one controller and on shards, without a cluster; see docs/scaling.md")
 	flag.Parse()
 
 	var err error
 	switch {
+	case *simulate:
+		err = b.simulate(b.number)
 	case *report != "":
 		err = makeReport(*report, *plot)
 	case scenarios[b.scenario] == nil || b.binary == "":

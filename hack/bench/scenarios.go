@@ -52,6 +52,7 @@ var scenarios = map[string]func(b *bench, ctx context.Context, number int) error
 	"cronats":    (*bench).cronAts,
 	"tenants":    (*bench).tenants,
 	"preflight":  (*bench).preflight,
+	"scale":      (*bench).scale,
 }
 
 // loneOnly is lone without any other objects.
