@@ -261,7 +261,7 @@ func TestSyncHandler(t *testing.T) {
 		conflict = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
 		tooLate  = "It did not run: it could not start within spec.startingDeadlineSeconds (30) of the scheduled time."
 		complete = "The command ended with exit code 0."
-		unread   = `spec.schedule "at noon" is invalid: write a time in RFC 3339 format, such as 2026-12-24T10:12:00Z`
+		unread   = `spec.schedule "at noon" is invalid: write a time in RFC 3339 format, such as 2035-12-24T10:12:00Z`
 	)
 	createPod := clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(), defaults))
 	getPod := clienttesting.NewGetAction(podsResource, name.Namespace, "example-at-pod")

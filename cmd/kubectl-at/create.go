@@ -35,7 +35,7 @@ Everything before -- is the TIME, with or without quotes:
 
   now   now + 2 hours   +90m   in 2h30m   noon   midnight   teatime
   10:12   1012   10am   tomorrow 10:12   next friday   24 dec 10:12
-  2026-12-24 10:12   24.12.2026   2026-12-24T10:12:00+01:00
+  2035-12-24 10:12   24.12.2035   2035-12-24T10:12:00+01:00
 
 A time zone (Europe/Berlin, UTC, +01:00) or "+ 2 hours" may follow. Without a zone, the time
 is in the zone of --tz or of your machine. A time that has passed today means tomorrow; a date in
@@ -66,7 +66,7 @@ const createExample = `  # In two hours, and follow it to its end
   kubectl at now --from cronjob/backup --wait
 
   # A migration: another command in the Pod of a Deployment
-  kubectl at 2026-12-24 03:00 Europe/Berlin --from deployment/shop --retries 2 -- ./migrate up
+  kubectl at 2035-12-24 03:00 Europe/Berlin --from deployment/shop --retries 2 -- ./migrate up
 
   # A rolling restart at night
   kubectl at 03:00 --restart deployment/shop --wait

@@ -191,7 +191,7 @@ spec:
 				patch  string
 				denied string // empty: allowed
 			}{
-				{restart("2026-12-24T10:12:00Z"), ""},
+				{restart("2035-12-24T10:12:00Z"), ""},
 				{restart("2026-12-25T10:12:00Z"), ""},
 				{`{"spec":{"replicas":3}}`, spec},
 				{`{"spec":{"minReadySeconds":1}}`, spec},

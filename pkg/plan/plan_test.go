@@ -294,7 +294,7 @@ const (
 	lostMessage      = "Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again."
 	announcement     = "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."
 	conflictMessage  = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
-	invalidMessage   = `spec.schedule "tomorrow" is invalid: write a time in RFC 3339 format, such as 2026-12-24T10:12:00Z`
+	invalidMessage   = `spec.schedule "tomorrow" is invalid: write a time in RFC 3339 format, such as 2035-12-24T10:12:00Z`
 )
 
 var (

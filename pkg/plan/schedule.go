@@ -36,7 +36,7 @@ func Instant(spec *v1alpha1.AtSpec) (time.Time, error) {
 	}
 	instant, err := time.Parse(time.RFC3339, spec.Schedule)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("spec.schedule %q is invalid: write a time in RFC 3339 format, such as 2026-12-24T10:12:00Z", spec.Schedule)
+		return time.Time{}, fmt.Errorf("spec.schedule %q is invalid: write a time in RFC 3339 format, such as 2035-12-24T10:12:00Z", spec.Schedule)
 	}
 	return instant, nil
 }
@@ -50,7 +50,7 @@ func wallClockInstant(schedule, timeZone string) (time.Time, error) {
 	}
 	shown, err := time.Parse(wallClock, schedule)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("spec.schedule %q is invalid: with spec.timeZone, write a date and time without an offset, such as 2026-12-24T10:12:00", schedule)
+		return time.Time{}, fmt.Errorf("spec.schedule %q is invalid: with spec.timeZone, write a date and time without an offset, such as 2035-12-24T10:12:00", schedule)
 	}
 
 	before, after, times := zones.Showing(shown, location)

@@ -396,7 +396,7 @@ func (p *parser) numeric() (part, error) {
 		return p.numericDate("MM/DD/YYYY or YYYY-MM-DD", 2, 0, 1)
 	case p.isJoined(2, ".", "/"):
 		at := n.through(p.peek(2).span)
-		return noPart, p.fail(at, "%q is not understood: write a date with its year, such as 24.12.2026, or a time with a colon, such as 10:12", p.quote(at))
+		return noPart, p.fail(at, "%q is not understood: write a date with its year, such as 24.12.2035, or a time with a colon, such as 10:12", p.quote(at))
 	case len(n.text) == 6, len(n.text) == 8:
 		p.next()
 		return p.checkedDate("MMDDYYYY or YYYY-MM-DD", n.text[4:], n.text[:2], n.text[2:4], n.span)
@@ -567,7 +567,7 @@ func (p *parser) unexpected(t token) error {
 	case t.kind == word:
 		return p.fail(t.span, "%q has no hour: write one before it, such as %q", quoted, "10"+quoted)
 	}
-	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 2026-12-24, or + 2 hours", quoted)
+	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 2035-12-24, or + 2 hours", quoted)
 }
 
 // unknownWord returns the error for a token that is not one of some words. It suggests

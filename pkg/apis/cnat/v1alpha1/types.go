@@ -289,13 +289,13 @@ type At struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.timeZone) || !self.schedule.matches('T.*(Z|[+-][0-9]{2}:[0-9]{2})$')",fieldPath=".timeZone",message="must not be set together with a schedule that has a zone: remove one of them"
 type AtSpec struct {
 	// schedule is the instant at which the command runs, in RFC 3339 format: date, time and
-	// zone, such as 2026-12-24T10:12:00Z or 2026-12-24T11:12:00+01:00, optionally with
+	// zone, such as 2035-12-24T10:12:00Z or 2035-12-24T11:12:00+01:00, optionally with
 	// fractions of a second. If timeZone is set, it is a local time in that time zone,
-	// without an offset: 2026-12-24T11:12:00. If it is in the past, the command runs
+	// without an offset: 2035-12-24T11:12:00. If it is in the past, the command runs
 	// immediately. Immutable once the At has started.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})?$')",message="must be an RFC 3339 time with date, time and zone, such as 2026-12-24T10:12:00Z or 2026-12-24T11:12:00+01:00"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})?$')",message="must be an RFC 3339 time with date, time and zone, such as 2035-12-24T10:12:00Z or 2035-12-24T11:12:00+01:00"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T') || self.matches('^[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-9]))T') && !self.startsWith('0000') && (!self.matches('^[0-9]{4}-02-29') || int(self.substring(0, 4)) % 4 == 0 && (int(self.substring(0, 4)) % 100 != 0 || int(self.substring(0, 4)) % 400 == 0))",message="must be a valid date: years 0001 to 9999, months 01 to 12, days that exist in the month"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('T[0-9]{2}:[0-9]{2}:[0-9]{2}') || self.matches('T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])?$')",message="must be a valid time of day: hours 00 to 23, minutes and seconds 00 to 59, also in the offset"
 	Schedule string `json:"schedule"`

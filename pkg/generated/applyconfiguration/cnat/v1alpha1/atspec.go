@@ -29,9 +29,9 @@ import (
 // everything can be edited, and edits take effect immediately.
 type AtSpecApplyConfiguration struct {
 	// schedule is the instant at which the command runs, in RFC 3339 format: date, time and
-	// zone, such as 2026-12-24T10:12:00Z or 2026-12-24T11:12:00+01:00, optionally with
+	// zone, such as 2035-12-24T10:12:00Z or 2035-12-24T11:12:00+01:00, optionally with
 	// fractions of a second. If timeZone is set, it is a local time in that time zone,
-	// without an offset: 2026-12-24T11:12:00. If it is in the past, the command runs
+	// without an offset: 2035-12-24T11:12:00. If it is in the past, the command runs
 	// immediately. Immutable once the At has started.
 	Schedule *string `json:"schedule,omitempty"`
 	// timeZone is the name of a time zone from the IANA database, such as Europe/Berlin. It
