@@ -144,7 +144,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.leaderElectNamespace, "leader-elect-resource-namespace", "", "The namespace of the lease. By default it is that of the kubeconfig or of the service account.")
 	flags.StringVar(&o.leaderElectIdentity, "leader-elect-identity", "", "The name of this controller in the lease, such as the name of its Pod. After a restart with the same name it gets the lease back at once. Two running controllers must not share a name. By default each process has a new name.")
 	flags.IntVar(&o.burst, "kube-api-burst", 0, "The maximum burst of requests above -kube-api-qps. By default it is twice -kube-api-qps.")
-	flags.Float64Var(&o.preflightQPS, "preflight-qps", 5, "The maximum number of dry-runs per second for preflights, which find out before an At is due whether its Pod would be refused. They do not count for -kube-api-qps. There are at most ten times as many reads. 0 turns preflights off.")
+	flags.Float64Var(&o.preflightQPS, "preflight-qps", 5, "The maximum number of dry-runs per second for preflights, which find out before an At is due whether its Pod would be refused. They do not count towards -kube-api-qps. They come with at most ten times as many reads. 0 turns preflights off.")
 	flags.BoolVar(&o.restartAnnotations, "restart-annotations", false, "Restart workloads that have the annotation "+v1alpha1.AnnotationRestartSchedule+". This needs the permissions of artifacts/restarts and artifacts/restarts/annotations.")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "The host:port of /metrics, over HTTP unless -metrics-secure is set. If it is empty, metrics are not served. If the default address is in use, the controller logs that and works without it.")
 	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "Serve /metrics over HTTPS, and only to users whom the API server permits to read it.")
@@ -169,7 +169,7 @@ func (o *options) validate(args []string) error {
 	case o.qps < 0 || o.burst < 0:
 		return errors.New("-kube-api-qps and -kube-api-burst must not be negative: 0 means no limit")
 	case o.qps == 0 && o.burst > 0:
-		return errors.New("-kube-api-burst means nothing without -kube-api-qps: set both")
+		return errors.New("-kube-api-burst needs -kube-api-qps: set both")
 	case o.preflightQPS < 0:
 		return fmt.Errorf("-preflight-qps is %v: it must not be negative; 0 turns preflights off", o.preflightQPS)
 	case o.logging.Format != "text" && o.logging.Format != "json":
@@ -179,7 +179,7 @@ func (o *options) validate(args []string) error {
 	case (o.certFile == "") != (o.keyFile == ""):
 		return errors.New("-tls-cert-file and -tls-private-key-file belong together: set both")
 	case o.certFile != "" && !o.metricsSecure:
-		return errors.New("-tls-cert-file means nothing without -metrics-secure: set both")
+		return errors.New("-tls-cert-file needs -metrics-secure: set both")
 	}
 	return o.parseResources()
 }

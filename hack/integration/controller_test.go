@@ -80,7 +80,7 @@ func TestStartFails(t *testing.T) {
 		"no workers":                   {args: []string{"-workers=0"}, want: "cnat-controller: -workers is 0: it must be at least 1\n"},
 		"negative namespaces":          {args: []string{"-metrics-namespaces=-1"}, want: "cnat-controller: -metrics-namespaces is -1: it must not be negative; 0 counts all namespaces together\n"},
 		"certificate without key":      {args: []string{"-tls-cert-file=tls.crt"}, want: "cnat-controller: -tls-cert-file and -tls-private-key-file belong together: set both\n"},
-		"certificate for nothing":      {args: []string{"-tls-cert-file=tls.crt", "-tls-private-key-file=tls.key"}, want: "cnat-controller: -tls-cert-file means nothing without -metrics-secure: set both\n"},
+		"certificate for nothing":      {args: []string{"-tls-cert-file=tls.crt", "-tls-private-key-file=tls.key"}, want: "cnat-controller: -tls-cert-file needs -metrics-secure: set both\n"},
 		"certificate is not there":     {args: []string{"-metrics-secure", "-tls-cert-file=/nowhere/tls.crt", "-tls-private-key-file=/nowhere/tls.key"}, want: "cnat-controller: load the certificate for -metrics-secure: open /nowhere/tls.crt: no such file or directory\n"},
 		"no address for the health":    {args: []string{"-health-probe-bind-address=8081"}, want: "missing port in address; see -health-probe-bind-address\n"},
 		"no address for the metrics":   {args: []string{"-metrics-bind-address=8080"}, want: "missing port in address; see -metrics-bind-address\n"},
@@ -88,7 +88,7 @@ func TestStartFails(t *testing.T) {
 		"taken address of the metrics": {args: []string{"-metrics-bind-address=" + taken}, want: "address already in use; see -metrics-bind-address\n"},
 		"negative rate of dry-runs":    {args: []string{"-preflight-qps=-1"}, want: "cnat-controller: -preflight-qps is -1: it must not be negative; 0 turns preflights off\n"},
 		"unknown format of the log":    {args: []string{"-logging-format=xml"}, want: "cnat-controller: -logging-format is \"xml\": it must be text or json\n"},
-		"burst alone":                  {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst means nothing without -kube-api-qps: set both\n"},
+		"burst alone":                  {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst needs -kube-api-qps: set both\n"},
 		"limit without a quantity":     {args: []string{"-default-limits=memory"}, want: "cnat-controller: -default-limits is \"memory\": \"memory\" is not a quantity of cpu, memory or ephemeral-storage; write for example cpu=10m,memory=16Mi\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
