@@ -143,9 +143,10 @@ func whenOf(at *v1alpha1.At, zone *time.Location, now time.Time) []field {
 	if err != nil {
 		return []field{{"When", at.Spec.Schedule + " " + ptr.Deref(at.Spec.TimeZone, "")}}
 	}
-	all := []field{
-		{"When", instant.In(zone).Format(longTime) + ", " + fromNow(instant, now)},
-		{" ", instant.UTC().Format(longTime)},
+	local, utc := instant.In(zone).Format(longTime), instant.UTC().Format(longTime)
+	all := []field{{"When", local + ", " + fromNow(instant, now)}}
+	if utc != local {
+		all = append(all, field{" ", utc})
 	}
 	written := at.Spec.Schedule
 	if at.Spec.TimeZone != nil {
