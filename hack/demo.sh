@@ -264,11 +264,12 @@ run kubectl wait --for=condition=Blocked --timeout=60s "at/${name}-tomorrow"
 run kubectl get at "${name}-tomorrow" --output=custom-columns=PHASE:.status.phase,REASON:.status.reason,MESSAGE:.status.message
 run kubectl at list --all
 
-if [[ -n "${keep}" ]]; then
+# In its own cluster, everything ends with the cluster, except a controller on this machine.
+if [[ -n "${keep}" && (-z "${CNAT_DEMO_DIR:-}" || -n "${controller}") ]]; then
     say "This is left running. To remove it:"
     if [[ -z "${CNAT_DEMO_DIR:-}" ]]; then
-        echo "kubectl delete -f artifacts/examples/cnat-example.yaml"
-        echo "kubectl delete ${our_ats[*]}"
+        echo "kubectl delete --cascade=foreground -f artifacts/examples/cnat-example.yaml"
+        echo "kubectl delete --cascade=foreground ${our_ats[*]}"
         [[ -z "${deployment_is_ours}" ]] || echo "kubectl delete -f artifacts/deploy"
         [[ -z "${crd_is_ours}" ]] || echo "kubectl delete -f artifacts/examples/cnat-crd.yaml"
     fi
