@@ -35,6 +35,8 @@ const maxReadmeWords = 900
 
 var (
 	codeBlock  = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	fence      = regexp.MustCompile("(?m)^ *```(.*)$")
+	language   = regexp.MustCompile(`^(console|go|mermaid|text|yaml|sh needs=".+")$`)
 	codeSpan   = regexp.MustCompile("`[^`\n]+`")
 	link       = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading    = regexp.MustCompile(`(?m)^#+ (.*)$`)
@@ -70,6 +72,18 @@ func TestLinks(t *testing.T) {
 				t.Errorf("%s: the link %s leads nowhere: %v", path, match[1], err)
 			case target.Fragment != "" && !anchors(string(content))[target.Fragment]:
 				t.Errorf("%s: the link %s leads to no heading", path, match[1])
+			}
+		}
+	}
+}
+
+// TestBlocks finds the language of each block. The tests in hack/integration run those marked
+// console. One marked sh says what it needs that a test does not have.
+func TestBlocks(t *testing.T) {
+	for path, text := range files(t, ".md") {
+		for i, match := range fence.FindAllStringSubmatch(text, -1) {
+			if i%2 == 0 && !language.MatchString(match[1]) {
+				t.Errorf("%s has a block marked %q: mark commands as console, or as sh needs=\"...\" if no test can run them", path, match[1])
 			}
 		}
 	}

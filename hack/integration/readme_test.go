@@ -21,11 +21,13 @@ package integration
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,11 +43,15 @@ import (
 
 // The pages that TestReadme runs, because they are about the whole cluster.
 const (
-	readmePage  = "README.md"
-	installPage = "docs/install.md"
+	readmePage   = "README.md"
+	installPage  = "docs/install.md"
+	packagesPage = "docs/packages.md"
 )
 
-// TestReadme runs the commands of the README and of docs/install.md, each as it stands there. It
+// tableHeader matches the header of a table that kubectl prints.
+var tableHeader = regexp.MustCompile(`(?m)^[A-Z]+(?: +[A-Z]+)+ *$`)
+
+// TestReadme runs the commands of the README, docs/install.md and docs/packages.md, as they stand there. It
 // is not parallel: it takes the CRD away in the end, and its controllers see all namespaces. It
 // comes after TestInCluster, for the garbage collector needs half a minute to notice a new
 // CRD, which the deletion in foreground would wait for.
@@ -62,7 +68,12 @@ func TestReadme(t *testing.T) {
 			t.Logf("the controller's log:\n%s", log.String())
 		}
 	})
-	for _, command := range append(consoleCommands(t, readmePage), consoleCommands(t, installPage)...) {
+	// What a reader of docs/packages.md replaces.
+	own := strings.NewReplacer("DIRECTORY", kustomization(t), "cnat-0.1.0.tgz", "artifacts/chart")
+	commands := append(consoleCommands(t, readmePage), consoleCommands(t, installPage)...)
+	packages := len(commands)
+	for i, command := range append(commands, consoleCommands(t, packagesPage)...) {
+		command = own.Replace(command)
 		switch {
 		case strings.HasPrefix(command, "hack/"):
 			continue // .ci/run runs them.
@@ -75,7 +86,7 @@ func TestReadme(t *testing.T) {
 				t.Fatal(err)
 			}
 			continue
-		case strings.HasPrefix(command, "kubectl delete ats"):
+		case strings.HasPrefix(command, "kubectl delete ats") && i < packages:
 			// There is something to stop.
 			createAt(t, newAt("default", "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
 			waitPhase(t, "default", "runs", v1alpha1.PhaseRunning)
@@ -123,8 +134,7 @@ func TestDocs(t *testing.T) {
 	}
 	for _, page := range pages(t) {
 		commands := consoleCommands(t, page)
-		// TestHelm installs what docs/packages.md describes, and names what it does not have.
-		if len(commands) == 0 || page == readmePage || page == installPage || page == "docs/packages.md" {
+		if len(commands) == 0 || page == readmePage || page == installPage || page == packagesPage {
 			continue
 		}
 		t.Run(strings.TrimSuffix(strings.TrimPrefix(page, "docs/"), ".md"), func(t *testing.T) {
@@ -143,6 +153,81 @@ func TestDocs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestQuoted compares the headers of the tables that the pages quote with those of the API
+// server, and creates the objects that they show without storing them.
+func TestQuoted(t *testing.T) {
+	t.Parallel()
+	installCRD(t)
+	headers := map[string]bool{}
+	for _, path := range []string{
+		"/apis/cnat.programming-kubernetes.info/v1alpha1/ats", "/apis/cnat.programming-kubernetes.info/v1alpha1/cronats",
+		"/api/v1/pods", "/apis/coordination.k8s.io/v1/leases",
+	} {
+		raw, err := kubeClient.Discovery().RESTClient().Get().AbsPath(path).Param("limit", "1").
+			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Raw()
+		var table metav1.Table
+		if err = errors.Join(err, json.Unmarshal(raw, &table)); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		var columns []string
+		for _, column := range table.ColumnDefinitions {
+			if column.Priority == 0 {
+				columns = append(columns, strings.ToUpper(column.Name))
+			}
+		}
+		headers[strings.Join(columns, " ")] = true
+	}
+	custom := regexp.MustCompile(`custom-columns=(\S+)`)
+	namespace := newNamespace(t)
+	tables, objects := 0, 0
+	for _, page := range pages(t) {
+		text := readPage(t, page)
+		for _, match := range custom.FindAllStringSubmatch(text, -1) {
+			var columns []string
+			for column := range strings.SplitSeq(match[1], ",") {
+				name, _, _ := strings.Cut(column, ":")
+				columns = append(columns, name)
+			}
+			headers[strings.Join(columns, " ")] = true
+		}
+		for _, line := range tableHeader.FindAllString(text, -1) {
+			tables++
+			if !headers[strings.Join(strings.Fields(line), " ")] {
+				t.Errorf("%s quotes a table with these columns, which nothing prints: %s", page, line)
+			}
+		}
+		for _, block := range blocks(t, page, "yaml") {
+			if strings.HasPrefix(block, "apiVersion: cnat.") {
+				objects++
+				kubectl(t, block, "apply", "--dry-run=server", "-n", namespace, "-f", "-")
+			}
+		}
+	}
+	if tables == 0 || objects == 0 {
+		t.Errorf("there are %d tables and %d objects", tables, objects)
+	}
+}
+
+// kustomization returns a folder with the kustomization.yaml of docs/packages.md, with the image
+// that the nodes have.
+func kustomization(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	absolute, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	relative, err := filepath.Rel(dir, absolute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer("- artifacts/", "- "+relative+"/artifacts/", "registry.example.com/", "").Replace(blocks(t, packagesPage, "yaml")[0])
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // reader is somebody who types the commands of a page.
@@ -244,11 +329,7 @@ func pages(t *testing.T) []string {
 func consoleCommands(t *testing.T, page string) []string {
 	t.Helper()
 	var commands []string
-	for _, block := range strings.Split(readPage(t, page), "```console\n")[1:] {
-		block, _, closed := strings.Cut(block, "```\n")
-		if !closed {
-			t.Fatalf("%s has a block that does not end", page)
-		}
+	for _, block := range blocks(t, page, "console") {
 		command := ""
 		for line := range strings.Lines(block) {
 			command += line
@@ -263,6 +344,19 @@ func consoleCommands(t *testing.T, page string) []string {
 		}
 	}
 	return commands
+}
+
+// blocks returns the blocks of a page in a language.
+func blocks(t *testing.T, page, language string) []string {
+	t.Helper()
+	found := strings.Split(readPage(t, page), "```"+language+"\n")[1:]
+	for i := range found {
+		var closed bool
+		if found[i], _, closed = strings.Cut(found[i], "```\n"); !closed {
+			t.Fatalf("%s has a block that does not end", page)
+		}
+	}
+	return found
 }
 
 func readPage(t *testing.T, page string) string {
