@@ -292,6 +292,9 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 	}
 }
 
+// IsBusy returns true while Ats wait for a worker.
+func (c *Controller) IsBusy() bool { return c.queue.Len() > 0 }
+
 // HasSynced returns true once the caches have synced.
 func (c *Controller) HasSynced() bool {
 	return !slices.ContainsFunc(c.synced, func(synced cache.DoneChecker) bool { return !cache.IsDone(synced) })

@@ -760,7 +760,14 @@ func TestProcessNextWorkItem(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, in(1500*time.Millisecond), clock.RealClock{})
 			f.queue.Add(name)
-			got := []time.Duration{next(t, f), next(t, f)}
+			if !f.IsBusy() {
+				t.Error("it is not busy while an At waits for a worker")
+			}
+			got := []time.Duration{next(t, f)}
+			if f.IsBusy() {
+				t.Error("it is busy although the At is not due")
+			}
+			got = append(got, next(t, f))
 			if diff := cmp.Diff([]time.Duration{0, 1500 * time.Millisecond}, got); diff != "" {
 				t.Errorf("waits (-want +got):\n%s", diff)
 			}
@@ -1467,7 +1474,7 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
 	atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
 	recorder := events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, clock.RealClock{})
-	recorder.Start(kubeClient.CoreV1())
+	recorder.Start(kubeClient.CoreV1(), func() bool { return false })
 	c, err := NewController(ctx, kubeClient, cnatClient,
 		podFactory.Core().V1().Pods(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(), atFactory.Cnat().V1alpha1().Ats(),
 		recorder, defaults, clock.RealClock{})
@@ -1628,7 +1635,7 @@ func TestShutdown(t *testing.T) {
 		"nothing running":       {created: number, events: number},
 		"creations running":     {create: time.Second, took: 500 * time.Millisecond, created: workers, events: 1},
 		"the creations hang":    {create: time.Hour, took: finishTimeout, failed: workers},
-		"events are queued":     {event: 100 * time.Millisecond, took: 1500 * time.Millisecond, created: number, events: number},
+		"events are queued":     {event: time.Second, took: 1500 * time.Millisecond, created: number, events: number},
 		"the first event hangs": {event: time.Hour, took: 5 * time.Second, created: number},
 	} {
 		t.Run(testName, func(t *testing.T) {

@@ -339,7 +339,7 @@ func run(ctx context.Context, o *options) error {
 		}
 	}()
 	work := func(ctx context.Context) {
-		recorder.Start(kubeClient.CoreV1())
+		recorder.Start(kubeClient.CoreV1(), func() bool { return controller.IsBusy() || cronController.IsBusy() })
 		var wg sync.WaitGroup
 		wg.Go(func() { cronController.Run(ctx, cronWorkers*o.workers) })
 		wg.Go(func() { runAnnotations(ctx) })

@@ -214,6 +214,9 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	<-ctx.Done()
 }
 
+// IsBusy returns true while CronAts wait for a worker.
+func (c *Controller) IsBusy() bool { return c.queue.Len() > 0 }
+
 // enqueueAll enqueues all CronAts, including deleted ones that still have Ats.
 func (c *Controller) enqueueAll() {
 	cronAts, _ := c.lister.List(labels.Everything()) // Reading from a cache cannot fail.

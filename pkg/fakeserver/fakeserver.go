@@ -51,8 +51,9 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// kinds maps the resources that can be watched to their kinds.
+// kinds maps the resources that can be listed and watched to their kinds.
 var kinds = map[schema.GroupResource]schema.GroupVersionKind{
+	corev1.Resource("events"):    corev1.SchemeGroupVersion.WithKind("Event"),
 	corev1.Resource("pods"):      corev1.SchemeGroupVersion.WithKind("Pod"),
 	v1alpha1.Resource("ats"):     v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind),
 	v1alpha1.Resource("cronats"): v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind),

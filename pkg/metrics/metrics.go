@@ -57,6 +57,21 @@ const (
 	PreflightShared = "shared"
 )
 
+// Values of label reason of EventsDropped.
+const (
+	// EventFull: too many events waited.
+	EventFull = "full"
+	// EventFiltered: too many events of one type were recorded for one object.
+	EventFiltered = "filtered"
+	// EventRefused: the API server refused the event, such as in a namespace that is being
+	// deleted.
+	EventRefused = "refused"
+	// EventFailed: the event could not be written with several tries.
+	EventFailed = "failed"
+	// EventShutdown: the controller stopped before it could write the event.
+	EventShutdown = "shutdown"
+)
+
 var (
 	// StartLateness observes how late a Pod is when the API server confirms its creation:
 	// see plan.CreatePod. It does not observe a Pod whose creation is only discovered later
@@ -102,6 +117,19 @@ var (
 		Help:           "Number of scheduled times of CronAts for which no At was created.",
 		StabilityLevel: metrics.ALPHA,
 	})
+	// EventsWaiting is the number of events that wait to be written.
+	EventsWaiting = metrics.NewGauge(&metrics.GaugeOpts{
+		Name:           "cnat_events_waiting",
+		Help:           "Number of events that wait to be written.",
+		StabilityLevel: metrics.ALPHA,
+	})
+	// EventsDropped counts the events that were not written. Label reason is one of the
+	// constants.
+	EventsDropped = metrics.NewCounterVec(&metrics.CounterOpts{
+		Name:           "cnat_events_dropped_total",
+		Help:           "Number of events that were not written, by reason: full (too many waited), filtered (too many for one object), refused (by the API server), failed (several tries), shutdown (the controller stopped).",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"reason"})
 	// SyncDuration observes the duration of syncs of Ats and CronAts. Label result is the
 	// value of ResultOf.
 	SyncDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
@@ -139,7 +167,7 @@ func ResultOf(err error) string {
 // Register registers all metrics except those of RegisterAts. Call it only once. Counters
 // start at 0, so that the first failure is an increase.
 func Register() {
-	legacyregistry.MustRegister(StartLateness, Runs, Attempts, UnexpectedPods, Preflights, CronAtMissed, SyncDuration, buildInfo)
+	legacyregistry.MustRegister(StartLateness, Runs, Attempts, UnexpectedPods, Preflights, CronAtMissed, EventsWaiting, EventsDropped, SyncDuration, buildInfo)
 	for _, reason := range []string{
 		v1alpha1.ReasonCompleted, v1alpha1.ReasonCommandFailed, v1alpha1.ReasonOOMKilled, v1alpha1.ReasonEvicted,
 		v1alpha1.ReasonPodFailed, v1alpha1.ReasonPodDeleted, v1alpha1.ReasonPodLost, v1alpha1.ReasonNodeGone, v1alpha1.ReasonDeadlineExceeded,
@@ -160,6 +188,9 @@ func Register() {
 	}
 	for _, result := range []string{PreflightAccepted, PreflightRefused, PreflightUnknown, PreflightShared} {
 		Preflights.WithLabelValues(result)
+	}
+	for _, reason := range []string{EventFull, EventFiltered, EventRefused, EventFailed, EventShutdown} {
+		EventsDropped.WithLabelValues(reason)
 	}
 	buildInfo.WithLabelValues(version.Version, version.Revision(), runtime.Version()).Set(1)
 }

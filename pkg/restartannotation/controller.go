@@ -76,8 +76,7 @@ const maxSteps = 8
 const finishTimeout = 3 * time.Second
 
 // At most reportBurst mistakes are reported at once, and further ones with reportRate per
-// second. After a start, all are to be reported, and the event broadcaster drops events
-// when too many wait.
+// second. After a start, all are reported again, however many there are.
 const (
 	reportRate  = 10
 	reportBurst = 25
