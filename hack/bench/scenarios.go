@@ -261,7 +261,23 @@ func (b *bench) reportRequests(ctx context.Context, namespace string, runs int) 
 	b.report("writes a run", writes/float64(runs), "", ptr.To(4.0))
 	b.report("reads a run", reads/float64(runs), "", ptr.To(0.0))
 	b.report("requests of preflights a run", looks/float64(runs), "", nil)
-	b.report("events a run", events/float64(runs), "", ptr.To(2.0))
+	b.report("requests for events a run", events/float64(runs), "", nil)
+	return b.reportEvents(ctx, namespace, runs)
+}
+
+// reportEvents reports how many events of a run have arrived, and how late.
+func (b *bench) reportEvents(ctx context.Context, namespace string, runs int) error {
+	list, err := b.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "source=cnat-controller"})
+	if err != nil {
+		return err
+	}
+	count, late := 0, time.Duration(0)
+	for _, event := range list.Items {
+		count += int(event.Count)
+		late = max(late, event.CreationTimestamp.Sub(event.FirstTimestamp.Time))
+	}
+	b.report("events a run", float64(count)/float64(runs), "", ptr.To(2.0))
+	b.report("last event late", late.Seconds(), "s", ptr.To(60.0))
 	return nil
 }
 
