@@ -22,7 +22,11 @@ limitations under the License.
 //   - with lists whose order counts, as it does for containers and variables, when
 //     the template must not change;
 //   - with the empty objects that Go clients write, so that one which reads an At
-//     and writes it back does not change the template.
+//     and writes it back does not change the template;
+//   - with a creationTimestamp that Go can read.
+//
+// In the whole schema, it limits numbers and quantities to those that Go clients can read.
+// Otherwise a single object, in any namespace, would keep the controller from listing all.
 package main
 
 import (
@@ -30,6 +34,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 
 	"sigs.k8s.io/yaml"
@@ -66,6 +71,7 @@ func run(in io.Reader, out io.Writer) error {
 				return errors.New("there is no spec.template")
 			}
 			slimTemplate(template)
+			limit(version)
 		}
 		if document, err = yaml.Marshal(crd); err != nil {
 			return err
@@ -89,7 +95,8 @@ func slimTemplate(template any) {
 		}
 	}
 	// Templates that kubectl before 1.34 has printed hold it as null.
-	properties["creationTimestamp"] = map[string]any{"type": "string", "format": "date-time"}
+	// The format allows lower case and any fraction of a second, which Go does not.
+	properties["creationTimestamp"] = map[string]any{"type": "string", "format": "date-time", "pattern": `^.{10}T[0-9:]{8}Z$`}
 	for _, containers := range []string{"containers", "initContainers"} {
 		resources, _ := at(template, "spec", "properties", containers, "items", "properties", "resources").(map[string]any)
 		resources["default"] = map[string]any{}
@@ -123,6 +130,36 @@ func slim(node any) {
 	case []any:
 		for _, child := range node {
 			slim(child)
+		}
+	}
+}
+
+// quantity is the pattern of controller-gen with an exponent of at most two digits.
+const quantity = `^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?[0-9]{1,2}))?$`
+
+// limit adds minimum and maximum to numbers that are an int32 in Go: API servers before
+// 1.36 ignore that format, and an IntOrString has none. It also limits quantities.
+// Properties of these names would be objects.
+func limit(node any) {
+	switch node := node.(type) {
+	case map[string]any:
+		isIntOrString := node["x-kubernetes-int-or-string"] == true
+		if _, ok := node["pattern"].(string); ok && isIntOrString {
+			node["pattern"] = quantity
+		} else if isIntOrString || node["format"] == "int32" {
+			if node["minimum"] == nil {
+				node["minimum"] = math.MinInt32
+			}
+			if node["maximum"] == nil {
+				node["maximum"] = math.MaxInt32
+			}
+		}
+		for _, child := range node {
+			limit(child)
+		}
+	case []any:
+		for _, child := range node {
+			limit(child)
 		}
 	}
 }
