@@ -113,6 +113,13 @@ install_node_packages() {
     fi
 }
 
+# version_flags VERSION prints linker flags. Without them, the API server calls itself
+# v0.0.0, and kubectl warns.
+version_flags() {
+    local x="-X k8s.io/component-base/version.git"
+    echo "-s -w ${x}Version=$1 ${x}Major=$(cut -d. -f1 <<<"${1#v}") ${x}Minor=$(cut -d. -f2 <<<"$1")"
+}
+
 # build_localcluster [CONTROLLER-FILE] sets bin to the folder of the cluster's programs,
 # and compiles them if they do not exist. If a file is given, the controller is compiled
 # into it first, while the modules of the other programs are being downloaded.
@@ -139,15 +146,47 @@ build_localcluster() {
         return
     fi
     wait "${modules}" || true # go build reports the error
-    # Without these, the API server calls itself v0.0.0, and kubectl warns.
-    local x="-X k8s.io/component-base/version.git"
-    go_build "Kubernetes ${version}" "${dir}" "${tmp}/" "${tags}" \
-        -ldflags="-s -w ${x}Version=${version} ${x}Major=$(cut -d. -f1 <<<"${version#v}") ${x}Minor=$(cut -d. -f2 <<<"${version}")" -- "${programs[@]}"
+    go_build "Kubernetes ${version}" "${dir}" "${tmp}/" "${tags}" -ldflags="$(version_flags "${version}")" -- "${programs[@]}"
     for name in "${components[@]}"; do
         ln -s localcluster "${tmp}/${name}"
     done
     mv -T "${tmp}" "${bin}"
     exec 9>&-
+}
+
+# build_control_plane VERSION sets bin to the folder of a cluster whose API server,
+# controller-manager and scheduler have another version, and compiles them if they do not
+# exist. The other programs are those of build_localcluster.
+build_control_plane() {
+    local version="$1" tmp mod mains cgo=0
+    build_localcluster
+    mains=(k8s.io/kubernetes/cmd/kube-{apiserver,controller-manager,scheduler})
+    tmp="${bin}-${version}.tmp"
+    exec 9>"${bin%/*}/lock-control-plane" # because this takes minutes
+    flock 9
+    if [[ ! -e "${bin}-${version}" ]]; then
+        go mod download "k8s.io/kubernetes@${version}"
+        mod="$(go env GOMODCACHE)/cache/download/k8s.io/kubernetes/@v/${version}.mod"
+        rm -rf "${tmp}"
+        # As hard links, because localcluster looks for the other programs in its own folder.
+        cp -al "${bin}" "${tmp}"
+        rm "${mains[@]/#*\//${tmp}/}"
+        # The dependencies are those of Kubernetes itself, but its libraries, which are
+        # folders of its repository, are modules of their own.
+        {
+            echo "module localcluster"
+            sed -n '/^go /p' "${mod}"
+            echo "require k8s.io/kubernetes ${version}"
+            sed -n "s#^\t\(k8s.io/[^ ]*\) => ./staging/.*#replace \1 => \1 v0.${version#v1.}#p" "${mod}"
+        } >"${tmp}/go.mod"
+        # Download the modules. go build reports the error.
+        go -C "${tmp}" list -mod=mod -deps "${mains[@]}" >/dev/null 2>&1 || true
+        go_build "Kubernetes ${version}" "${tmp}" "${tmp}/" -mod=mod -ldflags="$(version_flags "${version}")" -- "${mains[@]}"
+        mv -T "${tmp}" "${bin}-${version}"
+    fi
+    exec 9>&-
+    bin+="-${version}"
+    touch "${bin}"
 }
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then

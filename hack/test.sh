@@ -15,7 +15,7 @@
 # limitations under the License.
 
 
-# Usage: hack/test.sh [unit|integration|e2e]... [-run PATTERN] [--race]
+# Usage: hack/test.sh [unit|integration|e2e]... [-run PATTERN] [--race] [--kubernetes VERSION]
 #
 # Three layers of tests; without arguments, all of them run:
 #   unit          with fakes and a simulated clock
@@ -23,6 +23,10 @@
 #   e2e           the controller and real containers on a real node
 # hack/localcluster.sh starts a cluster for each of the last two; $KUBECONFIG is never used.
 # A layer that cannot run here is SKIPPED, which is a failure with CI=true.
+#
+# With --kubernetes, such as v1.34.4, the API server, the controller-manager and the
+# scheduler of the integration layer have that version. Compiling them takes some minutes
+# the first time. There is no e2e layer then.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=hack/localcluster.sh
@@ -31,12 +35,15 @@ source hack/localcluster.sh
 layers=()
 run=""
 race=""
+kubernetes=""
 while (($# > 0)); do
     case "$1" in
     unit | integration | e2e) layers+=("$1") ;;
     -run) run="${2:?-run needs a pattern}" && shift ;;
     -run=*) run="${1#*=}" ;;
     --race | -race) race=-race ;;
+    --kubernetes) kubernetes="${2:?--kubernetes needs a version}" && shift ;;
+    --kubernetes=*) kubernetes="${1#*=}" ;;
     *)
         sed -n 's/^# Usage: //p' "$0" >&2
         exit 2
@@ -45,6 +52,10 @@ while (($# > 0)); do
     shift
 done
 ((${#layers[@]} > 0)) || layers=(unit integration e2e)
+if [[ -n "${kubernetes}" && ! "${kubernetes}" =~ ^v1\.[0-9]+\.[0-9]+$ ]]; then
+    echo "${kubernetes} is not a version such as v1.34.4" >&2
+    exit 2
+fi
 
 skipped=0
 skip() {
@@ -59,7 +70,11 @@ trap 'exit 130' INT TERM HUP
 with_cluster() {
     local tag="$1"
     shift
-    build_localcluster
+    if [[ -n "${kubernetes}" ]]; then
+        build_control_plane "${kubernetes}"
+    else
+        build_localcluster
+    fi
     # Before the cluster starts, because that keeps the processors busy.
     compiling go test ${race:+-race} -tags="${tag}" -c -o "${tmp}/${tag}.test" ./hack/integration
     # Tests wait most of the time.
@@ -89,7 +104,9 @@ for layer in "${layers[@]}"; do
         fi
         ;;
     e2e)
-        if [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]]; then
+        if [[ -n "${kubernetes}" ]]; then
+            skip e2e "--kubernetes is for clusters without a node"
+        elif [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]]; then
             install_node_packages
             cgo=0 go_build "Helm" "${root}/hack/tools/helm" "${tmp}/helm" -- helm.sh/helm/v4/cmd/helm
             export PATH="${tmp}:${PATH}"
