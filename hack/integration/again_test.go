@@ -51,6 +51,9 @@ func TestAppliedAgain(t *testing.T) {
 	unprotected.Spec.TTLSecondsAfterFinished = ptr.To[int32](0)
 	all := []*v1alpha1.At{applied, restored, unprotected}
 	for _, at := range all {
+		// Each is due now, so that a slow machine does not exceed the deadline.
+		start = time.Now()
+		at.Spec.Schedule = newAt(namespace, at.Name, start, "true").Spec.Schedule
 		createAt(t, at)
 		endPod(t, waitPod(t, namespace, at.Name+"-pod"), corev1.PodSucceeded, 0, "")
 		wantEnd(t, waitPhase(t, namespace, at.Name, v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
