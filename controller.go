@@ -113,7 +113,7 @@ type Controller struct {
 	// yet. A decision based on an older status could run a command again.
 	written *written.Objects[*v1alpha1.At]
 	// freshness tells how old the Ats in the cache can be.
-	freshness *freshness.Cache
+	freshness *freshness.Tracker
 }
 
 // NewController returns a controller that uses the given informers. The caller starts
@@ -210,7 +210,7 @@ func NewController(
 //
 // After standby, the caches may lag behind the API server. That is as safe as a watch
 // that lags while the controller works: a Pod is created only after the At was read from
-// the API server, the name of the Pod is a lock, and every other write has a
+// the API server, or while the watch reports the writes of this process, the name of the Pod is a lock, and every other write has a
 // precondition. Waiting for the caches to catch up could take a minute, because an idle
 // watch reports the current resourceVersion only that often.
 func (c *Controller) Run(ctx context.Context, workers int) {

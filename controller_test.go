@@ -129,7 +129,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	t.Cleanup(c.queue.ShutDown)
 	t.Cleanup(c.blocked.ShutDown)
 	c.working.Store(true)
-	c.freshness.WantsWrite(clock.Now()) // so that a sync does not go on after the creation of a Pod
+	c.freshness.Claim(clock.Now()) // so that a sync does not go on after the creation of a Pod
 	f.Controller = c
 	for _, pod := range w.cachedPods {
 		if err := pods.Informer().GetStore().Add(plan.KeepPod(pod)); err != nil {
@@ -1693,10 +1693,10 @@ func TestShutdown(t *testing.T) {
 
 // TestFreshness lets an At become due every 10 ms. While the watch reports the
 // controller's own writes, the controller does not read each At before it creates its
-// Pod. An At that a person has suspended half a second before never gets a Pod, also if
-// the watch lags at any time.
+// Pod. An At that a person has suspended, moved or deleted half a second before never gets
+// a Pod, even if the watch lags.
 func TestFreshness(t *testing.T) {
-	const number, suspended = 600, 3 // every third
+	const number, edited = 600, 3 // every third
 	for testName, tc := range map[string]struct {
 		lags               func(int) time.Duration // how long the watch lags, beginning in the nth second
 		minReads, maxReads int32
@@ -1745,9 +1745,19 @@ func TestFreshness(t *testing.T) {
 						until := time.Now().Add(tc.lags(i / 100))
 						lagUntil.Store(&until)
 					}
-					if i%suspended == 0 && i >= 51 {
+					if i%edited == 0 && i >= 51 {
 						// It is due in half a second and one millisecond.
-						if _, err := ats.Patch(t.Context(), fmt.Sprint("at-", i), types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{}); err != nil {
+						at := fmt.Sprint("at-", i)
+						var err error
+						switch i / edited % 3 {
+						case 0:
+							_, err = ats.Patch(t.Context(), at, types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{})
+						case 1:
+							_, err = ats.Patch(t.Context(), at, types.MergePatchType, []byte(`{"spec":{"schedule":"2099-01-01T00:00:00Z"}}`), metav1.PatchOptions{})
+						case 2:
+							err = ats.Delete(t.Context(), at, metav1.DeleteOptions{})
+						}
+						if err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -1766,7 +1776,7 @@ func TestFreshness(t *testing.T) {
 				}
 				for i := range number {
 					at := fmt.Sprint("at-", i)
-					if want := i < 51 || i%suspended != 0; created[at+"-pod"] != want {
+					if want := i < 51 || i%edited != 0; created[at+"-pod"] != want {
 						t.Errorf("the Pod of %s was created: %v, want %v", at, !want, want)
 					}
 				}
@@ -1776,6 +1786,42 @@ func TestFreshness(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSlowStatus lets Ats become due at one instant while status writes hang: they delay
+// the creation of Pods by one of two workers at most.
+func TestSlowStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const number, takes = 500, 10 * time.Millisecond
+		server := fakeserver.New(clock.RealClock{})
+		var created atomic.Int32
+		kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+			switch {
+			case request.Method == http.MethodPatch && path.Base(request.URL.Path) == "status":
+				time.Sleep(time.Minute)
+			case request.Method == http.MethodPost && path.Base(request.URL.Path) == "pods":
+				time.Sleep(takes)
+				created.Add(1)
+			}
+			return server.RoundTrip(request)
+		}))
+		runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+		_, person := newClients(t, server)
+		due := time.Now().Add(time.Minute)
+		for i := range number {
+			at := newAt(func(at *v1alpha1.At) {
+				at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), due.Format(time.RFC3339)
+			})
+			if _, err := person.CnatV1alpha1().Ats(name.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Until(due.Add((number + 1) * takes)))
+		if got := created.Load(); got != number {
+			t.Errorf("%d of %d Pods were created", got, number)
+		}
+		time.Sleep(24 * time.Hour) // until the writes have ended
+	})
 }
 
 // late is the response body of a watch that reports nothing until a given time.

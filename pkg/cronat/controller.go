@@ -109,7 +109,7 @@ type Controller struct {
 	// yet.
 	written *written.Objects[*v1alpha1.CronAt]
 	// freshness tells how old the CronAts in the cache can be.
-	freshness *freshness.Cache
+	freshness *freshness.Tracker
 
 	// counted records since when this process knows that an At with the finalizer is
 	// counted.
@@ -402,8 +402,12 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 	case cronplan.LookForAts:
 		return decision, true, c.lookForAts(ctx, world)
 	case cronplan.CreateAt:
-		err := c.createAt(ctx, action.At)
+		created, err := c.createAt(ctx, action.At)
 		if err == nil {
+			if c.freshness.Claim(c.clock.Now()) {
+				replace(world, plan.KeepAt(created))
+				return decision, true, nil
+			}
 			return decision, false, nil
 		}
 		var existing *v1alpha1.At
@@ -477,14 +481,14 @@ func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) erro
 	return nil
 }
 
-// createAt creates an At.
-func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) error {
+// createAt creates and returns an At.
+func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
 	created, err := c.client.CnatV1alpha1().Ats(at.Namespace).Create(ctx, at, metav1.CreateOptions{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	klog.FromContext(ctx).V(2).Info("Created At", "at", klog.KObj(created), "schedule", created.Spec.Schedule)
-	return nil
+	return created, nil
 }
 
 // getAt reads the At with the name of an At that could not be created.
@@ -548,17 +552,15 @@ func (c *Controller) writeStatus(ctx context.Context, world *cronplan.World, dec
 	if err != nil {
 		return err
 	}
-	sent := c.clock.Now()
+	write := c.freshness.Sending(c.clock.Now())
 	updated, err := c.client.CnatV1alpha1().CronAts(cronAt.Namespace).Patch(ctx, cronAt.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	c.freshness.Answered(write, freshness.Changed(cronAt, updated, err), c.clock.Now())
 	switch {
 	case apierrors.IsNotFound(err):
 		world.CronAt, world.CronAtIsLive = nil, true
 		return nil
 	case err != nil:
 		return fmt.Errorf("write the status: %w", err)
-	}
-	if updated.ResourceVersion != cronAt.ResourceVersion {
-		c.freshness.Wrote(updated.ResourceVersion, sent)
 	}
 	c.written.Remember(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "lastScheduleTime", ptr.Deref(updated.Status.LastScheduleTime, metav1.Time{}), "active", updated.Status.Active, "reason", updated.Status.Reason)

@@ -429,6 +429,61 @@ func TestStaleLook(t *testing.T) {
 	}
 }
 
+// TestFreshness lets many CronAts become due at one instant: while the watch reports the
+// writes of the controller, few of them are read. If the watch begins to lag, the
+// controller reads them again after half a second.
+func TestFreshness(t *testing.T) {
+	const number = 500
+	for what, tc := range map[string]struct {
+		lags     bool
+		min, max int32
+	}{
+		"watch is up to date": {min: 1, max: number / 20},
+		"watch lags":          {lags: true, min: number / 4, max: number * 3 / 4},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				stale := make(chan struct{})
+				var held atomic.Bool
+				var reads atomic.Int32
+				run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					isWatch := request.URL.Query().Has("watch")
+					if !isWatch {
+						time.Sleep(3 * time.Millisecond)
+					}
+					if request.Method == http.MethodGet && path.Base(path.Dir(request.URL.Path)) == "cronats" {
+						reads.Add(1)
+					}
+					response, err := w.RoundTrip(request)
+					if err == nil && isWatch {
+						response.Body = &heldBody{ReadCloser: response.Body, held: &held, stale: stale}
+					}
+					return response, err
+				}), w.clock)
+				due := time.Now().Truncate(time.Hour).Add(time.Hour)
+				w.createMany(t, number, "0 * * * *")
+				time.Sleep(time.Until(due))
+				reads.Store(0)
+				if tc.lags {
+					time.Sleep(100 * time.Millisecond)
+					held.Store(true)
+				}
+				time.Sleep(5 * time.Second)
+				if got := reads.Load(); got < tc.min || got > tc.max {
+					t.Errorf("%d CronAts were read, want %d to %d", got, tc.min, tc.max)
+				}
+				if ats := w.ats(t); len(ats) != number {
+					t.Errorf("%d Ats were created, want %d", len(ats), number)
+				}
+				close(stale)
+				time.Sleep(time.Minute)
+				w.wantRecorded(t, number, due)
+			})
+		})
+	}
+}
+
 // createMany creates a number of CronAts.
 func (w *world) createMany(t *testing.T, number int, schedule string) {
 	t.Helper()

@@ -44,11 +44,12 @@ type World struct {
 	// CronAt is nil if no CronAt of that name exists.
 	CronAt *v1alpha1.CronAt
 	// CronAtIsLive is true if CronAt was read from the API server in this sync. A CronAt
-	// from a cache may be outdated, and lacks its template.
+	// from a cache may be outdated, and may lack its template.
 	CronAtIsLive bool
-	// CronAtAsOf is a time before which nothing was changed that is not in CronAt, or the
+	// CronAtAsOf is a time: CronAt contains all changes that were made before it. It is the
 	// zero time if that is unknown.
 	CronAtAsOf time.Time
+	isFresh    bool // whether CronAt is recent and complete enough to create its At
 	// Ats are the Ats that belong to a CronAt of that name according to CronAtName.
 	Ats []*v1alpha1.At
 	// CountedSince maps the UIDs of Ats to the time when the controller first saw that the
@@ -116,7 +117,7 @@ const grace = time.Minute
 
 // Decide returns the next step of a CronAt.
 func Decide(w World) Decision {
-	fresh := plan.IsFresh(w.CronAtAsOf, w.Now)
+	w.isFresh = w.CronAtIsLive || w.CronAt != nil && isWhole(w.CronAt) && plan.IsFresh(w.CronAtAsOf, w.Now)
 	w.Now = w.Now.Round(0) // without the monotonic reading
 	strangers := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || isChild(at, w.CronAt) })
 	if len(strangers) > 0 && !w.CronAtIsLive {
@@ -127,13 +128,13 @@ func Decide(w World) Decision {
 	if gone.Action != nil || w.CronAt == nil {
 		return gone
 	}
-	d := decideCronAt(w, fresh)
+	d := decideCronAt(w)
 	d.Delay = sooner(d.Delay, gone.Delay)
 	return d
 }
 
-// decideCronAt is Decide for a CronAt that exists. fresh is true if it is recent.
-func decideCronAt(w World, fresh bool) Decision {
+// decideCronAt is Decide for a CronAt that exists.
+func decideCronAt(w World) Decision {
 	if w.CronAt.DeletionTimestamp != nil {
 		return release(w, w.children())
 	}
@@ -148,7 +149,7 @@ func decideCronAt(w World, fresh bool) Decision {
 		}
 	}
 	if !v.due.IsZero() {
-		if d, decided := decideDue(w, v, fresh); decided {
+		if d, decided := decideDue(w, v); decided {
 			return d
 		}
 	}
@@ -173,13 +174,13 @@ func tidy(w World, v *view) Decision {
 
 // decideDue decides for a scheduled time that is due. decided is false if the time must
 // wait.
-func decideDue(w World, v *view, fresh bool) (d Decision, decided bool) {
+func decideDue(w World, v *view) (d Decision, decided bool) {
 	child := newChild(v.cronAt, v.due, v.shift)
 	tooLate := v.timeLeft() <= 0
 	switch {
 	case v.policy() == v1alpha1.ForbidConcurrent && v.mustWait() && !tooLate:
 		return Decision{}, false
-	case !w.CronAtIsLive && !(fresh && isWhole(w.CronAt)):
+	case !w.isFresh:
 		// A user may have just edited, suspended or deleted the CronAt, or another controller
 		// may have created the At.
 		return Decision{Action: LookForCronAt{}}, true

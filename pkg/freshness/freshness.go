@@ -27,94 +27,135 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 const (
-	// period is the time after the last write when a further one is wanted.
+	// period is the interval between claimed writes.
 	period = 100 * time.Millisecond
-	// spacing is the minimum time between writes that are remembered. Others add little.
+	// spacing is the minimum time between writes that are remembered.
 	spacing = 10 * time.Millisecond
-	// memory is how long a write that is not in the cache yet is remembered.
-	memory = time.Second
+	// patience is how long a claimed write may take until another one can be claimed.
+	patience = 10 * time.Second
 )
 
-// Cache follows the writes of this process to the objects of a cache.
-type Cache struct {
+// Tracker follows a cache, and the writes of this process to the objects in it.
+type Tracker struct {
 	reached func() string
 
 	lock   sync.Mutex
-	writes []write // that are not in the cache yet, in the order of sent
-	newest write   // that is in the cache
-	last   time.Time
+	writes []reply // that are not in the cache yet, in the order of sent
+	newest reply   // that is in the cache
+	// Since when a claimed write is under way, or the zero time, and when the next one can
+	// be claimed.
+	claimed, next time.Time
 }
 
-type write struct {
+// Write is a write that is being sent.
+type Write struct {
+	sent   time.Time
+	before string // the resource version of the cache
+}
+
+type reply struct {
 	resourceVersion string
 	sent            time.Time
 }
 
-// New returns a Cache. reached returns the resource version up to which the cache is
-// complete, or "" if that is unknown, as LastStoreSyncResourceVersion of an informer's
-// store does.
-func New(reached func() string) *Cache {
-	return &Cache{reached: reached}
+// New returns a Tracker. reached returns the resource version up to which the cache is
+// complete, or "" if that is unknown: for example, LastStoreSyncResourceVersion of an
+// informer's store.
+func New(reached func() string) *Tracker {
+	return &Tracker{reached: reached}
 }
 
-// Wrote must be called after a write that changed an object of the cache, with the new
-// resource version and the time just before the request was sent. The result of a write
-// that changed nothing is as old as the last change and must not be reported.
-func (c *Cache) Wrote(resourceVersion string, sent time.Time) {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	c.update(sent)
-	if sent.After(c.last) {
-		c.last = sent
-	}
-	if len(c.writes) == 0 || sent.Sub(c.writes[len(c.writes)-1].sent) >= spacing {
-		c.writes = append(c.writes, write{resourceVersion, sent})
-	}
-}
-
-// WantsWrite reports whether a write is useful now, so that the cache is soon known to be
-// fresh. Of concurrent callers, one gets true.
-func (c *Cache) WantsWrite(now time.Time) bool {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	if now.Sub(c.last) < period {
+// Claim returns true to one of concurrent callers if a write is useful now, so that the
+// cache is soon known to be fresh. That caller must send one. While writes are slow, they
+// are rarely useful, and the other workers should not wait for theirs.
+func (t *Tracker) Claim(now time.Time) bool {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if !t.claimed.IsZero() && now.Sub(t.claimed) < patience || now.Before(t.next) {
 		return false
 	}
-	c.last = now
+	t.claimed = now
 	return true
+}
+
+// Sending must be called just before a write is sent.
+func (t *Tracker) Sending(now time.Time) Write {
+	return Write{sent: now, before: t.reached()}
+}
+
+// Answered must be called with the answer to each write: the new resource version or, if
+// the write failed or changed nothing, "". An object that was not changed is as old as
+// its last change.
+func (t *Tracker) Answered(w Write, resourceVersion string, now time.Time) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if !t.claimed.After(w.sent) {
+		t.claimed, t.next = time.Time{}, w.sent.Add(period)
+		if took := now.Sub(w.sent); took > plan.FreshFor {
+			t.next = now.Add(10 * took)
+		}
+	}
+	t.update(now)
+	// After a restore of etcd, a resource version may be lower than that of the cache.
+	if order, known := compare(resourceVersion, w.before); !known || order <= 0 {
+		return
+	}
+	if len(t.writes) == 0 || w.sent.Sub(t.writes[len(t.writes)-1].sent) >= spacing {
+		t.writes = append(t.writes, reply{resourceVersion, w.sent})
+	}
+}
+
+// Changed returns what Answered needs of the answer to a write of an object: before as it
+// was before, after as it was returned.
+func Changed(before, after metav1.Object, err error) string {
+	if err != nil || after.GetResourceVersion() == before.GetResourceVersion() {
+		return ""
+	}
+	return after.GetResourceVersion()
 }
 
 // AsOf returns a time before which nothing was changed that is not in the cache, or the
 // zero time if that is unknown. Call it before reading from the cache.
-func (c *Cache) AsOf(now time.Time) time.Time {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	c.update(now)
-	return c.newest.sent
+func (t *Tracker) AsOf(now time.Time) time.Time {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	t.update(now)
+	return t.newest.sent
 }
 
 // update forgets the writes that have reached the cache, and those that are too old.
-func (c *Cache) update(now time.Time) {
-	reached := c.reached()
-	hasReached := func(w write) bool {
-		order, err := resourceversion.CompareResourceVersion(w.resourceVersion, reached)
-		return err == nil && order <= 0
+func (t *Tracker) update(now time.Time) {
+	reached := t.reached()
+	inCache := func(w reply) bool {
+		order, known := compare(w.resourceVersion, reached)
+		return known && order <= 0
 	}
-	if !hasReached(c.newest) { // The cache was filled again with older objects.
-		c.newest = write{}
+	if !inCache(t.newest) { // The cache was filled again with older objects.
+		t.newest = reply{}
 	}
-	kept := c.writes[:0]
-	for _, w := range c.writes {
+	kept := t.writes[:0]
+	for _, w := range t.writes {
 		switch {
-		case hasReached(w):
-			c.newest = w
-		case now.Sub(w.sent) < memory:
-			kept = append(kept, w)
+		case !inCache(w):
+			if now.Sub(w.sent) < plan.FreshFor {
+				kept = append(kept, w)
+			}
+		case w.sent.After(t.newest.sent):
+			t.newest = w
 		}
 	}
-	c.writes = kept
+	t.writes = kept
+}
+
+// compare is CompareResourceVersion if both are known.
+func compare(a, b string) (order int, known bool) {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return order, err == nil
 }

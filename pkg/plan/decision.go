@@ -61,10 +61,10 @@ type World struct {
 	TargetForbidden error
 	TargetIsLive    bool
 	// AtIsLive is true if At was read from the API server in this sync. An At from a cache
-	// may be outdated, and lacks its command and template.
+	// may be outdated, and may lack its command and template.
 	AtIsLive bool
-	// AtAsOf is a time before which nothing was changed that is not in At, or the zero time
-	// if that is unknown.
+	// AtAsOf is a time: At contains all changes that were made before it. It is the zero
+	// time if that is unknown.
 	AtAsOf time.Time
 	// PodIsLive is true if the Pod of the current attempt, or its absence, was read from the
 	// API server in this sync.
@@ -100,7 +100,7 @@ func IsFresh(asOf, now time.Time) bool {
 	// Also compare the wall clock: the monotonic clock does not count the time during which a
 	// machine sleeps.
 	age, wallAge := now.Sub(asOf), now.Round(0).Sub(asOf.Round(0))
-	return 0 <= age && age < freshFor && 0 <= wallAge && wallAge < freshFor
+	return 0 <= age && age < FreshFor && 0 <= wallAge && wallAge < FreshFor
 }
 
 // pod returns the Pod with the name of the current attempt's Pod, or nil.
@@ -172,7 +172,7 @@ type ResumeAts struct{ Ats []*v1alpha1.At }
 // ReleaseAt means: remove the finalizer from the At.
 type ReleaseAt struct{}
 
-// CreatePod means: create the Pod (see NewPod) of an At that is live. See Refused for the
+// CreatePod means: create the Pod (see NewPod) of an At that is fresh. See Refused for the
 // decision after an error.
 type CreatePod struct {
 	// Due is the time since which that Pod could have been created, for the metrics. It is
@@ -241,9 +241,9 @@ type Event struct {
 // cause will disappear within moments.
 var ErrBlocked = errors.New("blocked")
 
-// freshFor is the maximum age of an object from a cache that is not read again before it
-// starts: an edit that was made earlier than that before the start is always honored.
-const freshFor = 500 * time.Millisecond
+// FreshFor is the maximum age of an At or CronAt from a cache that is not read again before
+// it starts: an edit that was made earlier than that before the start is always honored.
+const FreshFor = 500 * time.Millisecond
 
 // checkDelay is the interval at which the Pod of a run is checked even if no events
 // arrive: a user may have removed the label by which the informer selects the Pod.

@@ -32,7 +32,7 @@ var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGe
 // maxKeptCommand is the length of a command, in bytes, up to which it is kept.
 const maxKeptCommand = 256
 
-// IsSmall reports whether all of a RunSpec is kept.
+// IsSmall reports whether a RunSpec is small enough to be kept whole.
 func IsSmall(run *v1alpha1.RunSpec) bool {
 	return run.Template == nil && len(run.Command) <= maxKeptCommand
 }
@@ -70,6 +70,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	if owner := cmp.Or(ownerAt(at), Owner(at, v1alpha1.CronAtKind)); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
+	// The time of an edit, which dueSince reads, is not kept.
 	if IsSmall(&at.Spec.RunSpec) && at.Generation == 1 && at.Status.Phase != v1alpha1.PhaseDone {
 		kept.Spec.Command = at.Spec.Command
 	}
@@ -83,8 +84,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	return kept
 }
 
-// isWhole reports whether an At from a cache has all fields that its Pod is made from, and
-// all that dueSince reads: the times of edits are not kept.
+// isWhole reports whether KeepAt has kept all fields that the Pod of an At is made from.
 func isWhole(at *v1alpha1.At) bool { return at.Spec.Command != "" }
 
 // KeepPod returns a copy with only those fields of a Pod that this package reads.

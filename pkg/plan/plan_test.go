@@ -773,7 +773,7 @@ func TestDecide(t *testing.T) {
 					return &status
 				}(),
 				Events: []Event{createdEvent, warning(v1alpha1.ReasonEditedTooLate,
-					"The spec was edited after Pod example-at-pod was created from generation 1: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.")},
+					"The spec was edited too late for Pod example-at-pod, which was created from generation 1: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.")},
 			},
 		},
 		"blocked until now: due since now": {
@@ -1032,8 +1032,8 @@ func TestFresh(t *testing.T) {
 	}{
 		"unknown":         {World{At: at}, look},
 		"new":             {World{At: at, AtAsOf: due}, create},
-		"almost old":      {World{At: at, AtAsOf: due.Add(1 - freshFor)}, create},
-		"old":             {World{At: at, AtAsOf: due.Add(-freshFor)}, look},
+		"almost old":      {World{At: at, AtAsOf: due.Add(1 - FreshFor)}, create},
+		"old":             {World{At: at, AtAsOf: due.Add(-FreshFor)}, look},
 		"from the future": {World{At: at, AtAsOf: due.Add(1)}, look},
 		"long command":    {World{At: long, AtAsOf: due}, look},
 		"template":        {World{At: template, AtAsOf: due}, look},

@@ -132,7 +132,7 @@ func podEvents(at *v1alpha1.At, pod *corev1.Pod) []Event {
 	events := []Event{newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod "+pod.Name)}
 	if generation := podGeneration(pod); at.Status.Phase != v1alpha1.PhaseRunning && generation != 0 && generation < at.Generation {
 		events = append(events, newEvent(corev1.EventTypeWarning, v1alpha1.ReasonEditedTooLate, fmt.Sprintf(
-			"The spec was edited after Pod %s was created from generation %d: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.", pod.Name, generation)))
+			"The spec was edited too late for Pod %s, which was created from generation %d: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.", pod.Name, generation)))
 	}
 	return events
 }

@@ -62,7 +62,7 @@ type Steps struct {
 	// Written has the Ats that were written and are not in the cache yet.
 	Written *written.Objects[*v1alpha1.At]
 	// Freshness follows the writes to Ats.
-	Freshness *freshness.Cache
+	Freshness *freshness.Tracker
 	// AddRelatives adds the parent and the children of the At to a world.
 	AddRelatives func(*plan.World)
 	// Failures counts consecutive failures to create a Pod.
@@ -114,7 +114,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		}
 		if err == nil {
 			s.Failures.Forget(name)
-			if s.Freshness.WantsWrite(s.Clock.Now()) {
+			if plan.IsSmall(&world.At.Spec.RunSpec) && s.Freshness.Claim(s.Clock.Now()) {
 				world.Pods = append(world.Pods, plan.KeepPod(pod))
 				return decision, true, nil
 			}
@@ -158,13 +158,11 @@ func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.
 	if err != nil {
 		return nil, err
 	}
-	sent := s.Clock.Now()
+	write := s.Freshness.Sending(s.Clock.Now())
 	updated, err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	s.Freshness.Answered(write, freshness.Changed(at, updated, err), s.Clock.Now())
 	if err != nil {
 		return nil, fmt.Errorf("write the status: %w", err)
-	}
-	if updated.ResourceVersion != at.ResourceVersion {
-		s.Freshness.Wrote(updated.ResourceVersion, sent)
 	}
 	s.Written.Remember(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)

@@ -217,7 +217,7 @@ const (
 	ReasonSuccessfulCreate = "SuccessfulCreate"
 	// ReasonRestarted: the rollout of a restart has begun.
 	ReasonRestarted = "Restarted"
-	// ReasonEditedTooLate: the spec was edited after the Pod was created.
+	// ReasonEditedTooLate: the spec was edited after the Pod was created, or just before.
 	ReasonEditedTooLate = "EditedTooLate"
 	// ReasonUnexpectedPod: a second Pod of an attempt that was already counted is deleted.
 	// Its creation request was delayed on the way to the API server.
