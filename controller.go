@@ -136,10 +136,11 @@ func NewController(
 		atLister:   atInformer.Lister(),
 		atIndexer:  atInformer.Informer().GetIndexer(),
 		podIndexer: podInformer.Informer().GetIndexer(),
-		queue:      fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
 		blocked:    fairqueue.NewBlocked(blockedQueueName, wallClock),
 		clock:      wallClock,
 	}
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff)
+	c.queue = fairqueue.NewRateLimiting(queueName, fairqueue.NewPrioritized(c.isUrgent, wallClock), limiter, wallClock)
 	c.freshness = freshness.New(c.atIndexer.LastStoreSyncResourceVersion)
 	c.written = written.New(func(namespace, name string) (*v1alpha1.At, error) { return c.atLister.Ats(namespace).Get(name) }, plan.KeepAt)
 
@@ -294,6 +295,17 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 
 // IsBusy returns true while Ats wait for a worker.
 func (c *Controller) IsBusy() bool { return c.queue.Len() > 0 }
+
+// isUrgent reports whether an At is due and does not have a Pod yet. It is synced before
+// those that only need a new status.
+func (c *Controller) isUrgent(name cache.ObjectName) bool {
+	at, err := c.atLister.Ats(name.Namespace).Get(name.Name)
+	if err != nil { // The only possible error: it is not in the cache.
+		return false
+	}
+	state, _ := plan.StateOf(at, c.parentOf(at), c.clock.Now())
+	return state == plan.StateDue && len(c.podsOf(name)) == 0
+}
 
 // HasSynced returns true once the caches have synced.
 func (c *Controller) HasSynced() bool {

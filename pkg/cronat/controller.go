@@ -134,7 +134,7 @@ func NewController(
 		clock:     wallClock,
 		lister:    cronAtInformer.Lister(),
 		atIndexer: atInformer.Informer().GetIndexer(),
-		queue:     fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
+		queue:     fairqueue.NewRateLimiting(queueName, fairqueue.New(), workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
 		blocked:   fairqueue.NewBlocked(blockedQueueName, wallClock),
 		records:   flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
 		counted:   map[types.UID]time.Time{},

@@ -39,12 +39,12 @@ const (
 	gain       = 2
 )
 
-// NewRateLimiting returns a rate-limited workqueue with the order of a Queue. name is for
-// its metrics.
-func NewRateLimiting(name string, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) workqueue.TypedRateLimitingInterface[cache.ObjectName] {
+// NewRateLimiting returns a rate-limited workqueue with the given storage. name is for its
+// metrics.
+func NewRateLimiting(name string, storage workqueue.Queue[cache.ObjectName], limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) workqueue.TypedRateLimitingInterface[cache.ObjectName] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
 		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock,
-			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock, Queue: New()}),
+			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock, Queue: storage}),
 		}),
 	})
 }
@@ -59,7 +59,7 @@ type Blocked struct {
 // NewBlocked returns an empty Blocked. name is for the metrics of its queue.
 func NewBlocked(name string, wallClock clock.WithTicker) *Blocked {
 	limiter := jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)}
-	return &Blocked{queue: NewRateLimiting(name, limiter, wallClock), clock: wallClock, passes: make(chan struct{}, 2*gain)}
+	return &Blocked{queue: NewRateLimiting(name, New(), limiter, wallClock), clock: wallClock, passes: make(chan struct{}, 2*gain)}
 }
 
 // Add adds an item that is blocked or still blocked.

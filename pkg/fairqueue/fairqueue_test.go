@@ -18,10 +18,13 @@ package fairqueue
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/tools/cache"
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 func TestQueue(t *testing.T) {
@@ -53,6 +56,42 @@ func TestQueue(t *testing.T) {
 			}
 			if len(q.items) != 0 {
 				t.Errorf("%d namespaces remembered, want none", len(q.items))
+			}
+		})
+	}
+}
+
+func TestPrioritized(t *testing.T) {
+	for name, tc := range map[string]struct {
+		push  string // capital letters are urgent
+		waits time.Duration
+		want  string
+	}{
+		"empty":                        {push: "", want: ""},
+		"none is urgent":               {push: "abc", want: "abc"},
+		"all are urgent":               {push: "ABCDEFGHI", want: "ABCDEFGHI"},
+		"urgent ones first":            {push: "aABCDEFGHIb", waits: patience - 1, want: "ABCDEFGHIab"},
+		"not before one that waited":   {push: "abABCDEFGHIJKLMNOP", waits: patience, want: "ABCDEFGaHIJKLMNbOP"},
+		"in turn, then all the others": {push: "abcABCDEFGH", waits: patience, want: "ABCDEFGaHbc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wallClock := clocktesting.NewFakePassiveClock(time.Now())
+			q := NewPrioritized(func(item cache.ObjectName) bool { return strings.ToUpper(item.Name) == item.Name }, wallClock)
+			for _, item := range tc.push {
+				name := cache.NewObjectName("namespace", string(item))
+				q.Push(name)
+				q.Touch(name)
+			}
+			wallClock.SetTime(wallClock.Now().Add(tc.waits))
+			if q.Len() != len(tc.push) {
+				t.Errorf("length %d, want %d", q.Len(), len(tc.push))
+			}
+			var got strings.Builder
+			for q.Len() > 0 {
+				got.WriteString(q.Pop().Name)
+			}
+			if got.String() != tc.want {
+				t.Errorf("got %s, want %s", got.String(), tc.want)
 			}
 		})
 	}

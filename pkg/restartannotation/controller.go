@@ -146,7 +146,7 @@ func NewController(
 		cronAts: informers.NewTypedFilteredCronAtInformer(client, namespace, 0, nil, func(options *metav1.ListOptions) {
 			options.LabelSelector = v1alpha1.LabelManagedBy + "=" + v1alpha1.ManagedBy
 		}),
-		queue:    fairqueue.NewRateLimiting(queueName, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
+		queue:    fairqueue.NewRateLimiting(queueName, fairqueue.New(), workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
 		blocked:  fairqueue.NewBlocked(blockedQueueName, wallClock),
 		reported: map[cache.ObjectName]mistake{},
 		reports:  rate.NewLimiter(reportRate, reportBurst),

@@ -1,0 +1,78 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package fairqueue
+
+import (
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+)
+
+// While there are urgent items for longer than patience, share of them are returned for
+// each of the others.
+const (
+	patience = 10 * time.Second
+	share    = 7
+)
+
+// Prioritized is the storage of a workqueue that returns urgent items before others, each
+// in the order of a Queue.
+type Prioritized struct {
+	isUrgent     func(cache.ObjectName) bool
+	clock        clock.PassiveClock
+	urgent, rest *Queue
+	waiting      time.Time // since when there are others
+	turns        int       // the number of urgent items since the last other one
+}
+
+var _ workqueue.Queue[cache.ObjectName] = &Prioritized{}
+
+// NewPrioritized returns an empty queue. isUrgent is called with each item that is added,
+// under the lock of the workqueue.
+func NewPrioritized(isUrgent func(cache.ObjectName) bool, wallClock clock.PassiveClock) *Prioritized {
+	return &Prioritized{isUrgent: isUrgent, clock: wallClock, urgent: New(), rest: New()}
+}
+
+// Touch does nothing: an item that is added again keeps its place.
+func (p *Prioritized) Touch(cache.ObjectName) {}
+
+// Push adds an item.
+func (p *Prioritized) Push(item cache.ObjectName) {
+	if p.isUrgent(item) {
+		p.urgent.Push(item)
+		return
+	}
+	if p.rest.Len() == 0 {
+		p.waiting = p.clock.Now()
+	}
+	p.rest.Push(item)
+}
+
+// Len returns the number of items.
+func (p *Prioritized) Len() int { return p.urgent.Len() + p.rest.Len() }
+
+// Pop removes and returns the next item. The queue must not be empty.
+func (p *Prioritized) Pop() cache.ObjectName {
+	if p.urgent.Len() == 0 || p.rest.Len() > 0 && p.turns >= share && p.clock.Since(p.waiting) >= patience {
+		p.turns = 0
+		return p.rest.Pop()
+	}
+	p.turns++
+	return p.urgent.Pop()
+}
