@@ -106,7 +106,7 @@ func forward(to, from net.Conn) {
 			}
 		}
 	}()
-	defer to.Close()
+	defer func() { _ = to.Close() }()
 	for c := range chunks {
 		time.Sleep(time.Until(c.due))
 		if _, err := to.Write(c.data); err != nil {

@@ -222,7 +222,7 @@ func fill(ats cache.Indexer, from, to int, due time.Time) (decoding time.Duratio
 		at.ResourceVersion, at.Generation, at.CreationTimestamp = fmt.Sprint(1_000_000+i), 1, metav1.NewTime(created)
 		at.ManagedFields = []metav1.ManagedFieldsEntry{{
 			Manager: "bench", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: at.APIVersion, Time: &at.CreationTimestamp,
-			FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{".":{},"f:command":{},"f:schedule":{}}}`)},
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{".":{},"f:command":{},"f:schedule":{}}}`),
 		}}
 		at.Status.Phase = v1alpha1.PhasePending
 		text, err := json.Marshal(at)
