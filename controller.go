@@ -211,9 +211,10 @@ func NewController(
 //
 // After standby, the caches may lag behind the API server. That is as safe as a watch
 // that lags while the controller works: a Pod is created only after the At was read from
-// the API server, or while the watch reports the writes of this process, the name of the Pod is a lock, and every other write has a
-// precondition. Waiting for the caches to catch up could take a minute, because an idle
-// watch reports the current resourceVersion only that often.
+// the API server, or while the watch reports the writes of this process. The name of the
+// Pod is a lock, and every other write has a precondition. Waiting for the caches to catch
+// up could take a minute, because an idle watch reports the current resourceVersion only
+// that often.
 func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
