@@ -141,7 +141,9 @@ func TestRestartLosesNothing(t *testing.T) {
 	done := map[string]bool{}
 	for len(done) < 2 {
 		var next string
-		eventually(t, "the next restart", func(ctx context.Context) (bool, error) {
+		// The first minute that counts begins up to a minute after the annotation, and
+		// spreadSeconds adds up to a minute.
+		err := poll(t.Context(), 2*time.Minute+patience, func(ctx context.Context) (bool, error) {
 			ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return false, err
@@ -153,6 +155,9 @@ func TestRestartLosesNothing(t *testing.T) {
 			}
 			return next != "", nil
 		})
+		if err != nil {
+			t.Fatalf("waiting for the next restart: %v", err)
+		}
 		kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/"+next)
 		done[next] = true
 	}
