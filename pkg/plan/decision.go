@@ -91,7 +91,7 @@ func (w *World) isFresh() bool {
 	if w.AtIsLive {
 		return true
 	}
-	return isWhole(w.At) && IsFresh(w.AtAsOf, w.Now)
+	return IsWhole(w.At) && IsFresh(w.AtAsOf, w.Now)
 }
 
 // IsFresh reports whether an object from a cache is recent enough to act on it. asOf is a

@@ -84,8 +84,8 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	return kept
 }
 
-// isWhole reports whether KeepAt has kept all fields that the Pod of an At is made from.
-func isWhole(at *v1alpha1.At) bool { return at.Spec.Command != "" }
+// IsWhole reports whether KeepAt has kept all fields that the Pod of an At is made from.
+func IsWhole(at *v1alpha1.At) bool { return at.Spec.Command != "" }
 
 // KeepPod returns a copy with only those fields of a Pod that this package reads.
 func KeepPod(pod *corev1.Pod) *corev1.Pod {

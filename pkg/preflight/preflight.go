@@ -78,8 +78,9 @@ const (
 // requestTimeout is how long a request may take.
 const requestTimeout = 5 * time.Second
 
-// readsPerDryRun is the maximum number of Ats to read for each dry-run: if there are very
-// many Ats, most of them have the same Pod as another.
+// readsPerDryRun is the maximum number of Ats to read for each dry-run, of those that the
+// cache does not have whole: if there are very many Ats, most of them have the same Pod as
+// another.
 const readsPerDryRun = 10
 
 // Preflight checks Ats that are not due yet. The methods of a nil Preflight, which means
@@ -242,24 +243,26 @@ func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
 		p.forget(name)
 		return false
 	}
-	// The cached At has neither command nor template.
-	live, err := p.read(ctx, name)
-	switch {
-	case err == nil && plan.WantsForecast(live, p.clock.Now()) && live.Spec.Restart != nil:
-		return p.keep(ctx, live, p.askRestart(ctx, live))
-	case err == nil && plan.WantsForecast(live, p.clock.Now()):
-		a := p.ask(ctx, live)
-		if plan.NeedsNodes(live) && a.forecast != nil && a.forecast.Reason == "" {
-			nodes, err := p.nodes(ctx)
-			a = answer{forecast: plan.ForeseeNodes(live, nodes, err), err: err, retry: true}
+	at := cached
+	if !plan.IsWhole(cached) {
+		at, err = p.read(ctx, name)
+		switch {
+		case apierrors.IsNotFound(err), err == nil && !plan.WantsForecast(at, p.clock.Now()):
+			p.forget(name)
+			return false
+		case err != nil:
+			return p.keep(ctx, cached, answer{err: err, retry: true})
 		}
-		return p.keep(ctx, live, a)
-	case err == nil || apierrors.IsNotFound(err):
-		p.forget(name)
-		return false
-	default:
-		return p.keep(ctx, cached, answer{err: err, retry: true})
 	}
+	if at.Spec.Restart != nil {
+		return p.keep(ctx, at, p.askRestart(ctx, at))
+	}
+	a := p.ask(ctx, at)
+	if plan.NeedsNodes(at) && a.forecast != nil && a.forecast.Reason == "" {
+		nodes, err := p.nodes(ctx)
+		a = answer{forecast: plan.ForeseeNodes(at, nodes, err), err: err, retry: true}
+	}
+	return p.keep(ctx, at, a)
 }
 
 // read reads an At from the API server.
