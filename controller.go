@@ -30,6 +30,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -84,6 +85,14 @@ const (
 
 // maxSteps is the number of steps of a sync after which something must be wrong.
 const maxSteps = 10
+
+// The queue holds only what is to be synced within horizon. The rest is in the cache,
+// which is searched each searchPeriod: an entry of the queue would need as much memory as
+// a quarter of an At, and that of an At that is deleted would stay until its time.
+const (
+	searchPeriod = time.Hour
+	horizon      = searchPeriod + 10*time.Minute
+)
 
 // finishTimeout is how long running syncs may take when the controller is stopped. A
 // leader that cannot renew its lease stops at most 8.5 s after the last renewal, and
@@ -245,11 +254,12 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	wg.Go(func() { c.preflight.Run(ctx, c.queue.Add) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
 	wg.Go(func() { c.nodes.Run(ctx) })
-	c.enqueueAll()
-	// An idle controller allocates nothing, so garbage from the first list would stay for
-	// minutes.
-	debug.FreeOSMemory()
-	<-ctx.Done()
+	wait.UntilWithContext(ctx, func(context.Context) {
+		c.enqueueAll()
+		// An idle controller allocates nothing, so garbage, such as that of the first list,
+		// would stay for minutes.
+		debug.FreeOSMemory()
+	}, searchPeriod)
 }
 
 // enqueueAll enqueues the Ats in the cache, and deleted Ats that still have Pods in the
@@ -274,7 +284,7 @@ func (c *Controller) enqueueAll() {
 		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, c.clock.Now()):
 			c.queue.Add(name)
 		case decision.Delay > 0:
-			c.queue.AddAfter(name, decision.Delay)
+			c.enqueueAfter(name, decision.Delay)
 		}
 	}
 	for _, obj := range c.podIndexer.List() {
@@ -291,6 +301,14 @@ func (c *Controller) enqueueAll() {
 func (c *Controller) enqueue(name cache.ObjectName) {
 	if c.working.Load() {
 		c.queue.Add(name)
+	}
+}
+
+// enqueueAfter enqueues an At after a delay. If that is beyond the horizon, a later
+// enqueueAll does it.
+func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
+	if delay <= horizon {
+		c.queue.AddAfter(name, delay)
 	}
 }
 
@@ -425,7 +443,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		c.blocked.Forget(name)
 	}
 	if delay > 0 {
-		c.queue.AddAfter(name, delay)
+		c.enqueueAfter(name, delay)
 	}
 	return true
 }

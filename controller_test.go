@@ -1328,48 +1328,54 @@ func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
 }
 
 // TestRun runs the whole controller, including informers, in virtual time: an At is
-// created an hour ahead, moved, and runs at its instant.
+// created, moved, and runs at its instant, which may be beyond the horizon of the queue.
 func TestRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		kubeClient := kubefake.NewClientset()
-		var creates atomic.Int32
-		var createdAt atomic.Pointer[time.Time]
-		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-			creates.Add(1)
-			createdAt.Store(ptr.To(time.Now()))
-			return false, nil, nil
+	for _, ahead := range []time.Duration{time.Hour, searchPeriod + 40*time.Minute, 30 * time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testRun(t, ahead) })
 		})
-		ats, ctx := runController(t, kubeClient, clock.RealClock{}), t.Context()
-		scheduled := time.Now().Add(time.Hour)
-		at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = scheduled.Format(time.RFC3339) })
-		at, err := ats.Create(ctx, at, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Minute)
-		scheduled = scheduled.Add(30 * time.Minute)
-		at.Spec.Schedule = scheduled.Format(time.RFC3339)
-		at.Generation = 2
-		if _, err = ats.Update(ctx, at, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Until(scheduled) - time.Nanosecond)
-		synctest.Wait()
-		if early := createdAt.Load(); early != nil {
-			t.Fatalf("the Pod was created at %v, due is %v", early, scheduled)
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if got := createdAt.Load(); got == nil || !got.Equal(scheduled) || creates.Load() != 1 {
-			t.Errorf("%d creations, the last at %v; want one at %v", creates.Load(), got, scheduled)
-		}
-		if at, err = ats.Get(ctx, name.Name, metav1.GetOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if at.Status.Phase != v1alpha1.PhaseRunning {
-			t.Errorf("phase %s, want RUNNING", at.Status.Phase)
-		}
+	}
+}
+
+func testRun(t *testing.T, ahead time.Duration) {
+	kubeClient := kubefake.NewClientset()
+	var creates atomic.Int32
+	var createdAt atomic.Pointer[time.Time]
+	kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		creates.Add(1)
+		createdAt.Store(ptr.To(time.Now()))
+		return false, nil, nil
 	})
+	ats, ctx := runController(t, kubeClient, clock.RealClock{}), t.Context()
+	scheduled := time.Now().Add(ahead)
+	at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = scheduled.Format(time.RFC3339) })
+	at, err := ats.Create(ctx, at, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(10 * time.Minute)
+	scheduled = scheduled.Add(30 * time.Minute)
+	at.Spec.Schedule = scheduled.Format(time.RFC3339)
+	at.Generation = 2
+	if _, err = ats.Update(ctx, at, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Until(scheduled) - time.Nanosecond)
+	synctest.Wait()
+	if early := createdAt.Load(); early != nil {
+		t.Fatalf("the Pod was created at %v, due is %v", early, scheduled)
+	}
+	time.Sleep(time.Second)
+	synctest.Wait()
+	if got := createdAt.Load(); got == nil || !got.Equal(scheduled) || creates.Load() != 1 {
+		t.Errorf("%d creations, the last at %v; want one at %v", creates.Load(), got, scheduled)
+	}
+	if at, err = ats.Get(ctx, name.Name, metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if at.Status.Phase != v1alpha1.PhaseRunning {
+		t.Errorf("phase %s, want RUNNING", at.Status.Phase)
+	}
 }
 
 // steppedClock is a wall clock that is set, or that continues while the machine sleeps.

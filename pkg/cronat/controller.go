@@ -74,6 +74,10 @@ const (
 	maxErrorBackoff = time.Minute
 )
 
+// maxDelay is the maximum time until a CronAt is synced again: one that is deleted stays
+// in the queue until then.
+const maxDelay = time.Hour
+
 // maxSteps is the number of steps of a sync, apart from steps that release an At, after
 // which something must be wrong.
 const maxSteps = 10
@@ -318,7 +322,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		c.blocked.Forget(name)
 	}
 	if delay > 0 {
-		c.queue.AddAfter(name, delay)
+		c.queue.AddAfter(name, min(delay, maxDelay))
 	}
 	return true
 }
