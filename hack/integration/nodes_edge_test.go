@@ -220,7 +220,7 @@ func TestNodesSelector(t *testing.T) {
 	if err == nil {
 		t.Error("the selector can be edited during the run")
 	}
-	wantOutput(t, out, "spec.nodes: Invalid value: .*is immutable once the At has started, except maxConcurrent and maxFailed: delete and recreate the At")
+	wantOutput(t, out, "spec: Invalid value: .*nodes.selector are immutable once the At has started: delete and recreate the At")
 	f.hold(false, "a")
 	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	wantOnceEach(t, f, "a")

@@ -239,6 +239,11 @@ const (
 	ReasonAtNotDeleted = "AtNotDeleted"
 )
 
+// The API server evaluates the validation rules of a type each time it writes an object,
+// even if only the status has changed. Each access to a field takes the longer the more
+// fields its type has. So a rule about one field is a rule of that field, and the rule
+// about the immutable ones compares the whole spec first.
+
 // +genclient
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 // +kubebuilder:object:root=true
@@ -255,14 +260,8 @@ const (
 // +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.status.pod.nodeName`
 // +kubebuilder:printcolumn:name="Started",type=date,priority=1,JSONPath=`.status.startTime`
 // +kubebuilder:printcolumn:name="Completed",type=date,priority=1,JSONPath=`.status.completionTime`
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec.schedule == oldSelf.spec.schedule",fieldPath=".spec.schedule",message="is immutable once the At has started: delete and recreate the At to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '')",fieldPath=".spec.timeZone",message="is immutable once the At has started: delete and recreate the At to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '')",fieldPath=".spec.command",message="is immutable once the At has started: delete and recreate the At to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template)",fieldPath=".spec.template",message="is immutable once the At has started: delete and recreate the At to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.restart) == has(oldSelf.spec.restart) && (!has(self.spec.restart) || self.spec.restart == oldSelf.spec.restart)",fieldPath=".spec.restart",message="is immutable once the At has started: delete and recreate the At to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || (has(self.spec.node) ? self.spec.node : '') == (has(oldSelf.spec.node) ? oldSelf.spec.node : '')",fieldPath=".spec.node",message="is immutable once the At has started: delete and recreate the At to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || has(self.spec.nodes) == has(oldSelf.spec.nodes) && (!has(self.spec.nodes) || self.spec.nodes.selector == oldSelf.spec.nodes.selector)",fieldPath=".spec.nodes",message="is immutable once the At has started, except maxConcurrent and maxFailed: delete and recreate the At to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase != 'RUNNING' || !has(self.spec.nodes) || !has(oldSelf.spec.nodes) || has(oldSelf.status.nodes) && has(oldSelf.status.nodes.startTime) || (has(self.spec.nodes.maxConcurrent) ? self.spec.nodes.maxConcurrent == (has(oldSelf.spec.nodes.maxConcurrent) ? oldSelf.spec.nodes.maxConcurrent : 0) : !has(oldSelf.spec.nodes.maxConcurrent))",fieldPath=".spec.nodes.maxConcurrent",message="cannot be changed while the Ats of the nodes are being created: wait until status.nodes.startTime is set"
+// +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec == oldSelf.spec || self.spec.schedule == oldSelf.spec.schedule && (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '') && (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '') && has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template) && has(self.spec.restart) == has(oldSelf.spec.restart) && (!has(self.spec.restart) || self.spec.restart == oldSelf.spec.restart) && (has(self.spec.node) ? self.spec.node : '') == (has(oldSelf.spec.node) ? oldSelf.spec.node : '') && has(self.spec.nodes) == has(oldSelf.spec.nodes) && (!has(self.spec.nodes) || self.spec.nodes.selector == oldSelf.spec.nodes.selector)",fieldPath=".spec",message="schedule, timeZone, command, template, restart, node and nodes.selector are immutable once the At has started: delete and recreate the At to run it again"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.nodes) || !has(oldSelf.spec.nodes) || oldSelf.status.phase != 'RUNNING' || has(oldSelf.status.nodes) && has(oldSelf.status.nodes.startTime) || (has(self.spec.nodes.maxConcurrent) ? self.spec.nodes.maxConcurrent == (has(oldSelf.spec.nodes.maxConcurrent) ? oldSelf.spec.nodes.maxConcurrent : 0) : !has(oldSelf.spec.nodes.maxConcurrent))",fieldPath=".spec.nodes.maxConcurrent",message="cannot be changed while the Ats of the nodes are being created: wait until status.nodes.startTime is set"
 
 // At runs a command once, at a given time.
 type At struct {
@@ -459,8 +458,6 @@ type AtNodes struct {
 
 // AtStatus reports the progress of an At. Once the phase is DONE, only observedGeneration
 // changes.
-// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'DONE' || self.phase == 'DONE'",fieldPath=".phase",message="is DONE and cannot change: delete and recreate the At to run it again"
-// +kubebuilder:validation:XValidation:rule="oldSelf.phase != 'RUNNING' || self.phase != 'PENDING'",fieldPath=".phase",message="is RUNNING and cannot go back to PENDING"
 type AtStatus struct {
 	// phase is PENDING until the Pod exists (with spec.nodes: until the At is due; with
 	// spec.restart: until the At is due and no other rollout of the workload is in
@@ -469,6 +466,8 @@ type AtStatus struct {
 	// +optional
 	// +default="PENDING"
 	// +kubebuilder:validation:Enum=PENDING;RUNNING;DONE
+	// +kubebuilder:validation:XValidation:rule="oldSelf != 'DONE' || self == 'DONE'",message="is DONE and cannot change: delete and recreate the At to run it again"
+	// +kubebuilder:validation:XValidation:rule="oldSelf != 'RUNNING' || self != 'PENDING'",message="is RUNNING and cannot go back to PENDING"
 	Phase AtPhase `json:"phase,omitempty"`
 
 	// reason explains the current state in one word: why the At is still PENDING after its
