@@ -149,7 +149,10 @@ func NewController(
 		clock:      wallClock,
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff)
-	c.queue = fairqueue.NewRateLimiting(queueName, fairqueue.NewPrioritized(c.isUrgent, wallClock), limiter, wallClock)
+	// First what is due, then what has ended, then the rest: while an At waits for its status
+	// RUNNING, its Pod may end, which saves a write.
+	order := fairqueue.NewPrioritized(c.isDue, fairqueue.NewPrioritized(c.hasEnded, fairqueue.New(), wallClock), wallClock)
+	c.queue = fairqueue.NewRateLimiting(queueName, order, limiter, wallClock)
 	c.freshness = freshness.New(c.atIndexer.LastStoreSyncResourceVersion)
 	c.written = written.New(func(namespace, name string) (*v1alpha1.At, error) { return c.atLister.Ats(namespace).Get(name) }, plan.KeepAt)
 
@@ -315,15 +318,19 @@ func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
 // IsBusy returns true while Ats wait for a worker.
 func (c *Controller) IsBusy() bool { return c.queue.Len() > 0 }
 
-// isUrgent reports whether an At is due and does not have a Pod yet. It is synced before
-// those that only need a new status.
-func (c *Controller) isUrgent(name cache.ObjectName) bool {
+// isDue reports whether an At is due and does not have a Pod yet.
+func (c *Controller) isDue(name cache.ObjectName) bool {
 	at, err := c.atLister.Ats(name.Namespace).Get(name.Name)
 	if err != nil { // The only possible error: it is not in the cache.
 		return false
 	}
 	state, _ := plan.StateOf(at, c.parentOf(at), c.clock.Now())
 	return state == plan.StateDue && len(c.podsOf(name)) == 0
+}
+
+// hasEnded reports whether a Pod of an At has ended and is not counted yet.
+func (c *Controller) hasEnded(name cache.ObjectName) bool {
+	return slices.ContainsFunc(c.podsOf(name), plan.IsUncounted)
 }
 
 // HasSynced returns true once the caches have synced.

@@ -1327,6 +1327,46 @@ func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
 	})
 }
 
+// TestOrder checks that Ats that are due go first, then those whose Pod has ended, then the
+// rest.
+func TestOrder(t *testing.T) {
+	var w world
+	for _, at := range []struct {
+		name  string
+		phase corev1.PodPhase
+		mut   func(*corev1.Pod)
+	}{
+		{"counted", corev1.PodSucceeded, released},
+		{"running", corev1.PodRunning, nil},
+		{"failed", corev1.PodFailed, nil},
+		{"succeeded", corev1.PodSucceeded, nil},
+		{"due", "", nil},
+	} {
+		w.ats = append(w.ats, newAt(func(a *v1alpha1.At) { a.Name, a.UID = at.name, types.UID(at.name) }))
+		if at.phase != "" {
+			pod := plan.NewPod(w.ats[len(w.ats)-1], defaults)
+			pod.Status.Phase = at.phase
+			if at.mut != nil {
+				at.mut(pod)
+			}
+			w.cachedPods = append(w.cachedPods, pod)
+		}
+	}
+	f := newFixture(t, w, testingclock.NewFakeClock(due))
+	for _, at := range w.ats {
+		f.queue.Add(cache.MetaObjectToName(at))
+	}
+	var got []string
+	for f.queue.Len() > 0 {
+		name, _ := f.queue.Get()
+		f.queue.Done(name)
+		got = append(got, name.Name)
+	}
+	if diff := cmp.Diff([]string{"due", "failed", "succeeded", "counted", "running"}, got); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
 // TestRun runs the whole controller, including informers, in virtual time: an At is
 // created, moved, and runs at its instant, which may be beyond the horizon of the queue.
 func TestRun(t *testing.T) {

@@ -76,7 +76,7 @@ func TestPrioritized(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			wallClock := clocktesting.NewFakePassiveClock(time.Now())
-			q := NewPrioritized(func(item cache.ObjectName) bool { return strings.ToUpper(item.Name) == item.Name }, wallClock)
+			q := NewPrioritized(func(item cache.ObjectName) bool { return strings.ToUpper(item.Name) == item.Name }, New(), wallClock)
 			for _, item := range tc.push {
 				name := cache.NewObjectName("namespace", string(item))
 				q.Push(name)

@@ -31,22 +31,23 @@ const (
 	share    = 7
 )
 
-// Prioritized is the storage of a workqueue that returns urgent items before others, each
-// in the order of a Queue.
+// Prioritized is the storage of a workqueue that returns urgent items, in the order of a
+// Queue, before others.
 type Prioritized struct {
-	isUrgent     func(cache.ObjectName) bool
-	clock        clock.PassiveClock
-	urgent, rest *Queue
-	waiting      time.Time // since when there are others
-	turns        int       // the number of urgent items since the last other one
+	isUrgent func(cache.ObjectName) bool
+	clock    clock.PassiveClock
+	urgent   *Queue
+	rest     workqueue.Queue[cache.ObjectName]
+	waiting  time.Time // since when there are others
+	turns    int       // the number of urgent items since the last other one
 }
 
 var _ workqueue.Queue[cache.ObjectName] = &Prioritized{}
 
 // NewPrioritized returns an empty queue. isUrgent is called with each item that is added,
-// under the lock of the workqueue.
-func NewPrioritized(isUrgent func(cache.ObjectName) bool, wallClock clock.PassiveClock) *Prioritized {
-	return &Prioritized{isUrgent: isUrgent, clock: wallClock, urgent: New(), rest: New()}
+// under the lock of the workqueue. rest must be an empty queue for the other items.
+func NewPrioritized(isUrgent func(cache.ObjectName) bool, rest workqueue.Queue[cache.ObjectName], wallClock clock.PassiveClock) *Prioritized {
+	return &Prioritized{isUrgent: isUrgent, clock: wallClock, urgent: New(), rest: rest}
 }
 
 // Touch does nothing: an item that is added again keeps its place.
