@@ -30,7 +30,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -86,13 +85,18 @@ const (
 // maxSteps is the number of steps of a sync after which something must be wrong.
 const maxSteps = 10
 
-// The queue holds only what is to be synced within horizon. The rest is in the cache,
-// which is searched each searchPeriod: an entry of the queue would need as much memory as
-// a quarter of an At, and that of an At that is deleted would stay until its time.
+// The queue holds only what is to be synced within horizon. The rest is in the cache, which
+// is searched each searchPeriod: an entry of the queue would need as much memory as a
+// quarter of an At, and that of a deleted At would stay until its time. searchPeriod is
+// not an hour, so that searches do not always meet bursts on the hour.
 const (
-	searchPeriod = time.Hour
-	horizon      = searchPeriod + 10*time.Minute
+	searchPeriod = 50 * time.Minute
+	horizon      = time.Hour
 )
+
+// startTime is the time after the start at which an idle controller has usually synced and
+// checked all Ats that need it.
+const startTime = 20 * time.Second
 
 // finishTimeout is how long running syncs may take when the controller is stopped. A
 // leader that cannot renew its lease stops at most 8.5 s after the last renewal, and
@@ -149,9 +153,9 @@ func NewController(
 		clock:      wallClock,
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff)
-	// First what is due, then what has ended, then the rest: while an At waits for its status
-	// RUNNING, its Pod may end, which saves a write.
-	order := fairqueue.NewPrioritized(c.isDue, fairqueue.NewPrioritized(c.hasEnded, fairqueue.New(), wallClock), wallClock)
+	// What is due goes first. What only needs status RUNNING goes last: meanwhile, the Pod may
+	// end, which saves a write.
+	order := fairqueue.NewPrioritized(c.isDue, fairqueue.NewPrioritized(c.isNotStarting, fairqueue.New(), wallClock), wallClock)
 	c.queue = fairqueue.NewRateLimiting(queueName, order, limiter, wallClock)
 	c.freshness = freshness.New(c.atIndexer.LastStoreSyncResourceVersion)
 	c.written = written.New(func(namespace, name string) (*v1alpha1.At, error) { return c.atLister.Ats(namespace).Get(name) }, plan.KeepAt)
@@ -257,12 +261,12 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	wg.Go(func() { c.preflight.Run(ctx, c.queue.Add) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
 	wg.Go(func() { c.nodes.Run(ctx) })
-	wait.UntilWithContext(ctx, func(context.Context) {
-		c.enqueueAll()
-		// An idle controller allocates nothing, so garbage, such as that of the first list,
-		// would stay for minutes.
-		debug.FreeOSMemory()
-	}, searchPeriod)
+	c.enqueueAll()
+	wg.Go(func() { c.search(ctx) })
+	// An idle controller allocates nothing, so garbage from the first list would stay for
+	// minutes.
+	debug.FreeOSMemory()
+	<-ctx.Done()
 }
 
 // enqueueAll enqueues the Ats in the cache, and deleted Ats that still have Pods in the
@@ -281,10 +285,9 @@ func (c *Controller) enqueueAll() {
 	}
 	for _, at := range later {
 		name := cache.MetaObjectToName(at)
-		world := plan.World{At: at, Pods: c.podsOf(name), Parent: c.parentOf(at), Now: c.clock.Now()}
-		decision := plan.Decide(world)
+		decision := c.decideFromCache(at)
 		switch {
-		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, c.clock.Now()):
+		case len(c.podsOf(name)) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, c.clock.Now()):
 			c.queue.Add(name)
 		case decision.Delay > 0:
 			c.enqueueAfter(name, decision.Delay)
@@ -307,8 +310,37 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 	}
 }
 
-// enqueueAfter enqueues an At after a delay. If that is beyond the horizon, a later
-// enqueueAll does it.
+// decideFromCache returns the decision for an At as it is in the cache.
+func (c *Controller) decideFromCache(at *v1alpha1.At) plan.Decision {
+	return plan.Decide(plan.World{At: at, Pods: c.podsOf(cache.MetaObjectToName(at)), Parent: c.parentOf(at), Now: c.clock.Now()})
+}
+
+// search enqueues the Ats whose delay was beyond the horizon and is not any more, until
+// ctx is done. It leaves all others alone: they are in the queue, or wait for an event.
+func (c *Controller) search(ctx context.Context) {
+	for period := startTime; ; period = searchPeriod {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.clock.After(period):
+		}
+		ats, _ := c.atLister.List(labels.Everything())
+		for _, at := range ats {
+			if ctx.Err() != nil {
+				return
+			}
+			if decision := c.decideFromCache(at); decision.Action == nil && decision.Status == nil && decision.Delay > 0 {
+				c.enqueueAfter(cache.MetaObjectToName(at), decision.Delay)
+			}
+		}
+		if !c.IsBusy() {
+			debug.FreeOSMemory() // the garbage of the start, or of the search
+		}
+	}
+}
+
+// enqueueAfter enqueues an At after a delay. If that is beyond the horizon, search does it
+// later.
 func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
 	if delay <= horizon {
 		c.queue.AddAfter(name, delay)
@@ -328,9 +360,10 @@ func (c *Controller) isDue(name cache.ObjectName) bool {
 	return state == plan.StateDue && len(c.podsOf(name)) == 0
 }
 
-// hasEnded reports whether a Pod of an At has ended and is not counted yet.
-func (c *Controller) hasEnded(name cache.ObjectName) bool {
-	return slices.ContainsFunc(c.podsOf(name), plan.IsUncounted)
+// isNotStarting reports whether an At needs more than status RUNNING.
+func (c *Controller) isNotStarting(name cache.ObjectName) bool {
+	at, err := c.atLister.Ats(name.Namespace).Get(name.Name)
+	return err != nil || !plan.IsStarting(c.written.Latest(at), c.podsOf(name))
 }
 
 // HasSynced returns true once the caches have synced.
@@ -449,7 +482,10 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		c.queue.Forget(name)
 		c.blocked.Forget(name)
 	}
-	if delay > 0 {
+	switch {
+	case errors.Is(err, plan.ErrBlocked) && delay > 0:
+		c.queue.AddAfter(name, delay) // search would not find it
+	case delay > 0:
 		c.enqueueAfter(name, delay)
 	}
 	return true

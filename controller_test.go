@@ -1327,42 +1327,37 @@ func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
 	})
 }
 
-// TestOrder checks that Ats that are due go first, then those whose Pod has ended, then the
-// rest.
+// TestOrder checks that Ats that are due go first, and that those go last that only need
+// status RUNNING.
 func TestOrder(t *testing.T) {
 	var w world
-	for _, at := range []struct {
-		name  string
-		phase corev1.PodPhase
-		mut   func(*corev1.Pod)
-	}{
-		{"counted", corev1.PodSucceeded, released},
-		{"running", corev1.PodRunning, nil},
-		{"failed", corev1.PodFailed, nil},
-		{"succeeded", corev1.PodSucceeded, nil},
-		{"due", "", nil},
-	} {
-		w.ats = append(w.ats, newAt(func(a *v1alpha1.At) { a.Name, a.UID = at.name, types.UID(at.name) }))
-		if at.phase != "" {
-			pod := plan.NewPod(w.ats[len(w.ats)-1], defaults)
-			pod.Status.Phase = at.phase
-			if at.mut != nil {
-				at.mut(pod)
-			}
+	add := func(name string, phase v1alpha1.AtPhase, podPhase corev1.PodPhase) {
+		at := newAt(func(at *v1alpha1.At) { at.Name, at.UID, at.Status.Phase = name, types.UID(name), phase })
+		w.ats = append(w.ats, at)
+		if podPhase != "" {
+			pod := plan.NewPod(at, defaults)
+			pod.Status.Phase = podPhase
 			w.cachedPods = append(w.cachedPods, pod)
 		}
 	}
+	add("starting", v1alpha1.PhasePending, corev1.PodRunning)
+	add("running", v1alpha1.PhaseRunning, corev1.PodRunning)
+	add("failed", v1alpha1.PhasePending, corev1.PodFailed)
+	add("succeeded", v1alpha1.PhaseRunning, corev1.PodSucceeded)
+	add("done", v1alpha1.PhaseDone, corev1.PodSucceeded)
+	add("due", v1alpha1.PhasePending, "")
 	f := newFixture(t, w, testingclock.NewFakeClock(due))
 	for _, at := range w.ats {
 		f.queue.Add(cache.MetaObjectToName(at))
 	}
+	f.queue.Add(cache.NewObjectName(name.Namespace, "deleted"))
 	var got []string
 	for f.queue.Len() > 0 {
 		name, _ := f.queue.Get()
 		f.queue.Done(name)
 		got = append(got, name.Name)
 	}
-	if diff := cmp.Diff([]string{"due", "failed", "succeeded", "counted", "running"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"due", "running", "failed", "succeeded", "done", "deleted", "starting"}, got); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 }
@@ -1416,6 +1411,48 @@ func testRun(t *testing.T, ahead time.Duration) {
 	if at.Status.Phase != v1alpha1.PhaseRunning {
 		t.Errorf("phase %s, want RUNNING", at.Status.Phase)
 	}
+}
+
+// TestBeyondHorizon waits for what is due after the start, and beyond the horizon of the
+// queue.
+func TestBeyondHorizon(t *testing.T) {
+	const ahead = horizon + searchPeriod + 5*time.Minute
+	synctest.Test(t, func(t *testing.T) {
+		kubeClient := kubefake.NewClientset()
+		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
+		})
+		ats, ctx, start := runController(t, kubeClient, clock.RealClock{}), t.Context(), time.Now()
+		for _, at := range []*v1alpha1.At{
+			newAt(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", start), func(at *v1alpha1.At) {
+				at.Name, at.UID, at.Spec.TTLSecondsAfterFinished = "done", "done", ptr.To(int32(ahead.Seconds()))
+			}),
+			newAt(func(at *v1alpha1.At) {
+				at.Name, at.UID, at.Spec.Schedule = "refused", "refused", start.Format(time.RFC3339)
+				at.Spec.StartingDeadlineSeconds = ptr.To(int64(ahead.Seconds()))
+			}),
+		} {
+			if _, err := ats.Create(ctx, at, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(ahead - time.Second)
+		synctest.Wait()
+		if _, err := ats.Get(ctx, "done", metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+		if at, err := ats.Get(ctx, "refused", metav1.GetOptions{}); err != nil || at.Status.Phase != v1alpha1.PhasePending {
+			t.Errorf("the refused At is %s, want PENDING: %v", at.Status.Phase, err)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if _, err := ats.Get(ctx, "done", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("the At is still there after its time to live: %v", err)
+		}
+		if at, err := ats.Get(ctx, "refused", metav1.GetOptions{}); err != nil || at.Status.Phase != v1alpha1.PhaseDone {
+			t.Errorf("the refused At is %s after its starting deadline, want DONE: %v", at.Status.Phase, err)
+		}
+	})
 }
 
 // steppedClock is a wall clock that is set, or that continues while the machine sleeps.

@@ -18,11 +18,13 @@ package fairqueue
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 )
@@ -94,6 +96,89 @@ func TestPrioritized(t *testing.T) {
 				t.Errorf("got %s, want %s", got.String(), tc.want)
 			}
 		})
+	}
+}
+
+// TestPrioritizedTouch makes items urgent while they are in the queue. Each item is returned
+// once, however often it is added.
+func TestPrioritizedTouch(t *testing.T) {
+	named := func(name string) cache.ObjectName { return cache.NewObjectName("namespace", name) }
+	var first, second string
+	isOneOf := func(names *string) func(cache.ObjectName) bool {
+		return func(item cache.ObjectName) bool { return strings.Contains(*names, item.Name) }
+	}
+	wallClock := clocktesting.NewFakePassiveClock(time.Now())
+	q := NewPrioritized(isOneOf(&first), NewPrioritized(isOneOf(&second), New(), wallClock), wallClock)
+	add := func(names string) {
+		for _, name := range names {
+			q.Push(named(string(name)))
+		}
+	}
+	touch := func(names string) {
+		for _, name := range names {
+			q.Touch(named(string(name)))
+		}
+	}
+	want := func(number int, names string) {
+		t.Helper()
+		var got strings.Builder
+		for range number {
+			got.WriteString(q.Pop().Name)
+		}
+		if got.String() != names {
+			t.Errorf("got %s, want %s", got.String(), names)
+		}
+	}
+	add("abcdef")
+	second = "e"
+	touch("eeab")
+	first, second = "f", "d"
+	touch("ffdd")
+	if q.Len() != 6 {
+		t.Errorf("length %d, want 6", q.Len())
+	}
+	want(3, "fed")
+	// Those that were returned are added again, not all as urgent as before.
+	first, second = "", "f"
+	add("def")
+	touch("def")
+	first = "b"
+	touch("bb")
+	if q.Len() != 6 {
+		t.Errorf("length %d, want 6", q.Len())
+	}
+	want(6, "bfacde")
+	if q.Len() != 0 {
+		t.Errorf("length %d, want 0", q.Len())
+	}
+}
+
+// TestPrioritizedOften adds and returns items in random order, and compares the queue with
+// a set.
+func TestPrioritizedOften(t *testing.T) {
+	const names = "abcdefghij"
+	wallClock := clocktesting.NewFakePassiveClock(time.Now())
+	random := func(cache.ObjectName) bool { return rand.IntN(2) == 0 }
+	q := NewPrioritized(random, NewPrioritized(random, New(), wallClock), wallClock)
+	queued := sets.New[cache.ObjectName]()
+	for range 100_000 {
+		item := cache.NewObjectName("namespace", string(names[rand.IntN(len(names))]))
+		switch {
+		case rand.IntN(3) == 0 && queued.Len() > 0:
+			popped := q.Pop()
+			if !queued.Has(popped) {
+				t.Fatalf("%v is returned twice", popped)
+			}
+			queued.Delete(popped)
+		case queued.Has(item):
+			q.Touch(item)
+		default:
+			q.Push(item)
+			queued.Insert(item)
+		}
+		if q.Len() != queued.Len() {
+			t.Fatalf("length %d, want %d", q.Len(), queued.Len())
+		}
 	}
 }
 

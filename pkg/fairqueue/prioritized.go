@@ -19,6 +19,7 @@ package fairqueue
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -38,8 +39,11 @@ type Prioritized struct {
 	clock    clock.PassiveClock
 	urgent   *Queue
 	rest     workqueue.Queue[cache.ObjectName]
-	waiting  time.Time // since when there are others
-	turns    int       // the number of urgent items since the last other one
+	// hurried are the items in urgent. stale are those that became urgent while they were in
+	// rest: their entries there do not count.
+	hurried, stale sets.Set[cache.ObjectName]
+	waiting        time.Time // since when there are others
+	turns          int       // the number of urgent items since the last other one
 }
 
 var _ workqueue.Queue[cache.ObjectName] = &Prioritized{}
@@ -47,33 +51,65 @@ var _ workqueue.Queue[cache.ObjectName] = &Prioritized{}
 // NewPrioritized returns an empty queue. isUrgent is called with each item that is added,
 // under the lock of the workqueue. rest must be an empty queue for the other items.
 func NewPrioritized(isUrgent func(cache.ObjectName) bool, rest workqueue.Queue[cache.ObjectName], wallClock clock.PassiveClock) *Prioritized {
-	return &Prioritized{isUrgent: isUrgent, clock: wallClock, urgent: New(), rest: rest}
+	return &Prioritized{isUrgent: isUrgent, clock: wallClock, urgent: New(), rest: rest, hurried: sets.New[cache.ObjectName](), stale: sets.New[cache.ObjectName]()}
 }
 
-// Touch does nothing: an item that is added again keeps its place.
-func (p *Prioritized) Touch(cache.ObjectName) {}
+// Touch is called when an item is added again: it may be urgent by now. Otherwise, it keeps
+// its place.
+func (p *Prioritized) Touch(item cache.ObjectName) {
+	switch {
+	case p.hurried.Has(item):
+	case p.isUrgent(item):
+		p.stale.Insert(item)
+		p.hurry(item)
+	default:
+		p.rest.Touch(item)
+	}
+}
 
 // Push adds an item.
 func (p *Prioritized) Push(item cache.ObjectName) {
 	if p.isUrgent(item) {
-		p.urgent.Push(item)
+		p.hurry(item)
 		return
 	}
-	if p.rest.Len() == 0 {
+	if p.others() == 0 {
 		p.waiting = p.clock.Now()
 	}
-	p.rest.Push(item)
+	if p.stale.Has(item) {
+		p.stale.Delete(item)
+		p.rest.Touch(item)
+	} else {
+		p.rest.Push(item)
+	}
 }
 
+func (p *Prioritized) hurry(item cache.ObjectName) {
+	p.urgent.Push(item)
+	p.hurried.Insert(item)
+}
+
+// others returns the number of items that are not urgent.
+func (p *Prioritized) others() int { return p.rest.Len() - p.stale.Len() }
+
 // Len returns the number of items.
-func (p *Prioritized) Len() int { return p.urgent.Len() + p.rest.Len() }
+func (p *Prioritized) Len() int { return p.urgent.Len() + p.others() }
 
 // Pop removes and returns the next item. The queue must not be empty.
 func (p *Prioritized) Pop() cache.ObjectName {
-	if p.urgent.Len() == 0 || p.rest.Len() > 0 && p.turns >= share && p.clock.Since(p.waiting) >= patience {
-		p.turns = 0
-		return p.rest.Pop()
+	if p.urgent.Len() > 0 && (p.others() == 0 || p.turns < share || p.clock.Since(p.waiting) < patience) {
+		p.turns++
+		item := p.urgent.Pop()
+		if p.hurried.Delete(item); p.urgent.Len() == 0 {
+			p.hurried = sets.New[cache.ObjectName]() // A map never shrinks.
+		}
+		return item
 	}
-	p.turns++
-	return p.urgent.Pop()
+	p.turns = 0
+	item := p.rest.Pop()
+	for p.stale.Has(item) {
+		p.stale.Delete(item)
+		item = p.rest.Pop()
+	}
+	return item
 }

@@ -42,10 +42,6 @@ func hasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || isDeletedUnscheduled(pod)
 }
 
-// IsUncounted reports whether a Pod has ended but its end is not in the status of its At
-// yet: the finalizer is removed after that.
-func IsUncounted(pod *corev1.Pod) bool { return hasEnded(pod) && isTracked(pod) }
-
 // isAbandoned reports whether a Pod was force-deleted, that is, without waiting for its
 // node, and the node has not reported how it ended. A live node reports that within
 // seconds.

@@ -17,7 +17,10 @@ limitations under the License.
 package plan
 
 import (
+	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -72,4 +75,10 @@ func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.
 	default:
 		return StatePending, 0
 	}
+}
+
+// IsStarting reports whether an At has Pods, none of which has ended, while its phase is
+// still PENDING.
+func IsStarting(at *v1alpha1.At, pods []*corev1.Pod) bool {
+	return at.Status.Phase == v1alpha1.PhasePending && len(pods) > 0 && !slices.ContainsFunc(pods, hasEnded)
 }

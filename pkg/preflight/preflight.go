@@ -262,6 +262,12 @@ func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
 		nodes, err := p.nodes(ctx)
 		a = answer{forecast: plan.ForeseeNodes(at, nodes, err), err: err, retry: true}
 	}
+	if at == cached && (a.result() != metrics.PreflightAccepted || plan.HasForecast(at)) {
+		// The status may have to be written, no faster than if the At had been read.
+		if err := p.reads.Wait(ctx); err != nil {
+			return false
+		}
+	}
 	return p.keep(ctx, at, a)
 }
 

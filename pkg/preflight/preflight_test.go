@@ -357,10 +357,11 @@ func TestNoLongerPending(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.store(runs, func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning })
-		f.taken(&f.reads)
+		f.taken(&f.dryRuns)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		f.wantList("reads", &f.reads) // The cache is enough.
+		f.wantList("dry-runs", &f.dryRuns)
 		f.wantNothingKept()
 	})
 }
@@ -528,6 +529,24 @@ func TestManyAlike(t *testing.T) {
 	}
 }
 
+// TestManyRefused refuses very many Ats with the same Pod, with a message that always
+// changes: at most 50 per second need a new status.
+func TestManyRefused(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.answer = func(pod string) error {
+			return apierrors.NewForbidden(pods, pod, fmt.Errorf("exceeded quota at %v", time.Since(f.start)))
+		}
+		for i := range 10_000 {
+			f.add(0, f.at(fmt.Sprint("at-", i), 24*time.Hour, func(at *v1alpha1.At) { at.Spec.Command = "echo YAY" }))
+		}
+		time.Sleep(time.Second + 100*time.Second)
+		synctest.Wait()
+		if got := len(f.taken(&f.changed)); got < 4900 || got > 5001 {
+			t.Errorf("%d changes within 100 s, want 50 a second", got)
+		}
+	})
+}
+
 // TestTooLate adds Ats that are due before they can be checked.
 func TestTooLate(t *testing.T) {
 	run(t, func(f *fixture) {
@@ -535,6 +554,7 @@ func TestTooLate(t *testing.T) {
 			f.at("unreadable", 0, func(at *v1alpha1.At) { at.Spec.Schedule = "tomorrow" }),
 			&v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "gone", Namespace: "shop"}})
 		f.wantList("reads", &f.reads)
+		f.wantList("dry-runs", &f.dryRuns)
 		f.wantNothingKept()
 	})
 }
