@@ -1373,6 +1373,7 @@ func TestRun(t *testing.T) {
 }
 
 func testRun(t *testing.T, ahead time.Duration) {
+	t.Helper()
 	kubeClient := kubefake.NewClientset()
 	var creates atomic.Int32
 	var createdAt atomic.Pointer[time.Time]
