@@ -85,10 +85,10 @@ const (
 // maxSteps is the number of steps of a sync after which something must be wrong.
 const maxSteps = 10
 
-// The queue holds only what is to be synced within horizon. The rest is in the cache, which
-// is searched each searchPeriod: an entry of the queue would need as much memory as a
-// quarter of an At, and that of a deleted At would stay until its time. searchPeriod is
-// not an hour, so that searches do not always meet bursts on the hour.
+// The queue holds only what must be synced within horizon. The rest is in the cache, which
+// is searched each searchPeriod: an entry of the queue needs memory, too, and that of a
+// deleted At stays until its time. searchPeriod is not an hour, so that searches do not
+// always coincide with bursts on the hour.
 const (
 	searchPeriod = 50 * time.Minute
 	horizon      = time.Hour
@@ -285,9 +285,10 @@ func (c *Controller) enqueueAll() {
 	}
 	for _, at := range later {
 		name := cache.MetaObjectToName(at)
-		decision := c.decideFromCache(at)
+		world := c.cachedWorld(at)
+		decision := plan.Decide(world)
 		switch {
-		case len(c.podsOf(name)) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, c.clock.Now()):
+		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, world.Now):
 			c.queue.Add(name)
 		case decision.Delay > 0:
 			c.enqueueAfter(name, decision.Delay)
@@ -310,9 +311,9 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 	}
 }
 
-// decideFromCache returns the decision for an At as it is in the cache.
-func (c *Controller) decideFromCache(at *v1alpha1.At) plan.Decision {
-	return plan.Decide(plan.World{At: at, Pods: c.podsOf(cache.MetaObjectToName(at)), Parent: c.parentOf(at), Now: c.clock.Now()})
+// cachedWorld returns what the cache knows about an At.
+func (c *Controller) cachedWorld(at *v1alpha1.At) plan.World {
+	return plan.World{At: at, Pods: c.podsOf(cache.MetaObjectToName(at)), Parent: c.parentOf(at), Now: c.clock.Now()}
 }
 
 // search enqueues the Ats whose delay was beyond the horizon and is not any more, until
@@ -329,7 +330,7 @@ func (c *Controller) search(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			if decision := c.decideFromCache(at); decision.Action == nil && decision.Status == nil && decision.Delay > 0 {
+			if decision := plan.Decide(c.cachedWorld(at)); decision.Action == nil && decision.Status == nil && decision.Delay > 0 {
 				c.enqueueAfter(cache.MetaObjectToName(at), decision.Delay)
 			}
 		}
@@ -484,7 +485,8 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	}
 	switch {
 	case errors.Is(err, plan.ErrBlocked) && delay > 0:
-		c.queue.AddAfter(name, delay) // search would not find it
+		// For its deadline: search leaves it alone, and very many others may be retried first.
+		c.queue.AddAfter(name, delay)
 	case delay > 0:
 		c.enqueueAfter(name, delay)
 	}

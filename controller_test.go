@@ -805,6 +805,25 @@ func TestProcessNextWorkItem(t *testing.T) {
 			}
 		})
 	})
+	t.Run("refused: comes back for its deadline, even beyond the horizon and without a retry", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := in(0)
+			w.ats[0].Spec.StartingDeadlineSeconds = ptr.To(int64(2 * horizon.Seconds()))
+			f := newFixture(t, w, clock.RealClock{})
+			f.kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))
+			})
+			f.queue.Add(name)
+			next(t, f)
+			for _, want := range []int{0, 1} {
+				time.Sleep(horizon)
+				synctest.Wait()
+				if got := f.queue.Len(); got != want {
+					t.Errorf("%d items in the queue, want %d", got, want)
+				}
+			}
+		})
+	})
 	t.Run("a panic: comes back, and the others are worked on", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, in(0), clock.RealClock{})

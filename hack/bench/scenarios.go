@@ -171,7 +171,11 @@ func (b *bench) burst(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
-	return b.burstAfter(ctx, number, bare, ptr.To(1.5), ptr.To(5.0))
+	allDone := 3.2
+	if b.scenario == "burst-long" {
+		allDone = 4
+	}
+	return b.burstAfter(ctx, number, bare, ptr.To(1.3), &allDone)
 }
 
 // burstAfter is burst after the bare loop. args are those of the controller. The limits
@@ -413,7 +417,7 @@ func (b *bench) pending(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
-	b.report("idle CPU", 100*(after-before).Seconds()/time.Since(start).Seconds(), "% of a core", ptr.To(2.0))
+	b.report("idle CPU", 100*(after-before).Seconds()/time.Since(start).Seconds(), "% of a core", ptr.To(0.1))
 	rss, most, err := b.controller.rss()
 	if err != nil {
 		return err
