@@ -82,21 +82,22 @@ func (b *Blocked) Forget(item cache.ObjectName) {
 // Retries returns how often the item was added since the last Forget.
 func (b *Blocked) Retries(item cache.ObjectName) int { return b.queue.NumRequeues(item) }
 
-// Run calls retry for each item whose turn has come, until ctx is done.
+// Run calls retry for each item whose turn has come, until ctx is done. After that, Add
+// has no effect.
 func (b *Blocked) Run(ctx context.Context, retry func(cache.ObjectName)) {
-	ticker := b.clock.NewTicker(period)
-	defer ticker.Stop()
+	defer context.AfterFunc(ctx, b.queue.ShutDown)()
 	for {
+		item, shutdown := b.queue.Get()
+		if shutdown {
+			return
+		}
+		b.queue.Done(item)
+		retry(item)
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C():
+		case <-b.clock.After(period):
 		case <-b.passes:
-		}
-		if b.queue.Len() > 0 {
-			item, _ := b.queue.Get()
-			b.queue.Done(item)
-			retry(item)
 		}
 	}
 }
