@@ -27,7 +27,6 @@ import (
 	"net"
 	"net/http"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,6 +44,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/watch"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	kubefake "k8s.io/client-go/kubernetes/fake"
@@ -1026,12 +1026,10 @@ var registerMetrics = sync.OnceFunc(metrics.Register)
 // time: the status follows, but the tries are still a back-off apart.
 func TestRefusedForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kubeClient := kubefake.NewClientset()
 		var creates atomic.Int32
-		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", fmt.Errorf("request %d", creates.Add(1)))
+		_, ats := runController(t, clock.RealClock{}, func() error {
+			return apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", fmt.Errorf("request %d", creates.Add(1)))
 		})
-		ats := runController(t, kubeClient, clock.RealClock{})
 		if _, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Format(time.RFC3339) }), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -1054,12 +1052,13 @@ func TestRefusedForever(t *testing.T) {
 // reported after it has lasted for more than a minute, until the Pod is created.
 func TestLastingFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kubeClient := kubefake.NewClientset()
 		var let atomic.Bool
-		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return !let.Load(), nil, apierrors.NewTooManyRequests("busy", 1)
+		_, ats := runController(t, clock.RealClock{}, func() error {
+			if let.Load() {
+				return nil
+			}
+			return apierrors.NewTooManyRequests("busy", 1)
 		})
-		ats := runController(t, kubeClient, clock.RealClock{})
 		if _, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Format(time.RFC3339) }), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -1089,16 +1088,15 @@ func TestLastingFailure(t *testing.T) {
 func TestBlockedAndGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 1000
-		kubeClient, start := kubefake.NewClientset(), time.Now()
+		start := time.Now()
 		var created atomic.Int32
-		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		_, ats := runController(t, clock.RealClock{}, func() error {
 			if time.Since(start) < time.Minute {
-				return true, nil, apierrors.NewInternalError(errors.New("failed calling webhook"))
+				return apierrors.NewInternalError(errors.New("failed calling webhook"))
 			}
 			created.Add(1)
-			return false, nil, nil
+			return nil
 		})
-		ats := runController(t, kubeClient, clock.RealClock{})
 		for i := range many {
 			at := newAt(func(at *v1alpha1.At) {
 				at.Name, at.UID = fmt.Sprint("at-", i), types.UID(fmt.Sprint(i))
@@ -1107,7 +1105,6 @@ func TestBlockedAndGone(t *testing.T) {
 			if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			synctest.Wait() // The fake's watch can only buffer a few events.
 		}
 		time.Sleep(2*time.Minute + 10*time.Second)
 		if got := created.Load(); got != many {
@@ -1124,39 +1121,37 @@ func TestRetries(t *testing.T) {
 			pod string
 			at  time.Duration
 		}
-		kubeClient, start := kubefake.NewClientset(), time.Now()
+		start := time.Now()
 		var attempts, releases []attempt
 		var lock sync.Mutex
-		kubeClient.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			pod := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
-			pod.UID, pod.CreationTimestamp = types.UID(pod.Name), metav1.Now()
-			lock.Lock()
-			defer lock.Unlock()
-			attempts = append(attempts, attempt{pod.Name, time.Since(start)})
-			failed := pod.DeepCopy()
-			failed.ResourceVersion = "2"
-			failed.Status.Phase = corev1.PodFailed
-			time.AfterFunc(time.Second, func() {
-				if err := kubeClient.Tracker().Update(podsResource, failed, failed.Namespace); err != nil {
-					t.Error(err)
+		kubeClient, ats := runController(t, clock.RealClock{}, func() error { return nil })
+		pods := kubeClient.CoreV1().Pods(name.Namespace)
+		watcher, err := pods.Watch(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for event := range watcher.ResultChan() {
+				pod, ok := event.Object.(*corev1.Pod)
+				if !ok {
+					return // the end of the test
 				}
-			})
-			return false, nil, nil
-		})
-		// Unlike the API server, the fake does not count versions.
-		kubeClient.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			pod, err := kubeClient.Tracker().Get(podsResource, name.Namespace, action.(clienttesting.PatchAction).GetName())
-			if err != nil {
-				return true, nil, err
+				lock.Lock()
+				switch {
+				case event.Type == watch.Added:
+					attempts = append(attempts, attempt{pod.Name, time.Since(start)})
+					time.AfterFunc(time.Second, func() {
+						pod.Status.Phase = corev1.PodFailed
+						if _, err := pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+							t.Error(err)
+						}
+					})
+				case len(pod.Finalizers) == 0:
+					releases = append(releases, attempt{pod.Name, time.Since(start)})
+				}
+				lock.Unlock()
 			}
-			released := pod.(*corev1.Pod).DeepCopy()
-			released.ResourceVersion, released.Finalizers = "3", nil
-			lock.Lock()
-			defer lock.Unlock()
-			releases = append(releases, attempt{released.Name, time.Since(start)})
-			return true, released, kubeClient.Tracker().Update(podsResource, released, name.Namespace)
-		})
-		ats := runController(t, kubeClient, clock.RealClock{})
+		}()
 		at := newAt(func(at *v1alpha1.At) {
 			at.Spec.Schedule, at.Spec.BackoffLimit = start.Format(time.RFC3339), ptr.To[int32](2)
 		})
@@ -1175,7 +1170,7 @@ func TestRetries(t *testing.T) {
 		if diff := cmp.Diff(want, releases, cmp.AllowUnexported(attempt{})); diff != "" {
 			t.Errorf("releases (-want +got):\n%s", diff)
 		}
-		at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
+		at, err = ats.Get(t.Context(), name.Name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1393,15 +1388,14 @@ func TestRun(t *testing.T) {
 
 func testRun(t *testing.T, ahead time.Duration) {
 	t.Helper()
-	kubeClient := kubefake.NewClientset()
 	var creates atomic.Int32
 	var createdAt atomic.Pointer[time.Time]
-	kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+	ctx := t.Context()
+	_, ats := runController(t, clock.RealClock{}, func() error {
 		creates.Add(1)
 		createdAt.Store(ptr.To(time.Now()))
-		return false, nil, nil
+		return nil
 	})
-	ats, ctx := runController(t, kubeClient, clock.RealClock{}), t.Context()
 	scheduled := time.Now().Add(ahead)
 	at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = scheduled.Format(time.RFC3339) })
 	at, err := ats.Create(ctx, at, metav1.CreateOptions{})
@@ -1438,11 +1432,10 @@ func testRun(t *testing.T, ahead time.Duration) {
 func TestBeyondHorizon(t *testing.T) {
 	const ahead = horizon + searchPeriod + 5*time.Minute
 	synctest.Test(t, func(t *testing.T) {
-		kubeClient := kubefake.NewClientset()
-		kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
+		ctx, start := t.Context(), time.Now()
+		_, ats := runController(t, clock.RealClock{}, func() error {
+			return apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
 		})
-		ats, ctx, start := runController(t, kubeClient, clock.RealClock{}), t.Context(), time.Now()
 		for _, at := range []*v1alpha1.At{
 			newAt(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", start), func(at *v1alpha1.At) {
 				at.Name, at.UID, at.Spec.TTLSecondsAfterFinished = "done", "done", ptr.To(int32(ahead.Seconds()))
@@ -1498,13 +1491,11 @@ func TestClockStep(t *testing.T) {
 		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				wall, start := &steppedClock{}, time.Now()
-				kubeClient := kubefake.NewClientset()
 				var createdAt atomic.Int64 // by the wall clock, from the start
-				kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+				_, ats := runController(t, wall, func() error {
 					createdAt.Store(int64(wall.Now().Sub(start)))
-					return false, nil, nil
+					return nil
 				})
-				ats := runController(t, kubeClient, wall)
 				at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = start.Add(tc.dueIn).Format(time.RFC3339) })
 				if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
@@ -1522,42 +1513,24 @@ func TestClockStep(t *testing.T) {
 	}
 }
 
-// runController runs the whole controller, including informers, until the end of the
-// test. Its wall clock differs from that of its timers.
-func runController(t *testing.T, kubeClient *kubefake.Clientset, wall clock.WithTicker) typedcnatv1alpha1.AtInterface {
+// runController runs the whole controller against an API server in memory until the end of
+// the test. Its wall clock may differ from that of its timers. create is called for each
+// creation of a Pod, which is refused with the error that it returns.
+func runController(t *testing.T, wall clock.WithTicker, create func() error) (kubernetes.Interface, typedcnatv1alpha1.AtInterface) {
 	t.Helper()
-	// NewClientset would need an OpenAPI schema of At for server-side apply.
-	cnatClient := cnatfake.NewSimpleClientset()
-	// Unlike the API server, the fake does not count versions.
-	var version atomic.Int64
-	count := func(at *v1alpha1.At) { at.ResourceVersion = strconv.FormatInt(10+version.Add(1), 10) }
-	cnatClient.PrependReactor("update", "ats", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		count(action.(clienttesting.UpdateAction).GetObject().(*v1alpha1.At))
-		return false, nil, nil
-	})
-	cnatClient.PrependReactor("patch", "ats", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		patch := action.(clienttesting.PatchAction)
-		stored, err := cnatClient.Tracker().Get(atsResource, patch.GetNamespace(), patch.GetName())
-		if err != nil {
-			return true, nil, err
+	server := fakeserver.New(clock.RealClock{})
+	kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+		if request.Method == http.MethodPost && path.Base(request.URL.Path) == "pods" {
+			var refused apierrors.APIStatus
+			if errors.As(create(), &refused) {
+				return fakeserver.Refuse(request, refused)
+			}
 		}
-		before, err := json.Marshal(stored)
-		if err != nil {
-			return true, nil, err
-		}
-		after, err := jsonpatch.MergePatch(before, patch.GetPatch())
-		if err != nil {
-			return true, nil, err
-		}
-		at := &v1alpha1.At{}
-		if err := json.Unmarshal(after, at); err != nil {
-			return true, nil, err
-		}
-		count(at)
-		return true, at, cnatClient.Tracker().Update(atsResource, at, at.Namespace)
-	})
+		return server.RoundTrip(request)
+	}))
 	runWithClients(t, kubeClient, cnatClient, wall)
-	return cnatClient.CnatV1alpha1().Ats(name.Namespace)
+	kubeClient, cnatClient = newClients(t, server)
+	return kubeClient, cnatClient.CnatV1alpha1().Ats(name.Namespace)
 }
 
 // runWithClients runs the whole controller, including informers, until the end of the
@@ -1895,13 +1868,14 @@ func TestFreshness(t *testing.T) {
 // the creation of Pods by one of two workers at most.
 func TestSlowStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const number, takes = 500, 10 * time.Millisecond
+		const number, takes, hang = 500, 10 * time.Millisecond, time.Hour
+		due := time.Now().Add(time.Minute)
 		server := fakeserver.New(clock.RealClock{})
 		var created atomic.Int32
 		kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
 			switch {
 			case request.Method == http.MethodPatch && path.Base(request.URL.Path) == "status":
-				time.Sleep(time.Minute)
+				time.Sleep(min(time.Minute, time.Until(due.Add(hang))))
 			case request.Method == http.MethodPost && path.Base(request.URL.Path) == "pods":
 				time.Sleep(takes)
 				created.Add(1)
@@ -1910,7 +1884,6 @@ func TestSlowStatus(t *testing.T) {
 		}))
 		runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
 		_, person := newClients(t, server)
-		due := time.Now().Add(time.Minute)
 		for i := range number {
 			at := newAt(func(at *v1alpha1.At) {
 				at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), due.Format(time.RFC3339)
@@ -1923,7 +1896,7 @@ func TestSlowStatus(t *testing.T) {
 		if got := created.Load(); got != number {
 			t.Errorf("%d of %d Pods were created", got, number)
 		}
-		time.Sleep(24 * time.Hour) // until the writes have ended
+		time.Sleep(hang + time.Minute) // until the writes have ended
 	})
 }
 
@@ -2101,12 +2074,12 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 	kubeClient, cnatClient = newClients(t, server)
 	pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 	ended := map[types.UID]string{} // the Pods' names
-	// until simulates the kubelet every 20 ms, which ends each Pod immediately, until the At
+	// until simulates the kubelet every 100 ms, which ends each Pod immediately, until the At
 	// is in the expected state.
 	until := func(condition func(*v1alpha1.At) bool) {
 		t.Helper()
-		for range 5_000 {
-			time.Sleep(20 * time.Millisecond)
+		for range 1_000 {
+			time.Sleep(100 * time.Millisecond)
 			list, err := pods.List(t.Context(), metav1.ListOptions{})
 			if err != nil {
 				t.Fatal(err)

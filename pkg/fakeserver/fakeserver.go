@@ -121,15 +121,9 @@ func (s *Server) RoundTrip(request *http.Request) (*http.Response, error) {
 	if s.away {
 		return nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	}
-	response := &http.Response{
-		StatusCode: http.StatusOK,
-		Header:     http.Header{"Content-Type": {"application/json"}},
-		Request:    request,
-	}
 	t := targetOf(request.URL.Path)
 	if request.URL.Query().Get("watch") != "" {
-		response.Body = s.watch(request, t)
-		return response, nil
+		return newResponse(request, http.StatusOK, s.watch(request, t)), nil
 	}
 	var body []byte
 	if request.Body != nil {
@@ -138,19 +132,34 @@ func (s *Server) RoundTrip(request *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	answer, err := s.serve(request.Method, t, body, request.URL.Query().Has("dryRun"))
-	if err != nil {
-		var status apierrors.APIStatus
-		if !errors.As(err, &status) {
-			return nil, err
-		}
-		answer, response.StatusCode = status.Status(), int(status.Status().Code)
-	} else if request.Method == http.MethodPost {
-		response.StatusCode = http.StatusCreated
+	object, err := s.serve(request.Method, t, body, request.URL.Query().Has("dryRun"))
+	var refused apierrors.APIStatus
+	switch {
+	case errors.As(err, &refused):
+		return Refuse(request, refused)
+	case err != nil:
+		return nil, err
+	case request.Method == http.MethodPost:
+		return answer(request, http.StatusCreated, object)
+	default:
+		return answer(request, http.StatusOK, object)
 	}
-	content, err := json.Marshal(answer)
-	response.Body = io.NopCloser(bytes.NewReader(content))
-	return response, err
+}
+
+// Refuse answers a request with an error.
+func Refuse(request *http.Request, err apierrors.APIStatus) (*http.Response, error) {
+	status := err.Status()
+	status.Kind, status.APIVersion = "Status", "v1"
+	return answer(request, int(status.Code), status)
+}
+
+func answer(request *http.Request, code int, object any) (*http.Response, error) {
+	content, err := json.Marshal(object)
+	return newResponse(request, code, io.NopCloser(bytes.NewReader(content))), err
+}
+
+func newResponse(request *http.Request, code int, body io.ReadCloser) *http.Response {
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Request: request, Body: body}
 }
 
 // targetOf parses the path of a request.
