@@ -37,15 +37,27 @@ func freePorts(number int) ([]int, error) {
 	for tries := 0; len(ports) < number; tries++ {
 		port := 20000 + rand.IntN(10000)
 		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil && tries > 100 {
+		if tries > 100 {
 			return nil, fmt.Errorf("no free port: %w", err)
 		}
-		if err == nil {
-			defer func() { _ = listener.Close() }() // after all ports were found, so that all are different
+		if err == nil && listener.Close() == nil && claim(fmt.Sprint("port ", port)) {
 			ports = append(ports, port)
 		}
 	}
 	return ports, nil
+}
+
+// claims are open sockets, which the kernel closes when this process ends.
+var claims []net.Listener
+
+// claim reports whether no other cluster has claimed something that it will use soon, and
+// claims it until this process ends.
+func claim(what string) bool {
+	listener, err := net.Listen("unix", "@localcluster "+what)
+	if err == nil {
+		claims = append(claims, listener)
+	}
+	return err == nil
 }
 
 // startControlPlane starts etcd, the API server, the controller-manager and the
@@ -88,8 +100,10 @@ func (c *cluster) startControlPlane(ctx context.Context, host string, node bool,
 		return []string{"--kubeconfig=" + c.path("config", name+".kubeconfig"), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--leader-elect=false"}
 	}
 	// As an administrator, it starts some seconds faster than with a service account for
-	// each controller.
+	// each controller. Its limits on requests are for machines that it shares; here, a hundred
+	// namespaces that are deleted at once would keep it busy for a minute.
 	c.start(ctx, "kube-controller-manager", append(clientArgs("kube-controller-manager", ports[3]),
+		"--kube-api-qps=200", "--kube-api-burst=400",
 		"--service-account-private-key-file="+pki("sa.key"), "--root-ca-file="+pki("ca.crt"),
 		"--flex-volume-plugin-dir="+c.path("config", "flex-volumes"))...) // otherwise it creates one in /usr/libexec
 	c.start(ctx, "kube-scheduler", clientArgs("kube-scheduler", ports[4])...)

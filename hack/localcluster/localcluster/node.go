@@ -32,8 +32,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/opencontainers/cgroups"
-	"github.com/opencontainers/cgroups/manager"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -54,7 +52,6 @@ const (
 	nodeAddress      = ".2"
 	nodePID          = "node.pid"               // file with the ID of the node's first process
 	containerdSocket = "/run/localcluster.sock" // used by no other containerd until the node has its own /run
-	cgroupPrefix     = "localcluster-"          // followed by the PID of the process that created it
 	proxyHealthPort  = 10256
 )
 
@@ -70,8 +67,7 @@ var sysctls = map[string]string{
 }
 
 // freeSubnet returns the first three numbers of a network in which this machine has no
-// address, for example 10.231.7. It chooses randomly, because clusters may start at the
-// same time.
+// address, for example 10.231.7.
 func freeSubnet() (string, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -83,7 +79,7 @@ func freeSubnet() (string, error) {
 			network, ok := address.(*net.IPNet)
 			return ok && (subnet.Contains(network.IP) || network.Contains(subnet.IP))
 		})
-		if !taken {
+		if !taken && claim(subnet.String()) {
 			return strings.TrimSuffix(subnet.IP.String(), ".0"), nil
 		}
 	}
@@ -107,7 +103,7 @@ func (c *cluster) startNode(ctx context.Context, subnet string) error {
 	if err := removeCgroups(); err != nil {
 		return err
 	}
-	cgroup, err := newCgroup(os.Getpid())
+	cgroup, err := newCgroup(cgroupPath(os.Getpid()))
 	if err == nil {
 		err = cgroup.Apply(-1)
 	}
@@ -259,29 +255,4 @@ func (c *cluster) awaitNode(ctx context.Context, client kubernetes.Interface, ad
 		}
 		return nil
 	})
-}
-
-func cgroupName(pid int) string { return cgroupPrefix + strconv.Itoa(pid) }
-
-func newCgroup(pid int) (cgroups.Manager, error) {
-	return manager.New(&cgroups.Cgroup{Path: "/" + cgroupName(pid), Resources: &cgroups.Resources{}})
-}
-
-// removeCgroups removes the cgroups of this process and of processes that are gone.
-func removeCgroups() error {
-	found, _ := filepath.Glob("/sys/fs/cgroup/" + cgroupPrefix + "*") // version 2
-	v1, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroupPrefix + "*")
-	var errs []error
-	for _, path := range append(found, v1...) {
-		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), cgroupPrefix))
-		if err != nil || pid != os.Getpid() && syscall.Kill(pid, 0) == nil {
-			continue
-		}
-		cgroup, err := newCgroup(pid)
-		if err == nil {
-			err = cgroup.Destroy()
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
