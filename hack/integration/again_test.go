@@ -37,14 +37,13 @@ import (
 // docs/tasks/gitops.md says, they do not run again; without one, an At does.
 func TestAppliedAgain(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	startController(t, namespace)
 	ats := cnatClient.CnatV1alpha1().Ats(namespace)
 
 	start := time.Now()
-	// Less than the time that an At stays after its end.
-	deadline := ptr.To[int64](8)
+	// More than a slow machine needs to start a Pod.
+	deadline := ptr.To[int64](60)
 	applied, restored, unprotected := newAt(namespace, "applied", start, "true"), newAt(namespace, "restored", start, "true"), newAt(namespace, "unprotected", start, "true")
 	applied.Spec.StartingDeadlineSeconds, applied.Spec.TTLSecondsAfterFinished = deadline, ptr.To[int32](0)
 	restored.Spec.StartingDeadlineSeconds = deadline

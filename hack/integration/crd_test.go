@@ -46,7 +46,6 @@ const golden = root + "/pkg/apis/cnat/v1alpha1/testdata"
 // The controller must be able to read everything that the API server accepts.
 func TestValidObjects(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	forEachGolden(t, "valid", func(t *testing.T, path string) {
 		t.Helper()
 		objects, _ := readGolden(t, path)
@@ -76,7 +75,6 @@ func TestValidObjects(t *testing.T) {
 // be refused with the message in the file's first line.
 func TestInvalidObjects(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	forEachGolden(t, "invalid", func(t *testing.T, path string) {
 		t.Helper()
 		objects, want := readGolden(t, path)
@@ -108,7 +106,6 @@ func withoutValues(message string) string { return invalidValue.ReplaceAllString
 // TestCommandLength tries the longest command and one that is too long.
 func TestCommandLength(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	ats := cnatClient.CnatV1alpha1().Ats(newNamespace(t))
 	// The character has the maximum number of bytes.
 	at := newAt("", "longest", time.Now().AddDate(1, 0, 0), strings.Repeat("🌍", 32767))
@@ -127,7 +124,6 @@ func TestCommandLength(t *testing.T) {
 // processed.
 func TestPhaseIsPendingWithoutAWrite(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	created := createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	read := waitPhase(t, namespace, "at", v1alpha1.PhasePending)

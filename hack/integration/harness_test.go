@@ -29,6 +29,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,6 +48,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
@@ -56,14 +58,16 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/workload"
 )
 
 const (
 	root = "../.." // of the repository
 	crd  = root + "/artifacts/examples/cnat-crd.yaml"
-	// patience is the maximum time for anything that must happen, not the expected time.
-	patience = 90 * time.Second
+	// patience is the limit for anything that must happen: more than the slowest machine needs.
+	// A test that waits for a minute says what it waits for.
+	patience = 10 * time.Minute
 )
 
 var (
@@ -71,6 +75,9 @@ var (
 	cnatClient    clientset.Interface
 	dynamicClient dynamic.Interface
 	binary        string // of the controller
+
+	// packages are those of the programs that TestMain builds into the folder of binary.
+	packages = []string{root}
 
 	// controllerConfig is the kubeconfig of the controllers, which TestMain may create
 	// before all tests; grantLease allows them a lease in a namespace, and afterAll checks
@@ -110,19 +117,99 @@ func setUpAndRun(m *testing.M) (int, error) {
 		return 0, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	binary = filepath.Join(dir, "cnat-controller")
-	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", raceEnabled), "-o", binary, root)
-	if out, err := build.CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("build the controller: %w\n%s", err, out)
+	// First, because the API server takes some seconds to know it everywhere.
+	if out, err := exec.Command("kubectl", "apply", "-f", crd).CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("apply the CRD: %w\n%s", err, out)
+	}
+	programs := os.Getenv(programsVariable)
+	if programs == "" {
+		programs = dir
+		build := exec.Command("go", slices.Concat([]string{"build", fmt.Sprintf("-race=%v", raceEnabled), "-o", programs + "/"}, packages)...)
+		if out, err := build.CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("build %v: %w\n%s", packages, err, out)
+		}
+	}
+	binary = filepath.Join(programs, "cnat-controller")
+	if err := poll(context.Background(), "Ats to be served", areServed); err != nil {
+		return 0, err
 	}
 	if err := beforeAll(dir); err != nil {
 		return 0, err
 	}
-	code := m.Run()
-	if err := deleteNamespaces(context.Background()); err != nil || code != 0 {
-		return code, err
+	if err := ownersKnown(controllerConfig); err != nil {
+		return 0, err
 	}
-	return 0, afterAll()
+	before, err := clusterObjects(context.Background())
+	if err != nil {
+		return 0, err
+	}
+	if code := m.Run(); code != 0 {
+		return code, nil
+	}
+	if os.Getenv(ownClusterVariable) != "" {
+		return 0, nil // the cluster will be gone
+	}
+	return 0, errors.Join(nothingLeft(context.Background(), before), afterAll())
+}
+
+// ownersKnown waits until the API server allows controllers to create Pods owned by an At,
+// up to half a minute after the CRD was installed. config is their kubeconfig.
+func ownersKnown(config string) error {
+	rest, err := clientcmd.BuildConfigFromFlags("", config)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return err
+	}
+	probe := newAt(metav1.NamespaceDefault, "probe", time.Now(), "true")
+	probe.UID = "probe"
+	return poll(context.Background(), "the API server to know the CRD", func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().Pods(probe.Namespace).Create(ctx, plan.NewPod(probe, plan.Defaults{Image: "busybox:1.37.0"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil, nil
+	})
+}
+
+const (
+	// programsVariable names the folder of the programs that another process has built.
+	programsVariable = "CNAT_TEST_PROGRAMS"
+	// ownClusterVariable names the test for which this process was started.
+	ownClusterVariable = "CNAT_TEST_OWN_CLUSTER"
+)
+
+// inOwnCluster starts a cluster with the given flags of hack/localcluster, runs this test
+// again there, in another process, and returns false when it has ended. In that process, it
+// returns true. It is for tests that change what other tests need, such as the CRD.
+func inOwnCluster(t *testing.T, flags ...string) bool {
+	t.Helper()
+	if os.Getenv(ownClusterVariable) == t.Name() {
+		return true
+	}
+	t.Parallel()
+	args := slices.Concat([]string{"run"}, flags, []string{"--", os.Args[0], "-test.run=^" + t.Name() + "$"})
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name != "test.run" && f.Name != "test.count" && f.Name != "test.testlogfile" {
+			args = append(args, fmt.Sprintf("-%s=%s", f.Name, f.Value))
+		}
+	})
+	cmd := exec.Command("localcluster", args...)
+	cmd.Env = append(os.Environ(), programsVariable+"="+filepath.Dir(binary), ownClusterVariable+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("the test in its own cluster: %v", err)
+	}
+	t.Logf("%s", out)
+	return false
+}
+
+// announce says what a test waits for, and its name, if stop is not called within a
+// minute.
+func announce(what string) (stop func() bool) {
+	return time.AfterFunc(time.Minute, func() {
+		fmt.Fprintf(os.Stderr, "%s waiting for a minute: %s\n", time.Now().Format(time.TimeOnly), what)
+	}).Stop
 }
 
 // kubectl runs kubectl with input on its standard input and returns what it prints.
@@ -137,76 +224,133 @@ func kubectl(t *testing.T, input string, args ...string) string {
 
 func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	defer announce(t.Name() + ": kubectl " + strings.Join(args, " "))()
 	cmd := exec.CommandContext(ctx, "kubectl", args...)
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-var installOnce sync.Once
-
-// installCRD installs the CRD as described in docs/install.md. Parallel tests call it when
-// they have become parallel: tests that are not parallel may remove the CRD.
-func installCRD(t *testing.T) {
-	t.Helper()
-	installOnce.Do(func() { applyCRD(t) })
-}
-
+// applyCRD installs the CRD as described in docs/install.md, in a test that has its own
+// cluster. In the other tests, it is installed.
 func applyCRD(t *testing.T) {
 	t.Helper()
 	kubectl(t, "", "apply", "-f", crd)
-	waitServed(t)
+	eventually(t, "Ats to be served", areServed)
 }
 
-// waitServed waits until the API server serves Ats and CronAts. kubectl wait does not
+// areServed reports whether the API server serves Ats and CronAts. kubectl wait does not
 // suffice: it fails on a CRD whose status has no conditions yet.
-func waitServed(t *testing.T) {
-	t.Helper()
-	eventually(t, "Ats to be served", func(ctx context.Context) (bool, error) {
-		_, err := cnatClient.CnatV1alpha1().Ats(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{Limit: 1})
-		if err == nil {
-			_, err = cnatClient.CnatV1alpha1().CronAts(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{Limit: 1})
-		}
-		return err == nil, ignoreNotFound(err)
-	})
+func areServed(ctx context.Context) (bool, error) {
+	_, err := cnatClient.CnatV1alpha1().Ats(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{Limit: 1})
+	if err == nil {
+		_, err = cnatClient.CnatV1alpha1().CronAts(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{Limit: 1})
+	}
+	return err == nil, ignoreNotFound(err)
 }
 
 var (
 	namespacesLock sync.Mutex
-	namespacesMade []string
+	// namespacesMade are the tests that made namespaces, by namespace.
+	namespacesMade = map[string]string{}
 )
 
-// deleteNamespaces deletes the namespaces of the tests together. Deleting them one by one
-// keeps the controller-manager busy for half a minute, and some tests wait for it.
-func deleteNamespaces(ctx context.Context) error {
-	// The controllers have ended, so the Pods of unfinished runs would stay forever.
+// deleteNamespace deletes a namespace. It does not wait until it is gone, which takes long
+// while the controller-manager is busy: nothingLeft does.
+func deleteNamespace(ctx context.Context, namespace string) error {
+	// The controllers have ended, so the Pods and Ats of unfinished runs would stay forever.
 	patch := []byte(`{"metadata":{"finalizers":null}}`)
-	pods, err := kubeClient.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
 	for _, pod := range pods.Items {
-		if slices.Contains(namespacesMade, pod.Namespace) && len(pod.Finalizers) > 0 {
-			_, patchErr := kubeClient.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if len(pod.Finalizers) > 0 {
+			_, patchErr := kubeClient.CoreV1().Pods(namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			err = errors.Join(err, ignoreNotFound(patchErr))
 		}
 	}
-	ats, listErr := cnatClient.CnatV1alpha1().Ats(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	ats, listErr := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
 	if err = errors.Join(err, ignoreNotFound(listErr)); err != nil {
 		return err
 	}
 	for _, at := range ats.Items {
-		if slices.Contains(namespacesMade, at.Namespace) && len(at.Finalizers) > 0 {
-			_, patchErr := cnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if len(at.Finalizers) > 0 {
+			_, patchErr := cnatClient.CnatV1alpha1().Ats(namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			err = errors.Join(err, ignoreNotFound(patchErr))
 		}
 	}
-	for _, namespace := range namespacesMade {
-		err = errors.Join(err, ignoreNotFound(kubeClient.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})))
+	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
+	return errors.Join(err,
+		kubeClient.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),
+		ignoreNotFound(kubeClient.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})))
+}
+
+// nothingLeft waits until the namespaces of the tests are gone. It returns an error for
+// those that stay, and for other objects of the cluster that did not exist before.
+func nothingLeft(ctx context.Context, before map[string]bool) error {
+	var left []string
+	err := poll(ctx, "the namespaces of all tests to be gone", func(ctx context.Context) (bool, error) {
+		namespaces, err := kubeClient.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		left = nil
+		for _, namespace := range namespaces.Items {
+			if test, made := namespacesMade[namespace.Name]; made {
+				left = append(left, fmt.Sprintf("%s has left the namespace %s: %v", test, namespace.Name, namespace.Status.Conditions))
+			}
+		}
+		return len(left) == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, strings.Join(left, "\n"))
+	}
+	after, err := clusterObjects(ctx)
+	for object := range after {
+		if before[object] {
+			continue
+		}
+		maker := "some test"
+		for namespace, test := range namespacesMade {
+			if strings.Contains(object, namespace) {
+				maker = test
+			}
+		}
+		err = errors.Join(err, fmt.Errorf("%s has left %s", maker, object))
 	}
 	return err
+}
+
+// clusterObjects returns the objects of the cluster that are in no namespace, except those
+// that Kubernetes makes itself at any time.
+func clusterObjects(ctx context.Context) (map[string]bool, error) {
+	lists, err := kubeClient.Discovery().ServerPreferredResources()
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]bool{}
+	for _, list := range lists {
+		groupVersion, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return nil, err
+		}
+		for _, resource := range list.APIResources {
+			if resource.Namespaced || !slices.Contains(resource.Verbs, "list") || slices.Contains([]string{"componentstatuses", "ipaddresses", "apiservices"}, resource.Name) {
+				continue
+			}
+			objects, err := dynamicClient.Resource(groupVersion.WithResource(resource.Name)).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			for i := range objects.Items {
+				found[resource.Name+"/"+objects.Items[i].GetName()] = true
+			}
+		}
+	}
+	return found, nil
 }
 
 // newNamespace creates a namespace for one test, in which Pods can be created.
@@ -219,8 +363,14 @@ func newNamespace(t *testing.T) string {
 		t.Fatal(err)
 	}
 	namespacesLock.Lock()
-	namespacesMade = append(namespacesMade, ns.Name)
+	namespacesMade[ns.Name] = t.Name()
 	namespacesLock.Unlock()
+	// This comes last, when the controllers have ended.
+	t.Cleanup(func() {
+		if err := deleteNamespace(context.Background(), ns.Name); err != nil {
+			t.Errorf("delete namespace %s: %v", ns.Name, err)
+		}
+	})
 	eventually(t, "the service account that Pods need", func(ctx context.Context) (bool, error) {
 		_, err := kubeClient.CoreV1().ServiceAccounts(ns.Name).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, ignoreNotFound(err)
@@ -238,18 +388,31 @@ func ignoreNotFound(err error) error {
 // eventually waits until condition holds, and fails the test if it never does.
 func eventually(t *testing.T, what string, condition wait.ConditionWithContextFunc) {
 	t.Helper()
-	if err := poll(t.Context(), patience, condition); err != nil {
-		t.Fatalf("waiting for %s: %v", what, err)
+	if err := poll(t.Context(), t.Name()+": "+what, condition); err != nil {
+		t.Fatal(err)
 	}
 }
 
 // poll waits until condition holds. It checks less and less often, because many tests
-// wait at the same time and share the processors.
-func poll(ctx context.Context, limit time.Duration, condition wait.ConditionWithContextFunc) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// wait at the same time and share the processors. It continues after errors of a busy API
+// server.
+func poll(ctx context.Context, what string, condition wait.ConditionWithContextFunc) error {
+	defer announce(what)()
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	backoff := wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Steps: 100, Cap: 250 * time.Millisecond}
-	return backoff.DelayFunc().Until(ctx, true, true, condition)
+	var last error
+	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		var done bool
+		if done, last = condition(ctx); last != nil && !plan.IsTransient(last) {
+			return false, last
+		}
+		return done && last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for %s: %w", what, errors.Join(err, last))
+	}
+	return nil
 }
 
 // controller is a running controller process.
@@ -272,18 +435,19 @@ func startController(t *testing.T, namespace string, args ...string) *controller
 // startWith is startController with the default addresses.
 func startWith(t *testing.T, namespace string, args ...string) *controller {
 	t.Helper()
-	return startBinary(t, binary, namespace, args...)
+	return startBinary(t, binary, nil, namespace, args...)
 }
 
-// startBinary is startWith for another build of the controller.
-func startBinary(t *testing.T, path, namespace string, args ...string) *controller {
+// startBinary is startWith for another build of the controller, with more environment
+// variables.
+func startBinary(t *testing.T, path string, env []string, namespace string, args ...string) *controller {
 	t.Helper()
 	if slices.Contains(args, "-leader-elect") {
 		grantLease(t, namespace)
 	}
 	c := &controller{exited: make(chan error, 1)}
 	c.cmd = exec.Command(path, append([]string{"-v=4", "-namespace=" + namespace}, args...)...)
-	c.cmd.Env = append(os.Environ(), "KUBECONFIG="+controllerConfig)
+	c.cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + controllerConfig}, env)
 	c.cmd.Stdout, c.cmd.Stderr = c, c
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.cmd.Start(); err != nil {
@@ -414,7 +578,7 @@ func wantEnd(t *testing.T, at *v1alpha1.At, condition, reason string) {
 func waitEvents(t *testing.T, at *v1alpha1.At, want map[string]int32) {
 	t.Helper()
 	got := map[string]int32{}
-	err := poll(t.Context(), patience/3, func(ctx context.Context) (bool, error) {
+	err := poll(t.Context(), fmt.Sprintf("%s: the events %v", t.Name(), want), func(ctx context.Context) (bool, error) {
 		events, err := kubeClient.CoreV1().Events(at.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(at.UID)})
 		if err != nil {
 			return false, err
@@ -493,17 +657,21 @@ func auditLog() ([]request, error) {
 	}
 }
 
-// requests returns the controller's requests on a resource in a namespace, except those
-// of preflights.
+// requests returns the controller's requests on a resource in a namespace that succeeded,
+// except those of preflights. On a slow machine, others may precede them: a watch that
+// lags, or a response that comes too late, makes the controller send a request again,
+// which the API server refuses.
 func requests(t *testing.T, namespace, verb, resource string) []request {
 	t.Helper()
-	return slices.DeleteFunc(requestsOf(t, namespace, verb, resource), func(r request) bool { return isPreflight(r.UserAgent) })
+	return slices.DeleteFunc(requestsOf(t, namespace, verb, resource), func(r request) bool {
+		return isPreflight(r.UserAgent) || r.ResponseStatus.Code >= http.StatusBadRequest
+	})
 }
 
 // isPreflight reports whether a request with the given user agent is one of a preflight.
 func isPreflight(userAgent string) bool { return strings.HasSuffix(userAgent, " preflight") }
 
-// requestsOf returns the controller's requests on a resource in a namespace.
+// requestsOf returns all of the controller's requests on a resource in a namespace.
 func requestsOf(t *testing.T, namespace, verb, resource string) []request {
 	t.Helper()
 	all, err := auditLog()
@@ -519,9 +687,9 @@ func requestsOf(t *testing.T, namespace, verb, resource string) []request {
 	return found
 }
 
-// wantCreates returns the controller's requests to create Pods in a namespace, successful
-// or not, and fails the test if their number is not as expected. It waits, because the
-// log is written after the response.
+// wantCreates returns the controller's creations of Pods in a namespace, and fails the
+// test if their number is not as expected. It waits, because the log is written after the
+// response.
 func wantCreates(t *testing.T, namespace string, want int) []request {
 	t.Helper()
 	var creates []request

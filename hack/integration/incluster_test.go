@@ -45,8 +45,11 @@ const (
 
 // TestInCluster installs the controller with its manifests in a namespace that enforces
 // the level restricted, has it run Ats as its service account while the leader is
-// removed, and uninstalls it. It is not parallel, because it removes the CRD.
+// removed, and uninstalls it.
 func TestInCluster(t *testing.T) {
+	if !inOwnCluster(t, "--node") {
+		return
+	}
 	buildImage(t)
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
 	t.Cleanup(func() {
@@ -55,9 +58,6 @@ func TestInCluster(t *testing.T) {
 				out, err := exec.Command("kubectl", append(strings.Fields(command), "-n", systemNamespace)...).CombinedOutput()
 				t.Logf("kubectl %s: %v\n%s", command, err, out)
 			}
-			// It would process the Ats of other tests.
-			out, err := exec.Command("kubectl", "delete", "--ignore-not-found", "-f", restarts, "-f", deploy).CombinedOutput()
-			t.Logf("kubectl delete: %v\n%s", err, out)
 		}
 	})
 
@@ -72,7 +72,7 @@ func TestInCluster(t *testing.T) {
 		t.Errorf("%s are ready without the CRD", ready)
 	}
 	applyCRD(t)
-	kubectl(t, "", "rollout", "status", "-n", systemNamespace, "--timeout=90s", "deployment/cnat-controller")
+	waitRollout(t, systemNamespace, "deployment/cnat-controller")
 
 	// Applying twice, in all ways, changes nothing. kubectl's output does not tell, because
 	// it reports each PodDisruptionBudget as configured.
@@ -106,7 +106,7 @@ func TestInCluster(t *testing.T) {
 	runs := func(name string) *v1alpha1.At {
 		t.Helper()
 		at := createAt(t, newAt(namespace, name, time.Now(), "echo YAY"))
-		kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/"+name)
+		waitFor(t, namespace, "Complete", "at/"+name)
 		if got := kubectl(t, "", "logs", "-n", namespace, name+"-pod"); got != "YAY\n" {
 			t.Errorf("the log says %q, want YAY", got)
 		}
@@ -135,7 +135,7 @@ func TestInCluster(t *testing.T) {
 		return holder != "" && holder != first, nil
 	})
 	waitEvents(t, runs("second"), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
-	kubectl(t, "", "rollout", "status", "-n", systemNamespace, "--timeout=90s", "deployment/cnat-controller")
+	waitRollout(t, systemNamespace, "deployment/cnat-controller")
 	pods, err := kubeClient.CoreV1().Pods(systemNamespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestInCluster(t *testing.T) {
 
 	// An administrator installs the permissions for restarts separately.
 	kubectl(t, "", "create", "deployment", "web", "-n", namespace, "--image=busybox:1.37.0", "--", "sleep", "3600")
-	kubectl(t, "", "rollout", "status", "-n", namespace, "--timeout=90s", "deployment/web")
+	waitRollout(t, namespace, "deployment/web")
 	createAt(t, newRestart(namespace, v1alpha1.RestartDeployment))
 	blocked := waitBlocked(t, namespace, v1alpha1.ReasonRestartForbidden)
 	install := regexp.MustCompile(`kubectl apply -f artifacts/restarts$`).FindString(blocked.Message)
@@ -162,7 +162,7 @@ func TestInCluster(t *testing.T) {
 	if out, err := shell.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", install, err, out)
 	}
-	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/at")
+	waitFor(t, namespace, "Complete", "at/at")
 
 	// TestReadme covers the removal of running Ats.
 	kubectl(t, "", "delete", "-f", restarts, "-f", deploy)
@@ -201,7 +201,6 @@ func podMetrics(t *testing.T, name string) string {
 func TestNamespaced(t *testing.T) {
 	t.Parallel()
 	buildImage(t)
-	installCRD(t)
 	namespace, other := newNamespace(t), newNamespace(t)
 	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
 	artifacts := filepath.Join(t.TempDir(), "artifacts")
@@ -221,10 +220,10 @@ func TestNamespaced(t *testing.T) {
 			t.Errorf("it is not in its namespace only: %s", line)
 		}
 	}
-	kubectl(t, "", "rollout", "status", "-n", namespace, "--timeout=90s", "deployment/cnat-controller")
+	waitRollout(t, namespace, "deployment/cnat-controller")
 	createAt(t, newAt(other, "at", time.Now(), "true"))
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	kubectl(t, "", "wait", "-n", namespace, "--for=condition=Complete", "--timeout=180s", "at/at")
+	waitFor(t, namespace, "Complete", "at/at")
 	if at := waitAt(t, other, "at", "to be there", func(*v1alpha1.At) bool { return true }); at.Status.Phase != v1alpha1.PhasePending {
 		t.Errorf("the At of another namespace is %s", at.Status.Phase)
 	}

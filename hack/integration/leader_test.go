@@ -35,7 +35,6 @@ import (
 // measures it in many trials.
 func TestHandover(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	for name, tc := range map[string]struct {
 		signal syscall.Signal
 		want   time.Duration
@@ -96,18 +95,11 @@ func handover(t *testing.T, signal syscall.Signal, after time.Duration) time.Dur
 // TestLeaseLost takes the lease from a leader: it must exit and report why.
 func TestLeaseLost(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	leader := startLeader(t, namespace)
 	kubectl(t, "", "patch", "-n", namespace, "lease/cnat-controller", "--type=merge", "-p", `{"spec":{"holderIdentity":"somebody else"}}`)
-	select {
-	case err := <-leader.exited:
-		leader.exited = nil
-		if err == nil {
-			t.Error("it ended well")
-		}
-	case <-time.After(patience):
-		t.Fatal("it continues without the lease")
+	if err := leader.wait(t); err == nil {
+		t.Error("it ended well")
 	}
 	if want := "cnat-controller: lost the lease " + namespace + "/cnat-controller"; !strings.Contains(leader.output(), want) {
 		t.Errorf("it did not report: %s", want)
@@ -118,7 +110,6 @@ func TestLeaseLost(t *testing.T) {
 // and exits without an error.
 func TestStandby(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	startLeader(t, namespace)
 	standby := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace)
@@ -140,4 +131,12 @@ func startLeader(t *testing.T, namespace string) *controller {
 	leader := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace)
 	waitLog(t, leader, "Starting controller")
 	return leader
+}
+
+// wait waits until the process has ended by itself, and returns how.
+func (c *controller) wait(t *testing.T) error {
+	t.Helper()
+	err := waitClosed(t, "the end of the controller", c.exited)
+	c.exited = nil
+	return err
 }

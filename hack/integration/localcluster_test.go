@@ -38,10 +38,6 @@ import (
 func TestLocalCluster(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var pids []int
 	for _, moment := range []string{"the API server is ready", "the node is ready", "the cluster is ready"} {
 		for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
@@ -69,10 +65,10 @@ func TestLocalCluster(t *testing.T) {
 			_ = cmd.Wait()
 			// The kernel takes a moment to remove a namespace.
 			var left []string
-			err = poll(t.Context(), patience, func(context.Context) (bool, error) {
+			err = poll(t.Context(), t.Name()+": everything to be gone", func(context.Context) (bool, error) {
 				left = processes(t, dir)
 				if signal == syscall.SIGINT {
-					left = append(left, leftovers(t, mounts, pids)...)
+					left = append(left, leftovers(t, dir, pids)...)
 				}
 				return len(left) == 0, nil
 			})
@@ -102,9 +98,9 @@ func processes(t *testing.T, dir string) []string {
 	return found
 }
 
-// leftovers returns what is left on the machine of ended clusters with the process IDs
-// pids, including mounts that did not exist before.
-func leftovers(t *testing.T, before []byte, pids []int) []string {
+// leftovers returns what is left on the machine of ended clusters in a folder with the
+// process IDs pids.
+func leftovers(t *testing.T, dir string, pids []int) []string {
 	t.Helper()
 	var found []string
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -112,7 +108,7 @@ func leftovers(t *testing.T, before []byte, pids []int) []string {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if !strings.Contains(string(before), line) {
+		if strings.Contains(line, dir) {
 			found = append(found, line)
 		}
 	}
@@ -128,7 +124,7 @@ func leftovers(t *testing.T, before []byte, pids []int) []string {
 		}
 	}
 	for _, pid := range pids {
-		for _, pattern := range []string{"/sys/fs/cgroup/localcluster-%d", "/sys/fs/cgroup/*/localcluster-%d"} {
+		for _, pattern := range []string{"/sys/fs/cgroup/localcluster-%d", "/sys/fs/cgroup/*/localcluster-%d", "/sys/fs/cgroup/*/localcluster-*/localcluster-%d"} {
 			cgroups, err := filepath.Glob(fmt.Sprintf(pattern, pid))
 			if err != nil {
 				t.Fatal(err)

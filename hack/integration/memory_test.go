@@ -37,14 +37,14 @@ import (
 
 // TestMemory starts the controller with the memory limit of the Deployment when many
 // large Ats exist: its memory does not depend on the size of their commands and
-// annotations. The test is not parallel, because it keeps the API server busy.
+// annotations.
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	const (
 		number = 1500
 		limit  = 90 << 20 // bytes
 		idle   = 5 * time.Second
 	)
-	applyCRD(t)
 	namespace := newNamespace(t)
 	ats := cnatClient.CnatV1alpha1().Ats(namespace)
 	each := func(do func(name string) error) {
@@ -71,8 +71,7 @@ func TestMemory(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the controller: %v\n%s", err, out)
 	}
-	t.Setenv("GOMEMLIMIT", "512000000")
-	c := startBinary(t, plain, namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", "-v=2", "-leader-elect", "-leader-elect-resource-namespace="+namespace)
+	c := startBinary(t, plain, []string{"GOMEMLIMIT=512000000"}, namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", "-v=2", "-leader-elect", "-leader-elect-resource-namespace="+namespace)
 	url := served(t, c, "health")
 	waitLog(t, c, "Starting controller")
 	eventually(t, "the controller to be ready", func(context.Context) (bool, error) {
@@ -86,8 +85,6 @@ func TestMemory(t *testing.T) {
 	if most := max(ready, idled); most > limit {
 		t.Errorf("the controller has %d MiB for %d Ats, want at most %d MiB", most>>20, number, limit>>20)
 	}
-	// The controllers of other tests watch all namespaces.
-	each(func(name string) error { return ats.Delete(t.Context(), name, metav1.DeleteOptions{}) })
 }
 
 // memory returns the memory of a controller in bytes, as reported by the kernel: VmRSS is

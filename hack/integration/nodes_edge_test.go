@@ -45,7 +45,6 @@ import (
 // does not cover nodes.
 func TestNodesForbidden(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	_, role, err := readRBAC(root + "/artifacts/namespaced/role.yaml")
 	if err != nil {
@@ -102,7 +101,6 @@ func TestNodesForbidden(t *testing.T) {
 // TestNodesQuota uses a quota that only admits some of the children.
 func TestNodesQuota(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b", "c", "d")
 	quotas := kubeClient.CoreV1().ResourceQuotas(namespace)
@@ -151,8 +149,7 @@ func TestNodesQuota(t *testing.T) {
 // while that At exists, or after startingDeadlineSeconds.
 func TestNodesNameConflict(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
-	for what, deadline := range map[string]*int64{"removed": nil, "stays": ptr.To[int64](20)} {
+	for what, deadline := range map[string]*int64{"removed": nil, "stays": ptr.To[int64](60)} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			namespace := newNamespace(t)
@@ -195,7 +192,6 @@ func TestNodesNameConflict(t *testing.T) {
 // edited during the run.
 func TestNodesSelector(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a")
 	f.hold(true, "a")
@@ -230,7 +226,6 @@ func TestNodesSelector(t *testing.T) {
 // other: each node has the full time.
 func TestNodesActiveDeadline(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b")
 	f.hold(true, "a", "b")
@@ -255,7 +250,6 @@ func TestNodesActiveDeadline(t *testing.T) {
 // TestNodesBackoffLimit makes the command fail once on one node, and twice on another.
 func TestNodesBackoffLimit(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b", "c")
 	f.end(3, "a", "b")
@@ -280,7 +274,6 @@ func TestNodesBackoffLimit(t *testing.T) {
 
 func TestNodesTTL(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b")
 	startController(t, namespace)
@@ -306,7 +299,6 @@ func waitCollector(t *testing.T, namespace string) {
 // node waits for its turn.
 func TestNodesDeletion(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	for _, cascade := range []string{"background", "foreground", "orphan"} {
 		t.Run(cascade, func(t *testing.T) {
 			t.Parallel()
@@ -347,7 +339,6 @@ func TestNodesDeletion(t *testing.T) {
 // TestNodesEdited edits maxConcurrent and maxFailed during the run.
 func TestNodesEdited(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	start := func(t *testing.T, edit func(*v1alpha1.AtNodes)) *fleet {
 		t.Helper()
 		names := []string{"a", "b", "c", "d"}
@@ -407,7 +398,6 @@ func TestNodesEdited(t *testing.T) {
 // machines, restrict the nodes.
 func TestNodesChosen(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "plain")
 	label := func(key, value string) func(*corev1.Node) {

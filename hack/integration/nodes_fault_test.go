@@ -84,7 +84,6 @@ var nodesSample = map[string]map[string][]string{
 // counts, and nothing is left behind. In half of the cases, the nodes take turns.
 func TestNodeFaults(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	cases := 0
 	for _, write := range []string{parentRunning, createChild, recordNodes, resumeChild, createChildPod, childDone, parentDone, releaseChild} {
 		for _, how := range []string{fails, lost, dies, slow} {
@@ -171,7 +170,7 @@ func testNodeFault(t *testing.T, write, how, what string, inTurn bool) {
 		t.Errorf("%d children, and %d nodes are counted", len(children), nodes.Desired)
 	}
 	created := map[string]int{}
-	for _, creation := range creations(t, namespace) {
+	for _, creation := range requests(t, namespace, "create", "pods") {
 		created[creation.ObjectRef.Name]++
 	}
 	for _, short := range []string{"a", "b", "c", "d"} {

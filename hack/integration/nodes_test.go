@@ -210,7 +210,7 @@ func waitChosen(t *testing.T, namespace string) {
 func wantCreated(t *testing.T, namespace string, want ...string) {
 	t.Helper()
 	var got []string
-	for _, creation := range creations(t, namespace) {
+	for _, creation := range requests(t, namespace, "create", "pods") {
 		got = append(got, creation.ObjectRef.Name)
 	}
 	slices.Sort(got)
@@ -243,7 +243,6 @@ func waitChildrenReleased(t *testing.T, namespace string) {
 
 func TestNodes(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b", "c")
 	f.add(t, "cordoned", func(node *corev1.Node) { node.Spec.Unschedulable = true })
@@ -308,13 +307,13 @@ func isEnded(pod *corev1.Pod) bool {
 // TestMaxConcurrent counts the Pods that have not ended after each change.
 func TestMaxConcurrent(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	var names []string
 	for i := range 30 {
 		names = append(names, fmt.Sprintf("n%02d", i))
 	}
 	f := startFleet(t, namespace, names...)
+	f.hold(true, names...)
 	most := countPods(t, namespace, isEnded)
 	startController(t, namespace)
 	at := newNodesAt(f)
@@ -322,6 +321,8 @@ func TestMaxConcurrent(t *testing.T) {
 	createAt(t, at)
 	// A second controller, whose caches lag in other ways.
 	startController(t, namespace)
+	eventually(t, "ten Pods", func(context.Context) (bool, error) { return len(requests(t, namespace, "create", "pods")) >= 10, nil })
+	f.hold(false, names...)
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	wantNodes(t, at, v1alpha1.AtNodesStatus{Desired: 30, Succeeded: 30})
@@ -333,7 +334,6 @@ func TestMaxConcurrent(t *testing.T) {
 
 func TestMaxFailed(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b", "c", "d", "e")
 	f.end(3, "b", "c")
@@ -362,7 +362,6 @@ func TestMaxFailed(t *testing.T) {
 // TestNodeGone removes nodes at several moments.
 func TestNodeGone(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "running", "again", "ended", "pending")
 	f.hold(true, "running", "again")
@@ -378,11 +377,8 @@ func TestNodeGone(t *testing.T) {
 		if at.Status.Reason != v1alpha1.ReasonNodeGone || !strings.Contains(at.Status.Message, f.name(name)) {
 			t.Errorf("At %s ended as %s: %s", name, at.Status.Reason, at.Status.Message)
 		}
-		if took := at.Status.CompletionTime.Sub(at.CreationTimestamp.Time); took > patience/3 {
-			t.Errorf("At %s took %v to end", name, took)
-		}
 		created := 0
-		for _, creation := range creations(t, namespace) {
+		for _, creation := range requests(t, namespace, "create", "pods") {
 			if strings.HasPrefix(creation.ObjectRef.Name, name+"-pod") {
 				created++
 			}
@@ -432,7 +428,6 @@ func TestNodeGone(t *testing.T) {
 // TestNodesForecast checks that problems with nodes are reported before the At is due.
 func TestNodesForecast(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace)
 	startController(t, namespace)
@@ -455,7 +450,6 @@ func TestNodesForecast(t *testing.T) {
 // failed, and the command does not run there again.
 func TestChildDeleted(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b", "c", "d", "e")
 	f.hold(true, "b", "c", "d")
@@ -468,7 +462,7 @@ func TestChildDeleted(t *testing.T) {
 	child := func(short string) string { return "at-" + f.name(short) }
 	waitAt(t, namespace, "at", "to count the first node", func(at *v1alpha1.At) bool { return ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{}).Succeeded == 1 })
 	for _, short := range []string{"b", "c", "d"} {
-		waitPhase(t, namespace, child(short), v1alpha1.PhaseRunning)
+		waitAt(t, namespace, child(short), "to have started", func(at *v1alpha1.At) bool { return at.Status.Pod != nil && at.Status.Pod.Phase == corev1.PodRunning })
 	}
 	// The child is running; it has ended; its Pod is deleted; both are deleted.
 	for _, short := range []string{"a", "b", "d"} {
@@ -495,7 +489,6 @@ func TestChildDeleted(t *testing.T) {
 // TestNodesSuspended suspends an At before and while its children run.
 func TestNodesSuspended(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b", "c")
 	f.hold(true, "a")

@@ -41,7 +41,6 @@ import (
 // minute.
 func TestOutage(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	for name, leaderElect := range map[string]bool{"without a lease": false, "with a lease": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -75,16 +74,10 @@ func TestOutage(t *testing.T) {
 			left := time.Now()
 			waitLog(t, c, "The API server is unreachable; waiting for it")
 			if leaderElect {
-				select {
-				case err := <-c.exited:
-					c.exited = nil
-					if err == nil {
-						t.Error("it ended well without its lease")
-					}
-					startController(t, namespace, args...)
-				case <-time.After(patience):
-					t.Fatal("it continues without its lease")
+				if err := c.wait(t); err == nil {
+					t.Error("it ended well without its lease")
 				}
+				startController(t, namespace, args...)
 			}
 			time.Sleep(max(time.Until(due.Add(time.Second)), time.Until(left.Add(*soakOutage))))
 			b.on(t)
@@ -93,7 +86,7 @@ func TestOutage(t *testing.T) {
 			waitPhase(t, namespace, name, v1alpha1.PhaseRunning)
 			waitPhase(t, namespace, "new", v1alpha1.PhaseRunning)
 			late := map[string]time.Duration{}
-			for _, creation := range creations(t, namespace) {
+			for _, creation := range requests(t, namespace, "create", "pods") {
 				if _, ok := late[creation.ObjectRef.Name]; ok {
 					t.Errorf("Pod %s was created twice", creation.ObjectRef.Name)
 				}

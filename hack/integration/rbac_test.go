@@ -272,7 +272,6 @@ func compareGranted() error {
 // uses.
 func TestFinalizersPermission(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	clusterRole, _, err := readRBAC(deploy + "/rbac.yaml")
 	if err != nil {
@@ -357,7 +356,6 @@ func TestNamespacedRole(t *testing.T) {
 // Ats.
 func TestUserRoles(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	all := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
 	for role, want := range map[string][]string{"view": all[:3], "edit": all, "admin": all} {
 		t.Run(role, func(t *testing.T) {
@@ -365,7 +363,7 @@ func TestUserRoles(t *testing.T) {
 			namespace := newNamespace(t)
 			user := bind(t, namespace, "default", rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role})
 			var got []string
-			err := poll(t.Context(), patience, func(ctx context.Context) (bool, error) {
+			err := poll(t.Context(), t.Name()+": permissions", func(ctx context.Context) (bool, error) {
 				got = nil
 				for _, verb := range all {
 					allowed, err := isAllowed(ctx, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: cnat.GroupName, Resource: "ats"})
@@ -389,7 +387,6 @@ func TestUserRoles(t *testing.T) {
 // create the Pod.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	ats := []rbacv1.PolicyRule{{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats", "cronats"}, Verbs: []string{"create", "get", "patch", "delete"}}}
 	less := bindRole(t, namespace, "less", ats)
@@ -437,7 +434,6 @@ func TestPolicy(t *testing.T) {
 // cnat-controller-pods only allows what the controller does with Pods.
 func TestControllerPolicy(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	at := createAt(t, newAt(namespace, "at", time.Now().Add(time.Hour), "true"))
 	made := plan.NewPod(at, plan.Defaults{Image: "a"})
@@ -529,7 +525,6 @@ func TestControllerPolicy(t *testing.T) {
 // cnat-controller-ats, it can only create Ats of nodes, and cannot change Ats.
 func TestControllerAtsPolicy(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	parent := newAt(namespace, "parent", time.Now().Add(time.Hour), "true")
 	parent.Spec.Nodes = &v1alpha1.AtNodes{}

@@ -51,11 +51,12 @@ const (
 // tableHeader matches the header of a table that kubectl prints.
 var tableHeader = regexp.MustCompile(`(?m)^[A-Z]+(?: +[A-Z]+)+ *$`)
 
-// TestReadme runs the commands of the README, docs/install.md and docs/packages.md, as they stand there. It
-// is not parallel: it takes the CRD away in the end, and its controllers see all namespaces. It
-// comes after TestInCluster, for the garbage collector needs half a minute to notice a new
-// CRD, which the deletion in foreground would wait for.
+// TestReadme runs the commands of the README, docs/install.md and docs/packages.md, as they stand there, in
+// its own cluster.
 func TestReadme(t *testing.T) {
+	if !inOwnCluster(t, "--node") {
+		return
+	}
 	r := newReader(t, metav1.NamespaceDefault)
 	var controller *exec.Cmd
 	var log bytes.Buffer
@@ -120,7 +121,6 @@ func TestReadme(t *testing.T) {
 // own.
 func TestDocs(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	// What some pages need.
 	args := map[string][]string{"docs/tasks/restarts.md": {"-restart-annotations"}}
 	prepare := map[string]func(t *testing.T, namespace string){
@@ -159,7 +159,6 @@ func TestDocs(t *testing.T) {
 // server, and creates the objects that they show without storing them.
 func TestQuoted(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	headers := map[string]bool{}
 	for _, path := range []string{
 		"/apis/cnat.programming-kubernetes.info/v1alpha1/ats", "/apis/cnat.programming-kubernetes.info/v1alpha1/cronats",
@@ -273,8 +272,11 @@ func (r *reader) shell(ctx context.Context, command string) *exec.Cmd {
 // run runs a command and returns what it prints.
 func (r *reader) run(t *testing.T, command string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	defer announce(t.Name() + ": " + command)()
+	// A slow machine needs more time than a reader's.
+	command = regexp.MustCompile(`--timeout=\w+`).ReplaceAllLiteralString(command, "--timeout="+patience.String())
 	out, err := r.shell(ctx, command).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)
@@ -298,12 +300,12 @@ func leavePod(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		err := poll(context.Background(), patience, func(ctx context.Context) (bool, error) {
+		err := poll(context.Background(), "the Pod that was left behind to be gone", func(ctx context.Context) (bool, error) {
 			_, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 			return apierrors.IsNotFound(err), ignoreNotFound(err)
 		})
 		if err != nil {
-			t.Errorf("waiting for the Pod that was left behind to be gone: %v", err)
+			t.Error(err)
 		}
 	})
 }

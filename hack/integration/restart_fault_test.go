@@ -65,7 +65,6 @@ var restartSample = map[string]map[string][]string{
 // the At is Complete.
 func TestRestartFaults(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	for _, write := range []string{beginRestart, restartTarget, recordRestart, restartWritten} {
 		for _, how := range []string{fails, lost, dies, slow} {
 			for _, what := range []string{restart, stale, second, scaled, restarted} {

@@ -45,7 +45,6 @@ var restartKinds = map[v1alpha1.RestartKind]string{
 // create Pods.
 func TestRestartPolicy(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	resources := []string{"deployments", "statefulsets", "daemonsets"}
 	rules := []rbacv1.PolicyRule{{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats", "cronats"}, Verbs: []string{"create", "get", "patch", "update"}}}

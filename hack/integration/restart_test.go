@@ -74,7 +74,7 @@ func playRestart(t *testing.T, namespace string) (ready *atomic.Bool) {
 // to kubectl.
 func waitRolledOut(t *testing.T, namespace string, kind v1alpha1.RestartKind) {
 	t.Helper()
-	kubectl(t, "", "rollout", "status", "--timeout=90s", "-n", namespace, string(kind)+"/web")
+	kubectl(t, "", "rollout", "status", "--timeout="+patience.String(), "-n", namespace, string(kind)+"/web")
 }
 
 // wantRestarted checks that an At that is DONE is Complete and not blocked.
@@ -101,7 +101,6 @@ func generationOf(t *testing.T, namespace string, kind v1alpha1.RestartKind) int
 // TestRestartWorkload restarts workloads whose new Pods only become ready after an event.
 func TestRestartWorkload(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	const one = "replicas: 1"
 	becomeReady := func(_ *testing.T, _ string, ready *atomic.Bool) { ready.Store(true) }
 	run := func(args ...string) func(*testing.T, string, *atomic.Bool) {
@@ -221,7 +220,6 @@ func TestRestartWorkload(t *testing.T) {
 // TestRestartWrites checks the writes of a restart.
 func TestRestartWrites(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	playReady(t, namespace)
 	createWorkload(t, namespace, v1alpha1.RestartDeployment, "replicas: 1")
@@ -253,7 +251,6 @@ func TestRestartWrites(t *testing.T) {
 // TestRestartWaits uses a workload that is being rolled out when its restart is due.
 func TestRestartWaits(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	createWorkload(t, namespace, v1alpha1.RestartStatefulSet, "replicas: 2")
 	startController(t, namespace)
@@ -268,7 +265,6 @@ func TestRestartWaits(t *testing.T) {
 // nothing is restarted.
 func TestRestartPreflight(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	for kind, resource := range restartKinds {
 		t.Run(resource, func(t *testing.T) {
 			t.Parallel()
@@ -293,7 +289,6 @@ func TestRestartPreflight(t *testing.T) {
 // artifacts/restarts later, as described in docs/install.md.
 func TestRestartForbidden(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	clusterRole, _, err := readRBAC(deploy + "/rbac.yaml")
 	if err != nil {
@@ -329,7 +324,6 @@ func TestRestartForbidden(t *testing.T) {
 // TestRestartRefused runs a controller that can read but not patch workloads.
 func TestRestartRefused(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	clusterRole, _, err := readRBAC(deploy + "/rbac.yaml")
 	if err != nil {
@@ -354,7 +348,6 @@ func TestRestartRefused(t *testing.T) {
 // TestRestartOfCronAt lets the At of a CronAt restart a workload under the policies.
 func TestRestartOfCronAt(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	playReady(t, namespace)
 	createWorkload(t, namespace, v1alpha1.RestartDeployment, "replicas: 1")
@@ -376,7 +369,6 @@ func TestRestartOfCronAt(t *testing.T) {
 // workload is restarted once.
 func TestRestartOnce(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	const number = 4
 	var namespaces []string
 	before := map[string]int64{}

@@ -21,7 +21,6 @@ package integration
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -37,7 +36,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -58,10 +56,12 @@ var (
 )
 
 // TestTenants creates very many Ats in one namespace and ten in another that are due when
-// the controller starts: the ten must not wait for the many. It is not parallel, because
+// the controller starts: the ten must not wait for the many. It has its own cluster, because
 // the controller watches all namespaces.
 func TestTenants(t *testing.T) {
-	applyCRD(t)
+	if !inOwnCluster(t) {
+		return
+	}
 	// The first list is sorted by namespace: the ten come last.
 	many, few := newNamespace(t), newNamespace(t)
 	if few < many {
@@ -76,17 +76,17 @@ func TestTenants(t *testing.T) {
 	}
 	startController(t, "", "-v=0")
 	for namespace, number := range map[string]int{few: 10, many: *soakTenant} {
-		tolerantly(t, "each Pod to be created", func(ctx context.Context) (bool, error) {
-			return len(creations(t, namespace)) == number, nil
+		eventually(t, "each Pod to be created", func(ctx context.Context) (bool, error) {
+			return len(requests(t, namespace, "create", "pods")) == number, nil
 		})
 	}
 	before, first, last := 0, time.Time{}, time.Time{}
-	for _, create := range creations(t, few) {
+	for _, create := range requests(t, few, "create", "pods") {
 		if create.RequestReceivedTimestamp.After(last) {
 			last = create.RequestReceivedTimestamp.Time
 		}
 	}
-	for _, create := range creations(t, many) {
+	for _, create := range requests(t, many, "create", "pods") {
 		at := create.RequestReceivedTimestamp.Time
 		if at.Before(last) {
 			before++
@@ -104,11 +104,11 @@ func TestTenants(t *testing.T) {
 // TestSoak creates many Ats that become due while three controllers are running. One
 // controller is killed repeatedly, and so are the API server and etcd. The first attempt
 // of every tenth At fails, and half of the Pods are deleted as soon as they have ended.
-// Each attempt must be made once, not early, and each At must end. The test is not
-// parallel while it kills, because the other tests need the API server. It is the last of
-// the tests that are not parallel, since those remove the CRD or watch all namespaces.
+// Each attempt must be made once, not early, and each At must end.
 func TestSoak(t *testing.T) {
-	applyCRD(t)
+	if !inOwnCluster(t) {
+		return
+	}
 	namespace := newNamespace(t)
 	controllers := make([]*controller, 3)
 	for i := range controllers {
@@ -140,7 +140,12 @@ func TestSoak(t *testing.T) {
 		time.Sleep(*soakKillEvery)
 		i := round % len(controllers)
 		controllers[i].kill(t)
+		// Without an API server, it would exit.
+		eventually(t, "the API server", func(ctx context.Context) (bool, error) {
+			return kubeClient.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() == nil, nil
+		})
 		controllers[i] = startController(t, namespace, "-v=1")
+		waitLog(t, controllers[i], "Starting controller")
 		kills++
 		for name, times := range events {
 			if times > 0 && time.Now().After(next[name]) {
@@ -151,14 +156,12 @@ func TestSoak(t *testing.T) {
 		}
 	}
 
-	// From now on, nothing is killed.
-	t.Parallel()
-	// All Ats end.
+	// From now on, nothing is killed, and all Ats end.
 	var ats *v1alpha1.AtList
-	tolerantly(t, "all Ats to end", func(ctx context.Context) (bool, error) {
+	eventually(t, "all Ats to end", func(ctx context.Context) (bool, error) {
 		var err error
 		if ats, err = cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{}); err != nil {
-			return false, err
+			return false, nil //nolint:nilerr // The API server may still be starting.
 		}
 		return !slices.ContainsFunc(ats.Items, func(at v1alpha1.At) bool { return at.Status.Phase != v1alpha1.PhaseDone }), nil
 	})
@@ -173,7 +176,7 @@ func TestSoak(t *testing.T) {
 	// kubelet has seen.
 	created := map[string]int{}
 	var late []time.Duration // of first attempts
-	for _, create := range creations(t, namespace) {
+	for _, create := range requests(t, namespace, "create", "pods") {
 		name := create.ObjectRef.Name
 		created[name]++
 		lateness := create.RequestReceivedTimestamp.Sub(due[name])
@@ -206,20 +209,6 @@ func TestSoak(t *testing.T) {
 	t.Logf("%d Ats over %v, 3 controllers of which %d were killed, API server %d times, etcd %d times", *soakAts, *soakFor, kills, *soakServers, *soakEtcds)
 	t.Logf("%d attempts, of which %d Pods were deleted as they ended; ends %v; late: median %v, p99 %v, at most %v",
 		len(k.started), k.deleted, ends, late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
-}
-
-// tolerantly waits until condition holds, and ignores errors until then.
-func tolerantly(t *testing.T, what string, condition wait.ConditionWithContextFunc) {
-	t.Helper()
-	var last error
-	err := poll(t.Context(), 2*patience, func(ctx context.Context) (bool, error) {
-		var done bool
-		done, last = condition(ctx)
-		return done && last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("waiting for %s: %v", what, errors.Join(err, last))
-	}
 }
 
 // failFirst is a command whose first attempt fails.

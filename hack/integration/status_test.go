@@ -44,7 +44,6 @@ import (
 // TestColumns checks that kubectl get shows the reason for the state of each At.
 func TestColumns(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	startController(t, namespace)
 	kubectl(t, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "name-taken-pod"}, "spec": {"schedulerName": "nobody", "containers": [{"name": "a", "image": "a"}]}}`, "create", "-n", namespace, "-f", "-")
@@ -92,7 +91,6 @@ func TestColumns(t *testing.T) {
 // kstatus, which wait until the status matches the latest spec, do not wait long.
 func TestObservedGeneration(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	startController(t, namespace)
 	observed := func(at *v1alpha1.At) bool { return at.Status.ObservedGeneration == at.Generation }
@@ -115,10 +113,9 @@ func TestObservedGeneration(t *testing.T) {
 // causes of the API server's own validation, then is down, and then admits the Pod.
 func TestWebhook(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
 	var allow, down atomic.Bool
-	startWebhook(t, namespace, func() *admissionv1.AdmissionResponse {
+	startWebhook(t, namespace, 30, func() *admissionv1.AdmissionResponse {
 		if down.Load() {
 			return nil
 		}
@@ -151,7 +148,7 @@ func TestWebhook(t *testing.T) {
 
 // startWebhook starts an admission webhook that answers each creation of a Pod in a
 // namespace until the end of the test. If its answer is nil, it is down.
-func startWebhook(t *testing.T, namespace string, answer func() *admissionv1.AdmissionResponse) {
+func startWebhook(t *testing.T, namespace string, timeout int32, answer func() *admissionv1.AdmissionResponse) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review admissionv1.AdmissionReview
@@ -171,7 +168,7 @@ func startWebhook(t *testing.T, namespace string, answer func() *admissionv1.Adm
 	_, err := hooks.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "policy.example.com", SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: ptr.To[int32](2),
+			Name: "policy.example.com", SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: ptr.To(timeout),
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
@@ -197,9 +194,8 @@ func startWebhook(t *testing.T, namespace string, answer func() *admissionv1.Adm
 // request: it is deleted.
 func TestUnexpectedPod(t *testing.T) {
 	t.Parallel()
-	installCRD(t)
 	namespace := newNamespace(t)
-	c := startController(t, namespace, "-metrics-bind-address=127.0.0.1:0")
+	c := startController(t, namespace)
 	at := createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodSucceeded, 0, "")
 	waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
