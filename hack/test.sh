@@ -15,7 +15,8 @@
 # limitations under the License.
 
 
-# Usage: hack/test.sh [unit|integration|e2e]... [-run PATTERN] [--race] [--kubernetes VERSION]
+# Usage: hack/test.sh [unit|integration|e2e]... [-run PATTERN] [-shuffle SEED] [--race]
+#            [--repeat N] [--cpus C] [--beside] [--kubernetes VERSION]
 #
 # Three layers of tests; without arguments, all of them run:
 #   unit          with fakes and a simulated clock
@@ -23,6 +24,11 @@
 #   e2e           the controller and real containers on a real node
 # hack/localcluster.sh starts a cluster for each of the last two; $KUBECONFIG is never used.
 # A layer that cannot run here is SKIPPED, which is a failure with CI=true.
+#
+# The order of the tests is shuffled; -shuffle repeats one. --repeat runs the layers N times,
+# until the first red one, whose logs are kept, and prints how long they took. With --cpus,
+# they have the time of C processors, such as 0.5, which needs root; with --beside, one
+# processor is kept busy meanwhile.
 #
 # With --kubernetes, such as v1.34.4, the API server, the controller-manager and the
 # scheduler of the integration layer have that version. Compiling them takes some minutes
@@ -36,16 +42,27 @@ layers=()
 run=""
 race=""
 kubernetes=""
+shuffle=""
+repeat=1
+cpus=""
+beside=""
 while (($# > 0)); do
     case "$1" in
     unit | integration | e2e) layers+=("$1") ;;
     -run) run="${2:?-run needs a pattern}" && shift ;;
     -run=*) run="${1#*=}" ;;
+    -shuffle | --shuffle) shuffle="${2:?-shuffle needs a seed}" && shift ;;
+    -shuffle=* | --shuffle=*) shuffle="${1#*=}" ;;
     --race | -race) race=-race ;;
+    --repeat) repeat="${2:?--repeat needs a number}" && shift ;;
+    --repeat=*) repeat="${1#*=}" ;;
+    --cpus) cpus="${2:?--cpus needs a number of processors}" && shift ;;
+    --cpus=*) cpus="${1#*=}" ;;
+    --beside) beside=yes ;;
     --kubernetes) kubernetes="${2:?--kubernetes needs a version}" && shift ;;
     --kubernetes=*) kubernetes="${1#*=}" ;;
     *)
-        sed -n 's/^# Usage: //p' "$0" >&2
+        sed -n '/^# Usage: /,/^#$/s/^# *//p' "$0" >&2
         exit 2
         ;;
     esac
@@ -56,30 +73,86 @@ if [[ -n "${kubernetes}" && ! "${kubernetes}" =~ ^v1\.[0-9]+\.[0-9]+$ ]]; then
     echo "${kubernetes} is not a version such as v1.34.4" >&2
     exit 2
 fi
+if [[ ! "${repeat}" =~ ^[1-9][0-9]*$ ]]; then
+    echo "--repeat ${repeat} is not a number of runs" >&2
+    exit 2
+fi
 
-skipped=0
-skip() {
-    echo "SKIPPED $1: $2"
-    skipped=1
-}
+skipped=""
 tmp="$(mktemp -d)"
-trap 'stop_jobs; rm -rf "${tmp}"' EXIT
+logs="$(mktemp -d)" # of the layer that runs
+finish() {
+    local code=$?
+    trap - EXIT
+    stop_jobs
+    rm -rf "${tmp}"
+    if [[ "${code}" == 1 && -n "$(ls -A "${logs}")" ]]; then
+        echo "The logs are in ${logs}." >&2
+    else
+        rm -rf "${logs}"
+    fi
+    exit "${code}"
+}
+trap finish EXIT
 trap 'exit 130' INT TERM HUP
 
-# with_cluster TAG [FLAG...] runs the tests with a tag in their own cluster.
-with_cluster() {
-    local tag="$1"
-    shift
+# prepare LAYER compiles what a layer needs, and sets reason if it cannot run here. That is
+# not limited or measured.
+prepare() {
+    reason=""
+    case "$1" in
+    integration)
+        [[ "$(uname -s)" == Linux ]] || reason="hack/localcluster runs on Linux only"
+        ;;
+    e2e)
+        [[ -z "${kubernetes}" ]] || reason="--kubernetes is for clusters without a node"
+        [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]] || reason="a node needs Linux and root"
+        ;;
+    esac
+    if [[ -n "${reason}" || -e "${tmp}/$1.test" ]]; then
+        return
+    fi
+    if [[ "$1" == unit ]]; then
+        touch "${tmp}/unit.test"
+        ((${#limit[@]} == 1)) || compiling go test ${race:+-race} -exec=true ./... >/dev/null
+        return
+    fi
     if [[ -n "${kubernetes}" ]]; then
         build_control_plane "${kubernetes}"
     else
         build_localcluster
     fi
-    # Before the cluster starts, because that keeps the processors busy.
-    compiling go test ${race:+-race} -tags="${tag}" -c -o "${tmp}/${tag}.test" ./hack/integration
-    # Tests wait most of the time.
-    (cd hack/integration && TMPDIR="${tmp}" compiling "${bin}/localcluster" run "$@" -- \
-        "${tmp}/${tag}.test" -test.timeout=20m -test.parallel=32 ${run:+-test.run="${run}"})
+    if [[ "$1" == e2e ]]; then
+        install_node_packages
+        cgo=0 go_build "Helm" "${root}/hack/tools/helm" "${tmp}/helm" -- helm.sh/helm/v4/cmd/helm
+    fi
+    compiling go test ${race:+-race} -tags="$1" -c -o "${tmp}/$1.test" ./hack/integration
+}
+
+# run_layer LAYER SEED runs the tests of a layer.
+run_layer() {
+    local flags=()
+    case "$1" in
+    unit)
+        TMPDIR="${logs}" compiling "${limit[@]}" go test -count=1 -shuffle="$2" ${race:+-race} ${run:+-run="${run}"} ./...
+        return
+        ;;
+    e2e) flags=(--node) ;;
+    esac
+    (cd hack/integration && TMPDIR="${logs}" PATH="${tmp}:${PATH}" compiling "${limit[@]}" "${bin}/localcluster" run "${flags[@]}" -- \
+        "${tmp}/$1.test" -test.timeout=60m -test.parallel="${parallel}" -test.shuffle="$2" ${run:+-test.run="${run}"})
+}
+
+# report prints how long the runs of each layer took.
+report() {
+    local layer seconds all
+    printf '%-12s %-24s %5s %5s %8s %8s %8s\n' layer speed runs red min median max
+    for layer in "${layers[@]}"; do
+        mapfile -t seconds < <(awk -v layer="${layer}" '$1 == layer {print $2}' "${tmp}/results" | sort -n)
+        all="${#seconds[@]}"
+        ((all == 0)) || printf '%-12s %-24s %5d %5d %6d s %6d s %6d s\n' "${layer}" "${speed}" "${all}" \
+            "$(grep -c "^${layer} .* red$" "${tmp}/results")" "${seconds[0]}" "${seconds[all / 2]}" "${seconds[all - 1]}"
+    done
 }
 
 if [[ -n "${race}" ]]; then
@@ -89,36 +162,44 @@ if [[ -n "${race}" ]]; then
         DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev
     fi
 fi
+limit=(env) # which changes nothing
+processors="${cpus:-$(getconf _NPROCESSORS_ONLN)}"
+speed="${processors} processors${beside:+, one busy}"
+# Tests wait about half of the time. With more at once, requests take so long that leaders
+# lose their leases.
+parallel="$(awk -v cpus="${processors}" 'BEGIN {print int(cpus < 0.7 ? 4 : 6 * cpus)}')"
+if [[ -n "${cpus}" ]]; then
+    build_localcluster
+    limit=("${bin}/localcluster" limit "${cpus}")
+    "${limit[@]}" true || exit 2
+fi
+if [[ -n "${beside}" ]]; then
+    while kill -0 $$ 2>/dev/null; do :; done &
+fi
 
-for layer in "${layers[@]}"; do
-    echo "=== ${layer}"
-    case "${layer}" in
-    unit)
-        compiling go test ${race:+-race} ${run:+-run="${run}"} ./...
-        ;;
-    integration)
-        if [[ "$(uname -s)" == Linux ]]; then
-            with_cluster integration
-        else
-            skip integration "hack/localcluster runs on Linux only"
+red=""
+for ((number = 1; number <= repeat; number++)); do
+    for layer in "${layers[@]}"; do
+        prepare "${layer}"
+        if [[ -n "${reason}" ]]; then
+            echo "SKIPPED ${layer}: ${reason}"
+            skipped=yes
+            continue
         fi
-        ;;
-    e2e)
-        if [[ -n "${kubernetes}" ]]; then
-            skip e2e "--kubernetes is for clusters without a node"
-        elif [[ "$(uname -s)" == Linux && "$(id -u)" == 0 ]]; then
-            install_node_packages
-            cgo=0 go_build "Helm" "${root}/hack/tools/helm" "${tmp}/helm" -- helm.sh/helm/v4/cmd/helm
-            export PATH="${tmp}:${PATH}"
-            with_cluster e2e --node
-        else
-            skip e2e "a node needs Linux and root"
-        fi
-        ;;
-    esac
+        seed="${shuffle:-$(date +%s)}"
+        echo "=== ${layer}, run ${number} of ${repeat}, with ${speed}, -shuffle=${seed}"
+        start="${SECONDS}"
+        run_layer "${layer}" "${seed}" || red=red
+        echo "${layer} $((SECONDS - start)) ${red:-green}" >>"${tmp}/results"
+        [[ -z "${red}" ]] || break 2
+        rm -rf "${logs:?}"/*
+    done
 done
-
-if [[ "${skipped}" == 1 && "${CI:-}" == true ]]; then
+[[ ! -e "${tmp}/results" ]] || report
+if [[ -n "${red}" ]]; then
+    exit 1
+fi
+if [[ -n "${skipped}" && "${CI:-}" == true ]]; then
     echo "With CI=true, skipped layers are an error." >&2
     exit 1
 fi
