@@ -25,6 +25,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"path"
 	"strings"
 	"sync"
@@ -67,6 +68,12 @@ type steppedClock struct {
 func (c *steppedClock) Now() time.Time { return c.RealClock.Now().Add(time.Duration(c.step.Load())) }
 
 func (c *steppedClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// TestMain registers the metrics once, even if the tests run several times.
+func TestMain(m *testing.M) {
+	metrics.Register()
+	os.Exit(m.Run())
+}
 
 // world is a fake API server that counts creations.
 type world struct {
@@ -618,7 +625,6 @@ func (b *heldBody) Read(buffer []byte) (int, error) {
 
 // TestSyncDuration checks that syncs are in the metric.
 func TestSyncDuration(t *testing.T) {
-	metrics.Register()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		run(t, w, w.clock)
