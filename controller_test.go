@@ -53,6 +53,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	k8smetrics "k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
@@ -68,6 +69,7 @@ import (
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/patient"
@@ -850,7 +852,8 @@ func TestProcessNextWorkItem(t *testing.T) {
 	})
 }
 
-// TestMetrics checks that syncs are counted by their results.
+// TestMetrics checks that runs and attempts are counted by their namespaces, and syncs by
+// their results.
 func TestMetrics(t *testing.T) {
 	registerMetrics()
 	failed := func(pod *corev1.Pod) {
@@ -860,18 +863,19 @@ func TestMetrics(t *testing.T) {
 	counters := func(t *testing.T) []float64 {
 		t.Helper()
 		var values []float64
-		for _, counter := range []k8smetrics.CounterMetric{
-			metrics.Runs.WithLabelValues(v1alpha1.ReasonCompleted), metrics.Attempts.WithLabelValues(v1alpha1.ReasonCompleted),
-			metrics.Runs.WithLabelValues(v1alpha1.ReasonCommandFailed), metrics.Attempts.WithLabelValues(v1alpha1.ReasonCommandFailed),
-			metrics.Runs.WithLabelValues(v1alpha1.ReasonPodLost), metrics.Attempts.WithLabelValues(v1alpha1.ReasonPodLost),
-			metrics.Runs.WithLabelValues(v1alpha1.ReasonInvalidPod),
-		} {
-			value, err := testutil.GetCounterMetricValue(counter)
-			if err != nil {
-				t.Fatal(err)
-			}
-			values = append(values, value)
+		of := map[string]string{"namespace": name.Namespace}
+		runs, err := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, "cnat_runs_total", of, "reason")
+		if err != nil {
+			t.Fatal(err)
 		}
+		attempts, err := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, "cnat_attempts_total", of, "reason")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, reason := range []string{v1alpha1.ReasonCompleted, v1alpha1.ReasonCommandFailed, v1alpha1.ReasonPodLost} {
+			values = append(values, runs[reason], attempts[reason])
+		}
+		values = append(values, runs[v1alpha1.ReasonInvalidPod])
 		for _, histogram := range []k8smetrics.ObserverMetric{
 			metrics.StartLateness.ObserverMetric,
 			metrics.SyncDuration.WithLabelValues(metrics.ResultSuccess), metrics.SyncDuration.WithLabelValues(metrics.ResultBlocked),
@@ -1020,7 +1024,10 @@ func TestServeAddressTaken(t *testing.T) {
 
 // registerMetrics registers the metrics once, even if the tests run several times:
 // before, nothing is counted.
-var registerMetrics = sync.OnceFunc(metrics.Register)
+var registerMetrics = sync.OnceFunc(func() {
+	metrics.Register()
+	metrics.RegisterAts(listers.NewAtLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)), func() bool { return false }, clock.RealClock{}, 1)
+})
 
 // TestRefusedForever makes the API server refuse a Pod with a different message each
 // time: the status follows, but the tries are still a back-off apart.

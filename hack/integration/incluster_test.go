@@ -122,7 +122,7 @@ func TestInCluster(t *testing.T) {
 	}
 	first := leader()
 	metrics := podMetrics(t, first)
-	wantOutput(t, metrics, `cnat_runs_total\{reason="Completed"\} 1\n`, `leader_election_master_status\{name="cnat-controller"\} 1\n`, `cnat_ats\{namespace=".*",state="done"\} 1\n`,
+	wantOutput(t, metrics, `cnat_runs_total\{namespace=".*",reason="Completed"\} 1\n`, `leader_election_master_status\{name="cnat-controller"\} 1\n`, `cnat_ats\{namespace=".*",state="done"\} 1\n`,
 		`go_gc_gomemlimit_bytes 5.12e\+08\n`)
 	if allowed := kubectl(t, "", "get", "-n", systemNamespace, "pdb/cnat-controller", "-o", "jsonpath={.status.disruptionsAllowed}"); allowed != "1" {
 		t.Errorf("%s may be drained, want 1", allowed)

@@ -93,13 +93,15 @@ func TestMetrics(t *testing.T) {
 	}
 	waitPhase(t, namespace, "runs", v1alpha1.PhaseRunning)
 
+	runs, attempts := `cnat_runs_total{namespace="`+namespace+`",reason=`, `cnat_attempts_total{namespace="`+namespace+`",reason=`
 	want := []string{
 		`cnat_ats{namespace="` + namespace + `",state="blocked"} 1`, `cnat_ats{namespace="` + namespace + `",state="done"} 3`, `cnat_ats{namespace="` + namespace + `",state="pending"} 1`,
 		`cnat_ats{namespace="` + namespace + `",state="running"} 1`, `cnat_ats{namespace="` + namespace + `",state="suspended"} 1`,
 		`cnat_ats_blocked{namespace="` + namespace + `",reason="PodNameConflict"} 1`,
 		`cnat_oldest_due_age_seconds 0`, `cnat_unexpected_pods_total 0`,
-		`cnat_runs_total{reason="Completed"} 1`, `cnat_runs_total{reason="CommandFailed"} 1`, `cnat_runs_total{reason="StartingDeadlineExceeded"} 1`, `cnat_runs_total{reason="Evicted"} 0`,
-		`cnat_attempts_total{reason="Completed"} 1`, `cnat_attempts_total{reason="CommandFailed"} 2`, `cnat_attempts_total{reason="PodLost"} 0`,
+		runs + `"Completed"} 1`, runs + `"CommandFailed"} 1`, runs + `"StartingDeadlineExceeded"} 1`, runs + `"Evicted"} 0`,
+		attempts + `"Completed"} 1`, attempts + `"CommandFailed"} 2`, attempts + `"PodLost"} 0`,
+		`cnat_runs_total{namespace="_other",reason="CommandFailed"} 0`,
 		`cnat_start_lateness_seconds_count 4`,
 		`leader_election_master_status{name="cnat-controller"} 1`,
 	}

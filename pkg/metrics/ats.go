@@ -33,10 +33,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// otherNamespaces is the value of label namespace for all namespaces without their own
-// value. No namespace can have this name.
-const otherNamespaces = "_other"
-
 var (
 	// Label state is one of the constants of plan.State.
 	atsDesc = metrics.NewDesc("cnat_ats",
@@ -51,47 +47,44 @@ var (
 		nil, nil, metrics.ALPHA, "")
 )
 
-// RegisterAts registers the metrics of existing Ats. Call it only once. Each scrape
-// computes them from the lister if working returns true. At most the given number of
-// namespaces have their own value of label namespace.
-func RegisterAts(lister listers.AtLister, working func() bool, clock clock.PassiveClock, namespaces int) {
-	legacyregistry.CustomMustRegister(newAtCollector(lister, working, clock, namespaces))
+// RegisterAts registers the metrics with label namespace. Call it only once, before the
+// controller works. At most limit namespaces have their own value of that label. Each
+// scrape counts the existing Ats in the lister if working returns true.
+func RegisterAts(lister listers.AtLister, working func() bool, clock clock.PassiveClock, limit int) {
+	namespaces.limit = limit
+	legacyregistry.CustomMustRegister(newAtCollector(lister, working, clock, namespaces, Runs, Attempts))
 }
 
 type atCollector struct {
 	metrics.BaseStableCollector
-	lister  listers.AtLister
-	working func() bool
-	clock   clock.PassiveClock
+	lister     listers.AtLister
+	working    func() bool
+	clock      clock.PassiveClock
+	namespaces *namespaceLabels
+	counters   []*Counter
 
-	mu         sync.Mutex // Scrapes may be concurrent.
-	namespaces namespaceLabels
+	lock sync.Mutex // Scrapes may be concurrent.
 }
 
-func newAtCollector(lister listers.AtLister, working func() bool, clock clock.PassiveClock, namespaces int) *atCollector {
-	return &atCollector{
-		lister:     lister,
-		working:    working,
-		clock:      clock,
-		namespaces: namespaceLabels{limit: namespaces, labelled: sets.New[string]()},
-	}
+func newAtCollector(lister listers.AtLister, working func() bool, clock clock.PassiveClock, namespaces *namespaceLabels, counters ...*Counter) *atCollector {
+	return &atCollector{lister: lister, working: working, clock: clock, namespaces: namespaces, counters: counters}
 }
 
 func (c *atCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
 	ch <- atsDesc
 	ch <- blockedDesc
 	ch <- overdueDesc
+	for _, counter := range c.counters {
+		ch <- counter.desc
+	}
 }
 
 // series has the label values of a time series: namespace, and state or reason.
 type series struct{ namespace, value string }
 
 func (c *atCollector) CollectWithStability(ch chan<- metrics.Metric) {
-	if !c.working() {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.lock.Lock()
+	defer c.lock.Unlock()
 	ats, err := c.lister.List(labels.Everything())
 	if err != nil {
 		utilruntime.HandleErrorWithContext(context.Background(), err, "Cannot count Ats")
@@ -120,6 +113,14 @@ func (c *atCollector) CollectWithStability(ch chan<- metrics.Metric) {
 		present.Insert(s.namespace)
 	}
 	c.namespaces.update(present)
+	// Also while the controller is on standby: the first failure after a takeover must be an
+	// increase.
+	for _, counter := range c.counters {
+		counter.collect(ch)
+	}
+	if !c.working() {
+		return
+	}
 	c.send(ch, atsDesc, states)
 	c.send(ch, blockedDesc, blocked)
 	ch <- metrics.NewLazyConstMetric(overdueDesc, metrics.GaugeValue, oldest.Seconds())
@@ -134,30 +135,4 @@ func (c *atCollector) send(ch chan<- metrics.Metric, desc *metrics.Desc, numbers
 	for s, number := range sums {
 		ch <- metrics.NewLazyConstMetric(desc, metrics.GaugeValue, float64(number), s.namespace, s.value)
 	}
-}
-
-// namespaceLabels decides which namespaces have their own value of label namespace.
-type namespaceLabels struct {
-	limit    int
-	labelled sets.Set[string] // at most limit
-}
-
-// update must be called with the namespaces that have Ats. A namespace keeps its value
-// until it has no Ats and another namespace needs the slot, so that its time series
-// continue. If several namespaces need a slot, the first ones in alphabetical order get
-// it.
-func (l *namespaceLabels) update(present sets.Set[string]) {
-	waiting := sets.List(present.Difference(l.labelled))
-	if len(l.labelled)+len(waiting) > l.limit {
-		l.labelled = l.labelled.Intersection(present)
-	}
-	l.labelled.Insert(waiting[:min(len(waiting), l.limit-len(l.labelled))]...)
-}
-
-// of returns the label value for a namespace.
-func (l *namespaceLabels) of(namespace string) string {
-	if l.labelled.Has(namespace) {
-		return namespace
-	}
-	return otherNamespaces
 }

@@ -123,7 +123,7 @@ cnat_oldest_due_age_seconds 30
 `},
 	} {
 		t.Run(name, func(t *testing.T) {
-			handler := serve(newAtCollector(listers.NewAtLister(ats), func() bool { return !tc.idle }, clocktesting.NewFakePassiveClock(tc.now), tc.namespaces))
+			handler := serve(newAtCollector(listers.NewAtLister(ats), func() bool { return !tc.idle }, clocktesting.NewFakePassiveClock(tc.now), newNamespaceLabels(tc.namespaces)))
 			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), scrape(handler)); diff != "" {
 				t.Errorf("served (-want +got):\n%s", diff)
 			}
@@ -134,7 +134,7 @@ cnat_oldest_due_age_seconds 30
 // TestNothingDue checks that the age is served even if nothing is due, because the
 // alert's expression needs it.
 func TestNothingDue(t *testing.T) {
-	handler := serve(newAtCollector(listers.NewAtLister(newIndexer()), working, clocktesting.NewFakePassiveClock(due), 100))
+	handler := serve(newAtCollector(listers.NewAtLister(newIndexer()), working, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(100)))
 	if got, want := scrape(handler), "cnat_oldest_due_age_seconds 0\n"; got != want {
 		t.Errorf("served: %s, want %s", got, want)
 	}
@@ -143,7 +143,7 @@ func TestNothingDue(t *testing.T) {
 // TestNamespaceLabels checks which namespaces are counted by name, with a limit of two.
 func TestNamespaceLabels(t *testing.T) {
 	ats := newIndexer()
-	handler := serve(newAtCollector(listers.NewAtLister(ats), working, clocktesting.NewFakePassiveClock(due), 2))
+	handler := serve(newAtCollector(listers.NewAtLister(ats), working, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(2)))
 	for _, step := range []struct {
 		present string // one namespace a word
 		want    string
@@ -206,7 +206,7 @@ func BenchmarkScrape(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			handler := serve(newAtCollector(listers.NewAtLister(ats), working, clocktesting.NewFakePassiveClock(due), 100))
+			handler := serve(newAtCollector(listers.NewAtLister(ats), working, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(100)))
 			for b.Loop() {
 				scrape(handler)
 			}

@@ -21,6 +21,7 @@ package metrics
 import (
 	"errors"
 	"runtime"
+	"slices"
 
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -72,6 +73,23 @@ const (
 	EventShutdown = "shutdown"
 )
 
+// attemptReasons are the reasons with which an attempt, and a run, can end. runReasons are
+// those of a run without a Pod.
+var (
+	attemptReasons = []string{
+		v1alpha1.ReasonCompleted, v1alpha1.ReasonCommandFailed, v1alpha1.ReasonOOMKilled, v1alpha1.ReasonEvicted,
+		v1alpha1.ReasonPodFailed, v1alpha1.ReasonPodDeleted, v1alpha1.ReasonPodLost, v1alpha1.ReasonNodeGone, v1alpha1.ReasonDeadlineExceeded,
+	}
+	runReasons = []string{
+		v1alpha1.ReasonInvalidPod, v1alpha1.ReasonStartingDeadlineExceeded, v1alpha1.ReasonNoNodes, v1alpha1.ReasonNodesFailed,
+		v1alpha1.ReasonNotStarted, v1alpha1.ReasonAtDeleted, v1alpha1.ReasonTargetNotFound, v1alpha1.ReasonTargetPaused,
+		v1alpha1.ReasonTargetOnDelete, v1alpha1.ReasonReverted, v1alpha1.ReasonRolloutFailed,
+	}
+)
+
+// namespaces are the values of label namespace of all metrics.
+var namespaces = newNamespaceLabels(0)
+
 var (
 	// StartLateness observes how late a Pod is when the API server confirms its creation:
 	// see plan.CreatePod. It does not observe a Pod whose creation is only discovered later
@@ -85,18 +103,12 @@ var (
 	// Runs counts the Ats whose end is in their status. Label reason is the value of
 	// status.reason at the end. Runs does not count an At that is deleted before its end, or
 	// an end whose status write succeeded but whose response was lost.
-	Runs = metrics.NewCounterVec(&metrics.CounterOpts{
-		Name:           "cnat_runs_total",
-		Help:           "Number of Ats that have ended, by the reason of their end.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"reason"})
+	Runs = newCounter("cnat_runs_total", "Number of Ats that have ended, by namespace and the reason of their end.",
+		namespaces, slices.Concat(attemptReasons, runReasons)...)
 	// Attempts counts the Pods whose end or loss is in the status. Label reason and the
 	// exceptions are those of Runs.
-	Attempts = metrics.NewCounterVec(&metrics.CounterOpts{
-		Name:           "cnat_attempts_total",
-		Help:           "Number of attempts (Pods) that have ended, by the reason of their end.",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"reason"})
+	Attempts = newCounter("cnat_attempts_total", "Number of attempts (Pods) that have ended, by namespace and the reason of their end.",
+		namespaces, attemptReasons...)
 	// UnexpectedPods counts the Pods that were deleted because they were the second one of
 	// an attempt.
 	UnexpectedPods = metrics.NewCounter(&metrics.CounterOpts{
@@ -167,22 +179,7 @@ func ResultOf(err error) string {
 // Register registers all metrics except those of RegisterAts. Call it only once. Counters
 // start at 0, so that the first failure is an increase.
 func Register() {
-	legacyregistry.MustRegister(StartLateness, Runs, Attempts, UnexpectedPods, Preflights, CronAtMissed, EventsWaiting, EventsDropped, SyncDuration, buildInfo)
-	for _, reason := range []string{
-		v1alpha1.ReasonCompleted, v1alpha1.ReasonCommandFailed, v1alpha1.ReasonOOMKilled, v1alpha1.ReasonEvicted,
-		v1alpha1.ReasonPodFailed, v1alpha1.ReasonPodDeleted, v1alpha1.ReasonPodLost, v1alpha1.ReasonNodeGone, v1alpha1.ReasonDeadlineExceeded,
-	} {
-		Runs.WithLabelValues(reason)
-		Attempts.WithLabelValues(reason)
-	}
-	// For these reasons, there is no Pod.
-	for _, reason := range []string{
-		v1alpha1.ReasonInvalidPod, v1alpha1.ReasonStartingDeadlineExceeded, v1alpha1.ReasonNoNodes, v1alpha1.ReasonNodesFailed,
-		v1alpha1.ReasonNotStarted, v1alpha1.ReasonAtDeleted, v1alpha1.ReasonTargetNotFound, v1alpha1.ReasonTargetPaused,
-		v1alpha1.ReasonTargetOnDelete, v1alpha1.ReasonReverted, v1alpha1.ReasonRolloutFailed,
-	} {
-		Runs.WithLabelValues(reason)
-	}
+	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, CronAtMissed, EventsWaiting, EventsDropped, SyncDuration, buildInfo)
 	for _, result := range []string{ResultSuccess, ResultBlocked, ResultError, ResultPanic} {
 		SyncDuration.WithLabelValues(result)
 	}

@@ -166,19 +166,20 @@ func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.
 	}
 	s.Written.Remember(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
-	countEnds(&at.Status, decision.Status, decision.Events)
+	countEnds(at, decision.Status, decision.Events)
 	s.record(updated, decision.Events)
 	return updated, nil
 }
 
 // countEnds counts in the metrics the run and the attempt that ended with a status
 // change. The last event is that of the end.
-func countEnds(before, after *v1alpha1.AtStatus, events []plan.Event) {
+func countEnds(at *v1alpha1.At, after *v1alpha1.AtStatus, events []plan.Event) {
+	before := &at.Status
 	if after.Phase == v1alpha1.PhaseDone && before.Phase != v1alpha1.PhaseDone {
-		metrics.Runs.WithLabelValues(after.Reason).Inc()
+		metrics.Runs.Inc(at.Namespace, after.Reason)
 	}
 	if after.Failed > before.Failed || after.Reason == v1alpha1.ReasonCompleted && before.Phase != v1alpha1.PhaseDone && after.Pod != nil {
-		metrics.Attempts.WithLabelValues(events[len(events)-1].Reason).Inc()
+		metrics.Attempts.Inc(at.Namespace, events[len(events)-1].Reason)
 	}
 }
 

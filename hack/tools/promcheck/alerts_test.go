@@ -50,8 +50,10 @@ var healthy = map[string]string{
 	`cnat_start_lateness_seconds_bucket{le="10"}`:                   `0+60x300`,
 	`cnat_start_lateness_seconds_bucket{le="30"}`:                   `0+60x300`,
 	`cnat_start_lateness_seconds_bucket{le="+Inf"}`:                 `0+60x300`,
-	`cnat_runs_total{reason="Completed"}`:                           `0+60x300`,
-	`cnat_runs_total{reason="CommandFailed"}`:                       `0x300`,
+	`cnat_runs_total{namespace="_other",reason="CommandFailed"}`:    `0x300`,
+	`cnat_runs_total{namespace="shop",reason="Completed"}`:          `0+60x300`,
+	`cnat_runs_total{namespace="shop",reason="CommandFailed"}`:      `0x300`,
+	`process_start_time_seconds`:                                    `-3600x300`,
 	`cnat_unexpected_pods_total`:                                    `0x300`,
 	`cnat_sync_duration_seconds_count{result="success"}`:            `0+240x300`,
 	`cnat_sync_duration_seconds_count{result="blocked"}`:            `0x300`,
@@ -129,9 +131,35 @@ func TestAlerts(t *testing.T) {
 			want: []string{`critical CnatNoLeader{name="cnat-controller"} 62-300`},
 		},
 		"commands fail": {
-			series: map[string]string{`cnat_runs_total{reason="CommandFailed"}`: `0x59 2x240`},
-			want:   []string{`info CnatFailing{namespace="cnat-system", reason="CommandFailed"} 60-73`},
+			series: map[string]string{`cnat_runs_total{namespace="shop",reason="CommandFailed"}`: `0x59 2x240`},
+			want:   []string{`info CnatFailing{namespace="shop", reason="CommandFailed"} 60-73`},
 		},
+		"commands fail in namespaces without their own value": {
+			series: map[string]string{`cnat_runs_total{namespace="_other",reason="CommandFailed"}`: `0x59 2x240`},
+			want:   []string{`info CnatFailing{namespace="_other", reason="CommandFailed"} 60-73`},
+		},
+		"the first command of a namespace fails": {
+			series: map[string]string{`cnat_runs_total{namespace="bank",reason="CommandFailed"}`: `_x59 1x240`},
+			want:   []string{`info CnatFailing{namespace="bank", reason="CommandFailed"} 59-73`},
+		},
+		"commands fail when the controller starts": {
+			series: map[string]string{
+				`cnat_runs_total{namespace="shop",reason="CommandFailed"}`: `_x59 2x240`,
+				`process_start_time_seconds`:                               `_x59 3600x240`,
+			},
+			want: []string{`info CnatFailing{namespace="shop", reason="CommandFailed"} 59-73`},
+		},
+		"a namespace gets its own value": {series: map[string]string{
+			`cnat_runs_total{namespace="_other",reason="CommandFailed"}`: `7x300`,
+			`cnat_runs_total{namespace="bank",reason="CommandFailed"}`:   `_x59 0x240`,
+		}},
+		"a namespace loses its own value": {series: map[string]string{
+			`cnat_runs_total{namespace="bank",reason="CommandFailed"}`: `5x59 stale`,
+		}},
+		"the controller is not scraped for half an hour": {series: map[string]string{
+			`cnat_runs_total{namespace="shop",reason="CommandFailed"}`: `5x59 _x30 5x210`,
+			`process_start_time_seconds`:                               `-3600x59 _x30 -3600x210`,
+		}},
 		"a second Pod of an attempt": {
 			series: map[string]string{`cnat_unexpected_pods_total`: `0x59 1x240`},
 			want:   []string{`warning CnatUnexpectedPod{namespace="cnat-system"} 60-118`},

@@ -43,7 +43,7 @@ import (
 var targetLabels = []string{"cluster", "instance", "job", "namespace", "pod"}
 
 // grafana replaces the variables of a dashboard, as Grafana does.
-var grafana = strings.NewReplacer("$__rate_interval", "5m", "$job", ".*")
+var grafana = strings.NewReplacer("$__rate_interval", "5m", "$job", ".*", "$namespace", ".*")
 
 func main() {
 	if err := run(os.Stdin, os.Args[1:]); err != nil {
