@@ -1026,7 +1026,8 @@ func TestServeAddressTaken(t *testing.T) {
 // before, nothing is counted.
 var registerMetrics = sync.OnceFunc(func() {
 	metrics.Register()
-	metrics.RegisterAts(listers.NewAtLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)), func() bool { return false }, clock.RealClock{}, 1)
+	empty := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	metrics.RegisterObjects(metrics.Objects{Ats: listers.NewAtLister(empty), CronAts: listers.NewCronAtLister(empty), Working: func() bool { return false }}, clock.RealClock{}, 1)
 })
 
 // TestRefusedForever makes the API server refuse a Pod with a different message each

@@ -308,7 +308,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 
-	runAnnotations, err := o.restartAnnotationsRunner(ctx, config, cnatClient, recorder)
+	runAnnotations, blockedAnnotations, err := o.restartAnnotationsRunner(ctx, config, cnatClient, recorder)
 	if err != nil {
 		return err
 	}
@@ -324,8 +324,13 @@ func run(ctx context.Context, o *options) error {
 	if err := waitForServer(ctx, cnatClient, o.namespace, config.Host); err != nil || ctx.Err() != nil {
 		return err
 	}
-	// Only the leader counts the Ats: otherwise their sum over all replicas would be wrong.
-	metrics.RegisterAts(atFactory.Cnat().V1alpha1().Ats().Lister(), controller.working.Load, clock.RealClock{}, o.metricsNamespaces)
+	metrics.RegisterObjects(metrics.Objects{
+		Ats:                atFactory.Cnat().V1alpha1().Ats().Lister(),
+		CronAts:            cronFactory.Cnat().V1alpha1().CronAts().Lister(),
+		BlockedAnnotations: blockedAnnotations,
+		// Only the leader counts them: otherwise their sum over all replicas would be wrong.
+		Working: controller.working.Load,
+	}, clock.RealClock{}, o.metricsNamespaces)
 
 	// When the lease is released, so that the events do not delay the next leader.
 	defer recorder.Shutdown()
@@ -353,21 +358,22 @@ func run(ctx context.Context, o *options) error {
 	return leader.Run(ctx, besideConfig, cmp.Or(o.leaderElectNamespace, namespace), controllerName, o.leaderElectIdentity, &lease, work)
 }
 
-// restartAnnotationsRunner returns what runs the controller of restart annotations, which does
-// nothing unless the flag is set.
-func (o *options) restartAnnotationsRunner(ctx context.Context, config *rest.Config, cnatClient clientset.Interface, recorder record.EventRecorder) (func(context.Context), error) {
+// restartAnnotationsRunner returns what runs the controller of restart annotations, and what
+// tells which workloads have annotations that cannot be applied. Without the flag, the first
+// does nothing, and the second is nil.
+func (o *options) restartAnnotationsRunner(ctx context.Context, config *rest.Config, cnatClient clientset.Interface, recorder record.EventRecorder) (run func(context.Context), blocked func() map[cache.ObjectName]string, err error) {
 	if !o.restartAnnotations {
-		return func(context.Context) {}, nil
+		return func(context.Context) {}, nil, nil
 	}
 	metadataClient, err := metadata.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("create the client for the metadata of workloads: %w", err)
+		return nil, nil, fmt.Errorf("create the client for the metadata of workloads: %w", err)
 	}
 	controller, err := restartannotation.NewController(ctx, cnatClient, metadataClient, o.namespace, recorder, clock.RealClock{})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return func(ctx context.Context) { controller.Run(ctx, annotationWorkers) }, nil
+	return func(ctx context.Context) { controller.Run(ctx, annotationWorkers) }, controller.Blocked, nil
 }
 
 // addPreflight has the controller make preflights, with clients of their own: runs must not

@@ -37,6 +37,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -63,8 +64,19 @@ func served(t *testing.T, c *controller, what string) string {
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	c := startLeader(t, namespace)
+	c := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace, "-restart-annotations")
+	waitLog(t, c, "Starting controller")
 	url := served(t, c, "metrics") + "/metrics"
+
+	createCronAt(t, newCronAt(namespace, "0 0 30 2 *", func(cronAt *v1alpha1.CronAt) { cronAt.Name = "never" }))
+	createCronAt(t, newCronAt(namespace, "0 0 1 1 *"))
+	waitCronAt(t, namespace, "to have a next time", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.NextScheduleTime != nil })
+	// The controller does not expect that anybody else writes it, and so does not notice.
+	overdue := []byte(`{"status":{"nextScheduleTime":"2000-01-01T00:00:00Z"}}`)
+	if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Patch(t.Context(), "cronat", types.MergePatchType, overdue, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, annotatable("Deployment", "web", fmt.Sprintf("%q: %q", scheduleAnnotation, "25 o'clock")), "create", "-n", namespace, "-f", "-")
 
 	due := time.Now().Add(time.Second)
 	for name, change := range map[string]func(*v1alpha1.At){
@@ -98,6 +110,8 @@ func TestMetrics(t *testing.T) {
 		`cnat_ats{namespace="` + namespace + `",state="blocked"} 1`, `cnat_ats{namespace="` + namespace + `",state="done"} 3`, `cnat_ats{namespace="` + namespace + `",state="pending"} 1`,
 		`cnat_ats{namespace="` + namespace + `",state="running"} 1`, `cnat_ats{namespace="` + namespace + `",state="suspended"} 1`,
 		`cnat_ats_blocked{namespace="` + namespace + `",reason="PodNameConflict"} 1`,
+		`cnat_cronats_blocked{namespace="` + namespace + `",reason="InvalidSchedule"} 1`,
+		`cnat_restart_annotations_blocked{namespace="` + namespace + `",reason="InvalidRestartSchedule"} 1`,
 		`cnat_oldest_due_age_seconds 0`, `cnat_unexpected_pods_total 0`,
 		runs + `"Completed"} 1`, runs + `"CommandFailed"} 1`, runs + `"StartingDeadlineExceeded"} 1`, runs + `"Evicted"} 0`,
 		attempts + `"Completed"} 1`, attempts + `"CommandFailed"} 2`, attempts + `"PodLost"} 0`,
@@ -111,7 +125,7 @@ func TestMetrics(t *testing.T) {
 		lines := strings.Split(body, "\n")
 		return !slices.ContainsFunc(want, func(line string) bool { return !slices.Contains(lines, line) }), nil
 	})
-	wantOutput(t, body, `cnat_build_info{goversion="go.*",revision=".*",version="`+version.Version+`"} 1`,
+	wantOutput(t, body, `cnat_cronat_overdue_seconds{cronat="cronat",namespace="`+namespace+`"} \S+\n`, `cnat_build_info{goversion="go.*",revision=".*",version="`+version.Version+`"} 1`,
 		`cnat_sync_duration_seconds_count{result="blocked"} [1-9]`, `workqueue_depth{name="ats"} \d+`, `rest_client_requests_total{code="201",`)
 
 	problems, err := promlint.New(strings.NewReader(body)).Lint()
@@ -134,7 +148,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-var variableLabel = regexp.MustCompile(`(host|namespace)="[^"]*"`)
+var variableLabel = regexp.MustCompile(`(cronat|host|namespace)="[^"]*"`)
 
 // seriesOf returns the names and labels of metrics, without the values of labels that
 // differ between test runs.

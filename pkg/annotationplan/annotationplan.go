@@ -103,6 +103,19 @@ type Decision struct {
 	Retry error
 }
 
+// Blocked returns the reason why the annotations cannot be applied, or "". It is one of
+// the reasons of events in v1alpha1.
+func (d Decision) Blocked() string {
+	switch {
+	case d.Event != nil && d.Event.Type == corev1.EventTypeWarning:
+		return d.Event.Reason
+	case d.Mistake != "":
+		return v1alpha1.ReasonInvalidRestartSchedule
+	default:
+		return ""
+	}
+}
+
 // LookForWorkload means: read the workload from the API server, then decide again. If it is
 // not the workload that the cache has, the cache reports that later, and there is nothing
 // to do until then.

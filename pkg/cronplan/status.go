@@ -289,3 +289,22 @@ func (v *view) event(eventType, reason, message string) {
 func newEvent(eventType, reason, message string) plan.Event {
 	return plan.Event{Type: eventType, Reason: reason, Message: plan.OneLine(message)}
 }
+
+// Overdue returns how long the next scheduled time in a CronAt's status has been past. Once
+// the time is due, the controller creates the At, or reports why there is none; either way,
+// it sets the next time within seconds.
+func Overdue(cronAt *v1alpha1.CronAt, now time.Time) time.Duration {
+	next := cronAt.Status.NextScheduleTime
+	if next == nil || isSuspended(cronAt) || cronAt.DeletionTimestamp != nil {
+		return 0
+	}
+	return max(0, now.Sub(next.Time))
+}
+
+// Blocked returns condition Blocked of a CronAt if it is True, or nil.
+func Blocked(cronAt *v1alpha1.CronAt) *metav1.Condition {
+	if meta.IsStatusConditionTrue(cronAt.Status.Conditions, v1alpha1.ConditionBlocked) {
+		return meta.FindStatusCondition(cronAt.Status.Conditions, v1alpha1.ConditionBlocked)
+	}
+	return nil
+}

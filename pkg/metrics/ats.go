@@ -17,13 +17,12 @@ limitations under the License.
 package metrics
 
 import (
-	"context"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/utils/clock"
@@ -47,18 +46,28 @@ var (
 		nil, nil, metrics.ALPHA, "")
 )
 
-// RegisterAts registers the metrics with label namespace. Call it only once, before the
-// controller works. At most limit namespaces have their own value of that label. Each
-// scrape counts the existing Ats in the lister if working returns true.
-func RegisterAts(lister listers.AtLister, working func() bool, clock clock.PassiveClock, limit int) {
-	namespaces.limit = limit
-	legacyregistry.CustomMustRegister(newAtCollector(lister, working, clock, namespaces, Runs, Attempts))
+// Objects are what the metrics with label namespace are about.
+type Objects struct {
+	Ats     listers.AtLister
+	CronAts listers.CronAtLister
+	// BlockedAnnotations returns the workloads whose restart annotations cannot be applied,
+	// and the reasons. It is nil if restart annotations are off.
+	BlockedAnnotations func() map[cache.ObjectName]string
+	// Working returns false on standby: existing objects are not counted then.
+	Working func() bool
 }
 
-type atCollector struct {
+// RegisterObjects registers the metrics with label namespace. Call it only once, before
+// the controller works. At most limit namespaces have their own value of that label. Each
+// scrape counts the existing objects.
+func RegisterObjects(objects Objects, clock clock.PassiveClock, limit int) {
+	namespaces.limit = limit
+	legacyregistry.CustomMustRegister(newCollector(objects, clock, namespaces, Runs, Attempts))
+}
+
+type collector struct {
 	metrics.BaseStableCollector
-	lister     listers.AtLister
-	working    func() bool
+	objects    Objects
 	clock      clock.PassiveClock
 	namespaces *namespaceLabels
 	counters   []*Counter
@@ -66,14 +75,14 @@ type atCollector struct {
 	lock sync.Mutex // Scrapes may be concurrent.
 }
 
-func newAtCollector(lister listers.AtLister, working func() bool, clock clock.PassiveClock, namespaces *namespaceLabels, counters ...*Counter) *atCollector {
-	return &atCollector{lister: lister, working: working, clock: clock, namespaces: namespaces, counters: counters}
+func newCollector(objects Objects, clock clock.PassiveClock, namespaces *namespaceLabels, counters ...*Counter) *collector {
+	return &collector{objects: objects, clock: clock, namespaces: namespaces, counters: counters}
 }
 
-func (c *atCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
-	ch <- atsDesc
-	ch <- blockedDesc
-	ch <- overdueDesc
+func (c *collector) DescribeWithStability(ch chan<- *metrics.Desc) {
+	for _, desc := range []*metrics.Desc{atsDesc, blockedDesc, overdueDesc, blockedCronAtsDesc, overdueCronAtsDesc, blockedAnnotationsDesc} {
+		ch <- desc
+	}
 	for _, counter := range c.counters {
 		ch <- counter.desc
 	}
@@ -82,24 +91,58 @@ func (c *atCollector) DescribeWithStability(ch chan<- *metrics.Desc) {
 // series has the label values of a time series: namespace, and state or reason.
 type series struct{ namespace, value string }
 
-func (c *atCollector) CollectWithStability(ch chan<- metrics.Metric) {
+func (c *collector) CollectWithStability(ch chan<- metrics.Metric) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	ats, err := c.lister.List(labels.Everything())
-	if err != nil {
-		utilruntime.HandleErrorWithContext(context.Background(), err, "Cannot count Ats")
+	ats, _ := c.objects.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
+	present := sets.New[string]()
+	for _, at := range ats {
+		present.Insert(at.Namespace)
+	}
+	if !c.objects.Working() {
+		// The first failure after a takeover must be an increase.
+		c.sendCounters(ch, present)
 		return
 	}
 	now := c.clock.Now()
-	states, blocked := map[series]int{}, map[series]int{}
-	var oldest time.Duration
+	states, blocked, oldest := c.countAts(ats, now)
+	blockedCronAts, overdueCronAts := c.countCronAts(now)
+	blockedAnnotations := c.countAnnotations()
+	for _, numbers := range []map[series]int{blockedCronAts, blockedAnnotations} {
+		for s := range numbers {
+			present.Insert(s.namespace)
+		}
+	}
+	c.sendCounters(ch, present)
+	c.send(ch, atsDesc, states)
+	c.send(ch, blockedDesc, blocked)
+	ch <- metrics.NewLazyConstMetric(overdueDesc, metrics.GaugeValue, oldest.Seconds())
+	c.send(ch, blockedCronAtsDesc, blockedCronAts)
+	c.send(ch, blockedAnnotationsDesc, blockedAnnotations)
+	for _, o := range overdueCronAts {
+		ch <- metrics.NewLazyConstMetric(overdueCronAtsDesc, metrics.GaugeValue, o.age.Seconds(), o.namespace, o.name)
+	}
+}
+
+// sendCounters sends the counters, with the labels for the namespaces that have objects.
+func (c *collector) sendCounters(ch chan<- metrics.Metric, present sets.Set[string]) {
+	c.namespaces.update(present)
+	for _, counter := range c.counters {
+		counter.collect(ch)
+	}
+}
+
+// countAts returns the numbers of Ats by state, and of blocked Ats by reason, and how long
+// the oldest one has been due.
+func (c *collector) countAts(ats []*v1alpha1.At, now time.Time) (states, blocked map[series]int, oldest time.Duration) {
+	states, blocked = map[series]int{}, map[series]int{}
 	for _, at := range ats {
 		if at.DeletionTimestamp != nil {
 			continue // Nothing more starts.
 		}
 		var parent *v1alpha1.At
 		if name := plan.ParentName(at); name != "" {
-			parent, _ = c.lister.Ats(at.Namespace).Get(name) // It may be gone.
+			parent, _ = c.objects.Ats.Ats(at.Namespace).Get(name) // It may be gone.
 		}
 		state, overdue := plan.StateOf(at, parent, now)
 		oldest = max(oldest, overdue)
@@ -108,26 +151,11 @@ func (c *atCollector) CollectWithStability(ch chan<- metrics.Metric) {
 			blocked[series{at.Namespace, condition.Reason}]++
 		}
 	}
-	present := sets.New[string]()
-	for s := range states {
-		present.Insert(s.namespace)
-	}
-	c.namespaces.update(present)
-	// Also while the controller is on standby: the first failure after a takeover must be an
-	// increase.
-	for _, counter := range c.counters {
-		counter.collect(ch)
-	}
-	if !c.working() {
-		return
-	}
-	c.send(ch, atsDesc, states)
-	c.send(ch, blockedDesc, blocked)
-	ch <- metrics.NewLazyConstMetric(overdueDesc, metrics.GaugeValue, oldest.Seconds())
+	return states, blocked, oldest
 }
 
 // send sends numbers by namespace, with the labels of the namespaces.
-func (c *atCollector) send(ch chan<- metrics.Metric, desc *metrics.Desc, numbers map[series]int) {
+func (c *collector) send(ch chan<- metrics.Metric, desc *metrics.Desc, numbers map[series]int) {
 	sums := map[series]int{}
 	for s, number := range numbers {
 		sums[series{c.namespaces.of(s.namespace), s.value}] += number

@@ -38,6 +38,8 @@ import (
 
 var due = time.Date(2026, 12, 24, 10, 12, 0, 0, time.UTC)
 
+var noCronAts = listers.NewCronAtLister(newIndexer())
+
 func working() bool { return true }
 
 func newIndexer() cache.Indexer {
@@ -123,7 +125,7 @@ cnat_oldest_due_age_seconds 30
 `},
 	} {
 		t.Run(name, func(t *testing.T) {
-			handler := serve(newAtCollector(listers.NewAtLister(ats), func() bool { return !tc.idle }, clocktesting.NewFakePassiveClock(tc.now), newNamespaceLabels(tc.namespaces)))
+			handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: func() bool { return !tc.idle }}, clocktesting.NewFakePassiveClock(tc.now), newNamespaceLabels(tc.namespaces)))
 			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), scrape(handler)); diff != "" {
 				t.Errorf("served (-want +got):\n%s", diff)
 			}
@@ -134,7 +136,7 @@ cnat_oldest_due_age_seconds 30
 // TestNothingDue checks that the age is served even if nothing is due, because the
 // alert's expression needs it.
 func TestNothingDue(t *testing.T) {
-	handler := serve(newAtCollector(listers.NewAtLister(newIndexer()), working, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(100)))
+	handler := serve(newCollector(Objects{Ats: listers.NewAtLister(newIndexer()), CronAts: noCronAts, Working: working}, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(100)))
 	if got, want := scrape(handler), "cnat_oldest_due_age_seconds 0\n"; got != want {
 		t.Errorf("served: %s, want %s", got, want)
 	}
@@ -143,7 +145,7 @@ func TestNothingDue(t *testing.T) {
 // TestNamespaceLabels checks which namespaces are counted by name, with a limit of two.
 func TestNamespaceLabels(t *testing.T) {
 	ats := newIndexer()
-	handler := serve(newAtCollector(listers.NewAtLister(ats), working, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(2)))
+	handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: working}, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(2)))
 	for _, step := range []struct {
 		present string // one namespace a word
 		want    string
@@ -206,7 +208,7 @@ func BenchmarkScrape(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			handler := serve(newAtCollector(listers.NewAtLister(ats), working, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(100)))
+			handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: working}, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(100)))
 			for b.Loop() {
 				scrape(handler)
 			}

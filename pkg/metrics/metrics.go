@@ -36,8 +36,8 @@ import (
 const (
 	// ResultSuccess: the sync succeeded.
 	ResultSuccess = "success"
-	// ResultBlocked: the At or CronAt is blocked, as its status reports; the sync is retried
-	// later.
+	// ResultBlocked: the object is blocked, as its status or an event reports; the sync is
+	// retried later.
 	ResultBlocked = "blocked"
 	// ResultError: the sync failed and is retried.
 	ResultError = "error"
@@ -142,11 +142,11 @@ var (
 		Help:           "Number of events that were not written, by reason: full (too many waited), filtered (too many for one object), refused (by the API server), failed (several tries), shutdown (the controller stopped).",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
-	// SyncDuration observes the duration of syncs of Ats and CronAts. Label result is the
-	// value of ResultOf.
+	// SyncDuration observes the duration of syncs of Ats, CronAts and workloads with restart
+	// annotations. Label result is the value of ResultOf.
 	SyncDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Name:           "cnat_sync_duration_seconds",
-		Help:           "Duration of a sync of an At or CronAt, by result: success, blocked (the status reports the cause), error, panic.",
+		Help:           "Duration of a sync of an At, a CronAt, or a workload with restart annotations, by result: success, blocked (the status or an event reports the cause), error, panic.",
 		Buckets:        []float64{.0001, .001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"result"})
@@ -176,7 +176,7 @@ func ResultOf(err error) string {
 	}
 }
 
-// Register registers all metrics except those of RegisterAts. Call it only once. Counters
+// Register registers all metrics except those of RegisterObjects. Call it only once. Counters
 // start at 0, so that the first failure is an increase.
 func Register() {
 	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, CronAtMissed, EventsWaiting, EventsDropped, SyncDuration, buildInfo)

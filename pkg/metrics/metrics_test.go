@@ -35,7 +35,7 @@ import (
 // an alert does not see the first increase of a counter that did not exist before.
 func TestRegister(t *testing.T) {
 	Register()
-	RegisterAts(listers.NewAtLister(newIndexer()), working, clock.RealClock{}, 100)
+	RegisterObjects(Objects{Ats: listers.NewAtLister(newIndexer()), CronAts: noCronAts, Working: working}, clock.RealClock{}, 100)
 	types, err := parser.ParseFile(token.NewFileSet(), "../apis/cnat/v1alpha1/types.go", nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)

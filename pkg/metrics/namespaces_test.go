@@ -34,7 +34,7 @@ func TestCounter(t *testing.T) {
 	labels := newNamespaceLabels(2)
 	runs := newCounter("runs_total", "Runs.", labels, "Done", "Failed")
 	ats := newIndexer()
-	handler := serve(newAtCollector(listers.NewAtLister(ats), func() bool { return false }, clocktesting.NewFakePassiveClock(due), labels, runs))
+	handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: func() bool { return false }}, clocktesting.NewFakePassiveClock(due), labels, runs))
 	for _, step := range []struct {
 		name    string
 		counts  string // namespaces in which a run ended as Failed

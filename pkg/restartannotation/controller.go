@@ -23,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -51,6 +52,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -116,6 +118,10 @@ type Controller struct {
 	reportedLock sync.Mutex
 	reported     map[cache.ObjectName]mistake
 	reports      *rate.Limiter
+
+	// reasons has the reasons why annotations cannot be applied.
+	reasonsLock sync.Mutex
+	reasons     map[cache.ObjectName]string
 }
 
 // mistake is an error in the annotations of a workload.
@@ -150,6 +156,7 @@ func NewController(
 		blocked:  fairqueue.NewBlocked(blockedQueueName, wallClock),
 		reported: map[cache.ObjectName]mistake{},
 		reports:  rate.NewLimiter(reportRate, reportBurst),
+		reasons:  map[cache.ObjectName]string{},
 	}
 
 	logger := klog.FromContext(ctx)
@@ -331,7 +338,9 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	}
 	defer c.queue.Done(key)
 
+	start := c.clock.Now()
 	err := c.syncOrRecover(ctx, key)
+	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
 	switch {
 	case errors.Is(err, plan.ErrBlocked):
 		// An event reports it, or the cause will disappear within moments.
@@ -352,7 +361,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 func (c *Controller) syncOrRecover(ctx context.Context, key cache.ObjectName) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+			err = fmt.Errorf("%w: %v\n%s", metrics.ErrPanic, cause, debug.Stack())
 		}
 	}()
 	return c.syncHandler(ctx, key)
@@ -376,11 +385,13 @@ func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) erro
 		if decision.Action == nil {
 			c.record(world, decision.Event)
 			c.report(key, world, decision.Mistake)
+			c.remember(key, decision)
 			return decision.Retry
 		}
 		if err := c.act(ctx, world, decision); err != nil {
 			refused := annotationplan.Refused(err)
 			c.record(world, refused.Event)
+			c.remember(key, refused)
 			return refused.Retry
 		}
 	}
@@ -499,6 +510,27 @@ func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, t
 	}
 	c.reported[key] = mistake{uid: world.Workload.UID, text: text}
 	c.record(world, &plan.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonInvalidRestartSchedule, Message: text})
+}
+
+// remember remembers whether the annotations of a workload can be applied. If the decision
+// does not tell, because the cause will disappear within moments, nothing changes.
+func (c *Controller) remember(key cache.ObjectName, decision annotationplan.Decision) {
+	c.reasonsLock.Lock()
+	defer c.reasonsLock.Unlock()
+	switch reason := decision.Blocked(); {
+	case reason != "":
+		c.reasons[key] = reason
+	case decision.Retry == nil:
+		delete(c.reasons, key)
+	}
+}
+
+// Blocked returns the workloads whose annotations cannot be applied, by kind and name, and
+// the reasons.
+func (c *Controller) Blocked() map[cache.ObjectName]string {
+	c.reasonsLock.Lock()
+	defer c.reasonsLock.Unlock()
+	return maps.Clone(c.reasons)
 }
 
 // record records an event on the workload, if there is one.

@@ -103,6 +103,39 @@ func TestAlerts(t *testing.T) {
 			},
 			want: []string{`warning CnatBlocked{namespace="shop", reason="PodRefused"} 39-269`},
 		},
+		"CronAts and restart annotations are blocked for a moment": {series: map[string]string{
+			`cnat_cronats_blocked{namespace="shop",reason="AtRefused"}`:                          `_x30 1x5 stale`,
+			`cnat_restart_annotations_blocked{namespace="shop",reason="InvalidRestartSchedule"}`: `_x30 1x5 stale`,
+		}},
+		"CronAts and restart annotations are blocked for hours": {
+			series: map[string]string{
+				`cnat_cronats_blocked{namespace="shop",reason="AtRefused"}`:                          `_x29 2x240 stale`,
+				`cnat_cronats_blocked{namespace="_other",reason="InvalidSchedule"}`:                  `_x29 1x240 stale`,
+				`cnat_cronats_blocked{namespace="bank",reason="AtBlocked"}`:                          `_x29 1x240 stale`,
+				`cnat_restart_annotations_blocked{namespace="bank",reason="InvalidRestartSchedule"}`: `_x29 3x240 stale`,
+				`cnat_restart_annotations_blocked{namespace="_other",reason="CronAtNameConflict"}`:   `_x29 1x240 stale`,
+				`cnat_restart_annotations_blocked{namespace="bank",reason="CronAtRefused",pod="a"}`:  `_x29 1x100 stale`,
+				`cnat_restart_annotations_blocked{namespace="bank",reason="CronAtRefused",pod="b"}`:  `_x130 1x50 stale`,
+			},
+			want: []string{
+				`warning CnatCronAtBlocked{namespace="_other", reason="InvalidSchedule"} 39-269`,
+				`warning CnatCronAtBlocked{namespace="shop", reason="AtRefused"} 39-269`,
+				`warning CnatRestartAnnotationBlocked{namespace="_other", reason="CronAtNameConflict"} 39-269`,
+				`warning CnatRestartAnnotationBlocked{namespace="bank", reason="CronAtRefused"} 39-180`,
+				`warning CnatRestartAnnotationBlocked{namespace="bank", reason="InvalidRestartSchedule"} 39-269`,
+			},
+		},
+		"a controller that was away comes back": {series: map[string]string{
+			`cnat_cronat_overdue_seconds{namespace="shop",cronat="nightly"}`: `_x59 7200x2 stale`,
+		}},
+		"a CronAt does not run": {
+			series: map[string]string{
+				`cnat_cronat_overdue_seconds{namespace="shop",cronat="nightly",pod="a"}`: `_x59 60+60x29 stale`,
+				`cnat_cronat_overdue_seconds{namespace="shop",cronat="nightly",pod="b"}`: `_x89 1860+60x29 stale`,
+				`cnat_cronat_overdue_seconds{namespace="shop",cronat="hourly",pod="a"}`:  `_x59 60+60x3 stale`,
+			},
+			want: []string{`warning CnatCronAtOverdue{cronat="nightly", namespace="shop"} 65-118`},
+		},
 		"Ats do not start": {
 			series: map[string]string{`cnat_oldest_due_age_seconds`: `0x59 0+60x60 0x200`},
 			want:   []string{`warning CnatStuck{namespace="cnat-system"} 67-120`},
