@@ -19,8 +19,6 @@ limitations under the License.
 package annotationplan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -333,13 +331,7 @@ func explain(err error) string {
 
 // Name returns the name of the CronAt of a workload, such as deployment-web.
 func Name(kind v1alpha1.RestartKind, workload string) string {
-	name := strings.ToLower(string(kind)) + "-" + workload
-	if len(name) <= maxNameLength {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	suffix := "-" + hex.EncodeToString(sum[:5])
-	return strings.TrimRight(name[:maxNameLength-len(suffix)], "-.") + suffix
+	return plan.Shorten(strings.ToLower(string(kind))+"-"+workload, maxNameLength)
 }
 
 // Owner returns the workload that is the controller of a CronAt according to its owner

@@ -43,7 +43,7 @@ func newChild(cronAt *v1alpha1.CronAt, scheduled time.Time, shift time.Duration)
 	template := cronAt.Spec.AtTemplate.DeepCopy()
 	child := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:            plan.ChildName(cronAt.Name, nameOf(scheduled)),
+			Name:            childName(cronAt, scheduled),
 			Namespace:       cronAt.Namespace,
 			Labels:          map[string]string{},
 			Annotations:     map[string]string{},
@@ -66,15 +66,39 @@ func newChild(cronAt *v1alpha1.CronAt, scheduled time.Time, shift time.Duration)
 	return child
 }
 
+// childName returns the name of a CronAt's child for a scheduled time. It ends with that
+// time, also if the CronAt's name must be shortened: see scheduledTime.
+func childName(cronAt *v1alpha1.CronAt, scheduled time.Time) string {
+	suffix := "-" + nameOf(scheduled)
+	return plan.Shorten(cronAt.Name, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
+}
+
 // nameOf returns the part of a child's name that identifies its scheduled time: the
-// minutes since 1970 or, if the time is not a whole minute, the seconds. The seconds are
-// so much larger than the minutes that no two times share a name.
+// minutes since 1970 or, if the time is not a whole minute, the seconds.
 func nameOf(scheduled time.Time) string {
 	seconds := scheduled.Unix()
 	if seconds%60 == 0 {
 		return strconv.FormatInt(seconds/60, 10)
 	}
 	return strconv.FormatInt(seconds, 10)
+}
+
+// minSeconds separates the two meanings of a number in the name of a child: seconds since
+// 1985, or minutes before the year 2920.
+const minSeconds = 500_000_000
+
+// scheduledTime returns the scheduled time of a child, or the zero time if the At does not
+// have the name of a child. Unlike the annotation and the spec, nobody can change the name.
+func scheduledTime(at *v1alpha1.At) time.Time {
+	number, err := strconv.ParseInt(at.Name[strings.LastIndex(at.Name, "-")+1:], 10, 64)
+	switch {
+	case err != nil:
+		return time.Time{}
+	case number < minSeconds:
+		return time.Unix(number*60, 0).UTC()
+	default:
+		return time.Unix(number, 0).UTC()
+	}
 }
 
 // CronAtName returns the name of the CronAt that created an At, or "" if there is none.
@@ -90,14 +114,23 @@ func CronAtName(at *v1alpha1.At) string {
 	return ""
 }
 
-// isChild reports whether a CronAt created an At. While the At has the finalizer, the
-// label is as good as the owner reference, in case a user removed the latter.
-func isChild(at *v1alpha1.At, cronAt *v1alpha1.CronAt) bool {
-	return cronAt != nil && (metav1.IsControlledBy(at, cronAt) || plan.IsScheduled(at) && types.UID(at.Labels[v1alpha1.LabelCronAtUID]) == cronAt.UID)
+// IsChild reports whether the CronAt in w created an At. While the At has the finalizer,
+// the label is as good as the owner reference, in case a user removed the latter. Neither
+// is enough, because a user may have copied them from a child: the name must match, too,
+// and must not be that of a time to come, unless a controller whose clock was ahead has
+// recorded that time.
+func (w *World) IsChild(at *v1alpha1.At) bool {
+	if w.CronAt == nil || !metav1.IsControlledBy(at, w.CronAt) && !(plan.IsScheduled(at) && types.UID(at.Labels[v1alpha1.LabelCronAtUID]) == w.CronAt.UID) {
+		return false
+	}
+	scheduled := scheduledTime(at)
+	return at.Name == childName(w.CronAt, scheduled) && (!scheduled.After(w.Now) || w.isRecorded(scheduled))
 }
 
-// IsChild reports whether the CronAt in w created an At.
-func (w *World) IsChild(at *v1alpha1.At) bool { return isChild(at, w.CronAt) }
+// isRecorded reports whether a scheduled time is in the CronAt's status.
+func (w *World) isRecorded(scheduled time.Time) bool {
+	return !later(w.CronAt.Status.LastScheduleTime, scheduled)
+}
 
 // IsCounted reports whether the scheduled time of an At with the finalizer is recorded in
 // the CronAt's status, or no longer matters because the CronAt is gone or being deleted.
@@ -105,22 +138,12 @@ func (w *World) IsCounted(at *v1alpha1.At) bool {
 	if !w.IsChild(at) {
 		return w.CronAtIsLive
 	}
-	return w.CronAt.DeletionTimestamp != nil || !later(w.CronAt.Status.LastScheduleTime, scheduledTime(at))
+	return w.CronAt.DeletionTimestamp != nil || w.isRecorded(scheduledTime(at))
 }
 
 // children returns the Ats that the CronAt created.
 func (w *World) children() []*v1alpha1.At {
 	return slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !w.IsChild(at) })
-}
-
-// scheduledTime returns the scheduled time of a child that has its finalizer.
-func scheduledTime(at *v1alpha1.At) time.Time {
-	scheduled, err := time.Parse(time.RFC3339, at.Annotations[v1alpha1.AnnotationScheduledTime])
-	if err != nil {
-		// A user has removed the annotation. The instant is the scheduled time or later.
-		scheduled, _ = plan.Instant(&at.Spec)
-	}
-	return scheduled
 }
 
 func isDone(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone }

@@ -119,7 +119,7 @@ const grace = time.Minute
 func Decide(w World) Decision {
 	w.isFresh = w.CronAtIsLive || w.CronAt != nil && isWhole(w.CronAt) && plan.IsFresh(w.CronAtAsOf, w.Now)
 	w.Now = w.Now.Round(0) // without the monotonic reading
-	strangers := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || isChild(at, w.CronAt) })
+	strangers := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || w.IsChild(at) })
 	if len(strangers) > 0 && !w.CronAtIsLive {
 		// Their CronAt is gone; but the cache may not have it yet.
 		return Decision{Action: LookForCronAt{}}

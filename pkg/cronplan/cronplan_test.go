@@ -592,3 +592,67 @@ func TestRecordOrder(t *testing.T) {
 		t.Errorf("got %+v", d.Status)
 	}
 }
+
+// TestCopies covers Ats that look like children of a CronAt: copies that people made of a
+// child, and children of a controller whose clock is ahead. They neither stop nor delay
+// the CronAt.
+func TestCopies(t *testing.T) {
+	future := ten.AddDate(9, 0, 0)
+	renamed := func(child *v1alpha1.At) { child.Name = "backup-copy" }
+	later := func(child *v1alpha1.At) { child.Spec.Schedule = future.Format(time.RFC3339) }
+	annotated := func(value string) func(*v1alpha1.At) {
+		return func(child *v1alpha1.At) { child.Annotations[v1alpha1.AnnotationScheduledTime] = value }
+	}
+	create := "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z"
+	for name, tc := range map[string]struct {
+		policy v1alpha1.ConcurrencyPolicy
+		at     *v1alpha1.At
+		want   string
+	}{
+		"a renamed copy, Forbid":                       {v1alpha1.ForbidConcurrent, childOf(newCronAt(), ten, renamed, later, released), create},
+		"a renamed copy, Replace":                      {v1alpha1.ReplaceConcurrent, childOf(newCronAt(), ten, renamed, later, released), create},
+		"a renamed copy with the finalizer":            {v1alpha1.ForbidConcurrent, childOf(newCronAt(), ten, renamed, annotated("9999-01-01T00:00:00Z")), "ReleaseAt backup-copy"},
+		"a copy for a time to come":                    {v1alpha1.ForbidConcurrent, childOf(newCronAt(), future, released), create},
+		"a copy for a time to come, Replace":           {v1alpha1.ReplaceConcurrent, childOf(newCronAt(), future, released), create},
+		"a copy for a time to come with the finalizer": {v1alpha1.ForbidConcurrent, childOf(newCronAt(), future), "ReleaseAt backup-" + nameOf(future)},
+		"a child with another annotation":              {v1alpha1.ForbidConcurrent, childOf(newCronAt(), ten, annotated("9999-01-01T00:00:00Z")), "ReleaseAt backup-" + nameOf(ten)},
+		"a child that a user has moved":                {v1alpha1.ReplaceConcurrent, childOf(newCronAt(), ten, later, released), "DeleteAts with their Pods backup-" + nameOf(ten)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cronAt := newCronAt(ranAtTen, policy(tc.policy))
+			ats := []*v1alpha1.At{tc.at}
+			if plan.IsScheduled(tc.at) && tc.at.Name == "backup-"+nameOf(ten) {
+				// It is released while nothing is due.
+				cronAt.Status.LastScheduleTime = at(eleven)
+				cronAt.Status.Active = 1
+				cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
+			}
+			d := Decide(World{CronAt: cronAt, CronAtIsLive: true, Ats: ats, AtsAreLive: true, CountedSince: map[types.UID]time.Time{"at-uid": ten}, Now: eleven})
+			if got := describe(d.Action); got != tc.want || d.Status != nil {
+				t.Errorf("got %q and status %+v, want %q", got, d.Status, tc.want)
+			}
+		})
+	}
+}
+
+// TestScheduledTime checks that the name of a child tells its scheduled time, however long
+// the name of the CronAt is.
+func TestScheduledTime(t *testing.T) {
+	for _, name := range []string{"backup", "backup-1", "b.5", strings.Repeat("a", 230), strings.Repeat("a", 253)} {
+		cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Name = name })
+		names := map[string]bool{}
+		for _, want := range []time.Time{ten, ten.Add(time.Second), eleven, time.Date(2000, 1, 1, 0, 0, 4, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)} {
+			child := newChild(cronAt, want, time.Minute)
+			if got := scheduledTime(child); !got.Equal(want) {
+				t.Errorf("At %s: got %s, want %s", child.Name, got, want)
+			}
+			names[child.Name] = true
+		}
+		if len(names) != 5 {
+			t.Errorf("names %v", names)
+		}
+	}
+	if got := scheduledTime(&v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "backup-copy"}}); !got.IsZero() {
+		t.Errorf("got %s", got)
+	}
+}

@@ -33,16 +33,19 @@ import (
 // is never created twice: its name is the lock, and its finalizer keeps a deleted child
 // until the parent has ended.
 
-// ChildName returns the name of the child that an object creates for a node or for a
-// scheduled time.
-func ChildName(parent, child string) string {
-	name := parent + "-" + child
-	if len(name) <= validation.DNS1123SubdomainMaxLength {
+// ChildName returns the name of the child that an At creates for a node.
+func ChildName(parent, node string) string {
+	return Shorten(parent+"-"+node, validation.DNS1123SubdomainMaxLength)
+}
+
+// Shorten returns a name, with a hash instead of its end if it is longer than limit.
+func Shorten(name string, limit int) string {
+	if len(name) <= limit {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
 	suffix := "-" + hex.EncodeToString(sum[:5])
-	return strings.TrimRight(name[:validation.DNS1123SubdomainMaxLength-len(suffix)], "-.") + suffix
+	return strings.TrimRight(name[:limit-len(suffix)], "-.") + suffix
 }
 
 // newChild returns an At's child for a node. If spec.nodes.maxConcurrent is set, the

@@ -79,7 +79,6 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	}
 	if IsScheduled(at) {
 		kept.Labels = keepKeys(at.Labels, v1alpha1.LabelCronAtUID)
-		kept.Annotations = keepKeys(at.Annotations, v1alpha1.AnnotationScheduledTime)
 	}
 	return kept
 }

@@ -17,8 +17,6 @@ limitations under the License.
 package plan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"strconv"
@@ -55,12 +53,7 @@ func podName(at string, failed int32) string {
 	if failed > 0 {
 		suffix += fmt.Sprintf("-%d", failed)
 	}
-	if len(at)+len(suffix) <= validation.DNS1123LabelMaxLength {
-		return at + suffix
-	}
-	sum := sha256.Sum256([]byte(at))
-	suffix = "-" + hex.EncodeToString(sum[:5]) + suffix
-	return strings.TrimRight(at[:validation.DNS1123LabelMaxLength-len(suffix)], "-.") + suffix
+	return Shorten(at, validation.DNS1123LabelMaxLength-len(suffix)) + suffix
 }
 
 // isEarlierAttempt says whether a Pod has the name of an attempt before the present one.
