@@ -213,7 +213,7 @@ func (c *cli) showCronAt(ctx context.Context, name string) error {
 func policyOf(spec *v1alpha1.CronAtSpec) string {
 	policy := string(spec.ConcurrencyPolicy)
 	if spread := ptr.Deref(spec.SpreadSeconds, 0); spread > 0 {
-		policy += ", spread over " + short(time.Duration(spread)*time.Second)
+		policy += ", spread over " + short(plan.Seconds(spread))
 	}
 	return policy + fmt.Sprintf(", keeps %d succeeded and %d failed", ptr.Deref(spec.SuccessfulAtsHistoryLimit, 3), ptr.Deref(spec.FailedAtsHistoryLimit, 1))
 }

@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"math"
 	"net/http"
 	"regexp"
 	"strings"
@@ -133,6 +134,7 @@ func TestListOfCronAts(t *testing.T) {
 func TestShowCronAt(t *testing.T) {
 	cronAt := newCronAt("backup", func(cronAt *v1alpha1.CronAt) {
 		cronAt.Spec.StartingDeadlineSeconds, cronAt.Spec.SpreadSeconds = ptr.To[int64](60), ptr.To[int32](0)
+		cronAt.Spec.AtTemplate.Spec.ActiveDeadlineSeconds = ptr.To[int64](math.MaxInt64)
 		cronAt.Status.Reason, cronAt.Status.Message = v1alpha1.ReasonAtBlocked, "At x is blocked."
 		cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 2, Last: metav1.NewTime(now.Add(-36 * time.Hour))}
 	})
@@ -145,7 +147,7 @@ func TestShowCronAt(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, w.stderr.String())
 	}
 	want := []string{
-		"Name cronat/backup", "Namespace default", "Command echo YAY", "Limits at most 2 further attempts, starts at most 1m late",
+		"Name cronat/backup", "Namespace default", "Command echo YAY", "Limits at most 2 further attempts, starts at most 1m late, runs at most 106751d23h",
 		"Schedule 0 3 * * *, Europe/Berlin", "Policy Forbid, keeps 3 succeeded and 1 failed",
 		"Next Sat 28 Mar 2026 03:00:00 CET (02:00Z), in 12h", "Sun 29 Mar 2026 03:00:00 CEST (01:00Z), in 1d11h", "Mon 30 Mar 2026 03:00:00 CEST (01:00Z), in 2d11h",
 		"Active 0", "State AtBlocked", "Why At x is blocked.", "Last 12h ago", "Missed 2, the last 1d12h ago",

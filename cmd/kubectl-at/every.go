@@ -30,6 +30,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 const everyLong = `Run a command on a cron schedule: create a CronAt, which creates an At for each time.
@@ -292,7 +293,7 @@ func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Tim
 	spread := ""
 	if output.dryRun != "none" && ptr.Deref(cronAt.Spec.SpreadSeconds, 0) > 0 {
 		// The delay depends on the UID.
-		spread = fmt.Sprintf(", plus a delay of less than %s", short(time.Duration(*cronAt.Spec.SpreadSeconds)*time.Second))
+		spread = fmt.Sprintf(", plus a delay of less than %s", short(plan.Seconds(*cronAt.Spec.SpreadSeconds)))
 		cronAt = cronAt.DeepCopy()
 		cronAt.Spec.SpreadSeconds = nil
 	}

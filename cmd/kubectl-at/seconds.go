@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // seconds is a flag that contains a number of whole seconds, given as a duration: 90s,
@@ -39,7 +41,7 @@ func (s *seconds) String() string {
 	if s.value == nil {
 		return ""
 	}
-	return short(time.Duration(*s.value) * time.Second)
+	return short(plan.Seconds(*s.value))
 }
 
 func (s *seconds) Type() string { return "duration" }

@@ -123,7 +123,7 @@ func limitsOf(spec *v1alpha1.RunSpec, startingDeadline *int64) string {
 	var limits []string
 	add := func(format string, n *int64) {
 		if n != nil {
-			limits = append(limits, fmt.Sprintf(format, short(time.Duration(*n)*time.Second)))
+			limits = append(limits, fmt.Sprintf(format, short(plan.Seconds(*n))))
 		}
 	}
 	if n := ptr.Deref(spec.BackoffLimit, 0); n > 0 {

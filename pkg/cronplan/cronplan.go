@@ -317,13 +317,9 @@ func (v *view) write() Decision {
 }
 
 // timeLeft returns how long after now the due time may still start according to
-// spec.startingDeadlineSeconds, which counts whole seconds.
+// spec.startingDeadlineSeconds.
 func (v *view) timeLeft() time.Duration {
-	limit := v.cronAt.Spec.StartingDeadlineSeconds
-	if limit == nil || *limit > int64(math.MaxInt64/time.Second)-1 {
-		return math.MaxInt64
-	}
-	return v.due.Add(v.shift + time.Duration(*limit+1)*time.Second).Sub(v.now)
+	return plan.StartingTimeLeft(v.due.Add(v.shift), v.cronAt.Spec.StartingDeadlineSeconds, v.now)
 }
 
 // untilNext returns the time until the next At is due, or 0 if there is none.

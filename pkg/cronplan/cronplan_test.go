@@ -326,6 +326,12 @@ func TestDecide(t *testing.T) {
 			}),
 			live: true, now: ten.Add(time.Minute), wantDelay: 59 * time.Minute,
 		},
+		"within a deadline that overflows a duration with the spread": {
+			cronAt: newCronAt(deadline(9223372035), func(cronAt *v1alpha1.CronAt) {
+				cronAt.Spec.SpreadSeconds = ptr.To[int32](3600)
+				cronAt.Status.ObservedSchedule.SpreadSeconds = 3600
+			}), live: true, now: ten.Add(59 * time.Minute), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay,
+		},
 		"Allow: created in addition to an active one": {
 			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: eleven,
 			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,

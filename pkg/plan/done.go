@@ -32,7 +32,7 @@ func decideDone(at *v1alpha1.At, now time.Time) Decision {
 	if at.Spec.TTLSecondsAfterFinished == nil || end.IsZero() {
 		return Decision{}
 	}
-	ttl := max(time.Duration(*at.Spec.TTLSecondsAfterFinished)*time.Second, minTTL)
+	ttl := max(Seconds(*at.Spec.TTLSecondsAfterFinished), minTTL)
 	if wait := end.Add(ttl).Sub(now); wait > 0 {
 		return Decision{Delay: wait}
 	}

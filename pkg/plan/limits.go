@@ -44,31 +44,45 @@ func attemptBackoff(failed int32) time.Duration {
 	return min(delay, maxAttemptBackoff)
 }
 
-// noLimit is the time left if there is no limit. A limit in seconds that overflows a
-// Duration (292 years) counts as no limit.
-const (
-	noLimit    = time.Duration(math.MaxInt64)
-	maxSeconds = int64(noLimit/time.Second) - 1
-)
+// noLimit is the time left if there is no limit.
+const noLimit = time.Duration(math.MaxInt64)
+
+// Seconds returns a number of seconds as a duration. A number that overflows a Duration
+// (292 years) becomes the maximum, which counts as no limit.
+func Seconds[T int32 | int64](number T) time.Duration {
+	if int64(number) > int64(noLimit/time.Second) {
+		return noLimit
+	}
+	return time.Duration(number) * time.Second
+}
+
+// timeLeft returns how long after now the given number of seconds after since ends.
+func timeLeft(since time.Time, seconds *int64, now time.Time) time.Duration {
+	if seconds == nil || Seconds(*seconds) == noLimit {
+		return noLimit
+	}
+	// Neither Add nor Sub overflows.
+	return since.Add(Seconds(*seconds)).Sub(now)
+}
 
 // activeTimeLeft returns how much longer the run may take according to
 // spec.activeDeadlineSeconds, which limits the run on each node, not the run as a whole.
 func activeTimeLeft(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time) time.Duration {
-	limit := at.Spec.ActiveDeadlineSeconds
-	if limit == nil || *limit > maxSeconds || status.StartTime == nil || isNodesRun(at) || isRestart(at) && !wasRestarted(at) {
+	if status.StartTime == nil || isNodesRun(at) || isRestart(at) && !wasRestarted(at) {
 		return noLimit
 	}
-	return status.StartTime.Add(time.Duration(*limit) * time.Second).Sub(now)
+	return timeLeft(status.StartTime.Time, at.Spec.ActiveDeadlineSeconds, now)
 }
 
-// startingTimeLeft returns how long after now the run may still start according to
-// spec.startingDeadlineSeconds, which counts whole seconds from the instant.
+// StartingTimeLeft returns how long after now what is due may still start according to
+// startingDeadlineSeconds, which counts whole seconds. It is math.MaxInt64 if there is no
+// limit.
+func StartingTimeLeft(due time.Time, seconds *int64, now time.Time) time.Duration {
+	return timeLeft(due.Add(time.Second), seconds, now)
+}
+
 func startingTimeLeft(at *v1alpha1.At, instant, now time.Time) time.Duration {
-	limit := at.Spec.StartingDeadlineSeconds
-	if limit == nil || *limit > maxSeconds {
-		return noLimit
-	}
-	return instant.Add(time.Duration(*limit+1) * time.Second).Sub(now)
+	return StartingTimeLeft(instant, at.Spec.StartingDeadlineSeconds, now)
 }
 
 // lastTry is how long before its starting deadline a blocked At is tried once more,
