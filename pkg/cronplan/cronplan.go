@@ -274,7 +274,7 @@ func deleteEvents(ats []*v1alpha1.At) []plan.Event {
 // AtNameTaken returns the decision when an At that does not belong to the CronAt has the
 // name of one of its Ats.
 func AtNameTaken(w World, other *v1alpha1.At) Decision {
-	message := fmt.Sprintf("At %s already exists and was not created by this CronAt: delete that At.", other.Name)
+	message := plan.NameTaken(v1alpha1.CronAtKind, other)
 	if CronAtName(other) == w.CronAt.Name {
 		message = fmt.Sprintf("At %s of an earlier CronAt with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
 		if w.Now.Sub(w.CronAt.CreationTimestamp.Time) < grace {

@@ -17,8 +17,10 @@ limitations under the License.
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -88,6 +90,16 @@ func ParentName(at *v1alpha1.At) string {
 		return owner.Name
 	}
 	return ""
+}
+
+// NameTaken returns what to do about other, which has the name of a child of an object of
+// the given kind, but is not its child.
+func NameTaken(kind string, other *v1alpha1.At) string {
+	if owner := cmp.Or(ownerAt(other), Owner(other, v1alpha1.CronAtKind)); owner != nil {
+		// For example, At a has node b-c, and At a-b has node c.
+		return fmt.Sprintf("At %s already exists and belongs to %s %s: create this %s under another name, or delete %s %s if you no longer need it.", other.Name, owner.Kind, owner.Name, kind, owner.Kind, owner.Name)
+	}
+	return fmt.Sprintf("At %s already exists and was not created by this %s: delete that At.", other.Name, kind)
 }
 
 // IsChildOf reports whether an At is a child of parent.

@@ -123,7 +123,7 @@ func RefusedAt(w World, err error) Decision {
 // of one of its children.
 func AtNameTaken(w World, other *v1alpha1.At) Decision {
 	at := w.At
-	message := fmt.Sprintf("At %s already exists and was not created by this At: delete that At.", other.Name)
+	message := NameTaken(v1alpha1.AtKind, other)
 	if ParentName(other) == at.Name {
 		message = fmt.Sprintf("At %s of an earlier At with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
 		if w.Now.Sub(at.Status.StartTime.Time) < grace {

@@ -443,3 +443,30 @@ func TestDecideByParent(t *testing.T) {
 		})
 	}
 }
+
+// TestNameTaken checks what a run on nodes advises if an At has the name of one of its
+// children. That of another run must not be deleted.
+func TestNameTaken(t *testing.T) {
+	ownedBy := func(kind, owner string) *v1alpha1.At {
+		at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "a-b-c", Namespace: metav1.NamespaceDefault}}
+		if kind != "" {
+			at.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: kind, Name: owner, UID: "other", Controller: ptr.To(true)}}
+			at.Spec.Node = "c"
+		}
+		return at
+	}
+	for name, tc := range map[string]struct {
+		other *v1alpha1.At
+		want  string
+	}{
+		"nobody's":     {ownedBy("", ""), "At a-b-c already exists and was not created by this At: delete that At."},
+		"another At's": {ownedBy(v1alpha1.AtKind, "a-b"), "At a-b-c already exists and belongs to At a-b: create this At under another name, or delete At a-b if you no longer need it."},
+		"a CronAt's":   {ownedBy(v1alpha1.CronAtKind, "a-b"), "At a-b-c already exists and belongs to CronAt a-b: create this At under another name, or delete CronAt a-b if you no longer need it."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := AtNameTaken(World{At: newAt(withNodes(&v1alpha1.AtNodesStatus{})), Now: now}, tc.other).Status.Message; got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
