@@ -139,6 +139,10 @@ func decideCronAt(w World) Decision {
 		return release(w, w.children())
 	}
 	v := newView(w)
+	if v.dropped && !w.AtsAreLive {
+		// An At may have been created in time.
+		return Decision{Action: LookForAts{}}
+	}
 	if v.isUrgent() {
 		return v.write()
 	}
@@ -177,8 +181,13 @@ func tidy(w World, v *view) Decision {
 func decideDue(w World, v *view) (d Decision, decided bool) {
 	child := newChild(v.cronAt, v.due, v.shift)
 	tooLate := v.timeLeft() <= 0
+	waits := v.policy() == v1alpha1.ForbidConcurrent && v.mustWait() && !tooLate
 	switch {
-	case v.policy() == v1alpha1.ForbidConcurrent && v.mustWait() && !tooLate:
+	case (waits || v.isRefused()) && v.mustSkip() && !w.AtsAreLive:
+		// The cache may lack the Ats of earlier times.
+		return Decision{Action: LookForAts{}}, true
+	case waits:
+		v.skip()
 		return Decision{}, false
 	case !w.isFresh:
 		// A user may have just edited, suspended or deleted the CronAt, or another controller
@@ -199,6 +208,7 @@ func decideDue(w World, v *view) (d Decision, decided bool) {
 		}
 	}
 	if v.mustWait() {
+		v.skip()
 		return Decision{}, false
 	}
 	return Decision{Action: CreateAt{At: child}, Delay: sooner(RecordDelay, v.untilNext())}, true
@@ -301,6 +311,9 @@ func Refused(w World, err error) Decision {
 // blocked returns the decision to set condition Blocked and retry with back-off.
 func blocked(w World, reason string, cause error) Decision {
 	v := newView(w)
+	if w.AtsAreLive {
+		v.skip()
+	}
 	v.setBlocked(reason, cause.Error())
 	d := v.write()
 	d.Retry, d.Delay = fmt.Errorf("%w: %w", plan.ErrBlocked, cause), v.delay()

@@ -19,6 +19,7 @@ package cronplan
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -278,12 +279,14 @@ func TestDecide(t *testing.T) {
 			}),
 		},
 		"an edit without a controller: times after it are not in the past": {
-			cronAt: newCronAt(edited("15 * * * *", ten)), live: true, now: eleven,
+			cronAt: newCronAt(edited("15 * * * *", ten)), live: true, atsLive: true, now: eleven,
 			wantStatus: newCronAt(edited("15 * * * *", ten), func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.ObservedGeneration = 2
 				cronAt.Status.ObservedSchedule = &v1alpha1.ObservedSchedule{Schedule: "15 * * * *", Since: *at(ten)}
 				cronAt.Status.NextScheduleTime = at(eleven.Add(15 * time.Minute))
+				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}
 			}),
+			wantEvents: []string{"Warning MissSchedule No At was created for the scheduled time 2026-12-24T10:00:00Z"},
 		},
 		"an edit of the template does not affect the schedule": {
 			cronAt: newCronAt(edited("0 * * * *", ten.Add(second))), live: true, now: ten.Add(2 * second),
@@ -297,11 +300,11 @@ func TestDecide(t *testing.T) {
 		"resumed: times that were due in the meantime do not run": {
 			cronAt: newCronAt(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }), live: true, now: eleven,
 			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
-				withCondition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "The CronAt is no longer suspended. Times that were due in the meantime do not run.", eleven)(cronAt)
+				withCondition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "The CronAt is no longer suspended. Times that were due until 2026-12-24T11:00:00Z do not run.", eleven)(cronAt)
 				cronAt.Status.ObservedSchedule.Since = *at(eleven)
 				cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
 			}),
-			wantEvents: []string{"Normal Resumed The CronAt is no longer suspended. Times that were due in the meantime do not run."},
+			wantEvents: []string{"Normal Resumed The CronAt is no longer suspended. Times that were due until 2026-12-24T11:00:00Z do not run."},
 		},
 		"Forbid does not wait for a manual run": {
 			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, manual)}, live: true, atsLive: true, now: eleven,
@@ -660,5 +663,114 @@ func TestScheduledTime(t *testing.T) {
 	}
 	if got := scheduledTime(&v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "backup-copy"}}); !got.IsZero() {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestDropped covers times that were due before an edit or a suspension, and that
+// therefore do not run: they are missed.
+func TestDropped(t *testing.T) {
+	const second = time.Second
+	half := ten.Add(2*time.Hour + 30*time.Minute) // when the CronAt was edited; it last ran at nine
+	twice := func(cronAt *v1alpha1.CronAt) { cronAt.Generation = 3 }
+	weekly := "0 0 * * 0"
+	for name, tc := range map[string]struct {
+		mutate []func(*v1alpha1.CronAt)
+		ats    []*v1alpha1.At
+		want   *v1alpha1.MissedTimes
+	}{
+		"an edit of the template":          {[]func(*v1alpha1.CronAt){edited("0 * * * *", half)}, nil, nil},
+		"two edits of the template":        {[]func(*v1alpha1.CronAt){edited("0 * * * *", half), twice}, nil, &v1alpha1.MissedTimes{Count: 3, Last: *at(ten.Add(2 * time.Hour))}},
+		"an edit of the schedule":          {[]func(*v1alpha1.CronAt){edited(weekly, half)}, nil, &v1alpha1.MissedTimes{Count: 3, Last: *at(ten.Add(2 * time.Hour))}},
+		"an edit just after a run is due":  {[]func(*v1alpha1.CronAt){edited(weekly, ten.Add(second))}, nil, &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}},
+		"an edit just before a run is due": {[]func(*v1alpha1.CronAt){edited(weekly, ten.Add(-second))}, nil, nil},
+		"an edit just after a run":         {[]func(*v1alpha1.CronAt){edited(weekly, ten.Add(second))}, []*v1alpha1.At{childOf(newCronAt(), ten)}, nil},
+		"an edit after missed times and a run": {[]func(*v1alpha1.CronAt){edited(weekly, half)}, []*v1alpha1.At{childOf(newCronAt(), eleven)},
+			&v1alpha1.MissedTimes{Count: 2, Last: *at(ten.Add(2 * time.Hour))}},
+		"an edit of the spread": {[]func(*v1alpha1.CronAt){edited("0 * * * *", ten.Add(10*second)), func(cronAt *v1alpha1.CronAt) {
+			// Ten o'clock was not due before the edit, but would have been with the new spread.
+			cronAt.Spec.SpreadSeconds, cronAt.Status.ObservedSchedule.SpreadSeconds = ptr.To[int32](0), 3600
+		}}, nil, &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}},
+		"the time zone was removed": {[]func(*v1alpha1.CronAt){func(cronAt *v1alpha1.CronAt) {
+			cronAt.Generation = 2
+			cronAt.Status.ObservedSchedule.TimeZone = "Europe/Berlin"
+		}}, nil, &v1alpha1.MissedTimes{Count: 3, Last: *at(ten.Add(2 * time.Hour))}},
+		"suspended": {[]func(*v1alpha1.CronAt){edited("0 * * * *", half), func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) }}, nil,
+			&v1alpha1.MissedTimes{Count: 3, Last: *at(ten.Add(2 * time.Hour))}},
+		"resumed": {[]func(*v1alpha1.CronAt){suspended, edited("0 * * * *", half), func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }}, nil, nil},
+		"edited before the first sync": {[]func(*v1alpha1.CronAt){edited("0 * * * *", half), func(cronAt *v1alpha1.CronAt) {
+			cronAt.Status = v1alpha1.CronAtStatus{}
+		}}, nil, &v1alpha1.MissedTimes{Count: 12, Last: *at(ten.Add(2 * time.Hour))}},
+		"created suspended": {[]func(*v1alpha1.CronAt){func(cronAt *v1alpha1.CronAt) {
+			cronAt.Spec.Suspend, cronAt.Status = ptr.To(true), v1alpha1.CronAtStatus{}
+			cronAt.ManagedFields = []metav1.ManagedFieldsEntry{{Time: at(created)}}
+		}}, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, Ats: tc.ats, AtsAreLive: true, Now: half.Add(second)}
+			d := Decide(w)
+			status := &w.CronAt.Status
+			if d.Status != nil {
+				status = d.Status
+			}
+			if diff := cmp.Diff(tc.want, status.Missed); diff != "" {
+				t.Errorf("missed (-want +got):\n%s", diff)
+			}
+			said := slices.ContainsFunc(d.Events, func(event plan.Event) bool { return event.Reason == v1alpha1.ReasonMissSchedule })
+			if said != (tc.want != nil) {
+				t.Errorf("events %+v", d.Events)
+			}
+			// An At that the cache lacks may have been created for them.
+			w.AtsAreLive = false
+			if got := describe(Decide(w).Action); (got == "LookForAts") != (tc.want != nil) {
+				t.Errorf("without the Ats: action %q", got)
+			}
+		})
+	}
+}
+
+// TestMissedMeanwhile covers times that pass while the next At cannot be created: only the
+// latest runs, so each is missed as soon as a later one is due.
+func TestMissedMeanwhile(t *testing.T) {
+	active := childOf(newCronAt(), ten, released)
+	refused := withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtRefused, "quota", eleven)
+	quota := apierrors.NewForbidden(v1alpha1.Resource("ats"), "backup", errors.New("exceeded quota"))
+	want := &v1alpha1.MissedTimes{Count: 1, Last: *at(eleven)}
+	for name, tc := range map[string]struct {
+		mutate  []func(*v1alpha1.CronAt)
+		ats     []*v1alpha1.At
+		refused error // of the creation
+		then    string
+	}{
+		"refused":          {[]func(*v1alpha1.CronAt){refused}, nil, quota, "CreateAt"},
+		"Forbid, refused":  {[]func(*v1alpha1.CronAt){refused, policy(v1alpha1.ForbidConcurrent)}, nil, quota, "LookForAts"},
+		"Forbid, waiting":  {[]func(*v1alpha1.CronAt){policy(v1alpha1.ForbidConcurrent)}, []*v1alpha1.At{active}, nil, ""},
+		"Replace, waiting": {[]func(*v1alpha1.CronAt){policy(v1alpha1.ReplaceConcurrent)}, []*v1alpha1.At{childOf(newCronAt(), ten, released, deleted)}, nil, "LookForAts"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := World{CronAt: newCronAt(append([]func(*v1alpha1.CronAt){ranAtTen}, tc.mutate...)...), CronAtIsLive: true, Ats: tc.ats, Now: eleven.Add(61 * time.Minute)}
+			d := Decide(w)
+			if got := describe(d.Action); got != "LookForAts" {
+				t.Fatalf("action %q, want LookForAts", got)
+			}
+			w.AtsAreLive = true
+			if d = Decide(w); tc.refused != nil {
+				if got := describe(d.Action); got != "CreateAt backup-"+nameOf(eleven.Add(time.Hour))+" for 2026-12-24T12:00:00Z" {
+					t.Fatalf("action %q", got)
+				}
+				d = Refused(w, tc.refused)
+			}
+			if d.Status == nil {
+				t.Fatalf("got %+v", d)
+			}
+			if diff := cmp.Diff(want, d.Status.Missed); diff != "" {
+				t.Errorf("missed (-want +got):\n%s", diff)
+			}
+			// They count once.
+			w.CronAt.Status, w.AtsAreLive = *d.Status, false
+			d = Decide(w)
+			if got, _, _ := strings.Cut(describe(d.Action), " "); d.Status != nil || got != tc.then {
+				t.Errorf("then action %q and status %+v", got, d.Status)
+			}
+		})
 	}
 }

@@ -49,10 +49,13 @@ type view struct {
 	// events for the changes.
 	status *v1alpha1.CronAtStatus
 	events []plan.Event
+	// dropped is true if an edit or a suspension that was not observed before makes due
+	// times missed.
+	dropped bool
 }
 
 func newView(w World) *view {
-	v := &view{cronAt: w.CronAt, now: w.Now, shift: shiftOf(w.CronAt), status: w.CronAt.Status.DeepCopy(), children: w.children()}
+	v := &view{cronAt: w.CronAt, now: w.Now, status: w.CronAt.Status.DeepCopy(), children: w.children()}
 	slices.SortFunc(v.children, func(a, b *v1alpha1.At) int {
 		// In order of time: a time that is recorded after a later one would count as missed.
 		return cmp.Or(scheduledTime(a).Compare(scheduledTime(b)), strings.Compare(a.Name, b.Name))
@@ -61,9 +64,11 @@ func newView(w World) *view {
 	v.status.Active = int32(len(v.active))
 	v.status.ObservedGeneration = w.CronAt.Generation
 
-	v.observe()
-	var err error
-	v.schedule, err = parse(&w.CronAt.Spec)
+	if v.status.ObservedSchedule == nil {
+		v.status.ObservedSchedule = observed(v.cronAt)
+	}
+	// What was due before an edit follows the schedule before the edit.
+	err := v.follow(v.status.ObservedSchedule)
 	for _, at := range v.children {
 		if plan.IsScheduled(at) {
 			v.record(scheduledTime(at), at.Name)
@@ -72,6 +77,9 @@ func newView(w World) *view {
 		if meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete) && completed != nil && later(v.status.LastSuccessfulTime, completed.Time) {
 			v.status.LastSuccessfulTime = completed.DeepCopy()
 		}
+	}
+	if v.observe() {
+		err = v.follow(v.status.ObservedSchedule)
 	}
 	if v.schedule != nil && !isSuspended(v.cronAt) {
 		v.due = v.schedule.latest(v.floor(), v.now.Add(-v.shift))
@@ -106,42 +114,68 @@ func (v *view) mustWait() bool {
 	return v.policy() != v1alpha1.AllowConcurrent && len(v.active) > 0
 }
 
-// observe detects edits of the schedule and changes to spec.suspend.
-func (v *view) observe() {
-	observed := v1alpha1.ObservedSchedule{
-		Schedule:      v.cronAt.Spec.Schedule,
-		TimeZone:      ptr.Deref(v.cronAt.Spec.TimeZone, ""),
-		SpreadSeconds: ptr.Deref(v.cronAt.Spec.SpreadSeconds, 0),
-		Since:         v.cronAt.CreationTimestamp,
+// observed returns the schedule of a CronAt that has not been edited.
+func observed(cronAt *v1alpha1.CronAt) *v1alpha1.ObservedSchedule {
+	return &v1alpha1.ObservedSchedule{
+		Schedule:      cronAt.Spec.Schedule,
+		TimeZone:      ptr.Deref(cronAt.Spec.TimeZone, ""),
+		SpreadSeconds: ptr.Deref(cronAt.Spec.SpreadSeconds, 0),
+		Since:         cronAt.CreationTimestamp,
 	}
-	before := v.status.ObservedSchedule
+}
+
+// follow makes the scheduled times those of an observed schedule.
+func (v *view) follow(observed *v1alpha1.ObservedSchedule) error {
+	cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{UID: v.cronAt.UID}}
+	cronAt.Spec.Schedule, cronAt.Spec.SpreadSeconds = observed.Schedule, &observed.SpreadSeconds
+	if observed.TimeZone != "" {
+		cronAt.Spec.TimeZone = &observed.TimeZone
+	}
+	var err error
+	v.schedule, err = parse(&cronAt.Spec)
+	v.shift = shiftOf(cronAt)
+	return err
+}
+
+// observe detects edits of the schedule and changes to spec.suspend. What was due before
+// them does not run, and is missed. edited is true if other times are due from now on.
+func (v *view) observe() (edited bool) {
+	before, is := v.status.ObservedSchedule, observed(v.cronAt)
+	is.Since = before.Since
 	suspend, suspended := isSuspended(v.cronAt), meta.IsStatusConditionTrue(v.status.Conditions, v1alpha1.ConditionSuspended)
-	edited := before == nil && v.cronAt.Generation > 1
-	if before != nil {
-		observed.Since = before.Since
-		// If several edits were not observed, one of them may have changed the schedule, and
-		// another may have reverted that.
-		edited = *before != observed || suspended && !suspend || v.cronAt.Generation-v.cronAt.Status.ObservedGeneration > 1
+	// If several edits were not observed, one of them may have changed the schedule, and
+	// another may have reverted that.
+	edited = *before != *is || suspended && !suspend || v.cronAt.Generation-v.cronAt.Status.ObservedGeneration > 1
+	shift := shiftOf(v.cronAt)
+	if edited || suspend && !suspended {
+		until := v.editedAt().Add(-v.shift)
+		if shift < v.shift && before.Schedule == is.Schedule && before.TimeZone == is.TimeZone {
+			until = v.editedAt().Add(-shift)
+		}
+		missed := v.status.Missed
+		v.miss(until)
+		v.dropped = v.status.Missed != missed
 	}
 	if edited {
-		since := v.editedAt().Add(-v.shift).Truncate(time.Second)
+		since := v.editedAt().Add(-shift).Truncate(time.Second)
 		if v.cronAt.CreationTimestamp.After(since) {
 			since = v.cronAt.CreationTimestamp.Time
 		}
-		observed.Since = metav1.Time{Time: since}
+		is.Since = metav1.Time{Time: since}
 	}
-	v.status.ObservedSchedule = &observed
+	v.status.ObservedSchedule = is
 	if suspend == suspended {
-		return
+		return edited
 	}
 	condition := v.newCondition(v1alpha1.ConditionSuspended, v1alpha1.ReasonSuspended, "No At is created while spec.suspend is true.")
 	if !suspend {
 		condition.Status = metav1.ConditionFalse
 		condition.Reason = v1alpha1.ReasonResumed
-		condition.Message = "The CronAt is no longer suspended. Times that were due in the meantime do not run."
+		condition.Message = fmt.Sprintf("The CronAt is no longer suspended. Times that were due until %s do not run.", v.editedAt().UTC().Format(time.RFC3339))
 	}
 	meta.SetStatusCondition(&v.status.Conditions, condition)
 	v.event(corev1.EventTypeNormal, condition.Reason, condition.Message)
+	return edited
 }
 
 // editedAt returns the time of the last edit of the spec, or later: the time of the last
@@ -189,9 +223,16 @@ func (v *view) record(scheduled time.Time, name string) {
 	v.event(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created At "+name)
 }
 
-// miss counts the scheduled times up to the given one as missed.
+// skip counts the scheduled times before the due one as missed: only the latest runs.
+func (v *view) skip() { v.miss(v.due.Add(-time.Second)) }
+
+// mustSkip reports whether there are times that skip would count.
+func (v *view) mustSkip() bool { return v.schedule.next(v.floor()).Before(v.due) }
+
+// miss counts the scheduled times up to the given one as missed, except during a
+// suspension.
 func (v *view) miss(limit time.Time) {
-	if v.schedule == nil || isSuspended(v.cronAt) {
+	if v.schedule == nil || meta.IsStatusConditionTrue(v.status.Conditions, v1alpha1.ConditionSuspended) {
 		return
 	}
 	count := v.schedule.count(v.floor(), limit)
@@ -221,9 +262,7 @@ func (v *view) observeBlocker(invalid error) {
 		v.setBlocked(v1alpha1.ReasonInvalidSchedule, invalid.Error())
 		return
 	}
-	blocked := ptr.Deref(meta.FindStatusCondition(v.status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
-	refused := blocked.Reason == v1alpha1.ReasonAtRefused || blocked.Reason == v1alpha1.ReasonAtNameConflict
-	if refused && !v.due.IsZero() && !v.mustWait() {
+	if v.isRefused() && !v.due.IsZero() && !v.mustWait() {
 		return // It is retried.
 	}
 	for _, at := range v.active {
@@ -233,6 +272,12 @@ func (v *view) observeBlocker(invalid error) {
 		}
 	}
 	meta.RemoveStatusCondition(&v.status.Conditions, v1alpha1.ConditionBlocked)
+}
+
+// isRefused reports whether the CronAt could not create its latest At.
+func (v *view) isRefused() bool {
+	blocked := ptr.Deref(meta.FindStatusCondition(v.status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
+	return blocked.Reason == v1alpha1.ReasonAtRefused || blocked.Reason == v1alpha1.ReasonAtNameConflict
 }
 
 // setBlocked sets condition Blocked. It records an event if the reason changes, not if

@@ -235,10 +235,10 @@ type CronAtStatus struct {
 	// +optional
 	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
 
-	// missed counts the scheduled times for which no At was created, because an earlier At
-	// had not ended, or because the controller was not running or the API server refused the
-	// At until a later time was due or startingDeadlineSeconds had passed. Times that pass
-	// while the CronAt is suspended are not missed.
+	// missed counts the scheduled times for which no At was created: an earlier At had not
+	// ended, the controller was not running, or the API server refused the At, until a later
+	// time was due, startingDeadlineSeconds had passed, or the CronAt was edited or
+	// suspended. Times that pass while the CronAt is suspended are not missed.
 	// +optional
 	Missed *MissedTimes `json:"missed,omitempty"`
 

@@ -44,10 +44,10 @@ type CronAtStatusApplyConfiguration struct {
 	// nextScheduleTime is when the next At is due, including the delay of spreadSeconds.
 	// Absent while the CronAt is suspended or its schedule is invalid.
 	NextScheduleTime *v1.Time `json:"nextScheduleTime,omitempty"`
-	// missed counts the scheduled times for which no At was created, because an earlier At
-	// had not ended, or because the controller was not running or the API server refused the
-	// At until a later time was due or startingDeadlineSeconds had passed. Times that pass
-	// while the CronAt is suspended are not missed.
+	// missed counts the scheduled times for which no At was created: an earlier At had not
+	// ended, the controller was not running, or the API server refused the At, until a later
+	// time was due, startingDeadlineSeconds had passed, or the CronAt was edited or
+	// suspended. Times that pass while the CronAt is suspended are not missed.
 	Missed *MissedTimesApplyConfiguration `json:"missed,omitempty"`
 	// observedSchedule is the schedule that the controller has seen. The controller uses it
 	// to detect edits.
