@@ -522,7 +522,8 @@ func TestControllerPolicy(t *testing.T) {
 }
 
 // TestControllerAtsPolicy uses the controller's token as an attacker: under the policy
-// cnat-controller-ats, it can only create Ats of nodes, and cannot change Ats.
+// cnat-controller-ats, it can only create Ats of nodes and of CronAts, resume the former,
+// and limit the start of the latter.
 func TestControllerAtsPolicy(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
@@ -579,6 +580,10 @@ func TestControllerAtsPolicy(t *testing.T) {
 			at.OwnerReferences[0].Kind, at.OwnerReferences[0].BlockOwnerDeletion = "Job", nil
 		}), create, "may create only the Ats of the nodes"},
 		{"change the command of one of a CronAt", "", patch("cron-child", `{"spec":{"command":"false"}}`), "may change nothing of the spec"},
+		{"limit the start of one of a CronAt", "", patch("cron-child", `{"spec":{"startingDeadlineSeconds":60}}`), ""},
+		{"change that limit", "", patch("cron-child", `{"spec":{"startingDeadlineSeconds":61}}`), "may change nothing of the spec"},
+		{"limit the start of one of a node", "", patch("child", `{"spec":{"startingDeadlineSeconds":60}}`), "may change nothing of the spec"},
+		{"limit the start, and resume", "", patch("child", `{"spec":{"startingDeadlineSeconds":60,"suspend":false}}`), "may change nothing of the spec"},
 		{"remove the finalizer of one of a CronAt", "", patch("cron-child", `{"metadata":{"finalizers":["example.com/other"]}}`), ""},
 		{"change the command", "", patch("child", `{"spec":{"command":"false"}}`), "may change nothing of the spec"},
 		{"change the command, and resume", "", patch("child", `{"spec":{"command":"false","suspend":false}}`), "may change nothing of the spec"},

@@ -431,6 +431,8 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 		}
 	case cronplan.DeleteAts:
 		return decision, true, c.deleteAts(ctx, world, action, decision.Events)
+	case cronplan.ExpireAt:
+		return decision, true, c.expireAt(ctx, world, action)
 	case cronplan.ReleaseAt:
 		return decision, true, c.releaseAt(ctx, world, action.At)
 	default:
@@ -525,6 +527,23 @@ func (c *Controller) deleteAts(ctx context.Context, world *cronplan.World, actio
 		klog.FromContext(ctx).V(2).Info("Deleted At", "at", klog.KObj(at), "replaced", action.Replaced)
 		c.record(world.CronAt, events[i:i+1])
 	}
+	return nil
+}
+
+// expireAt sets the starting deadline of an At unless it has changed since the decision.
+func (c *Controller) expireAt(ctx context.Context, world *cronplan.World, action cronplan.ExpireAt) error {
+	at := action.At
+	body := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"startingDeadlineSeconds":%d}}`, at.UID, at.ResourceVersion, action.Seconds)
+	expired, err := c.client.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		expired = at.DeepCopy()
+		expired.Spec.StartingDeadlineSeconds = &action.Seconds
+	case err != nil:
+		return c.report(world.CronAt, v1alpha1.ReasonAtNotExpired, fmt.Errorf("set the starting deadline of At %s: %w", at.Name, err))
+	}
+	replace(world, plan.KeepAt(expired))
+	klog.FromContext(ctx).V(2).Info("Expired At", "at", klog.KObj(at), "startingDeadlineSeconds", action.Seconds)
 	return nil
 }
 

@@ -663,3 +663,45 @@ func TestHandlers(t *testing.T) {
 		}
 	})
 }
+
+// TestBlockedAllow lets the Pods of a CronAt be refused for two days, with concurrencyPolicy
+// Allow and without a starting deadline. When the cause is gone, one At starts.
+func TestBlockedAllow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		run(t, w, w.clock)
+		w.create(t, newCronAt("*/10 * * * *"))
+		ats := w.person.CnatV1alpha1().Ats(namespace)
+		time.Sleep(time.Minute)
+		for range 2 * 24 * 6 {
+			time.Sleep(10 * time.Minute)
+			for _, at := range w.ats(t) {
+				now := metav1.Time{Time: w.clock.Now()}
+				switch instant, err := plan.Instant(&at.Spec); {
+				case err != nil:
+					t.Fatal(err)
+				case at.Status.Phase == v1alpha1.PhaseDone:
+					continue
+				case plan.StartingTimeLeft(instant, at.Spec.StartingDeadlineSeconds, now.Time) <= 0:
+					at.Status.Phase, at.Status.CompletionTime = v1alpha1.PhaseDone, &now
+					at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionFailed, Status: metav1.ConditionTrue, LastTransitionTime: now, Reason: v1alpha1.ReasonStartingDeadlineExceeded}}
+				default:
+					at.Status.Phase = v1alpha1.PhasePending
+					at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, LastTransitionTime: now, Reason: v1alpha1.ReasonPodRefused, Message: "exceeded quota"}}
+				}
+				if _, err := ats.UpdateStatus(t.Context(), &at, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var left []string
+		for _, at := range w.ats(t) {
+			if at.Status.Phase != v1alpha1.PhaseDone && at.Spec.StartingDeadlineSeconds == nil {
+				left = append(left, at.Name)
+			}
+		}
+		if len(left) != 1 {
+			t.Errorf("%d Ats can still start, want 1: %v", len(left), left)
+		}
+	})
+}

@@ -101,6 +101,13 @@ type DeleteAts struct {
 // ReleaseAt means: remove the finalizer from an At, then decide again.
 type ReleaseAt struct{ At *v1alpha1.At }
 
+// ExpireAt means: set spec.startingDeadlineSeconds of an At that has not started, then
+// decide again.
+type ExpireAt struct {
+	At      *v1alpha1.At
+	Seconds int64
+}
+
 // RecordDelay is the maximum delay before a new At is recorded. After it, the controller
 // looks for the At, even if the At is not in the cache. Like releaseDelay, it ends
 // between whole seconds.
@@ -165,9 +172,12 @@ func decideCronAt(w World) Decision {
 	return d
 }
 
-// tidy releases and deletes the Ats that are no longer needed.
+// tidy releases, expires and deletes the Ats that are no longer needed.
 func tidy(w World, v *view) Decision {
 	d := release(w, v.children)
+	if d.Action == nil {
+		d.Action = v.expire()
+	}
 	if d.Action == nil {
 		delay := d.Delay
 		d = prune(w, v.children)
@@ -233,6 +243,18 @@ func release(w World, children []*v1alpha1.At) Decision {
 		d.Delay = sooner(d.Delay, wait)
 	}
 	return d
+}
+
+// expire ends the first At that is blocked and has not started although the At of a later
+// time was created: only the latest runs. The deadline of an At passed when the next one
+// was due. Deleting the At instead could stop a Pod that was just created.
+func (v *view) expire() any {
+	for _, at := range v.children {
+		if last := v.status.LastScheduleTime; plan.IsStuck(at) && last != nil && scheduledTime(at).Before(last.Time) {
+			return ExpireAt{At: at, Seconds: int64(last.Sub(scheduledTime(at)) / time.Second)}
+		}
+	}
+	return nil
 }
 
 // prune deletes the oldest Ats beyond the history limits.

@@ -462,6 +462,8 @@ func describe(action any) string {
 			return "DeleteAts with their Pods " + names(action.Ats)
 		}
 		return "DeleteAts " + names(action.Ats)
+	case ExpireAt:
+		return fmt.Sprintf("ExpireAt %s after %ds", action.At.Name, action.Seconds)
 	case ReleaseAt:
 		return "ReleaseAt " + action.At.Name
 	default:
@@ -770,6 +772,49 @@ func TestMissedMeanwhile(t *testing.T) {
 			d = Decide(w)
 			if got, _, _ := strings.Cut(describe(d.Action), " "); d.Status != nil || got != tc.then {
 				t.Errorf("then action %q and status %+v", got, d.Status)
+			}
+		})
+	}
+}
+
+// TestExpire covers Ats that are blocked when the At of a later time was created: of them,
+// only the latest may still start.
+func TestExpire(t *testing.T) {
+	refused := blockedBy(v1alpha1.ReasonPodRefused, "exceeded quota")
+	expired := "ExpireAt backup-" + nameOf(ten.Add(-time.Hour)) + " after 3600s"
+	for name, tc := range map[string]struct {
+		mutate []func(*v1alpha1.At)
+		want   string
+	}{
+		"blocked":                 {[]func(*v1alpha1.At){refused}, expired},
+		"not blocked":             {nil, ""},
+		"has a starting deadline": {[]func(*v1alpha1.At){refused, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](7200) }}, ""},
+		"has a Pod": {[]func(*v1alpha1.At){refused, func(at *v1alpha1.At) {
+			at.Status.Phase, at.Status.Pod = v1alpha1.PhaseRunning, &v1alpha1.AtPod{Name: plan.PodName(at)}
+		}}, ""},
+		"has failed once": {[]func(*v1alpha1.At){refused, func(at *v1alpha1.At) {
+			at.Status.Phase, at.Status.NextAttemptTime = v1alpha1.PhaseRunning, &metav1.Time{Time: ten}
+		}}, ""},
+		"on nodes, whose Ats are refused": {[]func(*v1alpha1.At){refused, func(at *v1alpha1.At) {
+			at.Status.Phase, at.Status.Nodes = v1alpha1.PhaseRunning, &v1alpha1.AtNodesStatus{}
+		}}, expired},
+		"on nodes, whose Ats were created": {[]func(*v1alpha1.At){refused, func(at *v1alpha1.At) {
+			at.Status.Phase, at.Status.Nodes = v1alpha1.PhaseRunning, &v1alpha1.AtNodesStatus{StartTime: &metav1.Time{Time: ten}}
+		}}, ""},
+		"has ended":                      {[]func(*v1alpha1.At){refused, ended(v1alpha1.ConditionFailed, ten)}, ""},
+		"a forecast, for a time to come": {[]func(*v1alpha1.At){blockedBy(v1alpha1.ReasonPodRefused, "If it were due now: exceeded quota")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			earlier := childOf(newCronAt(), ten.Add(-time.Hour), append([]func(*v1alpha1.At){released}, tc.mutate...)...)
+			latest := childOf(newCronAt(), ten, released, refused)
+			w := World{CronAt: newCronAt(ranAtTen), CronAtIsLive: true, Ats: []*v1alpha1.At{latest, earlier}, Now: ten.Add(time.Minute)}
+			d := Decide(w)
+			if d.Status != nil { // The number of active Ats, and what blocks them.
+				w.CronAt.Status = *d.Status
+				d = Decide(w)
+			}
+			if got := describe(d.Action); got != tc.want {
+				t.Errorf("action %q, want %q", got, tc.want)
 			}
 		})
 	}

@@ -172,6 +172,13 @@ func isBlockedByOthers(at *v1alpha1.At) bool {
 	return blocked != nil && blocked.Reason != v1alpha1.ReasonPodNotCreated && !HasForecast(at)
 }
 
+// IsStuck reports whether something blocks the start of a run that is due and has no
+// starting deadline, so that it could start at any later time.
+func IsStuck(at *v1alpha1.At) bool {
+	started := at.Status.Phase == v1alpha1.PhaseDone || recorded(at) || at.Status.NextAttemptTime != nil || wasRestarted(at) || allChildrenExist(at)
+	return Blocked(at) != nil && !HasForecast(at) && !started && at.Spec.StartingDeadlineSeconds == nil
+}
+
 // activeDeadlineMessage returns the message for an At that has reached its active
 // deadline.
 func activeDeadlineMessage(at *v1alpha1.At) string {

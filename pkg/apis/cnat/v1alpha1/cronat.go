@@ -73,6 +73,9 @@ const (
 	// ReasonMissSchedule: no At was created for a scheduled time. CronJob uses the same
 	// reason.
 	ReasonMissSchedule = "MissSchedule"
+	// ReasonAtNotExpired: the API server refuses to set startingDeadlineSeconds of an At
+	// that is blocked although the At of a later time was created.
+	ReasonAtNotExpired = "AtNotExpired"
 	// ReasonSuccessfulDelete: an At was deleted because of the history limits, or because it
 	// was replaced. CronJob uses the same reason.
 	ReasonSuccessfulDelete = "SuccessfulDelete"
