@@ -395,7 +395,7 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	if old.Generation != cur.Generation {
 		logger.V(2).Info("At changed", "at", klog.KObj(cur), "generation", cur.Generation, "schedule", cur.Spec.Schedule, "timeZone", ptr.Deref(cur.Spec.TimeZone, ""), "suspend", ptr.Deref(cur.Spec.Suspend, false))
 	}
-	if old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
+	if old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || plan.HasLostOwner(old) != plan.HasLostOwner(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
 		c.enqueue(cache.MetaObjectToName(cur))
 	}
 	if plan.ParentName(old) != plan.ParentName(cur) {

@@ -326,9 +326,10 @@ func TestNodesDeletion(t *testing.T) {
 			for _, short := range []string{"a", "b"} {
 				wantEnd(t, waitPhase(t, namespace, child(short), v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 			}
-			// No parent is left to resume it.
+			// No parent is left to resume it, and only a user can tell whether it has run.
 			wantOnceEach(t, f, "a", "b")
-			kubectl(t, "", "patch", "-n", namespace, "at/"+child("c"), "--type=merge", "-p", `{"spec":{"suspend":false}}`)
+			waitAt(t, namespace, child("c"), "to be blocked", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonOwnerMissing })
+			kubectl(t, "", "patch", "-n", namespace, "at/"+child("c"), "--type=merge", "-p", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":null}},"spec":{"suspend":false}}`)
 			wantEnd(t, waitPhase(t, namespace, child("c"), v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 			wantOnceEach(t, f, "a", "b", "c")
 			waitChildrenReleased(t, namespace)

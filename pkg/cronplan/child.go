@@ -45,7 +45,7 @@ func newChild(cronAt *v1alpha1.CronAt, scheduled time.Time, shift time.Duration)
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            childName(cronAt, scheduled),
 			Namespace:       cronAt.Namespace,
-			Labels:          map[string]string{},
+			Labels:          map[string]string{v1alpha1.LabelExcludeFromBackup: "true"},
 			Annotations:     map[string]string{},
 			Finalizers:      []string{v1alpha1.FinalizerScheduled},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(cronAt, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind))},

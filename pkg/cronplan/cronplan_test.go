@@ -478,7 +478,7 @@ func TestNewChild(t *testing.T) {
 	want := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "backup-29968440", Namespace: "default",
-			Labels:          map[string]string{"app": "backup", v1alpha1.LabelCronAtUID: "cronat-uid", v1alpha1.LabelCronAtName: "backup"},
+			Labels:          map[string]string{"app": "backup", v1alpha1.LabelCronAtUID: "cronat-uid", v1alpha1.LabelCronAtName: "backup", v1alpha1.LabelExcludeFromBackup: "true"},
 			Annotations:     map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:00:00Z"},
 			Finalizers:      []string{v1alpha1.FinalizerScheduled},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "CronAt", Name: "backup", UID: "cronat-uid", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}},

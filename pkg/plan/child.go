@@ -57,7 +57,7 @@ func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            ChildName(at.Name, node),
 			Namespace:       at.Namespace,
-			Labels:          map[string]string{v1alpha1.LabelAtUID: string(at.UID)},
+			Labels:          map[string]string{v1alpha1.LabelAtUID: string(at.UID), v1alpha1.LabelExcludeFromBackup: "true"},
 			Finalizers:      []string{v1alpha1.FinalizerTracking},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
 		},
@@ -115,6 +115,26 @@ func (w *World) isChild() bool {
 // parentIsGone reports whether the parent of a child is gone. Another At may have its
 // name.
 func (w *World) parentIsGone() bool { return w.Parent == nil || !metav1.IsControlledBy(w.At, w.Parent) }
+
+// lostOwnerLabel returns the label of an At that says that another object created it,
+// although the At has no such owner; otherwise "".
+func lostOwnerLabel(at *v1alpha1.At) string {
+	_, ofAt := at.Labels[v1alpha1.LabelAtUID]
+	_, ofCronAt := at.Labels[v1alpha1.LabelCronAtUID]
+	switch {
+	case ofAt && ownerAt(at) == nil:
+		return v1alpha1.LabelAtUID
+	case ofCronAt && Owner(at, v1alpha1.CronAtKind) == nil:
+		return v1alpha1.LabelCronAtUID
+	default:
+		return ""
+	}
+}
+
+// HasLostOwner reports whether an At says that another object created it, but has no such
+// owner: it is a copy, or was restored from a backup without its owner and its status, or
+// its owner was deleted with --cascade=orphan. It may have run before.
+func HasLostOwner(at *v1alpha1.At) bool { return lostOwnerLabel(at) != "" }
 
 // decideByParent decides the steps of a child that depend on its parent. decided is false
 // if the At is not a child, or if its parent does not affect the next step.

@@ -77,8 +77,8 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	if isTracked(at) || IsScheduled(at) {
 		kept.Finalizers = at.Finalizers
 	}
-	if IsScheduled(at) {
-		kept.Labels = keepKeys(at.Labels, v1alpha1.LabelCronAtUID)
+	if IsScheduled(at) || HasLostOwner(at) {
+		kept.Labels = keepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelAtUID)
 	}
 	return kept
 }

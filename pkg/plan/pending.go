@@ -40,6 +40,8 @@ func decidePending(w World, other *corev1.Pod) Decision {
 		return writeBlocked(at, w.Now, v1alpha1.ReasonInvalidSchedule, err.Error())
 	}
 	switch {
+	case HasLostOwner(at) && startingTimeLeft(at, instant, w.Now) > 0:
+		return blockLostOwner(at, w.Now)
 	case w.Now.Before(instant):
 		return decideNotDue(w, instant)
 	case w.isHeld():
@@ -55,6 +57,17 @@ func decidePending(w World, other *corev1.Pod) Decision {
 	default:
 		return writeStartingDeadlineExceeded(at, w.Now)
 	}
+}
+
+// blockLostOwner decides for an At whose owner is missing: only a user can tell whether it
+// has run.
+func blockLostOwner(at *v1alpha1.At, now time.Time) Decision {
+	label := lostOwnerLabel(at)
+	d := writeBlocked(at, now, v1alpha1.ReasonOwnerMissing, fmt.Sprintf(
+		"Label %s says that another object created this At, but the At has no such owner. It may have run before: it may be a copy, or restored from a backup. Delete it. Or, to run it, remove the label: kubectl label at %s -n %s %s-",
+		label, at.Name, at.Namespace, label))
+	d.Delay = delayUntilDeadline(at, now)
+	return d
 }
 
 func writeStartingDeadlineExceeded(at *v1alpha1.At, now time.Time) Decision {

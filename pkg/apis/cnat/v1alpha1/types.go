@@ -31,6 +31,9 @@ const (
 	// LabelAtName holds the name of the At that a Pod or a child At belongs to. It is
 	// omitted if the name has more than 63 characters, the limit for label values.
 	LabelAtName = "cnat.programming-kubernetes.info/at-name"
+	// LabelExcludeFromBackup makes Velero leave out the Ats that a CronAt or a run on nodes
+	// creates: a restored one would not have its owner and its status.
+	LabelExcludeFromBackup = "velero.io/exclude-from-backup"
 )
 
 // AnnotationScheduledTime is the annotation of an At's Pod that holds the instant at
@@ -175,6 +178,10 @@ const (
 	// ReasonRolloutInProgress: the workload of spec.restart is already being rolled out. The
 	// restart waits for the end of that rollout.
 	ReasonRolloutInProgress = "RolloutInProgress"
+	// ReasonOwnerMissing: according to its labels, the At was created by a CronAt or a run on
+	// nodes, but it has no owner: it may be a copy, or restored from a backup, and may have
+	// run before.
+	ReasonOwnerMissing = "OwnerMissing"
 	// ReasonAtNameConflict: an At that was not created by this At has the name of one of its
 	// children.
 	ReasonAtNameConflict = "AtNameConflict"
