@@ -197,6 +197,21 @@ func TestChangeCronAt(t *testing.T) {
 	}
 }
 
+// TestResumeAnnotated resumes a CronAt that is suspended by the annotation of its workload,
+// which the controller would undo.
+func TestResumeAnnotated(t *testing.T) {
+	w := newWorld(t, "", newCronAt("deployment-web", func(cronAt *v1alpha1.CronAt) {
+		cronAt.Spec.Suspend = ptr.To(true)
+		cronAt.Labels = map[string]string{v1alpha1.AnnotationRestartSuspend: "true"}
+		cronAt.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web", Controller: ptr.To(true)}}
+	}))
+	code := w.run(t, "resume", "cronat/deployment-web")
+	want := "cronat/deployment-web is suspended by the annotation of its workload: run kubectl annotate deployment web -n default cnat.programming-kubernetes.info/restart-suspend-"
+	if code == 0 || !strings.Contains(w.stderr.String(), want) {
+		t.Errorf("exit code %d, stderr %q, want %q", code, w.stderr.String(), want)
+	}
+}
+
 // TestRunCronAt runs a suspended CronAt manually.
 func TestRunCronAt(t *testing.T) {
 	w := newWorld(t, "", newCronAt("backup", func(cronAt *v1alpha1.CronAt) {

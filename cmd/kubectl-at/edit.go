@@ -20,6 +20,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,7 +87,15 @@ func (c *cli) suspendCronAt(ctx context.Context, output *output, name string, sp
 	if err != nil {
 		return err
 	}
-	cronAt, err := edit(ctx, c, output, cronAts, name, spec, func(*v1alpha1.CronAt) error { return nil })
+	cronAt, err := edit(ctx, c, output, cronAts, name, spec, func(cronAt *v1alpha1.CronAt) error {
+		workload := metav1.GetControllerOf(cronAt)
+		if workload == nil || spec["suspend"] == true || cronAt.Labels[v1alpha1.AnnotationRestartSuspend] == "" {
+			return nil
+		}
+		// The controller would suspend it again.
+		return fmt.Errorf("%s is suspended by the annotation of its workload: run kubectl annotate %s %s -n %s %s-",
+			refCronAt(cronAt), strings.ToLower(workload.Kind), workload.Name, cronAt.Namespace, v1alpha1.AnnotationRestartSuspend)
+	})
 	if err != nil {
 		return err
 	}

@@ -180,9 +180,13 @@ func Decide(w World) Decision {
 	case !isOwn:
 		return nameTaken(w)
 	default:
-		// Users suspend the CronAt to stop the restarts without editing the workload.
-		want.Spec.Suspend = w.CronAt.Spec.Suspend
-		if !equality.Semantic.DeepEqual(want.Spec, w.CronAt.Spec) || w.CronAt.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+		byHand := ptr.Deref(w.CronAt.Spec.Suspend, false) && w.CronAt.Labels[v1alpha1.AnnotationRestartSuspend] == ""
+		if byHand || !ptr.Deref(want.Spec.Suspend, false) && !ptr.Deref(w.CronAt.Spec.Suspend, false) {
+			// Users suspend the CronAt to stop the restarts without editing the workload.
+			want.Spec.Suspend = w.CronAt.Spec.Suspend
+			delete(want.Labels, v1alpha1.AnnotationRestartSuspend)
+		}
+		if !equality.Semantic.DeepEqual(want.Spec, w.CronAt.Spec) || !equality.Semantic.DeepEqual(want.Labels, OwnLabels(w.CronAt)) {
 			d.Action = PatchCronAt{want}
 			d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Updated CronAt "+want.Name)
 		}
@@ -292,11 +296,19 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 	if err := validate(spec, w.Now); err != nil {
 		return nil, explain(err)
 	}
+	labels := map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}
+	switch suspend, hasSuspend := annotation(w.Workload, v1alpha1.AnnotationRestartSuspend); {
+	case suspend == "true":
+		// The label tells it from a suspension by hand, which the annotation does not end.
+		spec.Suspend, labels[v1alpha1.AnnotationRestartSuspend] = ptr.To(true), "true"
+	case hasSuspend && suspend != "false":
+		return nil, plan.OneLine(fmt.Sprintf("annotation %s %q is invalid: write true or false", v1alpha1.AnnotationRestartSuspend, suspend))
+	}
 	return &v1alpha1.CronAt{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            Name(w.Kind, w.Workload.Name),
 			Namespace:       w.Workload.Namespace,
-			Labels:          map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy},
+			Labels:          labels,
 			OwnerReferences: []metav1.OwnerReference{newOwner(w)},
 		},
 		Spec: spec,
@@ -352,7 +364,8 @@ func Owner(cronAt *v1alpha1.CronAt) (kind v1alpha1.RestartKind, name string, ok 
 	}
 }
 
-// IsAnnotated reports whether a workload has one of the annotations.
+// IsAnnotated reports whether a workload has one of the annotations. To be suspended alone
+// has no effect.
 func IsAnnotated(workload *metav1.PartialObjectMetadata) bool {
 	_, hasSchedule := workload.Annotations[v1alpha1.AnnotationRestartSchedule]
 	_, hasTimeZone := workload.Annotations[v1alpha1.AnnotationRestartTimeZone]
@@ -370,12 +383,23 @@ func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata 
 		CreationTimestamp: workload.CreationTimestamp,
 		DeletionTimestamp: workload.DeletionTimestamp,
 	}}
-	for _, key := range []string{v1alpha1.AnnotationRestartSchedule, v1alpha1.AnnotationRestartTimeZone} {
+	for _, key := range []string{v1alpha1.AnnotationRestartSchedule, v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSuspend} {
 		if value, ok := workload.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
 		}
 	}
 	return kept
+}
+
+// OwnLabels returns those labels of a CronAt that are set from the annotations.
+func OwnLabels(cronAt *v1alpha1.CronAt) map[string]string {
+	labels := map[string]string{}
+	for _, key := range []string{v1alpha1.LabelManagedBy, v1alpha1.AnnotationRestartSuspend} {
+		if value, ok := cronAt.Labels[key]; ok {
+			labels[key] = value
+		}
+	}
+	return labels
 }
 
 // Concerns reports whether a change of a workload requires a decision.

@@ -19,6 +19,7 @@ package annotationplan
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -42,6 +43,7 @@ const (
 	uid         = types.UID("web-uid")
 	schedule    = v1alpha1.AnnotationRestartSchedule
 	timeZone    = v1alpha1.AnnotationRestartTimeZone
+	suspend     = v1alpha1.AnnotationRestartSuspend
 	scheduleKey = "annotation " + schedule
 )
 
@@ -102,6 +104,16 @@ func TestDecide(t *testing.T) {
 	deleted := normal("SuccessfulDelete", "Deleted CronAt deployment-web")
 	deleting := func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = &metav1.Time{Time: now} }
 	suspended := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) }
+	with := func(annotations map[string]string, key, value string) map[string]string {
+		annotations = maps.Clone(annotations)
+		annotations[key] = value
+		return annotations
+	}
+	frozen := with(berlin, suspend, "true")
+	byAnnotation := func(cronAt *v1alpha1.CronAt) {
+		cronAt.Spec.Suspend = ptr.To(true)
+		cronAt.Labels[suspend] = "true"
+	}
 	orphan := func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences = nil }
 	stranger := func(cronAt *v1alpha1.CronAt) { cronAt.OwnerReferences, cronAt.Labels = nil, nil }
 	otherRestart := func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Restart.Name = "db" }
@@ -166,8 +178,21 @@ func TestDecide(t *testing.T) {
 		"a broken schedule":                   {workload: newWorkload(broken), want: Decision{Mistake: brokenMessage}},
 		"broken after a valid one":            {workload: newWorkload(broken), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: brokenMessage}},
 		"broken while it is suspended":        {workload: newWorkload(broken), cronAt: newOwn(suspended), want: Decision{Mistake: brokenMessage}},
-		"removed while it is suspended":       {workload: newWorkload(nil), cronAt: newOwn(suspended), want: Decision{Action: DeleteCronAt{}, Event: deleted}},
-		"fixed while it is suspended":         {workload: newWorkload(map[string]string{schedule: "@daily", timeZone: "Europe/Berlin"}), cronAt: newOwn(suspended), want: Decision{Action: PatchCronAt{newOwn(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@daily" })}, Event: updated}},
+		"suspended by annotation":             {workload: newWorkload(frozen), want: Decision{Action: CreateCronAt{newOwn(byAnnotation)}, Event: created}},
+		"suspended by annotation later":       {workload: newWorkload(frozen), cronAt: newOwn(), want: Decision{Action: PatchCronAt{newOwn(byAnnotation)}, Event: updated}},
+		"suspended by annotation, again":      {workload: newWorkload(frozen), cronAt: newOwn(byAnnotation)},
+		"and resumed by hand":                 {workload: newWorkload(frozen), cronAt: newOwn(byAnnotation, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil }), want: Decision{Action: PatchCronAt{newOwn(byAnnotation)}, Event: updated}},
+		"and the annotation is removed":       {workload: newWorkload(berlin), cronAt: newOwn(byAnnotation), want: Decision{Action: PatchCronAt{newOwn()}, Event: updated}},
+		"and the annotation is false":         {workload: newWorkload(with(berlin, suspend, "false\n")), cronAt: newOwn(byAnnotation), want: Decision{Action: PatchCronAt{newOwn()}, Event: updated}},
+		"by annotation and before by hand":    {workload: newWorkload(frozen), cronAt: newOwn(suspended)},
+		"by hand, the annotation is false":    {workload: newWorkload(with(berlin, suspend, "false")), cronAt: newOwn(suspended)},
+		"suspended without a schedule":        {workload: newWorkload(map[string]string{suspend: "true"})},
+		"neither true nor false": {workload: newWorkload(with(berlin, suspend, "yes")), cronAt: newOwn(), want: Decision{
+			Action: DeleteCronAt{}, Event: deleted,
+			Mistake: `annotation cnat.programming-kubernetes.info/restart-suspend "yes" is invalid: write true or false`,
+		}},
+		"removed while it is suspended": {workload: newWorkload(nil), cronAt: newOwn(suspended), want: Decision{Action: DeleteCronAt{}, Event: deleted}},
+		"fixed while it is suspended":   {workload: newWorkload(map[string]string{schedule: "@daily", timeZone: "Europe/Berlin"}), cronAt: newOwn(suspended), want: Decision{Action: PatchCronAt{newOwn(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@daily" })}, Event: updated}},
 		"an empty schedule": {workload: newWorkload(map[string]string{schedule: ""}), want: Decision{
 			Mistake: scheduleKey + ` "" is invalid: empty spec string; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`,
 		}},

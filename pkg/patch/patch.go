@@ -41,16 +41,16 @@ func Status(resourceVersion string, before, after any) ([]byte, error) {
 	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
 }
 
-// Spec returns the patch that sets labels and spec of an object, unless the object was
+// Spec returns the patch that changes labels and spec of an object, unless the object was
 // modified in the meantime. It does not touch labels and fields that neither before nor
 // after contains.
-func Spec(object metav1.Object, labels map[string]string, before, after any) ([]byte, error) {
-	was, err := json.Marshal(map[string]any{"spec": before})
+func Spec(object metav1.Object, labelsBefore, labelsAfter map[string]string, before, after any) ([]byte, error) {
+	was, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labelsBefore}, "spec": before})
 	if err != nil {
 		return nil, fmt.Errorf("encode the spec: %w", err)
 	}
 	is, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "labels": labels},
+		"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "labels": labelsAfter},
 		"spec":     after,
 	})
 	if err != nil {

@@ -296,7 +296,7 @@ func (c *Controller) updateWorkload(logger klog.Logger, kind v1alpha1.RestartKin
 		return
 	}
 	if annotationplan.IsAnnotated(old) || annotationplan.IsAnnotated(cur) {
-		logger.V(2).Info("Restart annotations changed", "kind", kind, "workload", klog.KObj(cur), "schedule", cur.Annotations[v1alpha1.AnnotationRestartSchedule], "timeZone", cur.Annotations[v1alpha1.AnnotationRestartTimeZone])
+		logger.V(2).Info("Restart annotations changed", "kind", kind, "workload", klog.KObj(cur), "schedule", cur.Annotations[v1alpha1.AnnotationRestartSchedule], "timeZone", cur.Annotations[v1alpha1.AnnotationRestartTimeZone], "suspend", cur.Annotations[v1alpha1.AnnotationRestartSuspend])
 		c.queue.Add(keyOf(kind, cur.Namespace, cur.Name))
 		return
 	}
@@ -421,7 +421,7 @@ func (c *Controller) act(ctx context.Context, world *annotationplan.World, decis
 	case annotationplan.PatchCronAt:
 		sent = action.CronAt
 		var body []byte
-		if body, err = patch.Spec(world.CronAt, sent.Labels, world.CronAt.Spec, sent.Spec); err != nil {
+		if body, err = patch.Spec(world.CronAt, annotationplan.OwnLabels(world.CronAt), sent.Labels, world.CronAt.Spec, sent.Spec); err != nil {
 			return err
 		}
 		written, err = cronAts.Patch(ctx, world.CronAt.Name, types.MergePatchType, body, metav1.PatchOptions{})

@@ -723,3 +723,41 @@ func TestPanic(t *testing.T) {
 		}
 	})
 }
+
+// TestSuspendAnnotation suspends the restarts of a workload by its annotation: a CronAt that
+// is created again is suspended, too, and the end of the annotation resumes it.
+func TestSuspendAnnotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(t, nil)
+		run(t, w, w)
+		frozen := annotated(nightly)
+		frozen[v1alpha1.AnnotationRestartSuspend] = "true"
+		wantSuspended := func(want bool) {
+			t.Helper()
+			synctest.Wait()
+			cronAt := w.cronAt(t)
+			if cronAt == nil || ptr.Deref(cronAt.Spec.Suspend, false) != want {
+				t.Errorf("CronAt %+v, want suspended: %v", cronAt, want)
+			}
+		}
+		w.set(t, annotated(nightly))
+		wantSuspended(false)
+		w.set(t, frozen)
+		wantSuspended(true)
+		if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), "deployment-web", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		wantSuspended(true)
+		w.set(t, annotated(nightly))
+		wantSuspended(false)
+		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
+		wantSuspended(true)
+		w.set(t, frozen)
+		wantSuspended(true)
+		w.set(t, annotated(nightly))
+		wantSuspended(true) // As by hand before.
+		w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = nil })
+		wantSuspended(false)
+	})
+}

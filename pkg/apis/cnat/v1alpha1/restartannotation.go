@@ -24,6 +24,9 @@ const (
 	// AnnotationRestartTimeZone holds the name of the time zone in which the schedule is
 	// evaluated, like timeZone of a CronAt.
 	AnnotationRestartTimeZone = "cnat.programming-kubernetes.info/restart-time-zone"
+	// AnnotationRestartSuspend is true or false, like suspend of a CronAt. A CronAt that is
+	// suspended because of it has it as a label.
+	AnnotationRestartSuspend = "cnat.programming-kubernetes.info/restart-suspend"
 )
 
 // LabelManagedBy is the label of a CronAt that was created from annotations. Its value is
