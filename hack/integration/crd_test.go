@@ -25,10 +25,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -117,6 +119,33 @@ func TestCommandLength(t *testing.T) {
 	_, err := ats.Create(t.Context(), at, metav1.CreateOptions{})
 	if want := "spec.command: Too long"; !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestListLength tries the longest lists of a template, and one element more.
+func TestListLength(t *testing.T) {
+	t.Parallel()
+	ats := cnatClient.CnatV1alpha1().Ats(newNamespace(t))
+	at := newAt("", "longest", time.Now().AddDate(1, 0, 0), "true")
+	spec := corev1.PodSpec{
+		Containers:  []corev1.Container{{Name: "command", Image: "image", Env: slices.Repeat([]corev1.EnvVar{{Name: "A"}}, 1024)}},
+		Tolerations: slices.Repeat([]corev1.Toleration{{}}, 64),
+	}
+	at.Spec.Template = &corev1.PodTemplateSpec{Spec: spec}
+	if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+		t.Error(err)
+	}
+	at.Name = "longer"
+	at.Spec.Template.Spec.Containers[0].Env = append(spec.Containers[0].Env, corev1.EnvVar{Name: "A"})
+	at.Spec.Template.Spec.Tolerations = append(spec.Tolerations, corev1.Toleration{})
+	_, err := ats.Create(t.Context(), at, metav1.CreateOptions{})
+	for _, want := range []string{
+		"spec.template.spec.containers[0].env: Too many: 1025: must have at most 1024 items",
+		"spec.template.spec.tolerations: Too many: 65: must have at most 64 items",
+	} {
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 

@@ -27,6 +27,7 @@ limitations under the License.
 //
 // In the whole schema, it limits numbers and quantities to those that Go clients can read.
 // Otherwise a single object, in any namespace, would keep the controller from listing all.
+// It also limits what takes a Go client much more time or memory than its length suggests.
 package main
 
 import (
@@ -137,21 +138,38 @@ func slim(node any) {
 // quantity is the pattern of controller-gen with an exponent of at most two digits.
 const quantity = `^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?[0-9]{1,2}))?$`
 
+// maxQuantity is the maximum length of a quantity: the time to read one grows with the
+// square of its digits.
+const maxQuantity = 64
+
+// maxItems is the maximum length of a list of objects, and maxEmptyItems that of a list
+// whose objects may be empty: an empty container needs a hundred times its length in memory.
+const (
+	maxItems      = 1024
+	maxEmptyItems = 64
+)
+
 // limit adds minimum and maximum to numbers that are an int32 in Go: API servers before
-// 1.36 ignore that format, and an IntOrString has none. It also limits quantities.
-// Properties of these names would be objects.
+// 1.36 ignore that format, and an IntOrString has none. It also limits quantities and
+// lists of objects. Properties of these names would be objects.
 func limit(node any) {
 	switch node := node.(type) {
 	case map[string]any:
 		isIntOrString := node["x-kubernetes-int-or-string"] == true
 		if _, ok := node["pattern"].(string); ok && isIntOrString {
-			node["pattern"] = quantity
+			node["pattern"], node["maxLength"] = quantity, maxQuantity
 		} else if isIntOrString || node["format"] == "int32" {
 			if node["minimum"] == nil {
 				node["minimum"] = math.MinInt32
 			}
 			if node["maximum"] == nil {
 				node["maximum"] = math.MaxInt32
+			}
+		}
+		if items, _ := node["items"].(map[string]any); items["type"] == "object" && node["maxItems"] == nil {
+			node["maxItems"] = maxItems
+			if items["required"] == nil {
+				node["maxItems"] = maxEmptyItems
 			}
 		}
 		for _, child := range node {
