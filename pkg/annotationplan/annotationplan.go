@@ -186,7 +186,10 @@ func Decide(w World) Decision {
 			want.Spec.Suspend = w.CronAt.Spec.Suspend
 			delete(want.Labels, v1alpha1.AnnotationRestartSuspend)
 		}
-		if !equality.Semantic.DeepEqual(want.Spec, w.CronAt.Spec) || !equality.Semantic.DeepEqual(want.Labels, OwnLabels(w.CronAt)) {
+		if isCut := equality.Semantic.DeepEqual(w.CronAt.Spec.AtTemplate, v1alpha1.AtTemplateSpec{}); isCut && !w.CronAtIsLive {
+			// The patch must remove what is not in the cache.
+			d.Action = LookForCronAt{}
+		} else if !equality.Semantic.DeepEqual(want.Spec, w.CronAt.Spec) || !equality.Semantic.DeepEqual(want.Labels, OwnLabels(w.CronAt)) {
 			d.Action = PatchCronAt{want}
 			d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Updated CronAt "+want.Name)
 		}
@@ -349,7 +352,7 @@ func Name(kind v1alpha1.RestartKind, workload string) string {
 // Owner returns the workload that is the controller of a CronAt according to its owner
 // reference; ok is false if there is none. It does not check the UID of the workload.
 func Owner(cronAt *v1alpha1.CronAt) (kind v1alpha1.RestartKind, name string, ok bool) {
-	owner := metav1.GetControllerOf(cronAt)
+	owner := plan.ControllerOf(cronAt)
 	if owner == nil {
 		return "", "", false
 	}
@@ -372,6 +375,10 @@ func IsAnnotated(workload *metav1.PartialObjectMetadata) bool {
 	return hasSchedule || hasTimeZone
 }
 
+// maxAnnotation is the length of an annotation, in bytes, up to which it is kept. No schedule
+// and no time zone that the CRD admits is as long: 256 characters have at most 1024 bytes.
+const maxAnnotation = 1025
+
 // Keep returns a copy with only those fields of a workload that this package and an
 // informer read: there may be very many workloads, and only few have the annotations.
 func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
@@ -384,8 +391,9 @@ func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata 
 		DeletionTimestamp: workload.DeletionTimestamp,
 	}}
 	for _, key := range []string{v1alpha1.AnnotationRestartSchedule, v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSuspend} {
-		if value, ok := workload.Annotations[key]; ok {
-			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
+		if value, ok := annotation(workload, key); ok {
+			// The copy does not share the memory of a long value.
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, strings.Clone(value[:min(len(value), maxAnnotation)]))
 		}
 	}
 	return kept
@@ -408,9 +416,9 @@ func Concerns(old, cur *metav1.PartialObjectMetadata) bool {
 }
 
 // KeepCronAt returns a copy with only those fields of a CronAt that this package reads
-// and that a patch needs.
+// and that a patch needs. The CronAt of a workload has a small template.
 func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
-	return &v1alpha1.CronAt{
+	kept := &v1alpha1.CronAt{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:              cronAt.Name,
 			Namespace:         cronAt.Namespace,
@@ -418,9 +426,18 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 			ResourceVersion:   cronAt.ResourceVersion,
 			Generation:        cronAt.Generation,
 			DeletionTimestamp: cronAt.DeletionTimestamp,
-			Labels:            cronAt.Labels,
-			OwnerReferences:   cronAt.OwnerReferences,
+			Labels:            OwnLabels(cronAt),
 		},
 		Spec: cronAt.Spec,
 	}
+	if len(cronAt.OwnerReferences) > 0 {
+		kept.OwnerReferences = []metav1.OwnerReference{{}} // an owner that nobody looks at
+	}
+	if owner := plan.ControllerOf(cronAt); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	if !cronplan.IsSmall(cronAt) {
+		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{}
+	}
+	return kept
 }

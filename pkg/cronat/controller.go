@@ -549,11 +549,7 @@ func (c *Controller) expireAt(ctx context.Context, world *cronplan.World, action
 
 // releaseAt removes the finalizer from an At.
 func (c *Controller) releaseAt(ctx context.Context, world *cronplan.World, at *v1alpha1.At) error {
-	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled)
-	if err != nil {
-		return err
-	}
-	released, err := c.client.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	released, err := c.withoutFinalizer(ctx, at)
 	switch {
 	case apierrors.IsNotFound(err):
 		released = at.DeepCopy()
@@ -565,6 +561,23 @@ func (c *Controller) releaseAt(ctx context.Context, world *cronplan.World, at *v
 	c.forgetCounted(at.UID)
 	klog.FromContext(ctx).V(2).Info("Released At", "at", klog.KObj(at))
 	return nil
+}
+
+// withoutFinalizer removes the finalizer from an At, and returns the result.
+func (c *Controller) withoutFinalizer(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
+	ats := c.client.CnatV1alpha1().Ats(at.Namespace)
+	if !plan.HasAllFinalizers(at) {
+		whole, err := ats.Get(ctx, at.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		whole.UID, at = at.UID, whole
+	}
+	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled)
+	if err != nil {
+		return nil, err
+	}
+	return ats.Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
 }
 
 // writeStatus writes the decision's status and records its events. It puts the resulting

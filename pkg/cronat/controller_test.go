@@ -27,6 +27,7 @@ import (
 	"net/http"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -702,6 +703,32 @@ func TestBlockedAllow(t *testing.T) {
 		}
 		if len(left) != 1 {
 			t.Errorf("%d Ats can still start, want 1: %v", len(left), left)
+		}
+	})
+}
+
+// TestManyFinalizers releases an At with more finalizers than are cached. It keeps those of
+// others.
+func TestManyFinalizers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		run(t, w, w.clock)
+		w.create(t, newCronAt("0 * * * *"))
+		time.Sleep(time.Hour + time.Second)
+		var others []string
+		for i := range 20 {
+			others = append(others, fmt.Sprintf("example.com/%d", i))
+		}
+		for _, at := range w.ats(t) {
+			at.Finalizers = append(slices.Clone(others), at.Finalizers...)
+			if _, err := w.person.CnatV1alpha1().Ats(namespace).Update(t.Context(), &at, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		ats := w.ats(t)
+		if len(ats) != 1 || !slices.Equal(ats[0].Finalizers, others) {
+			t.Errorf("got %v, want one At with finalizers %q", ats, others)
 		}
 	})
 }

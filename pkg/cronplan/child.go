@@ -157,8 +157,8 @@ func Concerns(old, cur *v1alpha1.At) bool {
 		old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() || plan.IsScheduled(old) != plan.IsScheduled(cur)
 }
 
-// isSmall reports whether all of a CronAt's template is kept.
-func isSmall(cronAt *v1alpha1.CronAt) bool {
+// IsSmall reports whether all of a CronAt's template is kept.
+func IsSmall(cronAt *v1alpha1.CronAt) bool {
 	template := &cronAt.Spec.AtTemplate
 	return plan.IsSmall(&template.Spec) && len(template.Metadata.Labels) == 0 && len(template.Metadata.Annotations) == 0
 }
@@ -170,7 +170,7 @@ func isWhole(cronAt *v1alpha1.CronAt) bool {
 }
 
 // KeepCronAt returns a copy with only those fields of a CronAt that this package reads
-// from a cache.
+// from a cache. The result has at most 16 KiB.
 func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	kept := &v1alpha1.CronAt{
 		ObjectMeta: metav1.ObjectMeta{
@@ -185,11 +185,11 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 		Spec:   cronAt.Spec,
 		Status: cronAt.Status,
 	}
-	if !isSmall(cronAt) {
+	if !IsSmall(cronAt) {
 		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{}
 	}
-	for _, written := range cronAt.ManagedFields {
-		kept.ManagedFields = append(kept.ManagedFields, metav1.ManagedFieldsEntry{Subresource: written.Subresource, Time: written.Time})
+	if edited := writtenAt(cronAt); !edited.IsZero() {
+		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: edited}}}
 	}
 	return kept
 }

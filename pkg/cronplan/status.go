@@ -188,16 +188,22 @@ func (v *view) editedAt() time.Time {
 		spec.TimeZone == nil && before.TimeZone != "" || spec.SpreadSeconds == nil && before.SpreadSeconds != 0 {
 		return v.now
 	}
-	var edited time.Time
-	for _, written := range v.cronAt.ManagedFields {
-		if written.Subresource == "" && written.Time != nil && edited.Before(written.Time.Time) {
-			edited = written.Time.Time
-		}
-	}
+	edited := writtenAt(v.cronAt)
 	if edited.IsZero() || edited.After(v.now) {
 		return v.now
 	}
 	return edited
+}
+
+// writtenAt returns the time of the last write to anything but the status, or the zero time.
+func writtenAt(cronAt *v1alpha1.CronAt) time.Time {
+	var last time.Time
+	for _, written := range cronAt.ManagedFields {
+		if written.Subresource == "" && written.Time != nil && last.Before(written.Time.Time) {
+			last = written.Time.Time
+		}
+	}
+	return last
 }
 
 // floor returns the time after which scheduled times have neither run nor been missed.

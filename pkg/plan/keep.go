@@ -18,10 +18,12 @@ package plan
 
 import (
 	"cmp"
+	"slices"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -32,14 +34,25 @@ var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGe
 // maxKeptCommand is the length of a command, in bytes, up to which it is kept.
 const maxKeptCommand = 256
 
+// maxKept is the length of a name or an annotation, in bytes, up to which it is kept. No
+// name is longer.
+const maxKept = validation.DNS1123SubdomainMaxLength
+
+// maxKeptFinalizers is the number of finalizers up to which all are kept.
+const maxKeptFinalizers = 8
+
+// maxKeptStatuses is the number of containers of a Pod whose status is kept, besides that of
+// the command.
+const maxKeptStatuses = 32
+
 // IsSmall reports whether a RunSpec is small enough to be kept whole.
 func IsSmall(run *v1alpha1.RunSpec) bool {
-	return run.Template == nil && len(run.Command) <= maxKeptCommand
+	return run.Template == nil && run.Nodes == nil && len(run.Command) <= maxKeptCommand
 }
 
 // KeepAt returns a copy with only those fields of an At that this package and cronplan
-// read from a cache. A template, a long command, annotations and labels may be large and
-// should not be cached.
+// read from a cache. A template, a long command, a selector and metadata may be large and
+// should not be cached: every user can write them. The result has at most 16 KiB.
 func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	kept := &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{
@@ -59,7 +72,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 			RunSpec: v1alpha1.RunSpec{
 				Restart:                 at.Spec.Restart,
 				Node:                    at.Spec.Node,
-				Nodes:                   at.Spec.Nodes,
+				Nodes:                   keepNodes(at.Spec.Nodes),
 				BackoffLimit:            at.Spec.BackoffLimit,
 				ActiveDeadlineSeconds:   at.Spec.ActiveDeadlineSeconds,
 				TTLSecondsAfterFinished: at.Spec.TTLSecondsAfterFinished,
@@ -75,7 +88,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 		kept.Spec.Command = at.Spec.Command
 	}
 	if isTracked(at) || IsScheduled(at) {
-		kept.Finalizers = at.Finalizers
+		kept.Finalizers = keepFinalizers(at.Finalizers)
 	}
 	if IsScheduled(at) || HasLostOwner(at) {
 		kept.Labels = keepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelAtUID)
@@ -85,6 +98,27 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 
 // IsWhole reports whether KeepAt has kept all fields that the Pod of an At is made from.
 func IsWhole(at *v1alpha1.At) bool { return at.Spec.Command != "" }
+
+// HasAllFinalizers reports whether KeepAt has kept all finalizers of a tracked At.
+func HasAllFinalizers(at *v1alpha1.At) bool { return len(at.Finalizers) <= maxKeptFinalizers }
+
+// keepFinalizers returns all finalizers, or our own ones and so many that HasAllFinalizers
+// is false.
+func keepFinalizers(from []string) []string {
+	if len(from) <= maxKeptFinalizers {
+		return from
+	}
+	kept := slices.DeleteFunc([]string{v1alpha1.FinalizerTracking, v1alpha1.FinalizerScheduled}, func(own string) bool { return !slices.Contains(from, own) })
+	return append(kept, from[:maxKeptFinalizers]...)
+}
+
+// keepNodes returns spec.nodes without the selector.
+func keepNodes(from *v1alpha1.AtNodes) *v1alpha1.AtNodes {
+	if from == nil {
+		return nil
+	}
+	return &v1alpha1.AtNodes{MaxConcurrent: from.MaxConcurrent, MaxFailed: from.MaxFailed}
+}
 
 // KeepPod returns a copy with only those fields of a Pod that this package reads.
 func KeepPod(pod *corev1.Pod) *corev1.Pod {
@@ -112,11 +146,11 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 			PodIP:                 pod.Status.PodIP,
 			HostIP:                pod.Status.HostIP,
 			StartTime:             pod.Status.StartTime,
-			InitContainerStatuses: keepStatuses(pod.Status.InitContainerStatuses),
-			ContainerStatuses:     keepStatuses(pod.Status.ContainerStatuses),
+			InitContainerStatuses: keepStatuses(pod.Status.InitContainerStatuses, nil),
+			ContainerStatuses:     keepStatuses(pod.Status.ContainerStatuses, commandStatus(pod)),
 		},
 	}
-	if owner := metav1.GetControllerOf(pod); owner != nil {
+	if owner := ControllerOf(pod); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
 	if isTracked(pod) {
@@ -139,20 +173,25 @@ func KeepNode(node *corev1.Node) *corev1.Node {
 	}
 }
 
+// keepKeys returns the given keys. Values of ours are never longer than maxKept.
 func keepKeys(from map[string]string, keys ...string) map[string]string {
 	kept := map[string]string{}
 	for _, key := range keys {
-		if value, ok := from[key]; ok {
+		if value, ok := from[key]; ok && len(value) <= maxKept {
 			kept[key] = value
 		}
 	}
 	return kept
 }
 
-func keepStatuses(from []corev1.ContainerStatus) []corev1.ContainerStatus {
-	kept := make([]corev1.ContainerStatus, len(from))
-	for i, status := range from {
-		kept[i] = corev1.ContainerStatus{Name: status.Name, State: status.State, LastTerminationState: status.LastTerminationState}
+// keepStatuses returns the status of the container that runs the command, which is nil if it
+// is not among these, and those of the first others.
+func keepStatuses(from []corev1.ContainerStatus, command *corev1.ContainerStatus) []corev1.ContainerStatus {
+	kept := make([]corev1.ContainerStatus, 0, min(len(from), maxKeptStatuses+1))
+	for i := range from {
+		if status := &from[i]; status == command || len(kept) < maxKeptStatuses {
+			kept = append(kept, corev1.ContainerStatus{Name: status.Name, State: status.State, LastTerminationState: status.LastTerminationState})
+		}
 	}
 	return kept
 }

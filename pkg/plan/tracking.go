@@ -48,11 +48,21 @@ func ownerAt(object metav1.Object) *metav1.OwnerReference { return Owner(object,
 // Owner returns the owner reference of an object to its controller if that has the given
 // kind of this API group, or nil.
 func Owner(object metav1.Object, kind string) *metav1.OwnerReference {
-	owner := metav1.GetControllerOf(object)
+	owner := ControllerOf(object)
 	if owner == nil || owner.Kind != kind {
 		return nil
 	}
 	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != cnat.GroupName {
+		return nil
+	}
+	return owner
+}
+
+// ControllerOf returns the owner reference of an object to its controller, or nil. The API
+// server accepts references of any length; a long one cannot refer to an existing object.
+func ControllerOf(object metav1.Object) *metav1.OwnerReference {
+	owner := metav1.GetControllerOf(object)
+	if owner == nil || max(len(owner.APIVersion), len(owner.Kind), len(owner.Name), len(owner.UID)) > maxKept {
 		return nil
 	}
 	return owner

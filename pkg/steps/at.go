@@ -47,6 +47,9 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 // releaseAt removes the finalizer from a child.
 func (s *Steps) releaseAt(ctx context.Context, world *plan.World) error {
 	at := world.At
+	if !plan.HasAllFinalizers(at) && !world.AtIsLive {
+		return s.lookForAt(ctx, cache.MetaObjectToName(at), world)
+	}
 	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerTracking)
 	if err != nil {
 		return err

@@ -72,6 +72,9 @@ func run(in io.Reader, out io.Writer) error {
 				return errors.New("there is no spec.template")
 			}
 			slimTemplate(template)
+			if err := limitSelector(at(spec, "nodes", "properties", "selector", "properties")); err != nil {
+				return err
+			}
 			limit(version)
 		}
 		if document, err = yaml.Marshal(crd); err != nil {
@@ -102,6 +105,32 @@ func slimTemplate(template any) {
 		resources, _ := at(template, "spec", "properties", containers, "items", "properties", "resources").(map[string]any)
 		resources["default"] = map[string]any{}
 	}
+}
+
+// Limits for the selector of nodes. Its keys and values have those of labels. It can name
+// each node of the largest cluster that Kubernetes is tested with.
+const (
+	maxRequirements = 64
+	maxValues       = 5000
+	maxKey          = 253 + 1 + 63
+	maxValue        = 63
+)
+
+// limitSelector changes the schema of a label selector.
+func limitSelector(selector any) error {
+	matchLabels, _ := at(selector, "matchLabels").(map[string]any)
+	matchExpressions, _ := at(selector, "matchExpressions").(map[string]any)
+	key, _ := at(matchExpressions, "items", "properties", "key").(map[string]any)
+	values, _ := at(matchExpressions, "items", "properties", "values").(map[string]any)
+	if matchLabels == nil || key == nil || values == nil {
+		return errors.New("there is no spec.nodes.selector")
+	}
+	matchLabels["maxProperties"], matchExpressions["maxItems"] = maxRequirements, maxRequirements
+	key["maxLength"], values["maxItems"] = maxKey, maxValues
+	for _, value := range []any{matchLabels["additionalProperties"], values["items"]} {
+		value.(map[string]any)["maxLength"] = maxValue
+	}
+	return nil
 }
 
 // at returns what is at a path of keys, or nil.

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -47,7 +48,7 @@ func TestBounds(t *testing.T) {
 		}
 		checkBounds(t, "", crd, found)
 	}
-	for _, kind := range []string{"quantity", "list"} {
+	for _, kind := range []string{"quantity", "list", "selector"} {
 		if found[kind] == 0 {
 			t.Errorf("found no %s", kind)
 		}
@@ -73,6 +74,15 @@ func checkBounds(t *testing.T, path string, node any, found map[string]int) {
 				most = 64
 			}
 			limit("list", "maxItems", most)
+		}
+		if selector, _ := node["properties"].(map[string]any); strings.HasSuffix(path, ".nodes.properties.selector") {
+			node, _ = selector["matchLabels"].(map[string]any)
+			limit("selector", "maxProperties", 64)
+			node = selector["matchExpressions"].(map[string]any)["items"].(map[string]any)["properties"].(map[string]any)["values"].(map[string]any)
+			limit("selector", "maxItems", 5000)
+			node, _ = node["items"].(map[string]any)
+			limit("selector", "maxLength", 63)
+			return
 		}
 		for key, child := range node {
 			checkBounds(t, path+"."+key, child, found)
