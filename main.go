@@ -60,6 +60,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/concise"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat"
 	"programming-kubernetes.info/cnat-controller/pkg/endpoints"
 	"programming-kubernetes.info/cnat-controller/pkg/events"
@@ -490,6 +491,8 @@ func loadConfig(o *options) (*rest.Config, string, error) {
 		return nil, "", fmt.Errorf("load the namespace of the kubeconfig: %w", err)
 	}
 	config.UserAgent = controllerName + "/" + version.Version
+	// All clients share the memory for large errors.
+	config.Wrap(concise.New())
 	// In client-go a negative QPS means no limit.
 	config.QPS = -1
 	if o.qps > 0 {

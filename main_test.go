@@ -17,12 +17,21 @@ limitations under the License.
 package main
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 func TestParseResources(t *testing.T) {
@@ -71,5 +80,35 @@ func TestParseResources(t *testing.T) {
 				t.Errorf("resources (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestLargeErrors checks that the clients keep little of an error.
+func TestLargeErrors(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":%q,"reason":"Forbidden","code":403}`, strings.Repeat("no ", 1<<20))
+	}))
+	defer server.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(clientcmdapi.Config{
+		CurrentContext: "a",
+		Contexts:       map[string]*clientcmdapi.Context{"a": {Cluster: "a"}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"a": {Server: server.URL}},
+	}, kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	config, _, err := loadConfig(&options{kubeconfig: kubeconfig})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.CoreV1().Pods("default").Get(t.Context(), "at-pod", metav1.GetOptions{})
+	if !apierrors.IsForbidden(err) || !strings.HasPrefix(err.Error(), "no no ") || len(err.Error()) > 100_000 {
+		t.Errorf("got an error of %d bytes, want less: %.100s", len(err.Error()), err.Error())
 	}
 }

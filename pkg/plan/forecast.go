@@ -37,8 +37,14 @@ import (
 type Forecast struct {
 	// Reason is the reason of condition Blocked; empty if nothing would block the At.
 	Reason string
-	// Message is the API server's refusal.
+	// Message is the API server's refusal, as one line.
 	Message string
+}
+
+// newForecast returns a forecast that can be kept: an API server's refusal can have any
+// length.
+func newForecast(reason, message string) *Forecast {
+	return &Forecast{Reason: reason, Message: OneLine(message)}
 }
 
 // forecastPrefix marks the message of a Blocked condition as a forecast, as opposed to
@@ -69,9 +75,9 @@ func Foresee(refused string, err error) *Forecast {
 	case IsTransient(err), isAboutDryRun(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
 	case isInvalidPod(err):
-		return &Forecast{Reason: v1alpha1.ReasonInvalidPod, Message: err.Error()}
+		return newForecast(v1alpha1.ReasonInvalidPod, err.Error())
 	default:
-		return &Forecast{Reason: refused, Message: err.Error()}
+		return newForecast(refused, err.Error())
 	}
 }
 
@@ -83,20 +89,20 @@ func NeedsNodes(at *v1alpha1.At) bool { return at.Spec.Node != "" || at.Spec.Nod
 func ForeseeNodes(at *v1alpha1.At, nodes []*corev1.Node, err error) *Forecast {
 	switch {
 	case apierrors.IsForbidden(err):
-		return &Forecast{Reason: v1alpha1.ReasonNodesForbidden, Message: nodesForbiddenMessage(err)}
+		return newForecast(v1alpha1.ReasonNodesForbidden, nodesForbiddenMessage(err))
 	case err != nil:
 		return nil
 	case at.Spec.Node != "":
 		if slices.ContainsFunc(nodes, func(node *corev1.Node) bool { return node.Name == at.Spec.Node }) {
 			return &Forecast{}
 		}
-		return &Forecast{Reason: v1alpha1.ReasonNodeGone, Message: fmt.Sprintf("Node %s does not exist.", at.Spec.Node)}
+		return newForecast(v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s does not exist.", at.Spec.Node))
 	}
 	switch chosen, err := chooseNodes(at, nodes); {
 	case err != nil:
-		return &Forecast{Reason: v1alpha1.ReasonInvalidSelector, Message: err.Error()}
+		return newForecast(v1alpha1.ReasonInvalidSelector, err.Error())
 	case len(chosen) == 0:
-		return &Forecast{Reason: v1alpha1.ReasonNoNodes, Message: noNodesMessage}
+		return newForecast(v1alpha1.ReasonNoNodes, noNodesMessage)
 	default:
 		return &Forecast{}
 	}

@@ -275,10 +275,10 @@ func wasRestarted(at *v1alpha1.At) bool {
 func ForeseeRestart(at *v1alpha1.At, target *rollout.Target, err error) *Forecast {
 	switch {
 	case apierrors.IsForbidden(err):
-		return &Forecast{Reason: v1alpha1.ReasonRestartForbidden, Message: restartForbiddenMessage(err)}
+		return newForecast(v1alpha1.ReasonRestartForbidden, restartForbiddenMessage(err))
 	case err != nil && !apierrors.IsNotFound(err):
 		return nil
 	}
 	reason, message := unfit(at, target)
-	return &Forecast{Reason: reason, Message: message}
+	return newForecast(reason, message)
 }

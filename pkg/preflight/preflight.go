@@ -115,11 +115,21 @@ type finding struct {
 // answer is the answer to the dry-run creation of a Pod.
 type answer struct {
 	pod string // its name
-	// forecast is nil if the answer does not allow a prediction; err is the cause.
+	// forecast is nil if the answer does not allow a prediction; cause says why, in one line.
 	forecast *plan.Forecast
-	err      error
+	cause    string
 	// retry reports whether another try may have a meaningful answer.
 	retry bool
+}
+
+// newAnswer returns the answer that ended with the given error. It does not keep the error,
+// which can have any size.
+func newAnswer(forecast *plan.Forecast, err error) answer {
+	a := answer{forecast: forecast, retry: !apierrors.IsBadRequest(err)}
+	if forecast == nil {
+		a.cause = plan.OneLine(err.Error())
+	}
+	return a
 }
 
 // result returns the result of a dry-run for the metrics.
@@ -251,7 +261,7 @@ func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
 			p.forget(name)
 			return false
 		case err != nil:
-			return p.keep(ctx, cached, answer{err: err, retry: true})
+			return p.keep(ctx, cached, newAnswer(nil, err))
 		}
 	}
 	if at.Spec.Restart != nil {
@@ -260,7 +270,7 @@ func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
 	a := p.ask(ctx, at)
 	if plan.NeedsNodes(at) && a.forecast != nil && a.forecast.Reason == "" {
 		nodes, err := p.nodes(ctx)
-		a = answer{forecast: plan.ForeseeNodes(at, nodes, err), err: err, retry: true}
+		a = newAnswer(plan.ForeseeNodes(at, nodes, err), err)
 	}
 	if at == cached && (a.result() != metrics.PreflightAccepted || plan.HasForecast(at)) {
 		// The status may have to be written, no faster than if the At had been read.
@@ -287,14 +297,14 @@ func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) answer {
 	pod := plan.NewPod(at, p.defaults)
 	key, err := plan.PodKey(pod)
 	if err != nil {
-		return answer{err: err}
+		return answer{cause: plan.OneLine(err.Error())}
 	}
 	if shared, ok := p.shared.Get(key); ok {
 		metrics.Preflights.WithLabelValues(metrics.PreflightShared).Inc()
 		return shared.(answer).of(pod.Name)
 	}
 	if err := p.dryRuns.Wait(ctx); err != nil {
-		return answer{err: err}
+		return answer{cause: plan.OneLine(err.Error())}
 	}
 	dryRunCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -304,7 +314,8 @@ func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) answer {
 	}
 	// A webhook that does not support dry-run causes a BadRequest error, and a retry will
 	// not change that.
-	a := answer{pod: pod.Name, forecast: plan.Foresee(v1alpha1.ReasonPodRefused, err), err: err, retry: !apierrors.IsBadRequest(err)}
+	a := newAnswer(plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
+	a.pod = pod.Name
 	metrics.Preflights.WithLabelValues(a.result()).Inc()
 	validFor := refusedPeriod
 	if a.result() == metrics.PreflightAccepted || a.forecast == nil && !a.retry {
@@ -317,7 +328,7 @@ func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) answer {
 // askRestart reads the workload of spec.restart and restarts it with dryRun.
 func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) answer {
 	if err := p.dryRuns.Wait(ctx); err != nil {
-		return answer{err: err}
+		return answer{cause: plan.OneLine(err.Error())}
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -330,7 +341,7 @@ func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) answer {
 		}
 		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
 	}
-	a := answer{forecast: forecast, err: err, retry: !apierrors.IsBadRequest(err)}
+	a := newAnswer(forecast, err)
 	metrics.Preflights.WithLabelValues(a.result()).Inc()
 	return a
 }
@@ -352,7 +363,7 @@ func (p *Preflight) keep(ctx context.Context, at *v1alpha1.At, a answer) bool {
 		delete(p.found, name)
 		again = false
 	default:
-		klog.FromContext(ctx).V(2).Info("Preflight has no result", "cause", plan.OneLine(a.err.Error()))
+		klog.FromContext(ctx).V(2).Info("Preflight has no result", "cause", a.cause)
 	}
 	switch {
 	case again:

@@ -37,6 +37,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -624,4 +625,35 @@ func TestRestart(t *testing.T) {
 		f.wantForecast(at, &plan.Forecast{})
 		f.wantList("dry-runs of Pods", &f.dryRuns)
 	})
+}
+
+// TestKeptSize checks that little of a refusal is kept.
+func TestKeptSize(t *testing.T) {
+	long := strings.Repeat("no ", 1<<20)
+	for name, err := range map[string]error{
+		"refused":   apierrors.NewForbidden(pods, "at", errors.New(long)),
+		"invalid":   apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "at", field.ErrorList{field.Invalid(field.NewPath("spec"), long, long)}),
+		"no answer": apierrors.NewInternalError(errors.New("timeout " + long)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(f *fixture) {
+				f.answer = func(string) error { return err }
+				at := f.at("at", time.Hour)
+				f.add(5*time.Second, at)
+				key, err := plan.PodKey(plan.NewPod(at, f.defaults))
+				if err != nil {
+					t.Fatal(err)
+				}
+				shared, ok := f.shared.Get(key)
+				if !ok {
+					t.Fatal("no answer is kept")
+				}
+				for what, kept := range map[string]any{"answer": shared, "its forecast": shared.(answer).forecast, "findings": f.found} {
+					if size := len(fmt.Sprintf("%+v", kept)); size > 5000 {
+						t.Errorf("%d bytes are kept: %s", size, what)
+					}
+				}
+			})
+		})
+	}
 }
