@@ -51,6 +51,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
+	"programming-kubernetes.info/cnat-controller/pkg/workload"
 	"programming-kubernetes.info/cnat-controller/pkg/written"
 )
 
@@ -210,6 +211,7 @@ func NewController(
 		KubeClient:   kubeClient,
 		CnatClient:   cnatClient,
 		Nodes:        c.nodes,
+		Targets:      workload.NewTargets(wallClock),
 		Recorder:     recorder,
 		Clock:        wallClock,
 		Written:      c.written,

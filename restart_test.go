@@ -18,8 +18,13 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
+	"path"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,10 +35,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 )
 
@@ -144,6 +151,89 @@ func TestSyncRestart(t *testing.T) {
 			if diff := cmp.Diff(want, deployment.Spec.Template.Annotations, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}
+		})
+	}
+}
+
+// TestManyWaitForOneRollout counts the requests of Ats that wait for a rollout that is stuck,
+// and of those that follow it.
+func TestManyWaitForOneRollout(t *testing.T) {
+	const ats, minutes = 60, 3
+	stuck := appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: name.Namespace},
+		Spec:       appsv1.DeploymentSpec{Replicas: ptr.To[int32](2)},
+		Status:     appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 1, AvailableReplicas: 1},
+	}
+	for testName, tc := range map[string]struct {
+		restartedAt time.Duration // after the Ats are due
+		// expectations
+		wantReason string
+	}{
+		"another rollout":    {restartedAt: -time.Hour, wantReason: v1alpha1.ReasonRolloutInProgress},
+		"the one of the Ats": {restartedAt: 0},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var reads atomic.Int64
+				server := fakeserver.New(clock.RealClock{})
+				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					if request.Method == http.MethodGet && path.Base(path.Dir(request.URL.Path)) != "v1" && !request.URL.Query().Has("watch") {
+						reads.Add(1)
+					}
+					return server.RoundTrip(request)
+				}))
+				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+				kubeClient, cnatClient = newClients(t, server)
+				scheduled := time.Now().Add(time.Minute)
+				deployment := stuck.DeepCopy()
+				deployment.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: scheduled.Add(tc.restartedAt).UTC().Format(time.RFC3339)}
+				if _, err := kubeClient.AppsV1().Deployments(name.Namespace).Create(t.Context(), deployment, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				for i := range ats {
+					at := newAt(withRestart, func(at *v1alpha1.At) {
+						at.Name, at.Spec.Schedule = fmt.Sprintf("at-%d", i), scheduled.Format(time.RFC3339)
+					})
+					if _, err := cnatClient.CnatV1alpha1().Ats(name.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(2 * time.Minute) // They are due, and have been read for that.
+				before := reads.Load()
+				time.Sleep(minutes * time.Minute)
+				// Two workers may find at the same time that the last read is too old.
+				if got, most := reads.Load()-before, int64(2*60*minutes); got > most || got < minutes {
+					t.Errorf("%d reads in %d minutes, want at most %d", got, minutes, most)
+				}
+				list, err := cnatClient.CnatV1alpha1().Ats(name.Namespace).List(t.Context(), metav1.ListOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, at := range list.Items {
+					if at.Status.Reason != tc.wantReason {
+						t.Fatalf("At %s is %s %q, want %q", at.Name, at.Status.Phase, at.Status.Reason, tc.wantReason)
+					}
+				}
+				// It ends: all Ats notice it.
+				deployment, err = kubeClient.AppsV1().Deployments(name.Namespace).Get(t.Context(), "web", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				deployment.Status.ObservedGeneration, deployment.Status.UpdatedReplicas, deployment.Status.AvailableReplicas = 1000, 2, 2
+				if _, err := kubeClient.AppsV1().Deployments(name.Namespace).Update(t.Context(), deployment, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(20 * time.Second)
+				list, err = cnatClient.CnatV1alpha1().Ats(name.Namespace).List(t.Context(), metav1.ListOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, at := range list.Items {
+					if at.Status.Phase != v1alpha1.PhaseDone || at.Status.Reason != v1alpha1.ReasonCompleted {
+						t.Fatalf("At %s is %s %q: %s", at.Name, at.Status.Phase, at.Status.Reason, at.Status.Message)
+					}
+				}
+			})
 		})
 	}
 }

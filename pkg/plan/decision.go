@@ -56,10 +56,12 @@ type World struct {
 	NodesForbidden error
 	// Target is the workload of spec.restart, or nil if it does not exist. TargetForbidden
 	// is the API server's error if the controller is not allowed to read it. TargetIsLive is
-	// true if the workload was looked up in this sync.
+	// true if the workload was read in this sync; TargetIsShared, if it may have been read
+	// moments ago for another At.
 	Target          *rollout.Target
 	TargetForbidden error
 	TargetIsLive    bool
+	TargetIsShared  bool
 	// AtIsLive is true if At was read from the API server in this sync. An At from a cache
 	// may be outdated, and may lack its command and template.
 	AtIsLive bool
@@ -156,7 +158,11 @@ type LookForNodes struct{}
 type LookForNode struct{ Name string }
 
 // LookForTarget means: read the workload of spec.restart, then decide again.
-type LookForTarget struct{}
+type LookForTarget struct {
+	// MayBeShared is true if it is enough that the workload was read moments ago: very many
+	// Ats may wait for one rollout.
+	MayBeShared bool
+}
 
 // LookForAts means: read the At's children from the API server, then decide again.
 type LookForAts struct{}

@@ -39,7 +39,7 @@ const (
 // TargetNotRead handles an error from reading the workload of spec.restart. A NotFound or
 // Forbidden error becomes part of the World; any other error is returned.
 func (w *World) TargetNotRead(err error) error {
-	w.Target, w.TargetForbidden = nil, nil
+	w.Target, w.TargetForbidden, w.TargetIsShared = nil, nil, false
 	switch {
 	case apierrors.IsForbidden(err):
 		w.TargetForbidden = err
@@ -57,6 +57,15 @@ func (w *World) TargetNotRead(err error) error {
 func decideRestartDue(w World, instant time.Time) Decision {
 	at, target := w.At, w.Target
 	left := startingTimeLeft(at, instant, w.Now)
+	if waitsForRollout(at) && !w.AtIsLive && left > 0 {
+		// It goes on waiting without reading the At and its Pod each time.
+		switch {
+		case !w.TargetIsLive && !w.TargetIsShared:
+			return Decision{Action: LookForTarget{MayBeShared: true}}
+		case target != nil && target.Rolling && !isRestarted(target, restartTime(at, instant), w.Now):
+			return waitForRollout(w, instant)
+		}
+	}
 	switch {
 	case !w.AtIsLive:
 		return Decision{Action: LookForAt{}}
@@ -77,9 +86,7 @@ func decideRestartDue(w World, instant time.Time) Decision {
 	case isRestarted(target, restartTime(at, instant), w.Now):
 		// The rollout belongs to this restart.
 	case target.Rolling:
-		d := writeBlocked(at, w.Now, v1alpha1.ReasonRolloutInProgress, fmt.Sprintf("%s is already being rolled out: the restart waits until all of its Pods are updated.", target))
-		d.Delay = min(left, rolloutPeriod(w.Now.Sub(instant)))
-		return d
+		return waitForRollout(w, instant)
 	case target.Desired == 0:
 		return writeDone(at, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("%s has no Pods to replace: there was nothing to do.", target))
 	}
@@ -95,6 +102,19 @@ func decideRestartDue(w World, instant time.Time) Decision {
 	return write(at, status)
 }
 
+// waitsForRollout reports whether an At is known to wait for another rollout.
+func waitsForRollout(at *v1alpha1.At) bool {
+	blocked := Blocked(at)
+	return blocked != nil && blocked.Reason == v1alpha1.ReasonRolloutInProgress
+}
+
+// waitForRollout returns the decision to wait for a rollout that is not that of this restart.
+func waitForRollout(w World, instant time.Time) Decision {
+	d := writeBlocked(w.At, w.Now, v1alpha1.ReasonRolloutInProgress, fmt.Sprintf("%s is already being rolled out: the restart waits until all of its Pods are updated.", w.Target))
+	d.Delay = min(startingTimeLeft(w.At, instant, w.Now), rolloutPeriod(w.Now.Sub(instant)))
+	return d
+}
+
 // decideRestart decides for an At whose restart has begun: it restarts the workload, or
 // follows its rollout.
 func decideRestart(w World) Decision {
@@ -104,10 +124,17 @@ func decideRestart(w World) Decision {
 		// Do not trust the cache: another controller may have restarted the workload, and a
 		// user may have reverted that.
 		return Decision{Action: LookForAt{}}
+	case restarted && !w.TargetIsLive && !w.TargetIsShared:
+		return Decision{Action: LookForTarget{MayBeShared: true}}
+	case restarted:
+		d := followRollout(w)
+		if ends := d.Status != nil && d.Status.Phase == v1alpha1.PhaseDone; ends && !w.TargetIsLive {
+			// The end must not depend on a workload as it was before the restart.
+			return Decision{Action: LookForTarget{}}
+		}
+		return d
 	case !w.TargetIsLive:
 		return Decision{Action: LookForTarget{}}
-	case restarted:
-		return followRollout(w)
 	default:
 		return restartNow(w)
 	}

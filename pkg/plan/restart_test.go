@@ -135,6 +135,11 @@ func (tc restartCase) test(t *testing.T) {
 	}
 }
 
+// shared makes a world in which only a recent read of the workload is known.
+func shared(w *World) {
+	w.AtIsLive, w.PodIsLive, w.TargetIsLive, w.TargetIsShared = false, false, false, true
+}
+
 func paused(target *rollout.Target)   { target.Paused = true }
 func onDelete(target *rollout.Target) { target.OnDelete = true }
 
@@ -201,6 +206,30 @@ func TestRestartDue(t *testing.T) {
 		"another rollout is still in progress, and the deadline near": {
 			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(60), now: due.Add(time.Minute),
 			want: Decision{Delay: time.Second},
+		},
+		"another rollout was in progress: it is looked at first": {
+			status: waits, cached: func(w *World) { w.AtIsLive, w.PodIsLive, w.TargetIsLive = false, false, false },
+			want: Decision{Action: LookForTarget{MayBeShared: true}},
+		},
+		"another rollout is still in progress, by a workload that was read for another At": {
+			status: waits, target: newTarget(rolling), cached: shared, now: due.Add(time.Minute),
+			want: Decision{Delay: 6 * time.Second},
+		},
+		"another rollout is still in progress, by a workload that was read before the At": {
+			status: waits, target: newTarget(rolling), cached: func(w *World) { w.AtIsLive, w.PodIsLive = false, false }, now: due.Add(time.Minute),
+			want: Decision{Delay: 6 * time.Second},
+		},
+		"another rollout has ended, by a workload that was read for another At": {
+			status: waits, target: newTarget(), cached: shared,
+			want: Decision{Action: LookForAt{}},
+		},
+		"the workload is gone while it waits": {
+			status: waits, cached: func(w *World) { w.AtIsLive, w.PodIsLive = false, false },
+			want: Decision{Action: LookForAt{}},
+		},
+		"another rollout was in progress until the deadline, by a workload that was read for another At": {
+			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(3), cached: shared,
+			want: Decision{Action: LookForAt{}},
 		},
 		"another rollout has ended": {
 			status: waits, target: newTarget(),
@@ -339,6 +368,15 @@ func TestFollowRollout(t *testing.T) {
 	for name, tc := range map[string]restartCase{
 		"nothing known about the workload": {
 			status: follows, cached: func(w *World) { w.AtIsLive, w.PodIsLive, w.TargetIsLive = false, false, false },
+			want: Decision{Action: LookForTarget{MayBeShared: true}},
+		},
+		"no news of a workload that was read for another At": {status: follows, target: rollingTarget(), cached: shared, want: Decision{Delay: 2 * time.Second}},
+		"the end, by a workload that was read for another At": {
+			status: follows, target: newTarget(restartedAt(due)), cached: shared,
+			want: Decision{Action: LookForTarget{}},
+		},
+		"a reverted restart, by a workload that was read for another At": {
+			status: follows, target: newTarget(rolling), cached: shared,
 			want: Decision{Action: LookForTarget{}},
 		},
 		"no news":     {status: follows, target: rollingTarget(), want: Decision{Delay: 2 * time.Second}},

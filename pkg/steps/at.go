@@ -38,6 +38,8 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 		return fmt.Errorf("read the At: %w", err)
 	}
 	world.At, world.AtIsLive = at, true
+	// spec.restart may have changed.
+	world.Target, world.TargetIsLive, world.TargetIsShared = nil, false, false
 	if at != nil {
 		s.AddRelatives(world)
 	}

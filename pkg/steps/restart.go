@@ -27,12 +27,19 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/workload"
 )
 
-// lookForTarget reads the workload of spec.restart.
-func (s *Steps) lookForTarget(ctx context.Context, world *plan.World) error {
+// lookForTarget reads the workload of spec.restart, or takes it from a recent read.
+func (s *Steps) lookForTarget(ctx context.Context, world *plan.World, mayBeShared bool) error {
+	if mayBeShared {
+		if target := s.Targets.Recent(world.At.Namespace, world.At.Spec.Restart); target != nil {
+			world.Target, world.TargetForbidden, world.TargetIsShared = target, nil, true
+			return nil
+		}
+	}
 	target, err := workload.Get(ctx, s.KubeClient.AppsV1(), world.At.Namespace, world.At.Spec.Restart)
 	if err != nil {
 		return world.TargetNotRead(err)
 	}
+	s.Targets.Add(target)
 	world.Target, world.TargetForbidden, world.TargetIsLive = target, nil, true
 	return nil
 }
@@ -50,6 +57,7 @@ func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action pla
 	late := max(0, s.Clock.Since(action.Due)) // Due may come from another clock.
 	metrics.StartLateness.Observe(late.Seconds())
 	klog.FromContext(ctx).V(2).Info("Restarted", "kind", target.Kind, "target", klog.KRef(target.Namespace, target.Name), "late", late)
+	s.Targets.Add(target)
 	world.Target = target
 	return nil
 }

@@ -45,6 +45,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/nodecache"
 	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/workload"
 	"programming-kubernetes.info/cnat-controller/pkg/written"
 )
 
@@ -57,8 +58,10 @@ type Steps struct {
 	KubeClient kubernetes.Interface
 	CnatClient clientset.Interface
 	Nodes      *nodecache.Cache
-	Recorder   record.EventRecorder
-	Clock      clock.PassiveClock
+	// Targets has the workloads that were read recently.
+	Targets  *workload.Targets
+	Recorder record.EventRecorder
+	Clock    clock.PassiveClock
 	// Written has the Ats that were written and are not in the cache yet.
 	Written *written.Objects[*v1alpha1.At]
 	// Freshness follows the writes to Ats.
@@ -86,7 +89,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	case plan.LookForNode:
 		return decision, true, s.lookForNode(ctx, world, action.Name)
 	case plan.LookForTarget:
-		return decision, true, s.lookForTarget(ctx, world)
+		return decision, true, s.lookForTarget(ctx, world, action.MayBeShared)
 	case plan.LookForAts:
 		return decision, true, s.lookForAts(ctx, world)
 	case plan.CreateAts:
