@@ -470,10 +470,11 @@ func (c *Controller) lookForCronAt(ctx context.Context, name cache.ObjectName, w
 // may have lost their label: they count until the cache is updated.
 func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) error {
 	ats := c.client.CnatV1alpha1().Ats(world.CronAt.Namespace)
-	// Read in pages, because a template may be large.
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return ats.List(ctx, options)
 	})
+	// One page is read while the previous one is processed.
+	list.PageSize, list.PageBufferSize = plan.PageSize, 0
 	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCronAtUID + "=" + string(world.CronAt.UID)}, func(object runtime.Object) error {
 		if at := plan.KeepAt(object.(*v1alpha1.At)); world.IsChild(at) {
 			replace(world, at)

@@ -732,3 +732,26 @@ func TestManyFinalizers(t *testing.T) {
 		}
 	})
 }
+
+// TestPageSize checks that few Ats are read at a time: each may be large.
+func TestPageSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		limits := map[string]bool{}
+		run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+			if query := request.URL.Query(); query.Has("labelSelector") {
+				w.lock.Lock()
+				limits[query.Get("limit")] = true
+				w.lock.Unlock()
+			}
+			return w.RoundTrip(request)
+		}), w.clock)
+		w.create(t, newCronAt("0 * * * *", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent }))
+		time.Sleep(time.Hour + time.Minute)
+		w.lock.Lock()
+		defer w.lock.Unlock()
+		if !limits["20"] || len(limits) != 1 {
+			t.Errorf("got limits %v, want 20", limits)
+		}
+	})
+}

@@ -40,10 +40,11 @@ const parallelAts = 16
 func (s *Steps) lookForAts(ctx context.Context, world *plan.World) error {
 	ats := s.CnatClient.CnatV1alpha1().Ats(world.At.Namespace)
 	var children []*v1alpha1.At
-	// Read in pages, because a template may be large.
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return ats.List(ctx, options)
 	})
+	// One page is read while the previous one is processed.
+	list.PageSize, list.PageBufferSize = plan.PageSize, 0
 	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(world.At.UID)}, func(object runtime.Object) error {
 		if child := object.(*v1alpha1.At); plan.IsChildOf(child, world.At) {
 			children = append(children, plan.KeepAt(child))
