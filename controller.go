@@ -27,7 +27,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -296,6 +295,11 @@ func (c *Controller) enqueueAll() {
 			c.enqueueAfter(name, decision.Delay)
 		}
 	}
+	c.enqueueDeleted()
+}
+
+// enqueueDeleted enqueues the deleted Ats that still have Pods in the cache.
+func (c *Controller) enqueueDeleted() {
 	for _, obj := range c.podIndexer.List() {
 		pod := obj.(*corev1.Pod)
 		if _, err := c.atLister.Ats(pod.Namespace).Get(plan.AtName(pod)); err != nil {
@@ -319,7 +323,8 @@ func (c *Controller) cachedWorld(at *v1alpha1.At) plan.World {
 }
 
 // search enqueues the Ats whose delay was beyond the horizon and is not any more, until
-// ctx is done. It leaves all others alone: they are in the queue, or wait for an event.
+// ctx is done. It also enqueues those with a step to take now, in case that a sync has
+// ended too early. It leaves all others alone: they wait for their turn, or for an event.
 func (c *Controller) search(ctx context.Context) {
 	for period := startTime; ; period = searchPeriod {
 		select {
@@ -332,10 +337,18 @@ func (c *Controller) search(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			if decision := plan.Decide(c.cachedWorld(at)); decision.Action == nil && decision.Status == nil && decision.Delay > 0 {
-				c.enqueueAfter(cache.MetaObjectToName(at), decision.Delay)
+			name, world := cache.MetaObjectToName(at), c.cachedWorld(at)
+			decision := plan.Decide(world)
+			needsCleanUp := func(pod *corev1.Pod) bool { return plan.CleanUp(world, pod).Action != nil }
+			switch {
+			case c.queue.NumRequeues(name) > 0 || c.blocked.Retries(name) > 0: // It waits for its turn.
+			case decision.Action != nil || decision.Status != nil || slices.ContainsFunc(world.Pods, needsCleanUp):
+				c.queue.Add(name)
+			case decision.Delay > 0:
+				c.enqueueAfter(name, decision.Delay)
 			}
 		}
+		c.enqueueDeleted()
 		if !c.IsBusy() {
 			debug.FreeOSMemory() // the garbage of the start, or of the search
 		}
@@ -512,12 +525,10 @@ func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
 	world := &plan.World{AtAsOf: c.freshness.AsOf(c.clock.Now()), Pods: c.podsOf(name)}
-	switch at, err := c.atLister.Ats(name.Namespace).Get(name.Name); {
-	case err == nil:
+	// The only possible error: it is not in the cache.
+	if at, err := c.atLister.Ats(name.Namespace).Get(name.Name); err == nil {
 		world.At = c.written.Latest(at)
 		c.addRelatives(world)
-	case !apierrors.IsNotFound(err):
-		return 0, err
 	}
 	pods := world.Pods
 	delay, err := c.follow(ctx, name, world, plan.Decide)

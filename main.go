@@ -547,7 +547,7 @@ func waitForServer(ctx context.Context, client clientset.Interface, namespace, h
 			refusal = fmt.Errorf("the API server at %s does not let the controller list Ats: %w; artifacts/deploy/rbac.yaml, or artifacts/namespaced/role.yaml with -namespace, has the permissions that it needs", host, err)
 		case apierrors.IsUnauthorized(err):
 			refusal = fmt.Errorf("the API server at %s does not know the controller's credentials: %w; check -kubeconfig", host, err)
-		case apierrors.IsNotFound(err):
+		case apierrors.IsNotFound(err): //nolint:forbidigo // It is about the resource, not about an object.
 			reason = "The CRD of At is not installed; waiting for: kubectl apply -f artifacts/examples/cnat-crd.yaml"
 		default:
 			reason = "The API server does not list Ats; waiting for it"

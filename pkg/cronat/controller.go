@@ -44,6 +44,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
@@ -344,11 +345,9 @@ func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts())))
 	world := &cronplan.World{CronAtAsOf: c.freshness.AsOf(c.clock.Now())}
-	switch cronAt, err := c.lister.CronAts(name.Namespace).Get(name.Name); {
-	case err == nil:
+	// The only possible error: it is not in the cache.
+	if cronAt, err := c.lister.CronAts(name.Namespace).Get(name.Name); err == nil {
 		world.CronAt = c.written.Latest(cronAt)
-	case !apierrors.IsNotFound(err):
-		return 0, err
 	}
 	objects, err := c.atIndexer.ByIndex(byCronAt, name.String())
 	utilruntime.Must(err) // An error would mean that the index does not exist.
@@ -457,7 +456,7 @@ func replace(world *cronplan.World, at *v1alpha1.At) {
 func (c *Controller) lookForCronAt(ctx context.Context, name cache.ObjectName, world *cronplan.World) error {
 	cronAt, err := c.client.CnatV1alpha1().CronAts(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err):
+	case answer.IsNotFound(err, name.Name):
 		cronAt = nil
 	case err != nil:
 		return fmt.Errorf("read the CronAt: %w", err)
@@ -502,7 +501,7 @@ func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.A
 func (c *Controller) getAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
 	existing, err := c.client.CnatV1alpha1().Ats(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err):
+	case answer.IsNotFound(err, at.Name):
 		return nil, errors.New("the At already existed but has since been deleted")
 	case err != nil:
 		return nil, err
@@ -519,7 +518,7 @@ func (c *Controller) deleteAts(ctx context.Context, world *cronplan.World, actio
 	for i, at := range action.Ats {
 		options.Preconditions = &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion}
 		err := c.client.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, options)
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err != nil && !answer.IsNotFound(err, at.Name) {
 			return c.report(world.CronAt, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete At %s: %w", at.Name, err))
 		}
 		deleted := at.DeepCopy()
@@ -552,7 +551,7 @@ func (c *Controller) expireAt(ctx context.Context, world *cronplan.World, action
 func (c *Controller) releaseAt(ctx context.Context, world *cronplan.World, at *v1alpha1.At) error {
 	released, err := c.withoutFinalizer(ctx, at)
 	switch {
-	case apierrors.IsNotFound(err):
+	case answer.IsNotFound(err, at.Name):
 		released = at.DeepCopy()
 		released.Finalizers = nil
 	case err != nil:
@@ -593,7 +592,7 @@ func (c *Controller) writeStatus(ctx context.Context, world *cronplan.World, dec
 	updated, err := c.client.CnatV1alpha1().CronAts(cronAt.Namespace).Patch(ctx, cronAt.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	c.freshness.Answered(write, freshness.Changed(cronAt, updated, err), c.clock.Now())
 	switch {
-	case apierrors.IsNotFound(err):
+	case answer.IsNotFound(err, cronAt.Name):
 		world.CronAt, world.CronAtIsLive = nil, true
 		return nil
 	case err != nil:

@@ -229,9 +229,9 @@ func (w *world) wantCreated(t *testing.T, late time.Duration, times ...time.Time
 	}
 }
 
-// TestFaults runs two controllers whose requests fail, lose their responses or are
-// delayed, while Ats end and are deleted, and one of the controllers is restarted
-// repeatedly. Each scheduled time has one At.
+// TestFaults runs two controllers whose requests fail, lose their responses, are delayed or
+// are answered by a proxy, while Ats end and are deleted, and one of the controllers is
+// restarted repeatedly. Each scheduled time has one At.
 func TestFaults(t *testing.T) {
 	for seed := range uint64(5) {
 		for _, policy := range []v1alpha1.ConcurrencyPolicy{v1alpha1.AllowConcurrent, v1alpha1.ForbidConcurrent} {
@@ -257,7 +257,7 @@ func testFaults(t *testing.T, seed uint64, policy v1alpha1.ConcurrencyPolicy) {
 		if healthy.Load() || request.URL.Query().Has("watch") {
 			return w.RoundTrip(request)
 		}
-		switch number(6) {
+		switch number(9) {
 		case 0:
 			return nil, errors.New("injected: not sent")
 		case 1:
@@ -268,6 +268,8 @@ func testFaults(t *testing.T, seed uint64, policy v1alpha1.ConcurrencyPolicy) {
 			return nil, errors.New("injected: the answer is lost")
 		case 2:
 			time.Sleep(time.Duration(number(8000)) * time.Millisecond)
+		case 3:
+			return fakeserver.AnswerAsProxy(request, []int{http.StatusNotFound, http.StatusConflict}[number(2)]), nil
 		}
 		return w.RoundTrip(request)
 	})

@@ -29,6 +29,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -120,7 +121,7 @@ func (r *Recorder) write(client typedcorev1.EventsGetter, e *entry) {
 		case !plan.IsTransient(err):
 			metrics.EventsDropped.WithLabelValues(metrics.EventRefused).Inc()
 			// Other refusals are likely to have the same cause, such as missing permission.
-			if isExpected := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause); !isExpected && !r.refused.Swap(true) {
+			if isExpected := answer.IsNotFound(err, e.event.Namespace) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause); !isExpected && !r.refused.Swap(true) {
 				r.logger.Error(errors.New(plan.OneLine(err.Error())), "The API server refuses an event; further refusals are not logged", "object", object, "reason", e.event.Reason)
 			}
 			return
@@ -145,7 +146,7 @@ func (r *Recorder) write(client typedcorev1.EventsGetter, e *entry) {
 func put(ctx context.Context, client typedcorev1.EventInterface, e *entry) error {
 	if e.patch != nil {
 		err := patch(ctx, client, e)
-		if !apierrors.IsNotFound(err) {
+		if !answer.IsNotFound(err, e.event.Name) {
 			return err
 		}
 		// It has expired, or is about to be created.

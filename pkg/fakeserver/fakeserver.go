@@ -54,6 +54,7 @@ import (
 // kinds maps the resources that can be listed and watched to their kinds.
 var kinds = map[schema.GroupResource]schema.GroupVersionKind{
 	corev1.Resource("events"):    corev1.SchemeGroupVersion.WithKind("Event"),
+	corev1.Resource("nodes"):     corev1.SchemeGroupVersion.WithKind("Node"),
 	corev1.Resource("pods"):      corev1.SchemeGroupVersion.WithKind("Pod"),
 	v1alpha1.Resource("ats"):     v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind),
 	v1alpha1.Resource("cronats"): v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind),
@@ -151,6 +152,14 @@ func Refuse(request *http.Request, err apierrors.APIStatus) (*http.Response, err
 	status := err.Status()
 	status.Kind, status.APIVersion = "Status", "v1"
 	return answer(request, int(status.Code), status)
+}
+
+// AnswerAsProxy answers a request with a code, as a proxy that does not reach the API
+// server does.
+func AnswerAsProxy(request *http.Request, code int) *http.Response {
+	response := newResponse(request, code, io.NopCloser(strings.NewReader(fmt.Sprint("default backend - ", code))))
+	response.Header.Set("Content-Type", "text/plain; charset=utf-8")
+	return response
 }
 
 func answer(request *http.Request, code int, object any) (*http.Response, error) {

@@ -25,12 +25,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 )
 
 // fillTimeout is how long List and Get wait for the cache to sync.
@@ -94,10 +95,12 @@ func (c *Cache) Get(ctx context.Context, name string) (*corev1.Node, error) {
 		return nil, err
 	}
 	node, err := c.informer.Lister().Get(name)
-	if apierrors.IsNotFound(err) {
-		node, err = c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		return node, nil
 	}
-	if apierrors.IsNotFound(err) {
+	// The only possible error: it is not in the cache.
+	node, err = c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if answer.IsNotFound(err, name) {
 		return nil, nil
 	}
 	return node, err

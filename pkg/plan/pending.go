@@ -165,6 +165,8 @@ func IsTransient(err error) bool {
 	case metav1.StatusReasonUnknown: // etcd's own errors, and no answer at all
 		// A webhook that denies a Pod may omit the reason.
 		return !errors.As(err, &answer) || answer.Status().Code >= http.StatusInternalServerError
+	case metav1.StatusReasonNotFound: // by a proxy that does not reach the API server
+		return apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 	case metav1.StatusReasonConflict, // of the quota's count
 		metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout,
 		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable,

@@ -25,6 +25,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/rollout"
 )
@@ -43,8 +44,7 @@ func (w *World) TargetNotRead(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
 		w.TargetForbidden = err
-	case !apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		// A proxy may also answer with NotFound.
+	case !answer.IsNotFound(err, w.At.Spec.Restart.Name):
 		return fmt.Errorf("read the workload: %w", err)
 	}
 	w.TargetIsLive = true
@@ -303,7 +303,7 @@ func ForeseeRestart(at *v1alpha1.At, target *rollout.Target, err error) *Forecas
 	switch {
 	case apierrors.IsForbidden(err):
 		return newForecast(v1alpha1.ReasonRestartForbidden, restartForbiddenMessage(err))
-	case err != nil && !apierrors.IsNotFound(err):
+	case err != nil && !answer.IsNotFound(err, at.Spec.Restart.Name):
 		return nil
 	}
 	reason, message := unfit(at, target)

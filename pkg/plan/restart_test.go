@@ -524,7 +524,7 @@ func TestTargetNotRead(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{Target: newTarget(), TargetForbidden: errors.New("earlier")}
+			world := World{At: newAt(withRestart), Target: newTarget(), TargetForbidden: errors.New("earlier")}
 			err := world.TargetNotRead(tc.err)
 			if (err != nil) != tc.wantErr || (world.TargetForbidden != nil) != tc.wantForbidden || world.TargetIsLive != tc.wantLive || world.Target != nil {
 				t.Errorf("got error %v, %+v", err, world)

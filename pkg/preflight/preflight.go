@@ -257,11 +257,11 @@ func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
 	if !plan.IsWhole(cached) {
 		at, err = p.read(ctx, name)
 		switch {
-		case apierrors.IsNotFound(err), err == nil && !plan.WantsForecast(at, p.clock.Now()):
-			p.forget(name)
-			return false
 		case err != nil:
 			return p.keep(ctx, cached, newAnswer(nil, err))
+		case !plan.WantsForecast(at, p.clock.Now()):
+			p.forget(name)
+			return false
 		}
 	}
 	if at.Spec.Restart != nil {

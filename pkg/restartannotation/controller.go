@@ -48,6 +48,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/annotationplan"
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
@@ -440,7 +441,7 @@ func (c *Controller) act(ctx context.Context, world *annotationplan.World, decis
 		return fmt.Errorf("unknown action %T", action)
 	}
 	switch {
-	case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err), apierrors.IsNotFound(err) && world.CronAt != nil:
+	case apierrors.IsAlreadyExists(err), world.CronAt != nil && (answer.IsConflict(err, world.CronAt.Name) || answer.IsNotFound(err, world.CronAt.Name)):
 		return c.lookForCronAt(ctx, world)
 	case sent != nil && annotationplan.IsInvalidSchedule(err, world.CronAt, sent):
 		world.Invalid = err
@@ -460,7 +461,7 @@ func (c *Controller) lookForWorkload(ctx context.Context, world *annotationplan.
 	workloads := c.metadataClient.Resource(appsv1.SchemeGroupVersion.WithResource(resources[world.Kind])).Namespace(world.Workload.Namespace)
 	workload, err := workloads.Get(ctx, world.Workload.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), err == nil && workload.UID != world.Workload.UID:
+	case answer.IsNotFound(err, world.Workload.Name), err == nil && workload.UID != world.Workload.UID:
 		klog.FromContext(ctx).V(2).Info("Workload in the cache does not exist, waiting for the cache")
 		world.Workload = nil
 		return nil
@@ -473,9 +474,10 @@ func (c *Controller) lookForWorkload(ctx context.Context, world *annotationplan.
 
 // lookForCronAt reads the CronAt.
 func (c *Controller) lookForCronAt(ctx context.Context, world *annotationplan.World) error {
-	cronAt, err := c.client.CnatV1alpha1().CronAts(world.Workload.Namespace).Get(ctx, annotationplan.Name(world.Kind, world.Workload.Name), metav1.GetOptions{})
+	name := annotationplan.Name(world.Kind, world.Workload.Name)
+	cronAt, err := c.client.CnatV1alpha1().CronAts(world.Workload.Namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err):
+	case answer.IsNotFound(err, name):
 		cronAt = nil
 	case err != nil:
 		return fmt.Errorf("read the CronAt: %w", err)

@@ -631,9 +631,10 @@ func (b *heldBody) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
-// TestFaults runs two controllers whose requests fail, lose their responses or are
-// delayed, while the annotations change, the CronAt is edited and deleted, and one of the
-// controllers is restarted repeatedly. In the end, the CronAt matches the annotations.
+// TestFaults runs two controllers whose requests fail, lose their responses, are delayed or
+// are answered by a proxy, while the annotations change, the CronAt is edited and deleted,
+// and one of the controllers is restarted repeatedly. In the end, the CronAt matches the
+// annotations.
 func TestFaults(t *testing.T) {
 	for seed := range uint64(5) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testFaults(t, seed) }) })
@@ -655,7 +656,7 @@ func testFaults(t *testing.T, seed uint64) {
 		if healthy.Load() || request.URL.Query().Has("watch") {
 			return w.RoundTrip(request)
 		}
-		switch number(6) {
+		switch number(9) {
 		case 0:
 			return nil, errors.New("injected: not sent")
 		case 1:
@@ -666,6 +667,8 @@ func testFaults(t *testing.T, seed uint64) {
 			return nil, errors.New("injected: the answer is lost")
 		case 2:
 			time.Sleep(time.Duration(number(8000)) * time.Millisecond)
+		case 3:
+			return fakeserver.AnswerAsProxy(request, []int{http.StatusNotFound, http.StatusConflict}[number(2)]), nil
 		}
 		return w.RoundTrip(request)
 	})

@@ -20,12 +20,12 @@ import (
 	"context"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -33,16 +33,18 @@ import (
 
 // lookForAt reads the At.
 func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
-	at, err := orNil(s.CnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
-	if err != nil {
+	at, err := s.CnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	switch {
+	case answer.IsNotFound(err, name.Name):
+		world.At, world.AtIsLive = nil, true
+		return nil
+	case err != nil:
 		return fmt.Errorf("read the At: %w", err)
 	}
 	world.At, world.AtIsLive = at, true
 	// spec.restart may have changed.
 	world.Target, world.TargetIsLive, world.TargetIsShared = nil, false, false
-	if at != nil {
-		s.AddRelatives(world)
-	}
+	s.AddRelatives(world)
 	return nil
 }
 
@@ -56,14 +58,16 @@ func (s *Steps) releaseAt(ctx context.Context, world *plan.World) error {
 	if err != nil {
 		return err
 	}
-	released, err := orNil(s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}))
-	if err != nil {
+	released, err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	switch {
+	case answer.IsNotFound(err, at.Name):
+		world.At, world.AtIsLive = nil, false
+		return nil
+	case err != nil:
 		return s.report(at, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of the At: %w", err))
 	}
-	if released != nil {
-		s.Written.Remember(released)
-	}
-	world.At, world.AtIsLive = released, released != nil
+	s.Written.Remember(released)
+	world.At, world.AtIsLive = released, true
 	klog.FromContext(ctx).V(2).Info("Released At")
 	return nil
 }
@@ -75,7 +79,7 @@ func (s *Steps) removeAt(ctx context.Context, at *v1alpha1.At) error {
 		Preconditions: &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion},
 	})
 	switch {
-	case apierrors.IsNotFound(err):
+	case answer.IsNotFound(err, at.Name):
 		return nil
 	case err != nil:
 		return s.report(at, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete the At: %w", err))

@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -69,7 +70,7 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 		child, err := ats.Create(ctx, children[i], metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			child, err = ats.Get(ctx, children[i].Name, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
+			if answer.IsNotFound(err, children[i].Name) {
 				err = errors.New("the At already existed but has since been deleted")
 			}
 		}
@@ -100,7 +101,7 @@ func (s *Steps) resumeAts(ctx context.Context, at *v1alpha1.At, children []*v1al
 		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"suspend":false}}`, child.UID, child.ResourceVersion)
 		resumed, err := s.CnatClient.CnatV1alpha1().Ats(child.Namespace).Patch(ctx, child.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		switch {
-		case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		case answer.IsNotFound(err, child.Name) || answer.IsConflict(err, child.Name):
 			return nil // The child's event triggers the next step.
 		case err != nil:
 			return s.report(at, v1alpha1.ReasonAtNotResumed, fmt.Errorf("resume At %s: %w", child.Name, err))

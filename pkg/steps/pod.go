@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -35,8 +36,9 @@ import (
 // replaces the cached Pod of that name.
 func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
 	name := plan.PodName(world.At)
-	pod, err := orNil(s.KubeClient.CoreV1().Pods(world.At.Namespace).Get(ctx, name, metav1.GetOptions{}))
-	if err != nil {
+	pod, err := s.KubeClient.CoreV1().Pods(world.At.Namespace).Get(ctx, name, metav1.GetOptions{})
+	exists := !answer.IsNotFound(err, name)
+	if err != nil && exists {
 		return fmt.Errorf("read the Pod: %w", err)
 	}
 	pods := []*corev1.Pod{}
@@ -45,7 +47,7 @@ func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
 			pods = append(pods, cached)
 		}
 	}
-	if pod != nil {
+	if exists {
 		pods = append(pods, pod)
 	}
 	world.Pods, world.PodIsLive = pods, true
@@ -71,7 +73,7 @@ func (s *Steps) removePod(ctx context.Context, at *v1alpha1.At, action plan.Dele
 		Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
 	})
 	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+	case answer.IsNotFound(err, pod.Name) || answer.IsConflict(err, pod.Name):
 		return nil // The Pod's event triggers the next step.
 	case err != nil:
 		return s.report(at, v1alpha1.ReasonPodNotDeleted, fmt.Errorf("delete Pod %s: %w", pod.Name, err))
@@ -90,7 +92,7 @@ func (s *Steps) releasePod(ctx context.Context, at *v1alpha1.At, pod *corev1.Pod
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`, pod.UID, v1alpha1.FinalizerTracking)
 	_, err := s.KubeClient.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	switch {
-	case apierrors.IsNotFound(err) || isUIDMismatch(err):
+	case answer.IsNotFound(err, pod.Name) || isUIDMismatch(err):
 		return nil // It is gone, or another Pod has its name; the informer will report that.
 	case err != nil:
 		return s.report(at, v1alpha1.ReasonPodNotReleased, fmt.Errorf("remove the finalizer of Pod %s: %w", pod.Name, err))

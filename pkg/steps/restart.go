@@ -19,9 +19,9 @@ package steps
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/workload"
@@ -48,7 +48,7 @@ func (s *Steps) lookForTarget(ctx context.Context, world *plan.World, mayBeShare
 // meantime.
 func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
 	target, err := workload.Restart(ctx, s.KubeClient.AppsV1(), world.Target, action.Time)
-	if apierrors.IsNotFound(err) {
+	if answer.IsNotFound(err, world.Target.Name) {
 		return world.TargetNotRead(err)
 	}
 	if err != nil {

@@ -38,6 +38,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/freshness"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
@@ -145,7 +146,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	if decision.Status == nil {
 		return decision, false, nil
 	}
-	at, err := orNil(s.writeStatus(ctx, world.At, decision))
+	at, err := s.writeStatus(ctx, world.At, decision)
 	if err != nil {
 		return decision, false, err
 	}
@@ -155,7 +156,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 }
 
 // writeStatus writes the decision's status and records its events. It returns the
-// resulting At.
+// resulting At, or nil if the At is gone.
 func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (*v1alpha1.At, error) {
 	body, err := patch.Status(at.ResourceVersion, &at.Status, decision.Status)
 	if err != nil {
@@ -164,7 +165,10 @@ func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.
 	write := s.Freshness.Sending(s.Clock.Now())
 	updated, err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	s.Freshness.Answered(write, freshness.Changed(at, updated, err), s.Clock.Now())
-	if err != nil {
+	switch {
+	case answer.IsNotFound(err, at.Name):
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("write the status: %w", err)
 	}
 	s.Written.Remember(updated)
@@ -200,12 +204,4 @@ func (s *Steps) record(at *v1alpha1.At, events []plan.Event) {
 	for _, event := range events {
 		s.Recorder.Event(at, event.Type, event.Reason, event.Message)
 	}
-}
-
-// orNil turns a NotFound error into a nil object without an error.
-func orNil[T any](object *T, err error) (*T, error) {
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	return object, err
 }

@@ -1,0 +1,229 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// TestProxyAnswers lets a proxy answer one request instead of the API server: that an
+// object does not exist, or that it conflicts. For each request of two runs, the runs end as
+// they do without that answer.
+func TestProxyAnswers(t *testing.T) {
+	for _, code := range []int{http.StatusNotFound, http.StatusConflict} {
+		requests := 1
+		for n := 0; n < requests; n++ {
+			t.Run(fmt.Sprintf("%d for request %d", code, n), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { requests = testProxyAnswer(t, code, n) })
+			})
+		}
+		if requests < 30 {
+			t.Errorf("the runs have %d requests, want more", requests)
+		}
+	}
+}
+
+// testProxyAnswer answers the request with the given number. It returns how many requests
+// were sent.
+func testProxyAnswer(t *testing.T, code, number int) (sent int) {
+	t.Helper()
+	server := fakeserver.New(clock.RealClock{})
+	kubeClient, cnatClient := newClients(t, server)
+	pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
+	for _, node := range []string{"a", "b"} {
+		if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	var started atomic.Bool
+	var requests atomic.Int32
+	var lock sync.Mutex
+	var answered string
+	controllerKube, controllerCnat := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+		isEvent := path.Base(request.URL.Path) == "events" || path.Base(path.Dir(request.URL.Path)) == "events"
+		if !started.Load() || request.URL.Query().Has("watch") || isEvent || int(requests.Add(1))-1 != number {
+			return server.RoundTrip(request)
+		}
+		lock.Lock()
+		answered = request.Method + " " + request.URL.Path
+		lock.Unlock()
+		return fakeserver.AnswerAsProxy(request, code), nil
+	}))
+	runWithClients(t, controllerKube, controllerCnat, clock.RealClock{})
+	started.Store(true)
+
+	// The first attempt fails.
+	due := time.Now().Add(time.Minute).Format(time.RFC3339)
+	for _, at := range []*v1alpha1.At{
+		newAt(func(at *v1alpha1.At) {
+			at.Name, at.Spec.Schedule, at.Spec.BackoffLimit = "single", due, ptr.To[int32](1)
+			at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}
+			at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60)
+		}),
+		newAt(func(at *v1alpha1.At) {
+			at.Name, at.Spec.Schedule = "nodes", due
+			at.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1))}
+		}),
+	} {
+		if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 * 60 {
+		time.Sleep(time.Second)
+		list, err := pods.List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pod := range list.Items {
+			if pod.Status.Phase != "" {
+				continue
+			}
+			pod.Status.Phase = corev1.PodSucceeded
+			if pod.Name == "single-pod" {
+				pod.Status.Phase = corev1.PodFailed
+			}
+			if _, err := pods.UpdateStatus(t.Context(), &pod, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	lock.Lock()
+	defer lock.Unlock()
+	list, err := ats.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, at := range list.Items {
+		left = append(left, at.Name)
+		if at.Status.Reason != v1alpha1.ReasonCompleted || len(at.Finalizers) > 0 {
+			t.Errorf("%s: At %s is %s (%s) with finalizers %v, want it Completed and released", answered, at.Name, at.Status.Phase, at.Status.Reason, at.Finalizers)
+		}
+	}
+	if want := []string{"nodes", "nodes-a", "nodes-b"}; !slices.Equal(left, want) {
+		t.Errorf("%s: Ats %v are left, want %v", answered, left, want)
+	}
+	// Nobody collects garbage.
+	podList, err := pods.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range podList.Items {
+		if len(pod.Finalizers) > 0 {
+			t.Errorf("%s: Pod %s is not released", answered, pod.Name)
+		}
+	}
+	return int(requests.Load())
+}
+
+// TestSearch makes the controller miss an At that is due, a Pod to release, and a Pod of a
+// deleted At: the next search finds them. Blocked Ats wait for their turn all the same.
+func TestSearch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const blocked = 50
+		start := time.Now()
+		var lock sync.Mutex
+		var tries []time.Duration
+		server := fakeserver.New(clock.RealClock{})
+		kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+			if request.Method == http.MethodPost && path.Base(request.URL.Path) == "pods" && !isCreation(t, request, "missed-pod") {
+				lock.Lock()
+				tries = append(tries, time.Since(start))
+				lock.Unlock()
+				return fakeserver.Refuse(request, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota")))
+			}
+			return server.RoundTrip(request)
+		}))
+		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
+		work(t, c)
+		synctest.Wait()
+		kubeClient, cnatClient = newClients(t, server)
+		pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
+		create := func(mutate ...func(*v1alpha1.At)) {
+			t.Helper()
+			at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = start.Format(time.RFC3339) })
+			for _, m := range mutate {
+				m(at)
+			}
+			created, err := ats.Create(t.Context(), at, metav1.CreateOptions{})
+			if err == nil && at.Name == "done" {
+				pod := plan.NewPod(created, defaults)
+				pod.Status.Phase = corev1.PodSucceeded
+				_, err = pods.Create(t.Context(), pod, metav1.CreateOptions{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range blocked {
+			create(func(at *v1alpha1.At) { at.Name = fmt.Sprint("blocked-", i) })
+		}
+		time.Sleep(time.Minute) // until the first search has ended
+		c.working.Store(false)
+		create(func(at *v1alpha1.At) { at.Name = "missed" })
+		create(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", start), func(at *v1alpha1.At) { at.Name = "done" })
+		orphan := plan.NewPod(newAt(func(at *v1alpha1.At) { at.Name = "gone" }), defaults)
+		if _, err := pods.Create(t.Context(), orphan, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		c.working.Store(true)
+		next := startTime + searchPeriod
+		time.Sleep(time.Until(start.Add(next + time.Second)))
+		if _, err := pods.Get(t.Context(), "missed-pod", metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+		for _, name := range []string{"done-pod", "gone-pod"} {
+			if pod, err := pods.Get(t.Context(), name, metav1.GetOptions{}); err != nil || len(pod.Finalizers) > 0 {
+				t.Errorf("Pod %s is not released: %v", name, err)
+			}
+		}
+		lock.Lock()
+		defer lock.Unlock()
+		late := 0
+		for _, try := range tries {
+			if try >= next {
+				late++
+			}
+		}
+		if late > blocked/4 {
+			t.Errorf("%d of %d blocked Ats were retried in the second after the search", late, blocked)
+		}
+	})
+}
