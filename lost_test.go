@@ -227,3 +227,37 @@ func TestSearch(t *testing.T) {
 		}
 	})
 }
+
+// TestDeadlineBeyondHorizon suspends an At on a node between two attempts: its run ends at
+// its deadline, which is beyond the horizon of the queue.
+func TestDeadlineBeyondHorizon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const deadline = horizon + searchPeriod + 5*time.Minute
+		start := time.Now()
+		server := fakeserver.New(clock.RealClock{})
+		kubeClient, cnatClient := newClients(t, server)
+		ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
+		if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+		at := newAt(running, nextAttempt, func(at *v1alpha1.At) {
+			at.Spec.Node, at.Spec.Suspend, at.Spec.ActiveDeadlineSeconds = "a", ptr.To(true), ptr.To(int64(deadline.Seconds()))
+			at.Status.StartTime, at.Status.NextAttemptTime = &metav1.Time{Time: start}, &metav1.Time{Time: start.Add(10 * time.Second)}
+			at.Status.Pod = nil
+		})
+		if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		want := func(after time.Duration, phase v1alpha1.AtPhase) {
+			t.Helper()
+			time.Sleep(time.Until(start.Add(after)))
+			synctest.Wait()
+			if at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{}); err != nil || at.Status.Phase != phase {
+				t.Errorf("after %v it is %s (%s), %v; want %s", after, at.Status.Phase, at.Status.Reason, err, phase)
+			}
+		}
+		want(deadline-time.Second, v1alpha1.PhaseRunning)
+		want(deadline+time.Second, v1alpha1.PhaseDone)
+	})
+}
