@@ -31,6 +31,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -260,4 +261,78 @@ func TestDeadlineBeyondHorizon(t *testing.T) {
 		want(deadline-time.Second, v1alpha1.PhaseRunning)
 		want(deadline+time.Second, v1alpha1.PhaseDone)
 	})
+}
+
+// TestSlowRead suspends an At after the controller has read it and before it creates the
+// Pod, because the nodes are read, or because the creation is delayed. A creation that
+// takes long for another reason succeeds.
+func TestSlowRead(t *testing.T) {
+	for testName, tc := range map[string]struct {
+		node          string
+		nodes, create time.Duration // how long these requests take before the API server has them
+		suspend       time.Duration // after the due time; 0: not suspended
+		created       bool
+	}{
+		"the nodes are read slowly":          {node: "a", nodes: 5 * time.Second, suspend: 2 * time.Second},
+		"the creation is delayed":            {create: 9 * time.Second, suspend: 5 * time.Second},
+		"each creation takes 10 seconds":     {create: 10 * time.Second, created: true},
+		"each creation takes half a minute":  {create: 30 * time.Second, created: true},
+		"the nodes are read slowly, it runs": {node: "a", nodes: 5 * time.Second, created: true},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := fakeserver.New(clock.RealClock{})
+				var lags atomic.Bool
+				goOn := make(chan struct{})
+				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					takes := time.Duration(0)
+					switch {
+					case request.URL.Query().Has("watch"):
+					case path.Base(request.URL.Path) == "nodes":
+						takes = tc.nodes
+					case isCreation(t, request, "example-at-pod"):
+						takes = tc.create
+					}
+					select {
+					case <-time.After(takes):
+					case <-request.Context().Done():
+						return nil, request.Context().Err()
+					}
+					response, err := server.RoundTrip(request)
+					if err == nil && request.URL.Query().Has("watch") && path.Base(request.URL.Path) == "ats" {
+						response.Body = &laggard{response.Body, &lags, goOn}
+					}
+					return response, err
+				}))
+				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+				kubeClient, cnatClient = newClients(t, server)
+				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
+				if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				due := time.Now().Add(time.Minute)
+				at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule, at.Spec.Node = due.Format(time.RFC3339), tc.node })
+				if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(30 * time.Second)
+				lags.Store(true)
+				if tc.suspend > 0 {
+					time.Sleep(time.Until(due.Add(tc.suspend)))
+					if _, err := ats.Patch(t.Context(), at.Name, types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(5 * time.Minute)
+				list, err := kubeClient.CoreV1().Pods(name.Namespace).List(t.Context(), metav1.ListOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := len(list.Items) > 0; got != tc.created {
+					t.Errorf("a Pod was created: %v, want %v", got, tc.created)
+				}
+				close(goOn)
+			})
+		})
+	}
 }

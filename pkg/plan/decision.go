@@ -65,7 +65,8 @@ type World struct {
 	// AtIsLive is true if At was read from the API server in this sync. An At from a cache
 	// may be outdated, and may lack its command and template.
 	AtIsLive bool
-	// AtAsOf is a time: At contains all changes that were made before it. It is the zero
+	// AtAsOf is when At was read from the API server, by the answer. For an At from a cache,
+	// it is a time before which nothing was changed that is not in the cache, or the zero
 	// time if that is unknown.
 	AtAsOf time.Time
 	// PodIsLive is true if the Pod of the current attempt, or its absence, was read from the
@@ -90,14 +91,12 @@ func (w *World) NodesNotRead(err error) error {
 
 // isFresh reports whether At is recent and complete enough to create its Pod.
 func (w *World) isFresh() bool {
-	if w.AtIsLive {
-		return true
-	}
-	return IsWhole(w.At) && IsFresh(w.AtAsOf, w.Now)
+	return (w.AtIsLive || IsWhole(w.At)) && IsFresh(w.AtAsOf, w.Now)
 }
 
-// IsFresh reports whether an object from a cache is recent enough to act on it. asOf is a
-// time before which nothing was changed that is not in the cache.
+// IsFresh reports whether an object is recent enough to act on it. asOf is when it was
+// read or, for an object from a cache, a time before which nothing was changed that is not
+// in the cache.
 func IsFresh(asOf, now time.Time) bool {
 	// Also compare the wall clock: the monotonic clock does not count the time during which a
 	// machine sleeps.
@@ -247,8 +246,8 @@ type Event struct {
 // cause will disappear within moments.
 var ErrBlocked = errors.New("blocked")
 
-// FreshFor is the maximum age of an At or CronAt from a cache that is not read again before
-// it starts: an edit that was made earlier than that before the start is always honored.
+// FreshFor is the maximum age of an At or CronAt that is not read again before it starts:
+// an edit that was made earlier than that before the start is always honored.
 const FreshFor = 500 * time.Millisecond
 
 // checkDelay is the interval at which the Pod of a run is checked even if no events

@@ -133,7 +133,7 @@ func TestDecideForecast(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: newAt(withStatus(tc.status)), AtIsLive: true, PodIsLive: true, Forecast: tc.forecast, Now: tc.now}
+			world := World{At: newAt(withStatus(tc.status)), AtIsLive: true, AtAsOf: tc.now, PodIsLive: true, Forecast: tc.forecast, Now: tc.now}
 			world.At.Spec.Suspend = &tc.suspend
 			if tc.status.Pod != nil {
 				world.Pods = podsOf(newPod(corev1.PodPending))
@@ -156,7 +156,7 @@ func TestForecastAndRefusal(t *testing.T) {
 	}
 
 	at.Spec.StartingDeadlineSeconds = ptr.To[int64](3)
-	got := Decide(World{At: at, AtIsLive: true, PodIsLive: true, Now: due.Add(time.Minute)})
+	got := Decide(World{At: at, AtIsLive: true, AtAsOf: due.Add(time.Minute), PodIsLive: true, Now: due.Add(time.Minute)})
 	if got.Status == nil || got.Status.Message != tooLateMessage {
 		t.Errorf("when it is too late: %+v, want nothing of the forecast", got.Status)
 	}

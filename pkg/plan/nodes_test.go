@@ -434,7 +434,7 @@ func TestDecideByParent(t *testing.T) {
 		"the node is gone, the Pod had ended":        {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), edit: func(w *World) { w.Node = nil }, want: "DONE Complete/Completed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, NodeName: "n1", Node: newNode("n1"), Now: now}
+			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: now, PodIsLive: true, NodeName: "n1", Node: newNode("n1"), Now: now}
 			if tc.edit != nil {
 				tc.edit(&world)
 			}

@@ -80,13 +80,15 @@ func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
 	switch {
 	case other != nil:
 		return waitForName(w.At, other, dueSince(w.At, w.Parent, instant), w.Now)
-	case !w.isFresh():
+	}
+	// Before the At, because looking for a node may take seconds.
+	if d, decided := checkNode(w); decided {
+		return d
+	}
+	if !w.isFresh() {
 		// Do not trust an old cache: another controller may have run the At, and its Pod may be
 		// gone; or a user may have just edited, suspended or deleted the At.
 		return Decision{Action: LookForAt{}}
-	}
-	if d, decided := checkNode(w); decided {
-		return d
 	}
 	due := dueSince(w.At, w.Parent, instant)
 	if isBlockedByOthers(w.At) {

@@ -992,11 +992,11 @@ func TestDecide(t *testing.T) {
 			explained(&tc.at.Status)
 			explained(tc.want.Status)
 			before := tc.at.DeepCopy()
-			world := World{At: tc.at, Pods: podsOf(tc.pod), AtIsLive: true, PodIsLive: true, Forecast: &Forecast{}, Now: tc.now}
+			world := World{At: tc.at, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: tc.now, PodIsLive: true, Forecast: &Forecast{}, Now: tc.now}
 			if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}
-			world.AtIsLive, world.PodIsLive = false, false
+			world.AtIsLive, world.AtAsOf, world.PodIsLive = false, time.Time{}, false
 			cached := tc.want
 			if _, creates := tc.want.Action.(CreatePod); creates {
 				cached = Decision{Action: LookForAt{}}
@@ -1038,7 +1038,8 @@ func TestFresh(t *testing.T) {
 		"long command":    {World{At: long, AtAsOf: due}, look},
 		"template":        {World{At: template, AtAsOf: due}, look},
 		"edited":          {World{At: edited, AtAsOf: due}, look},
-		"old, but read":   {World{At: edited, AtIsLive: true, AtAsOf: due.Add(-time.Hour)}, create},
+		"read":            {World{At: edited, AtIsLive: true, AtAsOf: due.Add(1 - FreshFor)}, create},
+		"read long ago":   {World{At: edited, AtIsLive: true, AtAsOf: due.Add(-FreshFor)}, look},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.world.At, tc.world.Now = KeepAt(tc.world.At), due

@@ -135,6 +135,9 @@ func decideRestart(w World) Decision {
 		return d
 	case !w.TargetIsLive:
 		return Decision{Action: LookForTarget{}}
+	case !IsFresh(w.AtAsOf, w.Now):
+		// Looking for the workload took long.
+		return Decision{Action: LookForAt{}}
 	default:
 		return restartNow(w)
 	}

@@ -123,7 +123,7 @@ func (tc restartCase) test(t *testing.T) {
 	if tc.now.IsZero() {
 		tc.now = now
 	}
-	world := World{At: at, AtIsLive: true, PodIsLive: true, Target: tc.target, TargetIsLive: true, Now: tc.now}
+	world := World{At: at, AtIsLive: true, AtAsOf: tc.now, PodIsLive: true, Target: tc.target, TargetIsLive: true, Now: tc.now}
 	if tc.forbidden {
 		world.TargetForbidden = restartForbidden
 	}
@@ -480,7 +480,7 @@ func TestRefusedRestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := newAt(withStatus(begun()), withRestart, tc.mutate)
-			world := World{At: at, AtIsLive: true, Target: newTarget(), TargetIsLive: true, Now: now}
+			world := World{At: at, AtIsLive: true, AtAsOf: now, Target: newTarget(), TargetIsLive: true, Now: now}
 			if diff := cmp.Diff(tc.want, RefusedRestart(world, tc.err), equate); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}

@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -41,9 +42,10 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 	case err != nil:
 		return fmt.Errorf("read the At: %w", err)
 	}
-	world.At, world.AtIsLive = at, true
-	// spec.restart may have changed.
-	world.Target, world.TargetIsLive, world.TargetIsShared = nil, false, false
+	if world.At == nil || !equality.Semantic.DeepEqual(world.At.Spec.Restart, at.Spec.Restart) {
+		world.Target, world.TargetIsLive, world.TargetIsShared = nil, false, false
+	}
+	world.At, world.AtIsLive, world.AtAsOf = at, true, s.Clock.Now()
 	s.AddRelatives(world)
 	return nil
 }
@@ -67,7 +69,7 @@ func (s *Steps) releaseAt(ctx context.Context, world *plan.World) error {
 		return s.report(at, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of the At: %w", err))
 	}
 	s.Written.Remember(released)
-	world.At, world.AtIsLive = released, true
+	world.At, world.AtIsLive, world.AtAsOf = released, true, s.Clock.Now()
 	klog.FromContext(ctx).V(2).Info("Released At")
 	return nil
 }

@@ -19,11 +19,13 @@ package steps
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/answer"
@@ -54,8 +56,24 @@ func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
 	return nil
 }
 
-// createPod creates the At's Pod. Its name is the lock against running a command twice.
-func (s *Steps) createPod(ctx context.Context, at *v1alpha1.At, action plan.CreatePod) (*corev1.Pod, error) {
+// A creation is given up creationTimeout after the At was read, before the name of a Pod
+// that another controller has created meanwhile can be free again. Slow webhooks may need
+// more: the time doubles with each failed creation, up to maxCreationTimeout, which is
+// longer than the API server works on a request.
+const (
+	creationTimeout    = 8 * time.Second
+	maxCreationTimeout = 64 * time.Second
+)
+
+// createPod creates the At's Pod. Its name is the lock against running a command twice. If
+// a creation that was given up has succeeded all the same, the next sync finds the Pod.
+func (s *Steps) createPod(ctx context.Context, name cache.ObjectName, world *plan.World, action plan.CreatePod) (*corev1.Pod, error) {
+	at, timeout := world.At, creationTimeout
+	for range s.Failures.NumRequeues(name) {
+		timeout = min(2*timeout, maxCreationTimeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout-world.Now.Sub(world.AtAsOf))
+	defer cancel()
 	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(at, s.Defaults), metav1.CreateOptions{})
 	if err != nil {
 		return nil, err

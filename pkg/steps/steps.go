@@ -108,7 +108,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	case plan.ReleaseAt:
 		return decision, true, s.releaseAt(ctx, world)
 	case plan.CreatePod:
-		pod, err := s.createPod(ctx, world.At, action)
+		pod, err := s.createPod(ctx, name, world, action)
 		if apierrors.IsAlreadyExists(err) {
 			err = s.lookForPod(ctx, world)
 			if err == nil && !world.HasPod() {
@@ -151,7 +151,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		return decision, false, err
 	}
 	// PodIsLive may refer to the Pod of another attempt.
-	world.At, world.AtIsLive, world.PodIsLive = at, at != nil, false
+	world.At, world.AtIsLive, world.AtAsOf, world.PodIsLive = at, at != nil, s.Clock.Now(), false
 	return decision, decision.Retry == nil, nil
 }
 
