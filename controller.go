@@ -524,7 +524,8 @@ func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
-	world := &plan.World{AtAsOf: c.freshness.AsOf(c.clock.Now()), Pods: c.podsOf(name)}
+	asOf := c.freshness.AsOf(c.clock.Now())
+	world := &plan.World{AtAsOf: asOf, ParentAsOf: asOf, Pods: c.podsOf(name)}
 	// The only possible error: it is not in the cache.
 	if at, err := c.atLister.Ats(name.Namespace).Get(name.Name); err == nil {
 		world.At = c.written.Latest(at)

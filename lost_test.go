@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -38,6 +39,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
+	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -334,5 +336,79 @@ func TestSlowRead(t *testing.T) {
 				close(goOn)
 			})
 		})
+	}
+}
+
+// TestStaleParent suspends or deletes the parent of an At on a node without the
+// controller's knowledge: the At neither starts nor is it resumed.
+func TestStaleParent(t *testing.T) {
+	for what, act := range map[string]func(context.Context, typedcnatv1alpha1.AtInterface) error{
+		"suspended": func(ctx context.Context, ats typedcnatv1alpha1.AtInterface) error {
+			_, err := ats.Patch(ctx, name.Name, types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{})
+			return err
+		},
+		"deleted": func(ctx context.Context, ats typedcnatv1alpha1.AtInterface) error {
+			return ats.Delete(ctx, name.Name, metav1.DeleteOptions{})
+		},
+	} {
+		for _, waits := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the child waits: %v", what, waits), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					server := fakeserver.New(clock.RealClock{})
+					var lags atomic.Bool
+					goOn := make(chan struct{})
+					kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+						response, err := server.RoundTrip(request)
+						if err == nil && request.URL.Query().Has("watch") && path.Base(request.URL.Path) == "ats" {
+							response.Body = &laggard{response.Body, &lags, goOn}
+						}
+						return response, err
+					}))
+					standby := standBy(t, kubeClient, cnatClient, clock.RealClock{})
+					kubeClient, cnatClient = newClients(t, server)
+					ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
+					if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+					now := metav1.Time{Time: time.Now()}
+					parent, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) {
+						at.Spec.Schedule = now.Format(time.RFC3339)
+						at.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1))}
+						at.Status = v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, StartTime: &now, Nodes: &v1alpha1.AtNodesStatus{Desired: 1, StartTime: &now}}
+					}), metav1.CreateOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					child, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) {
+						at.Name, at.Spec.Node, at.Finalizers = plan.ChildName(parent.Name, "a"), "a", []string{v1alpha1.FinalizerTracking}
+						at.Spec.Schedule, at.Spec.Suspend = now.Format(time.RFC3339), ptr.To(waits)
+						at.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(parent, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
+					}), metav1.CreateOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+					lags.Store(true)
+					if err := act(t.Context(), ats); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second)
+					work(t, standby)
+					time.Sleep(time.Minute)
+					pods, err := kubeClient.CoreV1().Pods(name.Namespace).List(t.Context(), metav1.ListOptions{})
+					if err != nil || len(pods.Items) > 0 {
+						t.Errorf("%d Pods were created, %v; want none", len(pods.Items), err)
+					}
+					got, err := ats.Get(t.Context(), child.Name, metav1.GetOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if ptr.Deref(got.Spec.Suspend, false) != waits {
+						t.Error("the child was resumed")
+					}
+					close(goOn)
+				})
+			})
+		}
 	}
 }

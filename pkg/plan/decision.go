@@ -67,8 +67,8 @@ type World struct {
 	AtIsLive bool
 	// AtAsOf is when At was read from the API server, by the answer. For an At from a cache,
 	// it is a time before which nothing was changed that is not in the cache, or the zero
-	// time if that is unknown.
-	AtAsOf time.Time
+	// time if that is unknown. ParentAsOf is the same for Parent.
+	AtAsOf, ParentAsOf time.Time
 	// PodIsLive is true if the Pod of the current attempt, or its absence, was read from the
 	// API server in this sync.
 	PodIsLive bool
@@ -89,9 +89,10 @@ func (w *World) NodesNotRead(err error) error {
 	return nil
 }
 
-// isFresh reports whether At is recent and complete enough to create its Pod.
+// isFresh reports whether At is recent and complete enough to create its Pod, and so is
+// its parent, if it has one.
 func (w *World) isFresh() bool {
-	return (w.AtIsLive || IsWhole(w.At)) && IsFresh(w.AtAsOf, w.Now)
+	return (w.AtIsLive || IsWhole(w.At)) && IsFresh(w.AtAsOf, w.Now) && (ParentName(w.At) == "" || IsFresh(w.ParentAsOf, w.Now))
 }
 
 // IsFresh reports whether an object is recent enough to act on it. asOf is when it was
@@ -143,7 +144,8 @@ type Decision struct {
 // Action is one of the types below.
 type Action interface{ isAction() }
 
-// LookForAt means: read the At from the API server, then decide again.
+// LookForAt means: read the At from the API server, and its parent unless that is fresh,
+// then decide again.
 type LookForAt struct{}
 
 // LookForPod means: read the Pod with the name of the current attempt's Pod from the API

@@ -281,6 +281,7 @@ func TestDecideNodes(t *testing.T) {
 		"the next in order":             {at: newAt(withNodes(nodes(1, 2, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), newRunningChild("n1")}, want: "resume Ats example-at-n2"},
 		"more than one":                 {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2"},
 		"a percentage is rounded up":    {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("34%")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2"},
+		"the At was read long ago":      {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, edit: func(w *World) { w.AtAsOf = now.Add(-FreshFor) }, want: "LookForAt"},
 		"the limit was removed":         {at: newAt(withNodes(nodes(0, 3, 0, 0))), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2 example-at-n3"},
 		"the limit was lowered":         {at: newAt(withNodes(nodes(2, 1, 0, 0)), limit("1")), children: []*v1alpha1.At{newRunningChild("n1"), newRunningChild("n2"), heldChild("n3")}, want: "nothing"},
 		"none while it is suspended":    {at: newAt(withNodes(nodes(0, 1, 1, 0)), withSuspendedRun, func(at *v1alpha1.At) { explained(&at.Status) }), children: []*v1alpha1.At{completed, heldChild("n2")}, want: "nothing"},
@@ -307,7 +308,7 @@ func TestDecideNodes(t *testing.T) {
 		"done": {at: newAt(withNodes(nodes(0, 1, 0, 1)), func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }), children: []*v1alpha1.At{failed, notStarted}, want: "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.at, Children: tc.children, AtIsLive: true, PodIsLive: true, NodesAreKnown: true, Now: now}
+			world := World{At: tc.at, Children: tc.children, AtIsLive: true, AtAsOf: now, PodIsLive: true, NodesAreKnown: true, Now: now}
 			world.Nodes = []*corev1.Node{newNode("n1"), newNode("n2"), newNode("n3")}
 			if tc.edit != nil {
 				tc.edit(&world)
@@ -421,6 +422,7 @@ func TestDecideByParent(t *testing.T) {
 		"it is deleted, and had ended":               {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
 		"it is deleted, and its Pod is gone":         {parent: running, child: newChildOn("n1", withPod, deleting), want: "DONE Failed/PodLost"},
 		"it is leaving":                              {parent: running, child: newChildOn("n1", released, deleting), want: "nothing"},
+		"the parent was read long ago":               {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.ParentAsOf = now.Add(-FreshFor) }, want: "LookForAt"},
 		"the node is not looked for":                 {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
 		"the node is gone":                           {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
 		"the node is gone, by the cache":             {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node, w.PodIsLive = nil, false }, want: "LookForPod"},
@@ -434,7 +436,7 @@ func TestDecideByParent(t *testing.T) {
 		"the node is gone, the Pod had ended":        {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), edit: func(w *World) { w.Node = nil }, want: "DONE Complete/Completed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: now, PodIsLive: true, NodeName: "n1", Node: newNode("n1"), Now: now}
+			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: now, ParentAsOf: now, PodIsLive: true, NodeName: "n1", Node: newNode("n1"), Now: now}
 			if tc.edit != nil {
 				tc.edit(&world)
 			}

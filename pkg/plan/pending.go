@@ -87,7 +87,7 @@ func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
 	}
 	if !w.isFresh() {
 		// Do not trust an old cache: another controller may have run the At, and its Pod may be
-		// gone; or a user may have just edited, suspended or deleted the At.
+		// gone; or a user may have just edited, suspended or deleted the At or its parent.
 		return Decision{Action: LookForAt{}}
 	}
 	due := dueSince(w.At, w.Parent, instant)

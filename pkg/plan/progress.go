@@ -52,7 +52,13 @@ func decideProgress(w World) Decision {
 	case ended:
 		return writeNodesDone(w, counts)
 	case !tooMany && !isSuspended(at):
-		if room := concurrent(at, counts) - int(counts.Active); room > 0 && len(waiting) > 0 {
+		room := concurrent(at, counts) - int(counts.Active)
+		switch {
+		case room <= 0 || len(waiting) == 0:
+		case !IsFresh(w.AtAsOf, w.Now):
+			// A user may have just suspended, edited or deleted the At.
+			return Decision{Action: LookForAt{}}
+		default:
 			return Decision{Action: ResumeAts{Ats: waiting[:min(room, len(waiting), maxResumed)]}}
 		}
 	}

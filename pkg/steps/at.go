@@ -32,22 +32,46 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// lookForAt reads the At.
+// lookForAt reads the At and, unless the cache is fresh, its parent.
 func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
-	at, err := s.CnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
-	switch {
-	case answer.IsNotFound(err, name.Name):
-		world.At, world.AtIsLive = nil, true
-		return nil
-	case err != nil:
+	at, err := s.getAt(ctx, name.Namespace, name.Name)
+	if err != nil {
 		return fmt.Errorf("read the At: %w", err)
 	}
-	if world.At == nil || !equality.Semantic.DeepEqual(world.At.Spec.Restart, at.Spec.Restart) {
+	before := *world
+	world.At, world.AtIsLive, world.AtAsOf = at, true, s.Clock.Now()
+	if at == nil {
+		return nil
+	}
+	if before.At == nil || !equality.Semantic.DeepEqual(before.At.Spec.Restart, at.Spec.Restart) {
 		world.Target, world.TargetIsLive, world.TargetIsShared = nil, false, false
 	}
-	world.At, world.AtIsLive, world.AtAsOf = at, true, s.Clock.Now()
+	world.ParentAsOf = s.Freshness.AsOf(world.AtAsOf)
 	s.AddRelatives(world)
+	if before.ChildrenAreLive && before.At.UID == at.UID {
+		world.Children, world.ChildrenAreLive = before.Children, true
+	}
+	parent := plan.ParentName(at)
+	if parent == "" || plan.IsFresh(world.ParentAsOf, world.AtAsOf) {
+		return nil
+	}
+	if world.Parent, err = s.getAt(ctx, name.Namespace, parent); err != nil {
+		return fmt.Errorf("read the parent: %w", err)
+	}
+	// Both times are those of the last answer: on a slow API server, one of two reads would
+	// always be too old.
+	world.AtAsOf = s.Clock.Now()
+	world.ParentAsOf = world.AtAsOf
 	return nil
+}
+
+// getAt reads an At. It returns nil if the At does not exist.
+func (s *Steps) getAt(ctx context.Context, namespace, name string) (*v1alpha1.At, error) {
+	at, err := s.CnatClient.CnatV1alpha1().Ats(namespace).Get(ctx, name, metav1.GetOptions{})
+	if answer.IsNotFound(err, name) {
+		return nil, nil
+	}
+	return at, err
 }
 
 // releaseAt removes the finalizer from a child.

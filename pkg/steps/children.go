@@ -95,16 +95,19 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 	return other, context.Cause(ctx)
 }
 
-// resumeAts resumes children of the At.
-func (s *Steps) resumeAts(ctx context.Context, at *v1alpha1.At, children []*v1alpha1.At) error {
-	for _, child := range children {
+// resumeAts resumes children of the At, as long as the At is fresh.
+func (s *Steps) resumeAts(ctx context.Context, world *plan.World, children []*v1alpha1.At) error {
+	for i, child := range children {
+		if i > 0 && !plan.IsFresh(world.AtAsOf, s.Clock.Now()) {
+			return nil // The events of the resumed children trigger the next step.
+		}
 		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"suspend":false}}`, child.UID, child.ResourceVersion)
 		resumed, err := s.CnatClient.CnatV1alpha1().Ats(child.Namespace).Patch(ctx, child.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		switch {
 		case answer.IsNotFound(err, child.Name) || answer.IsConflict(err, child.Name):
 			return nil // The child's event triggers the next step.
 		case err != nil:
-			return s.report(at, v1alpha1.ReasonAtNotResumed, fmt.Errorf("resume At %s: %w", child.Name, err))
+			return s.report(world.At, v1alpha1.ReasonAtNotResumed, fmt.Errorf("resume At %s: %w", child.Name, err))
 		}
 		s.Written.Remember(resumed)
 		klog.FromContext(ctx).V(2).Info("Resumed the At of a node", "child", klog.KObj(child))

@@ -104,7 +104,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 			return decision, true, nil
 		}
 	case plan.ResumeAts:
-		return decision, false, s.resumeAts(ctx, world.At, action.Ats)
+		return decision, false, s.resumeAts(ctx, world, action.Ats)
 	case plan.ReleaseAt:
 		return decision, true, s.releaseAt(ctx, world)
 	case plan.CreatePod:
