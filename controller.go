@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -291,7 +292,7 @@ func (c *Controller) enqueueAll() {
 		switch {
 		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, world.Now):
 			c.queue.Add(name)
-		case decision.Delay > 0:
+		default:
 			c.enqueueAfter(name, decision.Delay)
 		}
 	}
@@ -339,12 +340,15 @@ func (c *Controller) search(ctx context.Context) {
 			}
 			name, world := cache.MetaObjectToName(at), c.cachedWorld(at)
 			decision := plan.Decide(world)
-			needsCleanUp := func(pod *corev1.Pod) bool { return plan.CleanUp(world, pod).Action != nil }
+			hasStep := decision.Action != nil || decision.Status != nil ||
+				slices.ContainsFunc(world.Pods, func(pod *corev1.Pod) bool { return plan.CleanUp(world, pod).Action != nil })
 			switch {
-			case c.queue.NumRequeues(name) > 0 || c.blocked.Retries(name) > 0: // It waits for its turn.
-			case decision.Action != nil || decision.Status != nil || slices.ContainsFunc(world.Pods, needsCleanUp):
+			case hasStep && (c.queue.NumRequeues(name) > 0 || c.blocked.Retries(name) > 0):
+				// It waits for its turn. If very many others do, too, its deadline may come first.
+				c.enqueueAfter(name, cmp.Or(decision.Delay, plan.DelayUntilDeadline(at, world.Now)))
+			case hasStep:
 				c.queue.Add(name)
-			case decision.Delay > 0:
+			default:
 				c.enqueueAfter(name, decision.Delay)
 			}
 		}
@@ -355,10 +359,10 @@ func (c *Controller) search(ctx context.Context) {
 	}
 }
 
-// enqueueAfter enqueues an At after a delay. If that is beyond the horizon, search does it
-// later.
+// enqueueAfter enqueues an At after a delay; 0 means never. If the delay is beyond the
+// horizon, search does it later.
 func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
-	if delay <= horizon {
+	if 0 < delay && delay <= horizon {
 		c.queue.AddAfter(name, delay)
 	}
 }
@@ -426,6 +430,8 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 
 func (c *Controller) deleteAt(logger klog.Logger, at informers.DeletedAt) {
 	logger.V(2).Info("At deleted", "at", klog.KRef(at.GetObjectName().Parts()))
+	// An At of that name may already have been created again.
+	c.steps.Failures.Forget(at.GetObjectName())
 	if at.OptionalObj != nil {
 		c.written.Forget(at.OptionalObj.UID)
 		c.enqueueParent(at.OptionalObj)
@@ -498,13 +504,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		c.queue.Forget(name)
 		c.blocked.Forget(name)
 	}
-	switch {
-	case errors.Is(err, plan.ErrBlocked) && delay > 0:
-		// For its deadline: search leaves it alone, and very many others may be retried first.
-		c.queue.AddAfter(name, delay)
-	case delay > 0:
-		c.enqueueAfter(name, delay)
-	}
+	c.enqueueAfter(name, delay)
 	return true
 }
 
@@ -530,6 +530,9 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	if at, err := c.atLister.Ats(name.Namespace).Get(name.Name); err == nil {
 		world.At = c.written.Latest(at)
 		c.addRelatives(world)
+	} else {
+		// A creation may have failed after deleteAt.
+		c.steps.Failures.Forget(name)
 	}
 	pods := world.Pods
 	delay, err := c.follow(ctx, name, world, plan.Decide)

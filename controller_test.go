@@ -817,6 +817,7 @@ func TestProcessNextWorkItem(t *testing.T) {
 			})
 			f.queue.Add(name)
 			next(t, f)
+			go f.search(t.Context())
 			for _, want := range []int{0, 1} {
 				time.Sleep(horizon)
 				synctest.Wait()

@@ -23,6 +23,7 @@ import (
 	"net/http"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
@@ -410,5 +413,69 @@ func TestStaleParent(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestBlockedAndDeleted deletes an At that could not be started: nothing is left of it in
+// the queue, and a new At of that name begins again with its failures.
+func TestBlockedAndDeleted(t *testing.T) {
+	for testName, refusal := range map[string]error{
+		"refused": apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota")),
+		"busy":    apierrors.NewTooManyRequests("busy", 1),
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				server := fakeserver.New(clock.RealClock{})
+				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					var refused apierrors.APIStatus
+					if isCreation(t, request, "example-at-pod") && errors.As(refusal, &refused) {
+						return fakeserver.Refuse(request, refused)
+					}
+					return server.RoundTrip(request)
+				}))
+				logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(4)))
+				c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
+				workIn(klog.NewContext(t.Context(), logger), t, c)
+				_, cnatClient = newClients(t, server)
+				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
+				create := func() {
+					t.Helper()
+					if _, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) {
+						at.Spec.Schedule, at.Spec.StartingDeadlineSeconds = start.Format(time.RFC3339), ptr.To[int64](24*3600)
+					}), metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				remove := func() {
+					t.Helper()
+					if err := ats.Delete(t.Context(), name.Name, metav1.DeleteOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				create()
+				time.Sleep(10 * time.Minute)
+				if c.steps.Failures.NumRequeues(name) < 10 {
+					t.Errorf("%d failures, want more", c.steps.Failures.NumRequeues(name))
+				}
+				remove()
+				create() // before the controller notices
+				synctest.Wait()
+				if got := c.steps.Failures.NumRequeues(name); got > 1 {
+					t.Errorf("the new At has %d failures", got)
+				}
+				remove()
+				time.Sleep(2 * time.Hour)
+				if got := c.steps.Failures.NumRequeues(name); got > 0 {
+					t.Errorf("the deleted At has %d failures", got)
+				}
+				buffer := logger.GetSink().(ktesting.Underlier).GetBuffer()
+				syncs := strings.Count(buffer.String(), "Decided")
+				time.Sleep(24 * time.Hour)
+				if got := strings.Count(buffer.String(), "Decided") - syncs; got > 0 {
+					t.Errorf("the deleted At was synced %d times", got)
+				}
+			})
+		})
 	}
 }

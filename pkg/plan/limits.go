@@ -89,10 +89,10 @@ func startingTimeLeft(at *v1alpha1.At, instant, now time.Time) time.Duration {
 // regardless of its back-off.
 const lastTry = 2 * time.Second
 
-// delayUntilDeadline returns the delay until the deadline, or until just before it. After
+// DelayUntilDeadline returns the delay until the deadline, or until just before it. After
 // the deadline, the At ends if its next Pod has not been created. The delay is 0 if there
 // is no deadline.
-func delayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
+func DelayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
 	left := activeTimeLeft(at, &at.Status, now)
 	if instant, err := Instant(&at.Spec); err == nil && at.Status.NextAttemptTime == nil && !wasRestarted(at) {
 		left = min(left, startingTimeLeft(at, instant, now))

@@ -37,7 +37,7 @@ func startNodes(w World, instant time.Time) Decision {
 	if _, err := nodeSelector(w.At); err != nil {
 		// Once the At is RUNNING, the selector can no longer be corrected.
 		d := writeBlocked(w.At, w.Now, v1alpha1.ReasonInvalidSelector, err.Error())
-		d.Delay = delayUntilDeadline(w.At, w.Now)
+		d.Delay = DelayUntilDeadline(w.At, w.Now)
 		return d
 	}
 	if !w.PodIsLive {
@@ -97,7 +97,7 @@ func decideChildren(w World) Decision {
 	}
 	switch {
 	case len(missing) > 0:
-		return Decision{Action: CreateAts{Ats: missing}, Delay: delayUntilDeadline(at, w.Now)}
+		return Decision{Action: CreateAts{Ats: missing}, Delay: DelayUntilDeadline(at, w.Now)}
 	case !w.ChildrenAreLive:
 		// The cache may lack a child that an earlier sync created for a node that is no longer
 		// chosen.
@@ -127,7 +127,7 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 	if ParentName(other) == at.Name {
 		message = fmt.Sprintf("At %s of an earlier At with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
 		if w.Now.Sub(at.Status.StartTime.Time) < grace {
-			return Decision{Retry: fmt.Errorf("%w: %s", ErrBlocked, message), Delay: delayUntilDeadline(at, w.Now)}
+			return Decision{Retry: fmt.Errorf("%w: %s", ErrBlocked, message), Delay: DelayUntilDeadline(at, w.Now)}
 		}
 	}
 	return retryBlocked(at, w.Now, v1alpha1.ReasonAtNameConflict, errors.New(message))

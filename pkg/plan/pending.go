@@ -104,7 +104,7 @@ func waitForName(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decis
 	message := fmt.Sprintf("Pod %s already exists and does not belong to this At: delete that Pod, or give the At another name.", other.Name)
 	if owner := ownerAt(other); owner != nil && owner.Name == at.Name {
 		if now.Sub(since) < grace {
-			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At with this name still exists", ErrBlocked, other.Name), Delay: delayUntilDeadline(at, now)}
+			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At with this name still exists", ErrBlocked, other.Name), Delay: DelayUntilDeadline(at, now)}
 		}
 		message = fmt.Sprintf("Pod %s of an earlier At with this name still exists: run kubectl describe pod %s to see what it is waiting for.", other.Name, other.Name)
 	}
@@ -138,7 +138,7 @@ func refused(w World, reason string, err error) Decision {
 		// The At is deleted with its namespace.
 		return Decision{}
 	case IsTransient(err):
-		return Decision{Retry: err, Delay: delayUntilDeadline(w.At, w.Now)}
+		return Decision{Retry: err, Delay: DelayUntilDeadline(w.At, w.Now)}
 	default:
 		return retryBlocked(w.At, w.Now, reason, err)
 	}

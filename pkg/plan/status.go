@@ -203,7 +203,7 @@ func writeBlocked(at *v1alpha1.At, now time.Time, reason, message string) Decisi
 // retryBlocked returns the decision to set condition Blocked and retry with back-off.
 func retryBlocked(at *v1alpha1.At, now time.Time, reason string, cause error) Decision {
 	d := writeBlocked(at, now, reason, cause.Error())
-	d.Retry, d.Delay = fmt.Errorf("%w: %w", ErrBlocked, cause), delayUntilDeadline(at, now)
+	d.Retry, d.Delay = fmt.Errorf("%w: %w", ErrBlocked, cause), DelayUntilDeadline(at, now)
 	return d
 }
 
