@@ -66,7 +66,7 @@ func blockLostOwner(at *v1alpha1.At, now time.Time) Decision {
 	d := writeBlocked(at, now, v1alpha1.ReasonOwnerMissing, fmt.Sprintf(
 		"Label %s says that another object created this At, but the At has no such owner. It may have run before: it may be a copy, or restored from a backup. Delete it. Or, to run it, remove the label: kubectl label at %s -n %s %s-",
 		label, at.Name, at.Namespace, label))
-	d.Delay = delayUntilDeadline(at, now)
+	d.Delay = DelayUntilDeadline(at, now)
 	return d
 }
 
@@ -77,8 +77,7 @@ func writeStartingDeadlineExceeded(at *v1alpha1.At, now time.Time) Decision {
 
 // startAttempt starts an attempt that has been due since the given instant.
 func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
-	switch {
-	case other != nil:
+	if other != nil {
 		return waitForName(w.At, other, dueSince(w.At, w.Parent, instant), w.Now)
 	}
 	// Before the At, because looking for a node may take seconds.
