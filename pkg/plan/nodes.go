@@ -34,6 +34,9 @@ const noNodesMessage = "No node matches spec.nodes: check the labels (kubectl ge
 // startNodes starts a run on nodes. The phase becomes RUNNING before the first child is
 // created, so that all children have the same command, template and selector.
 func startNodes(w World, instant time.Time) Decision {
+	if !w.AtIsLive { // A cached At has no selector.
+		return Decision{Action: LookForAt{}}
+	}
 	if _, err := nodeSelector(w.At); err != nil {
 		// Once the At is RUNNING, the selector can no longer be corrected.
 		d := writeBlocked(w.At, w.Now, v1alpha1.ReasonInvalidSelector, err.Error())
