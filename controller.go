@@ -100,8 +100,9 @@ const (
 const startTime = 20 * time.Second
 
 // finishTimeout is how long running syncs may take when the controller is stopped. A
-// leader that cannot renew its lease stops at most 8.5 s after the last renewal, and
-// another may take over after 12 s: finishTimeout must be less than the difference.
+// leader that cannot renew its lease stops at most 8.5 s after the last renewal, and keeps
+// the lease while syncs run. Another may take over after 12 s: finishTimeout must be less
+// than the difference.
 const finishTimeout = 3 * time.Second
 
 // Controller runs the command of each At once, at its scheduled time, in a Pod that the

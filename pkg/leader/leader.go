@@ -64,6 +64,25 @@ func Run(ctx context.Context, config *rest.Config, namespace, name, identity str
 	return run(ctx, lock, name, health, work)
 }
 
+// held is a lock that is not released before the work has ended. The elector releases it
+// as soon as it cannot renew it for renewDeadline.
+type held struct {
+	resourcelock.Interface
+	worked <-chan struct{}
+}
+
+// Update implements resourcelock.Interface.
+func (h held) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" {
+		select {
+		case <-h.worked:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return h.Interface.Update(ctx, record)
+}
+
 func run(ctx context.Context, lock resourcelock.Interface, name string, health *leaderelection.HealthzAdaptor, work func(context.Context)) error {
 	var elector *leaderelection.LeaderElector
 	var leads atomic.Bool
@@ -72,7 +91,7 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, health *
 	leaseCtx, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock:            lock,
+		Lock:            held{lock, worked},
 		Name:            name,
 		LeaseDuration:   leaseDuration,
 		RenewDeadline:   renewDeadline,

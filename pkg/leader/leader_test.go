@@ -17,7 +17,10 @@ limitations under the License.
 package leader
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -26,6 +29,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
@@ -40,6 +44,7 @@ type process struct {
 	health *leaderelection.HealthzAdaptor
 	stop   context.CancelFunc // asks it to stop
 	hangs  atomic.Bool        // none of its requests is answered
+	fails  atomic.Bool        // its renewals are refused
 	// works is closed when its work starts, and asked when the work is asked to stop. The
 	// work stops once goOn is closed.
 	works, asked, goOn chan struct{}
@@ -51,6 +56,16 @@ func (p *process) RoundTrip(request *http.Request) (*http.Response, error) {
 	if p.hangs.Load() {
 		<-request.Context().Done()
 		return nil, request.Context().Err()
+	}
+	if p.fails.Load() && request.Method == http.MethodPut {
+		body, err := io.ReadAll(request.Body)
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Contains(body, []byte(`"holderIdentity":""`)) {
+			return fakeserver.Refuse(request, apierrors.NewInternalError(errors.New("no space left")))
+		}
+		request.Body = io.NopCloser(bytes.NewReader(body))
 	}
 	return p.server.RoundTrip(request)
 }
@@ -141,6 +156,33 @@ func TestHangs(t *testing.T) {
 		close(p.goOn)
 		if err := <-p.returned; err == nil || !strings.HasPrefix(err.Error(), "lost the lease default/lease: ") {
 			t.Errorf("it returned: %v", err)
+		}
+	})
+}
+
+// TestRenewalsFail lets the renewals of the lease fail until the leader asks its work to
+// stop. The leader could release the lease, but keeps it until the work has stopped.
+func TestRenewalsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startLeader(t)
+		defer p.stop()
+		standby := start(t, p.server, "standby")
+		defer standby.stop()
+		defer close(standby.goOn)
+		time.Sleep(time.Minute)
+		p.fails.Store(true)
+		<-p.asked
+		time.Sleep(3*time.Second - retryPeriod) // as long as the work may take
+		if holder := p.lease(t).Spec.HolderIdentity; *holder != "leader" {
+			t.Errorf("the lease is held by %q while the leader works", *holder)
+		}
+		close(p.goOn)
+		if err := <-p.returned; err == nil {
+			t.Error("it returned no error")
+		}
+		time.Sleep(2 * retryPeriod)
+		if holder := p.lease(t).Spec.HolderIdentity; *holder != "standby" {
+			t.Errorf("the lease is held by %q when the leader has stopped", *holder)
 		}
 	})
 }
