@@ -117,7 +117,7 @@ type Controller struct {
 	// working is false while the controller is on standby: its informers fill the caches,
 	// but nothing is enqueued.
 	working atomic.Bool
-	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	queue   *fairqueue.Workqueue
 	// blocked holds the Ats that wait for their turn to be added to queue.
 	blocked   *fairqueue.Blocked
 	preflight *preflight.Preflight // nil: off
@@ -254,12 +254,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	}
 	watchClock := wallclock.NewWatch(c.clock)
 	c.working.Store(true)
-	for range workers {
-		wg.Go(func() {
-			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
-			}
-		})
-	}
+	wg.Go(func() { c.queue.Work(syncCtx, workers, c.process) })
 	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
 	wg.Go(func() { c.preflight.Run(ctx, c.queue.Add) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
@@ -368,8 +363,8 @@ func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
 	}
 }
 
-// IsBusy returns true while Ats wait for a worker.
-func (c *Controller) IsBusy() bool { return c.queue.Len() > 0 }
+// IsBusy returns true while Ats wait for a worker, and not only for others of their namespace.
+func (c *Controller) IsBusy() bool { return c.queue.IsBusy() }
 
 // isDue reports whether an At is due and does not have a Pod yet.
 func (c *Controller) isDue(name cache.ObjectName) bool {
@@ -483,13 +478,8 @@ func (c *Controller) enqueueOwner(pod *corev1.Pod) {
 	}
 }
 
-func (c *Controller) processNextWorkItem(ctx context.Context) bool {
-	name, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(name)
-
+// process syncs an item of the queue, and enqueues it again if necessary.
+func (c *Controller) process(ctx context.Context, name cache.ObjectName) {
 	start := c.clock.Now()
 	delay, err := c.syncOrRecover(ctx, name)
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
@@ -506,7 +496,6 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		c.blocked.Forget(name)
 	}
 	c.enqueueAfter(name, delay)
-	return true
 }
 
 // syncOrRecover turns a panic into an error: one At must not stop the work on all others.

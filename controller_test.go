@@ -63,6 +63,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/events"
+	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
@@ -739,6 +740,18 @@ func writes(t *testing.T, ats []*v1alpha1.At, actions []clienttesting.Action) []
 		ats = []*v1alpha1.At{at}
 	}
 	return actions
+}
+
+// processNextWorkItem processes the next item of the queue as Work does. It returns false if
+// there is none because the queue is shut down.
+func (f *fixture) processNextWorkItem(ctx context.Context) bool {
+	item, shutdown := f.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer f.queue.Done(item)
+	f.process(ctx, item)
+	return true
 }
 
 func TestProcessNextWorkItem(t *testing.T) {
@@ -1619,6 +1632,7 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 func newClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface, clientset.Interface) {
 	t.Helper()
 	config := fakeserver.Config(transport)
+	config.Wrap(fairqueue.NewTransport)
 	kubeClient, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

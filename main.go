@@ -64,6 +64,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/cronat"
 	"programming-kubernetes.info/cnat-controller/pkg/endpoints"
 	"programming-kubernetes.info/cnat-controller/pkg/events"
+	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
@@ -136,7 +137,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "The path of a kubeconfig file. By default the controller uses $KUBECONFIG, then ~/.kube/config, then the service account of its Pod.")
 	flags.StringVar(&o.master, "master", "", "The URL of the API server. It overrides that of the kubeconfig.")
 	flags.StringVar(&o.namespace, "namespace", metav1.NamespaceAll, "The namespace whose Ats the controller runs. By default it runs those of all namespaces.")
-	flags.IntVar(&o.workers, "workers", 16, "The number of Ats that are synced at the same time. CronAts have four times as many workers.")
+	flags.IntVar(&o.workers, "workers", 16, "The number of Ats that are synced at the same time, without those that wait for a slow admission webhook. CronAts have four times as many workers.")
 	flags.StringVar(&o.defaults.Image, "default-image", "busybox:1.37.0", "The image in which commands without a template run. It needs /bin/sh.")
 	flags.StringVar(&o.requests, "default-requests", "", "The resource requests of the Pods of Ats that have no template, such as cpu=10m,memory=16Mi. By default they have none, or those of the namespace's LimitRange.")
 	flags.StringVar(&o.limits, "default-limits", "", "The resource limits of the Pods of Ats that have no template, such as memory=64Mi. By default they have none, or those of the namespace's LimitRange.")
@@ -264,7 +265,8 @@ func run(ctx context.Context, o *options) error {
 	// do not share the workers' rate limit.
 	besideConfig := rest.CopyConfig(config)
 	besideConfig.RateLimiter = nil
-	config.Wrap(patient.New)
+	config.Wrap(fairqueue.NewTransport)
+	config.Wrap(patient.New) // above: it waits between tries
 	cnatClient, err := clientset.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("create the client for Ats: %w", err)

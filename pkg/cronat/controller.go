@@ -104,7 +104,7 @@ type Controller struct {
 	// working is false while the controller is on standby: its informers fill the caches,
 	// but nothing is enqueued.
 	working atomic.Bool
-	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	queue   *fairqueue.Workqueue
 	// blocked holds the CronAts that wait for their turn to be added to queue.
 	blocked *fairqueue.Blocked
 	// records limits how many new Ats are recorded immediately.
@@ -207,20 +207,16 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	logger.Info("Starting controller of CronAts", "workers", workers)
 	watchClock := wallclock.NewWatch(c.clock)
 	c.working.Store(true)
-	for range workers {
-		wg.Go(func() {
-			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
-			}
-		})
-	}
+	wg.Go(func() { c.queue.Work(syncCtx, workers, c.process) })
 	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
 	c.enqueueAll()
 	<-ctx.Done()
 }
 
-// IsBusy returns true while CronAts wait for a worker.
-func (c *Controller) IsBusy() bool { return c.queue.Len() > 0 }
+// IsBusy returns true while CronAts wait for a worker, and not only for others of their
+// namespace.
+func (c *Controller) IsBusy() bool { return c.queue.IsBusy() }
 
 // enqueueAll enqueues all CronAts, including deleted ones that still have Ats.
 func (c *Controller) enqueueAll() {
@@ -299,13 +295,8 @@ func (c *Controller) enqueueOwnerOfNew(at *v1alpha1.At) {
 	c.queue.AddAfter(cache.NewObjectName(at.Namespace, name), delay)
 }
 
-func (c *Controller) processNextWorkItem(ctx context.Context) bool {
-	name, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(name)
-
+// process syncs an item of the queue, and enqueues it again if necessary.
+func (c *Controller) process(ctx context.Context, name cache.ObjectName) {
 	start := c.clock.Now()
 	delay, err := c.syncOrRecover(ctx, name)
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
@@ -325,7 +316,6 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	if delay > 0 {
 		c.queue.AddAfter(name, min(delay, maxDelay))
 	}
-	return true
 }
 
 // syncOrRecover turns a panic into an error: one CronAt must not stop the work on all

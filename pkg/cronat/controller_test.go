@@ -46,6 +46,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
@@ -96,7 +97,9 @@ func newWorld(t *testing.T) *world {
 
 func newClient(t *testing.T, transport http.RoundTripper) clientset.Interface {
 	t.Helper()
-	client, err := clientset.NewForConfig(fakeserver.Config(transport))
+	config := fakeserver.Config(transport)
+	config.Wrap(fairqueue.NewTransport)
+	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +167,7 @@ func newCronAt(schedule string, mutate ...func(*v1alpha1.CronAt)) *v1alpha1.Cron
 
 func (w *world) create(t *testing.T, cronAt *v1alpha1.CronAt) {
 	t.Helper()
-	if _, err := w.person.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
+	if _, err := w.person.CnatV1alpha1().CronAts(cronAt.Namespace).Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -583,6 +586,36 @@ func TestBurstOften(t *testing.T) {
 		time.Sleep(time.Minute + 2*time.Second)
 		w.wantRecorded(t, number, start.Add(48*time.Second))
 		w.wantEachOnce(t, 15*number)
+	})
+}
+
+// TestSlowTenants has very many CronAts in namespaces whose webhooks hang. That of another
+// namespace is not delayed.
+func TestSlowTenants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+			if request.Method == http.MethodPost && strings.Contains(request.URL.Path, "/slow-") {
+				time.Sleep(10 * time.Second)
+			}
+			return w.RoundTrip(request)
+		}), w.clock)
+		due := time.Now().Truncate(time.Hour).Add(time.Hour)
+		for i := range 5 {
+			for j := range 100 {
+				w.create(t, newCronAt("0 * * * *", func(cronAt *v1alpha1.CronAt) {
+					cronAt.Namespace, cronAt.Name = fmt.Sprint("slow-", i), fmt.Sprint("slow-", j)
+				}))
+			}
+		}
+		w.create(t, newCronAt("0 * * * *"))
+		time.Sleep(time.Until(due) + time.Minute)
+		w.lock.Lock()
+		defer w.lock.Unlock()
+		got := w.created[fmt.Sprintf("backup-%d", due.Unix()/60)]
+		if len(got) != 1 || got[0].Sub(due) >= time.Second {
+			t.Errorf("the At was created at %v, want once within a second after %v", got, due)
+		}
 	})
 }
 

@@ -39,19 +39,9 @@ const (
 	gain       = 2
 )
 
-// NewRateLimiting returns a rate-limited workqueue with the given storage. name is for its
-// metrics.
-func NewRateLimiting(name string, storage workqueue.Queue[cache.ObjectName], limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) workqueue.TypedRateLimitingInterface[cache.ObjectName] {
-	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
-		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock,
-			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock, Queue: storage}),
-		}),
-	})
-}
-
 // Blocked holds blocked items until it is time to retry them.
 type Blocked struct {
-	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	queue  *Workqueue
 	clock  clock.WithTicker
 	passes chan struct{} // has an element for each item that does not have to wait for its turn
 }

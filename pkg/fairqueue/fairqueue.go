@@ -24,34 +24,53 @@ import (
 	"k8s.io/utils/buffer"
 )
 
-// Queue is the storage of a workqueue. It returns the items of each namespace in the
-// order in which they were added, and namespaces take turns. Use it only under the lock
-// of the workqueue.
+// Order is the storage of a workqueue that can leave out namespaces. Use it only under a
+// lock, such as that of the workqueue.
+type Order interface {
+	workqueue.Queue[cache.ObjectName]
+	// PopFrom removes and returns the next item whose namespace is open. It reports whether
+	// there is one.
+	PopFrom(isOpen func(namespace string) bool) (cache.ObjectName, bool)
+}
+
+// Queue is an Order in which namespaces take turns.
 type Queue struct {
-	items map[string]*buffer.Ring[cache.ObjectName] // by namespace; none is empty
-	turns buffer.Ring[string]                       // the namespaces that have items
-	len   int
+	newItems func() workqueue.Queue[cache.ObjectName]
+	items    map[string]workqueue.Queue[cache.ObjectName] // by namespace; none is empty
+	turns    buffer.Ring[string]                          // the namespaces that have items
+	len      int
 }
 
-var _ workqueue.Queue[cache.ObjectName] = &Queue{}
+var _ Order = &Queue{}
 
-// New returns an empty queue.
+// New returns an empty queue. It returns the items of each namespace in the order in which
+// they were added. An item that is added again keeps its place.
 func New() *Queue {
-	return &Queue{items: map[string]*buffer.Ring[cache.ObjectName]{}}
+	return NewOf(func() workqueue.Queue[cache.ObjectName] { return &fifo{} })
 }
 
-// Touch does nothing: an item that is added again keeps its place.
-func (q *Queue) Touch(cache.ObjectName) {}
+// NewOf returns an empty queue. newItems returns the storage for the items of a namespace,
+// which is empty.
+func NewOf(newItems func() workqueue.Queue[cache.ObjectName]) *Queue {
+	return &Queue{newItems: newItems, items: map[string]workqueue.Queue[cache.ObjectName]{}}
+}
+
+// Touch is called when an item is added again.
+func (q *Queue) Touch(item cache.ObjectName) {
+	if items := q.items[item.Namespace]; items != nil {
+		items.Touch(item)
+	}
+}
 
 // Push adds an item.
 func (q *Queue) Push(item cache.ObjectName) {
 	items := q.items[item.Namespace]
 	if items == nil {
-		items = &buffer.Ring[cache.ObjectName]{}
+		items = q.newItems()
 		q.items[item.Namespace] = items
 		q.turns.WriteOne(item.Namespace)
 	}
-	items.WriteOne(item)
+	items.Push(item)
 	q.len++
 }
 
@@ -60,15 +79,48 @@ func (q *Queue) Len() int { return q.len }
 
 // Pop removes and returns the first item of the namespace whose turn it is. The queue
 // must not be empty.
-func (q *Queue) Pop() cache.ObjectName {
-	namespace, _ := q.turns.ReadOne()
-	items := q.items[namespace]
-	item, _ := items.ReadOne()
-	q.len--
-	if items.Len() > 0 {
-		q.turns.WriteOne(namespace)
-	} else {
-		delete(q.items, namespace)
+func (q *Queue) Pop() cache.ObjectName { return pop(q) }
+
+// PopFrom implements Order. It may look at each namespace that is not open.
+func (q *Queue) PopFrom(isOpen func(namespace string) bool) (cache.ObjectName, bool) {
+	for range q.turns.Len() {
+		namespace, _ := q.turns.ReadOne()
+		if !isOpen(namespace) {
+			q.turns.WriteOne(namespace)
+			continue
+		}
+		items := q.items[namespace]
+		item := items.Pop()
+		q.len--
+		if items.Len() > 0 {
+			q.turns.WriteOne(namespace)
+		} else {
+			delete(q.items, namespace)
+		}
+		return item, true
 	}
+	return cache.ObjectName{}, false
+}
+
+// pop removes and returns the next item of an Order that is not empty.
+func pop(order Order) cache.ObjectName {
+	item, _ := order.PopFrom(func(string) bool { return true })
+	return item
+}
+
+// fifo is the storage for the items of a namespace.
+type fifo struct {
+	buffer.Ring[cache.ObjectName]
+}
+
+// Touch does nothing.
+func (f *fifo) Touch(cache.ObjectName) {}
+
+// Push adds an item.
+func (f *fifo) Push(item cache.ObjectName) { f.WriteOne(item) }
+
+// Pop removes and returns the first item.
+func (f *fifo) Pop() cache.ObjectName {
+	item, _ := f.ReadOne()
 	return item
 }

@@ -21,7 +21,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 )
 
@@ -32,13 +31,12 @@ const (
 	share    = 7
 )
 
-// Prioritized is the storage of a workqueue that returns urgent items, in the order of a
-// Queue, before others.
+// Prioritized is an Order that returns urgent items, in the order of a Queue, before others.
 type Prioritized struct {
 	isUrgent func(cache.ObjectName) bool
 	clock    clock.PassiveClock
 	urgent   *Queue
-	rest     workqueue.Queue[cache.ObjectName]
+	rest     Order
 	// hurried are the items in urgent. stale are those that became urgent while they were in
 	// rest: their entries there do not count.
 	hurried, stale sets.Set[cache.ObjectName]
@@ -46,11 +44,11 @@ type Prioritized struct {
 	turns          int       // the number of urgent items since the last other one
 }
 
-var _ workqueue.Queue[cache.ObjectName] = &Prioritized{}
+var _ Order = &Prioritized{}
 
 // NewPrioritized returns an empty queue. isUrgent is called with each item that is added,
 // under the lock of the workqueue. rest must be an empty queue for the other items.
-func NewPrioritized(isUrgent func(cache.ObjectName) bool, rest workqueue.Queue[cache.ObjectName], wallClock clock.PassiveClock) *Prioritized {
+func NewPrioritized(isUrgent func(cache.ObjectName) bool, rest Order, wallClock clock.PassiveClock) *Prioritized {
 	return &Prioritized{isUrgent: isUrgent, clock: wallClock, urgent: New(), rest: rest, hurried: sets.New[cache.ObjectName](), stale: sets.New[cache.ObjectName]()}
 }
 
@@ -96,20 +94,44 @@ func (p *Prioritized) others() int { return p.rest.Len() - p.stale.Len() }
 func (p *Prioritized) Len() int { return p.urgent.Len() + p.others() }
 
 // Pop removes and returns the next item. The queue must not be empty.
-func (p *Prioritized) Pop() cache.ObjectName {
-	if p.urgent.Len() > 0 && (p.others() == 0 || p.turns < share || p.clock.Since(p.waiting) < patience) {
-		p.turns++
-		item := p.urgent.Pop()
-		if p.hurried.Delete(item); p.urgent.Len() == 0 {
-			p.hurried = sets.New[cache.ObjectName]() // A map never shrinks.
+func (p *Prioritized) Pop() cache.ObjectName { return pop(p) }
+
+// PopFrom implements Order.
+func (p *Prioritized) PopFrom(isOpen func(namespace string) bool) (cache.ObjectName, bool) {
+	isOthersTurn := p.others() > 0 && p.turns >= share && p.clock.Since(p.waiting) >= patience
+	if !isOthersTurn {
+		if item, ok := p.popUrgent(isOpen); ok {
+			return item, true
 		}
-		return item
 	}
-	p.turns = 0
-	item := p.rest.Pop()
-	for p.stale.Has(item) {
+	if item, ok := p.popOther(isOpen); ok || !isOthersTurn {
+		return item, ok
+	}
+	return p.popUrgent(isOpen)
+}
+
+func (p *Prioritized) popUrgent(isOpen func(namespace string) bool) (cache.ObjectName, bool) {
+	item, ok := p.urgent.PopFrom(isOpen)
+	if !ok {
+		return item, false
+	}
+	p.turns++
+	if p.hurried.Delete(item); p.urgent.Len() == 0 {
+		p.hurried = sets.New[cache.ObjectName]() // A map never shrinks.
+	}
+	return item, true
+}
+
+func (p *Prioritized) popOther(isOpen func(namespace string) bool) (cache.ObjectName, bool) {
+	for {
+		item, ok := p.rest.PopFrom(isOpen)
+		if !ok {
+			return item, false
+		}
+		if !p.stale.Has(item) {
+			p.turns = 0
+			return item, true
+		}
 		p.stale.Delete(item)
-		item = p.rest.Pop()
 	}
-	return item
 }

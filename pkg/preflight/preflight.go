@@ -42,6 +42,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
@@ -51,6 +52,11 @@ import (
 
 // queueName is the name of the queue, for its metrics.
 const queueName = "preflights"
+
+// workers is the number of Ats that are checked at the same time, apart from those of other
+// namespaces whose requests are slow. With one worker, the Ats of a namespace are checked
+// one after the other, so that they share answers.
+const workers = 1
 
 // settleTime is the delay of a preflight after an At was created or edited. It gives
 // objects that were created together with the At time to take effect, such as a namespace
@@ -93,7 +99,7 @@ type Preflight struct {
 	defaults   plan.Defaults
 	clock      clock.WithTicker
 
-	queue   workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	queue   *fairqueue.Workqueue
 	reads   flowcontrol.RateLimiter
 	dryRuns flowcontrol.RateLimiter
 	// shared has the answers to the dry-runs by plan.PodKey.
@@ -170,12 +176,9 @@ func New(cnatClient clientset.Interface, kubeClient kubernetes.Interface, ats li
 		shared:     utilcache.NewExpiringWithClock(wallClock),
 		found:      map[cache.ObjectName]finding{},
 	}
+	order := fairqueue.NewOf(func() workqueue.Queue[cache.ObjectName] { return newDueQueue(p.due) })
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)
-	p.queue = workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
-		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: queueName, Clock: wallClock,
-			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: queueName, Clock: wallClock, Queue: newDueQueue(p.due)}),
-		}),
-	})
+	p.queue = fairqueue.NewRateLimiting(queueName, order, limiter, wallClock)
 	return p
 }
 
@@ -212,16 +215,11 @@ func (p *Preflight) Run(ctx context.Context, changed func(cache.ObjectName)) {
 		return
 	}
 	defer context.AfterFunc(ctx, p.queue.ShutDown)()
-	for ctx.Err() == nil { // A queue that is shut down still returns its items.
-		name, shutdown := p.queue.Get()
-		if shutdown {
-			return
-		}
+	p.queue.Work(ctx, workers, func(ctx context.Context, name cache.ObjectName) {
 		if p.lookOrRecover(ctx, name) {
 			changed(name)
 		}
-		p.queue.Done(name)
-	}
+	})
 }
 
 // due returns when an At is due, or the zero time if the At does not exist.

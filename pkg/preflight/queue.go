@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// dueQueue is the storage of a workqueue. It returns the At that is due first. Use it
-// only under the lock of the workqueue.
+// dueQueue is the storage for the items of a namespace. It returns the At that is due
+// first. Use it only under the lock of the workqueue.
 type dueQueue struct {
 	due     func(cache.ObjectName) time.Time
 	entries entries

@@ -111,7 +111,7 @@ type Controller struct {
 	synced  []cache.DoneChecker
 
 	// The items are workloads (see keyOf).
-	queue workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	queue *fairqueue.Workqueue
 	// blocked holds the workloads that wait for their turn to be added to queue.
 	blocked *fairqueue.Blocked
 
@@ -238,12 +238,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		return
 	}
 	logger.Info("Starting controller of restart annotations", "workers", workers)
-	for range workers {
-		wg.Go(func() {
-			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
-			}
-		})
-	}
+	wg.Go(func() { c.queue.Work(syncCtx, workers, c.process) })
 	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
 	// Garbage from the first lists would stay for minutes.
 	debug.FreeOSMemory()
@@ -332,13 +327,8 @@ func (c *Controller) cronAt(kind v1alpha1.RestartKind, namespace, workload strin
 	return nil
 }
 
-func (c *Controller) processNextWorkItem(ctx context.Context) bool {
-	key, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(key)
-
+// process syncs an item of the queue, and enqueues it again if necessary.
+func (c *Controller) process(ctx context.Context, key cache.ObjectName) {
 	start := c.clock.Now()
 	err := c.syncOrRecover(ctx, key)
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
@@ -354,7 +344,6 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		c.queue.Forget(key)
 		c.blocked.Forget(key)
 	}
-	return true
 }
 
 // syncOrRecover turns a panic into an error: one workload must not stop the work on all

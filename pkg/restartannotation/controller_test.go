@@ -49,6 +49,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 )
@@ -88,7 +89,9 @@ func newWorld(t *testing.T) *world {
 
 func newClient(t *testing.T, transport http.RoundTripper) clientset.Interface {
 	t.Helper()
-	client, err := clientset.NewForConfig(fakeserver.Config(transport))
+	config := fakeserver.Config(transport)
+	config.Wrap(fairqueue.NewTransport)
+	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,259 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package fairqueue
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+)
+
+// slowTime is how long a request may occupy a worker. Most requests of a healthy API server
+// take less than a tenth of that.
+const slowTime = 200 * time.Millisecond
+
+// minInFlight is the number of items in flight that are allowed with few workers. It is
+// half of the seats that the API server has by default for the requests of all service
+// accounts.
+const minInFlight = 128
+
+// Workqueue is a rate-limited workqueue whose items Work processes.
+//
+// The requests of one namespace can take long, such as because of an admission webhook that
+// hangs. They must not delay the others:
+//
+//   - An item occupies a worker until it is done, but not while one of its requests is in
+//     flight for longer than slowTime: from then on, the worker processes other items.
+//     So workers are occupied by work that the API server really does, and the order of the
+//     queue decides what comes next. A request that waits for the client's rate limit is not
+//     in flight: more items would only make that queue longer.
+//   - The number of items in flight is limited to a total, a multiple of the workers.
+//     A namespace may have a share of what the others leave of the total, and at least
+//     one item. The share is such that a single namespace can use all workers, and no more:
+//     workers/total.
+//
+// Thus k namespaces whose requests all hang leave total*(1-share)^k to the others, in
+// whatever order they come. With 16 workers, the total is 128 and the share an eighth: five
+// such namespaces leave 66, twenty leave 8. While they do not use up the total, an item of
+// another namespace waits for slowTime and for the turns of the other namespaces.
+type Workqueue struct {
+	workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	turns *turns
+}
+
+// NewRateLimiting returns a rate-limited workqueue with the given order. name is for its
+// metrics.
+func NewRateLimiting(name string, order Order, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) *Workqueue {
+	t := &turns{order: order, inFlight: map[string]int{}}
+	t.changed = sync.NewCond(&t.lock)
+	return &Workqueue{turns: t, TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
+		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock,
+			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock, Queue: storage{t}}),
+		}),
+	})}
+}
+
+// Work calls process for each item, with the given number of workers, until the queue is
+// shut down. It returns when the items in flight are done. Call it only once. The requests
+// of process need the context that it gets, and a client with NewTransport.
+func (q *Workqueue) Work(ctx context.Context, workers int, process func(context.Context, cache.ObjectName)) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	q.turns.start(workers)
+	for {
+		s := q.turns.next()
+		if s == nil {
+			return
+		}
+		item, _ := q.Get() // It returns the item that was chosen, without waiting.
+		wg.Go(func() {
+			defer q.turns.end(s)
+			defer q.Done(item)
+			process(context.WithValue(ctx, seatKey{}, s), item)
+		})
+	}
+}
+
+// IsBusy returns true while items wait for a worker. Those of a namespace that has its share
+// in flight wait for that namespace.
+func (q *Workqueue) IsBusy() bool { return q.Len() > 0 && q.turns.allOccupied() }
+
+// ShutDown shuts the queue down.
+func (q *Workqueue) ShutDown() {
+	q.TypedRateLimitingInterface.ShutDown()
+	q.turns.stop()
+}
+
+// turns decides which item is processed next.
+type turns struct {
+	lock    sync.Mutex
+	changed *sync.Cond
+	order   Order
+	chosen  *cache.ObjectName // the item for the next Pop
+	stopped bool
+
+	workers, occupied int
+	// inFlight is the number of items in flight by namespace, and all their sum.
+	inFlight map[string]int
+	all      int
+}
+
+// seat is the place of an item in flight.
+type seat struct {
+	turns     *turns
+	namespace string
+	occupies  bool // a worker
+}
+
+// seatKey is the key of the seat in the context of an item.
+type seatKey struct{}
+
+func (t *turns) start(workers int) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	t.workers = workers
+}
+
+func (t *turns) stop() {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	t.stopped = true
+	t.changed.Broadcast()
+}
+
+// next waits until an item may be processed, and chooses it. It returns nil when the queue is
+// shut down.
+func (t *turns) next() *seat {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	for !t.stopped {
+		if t.occupied < t.workers && t.all < t.total() {
+			if item, ok := t.order.PopFrom(t.isOpen); ok {
+				t.chosen = &item
+				t.occupied++
+				t.all++
+				t.inFlight[item.Namespace]++
+				return &seat{turns: t, namespace: item.Namespace, occupies: true}
+			}
+		}
+		t.changed.Wait()
+	}
+	return nil
+}
+
+// total returns the maximum number of items in flight.
+func (t *turns) total() int { return max(minInFlight, 2*t.workers) }
+
+// isOpen reports whether a namespace may have another item in flight.
+func (t *turns) isOpen(namespace string) bool {
+	own := t.inFlight[namespace]
+	left := t.total() - (t.all - own)
+	return own < max(1, left*t.workers/t.total())
+}
+
+func (t *turns) allOccupied() bool {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	return t.occupied >= t.workers
+}
+
+// leave gives a worker back while an item is in flight.
+func (t *turns) leave(s *seat) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if s.occupies {
+		s.occupies = false
+		t.occupied--
+		t.changed.Signal()
+	}
+}
+
+// end is called when an item is done.
+func (t *turns) end(s *seat) {
+	t.leave(s)
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	t.all--
+	if t.inFlight[s.namespace]--; t.inFlight[s.namespace] == 0 {
+		delete(t.inFlight, s.namespace)
+	}
+	t.changed.Signal()
+}
+
+// storage is the storage of the workqueue, from which next takes the items.
+type storage struct {
+	*turns
+}
+
+// Touch implements workqueue.Queue.
+func (s storage) Touch(item cache.ObjectName) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.order.Touch(item)
+}
+
+// Push implements workqueue.Queue.
+func (s storage) Push(item cache.ObjectName) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.order.Push(item)
+	s.changed.Signal()
+}
+
+// Len implements workqueue.Queue.
+func (s storage) Len() int {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.chosen != nil {
+		return s.order.Len() + 1
+	}
+	return s.order.Len()
+}
+
+// Pop implements workqueue.Queue.
+func (s storage) Pop() cache.ObjectName {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.chosen == nil {
+		return s.order.Pop()
+	}
+	item := *s.chosen
+	s.chosen = nil
+	return item
+}
+
+// transport gives the worker of an item back while a request takes long.
+type transport struct {
+	next http.RoundTripper
+}
+
+// NewTransport returns a transport for the clients of what Work calls. Nothing in between
+// must wait, such as for another try.
+func NewTransport(next http.RoundTripper) http.RoundTripper { return transport{next} }
+
+// RoundTrip implements http.RoundTripper.
+func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	if s, ok := request.Context().Value(seatKey{}).(*seat); ok {
+		defer time.AfterFunc(slowTime, func() { s.turns.leave(s) }).Stop()
+	}
+	return t.next.RoundTrip(request)
+}
