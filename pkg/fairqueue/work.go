@@ -103,6 +103,18 @@ func (q *Workqueue) ShutDown() {
 	q.turns.stop()
 }
 
+// Parallel returns how many requests may be in flight at the same time for the item whose
+// context it gets, and at most the given number. The items of a namespace divide its share.
+func Parallel(ctx context.Context, most int) int {
+	s, ok := ctx.Value(seatKey{}).(*seat)
+	if !ok {
+		return most
+	}
+	s.turns.lock.Lock()
+	defer s.turns.lock.Unlock()
+	return max(1, min(most, s.turns.share(s.namespace)/s.turns.inFlight[s.namespace]))
+}
+
 // turns decides which item is processed next.
 type turns struct {
 	lock    sync.Mutex
@@ -165,9 +177,13 @@ func (t *turns) total() int { return max(minInFlight, 2*t.workers) }
 
 // isOpen reports whether a namespace may have another item in flight.
 func (t *turns) isOpen(namespace string) bool {
-	own := t.inFlight[namespace]
-	left := t.total() - (t.all - own)
-	return own < max(1, left*t.workers/t.total())
+	return t.inFlight[namespace] < t.share(namespace)
+}
+
+// share returns how many items a namespace may have in flight.
+func (t *turns) share(namespace string) int {
+	left := t.total() - (t.all - t.inFlight[namespace])
+	return max(1, left*t.workers/t.total())
 }
 
 func (t *turns) allOccupied() bool {

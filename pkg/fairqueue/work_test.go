@@ -145,6 +145,27 @@ func TestWorkWithoutRequest(t *testing.T) {
 	})
 }
 
+// TestParallel has several items of a namespace in flight: they divide its share.
+func TestParallel(t *testing.T) {
+	var got []int
+	work(t, 16, func(ctx context.Context) {
+		got = append(got, Parallel(ctx, 10))
+		request(ctx)
+	}, func(w *worked) {
+		for i := range 5 {
+			w.Add(cache.NewObjectName("namespace", fmt.Sprint(i)))
+			time.Sleep(time.Second)
+		}
+		w.add("other", 1)
+	})
+	if diff := cmp.Diff([]int{10, 8, 5, 4, 3, 10}, got); diff != "" {
+		t.Errorf("parallel requests (-want +got):\n%s", diff)
+	}
+	if got := Parallel(t.Context(), 10); got != 10 {
+		t.Errorf("%d parallel requests without Work, want 10", got)
+	}
+}
+
 // TestWorkShutDown shuts a queue down: the items in flight end, the others do not begin.
 func TestWorkShutDown(t *testing.T) {
 	work(t, 16, request, func(w *worked) {

@@ -31,10 +31,11 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// parallelAts is the number of children of an At to create in parallel.
+// parallelAts is the number of children of an At to create in parallel at most.
 const parallelAts = 16
 
 // lookForAts reads the children of the At.
@@ -65,7 +66,7 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	found := make([]*v1alpha1.At, len(children))
-	workqueue.ParallelizeUntil(ctx, parallelAts, len(children), func(i int) {
+	workqueue.ParallelizeUntil(ctx, fairqueue.Parallel(ctx, parallelAts), len(children), func(i int) {
 		ats := s.CnatClient.CnatV1alpha1().Ats(children[i].Namespace)
 		child, err := ats.Create(ctx, children[i], metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
