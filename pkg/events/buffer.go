@@ -83,7 +83,7 @@ func (b *buffer) add(e *entry) {
 		if class.Len() == 0 {
 			class = &b.warnings
 		}
-		b.remove(class)
+		b.remove(class, class.Front())
 		metrics.EventsDropped.WithLabelValues(metrics.EventFull).Inc()
 	}
 	b.count()
@@ -93,19 +93,19 @@ func (b *buffer) add(e *entry) {
 	}
 }
 
-// take removes and returns the oldest entry. It returns nil if no entry was recorded by
-// the given time.
-func (b *buffer) take(until time.Time) *entry {
+// take removes and returns the oldest entry of a namespace that is open. It returns nil if
+// no such entry was recorded by the given time.
+func (b *buffer) take(until time.Time, isOpen func(namespace string) bool) *entry {
 	b.lock.Lock()
 	defer b.lock.Unlock()
-	class := &b.normal
-	if class.Len() == 0 || b.warnings.Len() > 0 && oldest(&b.warnings).recorded.Before(oldest(class).recorded) {
-		class = &b.warnings
+	class, found := &b.normal, oldest(&b.normal, isOpen)
+	if warning := oldest(&b.warnings, isOpen); found == nil || warning != nil && recorded(warning).Before(recorded(found)) {
+		class, found = &b.warnings, warning
 	}
-	if class.Len() == 0 || oldest(class).recorded.After(until) {
+	if found == nil || recorded(found).After(until) {
 		return nil
 	}
-	e := b.remove(class)
+	e := b.remove(class, found)
 	b.count()
 	return e
 }
@@ -144,9 +144,9 @@ func find(class *list.List, e *entry) *entry {
 	return nil
 }
 
-// remove removes and returns the oldest entry of a class that has one.
-func (b *buffer) remove(class *list.List) *entry {
-	e := class.Remove(class.Front()).(*entry)
+// remove removes and returns an entry of a class.
+func (b *buffer) remove(class *list.List, element *list.Element) *entry {
+	e := class.Remove(element).(*entry)
 	b.size -= e.size()
 	return e
 }
@@ -155,4 +155,13 @@ func (b *buffer) count() {
 	metrics.EventsWaiting.Set(float64(b.normal.Len() + b.warnings.Len()))
 }
 
-func oldest(class *list.List) *entry { return class.Front().Value.(*entry) }
+// oldest returns the oldest entry of a class in a namespace that is open, or nil.
+func oldest(class *list.List, isOpen func(namespace string) bool) *list.Element {
+	element := class.Front()
+	for element != nil && !isOpen(element.Value.(*entry).event.Namespace) {
+		element = element.Next()
+	}
+	return element
+}
+
+func recorded(element *list.Element) time.Time { return element.Value.(*entry).recorded }

@@ -30,12 +30,18 @@ import (
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// writers is the number of events that are written at the same time.
-const writers = 16
+// writers is the number of events of a single namespace that are written at the same time,
+// and maxWriters that of all. A webhook or the back-off can make that take long: each
+// namespace has its share (see fairqueue.Shares).
+const (
+	writers    = 16
+	maxWriters = 32
+)
 
 // While the controllers are busy, events wait for at most maxHold. In a burst there are
 // moments without work, so that the controllers are idle only after quietPeriod without
@@ -60,17 +66,10 @@ const flushTimeout = 5 * time.Second
 // run writes the events until Shutdown is called.
 func (r *Recorder) run(client typedcorev1.EventsGetter, busy func() bool) {
 	defer close(r.stopped)
-	entries := make(chan *entry)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer close(entries)
-	for range writers {
-		wg.Go(func() {
-			for e := range entries {
-				r.write(client, e)
-			}
-		})
-	}
+	shares := fairqueue.NewShares(writers, maxWriters)
+	written := make(chan string, maxWriters) // namespaces
 	var lastBusy time.Time
 	for r.ctx.Err() == nil {
 		now := r.clock.Now()
@@ -81,20 +80,29 @@ func (r *Recorder) run(client typedcorev1.EventsGetter, busy func() bool) {
 		if now.Sub(lastBusy) < quietPeriod && !r.isStopping() {
 			until = now.Add(-maxHold)
 		}
-		if e := r.buffer.take(until); e != nil {
-			entries <- e
+		if e := r.buffer.take(until, shares.IsOpen); e != nil {
+			shares.Begin(e.event.Namespace)
+			wg.Go(func() {
+				r.write(client, e)
+				written <- e.event.Namespace
+			})
 			continue
 		}
-		added, poll := r.buffer.added, (<-chan time.Time)(nil)
+		added, poll, stop := r.buffer.added, (<-chan time.Time)(nil), r.stop
 		if r.buffer.len() > 0 {
 			added, poll = nil, r.clock.After(pollPeriod)
 		} else if r.isStopping() {
 			return
 		}
+		if r.isStopping() {
+			stop = nil
+		}
 		select {
 		case <-added:
+		case namespace := <-written:
+			shares.End(namespace)
 		case <-poll:
-		case <-r.stop:
+		case <-stop:
 		}
 	}
 }

@@ -27,9 +27,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// slowTime is how long a request may occupy a worker. Most requests of a healthy API server
-// take less than a tenth of that.
-const slowTime = 200 * time.Millisecond
+// slowTime is how long a request may occupy a worker. If it were much shorter, an API server
+// that is only busy would get more requests at the same time, and be slower still.
+const slowTime = 500 * time.Millisecond
 
 // minInFlight is the number of items in flight that are allowed with few workers. It is
 // half of the seats that the API server has by default for the requests of all service
@@ -46,15 +46,12 @@ const minInFlight = 128
 //     So workers are occupied by work that the API server really does, and the order of the
 //     queue decides what comes next. A request that waits for the client's rate limit is not
 //     in flight: more items would only make that queue longer.
-//   - The number of items in flight is limited to a total, a multiple of the workers.
-//     A namespace may have a share of what the others leave of the total, and at least
-//     one item. The share is such that a single namespace can use all workers, and no more:
-//     workers/total.
+//   - Each namespace has its share of the items in flight (see Shares). With 16 workers, the
+//     total is 128 and the share an eighth of what the others leave: five namespaces whose
+//     requests all hang leave 66, twenty leave 8.
 //
-// Thus k namespaces whose requests all hang leave total*(1-share)^k to the others, in
-// whatever order they come. With 16 workers, the total is 128 and the share an eighth: five
-// such namespaces leave 66, twenty leave 8. While they do not use up the total, an item of
-// another namespace waits for slowTime and for the turns of the other namespaces.
+// While they do not use up the total, an item of another namespace waits for slowTime and
+// for the turns of the other namespaces.
 type Workqueue struct {
 	workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	turns *turns
@@ -63,7 +60,7 @@ type Workqueue struct {
 // NewRateLimiting returns a rate-limited workqueue with the given order. name is for its
 // metrics.
 func NewRateLimiting(name string, order Order, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) *Workqueue {
-	t := &turns{order: order, inFlight: map[string]int{}}
+	t := &turns{order: order}
 	t.changed = sync.NewCond(&t.lock)
 	return &Workqueue{turns: t, TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
 		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock,
@@ -112,7 +109,8 @@ func Parallel(ctx context.Context, most int) int {
 	}
 	s.turns.lock.Lock()
 	defer s.turns.lock.Unlock()
-	return max(1, min(most, s.turns.share(s.namespace)/s.turns.inFlight[s.namespace]))
+	shares := s.turns.shares
+	return max(1, min(most, shares.of(s.namespace)/shares.inFlight[s.namespace]))
 }
 
 // turns decides which item is processed next.
@@ -124,9 +122,7 @@ type turns struct {
 	stopped bool
 
 	workers, occupied int
-	// inFlight is the number of items in flight by namespace, and all their sum.
-	inFlight map[string]int
-	all      int
+	shares            *Shares
 }
 
 // seat is the place of an item in flight.
@@ -143,6 +139,7 @@ func (t *turns) start(workers int) {
 	t.lock.Lock()
 	defer t.lock.Unlock()
 	t.workers = workers
+	t.shares = NewShares(workers, max(minInFlight, 2*workers))
 }
 
 func (t *turns) stop() {
@@ -158,32 +155,17 @@ func (t *turns) next() *seat {
 	t.lock.Lock()
 	defer t.lock.Unlock()
 	for !t.stopped {
-		if t.occupied < t.workers && t.all < t.total() {
-			if item, ok := t.order.PopFrom(t.isOpen); ok {
+		if t.occupied < t.workers {
+			if item, ok := t.order.PopFrom(t.shares.IsOpen); ok {
 				t.chosen = &item
 				t.occupied++
-				t.all++
-				t.inFlight[item.Namespace]++
+				t.shares.Begin(item.Namespace)
 				return &seat{turns: t, namespace: item.Namespace, occupies: true}
 			}
 		}
 		t.changed.Wait()
 	}
 	return nil
-}
-
-// total returns the maximum number of items in flight.
-func (t *turns) total() int { return max(minInFlight, 2*t.workers) }
-
-// isOpen reports whether a namespace may have another item in flight.
-func (t *turns) isOpen(namespace string) bool {
-	return t.inFlight[namespace] < t.share(namespace)
-}
-
-// share returns how many items a namespace may have in flight.
-func (t *turns) share(namespace string) int {
-	left := t.total() - (t.all - t.inFlight[namespace])
-	return max(1, left*t.workers/t.total())
 }
 
 func (t *turns) allOccupied() bool {
@@ -208,10 +190,7 @@ func (t *turns) end(s *seat) {
 	t.leave(s)
 	t.lock.Lock()
 	defer t.lock.Unlock()
-	t.all--
-	if t.inFlight[s.namespace]--; t.inFlight[s.namespace] == 0 {
-		delete(t.inFlight, s.namespace)
-	}
+	t.shares.End(s.namespace)
 	t.changed.Signal()
 }
 

@@ -119,8 +119,8 @@ func TestWorkShares(t *testing.T) {
 					t.Errorf("in flight (-want +got):\n%s", diff)
 				}
 				time.Sleep(time.Duration(many*len(tc.want)) * time.Minute)
-				if w.done != many*len(tc.want) || w.Len() != 0 || len(w.turns.inFlight) != 0 || w.turns.all != 0 || w.turns.occupied != 0 {
-					t.Errorf("%d items done; %d wait, %v in flight: want %d done and nothing left", w.done, w.Len(), w.turns, many*len(tc.want))
+				if w.done != many*len(tc.want) || w.Len() != 0 || len(w.turns.shares.inFlight) != 0 || w.turns.shares.all != 0 || w.turns.occupied != 0 {
+					t.Errorf("%d items done; %d wait, %v in flight: want %d done and nothing left", w.done, w.Len(), w.turns.shares, many*len(tc.want))
 				}
 			})
 		})
