@@ -490,7 +490,11 @@ func (c *Controller) process(ctx context.Context, name cache.ObjectName) {
 		c.blocked.Add(name)
 	case err != nil:
 		klog.FromContext(ctx).Error(errors.New(plan.OneLine(err.Error())), "Sync failed, retrying later", "at", klog.KRef(name.Parts()))
-		c.queue.AddRateLimited(name)
+		if plan.IsTransient(err) {
+			c.queue.AddRateLimited(name)
+		} else {
+			c.blocked.Add(name)
+		}
 	default:
 		c.queue.Forget(name)
 		c.blocked.Forget(name)

@@ -18,6 +18,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path"
@@ -28,6 +29,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
@@ -65,6 +67,9 @@ func withTenants(t *testing.T, admission func(namespace string) time.Duration, t
 		kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
 			if err := w.admit(request); err != nil {
 				return nil, err
+			}
+			if strings.Contains(request.URL.Path, "/namespaces/denied/") && request.Method != http.MethodGet {
+				return fakeserver.Refuse(request, apierrors.NewForbidden(podsResource.GroupResource(), "", errors.New("a webhook denied the request")))
 			}
 			return server.RoundTrip(request)
 		}))
@@ -195,6 +200,21 @@ func TestSingleTenant(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDeniedStatuses has very many due Ats in a namespace that denies Pods and statuses: they
+// take turns to be tried again.
+func TestDeniedStatuses(t *testing.T) {
+	withTenants(t, slow, func(w *tenants) {
+		const many = 500
+		w.create("denied", many, func(int) time.Duration { return time.Minute })
+		time.Sleep(2 * time.Minute)
+		w.lock.Lock()
+		defer w.lock.Unlock()
+		if got := len(w.creating["denied"]); got < many || got > many+11*60 {
+			t.Errorf("%d tries within a minute, want one for each At and then about ten a second", got)
+		}
+	})
 }
 
 // TestSlowPreflights has very many different Ats in namespaces with a slow admission. An

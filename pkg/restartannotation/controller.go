@@ -339,7 +339,11 @@ func (c *Controller) process(ctx context.Context, key cache.ObjectName) {
 		c.blocked.Add(key)
 	case err != nil:
 		klog.FromContext(ctx).Error(errors.New(plan.OneLine(err.Error())), "Sync failed, retrying later", "workload", klog.KRef(key.Parts()))
-		c.queue.AddRateLimited(key)
+		if plan.IsTransient(err) {
+			c.queue.AddRateLimited(key)
+		} else {
+			c.blocked.Add(key)
+		}
 	default:
 		c.queue.Forget(key)
 		c.blocked.Forget(key)
