@@ -30,7 +30,7 @@ source hack/localcluster.sh
 
 if [[ $# == 0 ]]; then
     set -- lone:200 burst:100 burst:1000 burst:10000 burst-long:100 burst-long:1000 burst-long:10000 distant:1000 \
-        cronjob:100 cronjob:1000 cronats:1000 nodes:1000 tenants:10000 pending:1000 pending:10000 pending:100000 memory:100000 preflight:100000
+        cronjob:100 cronjob:1000 cronats:1000 nodes:1000 tenants:10000 hostile:100 pending:1000 pending:10000 pending:100000 memory:100000 preflight:100000
 fi
 
 tmp="$(mktemp -d)"
@@ -53,7 +53,7 @@ compiling go -C hack/bench build -o "${tmp}/bench" .
 for scenario; do
     echo "=== ${scenario}" >&2
     "${bin}/localcluster" run --dir="${tmp}/cluster" -- bash -o errexit -c '
-        kubectl apply -f artifacts/examples/cnat-crd.yaml >/dev/null
+        kubectl apply -f artifacts/examples/cnat-crd.yaml -f artifacts/deploy/roles.yaml >/dev/null
         until kubectl get at >/dev/null 2>&1; do sleep 1; done
         "$@"' bash "${tmp}/bench" -controller="${tmp}/cnat-controller" -scenario="${scenario%:*}" -number="${scenario#*:}" | tee -a "${tmp}/results"
 done

@@ -51,6 +51,7 @@ var scenarios = map[string]func(b *bench, ctx context.Context, number int) error
 	"nodes":      (*bench).nodes,
 	"cronats":    (*bench).cronAts,
 	"tenants":    (*bench).tenants,
+	"hostile":    (*bench).hostile,
 	"preflight":  (*bench).preflight,
 	"scale":      (*bench).scale,
 }

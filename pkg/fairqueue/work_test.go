@@ -86,7 +86,7 @@ func request(ctx context.Context) {
 	if err != nil {
 		panic(err)
 	}
-	_, _ = NewTransport(hanging{}).RoundTrip(request) //nolint:bodyclose // There is no response.
+	_, _ = NewTransport(hanging{}).RoundTrip(request)
 }
 
 type hanging struct{}
