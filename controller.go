@@ -254,7 +254,12 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	}
 	watchClock := wallclock.NewWatch(c.clock)
 	c.working.Store(true)
-	wg.Go(func() { c.queue.Work(syncCtx, workers, c.process) })
+	for range c.queue.Start(workers) {
+		wg.Go(func() {
+			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
+			}
+		})
+	}
 	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
 	wg.Go(func() { c.preflight.Run(ctx, c.queue.Add) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
@@ -478,8 +483,14 @@ func (c *Controller) enqueueOwner(pod *corev1.Pod) {
 	}
 }
 
-// process syncs an item of the queue, and enqueues it again if necessary.
-func (c *Controller) process(ctx context.Context, name cache.ObjectName) {
+func (c *Controller) processNextWorkItem(ctx context.Context) bool {
+	name, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(name)
+	ctx = c.queue.Context(ctx, name)
+
 	start := c.clock.Now()
 	delay, err := c.syncOrRecover(ctx, name)
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
@@ -500,6 +511,7 @@ func (c *Controller) process(ctx context.Context, name cache.ObjectName) {
 		c.blocked.Forget(name)
 	}
 	c.enqueueAfter(name, delay)
+	return true
 }
 
 // syncOrRecover turns a panic into an error: one At must not stop the work on all others.

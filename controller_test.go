@@ -742,18 +742,6 @@ func writes(t *testing.T, ats []*v1alpha1.At, actions []clienttesting.Action) []
 	return actions
 }
 
-// processNextWorkItem processes the next item of the queue as Work does. It returns false if
-// there is none because the queue is shut down.
-func (f *fixture) processNextWorkItem(ctx context.Context) bool {
-	item, shutdown := f.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer f.queue.Done(item)
-	f.process(ctx, item)
-	return true
-}
-
 func TestProcessNextWorkItem(t *testing.T) {
 	// next returns the time until there was an item to process.
 	next := func(t *testing.T, f *fixture) time.Duration {

@@ -207,7 +207,12 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	logger.Info("Starting controller of CronAts", "workers", workers)
 	watchClock := wallclock.NewWatch(c.clock)
 	c.working.Store(true)
-	wg.Go(func() { c.queue.Work(syncCtx, workers, c.process) })
+	for range c.queue.Start(workers) {
+		wg.Go(func() {
+			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
+			}
+		})
+	}
 	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
 	c.enqueueAll()
@@ -295,8 +300,14 @@ func (c *Controller) enqueueOwnerOfNew(at *v1alpha1.At) {
 	c.queue.AddAfter(cache.NewObjectName(at.Namespace, name), delay)
 }
 
-// process syncs an item of the queue, and enqueues it again if necessary.
-func (c *Controller) process(ctx context.Context, name cache.ObjectName) {
+func (c *Controller) processNextWorkItem(ctx context.Context) bool {
+	name, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(name)
+	ctx = c.queue.Context(ctx, name)
+
 	start := c.clock.Now()
 	delay, err := c.syncOrRecover(ctx, name)
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
@@ -320,6 +331,7 @@ func (c *Controller) process(ctx context.Context, name cache.ObjectName) {
 	if delay > 0 {
 		c.queue.AddAfter(name, min(delay, maxDelay))
 	}
+	return true
 }
 
 // syncOrRecover turns a panic into an error: one CronAt must not stop the work on all

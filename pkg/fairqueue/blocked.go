@@ -41,7 +41,7 @@ const (
 
 // Blocked holds blocked items until it is time to retry them.
 type Blocked struct {
-	queue  *Workqueue
+	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	clock  clock.WithTicker
 	passes chan struct{} // has an element for each item that does not have to wait for its turn
 }
@@ -49,7 +49,7 @@ type Blocked struct {
 // NewBlocked returns an empty Blocked. name is for the metrics of its queue.
 func NewBlocked(name string, wallClock clock.WithTicker) *Blocked {
 	limiter := jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)}
-	return &Blocked{queue: NewRateLimiting(name, New(), limiter, wallClock), clock: wallClock, passes: make(chan struct{}, 2*gain)}
+	return &Blocked{queue: newRateLimiting(name, New(), limiter, wallClock), clock: wallClock, passes: make(chan struct{}, 2*gain)}
 }
 
 // Add adds an item that is blocked or still blocked.

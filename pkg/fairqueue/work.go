@@ -36,7 +36,7 @@ const slowTime = 500 * time.Millisecond
 // accounts.
 const minInFlight = 128
 
-// Workqueue is a rate-limited workqueue whose items Work processes.
+// Workqueue is a rate-limited workqueue.
 //
 // The requests of one namespace can take long, such as because of an admission webhook that
 // hangs. They must not delay the others:
@@ -60,34 +60,51 @@ type Workqueue struct {
 // NewRateLimiting returns a rate-limited workqueue with the given order. name is for its
 // metrics.
 func NewRateLimiting(name string, order Order, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) *Workqueue {
-	t := &turns{order: order}
+	t := &turns{order: order, seats: map[cache.ObjectName]*seat{}}
 	t.changed = sync.NewCond(&t.lock)
-	return &Workqueue{turns: t, TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
-		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock,
-			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock, Queue: storage{t}}),
-		}),
-	})}
+	return &Workqueue{turns: t, TypedRateLimitingInterface: newRateLimiting(name, storage{t}, limiter, wallClock)}
 }
 
-// Work calls process for each item, with the given number of workers, until the queue is
-// shut down. It returns when the items in flight are done. Call it only once. The requests
-// of process need the context that it gets, and a client with NewTransport.
-func (q *Workqueue) Work(ctx context.Context, workers int, process func(context.Context, cache.ObjectName)) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	q.turns.start(workers)
-	for {
-		s := q.turns.next()
-		if s == nil {
-			return
-		}
-		item, _ := q.Get() // It returns the item that was chosen, without waiting.
-		wg.Go(func() {
-			defer q.turns.end(s)
-			defer q.Done(item)
-			process(context.WithValue(ctx, seatKey{}, s), item)
-		})
+func newRateLimiting(name string, storage workqueue.Queue[cache.ObjectName], limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) workqueue.TypedRateLimitingInterface[cache.ObjectName] {
+	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
+		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock,
+			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock, Queue: storage}),
+		}),
+	})
+}
+
+// Start sets the number of workers; before, Get has no limits. It returns the number of
+// goroutines that must call Get and Done in a loop: more than workers, because others go on
+// while the requests of some are slow.
+func (q *Workqueue) Start(workers int) (goroutines int) {
+	q.turns.lock.Lock()
+	defer q.turns.lock.Unlock()
+	total := max(minInFlight, 2*workers)
+	q.turns.workers, q.turns.shares = workers, NewShares(workers, total)
+	return total
+}
+
+// Get waits until an item may be processed, and returns it. It returns true when the queue is
+// shut down. The requests for the item need the context that Context returns.
+func (q *Workqueue) Get() (item cache.ObjectName, shutdown bool) {
+	if !q.turns.next() {
+		return item, true
 	}
+	return q.TypedRateLimitingInterface.Get() // the item that was chosen, without waiting
+}
+
+// Done must be called when an item was processed.
+func (q *Workqueue) Done(item cache.ObjectName) {
+	q.turns.end(item) // first, because the item may be chosen again immediately
+	q.TypedRateLimitingInterface.Done(item)
+}
+
+// Context returns the context for the requests of an item between Get and Done. They need a
+// client with NewTransport.
+func (q *Workqueue) Context(ctx context.Context, item cache.ObjectName) context.Context {
+	q.turns.lock.Lock()
+	defer q.turns.lock.Unlock()
+	return context.WithValue(ctx, seatKey{}, q.turns.seats[item])
 }
 
 // IsBusy returns true while items wait for a worker. Those of a namespace that has its share
@@ -110,6 +127,9 @@ func Parallel(ctx context.Context, most int) int {
 	s.turns.lock.Lock()
 	defer s.turns.lock.Unlock()
 	shares := s.turns.shares
+	if shares == nil {
+		return most
+	}
 	return max(1, min(most, shares.of(s.namespace)/shares.inFlight[s.namespace]))
 }
 
@@ -122,7 +142,8 @@ type turns struct {
 	stopped bool
 
 	workers, occupied int
-	shares            *Shares
+	shares            *Shares                    // nil: no limits
+	seats             map[cache.ObjectName]*seat // of the items in flight
 }
 
 // seat is the place of an item in flight.
@@ -135,13 +156,6 @@ type seat struct {
 // seatKey is the key of the seat in the context of an item.
 type seatKey struct{}
 
-func (t *turns) start(workers int) {
-	t.lock.Lock()
-	defer t.lock.Unlock()
-	t.workers = workers
-	t.shares = NewShares(workers, max(minInFlight, 2*workers))
-}
-
 func (t *turns) stop() {
 	t.lock.Lock()
 	defer t.lock.Unlock()
@@ -149,23 +163,35 @@ func (t *turns) stop() {
 	t.changed.Broadcast()
 }
 
-// next waits until an item may be processed, and chooses it. It returns nil when the queue is
-// shut down.
-func (t *turns) next() *seat {
+// next waits until an item may be processed, and chooses it. It returns false when the queue
+// is shut down.
+func (t *turns) next() bool {
 	t.lock.Lock()
 	defer t.lock.Unlock()
 	for !t.stopped {
-		if t.occupied < t.workers {
-			if item, ok := t.order.PopFrom(t.shares.IsOpen); ok {
-				t.chosen = &item
-				t.occupied++
-				t.shares.Begin(item.Namespace)
-				return &seat{turns: t, namespace: item.Namespace, occupies: true}
-			}
+		if item, ok := t.choose(); ok {
+			t.chosen = &item
+			t.seats[item] = &seat{turns: t, namespace: item.Namespace, occupies: true}
+			t.occupied++
+			return true
 		}
 		t.changed.Wait()
 	}
-	return nil
+	return false
+}
+
+func (t *turns) choose() (item cache.ObjectName, ok bool) {
+	switch {
+	case t.chosen != nil:
+		return item, false // It is another goroutine's turn.
+	case t.shares == nil:
+		return t.order.PopFrom(func(string) bool { return true })
+	case t.occupied < t.workers:
+		if item, ok = t.order.PopFrom(t.shares.IsOpen); ok {
+			t.shares.Begin(item.Namespace)
+		}
+	}
+	return item, ok
 }
 
 func (t *turns) allOccupied() bool {
@@ -174,24 +200,28 @@ func (t *turns) allOccupied() bool {
 	return t.occupied >= t.workers
 }
 
-// leave gives a worker back while an item is in flight.
-func (t *turns) leave(s *seat) {
-	t.lock.Lock()
-	defer t.lock.Unlock()
+// leave gives the worker of an item back.
+func (s *seat) leave() {
+	s.turns.lock.Lock()
+	defer s.turns.lock.Unlock()
 	if s.occupies {
 		s.occupies = false
-		t.occupied--
-		t.changed.Signal()
+		s.turns.occupied--
+		s.turns.changed.Signal()
 	}
 }
 
 // end is called when an item is done.
-func (t *turns) end(s *seat) {
-	t.leave(s)
+func (t *turns) end(item cache.ObjectName) {
 	t.lock.Lock()
-	defer t.lock.Unlock()
-	t.shares.End(s.namespace)
+	s := t.seats[item]
+	delete(t.seats, item)
+	if t.shares != nil {
+		t.shares.End(item.Namespace)
+	}
 	t.changed.Signal()
+	t.lock.Unlock()
+	s.leave()
 }
 
 // storage is the storage of the workqueue, from which next takes the items.
@@ -233,6 +263,7 @@ func (s storage) Pop() cache.ObjectName {
 	}
 	item := *s.chosen
 	s.chosen = nil
+	s.changed.Signal() // There may be another one.
 	return item
 }
 
@@ -241,14 +272,14 @@ type transport struct {
 	next http.RoundTripper
 }
 
-// NewTransport returns a transport for the clients of what Work calls. Nothing in between
+// NewTransport returns a transport for the clients of what processes items. Nothing in between
 // must wait, such as for another try.
 func NewTransport(next http.RoundTripper) http.RoundTripper { return transport{next} }
 
 // RoundTrip implements http.RoundTripper.
 func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if s, ok := request.Context().Value(seatKey{}).(*seat); ok {
-		defer time.AfterFunc(slowTime, func() { s.turns.leave(s) }).Stop()
+		defer time.AfterFunc(slowTime, s.leave).Stop()
 	}
 	return t.next.RoundTrip(request)
 }

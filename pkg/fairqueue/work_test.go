@@ -46,13 +46,20 @@ func work(t *testing.T, workers int, process func(context.Context), test func(w 
 		limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](time.Second, time.Minute)
 		w := &worked{Workqueue: NewRateLimiting("", New(), limiter, clock.RealClock{}), inFlight: map[string]int{}}
 		var running sync.WaitGroup
-		running.Go(func() {
-			w.Work(t.Context(), workers, func(ctx context.Context, item cache.ObjectName) {
-				w.count(item, 1)
-				process(ctx)
-				w.count(item, -1)
+		for range w.Start(workers) {
+			running.Go(func() {
+				for {
+					item, shutdown := w.Get()
+					if shutdown {
+						return
+					}
+					w.count(item, 1)
+					process(w.Context(t.Context(), item))
+					w.count(item, -1)
+					w.Done(item)
+				}
 			})
-		})
+		}
 		defer func() {
 			w.ShutDown()
 			running.Wait()

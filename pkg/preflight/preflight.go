@@ -215,11 +215,26 @@ func (p *Preflight) Run(ctx context.Context, changed func(cache.ObjectName)) {
 		return
 	}
 	defer context.AfterFunc(ctx, p.queue.ShutDown)()
-	p.queue.Work(ctx, workers, func(ctx context.Context, name cache.ObjectName) {
-		if p.lookOrRecover(ctx, name) {
-			changed(name)
-		}
-	})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for range p.queue.Start(workers) {
+		wg.Go(func() {
+			for ctx.Err() == nil && p.processNextWorkItem(ctx, changed) {
+			}
+		})
+	}
+}
+
+func (p *Preflight) processNextWorkItem(ctx context.Context, changed func(cache.ObjectName)) bool {
+	name, shutdown := p.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer p.queue.Done(name)
+	if p.lookOrRecover(p.queue.Context(ctx, name), name) {
+		changed(name)
+	}
+	return true
 }
 
 // due returns when an At is due, or the zero time if the At does not exist.

@@ -238,7 +238,12 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		return
 	}
 	logger.Info("Starting controller of restart annotations", "workers", workers)
-	wg.Go(func() { c.queue.Work(syncCtx, workers, c.process) })
+	for range c.queue.Start(workers) {
+		wg.Go(func() {
+			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
+			}
+		})
+	}
 	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
 	// Garbage from the first lists would stay for minutes.
 	debug.FreeOSMemory()
@@ -327,8 +332,14 @@ func (c *Controller) cronAt(kind v1alpha1.RestartKind, namespace, workload strin
 	return nil
 }
 
-// process syncs an item of the queue, and enqueues it again if necessary.
-func (c *Controller) process(ctx context.Context, key cache.ObjectName) {
+func (c *Controller) processNextWorkItem(ctx context.Context) bool {
+	key, shutdown := c.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer c.queue.Done(key)
+	ctx = c.queue.Context(ctx, key)
+
 	start := c.clock.Now()
 	err := c.syncOrRecover(ctx, key)
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
@@ -348,6 +359,7 @@ func (c *Controller) process(ctx context.Context, key cache.ObjectName) {
 		c.queue.Forget(key)
 		c.blocked.Forget(key)
 	}
+	return true
 }
 
 // syncOrRecover turns a panic into an error: one workload must not stop the work on all
