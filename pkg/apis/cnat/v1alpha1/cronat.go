@@ -96,7 +96,8 @@ const (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Missed",type=integer,priority=1,JSONPath=`.status.missed.count`
 
-// CronAt creates Ats on a repeating schedule, as CronJob creates Jobs.
+// CronAt creates Ats on a repeating schedule, as CronJob creates Jobs. CronAts belong to
+// the category all, as CronJobs do: kubectl delete all --all deletes them, too.
 type CronAt struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object metadata. The Ats are named <name>-<minutes>: the

@@ -270,7 +270,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec == oldSelf.spec || self.spec.schedule == oldSelf.spec.schedule && (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '') && (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '') && has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template) && has(self.spec.restart) == has(oldSelf.spec.restart) && (!has(self.spec.restart) || self.spec.restart == oldSelf.spec.restart) && (has(self.spec.node) ? self.spec.node : '') == (has(oldSelf.spec.node) ? oldSelf.spec.node : '') && has(self.spec.nodes) == has(oldSelf.spec.nodes) && (!has(self.spec.nodes) || self.spec.nodes.selector == oldSelf.spec.nodes.selector)",fieldPath=".spec",message="schedule, timeZone, command, template, restart, node and nodes.selector are immutable once the At has started: delete and recreate the At to run it again"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.nodes) || !has(oldSelf.spec.nodes) || oldSelf.status.phase != 'RUNNING' || has(oldSelf.status.nodes) && has(oldSelf.status.nodes.startTime) || (has(self.spec.nodes.maxConcurrent) ? self.spec.nodes.maxConcurrent == (has(oldSelf.spec.nodes.maxConcurrent) ? oldSelf.spec.nodes.maxConcurrent : 0) : !has(oldSelf.spec.nodes.maxConcurrent))",fieldPath=".spec.nodes.maxConcurrent",message="cannot be changed while the Ats of the nodes are being created: wait until status.nodes.startTime is set"
 
-// At runs a command once, at a given time.
+// At runs a command once, at a given time. Ats belong to the category all, as Jobs do:
+// kubectl delete all --all deletes the pending ones, too.
 type At struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object metadata. The name is also used for the Pods:

@@ -27,7 +27,8 @@ import (
 // AtApplyConfiguration represents a declarative configuration of the At type for use
 // with apply.
 //
-// At runs a command once, at a given time.
+// At runs a command once, at a given time. Ats belong to the category all, as Jobs do:
+// kubectl delete all --all deletes the pending ones, too.
 type AtApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration `json:""`
 	// metadata is the standard object metadata. The name is also used for the Pods:

@@ -27,7 +27,8 @@ import (
 // CronAtApplyConfiguration represents a declarative configuration of the CronAt type for use
 // with apply.
 //
-// CronAt creates Ats on a repeating schedule, as CronJob creates Jobs.
+// CronAt creates Ats on a repeating schedule, as CronJob creates Jobs. CronAts belong to
+// the category all, as CronJobs do: kubectl delete all --all deletes them, too.
 type CronAtApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration `json:""`
 	// metadata is the standard object metadata. The Ats are named <name>-<minutes>: the
