@@ -91,7 +91,7 @@ func TestSyncRestart(t *testing.T) {
 		"no permission to read": {
 			faults:       map[string]error{"get deployments": apierrors.NewForbidden(deployments, "web", errors.New("no"))},
 			wantRequests: []string{"get pods", "get deployments"},
-			wantPhase:    v1alpha1.PhasePending, wantReason: v1alpha1.ReasonRestartForbidden, wantErr: "kubectl apply -f artifacts/restarts",
+			wantPhase:    v1alpha1.PhasePending, wantReason: v1alpha1.ReasonRestartForbidden, wantErr: "the verbs get and patch",
 		},
 		"no permission to restart": {
 			live: []runtime.Object{rolledOut}, faults: map[string]error{restart: apierrors.NewForbidden(deployments, "web", errors.New("no"))},

@@ -83,6 +83,14 @@ components: [artifacts/deploy/policy, artifacts/restarts, artifacts/monitoring, 
 			namespace: systemNamespace,
 			values:    []string{"policy.enabled=true", "restarts.enabled=true", "monitoring.enabled=true", "metrics.scrapers={monitoring}", "metrics.certificate=true"},
 		},
+		"another namespace": {
+			kustomization: `
+namespace: operators
+resources: [artifacts/deploy]
+replacements: [{path: artifacts/deploy/Replacements}]
+`,
+			namespace: "operators",
+		},
 		"restart annotations": {
 			kustomization: "{resources: [artifacts/restarts/annotations], components: [artifacts/restarts]}",
 			namespace:     systemNamespace,
@@ -112,7 +120,9 @@ images: [{name: cnat-controller, newName: example.com/cnat, digest: "sha256:` + 
 			}
 			want := readObjects(t, kubectl(t, "", "kustomize", dir))
 			// The release's namespace is not of the chart.
-			delete(want, "Namespace "+systemNamespace)
+			delete(want, "Namespace "+tc.namespace)
+			// kustomize takes a FlowSchema for namespaced. The API server ignores that.
+			unstructured.RemoveNestedField(want["FlowSchema cnat-leader-election"], "metadata", "namespace")
 			args := []string{"template", "cnat", chart, "--namespace=" + tc.namespace}
 			for _, value := range tc.values {
 				args = append(args, "--set="+value)

@@ -26,7 +26,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -153,15 +152,8 @@ func TestInCluster(t *testing.T) {
 	waitRollout(t, namespace, "deployment/web")
 	createAt(t, newRestart(namespace, v1alpha1.RestartDeployment))
 	blocked := waitBlocked(t, namespace, v1alpha1.ReasonRestartForbidden)
-	install := regexp.MustCompile(`kubectl apply -f artifacts/restarts$`).FindString(blocked.Message)
-	if install == "" {
-		t.Fatalf("condition Blocked says %q, want what installs the permissions", blocked.Message)
-	}
-	shell := exec.Command("sh", "-c", install)
-	shell.Dir = root
-	if out, err := shell.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", install, err, out)
-	}
+	wantOutput(t, blocked.Message, `User "system:serviceaccount:cnat-system:cnat-controller" cannot get resource "deployments"`, `the verbs get and patch, as artifacts/restarts/rbac\.yaml`)
+	kubectl(t, "", "apply", "-f", restarts)
 	waitFor(t, namespace, "Complete", "at/at")
 
 	// TestReadme covers the removal of running Ats.

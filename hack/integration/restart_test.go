@@ -309,9 +309,9 @@ func TestRestartForbidden(t *testing.T) {
 	createAt(t, later)
 	createAt(t, newRestart(namespace, v1alpha1.RestartDeployment))
 
-	const want = "kubectl apply -f artifacts/restarts"
-	if blocked := waitBlocked(t, namespace, v1alpha1.ReasonRestartForbidden); !strings.Contains(blocked.Message, want) {
-		t.Errorf("condition Blocked says %q, want %q", blocked.Message, want)
+	const want = "grant this user the verbs get and patch"
+	if blocked := waitBlocked(t, namespace, v1alpha1.ReasonRestartForbidden); !strings.Contains(blocked.Message, want) || !strings.Contains(blocked.Message, user) {
+		t.Errorf("condition Blocked says %q, want %q and %q", blocked.Message, want, user)
 	}
 	waitAt(t, namespace, "later", "to be blocked by its preflight", func(at *v1alpha1.At) bool {
 		return at.Status.Reason == v1alpha1.ReasonRestartForbidden && strings.HasPrefix(at.Status.Message, "If it were due now: ") && strings.Contains(at.Status.Message, want)

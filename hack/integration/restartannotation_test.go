@@ -255,7 +255,7 @@ func TestRestartAnnotationForbidden(t *testing.T) {
 	waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"})
 	kubectl(t, annotatable("Deployment", "web", fmt.Sprintf("%q: %q", scheduleAnnotation, "@daily")), "create", "-n", namespace, "-f", "-")
 	c := startController(t, namespace, "-restart-annotations", "-kubeconfig="+config)
-	waitLog(t, c, "Restart annotations have no effect until the controller can list workloads: apply artifacts/restarts/annotations")
+	waitLog(t, c, "Restart annotations have no effect until the controller can list workloads: grant this user the rules of artifacts/restarts/annotations/rbac.yaml")
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodSucceeded, 0, "")
 	waitPhase(t, namespace, "at", v1alpha1.PhaseDone)

@@ -216,8 +216,10 @@ func unfit(at *v1alpha1.At, target *rollout.Target) (reason, message string) {
 	}
 }
 
+// restartForbiddenMessage says what the user that err names needs. artifacts/restarts would
+// grant it to the service account of artifacts/deploy, which may be another user.
 func restartForbiddenMessage(err error) string {
-	return fmt.Sprintf("%v: ask a cluster administrator to run kubectl apply -f artifacts/restarts", err)
+	return fmt.Sprintf("%v: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does", err)
 }
 
 // followRollout follows the rollout of a restarted workload.

@@ -98,7 +98,7 @@ func restartBlocked(status v1alpha1.AtStatus, reason, message string) v1alpha1.A
 var restartForbidden = apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "web", errors.New("no"))
 
 const (
-	restartForbiddenText = `deployments.apps "web" is forbidden: no: ask a cluster administrator to run kubectl apply -f artifacts/restarts`
+	restartForbiddenText = `deployments.apps "web" is forbidden: no: ask a cluster administrator to grant this user the verbs get and patch, as artifacts/restarts/rbac.yaml does`
 	rolloutText          = "Deployment web is already being rolled out: the restart waits until all of its Pods are updated."
 	pausedText           = "Deployment web is paused and would not roll out a restart: see kubectl rollout resume."
 	onDeleteText         = "Deployment web has the update strategy OnDelete: a restart would not replace any Pod. Set spec.updateStrategy.type to RollingUpdate."

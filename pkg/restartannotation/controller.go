@@ -260,7 +260,7 @@ func (c *Controller) waitForPermission(ctx context.Context) error {
 			logged = err.Error()
 			hint := ""
 			if apierrors.IsForbidden(err) {
-				hint = ": apply artifacts/restarts/annotations, or remove -restart-annotations"
+				hint = ": grant this user the rules of artifacts/restarts/annotations/rbac.yaml, or remove -restart-annotations"
 			}
 			klog.FromContext(ctx).Error(err, "Restart annotations have no effect until the controller can list workloads"+hint)
 		}

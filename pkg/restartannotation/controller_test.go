@@ -497,7 +497,7 @@ func TestForbidden(t *testing.T) {
 		_, logged := run(t, w, w)
 		time.Sleep(time.Minute)
 		w.wantSchedule(t, "")
-		if log := logged(); strings.Count(log, "apply artifacts/restarts/annotations") != 1 || !strings.Contains(log, `statefulsets.apps is forbidden: RBAC`) {
+		if log := logged(); strings.Count(log, "grant this user the rules of artifacts/restarts/annotations/rbac.yaml") != 1 || !strings.Contains(log, `statefulsets.apps is forbidden: RBAC`) {
 			t.Errorf("it has logged: %s", log)
 		}
 		allowed.Store(true)
