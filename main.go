@@ -75,6 +75,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation"
+	"programming-kubernetes.info/cnat-controller/pkg/uninstall"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 	"programming-kubernetes.info/cnat-controller/signals"
 )
@@ -115,6 +116,7 @@ type options struct {
 	preflightQPS float64
 
 	restartAnnotations bool
+	holdPermissions    bool
 
 	leaderElect          bool
 	leaderElectNamespace string
@@ -148,6 +150,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.IntVar(&o.burst, "kube-api-burst", 0, "The maximum burst of requests above -kube-api-qps. By default it is twice -kube-api-qps.")
 	flags.Float64Var(&o.preflightQPS, "preflight-qps", 5, "The maximum number of dry-runs per second for preflights, which find out before an At is due whether its Pod would be refused. They do not count towards -kube-api-qps. They come with at most ten times as many reads. 0 turns preflights off.")
 	flags.BoolVar(&o.restartAnnotations, "restart-annotations", false, "Restart workloads that have the annotation "+v1alpha1.AnnotationRestartSchedule+". This needs the permissions of artifacts/restarts and artifacts/restarts/annotations.")
+	flags.BoolVar(&o.holdPermissions, "hold-permissions", false, "Keep the controller's service account, roles and role bindings, by a finalizer, until the controller has removed the finalizers of all Pods. It is for the manifests, whose names and permissions it needs.")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "The host:port of /metrics, over HTTP unless -metrics-secure is set. If it is empty, metrics are not served. If the default address is in use, the controller logs that and works without it.")
 	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "Serve /metrics over HTTPS, and only to users whom the API server permits to read it.")
 	flags.IntVar(&o.metricsNamespaces, "metrics-namespaces", 100, "The number of namespaces that the metrics count by name. The others are counted together, as _other.")
@@ -324,8 +327,16 @@ func run(ctx context.Context, o *options) error {
 	if err := serve(serveCtx, o, lease.Check, controller, besideConfig); err != nil {
 		return err
 	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	if err := waitForServer(ctx, cnatClient, o.namespace, config.Host); err != nil || ctx.Err() != nil {
 		return err
+	}
+	var permissions *uninstall.Permissions
+	if o.holdPermissions {
+		if permissions, err = uninstall.Find(ctx, besideConfig, controllerName, o.namespace, controllerName+"-ats"); err != nil {
+			return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
+		}
 	}
 	metrics.RegisterObjects(metrics.Objects{
 		Ats:                atFactory.Cnat().V1alpha1().Ats().Lister(),
@@ -348,11 +359,18 @@ func run(ctx context.Context, o *options) error {
 	}()
 	work := func(ctx context.Context) {
 		recorder.Start(kubeClient.CoreV1(), func() bool { return controller.IsBusy() || cronController.IsBusy() })
-		var wg sync.WaitGroup
-		wg.Go(func() { cronController.Run(ctx, cronWorkers*o.workers) })
-		wg.Go(func() { runAnnotations(ctx) })
-		controller.Run(ctx, o.workers)
-		wg.Wait()
+		uninstalled := permissions.Hold(ctx, func(ctx context.Context) {
+			var wg sync.WaitGroup
+			wg.Go(func() { cronController.Run(ctx, cronWorkers*o.workers) })
+			wg.Go(func() { runAnnotations(ctx) })
+			controller.Run(ctx, o.workers)
+			wg.Wait()
+		}, func(ctx context.Context) error {
+			return uninstall.Release(ctx, controller.steps, cronController, o.namespace)
+		})
+		if uninstalled {
+			end()
+		}
 	}
 	if !o.leaderElect {
 		work(ctx)

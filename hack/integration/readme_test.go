@@ -72,8 +72,7 @@ func TestReadme(t *testing.T) {
 	// What a reader of docs/packages.md replaces.
 	own := strings.NewReplacer("DIRECTORY", kustomization(t), "cnat-0.1.0.tgz", "artifacts/chart")
 	commands := append(consoleCommands(t, readmePage), consoleCommands(t, installPage)...)
-	packages := len(commands)
-	for i, command := range append(commands, consoleCommands(t, packagesPage)...) {
+	for _, command := range append(commands, consoleCommands(t, packagesPage)...) {
 		command = own.Replace(command)
 		switch {
 		case strings.HasPrefix(command, "hack/"):
@@ -87,7 +86,7 @@ func TestReadme(t *testing.T) {
 				t.Fatal(err)
 			}
 			continue
-		case strings.HasPrefix(command, "kubectl delete ats") && i < packages:
+		case strings.HasPrefix(command, "kubectl delete -f artifacts/install.yaml"):
 			// There is something to stop.
 			createAt(t, newAt("default", "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
 			waitPhase(t, "default", "runs", v1alpha1.PhaseRunning)
@@ -103,10 +102,10 @@ func TestReadme(t *testing.T) {
 		}
 		out := r.run(t, command)
 		switch {
-		case strings.HasPrefix(command, "kubectl delete ats"):
-			if left := kubectl(t, "", "get", "pods", "-A", "-l", v1alpha1.LabelAtUID, "-o", "name"); left != "" {
-				t.Errorf("Pods are left: %s", left)
-			}
+		case strings.HasPrefix(command, "kubectl delete -f artifacts/install.yaml"):
+			eventually(t, "the Pods to be gone", func(context.Context) (bool, error) {
+				return kubectl(t, "", "get", "pods", "-A", "-l", v1alpha1.LabelAtUID, "-o", "name") == "", nil
+			})
 		case strings.HasPrefix(command, "kubectl logs example-at-pod"):
 			if out != "YAY\n" {
 				t.Errorf("%s: got %q, want YAY", command, out)

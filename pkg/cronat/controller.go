@@ -377,6 +377,27 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	return 0, fmt.Errorf("no result after %d steps: the API server does not store all fields; is its CronAt CRD outdated?", steps)
 }
 
+// Leave takes the steps that cronplan.Leave decides for a CronAt and those of its Ats that
+// have the finalizer.
+func (c *Controller) Leave(ctx context.Context, name cache.ObjectName, ats []*v1alpha1.At) error {
+	world := &cronplan.World{Ats: ats, CronAtIsLive: name.Name == ""}
+	for range maxSteps + len(ats) {
+		world.Now = c.clock.Now()
+		decision := cronplan.Leave(*world)
+		if decision.Action == nil && decision.Status == nil {
+			return nil
+		}
+		_, _, err := c.act(ctx, name, world, decision)
+		if _, looked := decision.Action.(cronplan.LookForCronAt); looked && apierrors.IsNotFound(err) { // whatever is missing: the CronAt or the CRD
+			world.CronAt, world.CronAtIsLive, err = nil, true, nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("no result after many steps for CronAt %s", name)
+}
+
 // addCounted adds to world since when its Ats are known to be counted.
 func (c *Controller) addCounted(world *cronplan.World) {
 	c.countedLock.Lock()

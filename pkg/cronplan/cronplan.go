@@ -140,6 +140,25 @@ func Decide(w World) Decision {
 	return d
 }
 
+// Leave decides for a CronAt while the controller is being uninstalled. No At is created.
+// An At is released when its scheduled time is recorded, so that the time does not run
+// again, or when the CronAt is gone.
+func Leave(w World) Decision {
+	scheduled := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) })
+	switch {
+	case len(scheduled) == 0:
+		return Decision{}
+	case !w.CronAtIsLive:
+		return Decision{Action: LookForCronAt{}}
+	case w.CronAt != nil && !w.AtsAreLive:
+		return Decision{Action: LookForAts{}}
+	}
+	if i := slices.IndexFunc(scheduled, w.IsCounted); i >= 0 {
+		return Decision{Action: ReleaseAt{At: scheduled[i]}}
+	}
+	return newView(w).write()
+}
+
 // decideCronAt is Decide for a CronAt that exists.
 func decideCronAt(w World) Decision {
 	if w.CronAt.DeletionTimestamp != nil {

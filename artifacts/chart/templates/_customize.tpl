@@ -60,7 +60,7 @@ cnat.customize changes an object as the values say. It writes nothing.
 {{- end }}
 {{- $args := $container.args }}
 {{- if $values.namespaced }}
-{{- $args = list "-v=2" "-namespace=$(POD_NAMESPACE)" "-leader-elect" "-leader-elect-identity=$(POD_NAME)" "-health-probe-bind-address=:8081" }}
+{{- $args = list "-v=2" "-namespace=$(POD_NAMESPACE)" "-leader-elect" "-leader-elect-identity=$(POD_NAME)" "-hold-permissions" "-health-probe-bind-address=:8081" }}
 {{- $namespace := dict "fieldRef" (dict "fieldPath" "metadata.namespace") }}
 {{- $_ := set $container "env" (append $container.env (dict "name" "POD_NAMESPACE" "valueFrom" $namespace)) }}
 {{- $_ := set $container "ports" (list (dict "name" "health" "containerPort" 8081)) }}

@@ -151,6 +151,9 @@ func addInstallStrategy(csv *v1alpha1.ClusterServiceVersion, objects []*unstruct
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &deployment); err != nil {
 				return nil, err
 			}
+			// OLM gives names of its own to the roles and role bindings.
+			container := &deployment.Spec.Template.Spec.Containers[0]
+			container.Args = slices.DeleteFunc(container.Args, func(arg string) bool { return arg == "-hold-permissions" })
 			strategy.DeploymentSpecs = append(strategy.DeploymentSpecs, v1alpha1.StrategyDeploymentSpec{
 				Name: deployment.Name, Spec: deployment.Spec, Label: deployment.Labels,
 			})

@@ -60,6 +60,11 @@ const AnnotationNode = "cnat.programming-kubernetes.info/node"
 // until its parent has ended.
 const FinalizerTracking = "cnat.programming-kubernetes.info/tracking"
 
+// FinalizerReleasePods is the finalizer of the controller's service account, roles and role
+// bindings. If they are deleted, they stay until the controller has removed the finalizers
+// of all Pods and Ats.
+const FinalizerReleasePods = "cnat.programming-kubernetes.info/release-pods"
+
 // AtKind is the kind of an At, as used in owner references.
 const AtKind = "At"
 

@@ -1,0 +1,243 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package uninstall lets the controller be uninstalled with any single command.
+//
+// Such a command deletes the CRDs, the controller and its permissions within
+// milliseconds, in any order. But only the controller removes the finalizers of Pods and
+// Ats. So it holds its permissions, also with a finalizer, as long as it works. When they
+// are being deleted, it stops its work, releases all Pods and Ats, and lets its
+// permissions go.
+package uninstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// leaveTimeout is how long the controller may take to release everything. It is shorter than
+// the minute for which the token of a service account that is being deleted is valid, and
+// than the grace period of the controller's Pod.
+const leaveTimeout = 30 * time.Second
+
+// retryPeriod is the interval at which a failed request is tried again.
+const retryPeriod = 10 * time.Second
+
+// object is an object without which the controller has no permissions.
+type object struct {
+	resource        schema.GroupVersionResource
+	namespace, name string
+}
+
+// Permissions are the objects that give the controller its permissions: its service
+// account, and roles and role bindings with well-known names.
+type Permissions struct {
+	config     *rest.Config
+	kubeClient kubernetes.Interface
+	client     metadata.Interface
+	objects    []object // the first is the service account
+}
+
+// Find returns the permissions of the service account whose credentials config has. name
+// is that of the Role and RoleBinding in the namespace of the service account and of the
+// ClusterRole and ClusterRoleBinding. If namespace is not empty, the controller works in
+// that namespace only, and has a Role and a RoleBinding there, with the name nameInside,
+// in place of the latter two.
+func Find(ctx context.Context, config *rest.Config, name, namespace, nameInside string) (*Permissions, error) {
+	p := &Permissions{config: config}
+	var err error
+	if p.kubeClient, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if p.client, err = metadata.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	var review *authenticationv1.SelfSubjectReview
+	err = wait.PollUntilContextCancel(ctx, retryPeriod, true, func(ctx context.Context) (bool, error) {
+		review, err = p.kubeClient.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		return err == nil, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	account := strings.Split(review.Status.UserInfo.Username, ":")
+	if len(account) != 4 || account[1] != "serviceaccount" {
+		return nil, fmt.Errorf("user %s is not a service account", review.Status.UserInfo.Username)
+	}
+	own := account[2]
+	p.add(corev1.SchemeGroupVersion.WithResource("serviceaccounts"), own, account[3])
+	p.add(rbacv1.SchemeGroupVersion.WithResource("roles"), own, name)
+	p.add(rbacv1.SchemeGroupVersion.WithResource("rolebindings"), own, name)
+	if namespace == metav1.NamespaceAll {
+		p.add(rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "", name)
+		p.add(rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), "", name)
+	} else {
+		p.add(rbacv1.SchemeGroupVersion.WithResource("roles"), namespace, nameInside)
+		p.add(rbacv1.SchemeGroupVersion.WithResource("rolebindings"), namespace, nameInside)
+	}
+	return p, nil
+}
+
+func (p *Permissions) add(resource schema.GroupVersionResource, namespace, name string) {
+	p.objects = append(p.objects, object{resource: resource, namespace: namespace, name: name})
+}
+
+// in returns the client for an object.
+func (p *Permissions) in(o object) metadata.ResourceInterface {
+	return p.client.Resource(o.resource).Namespace(o.namespace)
+}
+
+// Hold holds the permissions while work runs, and stops work when they are being deleted.
+// If they, or the namespace of the controller, are being deleted when work has ended, Hold
+// calls release, lets the permissions go, and returns true.
+func (p *Permissions) Hold(ctx context.Context, work func(context.Context), release func(context.Context) error) (uninstalled bool) {
+	if p == nil {
+		work(ctx)
+		return false
+	}
+	workCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer stop()
+		p.watch(workCtx)
+	})
+	work(workCtx)
+	stop()
+	wg.Wait()
+
+	logger := klog.FromContext(ctx)
+	leaveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	uninstalled, err := p.areBeingDeleted(leaveCtx)
+	if err != nil && !uninstalled {
+		logger.Info("Cannot tell whether the controller is being uninstalled", "error", err)
+	}
+	if !uninstalled {
+		return false
+	}
+	logger.Info("The controller is being uninstalled: releasing all Pods and Ats")
+	if err := release(leaveCtx); err != nil {
+		logger.Error(err, "Not all Pods and Ats were released: see docs/install.md, If Pods stay")
+		if !apierrors.IsForbidden(err) {
+			return true
+		}
+		// The permissions are incomplete: to hold the others helps nobody.
+	}
+	if err := p.letGo(leaveCtx); err != nil {
+		logger.Error(err, "The permissions were not released: see docs/install.md, If Pods stay")
+	}
+	return true
+}
+
+// watch gives the objects the finalizer, and returns when one of them is being deleted, or
+// when ctx is done.
+func (p *Permissions) watch(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, o := range p.objects {
+		changed := make(chan struct{}, 1)
+		notify := func(any) {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+		informer := metadatainformer.NewFilteredMetadataInformer(p.client, o.resource, o.namespace, 0, cache.Indexers{}, func(options *metav1.ListOptions) {
+			options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.name).String()
+		}).Informer()
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: notify, UpdateFunc: func(_, cur any) { notify(cur) }}); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot watch", "resource", o.resource.Resource, "name", o.name)
+			continue
+		}
+		wg.Go(func() { informer.RunWithContext(ctx) })
+		wg.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-changed:
+				}
+				for _, cached := range informer.GetStore().List() {
+					current := cached.(*metav1.PartialObjectMetadata)
+					if current.DeletionTimestamp != nil {
+						klog.FromContext(ctx).Info("The controller is being uninstalled", "deleted", o.resource.Resource, "object", klog.KObj(current))
+						stop()
+						return
+					}
+					if err := p.hold(ctx, o, current); err != nil && ctx.Err() == nil {
+						klog.FromContext(ctx).Error(err, "Cannot hold the permissions, retrying", "resource", o.resource.Resource, "object", klog.KObj(current))
+						time.AfterFunc(retryPeriod, func() { notify(nil) })
+					}
+				}
+			}
+		})
+	}
+	<-ctx.Done()
+}
+
+// hold gives an object the finalizer.
+func (p *Permissions) hold(ctx context.Context, o object, current *metav1.PartialObjectMetadata) error {
+	if slices.Contains(current.Finalizers, v1alpha1.FinalizerReleasePods) {
+		return nil
+	}
+	body, err := finalizersPatch(current, append(slices.Clone(current.Finalizers), v1alpha1.FinalizerReleasePods), current.ResourceVersion)
+	if err != nil {
+		return err
+	}
+	_, err = p.in(o).Patch(ctx, o.name, types.MergePatchType, body, metav1.PatchOptions{})
+	return err
+}
+
+// areBeingDeleted reports whether one of the objects, or the namespace of the controller,
+// is being deleted.
+func (p *Permissions) areBeingDeleted(ctx context.Context) (bool, error) {
+	namespace := object{resource: corev1.SchemeGroupVersion.WithResource("namespaces"), name: p.objects[0].namespace}
+	var errs []error
+	for _, o := range append([]object{namespace}, p.objects...) {
+		current, err := p.in(o).Get(ctx, o.name, metav1.GetOptions{})
+		if err == nil && current.DeletionTimestamp != nil {
+			return true, nil
+		}
+		errs = append(errs, err)
+	}
+	return false, errors.Join(errs...)
+}
