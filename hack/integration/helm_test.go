@@ -98,8 +98,8 @@ replacements: [{path: artifacts/deploy/Replacements}]
 		},
 		"namespaced": {
 			kustomization: "resources: [artifacts/namespaced]",
-			namespace:     metav1.NamespaceDefault,
-			values:        []string{"namespaced=true"},
+			namespace:     "cnat-default",
+			values:        []string{"namespace=default"},
 		},
 		"an image by digest": {
 			kustomization: `
@@ -166,13 +166,14 @@ func readObjects(t *testing.T, manifests string) map[string]map[string]any {
 func TestChartValues(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
-		"replica=1":                             "additional properties 'replica' not allowed",
-		"replicas=two":                          "got string, want integer",
-		"image.digest=v1":                       "does not match pattern",
-		"args={workers=1}":                      "does not match pattern",
-		"namespaced=true,policy.enabled=true":   "/policy/enabled",
-		"namespaced=true,restarts.enabled=true": "/restarts/enabled",
-		"restarts.annotations=true":             "/restarts/enabled",
+		"replica=1":                            "additional properties 'replica' not allowed",
+		"replicas=two":                         "got string, want integer",
+		"image.digest=v1":                      "does not match pattern",
+		"args={workers=1}":                     "does not match pattern",
+		"namespace=team,policy.enabled=true":   "/policy/enabled",
+		"namespace=team,restarts.enabled=true": "/restarts/enabled",
+		"namespace=default":                    "must not be that of the release",
+		"restarts.annotations=true":            "/restarts/enabled",
 	} {
 		if _, err := helm(t, "template", "cnat", chart, "--set="+value); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("with %s: got %v, want %q", value, err, want)

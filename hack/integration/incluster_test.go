@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -188,48 +189,70 @@ func podMetrics(t *testing.T, name string) string {
 	return body
 }
 
-// TestNamespaced installs the variant that only works in its own namespace, without
-// permissions elsewhere, at the level restricted.
+// TestNamespaced installs the variant that only works in one namespace, without permissions
+// elsewhere, at the level restricted. Then it deletes that namespace while a command runs.
 func TestNamespaced(t *testing.T) {
 	t.Parallel()
 	buildImage(t)
-	namespace, other := newNamespace(t), newNamespace(t)
-	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+	home, namespace, other := newNamespace(t), newNamespace(t), newNamespace(t)
+	for _, name := range []string{home, namespace} {
+		kubectl(t, "", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+	}
 	artifacts := filepath.Join(t.TempDir(), "artifacts")
 	if err := os.CopyFS(artifacts, os.DirFS(root+"/artifacts")); err != nil {
 		t.Fatal(err)
 	}
-	kustomization := filepath.Join(artifacts, "namespaced", "kustomization.yaml")
-	content, err := os.ReadFile(kustomization)
-	if err == nil {
-		err = os.WriteFile(kustomization, []byte(strings.ReplaceAll(string(content), "namespace: default\n", "namespace: "+namespace+"\n")), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(kubectl(t, "", "apply", "-k", filepath.Dir(kustomization))) {
-		if strings.HasPrefix(line, "clusterrole") || strings.HasPrefix(line, "namespace") || strings.HasPrefix(line, "customresource") {
-			t.Errorf("it is not in its namespace only: %s", line)
+	dir := filepath.Join(artifacts, "namespaced")
+	for file, edit := range map[string][2]string{
+		"kustomization.yaml": {"namespace: cnat-default\n", "namespace: " + home + "\n"},
+		"settings.yaml":      {"namespace: default\n", "namespace: " + namespace + "\n"},
+	} {
+		content, err := os.ReadFile(filepath.Join(dir, file))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, file), []byte(strings.ReplaceAll(string(content), edit[0], edit[1])), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
-	waitRollout(t, namespace, "deployment/cnat-controller")
+	for line := range strings.Lines(kubectl(t, "", "apply", "-k", dir)) {
+		if strings.HasPrefix(line, "clusterrole") || strings.HasPrefix(line, "namespace") || strings.HasPrefix(line, "customresource") {
+			t.Errorf("it is not in its namespaces only: %s", line)
+		}
+	}
+	waitRollout(t, home, "deployment/cnat-controller")
+	createAt(t, newAt(home, "at", time.Now(), "true"))
 	createAt(t, newAt(other, "at", time.Now(), "true"))
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	waitFor(t, namespace, "Complete", "at/at")
-	if at := waitAt(t, other, "at", "to be there", func(*v1alpha1.At) bool { return true }); at.Status.Phase != v1alpha1.PhasePending {
-		t.Errorf("the At of another namespace is %s", at.Status.Phase)
+	for _, elsewhere := range []string{home, other} {
+		if at := waitAt(t, elsewhere, "at", "to be there", func(*v1alpha1.At) bool { return true }); at.Status.Phase != v1alpha1.PhasePending {
+			t.Errorf("the At of another namespace is %s", at.Status.Phase)
+		}
 	}
-	user := "system:serviceaccount:" + namespace + ":cnat-controller"
-	for _, in := range []string{"--namespace=" + other, "--all-namespaces"} {
+	user := "system:serviceaccount:" + home + ":cnat-controller"
+	for _, in := range []string{"--namespace=" + home, "--namespace=" + other, "--all-namespaces"} {
 		if out, err := tryKubectl(t, "", "auth", "can-i", "create", "pods", "--as="+user, in); err == nil {
 			t.Errorf("it may create Pods %s: %s", in, out)
 		}
 	}
-	kubectl(t, "", "delete", "ats", "--all", "-n", namespace, "--cascade=foreground")
-	kubectl(t, "", "delete", "-k", filepath.Dir(kustomization))
-	kubectl(t, "", "delete", "ats", "--all", "-n", other)
+	// The service account of the controller is out of reach of who may create Ats.
+	impostor := newAt(namespace, "impostor", time.Now(), "true")
+	impostor.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		ServiceAccountName: "cnat-controller",
+		Containers:         []corev1.Container{{Name: "main", Image: "busybox:1.37.0"}},
+	}}
+	createAt(t, impostor)
+	waitAt(t, namespace, "impostor", "to be refused", func(at *v1alpha1.At) bool {
+		return at.Status.Reason == v1alpha1.ReasonPodRefused && strings.Contains(at.Status.Message, "service account")
+	})
+
+	createAt(t, newAt(namespace, "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
+	waitPhase(t, namespace, "runs", v1alpha1.PhaseRunning)
+	kubectl(t, "", "delete", "namespace", namespace)
+	kubectl(t, "", "delete", "--ignore-not-found", "-k", dir)
 	eventually(t, "the Pods of the controller to be gone", func(ctx context.Context) (bool, error) {
-		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		pods, err := kubeClient.CoreV1().Pods(home).List(ctx, metav1.ListOptions{})
 		return err == nil && len(pods.Items) == 0, err
 	})
 }

@@ -8,7 +8,7 @@ cnat.customize changes an object as the values say. It writes nothing.
 {{- if eq .object.kind "Deployment" }}
 {{- include "cnat.deployment" . }}
 {{- else if eq .object.kind "NetworkPolicy" }}
-{{- if $values.namespaced }}
+{{- if $values.namespace }}
 {{- $_ := set .object.spec "ingress" list }}
 {{- else if $values.metrics.scrapers }}
 {{- $from := list }}
@@ -59,10 +59,8 @@ cnat.customize changes an object as the values say. It writes nothing.
 {{- end }}
 {{- end }}
 {{- $args := $container.args }}
-{{- if $values.namespaced }}
-{{- $args = list "-v=2" "-namespace=$(POD_NAMESPACE)" "-leader-elect" "-leader-elect-identity=$(POD_NAME)" "-hold-permissions" "-health-probe-bind-address=:8081" }}
-{{- $namespace := dict "fieldRef" (dict "fieldPath" "metadata.namespace") }}
-{{- $_ := set $container "env" (append $container.env (dict "name" "POD_NAMESPACE" "valueFrom" $namespace)) }}
+{{- if $values.namespace }}
+{{- $args = list "-v=2" (printf "-namespace=%s" $values.namespace) "-leader-elect" "-leader-elect-identity=$(POD_NAME)" "-hold-permissions" "-health-probe-bind-address=:8081" }}
 {{- $_ := set $container "ports" (list (dict "name" "health" "containerPort" 8081)) }}
 {{- end }}
 {{- if $values.restarts.annotations }}
