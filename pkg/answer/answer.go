@@ -18,10 +18,17 @@ limitations under the License.
 package answer
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"path"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 )
 
 // IsNotFound reports whether the API server answered that the object with the given name
@@ -30,6 +37,52 @@ import (
 // whose CRD is missing, from a webhook, or about another object such as the namespace.
 func IsNotFound(err error, name string) bool {
 	return apierrors.IsNotFound(err) && isAbout(err, name) //nolint:forbidigo // This is the replacement.
+}
+
+// UnlessGone returns err, the error of a request for the object with the given name or, if
+// that is empty, for a list. It returns nil if the object is gone: the API server says so, or
+// no longer has the resource, because its CRD was deleted.
+func UnlessGone(ctx context.Context, client rest.Interface, resource schema.GroupVersionResource, name string, err error) error {
+	switch {
+	case IsNotFound(err, name):
+		return nil
+	case !apierrors.IsNotFound(err): //nolint:forbidigo // Discovery tells whether it is the resource that is missing.
+		return err
+	}
+	switch exists, discoveryErr := hasResource(ctx, client, resource); {
+	case discoveryErr != nil:
+		return fmt.Errorf("%w; cannot find out whether the resource exists: %w", err, discoveryErr)
+	case exists:
+		return err
+	default:
+		return nil
+	}
+}
+
+// hasResource reports whether the API server has a resource. It takes no error for an
+// answer, unlike the functions of package discovery.
+func hasResource(ctx context.Context, client rest.Interface, resource schema.GroupVersionResource) (bool, error) {
+	var groups metav1.APIGroupList
+	if err := get(ctx, client, "/apis", &groups); err != nil {
+		return false, err
+	}
+	if !slices.ContainsFunc(groups.Groups, func(group metav1.APIGroup) bool { return group.Name == resource.Group }) {
+		return false, nil
+	}
+	var resources metav1.APIResourceList
+	if err := get(ctx, client, path.Join("/apis", resource.Group, resource.Version), &resources); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(resources.APIResources, func(found metav1.APIResource) bool { return found.Name == resource.Resource }), nil
+}
+
+// get reads an object of the discovery API.
+func get(ctx context.Context, client rest.Interface, path string, into any) error {
+	body, err := client.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(body, into)
 }
 
 // IsConflict reports whether the API server answered that the object with the given name

@@ -19,7 +19,9 @@ package answer_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +29,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 )
 
 func TestAnswer(t *testing.T) {
@@ -58,6 +63,57 @@ func TestAnswer(t *testing.T) {
 			}
 			if got := answer.IsConflict(tc.err, "x"); got != tc.conflict {
 				t.Errorf("IsConflict: %v", got)
+			}
+		})
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// TestUnlessGone reads an At whose path is not found: only the API server itself can say that
+// the At is gone, or its CRD.
+func TestUnlessGone(t *testing.T) {
+	const (
+		at        = "/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x"
+		resources = "/apis/cnat.programming-kubernetes.info/v1alpha1"
+		ourGroup  = `{"groups":[{"name":"apps"},{"name":"cnat.programming-kubernetes.info"}]}`
+	)
+	for name, tc := range map[string]struct {
+		answers map[string]string // by path; all others are not found
+		want    string            // the error
+	}{
+		"by the API server":                {answers: map[string]string{at: `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","details":{"name":"x"},"code":404}`}},
+		"the CRDs are gone":                {answers: map[string]string{"/apis": `{"groups":[{"name":"apps"}]}`}},
+		"the CRD is gone, another is left": {answers: map[string]string{"/apis": ourGroup, resources: `{"resources":[{"name":"cronats"}]}`}},
+		"by a proxy":                       {want: "cannot find out whether the resource exists"},
+		"by a proxy, not always":           {answers: map[string]string{"/apis": ourGroup}, want: "cannot find out whether the resource exists"},
+		"by a proxy, only once":            {answers: map[string]string{"/apis": ourGroup, resources: `{"resources":[{"name":"ats"}]}`}, want: "could not find the requested resource"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clients, err := clientset.NewForConfig(fakeserver.Config(roundTripper(func(request *http.Request) (*http.Response, error) {
+				content, ok := tc.answers[request.URL.Path]
+				if !ok {
+					return fakeserver.AnswerAsProxy(request, http.StatusNotFound), nil
+				}
+				code := http.StatusOK
+				if request.URL.Path == at {
+					code = http.StatusNotFound
+				}
+				return &http.Response{StatusCode: code, Request: request, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(content))}, nil
+			})))
+			if err != nil {
+				t.Fatal(err)
+			}
+			client := clients.CnatV1alpha1()
+			_, err = client.Ats("default").Get(t.Context(), "x", metav1.GetOptions{})
+			if err == nil {
+				t.Fatal("the At exists")
+			}
+			err = answer.UnlessGone(t.Context(), client.RESTClient(), v1alpha1.SchemeGroupVersion.WithResource("ats"), "x", err)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})
 	}

@@ -387,11 +387,7 @@ func (c *Controller) Leave(ctx context.Context, name cache.ObjectName, ats []*v1
 		if decision.Action == nil && decision.Status == nil {
 			return nil
 		}
-		_, _, err := c.act(ctx, name, world, decision)
-		if _, looked := decision.Action.(cronplan.LookForCronAt); looked && apierrors.IsNotFound(err) { // whatever is missing: the CronAt or the CRD
-			world.CronAt, world.CronAtIsLive, err = nil, true, nil
-		}
-		if err != nil {
+		if _, _, err := c.act(ctx, name, world, decision); err != nil {
 			return err
 		}
 	}
@@ -481,12 +477,13 @@ func replace(world *cronplan.World, at *v1alpha1.At) {
 
 // lookForCronAt reads the CronAt.
 func (c *Controller) lookForCronAt(ctx context.Context, name cache.ObjectName, world *cronplan.World) error {
-	cronAt, err := c.client.CnatV1alpha1().CronAts(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
-	switch {
-	case answer.IsNotFound(err, name.Name):
+	client := c.client.CnatV1alpha1()
+	cronAt, err := client.CronAts(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	if err != nil {
 		cronAt = nil
-	case err != nil:
-		return fmt.Errorf("read the CronAt: %w", err)
+		if err := answer.UnlessGone(ctx, client.RESTClient(), v1alpha1.SchemeGroupVersion.WithResource("cronats"), name.Name, err); err != nil {
+			return fmt.Errorf("read the CronAt: %w", err)
+		}
 	}
 	world.CronAt, world.CronAtIsLive = cronAt, true
 	return nil
@@ -563,7 +560,7 @@ func (c *Controller) expireAt(ctx context.Context, world *cronplan.World, action
 	body := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"startingDeadlineSeconds":%d}}`, at.UID, at.ResourceVersion, action.Seconds)
 	expired, err := c.client.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	switch {
-	case apierrors.IsNotFound(err):
+	case answer.IsNotFound(err, at.Name):
 		expired = at.DeepCopy()
 		expired.Spec.StartingDeadlineSeconds = &action.Seconds
 	case err != nil:

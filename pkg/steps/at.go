@@ -67,11 +67,12 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 
 // getAt reads an At. It returns nil if the At does not exist.
 func (s *Steps) getAt(ctx context.Context, namespace, name string) (*v1alpha1.At, error) {
-	at, err := s.CnatClient.CnatV1alpha1().Ats(namespace).Get(ctx, name, metav1.GetOptions{})
-	if answer.IsNotFound(err, name) {
-		return nil, nil
+	client := s.CnatClient.CnatV1alpha1()
+	at, err := client.Ats(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		return at, nil
 	}
-	return at, err
+	return nil, answer.UnlessGone(ctx, client.RESTClient(), v1alpha1.SchemeGroupVersion.WithResource("ats"), name, err)
 }
 
 // releaseAt removes the finalizer from a child.

@@ -22,7 +22,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -42,17 +41,11 @@ func (s *Steps) Leave(ctx context.Context, name cache.ObjectName, pods []*corev1
 		if decision.Action == nil && decision.Status == nil {
 			return nil
 		}
-		_, _, err := s.Take(ctx, name, world, decision)
-		switch action := decision.Action.(type) {
-		case plan.LookForAt:
-			if apierrors.IsNotFound(err) { // whatever is missing: the At or the CRD
-				world.At, world.AtIsLive, err = nil, true, nil
-			}
-		case plan.ReleasePod:
-			world.Pods = slices.DeleteFunc(slices.Clone(world.Pods), func(pod *corev1.Pod) bool { return pod.UID == action.Pod.UID })
-		}
-		if err != nil {
+		if _, _, err := s.Take(ctx, name, world, decision); err != nil {
 			return err
+		}
+		if action, ok := decision.Action.(plan.ReleasePod); ok {
+			world.Pods = slices.DeleteFunc(slices.Clone(world.Pods), func(pod *corev1.Pod) bool { return pod.UID == action.Pod.UID })
 		}
 	}
 	return fmt.Errorf("no result after many steps for At %s", name)

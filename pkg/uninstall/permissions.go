@@ -160,7 +160,7 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 		}
 		// The permissions are incomplete: to hold the others helps nobody.
 	}
-	if err := p.letGo(leaveCtx); err != nil {
+	if err := p.releasePermissions(leaveCtx); err != nil {
 		logger.Error(err, "The permissions were not released: see docs/install.md, If Pods stay")
 	}
 	return true

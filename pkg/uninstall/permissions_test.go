@@ -23,6 +23,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -107,7 +108,10 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	object, code := s.authorize(request)
 	if object == nil {
 		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reasons[code]})
+		_ = json.NewEncoder(w).Encode(metav1.Status{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reasons[code],
+			Details: &metav1.StatusDetails{Name: path.Base(request.URL.Path)},
+		})
 		return
 	}
 	if request.Method == http.MethodPatch {
@@ -144,8 +148,8 @@ var paths = []string{
 	"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cnat-controller",
 }
 
-// TestLetGo removes the finalizer of objects that are all needed to remove it.
-func TestLetGo(t *testing.T) {
+// TestReleasePermissions removes the finalizer of objects that are all needed to remove it.
+func TestReleasePermissions(t *testing.T) {
 	for name, tc := range map[string]struct {
 		missing   string
 		forbidden string
@@ -171,8 +175,8 @@ func TestLetGo(t *testing.T) {
 			})
 			delete(server.objects, tc.missing)
 			server.forbidden = tc.forbidden
-			if err := permissions.letGo(t.Context()); err != nil {
-				t.Errorf("let go: %v", err)
+			if err := permissions.releasePermissions(t.Context()); err != nil {
+				t.Errorf("release: %v", err)
 			}
 			if server.refused > 0 {
 				t.Errorf("%d requests were refused", server.refused)

@@ -33,6 +33,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/util/workqueue"
 
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat"
 	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
@@ -80,10 +81,11 @@ func release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, 
 	if err != nil {
 		return 0, err
 	}
+	client := ats.CnatClient.CnatV1alpha1()
 	var children []*v1alpha1.At
 	scheduledOf := map[cache.ObjectName][]*v1alpha1.At{}
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return ats.CnatClient.CnatV1alpha1().Ats(namespace).List(ctx, options)
+		return client.Ats(namespace).List(ctx, options)
 	})
 	err = list.EachListItem(ctx, metav1.ListOptions{}, func(item runtime.Object) error {
 		at := plan.KeepAt(item.(*v1alpha1.At))
@@ -96,8 +98,11 @@ func release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, 
 		}
 		return nil
 	})
-	if err != nil && !apierrors.IsNotFound(err) { // The CRD may be gone.
-		return 0, err
+	if err != nil {
+		// The CRD may be gone.
+		if err := answer.UnlessGone(ctx, client.RESTClient(), v1alpha1.SchemeGroupVersion.WithResource("ats"), "", err); err != nil {
+			return 0, err
+		}
 	}
 
 	var tasks []func() error

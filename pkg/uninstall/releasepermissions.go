@@ -36,6 +36,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
@@ -43,18 +44,18 @@ import (
 // proxy might not forward that.
 const continueTimeout = 2 * time.Second
 
-// letGo removes the finalizer from all objects.
+// releasePermissions removes the finalizer from all objects.
 //
 // The last requests need the objects that they remove: without any one of them, the API
 // server refuses the requests for the others. So all requests are sent at the same time,
 // and none of them has its effect before all are authorized: a request with the header
 // Expect is authorized before the API server asks for its body.
-func (p *Permissions) letGo(ctx context.Context) error {
+func (p *Permissions) releasePermissions(ctx context.Context) error {
 	var paths []string
 	var bodies [][]byte
 	for _, o := range p.objects {
 		current, err := p.in(o).Get(ctx, o.name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		if answer.IsNotFound(err, o.name) || apierrors.IsForbidden(err) {
 			continue // It is gone, or what permits to read it: in a namespace that was deleted.
 		}
 		if err != nil {
