@@ -271,7 +271,7 @@ func (t *Tenant) Edit(ctx context.Context) (int, error) {
 		_, err := t.Client.Resource(target.resource).Namespace(t.Namespace).Patch(ctx, target.name, types.MergePatchType, patch, metav1.PatchOptions{})
 		switch {
 		case ctx.Err() != nil:
-			return edits, nil
+			return edits, nil //nolint:nilerr // It was stopped.
 		case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsTooManyRequests(err) && !apierrors.IsTimeout(err) && !apierrors.IsConflict(err):
 			return edits, err
 		}

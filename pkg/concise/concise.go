@@ -107,7 +107,7 @@ func (t *roundTripper) shorten(ctx context.Context, head []byte, rest io.Reader)
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(append(head, tail...), nil, nil)
 	status, ok := object.(*metav1.Status)
 	if err != nil || !ok {
-		return nil, nil //nolint:nilerr // It is not from an API server.
+		return nil, nil // It is not from an API server.
 	}
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	status.Message = truncate(status.Message)

@@ -120,7 +120,11 @@ func CronAtName(at *v1alpha1.At) string {
 // and must not be that of a time to come, unless a controller whose clock was ahead has
 // recorded that time.
 func (w *World) IsChild(at *v1alpha1.At) bool {
-	if w.CronAt == nil || !metav1.IsControlledBy(at, w.CronAt) && !(plan.IsScheduled(at) && types.UID(at.Labels[v1alpha1.LabelCronAtUID]) == w.CronAt.UID) {
+	if w.CronAt == nil {
+		return false
+	}
+	isLabeled := plan.IsScheduled(at) && types.UID(at.Labels[v1alpha1.LabelCronAtUID]) == w.CronAt.UID
+	if !isLabeled && !metav1.IsControlledBy(at, w.CronAt) {
 		return false
 	}
 	scheduled := scheduledTime(at)
