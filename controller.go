@@ -325,7 +325,7 @@ func (c *Controller) cachedWorld(at *v1alpha1.At) plan.World {
 }
 
 // search enqueues the Ats whose delay was beyond the horizon and is not any more, until
-// ctx is done. It also enqueues those with a step to take now, in case that a sync has
+// ctx is done. It also enqueues those with a step to take now, in case a sync has
 // ended too early. It leaves all others alone: they wait for their turn, or for an event.
 func (c *Controller) search(ctx context.Context) {
 	for period := startTime; ; period = searchPeriod {

@@ -110,8 +110,8 @@ func testProxyAnswer(t *testing.T, code, number int) (sent int) {
 			t.Fatal(err)
 		}
 	}
-	for range 5 * 60 {
-		time.Sleep(time.Second)
+	for range 60 {
+		time.Sleep(5 * time.Second)
 		list, err := pods.List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -461,7 +461,8 @@ func TestBlockedAndDeleted(t *testing.T) {
 				remove()
 				create() // before the controller notices
 				synctest.Wait()
-				if got := c.steps.Failures.NumRequeues(name); got > 1 {
+				// Both the deletion and the creation may cause a sync that finds the new At.
+				if got := c.steps.Failures.NumRequeues(name); got > 2 {
 					t.Errorf("the new At has %d failures", got)
 				}
 				remove()

@@ -164,10 +164,10 @@ func wantOthersInTime(t *testing.T, namespace, round string) {
 		at := newAt(namespace, fmt.Sprintf("%s-%d", strings.ReplaceAll(round, " ", "-"), i), first.Add(time.Duration(i)*gap), "true")
 		dueOf[plan.PodName(at)] = first.Add(time.Duration(i) * gap)
 		names = append(names, plan.PodName(at))
-		createAt(t, at)
 		if now := time.Now(); now.After(dueOf[plan.PodName(at)]) {
-			dueOf[plan.PodName(at)] = now
+			dueOf[plan.PodName(at)] = now // at the earliest
 		}
+		createAt(t, at)
 	}
 	var slowest time.Duration
 	late := map[string]time.Duration{}

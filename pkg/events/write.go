@@ -40,7 +40,7 @@ import (
 // namespace has its share (see fairqueue.Shares).
 const (
 	writers    = 16
-	maxWriters = 32
+	maxWriters = 128
 )
 
 // While the controllers are busy, events wait for at most maxHold. In a burst there are

@@ -41,17 +41,17 @@ const minInFlight = 128
 // The requests of one namespace can take long, such as because of an admission webhook that
 // hangs. They must not delay the others:
 //
-//   - An item occupies a worker until it is done, but not while one of its requests is in
-//     flight for longer than slowTime: from then on, the worker processes other items.
+//   - An item occupies a worker until it is done, or until one of its requests is in flight
+//     for longer than slowTime: from then on, the worker processes other items.
 //     So workers are occupied by work that the API server really does, and the order of the
 //     queue decides what comes next. A request that waits for the client's rate limit is not
 //     in flight: more items would only make that queue longer.
 //   - Each namespace has its share of the items in flight (see Shares). With 16 workers, the
 //     total is 128 and the share an eighth of what the others leave: five namespaces whose
-//     requests all hang leave 66, twenty leave 8.
+//     requests all hang leave about half of it.
 //
-// While they do not use up the total, an item of another namespace waits for slowTime and
-// for the turns of the other namespaces.
+// Unless the total is used up, an item of another namespace waits at most for slowTime and
+// its turn.
 type Workqueue struct {
 	workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	turns *turns
@@ -200,7 +200,7 @@ func (t *turns) allOccupied() bool {
 	return t.occupied >= t.workers
 }
 
-// leave gives the worker of an item back.
+// leave frees the worker of an item.
 func (s *seat) leave() {
 	s.turns.lock.Lock()
 	defer s.turns.lock.Unlock()
@@ -233,6 +233,9 @@ type storage struct {
 func (s storage) Touch(item cache.ObjectName) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
+	if s.chosen != nil && *s.chosen == item {
+		return // It is no longer in the order, and not processed yet.
+	}
 	s.order.Touch(item)
 }
 
@@ -278,7 +281,7 @@ func NewTransport(next http.RoundTripper) http.RoundTripper { return transport{n
 
 // RoundTrip implements http.RoundTripper.
 func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	if s, ok := request.Context().Value(seatKey{}).(*seat); ok {
+	if s, ok := request.Context().Value(seatKey{}).(*seat); ok && s != nil {
 		defer time.AfterFunc(slowTime, s.leave).Stop()
 	}
 	return t.next.RoundTrip(request)

@@ -126,6 +126,8 @@ func TestWorkShares(t *testing.T) {
 					t.Errorf("in flight (-want +got):\n%s", diff)
 				}
 				time.Sleep(time.Duration(many*len(tc.want)) * time.Minute)
+				w.lock.Lock()
+				defer w.lock.Unlock()
 				if w.done != many*len(tc.want) || w.Len() != 0 || len(w.turns.shares.inFlight) != 0 || w.turns.shares.all != 0 || w.turns.occupied != 0 {
 					t.Errorf("%d items done; %d wait, %v in flight: want %d done and nothing left", w.done, w.Len(), w.turns.shares, many*len(tc.want))
 				}
@@ -146,7 +148,7 @@ func TestWorkWithoutRequest(t *testing.T) {
 			t.Error("it is not busy while items wait for a worker")
 		}
 		time.Sleep(time.Minute)
-		if got := w.inFlight["second"]; got != 1 {
+		if got := w.add("second", 0); got != 1 {
 			t.Errorf("%d items of the second namespace in flight, want its turn", got)
 		}
 	})
@@ -154,9 +156,12 @@ func TestWorkWithoutRequest(t *testing.T) {
 
 // TestParallel has several items of a namespace in flight: they divide its share.
 func TestParallel(t *testing.T) {
+	var lock sync.Mutex
 	var got []int
 	work(t, 16, func(ctx context.Context) {
+		lock.Lock()
 		got = append(got, Parallel(ctx, 10))
+		lock.Unlock()
 		request(ctx)
 	}, func(w *worked) {
 		for i := range 5 {
@@ -169,7 +174,7 @@ func TestParallel(t *testing.T) {
 		t.Errorf("parallel requests (-want +got):\n%s", diff)
 	}
 	if got := Parallel(t.Context(), 10); got != 10 {
-		t.Errorf("%d parallel requests without Work, want 10", got)
+		t.Errorf("%d parallel requests without an item, want 10", got)
 	}
 }
 
@@ -182,8 +187,33 @@ func TestWorkShutDown(t *testing.T) {
 		}
 		w.ShutDown()
 		time.Sleep(time.Hour)
+		w.lock.Lock()
+		defer w.lock.Unlock()
 		if w.done != 16 {
 			t.Errorf("%d items were processed, want 16", w.done)
 		}
 	})
+}
+
+// TestWorkTouch adds an item again between its choice and its Get: it is not processed twice
+// at the same time, and nothing is left of it.
+func TestWorkTouch(t *testing.T) {
+	item := cache.NewObjectName("namespace", "item")
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](time.Second, time.Minute)
+	order := NewPrioritized(func(cache.ObjectName) bool { return true }, New(), clock.RealClock{})
+	q := NewRateLimiting("", order, limiter, clock.RealClock{})
+	defer q.ShutDown()
+	q.Start(16)
+	q.Add(item)
+	if !q.turns.next() {
+		t.Fatal("the queue is shut down")
+	}
+	q.Add(item)
+	if got, _ := q.TypedRateLimitingInterface.Get(); got != item {
+		t.Fatalf("got %s", got)
+	}
+	if q.Len() != 0 || order.stale.Len() != 0 {
+		t.Errorf("%d items wait, %d are stale, want none", q.Len(), order.stale.Len())
+	}
+	q.Done(item)
 }

@@ -16,7 +16,11 @@ limitations under the License.
 
 package plan
 
-import "programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
 
 // Leave decides for an At while the controller is being uninstalled. Nothing starts. A Pod
 // is released when its run cannot start a second time: the At is gone or being deleted, or
@@ -25,19 +29,23 @@ func Leave(w World) Decision {
 	if !w.AtIsLive {
 		return Decision{Action: LookForAt{}}
 	}
-	if w.At != nil && !isLeaving(w.At) && w.At.Status.Phase != v1alpha1.PhaseDone {
-		if pod := w.pod(); pod != nil && IsOf(pod, w.At) {
-			d := decideRunning(w.At, pod, w.Now)
-			if hasEnded(pod) {
-				d = decideEnded(w.At, pod, w.Now)
-			}
-			if d.Status != nil {
-				return d
-			}
+	var attempt *corev1.Pod // whose outcome the status may lack
+	if at := w.At; at != nil && !isLeaving(at) && at.Status.Phase != v1alpha1.PhaseDone && !isNodesRun(at) && !isRestart(at) {
+		if pod := w.pod(); pod != nil && IsOf(pod, at) && (!recorded(at) || pod.UID == at.Status.Pod.UID) {
+			attempt = pod
+		}
+	}
+	if attempt != nil {
+		d := decideRunning(w.At, attempt, w.Now)
+		if hasEnded(attempt) {
+			d = decideEnded(w.At, attempt, w.Now)
+		}
+		if d.Status != nil {
+			return d
 		}
 	}
 	for _, pod := range w.Pods {
-		if isTracked(pod) && (w.At == nil || !IsOf(pod, w.At) || isCounted(w.At, pod) || recorded(w.At)) {
+		if isTracked(pod) && (pod != attempt || isCounted(w.At, pod) || recorded(w.At)) {
 			return Decision{Action: ReleasePod{Pod: pod}}
 		}
 	}

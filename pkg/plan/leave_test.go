@@ -45,6 +45,8 @@ func TestLeave(t *testing.T) {
 		"ended, not recorded":      {at: newAt(), pods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, want: []string{"DONE", "ReleasePod example-at-pod"}},
 		"ended":                    {at: newAt(withStatus(running(corev1.PodRunning))), pods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, want: []string{"DONE", "ReleasePod example-at-pod"}},
 		"a second Pod, by a delay": {at: newAt(withStatus(running(corev1.PodRunning))), pods: []*corev1.Pod{newPod(corev1.PodRunning, withUID)}, want: []string{"ReleasePod example-at-pod"}},
+		"a Pod with another name":  {at: newAt(), pods: []*corev1.Pod{newPod(corev1.PodRunning, func(pod *corev1.Pod) { pod.Name = "forged" })}, want: []string{"ReleasePod forged"}},
+		"a run on nodes":           {at: newAt(func(at *v1alpha1.At) { at.Status.Nodes = &v1alpha1.AtNodesStatus{} }), pods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, want: []string{"ReleasePod example-at-pod"}},
 		"released":                 {at: newAt(), pods: []*corev1.Pod{newPod(corev1.PodRunning, withReleased)}, want: []string{"RUNNING"}},
 		"the second attempt, just created": {
 			at:   newAt(withStatus(*secondRunning(corev1.PodRunning)), func(at *v1alpha1.At) { at.Status.Pod = nil }),

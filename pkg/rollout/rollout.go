@@ -20,6 +20,7 @@ package rollout
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -121,6 +122,10 @@ func FromDaemonSet(d *appsv1.DaemonSet) *Target {
 	return t
 }
 
+// maxAnnotation is the length of an annotation, in bytes, up to which it is kept. It is for
+// messages.
+const maxAnnotation = 64
+
 // newTarget returns a target without the fields that depend on the workload's status.
 func newTarget(kind v1alpha1.RestartKind, object metav1.Object, template *corev1.PodTemplateSpec) *Target {
 	t := &Target{
@@ -131,10 +136,12 @@ func newTarget(kind v1alpha1.RestartKind, object metav1.Object, template *corev1
 		ResourceVersion: object.GetResourceVersion(),
 		Rolling:         true,
 	}
-	t.Annotation = template.Annotations[AnnotationRestartedAt]
-	if restartedAt, err := time.Parse(time.RFC3339, t.Annotation); err == nil {
+	annotation := template.Annotations[AnnotationRestartedAt]
+	if restartedAt, err := time.Parse(time.RFC3339, annotation); err == nil {
 		t.RestartedAt = &restartedAt
 	}
+	// Targets are cached, and users may write a long annotation.
+	t.Annotation = strings.Clone(annotation[:min(len(annotation), maxAnnotation)])
 	return t
 }
 

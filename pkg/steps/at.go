@@ -34,11 +34,23 @@ import (
 
 // lookForAt reads the At and, unless the cache is fresh, its parent.
 func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
+	before := *world
+	// First the parent: an edit of the At itself is more likely just before it starts.
+	parentName, parentAsOf := "", s.Freshness.AsOf(s.Clock.Now())
+	var parent *v1alpha1.At
+	if before.At != nil && !plan.IsFresh(parentAsOf, s.Clock.Now()) {
+		parentName = plan.ParentName(before.At)
+	}
+	if parentName != "" {
+		var err error
+		if parent, err = s.getAt(ctx, name.Namespace, parentName); err != nil {
+			return fmt.Errorf("read the parent: %w", err)
+		}
+	}
 	at, err := s.getAt(ctx, name.Namespace, name.Name)
 	if err != nil {
 		return fmt.Errorf("read the At: %w", err)
 	}
-	before := *world
 	world.At, world.AtIsLive, world.AtAsOf = at, true, s.Clock.Now()
 	if at == nil {
 		return nil
@@ -48,20 +60,14 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 	}
 	world.ParentAsOf = s.Freshness.AsOf(world.AtAsOf)
 	s.AddRelatives(world)
-	if before.ChildrenAreLive && before.At.UID == at.UID {
+	if before.ChildrenAreLive && before.At != nil && before.At.UID == at.UID {
 		world.Children, world.ChildrenAreLive = before.Children, true
 	}
-	parent := plan.ParentName(at)
-	if parent == "" || plan.IsFresh(world.ParentAsOf, world.AtAsOf) {
-		return nil
+	if parentName != "" && parentName == plan.ParentName(at) {
+		// The parent may be older by the time of one read. With its own time, one of the two
+		// would always be too old on a slow API server.
+		world.Parent, world.ParentAsOf = parent, world.AtAsOf
 	}
-	if world.Parent, err = s.getAt(ctx, name.Namespace, parent); err != nil {
-		return fmt.Errorf("read the parent: %w", err)
-	}
-	// Both times are those of the last answer: on a slow API server, one of two reads would
-	// always be too old.
-	world.AtAsOf = s.Clock.Now()
-	world.ParentAsOf = world.AtAsOf
 	return nil
 }
 

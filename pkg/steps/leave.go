@@ -55,5 +55,10 @@ func (s *Steps) Leave(ctx context.Context, name cache.ObjectName, pods []*corev1
 // the parent has created all of its children none of them runs, and after that the parent
 // counts a missing one as failed.
 func (s *Steps) LeaveAt(ctx context.Context, at *v1alpha1.At) error {
-	return s.releaseAt(ctx, &plan.World{At: at})
+	world := &plan.World{At: at}
+	err := s.releaseAt(ctx, world)
+	if err == nil && world.At != nil && slices.Contains(world.At.Finalizers, v1alpha1.FinalizerTracking) {
+		return s.releaseAt(ctx, world) // It was only read, because not all of its finalizers were known.
+	}
+	return err
 }

@@ -19,8 +19,8 @@ limitations under the License.
 // Such a command deletes the CRDs, the controller and its permissions within
 // milliseconds, in any order. But only the controller removes the finalizers of Pods and
 // Ats. So it holds its permissions, also with a finalizer, as long as it works. When they
-// are being deleted, it stops its work, releases all Pods and Ats, and lets its
-// permissions go.
+// are being deleted, it stops its work, releases all Pods and Ats, and then its
+// permissions.
 package uninstall
 
 import (
@@ -35,7 +35,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -55,6 +54,9 @@ import (
 // the minute for which the token of a service account that is being deleted is valid, and
 // than the grace period of the controller's Pod.
 const leaveTimeout = 30 * time.Second
+
+// permissionsTimeout is how long it may take after that to release the permissions.
+const permissionsTimeout = 10 * time.Second
 
 // retryPeriod is the interval at which a failed request is tried again.
 const retryPeriod = 10 * time.Second
@@ -125,7 +127,7 @@ func (p *Permissions) in(o object) metadata.ResourceInterface {
 
 // Hold holds the permissions while work runs, and stops work when they are being deleted.
 // If they, or the namespace of the controller, are being deleted when work has ended, Hold
-// calls release, lets the permissions go, and returns true.
+// calls release, releases the permissions, and returns true.
 func (p *Permissions) Hold(ctx context.Context, work func(context.Context), release func(context.Context) error) (uninstalled bool) {
 	if p == nil {
 		work(ctx)
@@ -154,13 +156,12 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 	}
 	logger.Info("The controller is being uninstalled: releasing all Pods and Ats")
 	if err := release(leaveCtx); err != nil {
+		// To hold the permissions any longer helps nobody: no later controller uses them.
 		logger.Error(err, "Not all Pods and Ats were released: see docs/install.md, If Pods stay")
-		if !apierrors.IsForbidden(err) {
-			return true
-		}
-		// The permissions are incomplete: to hold the others helps nobody.
 	}
-	if err := p.releasePermissions(leaveCtx); err != nil {
+	permissionsCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), permissionsTimeout)
+	defer cancel()
+	if err := p.releasePermissions(permissionsCtx); err != nil {
 		logger.Error(err, "The permissions were not released: see docs/install.md, If Pods stay")
 	}
 	return true

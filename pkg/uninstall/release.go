@@ -71,6 +71,7 @@ func release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, 
 	pods := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return ats.KubeClient.CoreV1().Pods(namespace).List(ctx, options)
 	})
+	pods.PageSize, pods.PageBufferSize = plan.PageSize, 0
 	err := pods.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID}, func(item runtime.Object) error {
 		if pod := item.(*corev1.Pod); slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking) {
 			name := cache.NewObjectName(pod.Namespace, plan.AtName(pod))
@@ -87,6 +88,7 @@ func release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, 
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return client.Ats(namespace).List(ctx, options)
 	})
+	list.PageSize, list.PageBufferSize = plan.PageSize, 0
 	err = list.EachListItem(ctx, metav1.ListOptions{}, func(item runtime.Object) error {
 		at := plan.KeepAt(item.(*v1alpha1.At))
 		if plan.IsScheduled(at) {
