@@ -49,6 +49,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/nodecache"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
+	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/workload"
@@ -529,7 +530,7 @@ func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (
 // again (0 if that is not necessary), or an error if a step must be retried with
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
-	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
+	ctx = klog.NewContext(ratelimit.NewContext(ctx), klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
 	asOf := c.freshness.AsOf(c.clock.Now())
 	world := &plan.World{AtAsOf: asOf, ParentAsOf: asOf, Pods: c.podsOf(name)}
 	// The only possible error: it is not in the cache.

@@ -52,6 +52,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	k8smetrics "k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/testutil"
@@ -1619,7 +1620,16 @@ func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) {
 // newClients returns clients with the given transport.
 func newClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface, clientset.Interface) {
 	t.Helper()
+	return newLimitedClients(t, transport, nil)
+}
+
+// newLimitedClients is newClients for clients that share a rate limiter.
+func newLimitedClients(t *testing.T, transport http.RoundTripper, limiter flowcontrol.RateLimiter) (kubernetes.Interface, clientset.Interface) {
+	t.Helper()
 	config := fakeserver.Config(transport)
+	if limiter != nil {
+		config.RateLimiter = limiter
+	}
 	config.Wrap(fairqueue.NewTransport)
 	kubeClient, err := kubernetes.NewForConfig(config)
 	if err != nil {

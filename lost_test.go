@@ -35,6 +35,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
@@ -44,6 +45,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
 )
 
 // TestProxyAnswers lets a proxy answer one request instead of the API server: that an
@@ -275,6 +277,7 @@ func TestSlowRead(t *testing.T) {
 	for testName, tc := range map[string]struct {
 		node          string
 		nodes, create time.Duration // how long these requests take before the API server has them
+		qps           float32
 		suspend       time.Duration // after the due time; 0: not suspended
 		created       bool
 	}{
@@ -282,6 +285,8 @@ func TestSlowRead(t *testing.T) {
 		"the creation is delayed":            {create: 9 * time.Second, suspend: 5 * time.Second},
 		"each creation takes 10 seconds":     {create: 10 * time.Second, created: true},
 		"each creation takes half a minute":  {create: 30 * time.Second, created: true},
+		"the creation waits for its turn":    {qps: 0.2, suspend: 2 * time.Second},
+		"each request waits for its turn":    {qps: 0.2, created: true},
 		"the nodes are read slowly, it runs": {node: "a", nodes: 5 * time.Second, created: true},
 	} {
 		t.Run(testName, func(t *testing.T) {
@@ -289,7 +294,11 @@ func TestSlowRead(t *testing.T) {
 				server := fakeserver.New(clock.RealClock{})
 				var lags atomic.Bool
 				goOn := make(chan struct{})
-				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+				var limiter flowcontrol.RateLimiter
+				if tc.qps > 0 {
+					limiter = ratelimit.Limiter{RateLimiter: flowcontrol.NewTokenBucketRateLimiter(tc.qps, 1)}
+				}
+				kubeClient, cnatClient := newLimitedClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
 					takes := time.Duration(0)
 					switch {
 					case request.URL.Query().Has("watch"):
@@ -308,7 +317,7 @@ func TestSlowRead(t *testing.T) {
 						response.Body = &laggard{response.Body, &lags, goOn}
 					}
 					return response, err
-				}))
+				}), limiter)
 				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
 				kubeClient, cnatClient = newClients(t, server)
 				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)

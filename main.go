@@ -74,6 +74,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/patient"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
+	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation"
 	"programming-kubernetes.info/cnat-controller/pkg/uninstall"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
@@ -334,7 +335,11 @@ func run(ctx context.Context, o *options) error {
 	}
 	var permissions *uninstall.Permissions
 	if o.holdPermissions {
-		if permissions, err = uninstall.Find(ctx, besideConfig, controllerName, o.namespace, controllerName+"-ats"); err != nil {
+		permissions, err = uninstall.Find(ctx, besideConfig, controllerName, o.namespace, controllerName+"-ats")
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
 			return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
 		}
 	}
@@ -521,7 +526,7 @@ func loadConfig(o *options) (*rest.Config, string, error) {
 			burst = max(1, int(2*o.qps))
 		}
 		// All clients share it.
-		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(float32(o.qps), burst)
+		config.RateLimiter = ratelimit.Limiter{RateLimiter: flowcontrol.NewTokenBucketRateLimiter(float32(o.qps), burst)}
 	}
 	return config, namespace, nil
 }

@@ -55,6 +55,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
 	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/written"
 )
@@ -349,7 +350,7 @@ func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (
 // it again (0 if that is not necessary), or an error if a step must be retried with
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
-	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts())))
+	ctx = klog.NewContext(ratelimit.NewContext(ctx), klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts())))
 	world := &cronplan.World{CronAtAsOf: c.freshness.AsOf(c.clock.Now())}
 	// The only possible error: it is not in the cache.
 	if cronAt, err := c.lister.CronAts(name.Namespace).Get(name.Name); err == nil {
@@ -428,6 +429,10 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 	case cronplan.LookForAts:
 		return decision, true, c.lookForAts(ctx, world)
 	case cronplan.CreateAt:
+		// Then it has to be decided again: the CronAt may have been edited meanwhile.
+		if waited, err := ratelimit.WaitAhead(ctx, c.client.CnatV1alpha1().RESTClient().GetRateLimiter()); waited || err != nil {
+			return decision, true, err
+		}
 		created, err := c.createAt(ctx, action.At)
 		if err == nil {
 			if c.freshness.Claim(c.clock.Now()) {
@@ -485,7 +490,10 @@ func (c *Controller) lookForCronAt(ctx context.Context, name cache.ObjectName, w
 			return fmt.Errorf("read the CronAt: %w", err)
 		}
 	}
-	world.CronAt, world.CronAtIsLive = cronAt, true
+	if cronAt == nil || world.CronAt == nil || cronAt.UID != world.CronAt.UID {
+		world.AtsAreLive = false
+	}
+	world.CronAt, world.CronAtIsLive, world.CronAtAsOf = cronAt, true, c.clock.Now()
 	return nil
 }
 
@@ -513,7 +521,7 @@ func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) erro
 
 // createAt creates and returns an At.
 func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
-	created, err := c.client.CnatV1alpha1().Ats(at.Namespace).Create(ctx, at, metav1.CreateOptions{})
+	created, err := c.client.CnatV1alpha1().Ats(at.Namespace).Create(ratelimit.TakeTurn(ctx), at, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -626,7 +634,7 @@ func (c *Controller) writeStatus(ctx context.Context, world *cronplan.World, dec
 	klog.FromContext(ctx).V(2).Info("Wrote status", "lastScheduleTime", ptr.Deref(updated.Status.LastScheduleTime, metav1.Time{}), "active", updated.Status.Active, "reason", updated.Status.Reason)
 	metrics.CronAtMissed.Add(float64(missed(decision.Status) - missed(&cronAt.Status)))
 	c.record(updated, decision.Events)
-	world.CronAt, world.CronAtIsLive = updated, true
+	world.CronAt, world.CronAtIsLive, world.CronAtAsOf = updated, true, c.clock.Now()
 	return nil
 }
 

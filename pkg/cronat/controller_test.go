@@ -619,6 +619,47 @@ func TestSlowTenants(t *testing.T) {
 	})
 }
 
+// TestSlowList suspends a CronAt after it was read, while its Ats are listed, without the
+// controller's knowledge: no At is created.
+func TestSlowList(t *testing.T) {
+	for testName, suspend := range map[string]bool{"suspended": true, "not suspended": false} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				stale := make(chan struct{})
+				var held atomic.Bool
+				run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					isWatch := request.URL.Query().Has("watch")
+					if held.Load() && !isWatch && request.Method == http.MethodGet && path.Base(request.URL.Path) == "ats" {
+						time.Sleep(5 * time.Second)
+					}
+					response, err := w.RoundTrip(request)
+					if err == nil && isWatch {
+						response.Body = &heldBody{ReadCloser: response.Body, held: &held, stale: stale}
+					}
+					return response, err
+				}), w.clock)
+				w.create(t, newCronAt("0 * * * *", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent }))
+				due := time.Now().Truncate(time.Hour).Add(time.Hour)
+				time.Sleep(time.Until(due) - time.Second)
+				held.Store(true)
+				time.Sleep(time.Until(due) + 2*time.Second)
+				if suspend {
+					w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
+				}
+				time.Sleep(time.Minute)
+				w.lock.Lock()
+				created := len(w.created)
+				w.lock.Unlock()
+				if got, want := created > 0, !suspend; got != want {
+					t.Errorf("an At was created: %v, want %v", got, want)
+				}
+				close(stale)
+			})
+		})
+	}
+}
+
 // TestStaleRecord hides a new At from the controller that has created it: the controller
 // looks for it.
 func TestStaleRecord(t *testing.T) {

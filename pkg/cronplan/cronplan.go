@@ -124,7 +124,7 @@ const grace = time.Minute
 
 // Decide returns the next step of a CronAt.
 func Decide(w World) Decision {
-	w.isFresh = w.CronAtIsLive || w.CronAt != nil && isWhole(w.CronAt) && plan.IsFresh(w.CronAtAsOf, w.Now)
+	w.isFresh = w.CronAt != nil && (w.CronAtIsLive || isWhole(w.CronAt)) && plan.IsFresh(w.CronAtAsOf, w.Now)
 	w.Now = w.Now.Round(0) // without the monotonic reading
 	strangers := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || w.IsChild(at) })
 	if len(strangers) > 0 && !w.CronAtIsLive {

@@ -166,6 +166,7 @@ func TestDecide(t *testing.T) {
 		cronAt  *v1alpha1.CronAt
 		ats     []*v1alpha1.At
 		live    bool
+		readFor time.Duration // for how long it has been live
 		atsLive bool
 		notSeen bool // whether it was not seen to be counted, which is otherwise so since ten
 		now     time.Time
@@ -207,9 +208,10 @@ func TestDecide(t *testing.T) {
 				cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = nil, at(created.Add(30*time.Minute))
 			}),
 		},
-		"not due":       {cronAt: newCronAt(), now: ten.Add(-second), wantDelay: second},
-		"due":           {cronAt: newCronAt(), now: ten, wantAction: "LookForCronAt"},
-		"due, and live": {cronAt: newCronAt(), live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
+		"not due":                         {cronAt: newCronAt(), now: ten.Add(-second), wantDelay: second},
+		"due":                             {cronAt: newCronAt(), now: ten, wantAction: "LookForCronAt"},
+		"due, and read half a second ago": {cronAt: newCronAt(), live: true, readFor: plan.FreshFor, now: ten, wantAction: "LookForCronAt"},
+		"due, and live":                   {cronAt: newCronAt(), live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
 		"overdue for more than an hour: only the latest": {
 			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z", wantDelay: RecordDelay,
 		},
@@ -408,6 +410,9 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(testName, func(t *testing.T) {
 			w := World{CronAt: tc.cronAt, CronAtIsLive: tc.live, Ats: tc.ats, AtsAreLive: tc.atsLive, Now: tc.now}
+			if tc.live {
+				w.CronAtAsOf = tc.now.Add(-tc.readFor)
+			}
 			if !tc.notSeen {
 				w.CountedSince = map[types.UID]time.Time{"at-uid": ten}
 			}
@@ -498,7 +503,7 @@ func TestNewChild(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	w := World{CronAt: newCronAt(), CronAtIsLive: true, Now: ten}
+	w := World{CronAt: newCronAt(), CronAtIsLive: true, CronAtAsOf: ten, Now: ten}
 	quota := apierrors.NewForbidden(v1alpha1.Resource("ats"), "backup", errors.New("exceeded quota"))
 	for name, tc := range map[string]struct {
 		decision   Decision
@@ -580,7 +585,7 @@ func TestUnseenEdits(t *testing.T) {
 		}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := newView(World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, AtsAreLive: true, Now: later})
+			v := newView(World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, CronAtAsOf: later, AtsAreLive: true, Now: later})
 			if v.due.IsZero() == tc.due {
 				t.Errorf("due is %v", v.due)
 			}
@@ -598,7 +603,7 @@ func TestRecordOrder(t *testing.T) {
 	if first.Name < second.Name {
 		t.Fatalf("%s comes before %s", first.Name, second.Name)
 	}
-	d := Decide(World{CronAt: cronAt, CronAtIsLive: true, Ats: []*v1alpha1.At{first, second}, Now: ten.Add(31 * time.Second)})
+	d := Decide(World{CronAt: cronAt, CronAtIsLive: true, CronAtAsOf: ten.Add(31 * time.Second), Ats: []*v1alpha1.At{first, second}, Now: ten.Add(31 * time.Second)})
 	if d.Status == nil || d.Status.Missed != nil || !d.Status.LastScheduleTime.Time.Equal(ten.Add(30*time.Second)) {
 		t.Errorf("got %+v", d.Status)
 	}
@@ -638,7 +643,7 @@ func TestCopies(t *testing.T) {
 				cronAt.Status.Active = 1
 				cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
 			}
-			d := Decide(World{CronAt: cronAt, CronAtIsLive: true, Ats: ats, AtsAreLive: true, CountedSince: map[types.UID]time.Time{"at-uid": ten}, Now: eleven})
+			d := Decide(World{CronAt: cronAt, CronAtIsLive: true, CronAtAsOf: eleven, Ats: ats, AtsAreLive: true, CountedSince: map[types.UID]time.Time{"at-uid": ten}, Now: eleven})
 			if got := describe(d.Action); got != tc.want || d.Status != nil {
 				t.Errorf("got %q and status %+v, want %q", got, d.Status, tc.want)
 			}
@@ -708,7 +713,7 @@ func TestDropped(t *testing.T) {
 		}}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, Ats: tc.ats, AtsAreLive: true, Now: half.Add(second)}
+			w := World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, CronAtAsOf: half.Add(second), Ats: tc.ats, AtsAreLive: true, Now: half.Add(second)}
 			d := Decide(w)
 			status := &w.CronAt.Status
 			if d.Status != nil {
@@ -749,7 +754,7 @@ func TestMissedMeanwhile(t *testing.T) {
 		"Replace, waiting": {[]func(*v1alpha1.CronAt){policy(v1alpha1.ReplaceConcurrent)}, []*v1alpha1.At{childOf(newCronAt(), ten, released, deleted)}, nil, "LookForAts"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := World{CronAt: newCronAt(append([]func(*v1alpha1.CronAt){ranAtTen}, tc.mutate...)...), CronAtIsLive: true, Ats: tc.ats, Now: eleven.Add(61 * time.Minute)}
+			w := World{CronAt: newCronAt(append([]func(*v1alpha1.CronAt){ranAtTen}, tc.mutate...)...), CronAtIsLive: true, CronAtAsOf: eleven.Add(61 * time.Minute), Ats: tc.ats, Now: eleven.Add(61 * time.Minute)}
 			d := Decide(w)
 			if got := describe(d.Action); got != "LookForAts" {
 				t.Fatalf("action %q, want LookForAts", got)
@@ -807,7 +812,7 @@ func TestExpire(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			earlier := childOf(newCronAt(), ten.Add(-time.Hour), append([]func(*v1alpha1.At){released}, tc.mutate...)...)
 			latest := childOf(newCronAt(), ten, released, refused)
-			w := World{CronAt: newCronAt(ranAtTen), CronAtIsLive: true, Ats: []*v1alpha1.At{latest, earlier}, Now: ten.Add(time.Minute)}
+			w := World{CronAt: newCronAt(ranAtTen), CronAtIsLive: true, CronAtAsOf: ten.Add(time.Minute), Ats: []*v1alpha1.At{latest, earlier}, Now: ten.Add(time.Minute)}
 			d := Decide(w)
 			if d.Status != nil { // The number of active Ats, and what blocks them.
 				w.CronAt.Status = *d.Status

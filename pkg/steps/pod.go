@@ -32,6 +32,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
 )
 
 // lookForPod reads the Pod with the name of the current attempt's Pod. The result
@@ -56,10 +57,10 @@ func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
 	return nil
 }
 
-// A creation is given up creationTimeout after the At was read, before the name of a Pod
-// that another controller has created meanwhile can be free again. Slow webhooks may need
-// more: the time doubles with each failed creation, up to maxCreationTimeout, which is
-// longer than the API server works on a request.
+// The first creation is given up creationTimeout after the At was read, before the name of
+// a Pod that another controller has created meanwhile can be free again. If slow webhooks
+// need more, a Pod is more important than that: the time doubles with each failed creation,
+// up to maxCreationTimeout, which is longer than the API server works on a request.
 const (
 	creationTimeout    = 8 * time.Second
 	maxCreationTimeout = 64 * time.Second
@@ -74,7 +75,7 @@ func (s *Steps) createPod(ctx context.Context, name cache.ObjectName, world *pla
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout-world.Now.Sub(world.AtAsOf))
 	defer cancel()
-	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(at, s.Defaults), metav1.CreateOptions{})
+	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(ratelimit.TakeTurn(ctx), plan.NewPod(at, s.Defaults), metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/nodecache"
 	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
 	"programming-kubernetes.info/cnat-controller/pkg/workload"
 	"programming-kubernetes.info/cnat-controller/pkg/written"
 )
@@ -108,6 +109,9 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	case plan.ReleaseAt:
 		return decision, true, s.releaseAt(ctx, world)
 	case plan.CreatePod:
+		if waited, err := s.waitAhead(ctx); waited || err != nil {
+			return decision, true, err
+		}
 		pod, err := s.createPod(ctx, name, world, action)
 		if apierrors.IsAlreadyExists(err) {
 			err = s.lookForPod(ctx, world)
@@ -129,6 +133,9 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		s.Failures.When(name)
 		decision = plan.Refused(*world, fmt.Errorf("create Pod: %w", err), s.Failures.NumRequeues(name) >= lastingFailures)
 	case plan.RestartTarget:
+		if waited, err := s.waitAhead(ctx); waited || err != nil {
+			return decision, true, err
+		}
 		err := s.restartTarget(ctx, world, action)
 		if err == nil {
 			return decision, true, nil
@@ -153,6 +160,12 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	// PodIsLive may refer to the Pod of another attempt.
 	world.At, world.AtIsLive, world.AtAsOf, world.PodIsLive = at, at != nil, s.Clock.Now(), false
 	return decision, decision.Retry == nil, nil
+}
+
+// waitAhead waits until -kube-api-qps permits a start. Then the start has to be decided
+// again: the At may have been edited meanwhile.
+func (s *Steps) waitAhead(ctx context.Context) (waited bool, err error) {
+	return ratelimit.WaitAhead(ctx, s.CnatClient.CnatV1alpha1().RESTClient().GetRateLimiter())
 }
 
 // writeStatus writes the decision's status and records its events. It returns the
