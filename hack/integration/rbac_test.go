@@ -475,6 +475,8 @@ func TestControllerPolicy(t *testing.T) {
 		unlabelled(pod)
 		pod.Finalizers, pod.OwnerReferences = nil, nil
 	}
+	itself := func(pod *corev1.Pod) { pod.Spec.ServiceAccountName = "cnat-controller" }
+	kubectl(t, "", "create", "serviceaccount", "-n", namespace, "cnat-controller")
 	// Act as the controller.
 	try := func(input string, args ...string) (string, error) {
 		return tryKubectl(t, input, append(args, "--as="+serviceAccountID, "-n", namespace)...)
@@ -500,6 +502,7 @@ func TestControllerPolicy(t *testing.T) {
 		{"create a Pod with the label", manifest("at-pod", same), create, ""},
 		{"create a Pod without the label", manifest("none", unlabelled), create, "may create only Pods with the label"},
 		{"create a stranger's Pod", manifest("none", stranger), create, "may create only Pods with the label"},
+		{"create a Pod with the controller's service account", manifest("none", itself), create, "may not use the service account cnat-controller"},
 		{"change the image", "", patch("at-pod", `{"spec":{"containers":[{"name":"command","image":"b"}]}}`), "may change nothing of a Pod but"},
 		{"change a label", "", patch("at-pod", `{"metadata":{"labels":{"a":"b"}}}`), "may change nothing of a Pod but"},
 		{"remove the label", "", patch("at-pod", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":null}}}`), "may change nothing of a Pod but"},
