@@ -80,7 +80,7 @@ type Permissions struct {
 // is that of the Role and RoleBinding in the namespace of the service account and of the
 // ClusterRole and ClusterRoleBinding. If namespace is not empty, the controller works in
 // that namespace only, and has a Role and a RoleBinding there, with the name nameInside,
-// in place of the latter two.
+// in place of the latter two. That namespace must not be the one of the service account.
 func Find(ctx context.Context, config *rest.Config, name, namespace, nameInside string) (*Permissions, error) {
 	p := &Permissions{config: config}
 	var err error
@@ -103,6 +103,9 @@ func Find(ctx context.Context, config *rest.Config, name, namespace, nameInside 
 		return nil, fmt.Errorf("user %s is not a service account", review.Status.UserInfo.Username)
 	}
 	own := account[2]
+	if own == namespace {
+		return nil, fmt.Errorf("-namespace must not be %s, the namespace of the controller: a user who may create Pods in it may use the controller's service account; run the controller in a namespace of its own, as artifacts/namespaced does", own)
+	}
 	p.add(corev1.SchemeGroupVersion.WithResource("serviceaccounts"), own, account[3])
 	p.add(rbacv1.SchemeGroupVersion.WithResource("roles"), own, name)
 	p.add(rbacv1.SchemeGroupVersion.WithResource("rolebindings"), own, name)

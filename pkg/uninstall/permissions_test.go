@@ -148,6 +148,16 @@ var paths = []string{
 	"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cnat-controller",
 }
 
+// TestFindSameNamespace refuses to work on the namespace of the controller.
+func TestFindSameNamespace(t *testing.T) {
+	_, config := newAPIServer(t)
+	for namespace, refused := range map[string]bool{"cnat-system": true, "default": false, metav1.NamespaceAll: false} {
+		if _, err := Find(t.Context(), config, "cnat-controller", namespace, "cnat-controller-ats"); (err != nil) != refused {
+			t.Errorf("namespace %q: got %v, want an error: %v", namespace, err, refused)
+		}
+	}
+}
+
 // TestReleasePermissions removes the finalizer of objects that are all needed to remove it.
 func TestReleasePermissions(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -124,7 +124,7 @@ func sendAtOnce(ctx context.Context, config *rest.Config, paths []string, bodies
 	}()
 	for i := range paths {
 		done.Go(func() {
-			body := &heldBody{Reader: bytes.NewReader(bodies[i]), ctx: ctx, asked: sync.OnceFunc(asked.Done), all: allAsked}
+			body := &heldBody{reader: bytes.NewReader(bodies[i]), ctx: ctx, asked: sync.OnceFunc(asked.Done), all: allAsked}
 			defer body.asked() // It is not, if the object is gone.
 			if err := send(ctx, authenticated, server.JoinPath(paths[i]), body, len(bodies[i])); err != nil {
 				cancel(err) // The others keep their finalizer, and can be tried again.
@@ -157,10 +157,10 @@ func send(ctx context.Context, client http.RoundTripper, url *url.URL, body io.R
 
 // heldBody is a body that waits for the others.
 type heldBody struct {
-	*bytes.Reader
-	ctx   context.Context
-	asked func()
-	all   <-chan struct{}
+	reader *bytes.Reader // not embedded: its WriteTo would not wait
+	ctx    context.Context
+	asked  func()
+	all    <-chan struct{}
 }
 
 // Read implements io.Reader.
@@ -168,7 +168,7 @@ func (b *heldBody) Read(p []byte) (int, error) {
 	b.asked()
 	select {
 	case <-b.all:
-		return b.Reader.Read(p)
+		return b.reader.Read(p)
 	case <-b.ctx.Done():
 		return 0, errors.New("another request was refused")
 	}

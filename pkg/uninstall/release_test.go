@@ -1,0 +1,232 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package uninstall
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat"
+	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/freshness"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/steps"
+	"programming-kubernetes.info/cnat-controller/pkg/written"
+)
+
+// leaving is a cluster that a controller leaves.
+type leaving struct {
+	t          *testing.T
+	server     *fakeserver.Server
+	kubeClient kubernetes.Interface
+	cnatClient clientset.Interface
+}
+
+func newLeaving(t *testing.T) *leaving {
+	t.Helper()
+	l := &leaving{t: t, server: fakeserver.New(clock.RealClock{})}
+	l.kubeClient, l.cnatClient = newClients(t, l.server)
+	return l
+}
+
+func newClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface, clientset.Interface) {
+	t.Helper()
+	config := fakeserver.Config(transport)
+	kubeClient, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cnatClient, err := clientset.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kubeClient, cnatClient
+}
+
+// release calls Release with clients that use transport.
+func (l *leaving) release(transport http.RoundTripper, namespace string) error {
+	l.t.Helper()
+	kubeClient, cnatClient := newClients(l.t, transport)
+	informers := cnatinformers.NewSharedInformerFactory(cnatClient, 0).Cnat().V1alpha1()
+	cronAts, err := cronat.NewController(l.t.Context(), cnatClient, informers.CronAts(), informers.Ats(), &record.FakeRecorder{}, clock.RealClock{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	ats := &steps.Steps{
+		KubeClient: kubeClient, CnatClient: cnatClient, Recorder: &record.FakeRecorder{}, Clock: clock.RealClock{},
+		Written: written.New(func(namespace, name string) (*v1alpha1.At, error) {
+			return informers.Ats().Lister().Ats(namespace).Get(name)
+		}, plan.KeepAt),
+		Freshness:    freshness.New(func() string { return "" }),
+		AddRelatives: func(*plan.World) {},
+		Failures:     workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
+	}
+	defer func() {
+		ctx, cancel := context.WithCancel(l.t.Context())
+		cancel()
+		cronAts.Run(ctx, 1) // which ends its queues
+	}()
+	return Release(l.t.Context(), ats, cronAts, namespace)
+}
+
+func (l *leaving) createAt(name string, change func(*v1alpha1.At)) *v1alpha1.At {
+	l.t.Helper()
+	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
+	at.Spec.Schedule, at.Spec.Command = time.Now().Format(time.RFC3339), "true"
+	change(at)
+	at, err := l.cnatClient.CnatV1alpha1().Ats(at.Namespace).Create(l.t.Context(), at, metav1.CreateOptions{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return at
+}
+
+func (l *leaving) createPod(at *v1alpha1.At, phase corev1.PodPhase) {
+	l.t.Helper()
+	pod := plan.NewPod(at, plan.Defaults{Image: "a"})
+	pod.Namespace, pod.Status.Phase = at.Namespace, phase
+	if _, err := l.kubeClient.CoreV1().Pods(at.Namespace).Create(l.t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// tracked returns the names of all objects that have a finalizer of the controller.
+func (l *leaving) tracked() []string {
+	l.t.Helper()
+	var names []string
+	pods, err := l.kubeClient.CoreV1().Pods(metav1.NamespaceAll).List(l.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		if len(pod.Finalizers) > 0 {
+			names = append(names, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	ats, err := l.cnatClient.CnatV1alpha1().Ats(metav1.NamespaceAll).List(l.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, at := range ats.Items {
+		if len(at.Finalizers) > 0 {
+			names = append(names, at.Namespace+"/"+at.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// roundTripper is the transport of a client.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// TestRelease leaves nothing with a finalizer behind, and nothing that would run a second
+// time: what has run is recorded first.
+func TestRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLeaving(t)
+		same := func(*v1alpha1.At) {}
+		l.createPod(l.createAt("running", same), corev1.PodRunning)
+		l.createPod(l.createAt("ended", same), corev1.PodSucceeded)
+		l.createPod(&v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "gone", Namespace: "default", UID: "gone"}}, corev1.PodRunning)
+		l.createPod(l.createAt("other", func(at *v1alpha1.At) { at.Namespace = "other" }), corev1.PodRunning)
+		l.createAt("pending", same)
+		l.createAt("child-a", func(at *v1alpha1.At) {
+			at.Spec.Node, at.Finalizers = "a", []string{v1alpha1.FinalizerTracking}
+			at.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(&metav1.ObjectMeta{Name: "child", UID: "child"}, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
+		})
+		cronAt, err := l.cnatClient.CnatV1alpha1().CronAts("default").Create(t.Context(), &v1alpha1.CronAt{
+			ObjectMeta: metav1.ObjectMeta{Name: "nightly", Namespace: "default"},
+			Spec:       v1alpha1.CronAtSpec{Schedule: "@daily", AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Until(time.Now().Truncate(24*time.Hour).Add(24*time.Hour)) + time.Second)
+		scheduled := time.Now().Truncate(24 * time.Hour)
+		for _, cronAt := range []*v1alpha1.CronAt{cronAt, {ObjectMeta: metav1.ObjectMeta{Name: "past", Namespace: "default", UID: "past"}}} {
+			l.createAt(fmt.Sprintf("%s-%d", cronAt.Name, scheduled.Unix()/60), func(at *v1alpha1.At) {
+				at.Finalizers, at.Labels = []string{v1alpha1.FinalizerScheduled}, map[string]string{v1alpha1.LabelCronAtUID: string(cronAt.UID)}
+				at.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cronAt, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind))}
+			})
+		}
+
+		if err := l.release(l.server, "default"); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.tracked(); !slices.Equal(got, []string{"other/other-pod"}) {
+			t.Errorf("%v are tracked, want only the Pod of the other namespace", got)
+		}
+		for name, want := range map[string]v1alpha1.AtPhase{"running": v1alpha1.PhaseRunning, "ended": v1alpha1.PhaseDone, "pending": ""} {
+			at, err := l.cnatClient.CnatV1alpha1().Ats("default").Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil || at.Status.Phase != want {
+				t.Errorf("At %s: got phase %q, %v, want %q", name, at.Status.Phase, err, want)
+			}
+		}
+		cronAt, err = l.cnatClient.CnatV1alpha1().CronAts("default").Get(t.Context(), "nightly", metav1.GetOptions{})
+		if err != nil || cronAt.Status.LastScheduleTime == nil || !cronAt.Status.LastScheduleTime.Time.Equal(scheduled) {
+			t.Errorf("the CronAt has the last time %v, %v, want %v", cronAt.Status.LastScheduleTime, err, scheduled)
+		}
+	})
+}
+
+// TestReleaseRefused ends at once when the controller has no permission, and tries again
+// after other errors.
+func TestReleaseRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLeaving(t)
+		l.createPod(l.createAt("running", func(*v1alpha1.At) {}), corev1.PodRunning)
+		refusals := 0
+		err := l.release(roundTripper(func(request *http.Request) (*http.Response, error) {
+			refusals++
+			return fakeserver.Refuse(request, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil))
+		}), "")
+		if !apierrors.IsForbidden(err) || refusals != 1 {
+			t.Errorf("got %v after %d requests, want that it is forbidden after one", err, refusals)
+		}
+		failures := 5
+		err = l.release(roundTripper(func(request *http.Request) (*http.Response, error) {
+			if failures > 0 {
+				failures--
+				return fakeserver.Refuse(request, apierrors.NewInternalError(http.ErrHandlerTimeout))
+			}
+			return l.server.RoundTrip(request)
+		}), "")
+		if got := l.tracked(); err != nil || len(got) > 0 {
+			t.Errorf("got %v, and %v are tracked, want nothing", err, got)
+		}
+	})
+}
