@@ -63,20 +63,20 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/events"
-	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
-	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
-	"programming-kubernetes.info/cnat-controller/pkg/patch"
-	"programming-kubernetes.info/cnat-controller/pkg/patient"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 var defaults = plan.Defaults{Image: "busybox:test"}
@@ -131,9 +131,8 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.queue.ShutDown)
-	t.Cleanup(c.blocked.ShutDown)
 	c.working.Store(true)
-	c.freshness.Claim(clock.Now()) // so that a sync does not go on after the creation of a Pod
+	c.cache.Freshness.Claim(clock.Now()) // so that a sync does not go on after the creation of a Pod
 	f.Controller = c
 	for _, pod := range w.cachedPods {
 		if err := pods.Informer().GetStore().Add(plan.KeepPod(pod)); err != nil {
@@ -682,7 +681,7 @@ func TestSyncHandler(t *testing.T) {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, tc.world, testingclock.NewFakeClock(tc.now))
 			if tc.written != nil {
-				f.written.Remember(tc.written)
+				f.cache.Written.Remember(tc.written)
 			}
 			for verbAndResource, err := range tc.faults {
 				verb, resource, _ := strings.Cut(verbAndResource, " ")
@@ -792,7 +791,7 @@ func TestProcessNextWorkItem(t *testing.T) {
 				refusals--
 				return refusals >= 0, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", fmt.Errorf("exceeded quota, refusal %d", refusals))
 			})
-			go f.blocked.Run(t.Context(), f.queue.Add)
+			go f.queue.RunBlocked(t.Context())
 			f.queue.Add(name)
 			next(t, f)
 			for i := range 8 {
@@ -804,8 +803,8 @@ func TestProcessNextWorkItem(t *testing.T) {
 			if got := next(t, f); got < 40*time.Second || got > 61*time.Second {
 				t.Errorf("finally a wait of %v, want from 40 s to a minute", got)
 			}
-			if got := f.blocked.Retries(name); got != 0 {
-				t.Errorf("%d retries remembered, want none", got)
+			if f.queue.IsRetried(name) {
+				t.Error("retries are remembered, want none")
 			}
 		})
 	})
@@ -841,7 +840,7 @@ func TestProcessNextWorkItem(t *testing.T) {
 			})
 			f.queue.Add(name)
 			got := []time.Duration{next(t, f), next(t, f)}
-			if diff := cmp.Diff([]time.Duration{0, minErrorBackoff}, got); diff != "" {
+			if diff := cmp.Diff([]time.Duration{0, 200*time.Millisecond}, got); diff != "" {
 				t.Errorf("waits (-want +got):\n%s", diff)
 			}
 		})
@@ -1327,27 +1326,27 @@ func TestWrittenIsForgottenOnceTheCacheHasIt(t *testing.T) {
 	} {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, world{ats: []*v1alpha1.At{newAt()}}, clock.RealClock{})
-			f.written.Remember(newAt(newerVersion, running))
-			if got := f.written.Latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
+			f.cache.Written.Remember(newAt(newerVersion, running))
+			if got := f.cache.Written.Latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
 				t.Errorf("phase %s, want what was written", got.Status.Phase)
 			}
 			event(f.Controller)
-			if f.written.Len() != 0 {
-				t.Errorf("%d Ats remembered, want none", f.written.Len())
+			if f.cache.Written.Len() != 0 {
+				t.Errorf("%d Ats remembered, want none", f.cache.Written.Len())
 			}
 		})
 	}
 	t.Run("forgotten after the cache was read", func(t *testing.T) {
 		f := newFixture(t, world{ats: []*v1alpha1.At{newAt(newerVersion, running)}}, clock.RealClock{})
-		if got := f.written.Latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
+		if got := f.cache.Written.Latest(newAt()); got.Status.Phase != v1alpha1.PhaseRunning {
 			t.Errorf("phase %s, want what the cache has now", got.Status.Phase)
 		}
 	})
 	t.Run("the cache was faster", func(t *testing.T) {
 		f := newFixture(t, world{ats: []*v1alpha1.At{newAt(newerVersion)}}, clock.RealClock{})
-		f.written.Remember(newAt(newerVersion))
-		if f.written.Len() != 0 {
-			t.Errorf("%d Ats remembered, want none", f.written.Len())
+		f.cache.Written.Remember(newAt(newerVersion))
+		if f.cache.Written.Len() != 0 {
+			t.Errorf("%d Ats remembered, want none", f.cache.Written.Len())
 		}
 	})
 }
@@ -1630,7 +1629,7 @@ func newLimitedClients(t *testing.T, transport http.RoundTripper, limiter flowco
 	if limiter != nil {
 		config.RateLimiter = limiter
 	}
-	config.Wrap(fairqueue.NewTransport)
+	config.Wrap(queue.NewTransport)
 	kubeClient, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -1667,7 +1666,7 @@ func TestOutage(t *testing.T) {
 				var lock sync.Mutex
 				var left time.Time
 				created := map[string][]time.Time{}
-				kubeClient, cnatClient := newClients(t, patient.New(roundTripper(func(request *http.Request) (*http.Response, error) {
+				kubeClient, cnatClient := newClients(t, connect.Patient(roundTripper(func(request *http.Request) (*http.Response, error) {
 					var creates string
 					for _, at := range []string{"looked", "during", "after"} {
 						if isCreation(t, request, at+"-pod") {
@@ -2019,8 +2018,8 @@ func TestTakeover(t *testing.T) {
 					}
 					time.Sleep(time.Minute)
 				}
-				if cached, err := standby.atLister.Ats(name.Namespace).Get(name.Name); err != nil || cached.Status.Phase != v1alpha1.PhasePending || len(standby.podIndexer.List()) > 0 {
-					t.Fatalf("the caches of the standby are not stale: they have %v, %d Pods, %v", cached, len(standby.podIndexer.List()), err)
+				if cached, pods := standby.cache.At(name), standby.cache.PodsOf(name); cached == nil || cached.Status.Phase != v1alpha1.PhasePending || len(pods) > 0 {
+					t.Fatalf("the caches of the standby are not stale: they have %v, and %d Pods", cached, len(pods))
 				}
 				stopLeader()
 
@@ -2076,7 +2075,7 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 		close(held)
 		<-goOn
 	})
-	kubeClient, cnatClient := newClients(t, patient.New(roundTripper(func(request *http.Request) (*http.Response, error) {
+	kubeClient, cnatClient := newClients(t, connect.Patient(roundTripper(func(request *http.Request) (*http.Response, error) {
 		if !isCreation(t, request, pod) {
 			return server.RoundTrip(request)
 		}
@@ -2356,7 +2355,6 @@ func TestCaches(t *testing.T) {
 		kubeClient, cnatClient := kubefake.NewClientset(), cnatfake.NewSimpleClientset()
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
 		t.Cleanup(c.queue.ShutDown)
-		t.Cleanup(c.blocked.ShutDown)
 		t.Cleanup(func() { writeEvents(c) })
 		long := strings.Repeat("echo YAY;", 100)
 		at := newAt(func(at *v1alpha1.At) {
@@ -2369,16 +2367,16 @@ func TestCaches(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		cached, err := c.atLister.Ats(name.Namespace).Get(name.Name)
-		if err != nil || cached.Spec.Command != "" {
-			t.Errorf("the cache holds %+v, %v; want an At without its long command", cached, err)
+		cached := c.cache.At(name)
+		if cached == nil || cached.Spec.Command != "" {
+			t.Fatalf("the cache holds %+v, want an At without its long command", cached)
 		}
-		pod, found, err := c.podIndexer.GetByKey("default/example-at-pod")
-		if err != nil || !found || len(pod.(*corev1.Pod).Spec.Containers[0].Command) > 0 {
-			t.Errorf("the cache holds %+v, %v; want a Pod without its command", pod, err)
+		pods := c.cache.PodsOf(name)
+		if len(pods) != 1 || len(pods[0].Spec.Containers[0].Command) > 0 {
+			t.Errorf("the cache holds %+v, want a Pod without its command", pods)
 		}
-		c.written.Remember(newAt(newerVersion, func(at *v1alpha1.At) { at.Spec.Command = long }))
-		if written := c.written.Latest(cached); written == cached || written.Spec.Command != "" {
+		c.cache.Written.Remember(newAt(newerVersion, func(at *v1alpha1.At) { at.Spec.Command = long }))
+		if written := c.cache.Written.Latest(cached); written == cached || written.Spec.Command != "" {
 			t.Errorf("the controller remembers %+v, want an At without its long command", written)
 		}
 	})

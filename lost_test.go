@@ -42,10 +42,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 // TestProxyAnswers lets a proxy answer one request instead of the API server: that an
@@ -296,7 +296,7 @@ func TestSlowRead(t *testing.T) {
 				goOn := make(chan struct{})
 				var limiter flowcontrol.RateLimiter
 				if tc.qps > 0 {
-					limiter = ratelimit.Limiter{RateLimiter: flowcontrol.NewTokenBucketRateLimiter(tc.qps, 1)}
+					limiter = connect.RateLimiter{RateLimiter: flowcontrol.NewTokenBucketRateLimiter(tc.qps, 1)}
 				}
 				kubeClient, cnatClient := newLimitedClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
 					takes := time.Duration(0)

@@ -25,7 +25,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	goruntime "runtime"
 	"runtime/debug"
 	"slices"
@@ -37,18 +36,15 @@ import (
 	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/discovery"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
@@ -60,29 +56,30 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/concise"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat"
-	"programming-kubernetes.info/cnat-controller/pkg/endpoints"
-	"programming-kubernetes.info/cnat-controller/pkg/events"
-	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	atinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/leader"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/endpoints"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/leader"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
-	"programming-kubernetes.info/cnat-controller/pkg/patient"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
-	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation"
 	"programming-kubernetes.info/cnat-controller/pkg/uninstall"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 	"programming-kubernetes.info/cnat-controller/signals"
 )
 
-// crdPollPeriod is the interval at which the controller tries to list Ats when it starts.
-const crdPollPeriod = 2 * time.Second
+// hints are for an API server that does not list Ats.
+var hints = connect.Hints{
+	Missing:   "The CRD of At is not installed; waiting for: kubectl apply -f artifacts/examples/cnat-crd.yaml",
+	Forbidden: "artifacts/deploy/rbac.yaml, or artifacts/namespaced/role.yaml with -namespace, has the permissions that it needs",
+}
 
 // cronPollPeriod is the interval at which the controller tries to list CronAts until it can.
 const cronPollPeriod = 10 * time.Second
@@ -98,11 +95,6 @@ const annotationWorkers = 2
 // says otherwise: the caches of very many Ats hardly change, so that Go's default of 100
 // would double their memory for nothing.
 const gcPercent = 20
-
-// maxRefusals is how often in a row the controller tries again when it is refused: an API
-// server that starts has not loaded its rules yet, and RBAC may be applied after the
-// Deployment.
-const maxRefusals = 5
 
 type options struct {
 	kubeconfig   string
@@ -261,7 +253,7 @@ func run(ctx context.Context, o *options) error {
 	if !o.leaderElect {
 		// A person who starts it by hand wants to know at once. In a cluster, an error would
 		// make the kubelet restart it with a growing back-off.
-		if err := reach(ctx, config); err != nil || ctx.Err() != nil {
+		if err := connect.Reach(ctx, config); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -269,8 +261,8 @@ func run(ctx context.Context, o *options) error {
 	// do not share the workers' rate limit.
 	besideConfig := rest.CopyConfig(config)
 	besideConfig.RateLimiter = nil
-	config.Wrap(fairqueue.NewTransport)
-	config.Wrap(patient.New) // above: it waits between tries
+	config.Wrap(queue.NewTransport)
+	config.Wrap(connect.Patient) // above: it waits between tries
 	cnatClient, err := clientset.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("create the client for Ats: %w", err)
@@ -330,7 +322,8 @@ func run(ctx context.Context, o *options) error {
 	}
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	if err := waitForServer(ctx, cnatClient, o.namespace, config.Host); err != nil || ctx.Err() != nil {
+	klog.FromContext(ctx).Info("Looking for Ats", "host", config.Host, "namespace", cmp.Or(o.namespace, "all"))
+	if err := connect.WaitForServer(ctx, config.Host, listAts(cnatClient, o.namespace), hints); err != nil || ctx.Err() != nil {
 		return err
 	}
 	var permissions *uninstall.Permissions
@@ -424,7 +417,7 @@ func (o *options) addPreflight(controller *Controller, config *rest.Config) erro
 	if err != nil {
 		return fmt.Errorf("create the client for preflights: %w", err)
 	}
-	controller.preflight = preflight.New(cnatClient, kubeClient, controller.atLister, controller.nodes.List, o.defaults, o.preflightQPS, clock.RealClock{})
+	controller.preflight = preflight.New(cnatClient, kubeClient, controller.cache.Ats, controller.nodes.List, o.defaults, o.preflightQPS, clock.RealClock{})
 	return nil
 }
 
@@ -493,31 +486,15 @@ func readConsistently(options *metav1.ListOptions) {
 	}
 }
 
-// loadConfig finds the API server as kubectl does, or else as a Pod does. It also returns
-// the default namespace.
+// loadConfig returns the configuration of all clients, and the default namespace.
 func loadConfig(o *options) (*rest.Config, string, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	overrides := &clientcmd.ConfigOverrides{}
-	overrides.ClusterInfo.Server = o.master
-	if files := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); files != "" && o.kubeconfig == "" && !anyExists(filepath.SplitList(files)) {
-		return nil, "", fmt.Errorf("$KUBECONFIG names %s, which does not exist: correct or unset it", files)
-	}
-	clientConfig := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
-	config, err := clientConfig.ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		return nil, "", errors.New("no API server is configured: pass -kubeconfig, set $KUBECONFIG, write ~/.kube/config, or run in a Pod with a service account")
-	}
+	config, namespace, err := connect.Config(o.kubeconfig, o.master)
 	if err != nil {
-		return nil, "", fmt.Errorf("load the kubeconfig: %w; check -kubeconfig and $KUBECONFIG", err)
-	}
-	namespace, _, err := clientConfig.Namespace()
-	if err != nil {
-		return nil, "", fmt.Errorf("load the namespace of the kubeconfig: %w", err)
+		return nil, "", err
 	}
 	config.UserAgent = controllerName + "/" + version.Version
 	// All clients share the memory for large errors.
-	config.Wrap(concise.New())
+	config.Wrap(connect.Concise())
 	// In client-go a negative QPS means no limit.
 	config.QPS = -1
 	if o.qps > 0 {
@@ -526,76 +503,17 @@ func loadConfig(o *options) (*rest.Config, string, error) {
 			burst = max(1, int(2*o.qps))
 		}
 		// All clients share it.
-		config.RateLimiter = ratelimit.Limiter{RateLimiter: flowcontrol.NewTokenBucketRateLimiter(float32(o.qps), burst)}
+		config.RateLimiter = connect.RateLimiter{RateLimiter: flowcontrol.NewTokenBucketRateLimiter(float32(o.qps), burst)}
 	}
 	return config, namespace, nil
 }
 
-func anyExists(files []string) bool {
-	return slices.ContainsFunc(files, func(file string) bool {
-		_, err := os.Stat(file)
-		return !errors.Is(err, os.ErrNotExist)
-	})
-}
-
-// reach returns an error if the API server cannot be reached.
-func reach(ctx context.Context, config *rest.Config) error {
-	client, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return fmt.Errorf("create the client for the version: %w", err)
-	}
-	_, err = client.ServerVersionWithContext(ctx)
-	// waitForServer handles errors that the API server returns.
-	var answer apierrors.APIStatus
-	if err != nil && ctx.Err() == nil && !errors.As(err, &answer) {
-		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", config.Host, err)
-	}
-	return nil
-}
-
-// waitForServer returns nil once Ats can be listed, or ctx is done. It waits for an API
-// server that is busy, starting, or does not have the CRD. It returns an error if the API
-// server keeps refusing the controller.
-func waitForServer(ctx context.Context, client clientset.Interface, namespace, host string) error {
-	logger := klog.FromContext(ctx)
-	logger.Info("Looking for Ats", "host", host, "namespace", cmp.Or(namespace, "all"))
-	logged := ""
-	refusals := 0
-	err := wait.PollUntilContextCancel(ctx, crdPollPeriod, true, func(ctx context.Context) (bool, error) {
+// listAts returns a function that tries whether Ats can be listed.
+func listAts(client clientset.Interface, namespace string) func(context.Context) error {
+	return func(ctx context.Context) error {
 		_, err := client.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{Limit: 1})
-		var reason string
-		var refusal error
-		switch {
-		case err == nil:
-			return true, nil
-		case apierrors.IsForbidden(err):
-			refusal = fmt.Errorf("the API server at %s does not let the controller list Ats: %w; artifacts/deploy/rbac.yaml, or artifacts/namespaced/role.yaml with -namespace, has the permissions that it needs", host, err)
-		case apierrors.IsUnauthorized(err):
-			refusal = fmt.Errorf("the API server at %s does not know the controller's credentials: %w; check -kubeconfig", host, err)
-		case apierrors.IsNotFound(err): //nolint:forbidigo // It is about the resource, not about an object.
-			reason = "The CRD of At is not installed; waiting for: kubectl apply -f artifacts/examples/cnat-crd.yaml"
-		default:
-			reason = "The API server does not list Ats; waiting for it"
-		}
-		switch {
-		case refusal == nil:
-			refusals = 0
-		case refusals == maxRefusals:
-			return false, refusal
-		default:
-			refusals++
-			reason = "The API server refuses the controller; asking again for " + (maxRefusals * crdPollPeriod).String()
-		}
-		if reason != logged {
-			logger.Info(reason, "answer", err)
-			logged = reason
-		}
-		return false, nil
-	})
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // It is no error to be asked to stop.
+		return err
 	}
-	return err
 }
 
 // waitForCronAts returns nil once CronAts can be listed. A cluster may have the CRD of At only,

@@ -35,10 +35,10 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 // preflightWorld is a controller with preflights and an API server that can refuse Pods.
@@ -73,7 +73,7 @@ func withPreflight(t *testing.T, test func(w *preflightWorld)) {
 		_, person := newClients(t, server)
 		w.person = person.CnatV1alpha1().Ats(name.Namespace)
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-		c.preflight = preflight.New(cnatClient, kubeClient, c.atLister, c.nodes.List, defaults, 5, clock.RealClock{})
+		c.preflight = preflight.New(cnatClient, kubeClient, c.cache.Ats, c.nodes.List, defaults, 5, clock.RealClock{})
 		work(t, c)
 		test(w)
 	})

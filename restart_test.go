@@ -40,8 +40,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
-	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 func withRestart(at *v1alpha1.At) {

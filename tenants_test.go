@@ -35,9 +35,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 // tenantWorkers is the number of workers of the controller, as by default.
@@ -75,7 +75,7 @@ func withTenants(t *testing.T, admission func(namespace string) time.Duration, t
 		}))
 		_, w.person = newClients(t, server)
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-		c.preflight = preflight.New(cnatClient, kubeClient, c.atLister, c.nodes.List, defaults, 5, clock.RealClock{})
+		c.preflight = preflight.New(cnatClient, kubeClient, c.cache.Ats, c.nodes.List, defaults, 5, clock.RealClock{})
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		var running sync.WaitGroup

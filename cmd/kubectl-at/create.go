@@ -25,8 +25,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/utils/ptr"
 
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/timespec"
 )
 
 const createLong = `Run a command once, at a given time, in a Pod of the cluster.

@@ -32,11 +32,11 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/ptr"
 
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/timespec"
 )
 
 // cronAtPrefix distinguishes the name of a CronAt from that of an At.

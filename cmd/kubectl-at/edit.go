@@ -30,8 +30,8 @@ import (
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/timespec"
 )
 
 func (c *cli) suspendCommand() *cobra.Command {

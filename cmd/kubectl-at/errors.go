@@ -27,7 +27,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"programming-kubernetes.info/cnat-controller/pkg/timespec"
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 )
 
 // Exit codes.

@@ -36,6 +36,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -219,7 +220,7 @@ func reasonOf(at *v1alpha1.At, now time.Time) string {
 // commandOf returns the command in one line.
 func commandOf(spec *v1alpha1.RunSpec) string {
 	if spec.Command != "" {
-		return plan.OneLine(spec.Command)
+		return answer.OneLine(spec.Command)
 	}
 	if spec.Restart != nil {
 		return "restart " + targetOf(spec)
@@ -229,7 +230,7 @@ func commandOf(spec *v1alpha1.RunSpec) string {
 		return ""
 	}
 	if command := slices.Concat(containers[0].Command, containers[0].Args); len(command) > 0 {
-		return plan.OneLine(strings.Join(command, " "))
+		return answer.OneLine(strings.Join(command, " "))
 	}
 	return "image " + containers[0].Image
 }

@@ -31,6 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -103,7 +104,7 @@ func headOf(name, namespace string, spec *v1alpha1.RunSpec, startingDeadline *in
 	all := []field{{"Name", name}, {"Namespace", namespace}}
 	label := "Command"
 	for line := range strings.Lines(spec.Command) {
-		all = append(all, field{label, plan.OneLine(line)})
+		all = append(all, field{label, answer.OneLine(line)})
 		label = ""
 	}
 	if spec.Template != nil {
@@ -250,7 +251,7 @@ func (c *cli) events(ctx context.Context, of metav1.Object, now time.Time) error
 	printRow(out, []string{"  WHEN", "TYPE", "REASON", "MESSAGE"})
 	for i := range events {
 		event := &events[i]
-		printRow(out, []string{"  " + since(&event.LastTimestamp, now), event.Type, event.Reason, plan.OneLine(event.Message)})
+		printRow(out, []string{"  " + since(&event.LastTimestamp, now), event.Type, event.Reason, answer.OneLine(event.Message)})
 	}
 	return out.Flush()
 }

@@ -34,7 +34,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	watchtools "k8s.io/client-go/tools/watch"
 
-	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 const (
@@ -105,7 +105,7 @@ func watchObject[T object, L runtime.Object](ctx context.Context, errOut io.Writ
 func isAway(err error) bool {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
-		return plan.IsTransient(err)
+		return answer.IsTransient(err)
 	}
 	var operation *net.OpError
 	isAlert := errors.As(err, &operation) && strings.HasSuffix(operation.Op, " error") // of TLS

@@ -21,7 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"programming-kubernetes.info/cnat-controller/pkg/timespec"
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 )
 
 const (

@@ -40,8 +40,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -152,7 +152,7 @@ func ranges(shards int) []int {
 // queue is when more are due at one instant.
 func (b *bench) oneProcess(number int) error {
 	ats := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	queue := fairqueue.NewRateLimiting("simulate", fairqueue.New(), workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](time.Second, time.Minute), clock.RealClock{})
+	queue := queue.NewRateLimiting("simulate", queue.NewFair(), workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](time.Second, time.Minute), clock.RealClock{})
 	defer queue.ShutDown()
 	before := inUse()
 	decoding, err := fill(ats, 0, number, far)

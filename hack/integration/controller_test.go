@@ -75,7 +75,7 @@ func TestStartFails(t *testing.T) {
 		},
 		"no permission": {
 			args: []string{"-kubeconfig=" + adminConfig(t, func(admin *clientcmdapi.AuthInfo) { admin.Impersonate = "nobody" })},
-			want: "does not let the controller list Ats: ats.cnat.programming-kubernetes.info is forbidden",
+			want: "refuses the controller: ats.cnat.programming-kubernetes.info is forbidden",
 		},
 		"argument":                     {args: []string{"run"}, want: `cnat-controller: unexpected argument "run": all options are flags, see -help` + "\n"},
 		"no workers":                   {args: []string{"-workers=0"}, want: "cnat-controller: -workers is 0: it must be at least 1\n"},

@@ -38,7 +38,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 

@@ -29,8 +29,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/events"
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 )
 
 // TestEvents records more events at once than client-go's broadcaster would hold, and

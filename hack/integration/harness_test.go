@@ -58,8 +58,9 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/workload"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
 const (
@@ -404,7 +405,7 @@ func poll(ctx context.Context, what string, condition wait.ConditionWithContextF
 	var last error
 	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		var done bool
-		if done, last = condition(ctx); last != nil && !plan.IsTransient(last) {
+		if done, last = condition(ctx); last != nil && !answer.IsTransient(last) {
 			return false, last
 		}
 		return done && last == nil, nil

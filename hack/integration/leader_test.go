@@ -31,7 +31,7 @@ import (
 )
 
 // TestHandover ends the leader of two controllers just when an At is due: the other
-// controller starts it. The tests of pkg/leader prove how long that takes; hack/soak.sh
+// controller starts it. The tests of pkg/machinery/leader prove how long that takes; hack/soak.sh
 // measures it in many trials.
 func TestHandover(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
 // createWorkload creates a workload named web whose Pods never get a node. spec contains

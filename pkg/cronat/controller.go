@@ -22,7 +22,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,42 +38,30 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
-	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
-	"programming-kubernetes.info/cnat-controller/pkg/freshness"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
-	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
-	"programming-kubernetes.info/cnat-controller/pkg/wallclock"
-	"programming-kubernetes.info/cnat-controller/pkg/written"
 )
 
-// Queue names, for their metrics.
-const (
-	queueName        = "cronats"
-	blockedQueueName = "blocked_cronats"
-)
+// queueName is the name of the queue, for its metrics.
+const queueName = "cronats"
 
 // byCronAt is the index of Ats by the CronAt that created them.
 const byCronAt = "cronat"
-
-// A failed sync is retried after minErrorBackoff. The back-off doubles with each failure,
-// up to maxErrorBackoff.
-const (
-	minErrorBackoff = 200 * time.Millisecond
-	maxErrorBackoff = time.Minute
-)
 
 // maxDelay is the maximum time until a CronAt is synced again: one that is deleted stays
 // in the queue until then.
@@ -105,17 +92,15 @@ type Controller struct {
 	// working is false while the controller is on standby: its informers fill the caches,
 	// but nothing is enqueued.
 	working atomic.Bool
-	queue   *fairqueue.Workqueue
-	// blocked holds the CronAts that wait for their turn to be added to queue.
-	blocked *fairqueue.Blocked
+	queue   *queue.Retrying
 	// records limits how many new Ats are recorded immediately.
 	records flowcontrol.PassiveRateLimiter
 
 	// written has the statuses that this process has written and that are not in the cache
 	// yet.
-	written *written.Objects[*v1alpha1.CronAt]
+	written *staleness.Written[*v1alpha1.CronAt]
 	// freshness tells how old the CronAts in the cache can be.
-	freshness *freshness.Tracker
+	freshness *staleness.Tracker
 
 	// counted records since when this process knows that an At with the finalizer is
 	// counted.
@@ -140,13 +125,12 @@ func NewController(
 		clock:     wallClock,
 		lister:    cronAtInformer.Lister(),
 		atIndexer: atInformer.Informer().GetIndexer(),
-		queue:     fairqueue.NewRateLimiting(queueName, fairqueue.New(), workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
-		blocked:   fairqueue.NewBlocked(blockedQueueName, wallClock),
+		queue:     queue.NewRetrying(queueName, queue.NewFair(), wallClock),
 		records:   flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
 		counted:   map[types.UID]time.Time{},
 	}
-	c.freshness = freshness.New(cronAtInformer.Informer().GetIndexer().LastStoreSyncResourceVersion)
-	c.written = written.New(func(namespace, name string) (*v1alpha1.CronAt, error) { return c.lister.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
+	c.freshness = staleness.NewTracker(cronAtInformer.Informer().GetIndexer().LastStoreSyncResourceVersion)
+	c.written = staleness.NewWritten(func(namespace, name string) (*v1alpha1.CronAt, error) { return c.lister.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
 
 	if err := cronAtInformer.Informer().SetTransform(keep); err != nil {
 		return nil, fmt.Errorf("set the transform of the informer: %w", err)
@@ -197,7 +181,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	defer cancel()
 	defer func() {
 		c.queue.ShutDown()
-		c.blocked.ShutDown()
 		defer time.AfterFunc(finishTimeout, cancel).Stop()
 		wg.Wait()
 	}()
@@ -214,7 +197,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 			}
 		})
 	}
-	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
+	wg.Go(func() { c.queue.RunBlocked(ctx) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
 	c.enqueueAll()
 	<-ctx.Done()
@@ -307,50 +290,27 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		return false
 	}
 	defer c.queue.Done(name)
-	ctx = c.queue.Context(ctx, name)
+	ctx = c.queue.Context(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts()))), name)
 
 	start := c.clock.Now()
-	delay, err := c.syncOrRecover(ctx, name)
+	var delay time.Duration
+	err := queue.Catch(func() (err error) {
+		delay, err = c.syncHandler(ctx, name)
+		return err
+	})
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
-	switch {
-	case errors.Is(err, plan.ErrBlocked):
-		// The CronAt's status or an event reports it, or the cause will disappear within
-		// moments.
-		klog.FromContext(ctx).V(2).Info("CronAt is blocked, retrying later", "cronAt", klog.KRef(name.Parts()), "reason", plan.OneLine(err.Error()))
-		c.blocked.Add(name)
-	case err != nil:
-		klog.FromContext(ctx).Error(errors.New(plan.OneLine(err.Error())), "Sync failed, retrying later", "cronAt", klog.KRef(name.Parts()))
-		if plan.IsTransient(err) {
-			c.queue.AddRateLimited(name)
-		} else {
-			c.blocked.Add(name)
-		}
-	default:
-		c.queue.Forget(name)
-		c.blocked.Forget(name)
-	}
+	c.queue.Settle(ctx, name, err)
 	if delay > 0 {
 		c.queue.AddAfter(name, min(delay, maxDelay))
 	}
 	return true
 }
 
-// syncOrRecover turns a panic into an error: one CronAt must not stop the work on all
-// others.
-func (c *Controller) syncOrRecover(ctx context.Context, name cache.ObjectName) (delay time.Duration, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("%w: %v\n%s", metrics.ErrPanic, cause, debug.Stack())
-		}
-	}()
-	return c.syncHandler(ctx, name)
-}
-
 // syncHandler takes the next steps for a CronAt. It returns the delay after which to sync
 // it again (0 if that is not necessary), or an error if a step must be retried with
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
-	ctx = klog.NewContext(ratelimit.NewContext(ctx), klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts())))
+	ctx = connect.WithTurn(ctx)
 	world := &cronplan.World{CronAtAsOf: c.freshness.AsOf(c.clock.Now())}
 	// The only possible error: it is not in the cache.
 	if cronAt, err := c.lister.CronAts(name.Namespace).Get(name.Name); err == nil {
@@ -430,7 +390,7 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 		return decision, true, c.lookForAts(ctx, world)
 	case cronplan.CreateAt:
 		// Then it has to be decided again: the CronAt may have been edited meanwhile.
-		if waited, err := ratelimit.WaitAhead(ctx, c.client.CnatV1alpha1().RESTClient().GetRateLimiter()); waited || err != nil {
+		if waited, err := connect.WaitAhead(ctx, c.client.CnatV1alpha1().RESTClient().GetRateLimiter()); waited || err != nil {
 			return decision, true, err
 		}
 		created, err := c.createAt(ctx, action.At)
@@ -521,7 +481,7 @@ func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) erro
 
 // createAt creates and returns an At.
 func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
-	created, err := c.client.CnatV1alpha1().Ats(at.Namespace).Create(ratelimit.TakeTurn(ctx), at, metav1.CreateOptions{})
+	created, err := c.client.CnatV1alpha1().Ats(at.Namespace).Create(connect.TakeTurn(ctx), at, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -622,7 +582,7 @@ func (c *Controller) writeStatus(ctx context.Context, world *cronplan.World, dec
 	}
 	write := c.freshness.Sending(c.clock.Now())
 	updated, err := c.client.CnatV1alpha1().CronAts(cronAt.Namespace).Patch(ctx, cronAt.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
-	c.freshness.Answered(write, freshness.Changed(cronAt, updated, err), c.clock.Now())
+	c.freshness.Answered(write, staleness.Changed(cronAt, updated, err), c.clock.Now())
 	switch {
 	case answer.IsNotFound(err, cronAt.Name):
 		world.CronAt, world.CronAtIsLive = nil, true
@@ -645,11 +605,11 @@ func missed(status *v1alpha1.CronAtStatus) int64 {
 // report records an event on the CronAt, if there is one, for an error that will not
 // resolve by itself. It returns the error to retry with.
 func (c *Controller) report(cronAt *v1alpha1.CronAt, reason string, err error) error {
-	if cronAt == nil || plan.IsTransient(err) {
+	if cronAt == nil || answer.IsTransient(err) {
 		return err
 	}
-	c.record(cronAt, []plan.Event{{Type: corev1.EventTypeWarning, Reason: reason, Message: plan.OneLine(err.Error())}})
-	return fmt.Errorf("%w: %w", plan.ErrBlocked, err)
+	c.record(cronAt, []plan.Event{{Type: corev1.EventTypeWarning, Reason: reason, Message: answer.OneLine(err.Error())}})
+	return fmt.Errorf("%w: %w", answer.ErrBlocked, err)
 }
 
 func (c *Controller) record(cronAt *v1alpha1.CronAt, events []plan.Event) {

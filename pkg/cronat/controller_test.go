@@ -46,12 +46,12 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
-	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 const namespace = "default"
@@ -98,7 +98,7 @@ func newWorld(t *testing.T) *world {
 func newClient(t *testing.T, transport http.RoundTripper) clientset.Interface {
 	t.Helper()
 	config := fakeserver.Config(transport)
-	config.Wrap(fairqueue.NewTransport)
+	config.Wrap(queue.NewTransport)
 	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -729,14 +729,15 @@ func TestHandlers(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.queue.ShutDown()
-		defer c.blocked.ShutDown()
 		c.enqueue(cache.NewObjectName(namespace, "backup"))
 		if got := c.queue.Len(); got != 0 {
 			t.Errorf("%d items in the queue of a standby", got)
 		}
 		c.lister = nil
-		if _, err := c.syncOrRecover(t.Context(), cache.NewObjectName(namespace, "backup")); err == nil || !strings.Contains(err.Error(), "panic") {
-			t.Errorf("got %v, want a panic", err)
+		name := cache.NewObjectName(namespace, "backup")
+		c.queue.Add(name)
+		if !c.processNextWorkItem(t.Context()) || !c.queue.IsRetried(name) {
+			t.Error("a sync that panics is not tried again")
 		}
 	})
 }

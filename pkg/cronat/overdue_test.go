@@ -29,8 +29,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
-	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 // TestOverdue runs CronAts for three hours. A CronAt is overdue for more than a minute only

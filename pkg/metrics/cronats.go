@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-base/metrics"
 
-	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 )
 
 var (

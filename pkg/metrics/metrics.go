@@ -28,7 +28,8 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of client-go
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 )
 
@@ -56,21 +57,6 @@ const (
 	PreflightUnknown = "unknown"
 	// PreflightShared: the answer to an earlier dry-run of the same Pod was used.
 	PreflightShared = "shared"
-)
-
-// Values of label reason of EventsDropped.
-const (
-	// EventFull: too many events waited.
-	EventFull = "full"
-	// EventFiltered: too many events of one type were recorded for one object.
-	EventFiltered = "filtered"
-	// EventRefused: the API server refused the event, such as in a namespace that is being
-	// deleted.
-	EventRefused = "refused"
-	// EventFailed: the event could not be written with several tries.
-	EventFailed = "failed"
-	// EventShutdown: the controller stopped before it could write the event.
-	EventShutdown = "shutdown"
 )
 
 // attemptReasons are the reasons with which an attempt, and a run, can end. runReasons are
@@ -129,19 +115,6 @@ var (
 		Help:           "Number of scheduled times of CronAts for which no At was created.",
 		StabilityLevel: metrics.ALPHA,
 	})
-	// EventsWaiting is the number of events that wait to be written.
-	EventsWaiting = metrics.NewGauge(&metrics.GaugeOpts{
-		Name:           "cnat_events_waiting",
-		Help:           "Number of events that wait to be written.",
-		StabilityLevel: metrics.ALPHA,
-	})
-	// EventsDropped counts the events that were not written. Label reason is one of the
-	// constants.
-	EventsDropped = metrics.NewCounterVec(&metrics.CounterOpts{
-		Name:           "cnat_events_dropped_total",
-		Help:           "Number of events that were not written, by reason: full (too many waited), filtered (too many for one object), refused (by the API server), failed (several tries), shutdown (the controller stopped).",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"reason"})
 	// SyncDuration observes the duration of syncs of Ats, CronAts and workloads with restart
 	// annotations. Label result is the value of ResultOf.
 	SyncDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
@@ -159,17 +132,14 @@ var (
 	}, []string{"version", "revision", "goversion"})
 )
 
-// ErrPanic is the error of a sync that panicked.
-var ErrPanic = errors.New("panic")
-
 // ResultOf returns the result of a sync.
 func ResultOf(err error) string {
 	switch {
 	case err == nil:
 		return ResultSuccess
-	case errors.Is(err, plan.ErrBlocked):
+	case errors.Is(err, answer.ErrBlocked):
 		return ResultBlocked
-	case errors.Is(err, ErrPanic):
+	case errors.Is(err, answer.ErrPanic):
 		return ResultPanic
 	default:
 		return ResultError
@@ -179,15 +149,13 @@ func ResultOf(err error) string {
 // Register registers all metrics except those of RegisterObjects. Call it only once. Counters
 // start at 0, so that the first failure is an increase.
 func Register() {
-	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, CronAtMissed, EventsWaiting, EventsDropped, SyncDuration, buildInfo)
+	events.RegisterMetrics()
+	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, CronAtMissed, SyncDuration, buildInfo)
 	for _, result := range []string{ResultSuccess, ResultBlocked, ResultError, ResultPanic} {
 		SyncDuration.WithLabelValues(result)
 	}
 	for _, result := range []string{PreflightAccepted, PreflightRefused, PreflightUnknown, PreflightShared} {
 		Preflights.WithLabelValues(result)
-	}
-	for _, reason := range []string{EventFull, EventFiltered, EventRefused, EventFailed, EventShutdown} {
-		EventsDropped.WithLabelValues(reason)
 	}
 	buildInfo.WithLabelValues(version.Version, version.Revision(), runtime.Version()).Set(1)
 }

@@ -35,7 +35,7 @@ func CleanUp(w World, pod *corev1.Pod) Decision {
 		return releaseOrphan(w, pod)
 	case isUnexpected(at, pod):
 		message := fmt.Sprintf("Pod %s was created a second time after its attempt had been counted: deleting it.", pod.Name)
-		return Decision{Action: DeletePod{Pod: pod, Unexpected: true}, Events: []Event{newEvent(corev1.EventTypeWarning, v1alpha1.ReasonUnexpectedPod, message)}}
+		return Decision{Action: DeletePod{Pod: pod, Unexpected: true}, Events: []Event{NewEvent(corev1.EventTypeWarning, v1alpha1.ReasonUnexpectedPod, message)}}
 	case !isTracked(pod) || !isCounted(at, pod):
 		return Decision{}
 	}

@@ -17,7 +17,6 @@ limitations under the License.
 package plan
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -27,7 +26,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
 // World is the input of a decision.
@@ -92,17 +92,7 @@ func (w *World) NodesNotRead(err error) error {
 // isFresh reports whether At is recent and complete enough to create its Pod, and so is
 // its parent, if it has one.
 func (w *World) isFresh() bool {
-	return (w.AtIsLive || IsWhole(w.At)) && IsFresh(w.AtAsOf, w.Now) && (ParentName(w.At) == "" || IsFresh(w.ParentAsOf, w.Now))
-}
-
-// IsFresh reports whether an object is recent enough to act on it. asOf is when it was
-// read or, for an object from a cache, a time before which nothing was changed that is not
-// in the cache.
-func IsFresh(asOf, now time.Time) bool {
-	// Also compare the wall clock: the monotonic clock does not count the time during which a
-	// machine sleeps.
-	age, wallAge := now.Sub(asOf), now.Round(0).Sub(asOf.Round(0))
-	return 0 <= age && age < FreshFor && 0 <= wallAge && wallAge < FreshFor
+	return (w.AtIsLive || IsWhole(w.At)) && staleness.IsFresh(w.AtAsOf, w.Now) && (ParentName(w.At) == "" || staleness.IsFresh(w.ParentAsOf, w.Now))
 }
 
 // pod returns the Pod with the name of the current attempt's Pod, or nil.
@@ -135,7 +125,7 @@ type Decision struct {
 	// stepped in the meantime; 0 if that is not necessary.
 	Delay time.Duration
 	// Retry is non-nil if the step must be retried with back-off, and is the cause. If it
-	// wraps ErrBlocked, the status reports the cause, or the cause will disappear within
+	// wraps answer.ErrBlocked, the status reports the cause, or the cause will disappear within
 	// moments. With Retry, a Delay other than 0 is the time after which to decide again at
 	// the latest.
 	Retry error
@@ -243,14 +233,6 @@ type Event struct {
 	// Message is the text for users.
 	Message string
 }
-
-// ErrBlocked is in Decision.Retry if the At's status reports what blocks it, or if the
-// cause will disappear within moments.
-var ErrBlocked = errors.New("blocked")
-
-// FreshFor is the maximum age of an At or CronAt that is not read again before it starts:
-// an edit that was made earlier than that before the start is always honored.
-const FreshFor = 500 * time.Millisecond
 
 // checkDelay is the interval at which the Pod of a run is checked even if no events
 // arrive: a user may have removed the label by which the informer selects the Pod.

@@ -73,7 +73,7 @@ func writeDone(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message 
 	status.Phase = v1alpha1.PhaseDone
 	status.Reason = reason
 	status.NextAttemptTime = nil
-	return write(at, status, append(events, newEvent(eventType, reason, message))...)
+	return write(at, status, append(events, NewEvent(eventType, reason, message))...)
 }
 
 // completionTime returns when the command ended, or now if that is unknown.

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // decideEnded decides for an At whose Pod has ended.
@@ -78,10 +79,10 @@ func writeNextAttempt(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, m
 	next := now.Add(attemptBackoff(status.Failed) + time.Second - 1).Truncate(time.Second)
 	status.NextAttemptTime = &metav1.Time{Time: next}
 	announcement := fmt.Sprintf("Attempt %d of %d failed, the next is due at %s: %s", status.Failed, int64(*at.Spec.BackoffLimit)+1, next.UTC().Format(time.RFC3339), message)
-	status.Reason, status.Message = v1alpha1.ReasonBackOff, OneLine(announcement)
+	status.Reason, status.Message = v1alpha1.ReasonBackOff, answer.OneLine(announcement)
 	if command != "" {
-		status.Message = OneLine(announcement + " Message: " + command)
+		status.Message = answer.OneLine(announcement + " Message: " + command)
 	}
 	removeBlocked(status)
-	return write(at, status, append(podEvents(at, pod), newEvent(corev1.EventTypeWarning, reason, announcement))...)
+	return write(at, status, append(podEvents(at, pod), NewEvent(corev1.EventTypeWarning, reason, announcement))...)
 }

@@ -30,6 +30,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // Forecast reports what would happen if an At that is not due yet were due now. The zero
@@ -44,7 +45,7 @@ type Forecast struct {
 // newForecast returns a forecast that can be kept: an API server's refusal can have any
 // length.
 func newForecast(reason, message string) *Forecast {
-	return &Forecast{Reason: reason, Message: OneLine(message)}
+	return &Forecast{Reason: reason, Message: answer.OneLine(message)}
 }
 
 // forecastPrefix marks the message of a Blocked condition as a forecast, as opposed to
@@ -72,7 +73,7 @@ func Foresee(refused string, err error) *Forecast {
 		// The API server checks the name last. Another Pod may have it now, but be gone by
 		// then.
 		return &Forecast{}
-	case IsTransient(err), isAboutDryRun(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+	case answer.IsTransient(err), isAboutDryRun(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
 	case isInvalidPod(err):
 		return newForecast(v1alpha1.ReasonInvalidPod, err.Error())

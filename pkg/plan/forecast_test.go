@@ -33,6 +33,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 const (
@@ -151,7 +152,7 @@ func TestForecastAndRefusal(t *testing.T) {
 	at := newAt(withStatus(pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))))
 	refusal := fmt.Errorf("create Pod: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "example-at-pod", errors.New("exceeded quota")))
 	want := pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, quotaMessage))
-	if diff := cmp.Diff(Decision{Status: &want, Retry: ErrBlocked}, Refused(World{At: at, Now: now}, refusal, false), equate); diff != "" {
+	if diff := cmp.Diff(Decision{Status: &want, Retry: answer.ErrBlocked}, Refused(World{At: at, Now: now}, refusal, false), equate); diff != "" {
 		t.Errorf("Refused, when it is due (-want +got):\n%s", diff)
 	}
 

@@ -29,6 +29,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // maxKeptSize is the size of an object in JSON up to which it may be cached.
@@ -89,7 +90,7 @@ func TestKeptSize(t *testing.T) {
 			largeMeta(&at.ObjectMeta, v1alpha1.AtKind)
 			largeRun(&at.Spec.RunSpec)
 			// The controller writes the status.
-			at.Status.Message = strings.Repeat("x", maxMessage)
+			at.Status.Message = strings.Repeat("x", answer.MaxMessage)
 			at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionFailed, Message: at.Status.Message}}
 			pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "command"}}}}
 			largeMeta(&pod.ObjectMeta, v1alpha1.AtKind)

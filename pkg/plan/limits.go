@@ -136,7 +136,7 @@ func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 // releaseDelay is how long a Pod keeps its finalizer, and with it its name, after a
 // controller saw the attempt end. The name is the lock against running a command twice:
 // another controller may have read the At before that end was recorded, or have it in its
-// cache for FreshFor, and its creation request may still be in flight. The delay is shorter than minAttemptBackoff, so that an
+// cache for staleness.FreshFor, and its creation request may still be in flight. The delay is shorter than minAttemptBackoff, so that an
 // attempt is cleaned up before the next one is due. It ends half a second after a whole
 // second, because most schedules are whole seconds and creations go first.
 const releaseDelay = 9500 * time.Millisecond

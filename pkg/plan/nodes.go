@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 const noNodesMessage = "No node matches spec.nodes: check the labels (kubectl get nodes --show-labels), cordons and taints."
@@ -113,7 +114,7 @@ func decideChildren(w World) Decision {
 	status.Reason, status.Message = "", ""
 	status.Nodes = countNodes(w.Children, len(w.Children))
 	status.Nodes.StartTime = &metav1.Time{Time: w.Now}
-	return write(at, status, newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, fmt.Sprintf("Created Ats for %d nodes", len(w.Children))))
+	return write(at, status, NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, fmt.Sprintf("Created Ats for %d nodes", len(w.Children))))
 }
 
 // RefusedAt returns the decision after the API server answered the creation of a child
@@ -130,7 +131,7 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 	if ParentName(other) == at.Name {
 		message = fmt.Sprintf("At %s of an earlier At with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
 		if w.Now.Sub(at.Status.StartTime.Time) < grace {
-			return Decision{Retry: fmt.Errorf("%w: %s", ErrBlocked, message), Delay: DelayUntilDeadline(at, w.Now)}
+			return Decision{Retry: fmt.Errorf("%w: %s", answer.ErrBlocked, message), Delay: DelayUntilDeadline(at, w.Now)}
 		}
 	}
 	return retryBlocked(at, w.Now, v1alpha1.ReasonAtNameConflict, errors.New(message))

@@ -31,6 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 )
 
 func newNode(name string, mutate ...func(*corev1.Node)) *corev1.Node {
@@ -281,7 +282,7 @@ func TestDecideNodes(t *testing.T) {
 		"the next in order":             {at: newAt(withNodes(nodes(1, 2, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), newRunningChild("n1")}, want: "resume Ats example-at-n2"},
 		"more than one":                 {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2"},
 		"a percentage is rounded up":    {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("34%")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2"},
-		"the At was read long ago":      {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, edit: func(w *World) { w.AtAsOf = now.Add(-FreshFor) }, want: "LookForAt"},
+		"the At was read long ago":      {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, edit: func(w *World) { w.AtAsOf = now.Add(-staleness.FreshFor) }, want: "LookForAt"},
 		"the limit was removed":         {at: newAt(withNodes(nodes(0, 3, 0, 0))), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2 example-at-n3"},
 		"the limit was lowered":         {at: newAt(withNodes(nodes(2, 1, 0, 0)), limit("1")), children: []*v1alpha1.At{newRunningChild("n1"), newRunningChild("n2"), heldChild("n3")}, want: "nothing"},
 		"none while it is suspended":    {at: newAt(withNodes(nodes(0, 1, 1, 0)), withSuspendedRun, func(at *v1alpha1.At) { explained(&at.Status) }), children: []*v1alpha1.At{completed, heldChild("n2")}, want: "nothing"},
@@ -422,7 +423,7 @@ func TestDecideByParent(t *testing.T) {
 		"it is deleted, and had ended":               {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
 		"it is deleted, and its Pod is gone":         {parent: running, child: newChildOn("n1", withPod, deleting), want: "DONE Failed/PodLost"},
 		"it is leaving":                              {parent: running, child: newChildOn("n1", released, deleting), want: "nothing"},
-		"the parent was read long ago":               {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.ParentAsOf = now.Add(-FreshFor) }, want: "LookForAt"},
+		"the parent was read long ago":               {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.ParentAsOf = now.Add(-staleness.FreshFor) }, want: "LookForAt"},
 		"the node is not looked for":                 {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
 		"the node is gone":                           {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
 		"the node is gone, by the cache":             {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node, w.PodIsLive = nil, false }, want: "LookForPod"},

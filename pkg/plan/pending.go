@@ -19,16 +19,13 @@ package plan
 import (
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // decidePending decides for an At that has no Pod yet. other is a Pod that does not
@@ -103,7 +100,7 @@ func waitForName(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decis
 	message := fmt.Sprintf("Pod %s already exists and does not belong to this At: delete that Pod, or give the At another name.", other.Name)
 	if owner := ownerAt(other); owner != nil && owner.Name == at.Name {
 		if now.Sub(since) < grace {
-			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At with this name still exists", ErrBlocked, other.Name), Delay: DelayUntilDeadline(at, now)}
+			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At with this name still exists", answer.ErrBlocked, other.Name), Delay: DelayUntilDeadline(at, now)}
 		}
 		message = fmt.Sprintf("Pod %s of an earlier At with this name still exists: run kubectl describe pod %s to see what it is waiting for.", other.Name, other.Name)
 	}
@@ -120,7 +117,7 @@ func Refused(w World, err error, lasting bool) Decision {
 		return writeDone(at, nil, w.Now, v1alpha1.ReasonInvalidPod, err.Error())
 	}
 	d := refused(w, v1alpha1.ReasonPodRefused, err)
-	if lasting && IsTransient(err) {
+	if lasting && answer.IsTransient(err) {
 		retry := d
 		d = writeBlocked(at, w.Now, v1alpha1.ReasonPodNotCreated, err.Error())
 		d.Retry, d.Delay = retry.Retry, retry.Delay
@@ -136,44 +133,14 @@ func refused(w World, reason string, err error) Decision {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		// The At is deleted with its namespace.
 		return Decision{}
-	case IsTransient(err):
+	case answer.IsTransient(err):
 		return Decision{Retry: err, Delay: DelayUntilDeadline(w.At, w.Now)}
 	default:
 		return retryBlocked(w.At, w.Now, reason, err)
 	}
 }
 
-// isInvalidPod reports whether err comes from the API server's own validation of the Pod.
-// A webhook or a policy that denies the Pod may answer with the same reason and causes,
-// and may answer differently later. Only the API server's own answer has this prefix in
-// its message.
+// isInvalidPod reports whether the API server's own validation refuses the Pod.
 func isInvalidPod(err error) bool {
-	var answer apierrors.APIStatus
-	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) {
-		return false
-	}
-	status := answer.Status()
-	return status.Details != nil && status.Details.Kind == "Pod" &&
-		strings.HasPrefix(status.Message, fmt.Sprintf("Pod %q is invalid: ", status.Details.Name)) &&
-		slices.ContainsFunc(status.Details.Causes, func(cause metav1.StatusCause) bool { return cause.Field != "" })
-}
-
-// IsTransient reports whether a request that failed with err may soon succeed without
-// intervention.
-func IsTransient(err error) bool {
-	var answer apierrors.APIStatus
-	switch apierrors.ReasonForError(err) {
-	case metav1.StatusReasonUnknown: // etcd's own errors, and no answer at all
-		// A webhook that denies a Pod may omit the reason.
-		return !errors.As(err, &answer) || answer.Status().Code >= http.StatusInternalServerError
-	case metav1.StatusReasonNotFound: // by a proxy that does not reach the API server
-		return apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-	case metav1.StatusReasonConflict, // of the quota's count
-		metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout,
-		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable,
-		metav1.StatusReasonUnauthorized: // while a token is renewed
-		return true
-	default:
-		return false
-	}
+	return len(answer.InvalidFields(err, corev1.SchemeGroupVersion.WithKind("Pod").GroupKind())) > 0
 }

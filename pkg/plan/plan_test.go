@@ -34,6 +34,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 )
 
 const (
@@ -305,7 +307,7 @@ var (
 	errAny = errors.New("any")
 	// equate compares errors like the worker.
 	equate = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b error) bool {
-		return (a == nil) == (b == nil) && errors.Is(a, ErrBlocked) == errors.Is(b, ErrBlocked)
+		return (a == nil) == (b == nil) && errors.Is(a, answer.ErrBlocked) == errors.Is(b, answer.ErrBlocked)
 	})}
 )
 
@@ -401,7 +403,7 @@ func TestDecide(t *testing.T) {
 					Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, now, v1alpha1.ReasonPodNameConflict, conflictMessage)},
 				},
 				Events: []Event{warning(v1alpha1.ReasonPodNameConflict, conflictMessage)},
-				Retry:  ErrBlocked,
+				Retry:  answer.ErrBlocked,
 			},
 		},
 		"the name belongs to a Pod of another kind, already reported": {
@@ -409,23 +411,23 @@ func TestDecide(t *testing.T) {
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodSucceeded, ownedBy(stranger)), now: now,
-			want: Decision{Retry: ErrBlocked},
+			want: Decision{Retry: answer.ErrBlocked},
 		},
 		"an owner that is not the controller does not count": {
 			at: newAt(withStatus(v1alpha1.AtStatus{
 				Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{conflict},
 			})),
 			pod: newPod(corev1.PodSucceeded, ownedBy(notController)), now: now,
-			want: Decision{Retry: ErrBlocked},
+			want: Decision{Retry: answer.ErrBlocked},
 		},
 		"a Pod of an earlier At with this name: waited for, not reported": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Minute - 1),
-			want: Decision{Retry: ErrBlocked},
+			want: Decision{Retry: answer.ErrBlocked},
 		},
 		"a Pod of an earlier At with this name, due long before creation: waited for, not reported": {
 			at:  newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = due.Add(time.Hour) }),
 			pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Hour + time.Minute - 1),
-			want: Decision{Retry: ErrBlocked},
+			want: Decision{Retry: answer.ErrBlocked},
 		},
 		"a Pod of an earlier At with this name, not being deleted: reported": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy(earlierAt)), now: due.Add(time.Minute),
@@ -435,7 +437,7 @@ func TestDecide(t *testing.T) {
 					Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, due.Add(time.Minute), v1alpha1.ReasonPodNameConflict, overdueMessage)},
 				},
 				Events: []Event{warning(v1alpha1.ReasonPodNameConflict, overdueMessage)},
-				Retry:  ErrBlocked,
+				Retry:  answer.ErrBlocked,
 			},
 		},
 		"a Pod of an earlier At with this name, being deleted for a long time: reported": {
@@ -447,7 +449,7 @@ func TestDecide(t *testing.T) {
 					Conditions: []metav1.Condition{condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, due.Add(time.Minute), v1alpha1.ReasonPodNameConflict, overdueMessage)},
 				},
 				Events: []Event{warning(v1alpha1.ReasonPodNameConflict, overdueMessage)},
-				Retry:  ErrBlocked,
+				Retry:  answer.ErrBlocked,
 			},
 		},
 		"the Pod is seen": {
@@ -664,7 +666,7 @@ func TestDecide(t *testing.T) {
 					return status
 				}(),
 				Events: []Event{warning(v1alpha1.ReasonPodNameConflict, strings.ReplaceAll(conflictMessage, "-pod", "-pod-1"))},
-				Retry:  ErrBlocked,
+				Retry:  answer.ErrBlocked,
 			},
 		},
 		"the Pod of the next attempt is seen: the result of the first is removed": {
@@ -1032,14 +1034,14 @@ func TestFresh(t *testing.T) {
 	}{
 		"unknown":         {World{At: at}, look},
 		"new":             {World{At: at, AtAsOf: due}, create},
-		"almost old":      {World{At: at, AtAsOf: due.Add(1 - FreshFor)}, create},
-		"old":             {World{At: at, AtAsOf: due.Add(-FreshFor)}, look},
+		"almost old":      {World{At: at, AtAsOf: due.Add(1 - staleness.FreshFor)}, create},
+		"old":             {World{At: at, AtAsOf: due.Add(-staleness.FreshFor)}, look},
 		"from the future": {World{At: at, AtAsOf: due.Add(1)}, look},
 		"long command":    {World{At: long, AtAsOf: due}, look},
 		"template":        {World{At: template, AtAsOf: due}, look},
 		"edited":          {World{At: edited, AtAsOf: due}, look},
-		"read":            {World{At: edited, AtIsLive: true, AtAsOf: due.Add(1 - FreshFor)}, create},
-		"read long ago":   {World{At: edited, AtIsLive: true, AtAsOf: due.Add(-FreshFor)}, look},
+		"read":            {World{At: edited, AtIsLive: true, AtAsOf: due.Add(1 - staleness.FreshFor)}, create},
+		"read long ago":   {World{At: edited, AtIsLive: true, AtAsOf: due.Add(-staleness.FreshFor)}, look},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.world.At, tc.world.Now = KeepAt(tc.world.At), due
@@ -1085,40 +1087,40 @@ func TestRefused(t *testing.T) {
 	}{
 		"quota: reported and retried": {
 			at: newAt(), err: quota,
-			want: Decision{Status: refused(now, quota.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, quota.Error())}, Retry: ErrBlocked},
+			want: Decision{Status: refused(now, quota.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, quota.Error())}, Retry: answer.ErrBlocked},
 		},
 		"quota again: retried, not reported again": {
 			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: quota,
-			want: Decision{Retry: ErrBlocked},
+			want: Decision{Retry: answer.ErrBlocked},
 		},
 		"refused in other words: the condition changes, no further event": {
 			at: newAt(withStatus(*refused(earlier, "used: pods=4"))), err: quota,
-			want: Decision{Status: refused(earlier, quota.Error()), Retry: ErrBlocked},
+			want: Decision{Status: refused(earlier, quota.Error()), Retry: answer.ErrBlocked},
 		},
 		"a webhook's bad request": {
 			at: newAt(), err: badRequest,
-			want: Decision{Status: refused(now, badRequest.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, badRequest.Error())}, Retry: ErrBlocked},
+			want: Decision{Status: refused(now, badRequest.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, badRequest.Error())}, Retry: answer.ErrBlocked},
 		},
 		"a webhook's denial without a reason": {
 			at: newAt(), err: noReason,
-			want: Decision{Status: refused(now, noReason.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, noReason.Error())}, Retry: ErrBlocked},
+			want: Decision{Status: refused(now, noReason.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, noReason.Error())}, Retry: answer.ErrBlocked},
 		},
 		"a policy's denial": {
 			at: newAt(), err: policy,
-			want: Decision{Status: refused(now, policy.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, policy.Error())}, Retry: ErrBlocked},
+			want: Decision{Status: refused(now, policy.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, policy.Error())}, Retry: answer.ErrBlocked},
 		},
 		"a webhook's denial, with causes like the API server's": {
 			at: newAt(), err: webhook,
-			want: Decision{Status: refused(now, webhook.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, webhook.Error())}, Retry: ErrBlocked},
+			want: Decision{Status: refused(now, webhook.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, webhook.Error())}, Retry: answer.ErrBlocked},
 		},
 		"a webhook is down": {
 			at: newAt(), err: internal,
-			want: Decision{Status: refused(now, internal.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, internal.Error())}, Retry: ErrBlocked},
+			want: Decision{Status: refused(now, internal.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, internal.Error())}, Retry: answer.ErrBlocked},
 		},
 		"with a starting deadline: decided again then, regardless of the back-off": {
 			at:   newAt(withStatus(*refused(earlier, quota.Error())), func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](30) }),
 			err:  quota,
-			want: Decision{Retry: ErrBlocked, Delay: 25 * time.Second},
+			want: Decision{Retry: answer.ErrBlocked, Delay: 25 * time.Second},
 		},
 		"with an active deadline, for a further attempt: likewise": {
 			at: newAt(withStatus(func() v1alpha1.AtStatus {
@@ -1127,15 +1129,15 @@ func TestRefused(t *testing.T) {
 				return status
 			}()), withBackoffLimit(5), withActiveDeadline(30)),
 			err:  quota,
-			want: Decision{Retry: ErrBlocked, Delay: 24*time.Second + 10*time.Millisecond},
+			want: Decision{Retry: answer.ErrBlocked, Delay: 24*time.Second + 10*time.Millisecond},
 		},
 		"too large a Pod": {
 			at: newAt(), err: tooLarge,
-			want: Decision{Status: refused(now, tooLarge.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, tooLarge.Error())}, Retry: ErrBlocked},
+			want: Decision{Status: refused(now, tooLarge.Error()), Events: []Event{warning(v1alpha1.ReasonPodRefused, tooLarge.Error())}, Retry: answer.ErrBlocked},
 		},
 		"a refusal longer than a condition's message can be": {
 			at: newAt(), err: long,
-			want: Decision{Status: refused(now, strings.Repeat("🌍", 1024)+"…"), Events: []Event{warning(v1alpha1.ReasonPodRefused, strings.Repeat("🌍", 1024)+"…")}, Retry: ErrBlocked},
+			want: Decision{Status: refused(now, strings.Repeat("🌍", 1024)+"…"), Events: []Event{warning(v1alpha1.ReasonPodRefused, strings.Repeat("🌍", 1024)+"…")}, Retry: answer.ErrBlocked},
 		},
 		"invalid, after it was refused: the refusal no longer matters": {
 			at: newAt(withStatus(*refused(earlier, quota.Error()))), err: invalid,
@@ -1162,7 +1164,7 @@ func TestRefused(t *testing.T) {
 					status.Conditions = refused(now, quota.Error()).Conditions
 					return status
 				}(),
-				Events: []Event{warning(v1alpha1.ReasonPodRefused, quota.Error())}, Retry: ErrBlocked,
+				Events: []Event{warning(v1alpha1.ReasonPodRefused, quota.Error())}, Retry: answer.ErrBlocked,
 			},
 		},
 		"overloaded for a minute: reported and retried as before": {

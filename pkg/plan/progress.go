@@ -25,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 )
 
 // maxNamedNodes is the number of nodes that a message names. maxNodeMessage is the number
@@ -55,7 +57,7 @@ func decideProgress(w World) Decision {
 		room := concurrent(at, counts) - int(counts.Active)
 		switch {
 		case room <= 0 || len(waiting) == 0:
-		case !IsFresh(w.AtAsOf, w.Now):
+		case !staleness.IsFresh(w.AtAsOf, w.Now):
 			// A user may have just suspended, edited or deleted the At.
 			return Decision{Action: LookForAt{}}
 		default:
@@ -66,7 +68,7 @@ func decideProgress(w World) Decision {
 	removeBlocked(status)
 	status.Nodes = counts
 	status.Reason = ""
-	status.Message = OneLine(failedNodes(w.Children, counts) + " " + blockedNodes(w.Children, counts))
+	status.Message = answer.OneLine(failedNodes(w.Children, counts) + " " + blockedNodes(w.Children, counts))
 	return write(at, status)
 }
 

@@ -25,9 +25,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
 // A rollout is checked again after a tenth of the time that it has taken so far, within
@@ -135,7 +136,7 @@ func decideRestart(w World) Decision {
 		return d
 	case !w.TargetIsLive:
 		return Decision{Action: LookForTarget{}}
-	case !IsFresh(w.AtAsOf, w.Now):
+	case !staleness.IsFresh(w.AtAsOf, w.Now):
 		// Looking for the workload took long.
 		return Decision{Action: LookForAt{}}
 	default:
@@ -183,7 +184,7 @@ func recordRestart(w World, since time.Time) Decision {
 	if w.Target.RestartedAt.After(since) {
 		message = fmt.Sprintf("%s was already restarted at %s, after the scheduled time: it is not restarted again.", w.Target, w.Target.RestartedAt.UTC().Format(time.RFC3339))
 	}
-	return write(w.At, status, newEvent(corev1.EventTypeNormal, v1alpha1.ReasonRestarted, message))
+	return write(w.At, status, NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonRestarted, message))
 }
 
 // isTarget reports whether a workload is the one that the restart began with.

@@ -31,7 +31,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
 // newTarget is a Deployment that was never restarted.
@@ -182,7 +183,7 @@ func TestRestartDue(t *testing.T) {
 			want: Decision{
 				Status: ptr.To(restartBlocked(pending, v1alpha1.ReasonRestartForbidden, restartForbiddenText)),
 				Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)},
-				Retry:  ErrBlocked,
+				Retry:  answer.ErrBlocked,
 			},
 		},
 		"no permission until the deadline": {
@@ -322,7 +323,7 @@ func TestRestartNow(t *testing.T) {
 			want: Decision{
 				Status: ptr.To(restartBlocked(begun(), v1alpha1.ReasonRestartForbidden, restartForbiddenText)),
 				Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)},
-				Retry:  ErrBlocked, Delay: 5 * time.Second,
+				Retry:  answer.ErrBlocked, Delay: 5 * time.Second,
 			},
 		},
 		"restarted, after it was refused": {
@@ -441,11 +442,11 @@ func TestFollowRollout(t *testing.T) {
 		},
 		"permission is lost": {
 			status: follows, forbidden: true, mutate: withStartingDeadline(3),
-			want: Decision{Status: &forbidden, Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)}, Retry: ErrBlocked},
+			want: Decision{Status: &forbidden, Events: []Event{warning(v1alpha1.ReasonRestartForbidden, restartForbiddenText)}, Retry: answer.ErrBlocked},
 		},
 		"permission is lost, with a deadline": {
 			status: forbidden, forbidden: true, mutate: withActiveDeadline(10),
-			want: Decision{Retry: ErrBlocked, Delay: 8 * time.Second},
+			want: Decision{Retry: answer.ErrBlocked, Delay: 8 * time.Second},
 		},
 		"permission is lost until the deadline": {
 			status: forbidden, forbidden: true, mutate: withActiveDeadline(10), now: now.Add(10 * time.Second),
@@ -472,7 +473,7 @@ func TestRefusedRestart(t *testing.T) {
 			want: Decision{
 				Status: ptr.To(restartBlocked(begun(), v1alpha1.ReasonRestartRefused, refusal)),
 				Events: []Event{warning(v1alpha1.ReasonRestartRefused, refusal)},
-				Retry:  ErrBlocked,
+				Retry:  answer.ErrBlocked,
 			},
 		},
 		"for a moment":                  {err: busy, mutate: withActiveDeadline(1), want: Decision{Retry: errAny}},

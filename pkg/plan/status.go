@@ -22,7 +22,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -31,11 +30,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
-
-// maxMessage is the number of bytes to which a message is truncated. The CRD allows 32768
-// bytes in a condition, but an API server's refusal can have any length.
-const maxMessage = 4096
 
 // write returns the decision to write status, unless the At already has it.
 func write(at *v1alpha1.At, status *v1alpha1.AtStatus, events ...Event) Decision {
@@ -112,7 +108,7 @@ func statusWithOutcome(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 	status.Message = ""
 	if terminated := commandTerminated(pod); terminated != nil {
 		status.ExitCode = ptr.To(terminated.ExitCode)
-		status.Message = OneLine(terminated.Message)
+		status.Message = answer.OneLine(terminated.Message)
 	}
 	return status
 }
@@ -129,9 +125,9 @@ func podEvents(at *v1alpha1.At, pod *corev1.Pod) []Event {
 	if recorded(at) {
 		return nil
 	}
-	events := []Event{newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod "+pod.Name)}
+	events := []Event{NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created Pod "+pod.Name)}
 	if generation := podGeneration(pod); at.Status.Phase != v1alpha1.PhaseRunning && generation != 0 && generation < at.Generation {
-		events = append(events, newEvent(corev1.EventTypeWarning, v1alpha1.ReasonEditedTooLate, fmt.Sprintf(
+		events = append(events, NewEvent(corev1.EventTypeWarning, v1alpha1.ReasonEditedTooLate, fmt.Sprintf(
 			"The spec was edited too late for Pod %s, which was created from generation %d: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.", pod.Name, generation)))
 	}
 	return events
@@ -203,7 +199,7 @@ func writeBlocked(at *v1alpha1.At, now time.Time, reason, message string) Decisi
 // retryBlocked returns the decision to set condition Blocked and retry with back-off.
 func retryBlocked(at *v1alpha1.At, now time.Time, reason string, cause error) Decision {
 	d := writeBlocked(at, now, reason, cause.Error())
-	d.Retry, d.Delay = fmt.Errorf("%w: %w", ErrBlocked, cause), DelayUntilDeadline(at, now)
+	d.Retry, d.Delay = fmt.Errorf("%w: %w", answer.ErrBlocked, cause), DelayUntilDeadline(at, now)
 	return d
 }
 
@@ -226,7 +222,7 @@ func setBlocked(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time, reaso
 	if before != nil && before.Reason == reason {
 		return nil
 	}
-	return []Event{newEvent(corev1.EventTypeWarning, reason, message)}
+	return []Event{NewEvent(corev1.EventTypeWarning, reason, message)}
 }
 
 func removeBlocked(status *v1alpha1.AtStatus) {
@@ -241,31 +237,15 @@ func newCondition(at *v1alpha1.At, conditionType string, now time.Time, reason, 
 		ObservedGeneration: at.Generation,
 		LastTransitionTime: metav1.Time{Time: now},
 		Reason:             reason,
-		Message:            OneLine(message),
+		Message:            answer.OneLine(message),
 	}
 }
 
-func newEvent(eventType, reason, message string) Event {
-	return Event{Type: eventType, Reason: reason, Message: OneLine(message)}
+func NewEvent(eventType, reason, message string) Event {
+	return Event{Type: eventType, Reason: reason, Message: answer.OneLine(message)}
 }
 
 // join joins the parts that are not empty.
 func join(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
-}
-
-// OneLine returns text from the API server or from a command as one line of at most 4 KiB
-// without control characters, so that it can neither move the reader's cursor nor pass
-// for a log line.
-func OneLine(text string) string {
-	text = strings.TrimSpace(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text))
-	if len(text) <= maxMessage {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxMessage], "") + "…"
 }

@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // TestExplain checks that reason and message report what the At waits for in every phase.
@@ -77,7 +78,7 @@ func TestOneLine(t *testing.T) {
 		"Grüße, 世界 🌍":                  "Grüße, 世界 🌍",
 		strings.Repeat("🌍", 2000):      strings.Repeat("🌍", 1024) + "…",
 	} {
-		if got := OneLine(text); got != want {
+		if got := answer.OneLine(text); got != want {
 			t.Errorf("%.40q: got %.60q, want %.60q", text, got, want)
 		}
 	}

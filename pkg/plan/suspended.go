@@ -56,5 +56,5 @@ func decideSuspended(at *v1alpha1.At, now time.Time) Decision {
 		// them.
 		return write(at, status)
 	}
-	return write(at, status, newEvent(corev1.EventTypeNormal, condition.Reason, condition.Message))
+	return write(at, status, NewEvent(corev1.EventTypeNormal, condition.Reason, condition.Message))
 }

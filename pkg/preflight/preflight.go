@@ -42,12 +42,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/workload"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
 // queueName is the name of the queue, for its metrics.
@@ -99,7 +100,7 @@ type Preflight struct {
 	defaults   plan.Defaults
 	clock      clock.WithTicker
 
-	queue   *fairqueue.Workqueue
+	queue   *queue.Workqueue
 	reads   flowcontrol.RateLimiter
 	dryRuns flowcontrol.RateLimiter
 	// shared has the answers to the dry-runs by plan.PodKey.
@@ -118,8 +119,8 @@ type finding struct {
 	forecast   plan.Forecast
 }
 
-// answer is the answer to the dry-run creation of a Pod.
-type answer struct {
+// verdict is the answer to the dry-run creation of a Pod.
+type verdict struct {
 	pod string // its name
 	// forecast is nil if the answer does not allow a prediction; cause says why, in one line.
 	forecast *plan.Forecast
@@ -128,22 +129,22 @@ type answer struct {
 	retry bool
 }
 
-// newAnswer returns the answer that ended with the given error. It does not keep the error,
+// newVerdict returns the verdict that ended with the given error. It does not keep the error,
 // which can have any size.
-func newAnswer(forecast *plan.Forecast, err error) answer {
-	a := answer{forecast: forecast, retry: !apierrors.IsBadRequest(err)}
+func newVerdict(forecast *plan.Forecast, err error) verdict {
+	v := verdict{forecast: forecast, retry: !apierrors.IsBadRequest(err)}
 	if forecast == nil {
-		a.cause = plan.OneLine(err.Error())
+		v.cause = answer.OneLine(err.Error())
 	}
-	return a
+	return v
 }
 
 // result returns the result of a dry-run for the metrics.
-func (a answer) result() string {
+func (v verdict) result() string {
 	switch {
-	case a.forecast == nil:
+	case v.forecast == nil:
 		return metrics.PreflightUnknown
-	case a.forecast.Reason == "":
+	case v.forecast.Reason == "":
 		return metrics.PreflightAccepted
 	default:
 		return metrics.PreflightRefused
@@ -151,14 +152,14 @@ func (a answer) result() string {
 }
 
 // of returns the answer for the dry-run of the same Pod with another name.
-func (a answer) of(pod string) answer {
-	if a.forecast != nil {
-		a.forecast = &plan.Forecast{
-			Reason:  a.forecast.Reason,
-			Message: strings.ReplaceAll(a.forecast.Message, strconv.Quote(a.pod), strconv.Quote(pod)),
+func (v verdict) of(pod string) verdict {
+	if v.forecast != nil {
+		v.forecast = &plan.Forecast{
+			Reason:  v.forecast.Reason,
+			Message: strings.ReplaceAll(v.forecast.Message, strconv.Quote(v.pod), strconv.Quote(pod)),
 		}
 	}
-	return a
+	return v
 }
 
 // New returns a Preflight that makes at most qps dry-runs per second; qps must be
@@ -176,9 +177,9 @@ func New(cnatClient clientset.Interface, kubeClient kubernetes.Interface, ats li
 		shared:     utilcache.NewExpiringWithClock(wallClock),
 		found:      map[cache.ObjectName]finding{},
 	}
-	order := fairqueue.NewOf(func() workqueue.Queue[cache.ObjectName] { return newDueQueue(p.due) })
+	order := queue.NewFairOf(func() workqueue.Queue[cache.ObjectName] { return queue.NewDue(p.due) })
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)
-	p.queue = fairqueue.NewRateLimiting(queueName, order, limiter, wallClock)
+	p.queue = queue.NewRateLimiting(queueName, order, limiter, wallClock)
 	return p
 }
 
@@ -271,7 +272,7 @@ func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
 		at, err = p.read(ctx, name)
 		switch {
 		case err != nil:
-			return p.keep(ctx, cached, newAnswer(nil, err))
+			return p.keep(ctx, cached, newVerdict(nil, err))
 		case !plan.WantsForecast(at, p.clock.Now()):
 			p.forget(name)
 			return false
@@ -280,18 +281,18 @@ func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
 	if at.Spec.Restart != nil {
 		return p.keep(ctx, at, p.askRestart(ctx, at))
 	}
-	a := p.ask(ctx, at)
-	if plan.NeedsNodes(at) && a.forecast != nil && a.forecast.Reason == "" {
+	v := p.ask(ctx, at)
+	if plan.NeedsNodes(at) && v.forecast != nil && v.forecast.Reason == "" {
 		nodes, err := p.nodes(ctx)
-		a = newAnswer(plan.ForeseeNodes(at, nodes, err), err)
+		v = newVerdict(plan.ForeseeNodes(at, nodes, err), err)
 	}
-	if at == cached && (a.result() != metrics.PreflightAccepted || plan.HasForecast(at)) {
+	if at == cached && (v.result() != metrics.PreflightAccepted || plan.HasForecast(at)) {
 		// The status may have to be written, no faster than if the At had been read.
 		if err := p.reads.Wait(ctx); err != nil {
 			return false
 		}
 	}
-	return p.keep(ctx, at, a)
+	return p.keep(ctx, at, v)
 }
 
 // read reads an At from the API server.
@@ -306,18 +307,18 @@ func (p *Preflight) read(ctx context.Context, name cache.ObjectName) (*v1alpha1.
 
 // ask returns the API server's answer to the creation of an At's Pod, which may be the
 // answer for the same Pod of another At.
-func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) answer {
+func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) verdict {
 	pod := plan.NewPod(at, p.defaults)
 	key, err := plan.PodKey(pod)
 	if err != nil {
-		return answer{cause: plan.OneLine(err.Error())}
+		return verdict{cause: answer.OneLine(err.Error())}
 	}
 	if shared, ok := p.shared.Get(key); ok {
 		metrics.Preflights.WithLabelValues(metrics.PreflightShared).Inc()
-		return shared.(answer).of(pod.Name)
+		return shared.(verdict).of(pod.Name)
 	}
 	if err := p.dryRuns.Wait(ctx); err != nil {
-		return answer{cause: plan.OneLine(err.Error())}
+		return verdict{cause: answer.OneLine(err.Error())}
 	}
 	dryRunCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -327,21 +328,21 @@ func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) answer {
 	}
 	// A webhook that does not support dry-run causes a BadRequest error, and a retry will
 	// not change that.
-	a := newAnswer(plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
-	a.pod = pod.Name
-	metrics.Preflights.WithLabelValues(a.result()).Inc()
+	v := newVerdict(plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
+	v.pod = pod.Name
+	metrics.Preflights.WithLabelValues(v.result()).Inc()
 	validFor := refusedPeriod
-	if a.result() == metrics.PreflightAccepted || a.forecast == nil && !a.retry {
+	if v.result() == metrics.PreflightAccepted || v.forecast == nil && !v.retry {
 		validFor = sharedTime
 	}
-	p.shared.Set(key, a, validFor)
-	return a
+	p.shared.Set(key, v, validFor)
+	return v
 }
 
 // askRestart reads the workload of spec.restart and restarts it with dryRun.
-func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) answer {
+func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) verdict {
 	if err := p.dryRuns.Wait(ctx); err != nil {
-		return answer{cause: plan.OneLine(err.Error())}
+		return verdict{cause: answer.OneLine(err.Error())}
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -354,14 +355,14 @@ func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) answer {
 		}
 		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
 	}
-	a := newAnswer(forecast, err)
-	metrics.Preflights.WithLabelValues(a.result()).Inc()
-	return a
+	v := newVerdict(forecast, err)
+	metrics.Preflights.WithLabelValues(v.result()).Inc()
+	return v
 }
 
 // keep stores the result of the answer for an At, and enqueues the At again if necessary.
 // It reports whether the Forecast has changed.
-func (p *Preflight) keep(ctx context.Context, at *v1alpha1.At, a answer) bool {
+func (p *Preflight) keep(ctx context.Context, at *v1alpha1.At, v verdict) bool {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	name := cache.MetaObjectToName(at)
@@ -369,20 +370,20 @@ func (p *Preflight) keep(ctx context.Context, at *v1alpha1.At, a answer) bool {
 	// An At must be checked until nothing is found and its status has no forecast.
 	again := known || plan.HasForecast(at)
 	switch {
-	case a.forecast != nil && (a.forecast.Reason != "" || plan.HasForecast(at)):
-		p.found[name] = finding{at.UID, at.Generation, *a.forecast}
+	case v.forecast != nil && (v.forecast.Reason != "" || plan.HasForecast(at)):
+		p.found[name] = finding{at.UID, at.Generation, *v.forecast}
 		again = true
-	case a.forecast != nil:
+	case v.forecast != nil:
 		delete(p.found, name)
 		again = false
 	default:
-		klog.FromContext(ctx).V(2).Info("Preflight has no result", "cause", a.cause)
+		klog.FromContext(ctx).V(2).Info("Preflight has no result", "cause", v.cause)
 	}
 	switch {
 	case again:
 		p.queue.Forget(name)
 		p.queue.AddAfter(name, wait.Jitter(refusedPeriod, refusedJitter))
-	case a.forecast == nil && a.retry && p.queue.NumRequeues(name) < maxRetries:
+	case v.forecast == nil && v.retry && p.queue.NumRequeues(name) < maxRetries:
 		p.queue.AddRateLimited(name)
 	default:
 		p.queue.Forget(name)

@@ -48,7 +48,7 @@ import (
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
 var (
@@ -648,7 +648,7 @@ func TestKeptSize(t *testing.T) {
 				if !ok {
 					t.Fatal("no answer is kept")
 				}
-				for what, kept := range map[string]any{"answer": shared, "its forecast": shared.(answer).forecast, "findings": f.found} {
+				for what, kept := range map[string]any{"answer": shared, "its forecast": shared.(verdict).forecast, "findings": f.found} {
 					if size := len(fmt.Sprintf("%+v", kept)); size > 5000 {
 						t.Errorf("%d bytes are kept: %s", size, what)
 					}

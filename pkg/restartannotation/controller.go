@@ -21,7 +21,6 @@ package restartannotation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"runtime/debug"
@@ -42,34 +41,23 @@ import (
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	"programming-kubernetes.info/cnat-controller/pkg/annotationplan"
-	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
-	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
 
-// Queue names, for their metrics.
-const (
-	queueName        = "restart_annotations"
-	blockedQueueName = "blocked_restart_annotations"
-)
-
-// A failed sync is retried after minErrorBackoff. The back-off doubles with each failure,
-// up to maxErrorBackoff.
-const (
-	minErrorBackoff = 200 * time.Millisecond
-	maxErrorBackoff = time.Minute
-)
+// queueName is the name of the queue, for its metrics.
+const queueName = "restart_annotations"
 
 // maxSteps is the number of steps of a sync after which something must be wrong.
 const maxSteps = 8
@@ -111,9 +99,7 @@ type Controller struct {
 	synced  []cache.DoneChecker
 
 	// The items are workloads (see keyOf).
-	queue *fairqueue.Workqueue
-	// blocked holds the workloads that wait for their turn to be added to queue.
-	blocked *fairqueue.Blocked
+	queue *queue.Retrying
 
 	// reported has the mistakes that have been reported or wait for their turn.
 	reportedLock sync.Mutex
@@ -153,8 +139,7 @@ func NewController(
 		cronAts: informers.NewTypedFilteredCronAtInformer(client, namespace, 0, nil, func(options *metav1.ListOptions) {
 			options.LabelSelector = v1alpha1.LabelManagedBy + "=" + v1alpha1.ManagedBy
 		}),
-		queue:    fairqueue.NewRateLimiting(queueName, fairqueue.New(), workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff), wallClock),
-		blocked:  fairqueue.NewBlocked(blockedQueueName, wallClock),
+		queue:    queue.NewRetrying(queueName, queue.NewFair(), wallClock),
 		reported: map[cache.ObjectName]mistake{},
 		reports:  rate.NewLimiter(reportRate, reportBurst),
 		reasons:  map[cache.ObjectName]string{},
@@ -222,7 +207,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	defer cancel()
 	defer func() {
 		c.queue.ShutDown()
-		c.blocked.ShutDown()
 		defer time.AfterFunc(finishTimeout, cancel).Stop()
 		wg.Wait()
 	}()
@@ -244,7 +228,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 			}
 		})
 	}
-	wg.Go(func() { c.blocked.Run(ctx, c.queue.Add) })
+	wg.Go(func() { c.queue.RunBlocked(ctx) })
 	// Garbage from the first lists would stay for minutes.
 	debug.FreeOSMemory()
 	<-ctx.Done()
@@ -338,45 +322,18 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		return false
 	}
 	defer c.queue.Done(key)
-	ctx = c.queue.Context(ctx, key)
+	ctx = c.queue.Context(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "workload", klog.KRef(key.Parts()))), key)
 
 	start := c.clock.Now()
-	err := c.syncOrRecover(ctx, key)
+	err := queue.Catch(func() error { return c.syncHandler(ctx, key) })
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
-	switch {
-	case errors.Is(err, plan.ErrBlocked):
-		// An event reports it, or the cause will disappear within moments.
-		klog.FromContext(ctx).V(2).Info("CronAt of a workload is blocked, retrying later", "workload", klog.KRef(key.Parts()), "reason", plan.OneLine(err.Error()))
-		c.blocked.Add(key)
-	case err != nil:
-		klog.FromContext(ctx).Error(errors.New(plan.OneLine(err.Error())), "Sync failed, retrying later", "workload", klog.KRef(key.Parts()))
-		if plan.IsTransient(err) {
-			c.queue.AddRateLimited(key)
-		} else {
-			c.blocked.Add(key)
-		}
-	default:
-		c.queue.Forget(key)
-		c.blocked.Forget(key)
-	}
+	c.queue.Settle(ctx, key, err)
 	return true
-}
-
-// syncOrRecover turns a panic into an error: one workload must not stop the work on all
-// others.
-func (c *Controller) syncOrRecover(ctx context.Context, key cache.ObjectName) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("%w: %v\n%s", metrics.ErrPanic, cause, debug.Stack())
-		}
-	}()
-	return c.syncHandler(ctx, key)
 }
 
 // syncHandler takes the next steps for a workload. After an error, a step must be retried
 // with back-off.
 func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) error {
-	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "workload", klog.KRef(key.Parts())))
 	kind, name, _ := strings.Cut(key.Name, "/")
 	world := &annotationplan.World{Kind: v1alpha1.RestartKind(kind)}
 	world.CronAt = c.cronAt(world.Kind, key.Namespace, name)

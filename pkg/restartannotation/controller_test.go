@@ -49,9 +49,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
-	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 const (
@@ -90,7 +90,7 @@ func newWorld(t *testing.T) *world {
 func newClient(t *testing.T, transport http.RoundTripper) clientset.Interface {
 	t.Helper()
 	config := fakeserver.Config(transport)
-	config.Wrap(fairqueue.NewTransport)
+	config.Wrap(queue.NewTransport)
 	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -714,7 +714,7 @@ func testFaults(t *testing.T, seed uint64) {
 	}
 }
 
-// TestPanic checks that a panic in a sync becomes an error.
+// TestPanic checks that a sync that panics is tried again.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -723,9 +723,10 @@ func TestPanic(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.queue.ShutDown()
-		defer c.blocked.ShutDown()
-		if err := c.syncOrRecover(t.Context(), cache.NewObjectName(namespace, "Pod/web")); err == nil || !strings.Contains(err.Error(), "panic") {
-			t.Errorf("got %v, want a panic", err)
+		pod := cache.NewObjectName(namespace, "Pod/web") // which has no informer
+		c.queue.Add(pod)
+		if !c.processNextWorkItem(t.Context()) || !c.queue.IsRetried(pod) {
+			t.Error("it is not tried again")
 		}
 	})
 }

@@ -37,8 +37,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 var errDenied = apierrors.NewForbidden(v1alpha1.Resource("cronats"), "deployment-web", errors.New("RBAC"))
@@ -69,7 +69,7 @@ func TestBlocked(t *testing.T) {
 		defer cancel()
 		want := func(step, reason string) {
 			t.Helper()
-			time.Sleep(2 * maxErrorBackoff)
+			time.Sleep(2 * time.Minute)
 			wanted := map[cache.ObjectName]string{}
 			if reason != "" {
 				wanted[cache.NewObjectName(namespace, "Deployment/web")] = reason

@@ -26,9 +26,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -38,7 +39,7 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 	// First the parent: an edit of the At itself is more likely just before it starts.
 	parentName, parentAsOf := "", s.Freshness.AsOf(s.Clock.Now())
 	var parent *v1alpha1.At
-	if before.At != nil && !plan.IsFresh(parentAsOf, s.Clock.Now()) {
+	if before.At != nil && !staleness.IsFresh(parentAsOf, s.Clock.Now()) {
 		parentName = plan.ParentName(before.At)
 	}
 	if parentName != "" {
@@ -59,7 +60,7 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 		world.Target, world.TargetIsLive, world.TargetIsShared = nil, false, false
 	}
 	world.ParentAsOf = s.Freshness.AsOf(world.AtAsOf)
-	s.AddRelatives(world)
+	s.addRelatives(world)
 	if before.ChildrenAreLive && before.At != nil && before.At.UID == at.UID {
 		world.Children, world.ChildrenAreLive = before.Children, true
 	}

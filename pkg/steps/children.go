@@ -29,9 +29,10 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
-	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/fairqueue"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -66,7 +67,7 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	found := make([]*v1alpha1.At, len(children))
-	workqueue.ParallelizeUntil(ctx, fairqueue.Parallel(ctx, parallelAts), len(children), func(i int) {
+	workqueue.ParallelizeUntil(ctx, queue.Parallel(ctx, parallelAts), len(children), func(i int) {
 		ats := s.CnatClient.CnatV1alpha1().Ats(children[i].Namespace)
 		child, err := ats.Create(ctx, children[i], metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
@@ -99,7 +100,7 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 // resumeAts resumes children of the At, as long as the At is fresh.
 func (s *Steps) resumeAts(ctx context.Context, world *plan.World, children []*v1alpha1.At) error {
 	for i, child := range children {
-		if i > 0 && !plan.IsFresh(world.AtAsOf, s.Clock.Now()) {
+		if i > 0 && !staleness.IsFresh(world.AtAsOf, s.Clock.Now()) {
 			return nil // The events of the resumed children trigger the next step.
 		}
 		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"suspend":false}}`, child.UID, child.ResourceVersion)

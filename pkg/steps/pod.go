@@ -28,11 +28,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
 )
 
 // lookForPod reads the Pod with the name of the current attempt's Pod. The result
@@ -75,7 +75,7 @@ func (s *Steps) createPod(ctx context.Context, name cache.ObjectName, world *pla
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout-world.Now.Sub(world.AtAsOf))
 	defer cancel()
-	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(ratelimit.TakeTurn(ctx), plan.NewPod(at, s.Defaults), metav1.CreateOptions{})
+	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(connect.TakeTurn(ctx), plan.NewPod(at, s.Defaults), metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -21,11 +21,11 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"programming-kubernetes.info/cnat-controller/pkg/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
-	"programming-kubernetes.info/cnat-controller/pkg/workload"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
 // lookForTarget reads the workload of spec.restart, or takes it from a recent read.
@@ -48,7 +48,7 @@ func (s *Steps) lookForTarget(ctx context.Context, world *plan.World, mayBeShare
 // restartTarget restarts the workload of spec.restart, unless it has changed in the
 // meantime.
 func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
-	target, err := workload.Restart(ratelimit.TakeTurn(ctx), s.KubeClient.AppsV1(), world.Target, action.Time)
+	target, err := workload.Restart(connect.TakeTurn(ctx), s.KubeClient.AppsV1(), world.Target, action.Time)
 	if answer.IsNotFound(err, world.Target.Name) {
 		return world.TargetNotRead(err)
 	}

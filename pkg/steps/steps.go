@@ -38,17 +38,16 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/freshness"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
-	"programming-kubernetes.info/cnat-controller/pkg/nodecache"
-	"programming-kubernetes.info/cnat-controller/pkg/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/ratelimit"
-	"programming-kubernetes.info/cnat-controller/pkg/workload"
-	"programming-kubernetes.info/cnat-controller/pkg/written"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/nodecache"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
 // lastingFailures is the number of consecutive failed creations after which a failure is
@@ -57,6 +56,7 @@ const lastingFailures = 10
 
 // Steps takes the steps of all Ats. Several workers may use it concurrently.
 type Steps struct {
+	*Cache
 	KubeClient kubernetes.Interface
 	CnatClient clientset.Interface
 	Nodes      *nodecache.Cache
@@ -64,12 +64,6 @@ type Steps struct {
 	Targets  *workload.Targets
 	Recorder record.EventRecorder
 	Clock    clock.PassiveClock
-	// Written has the Ats that were written and are not in the cache yet.
-	Written *written.Objects[*v1alpha1.At]
-	// Freshness follows the writes to Ats.
-	Freshness *freshness.Tracker
-	// AddRelatives adds the parent and the children of the At to a world.
-	AddRelatives func(*plan.World)
 	// Failures counts consecutive failures to create a Pod.
 	Failures workqueue.TypedRateLimiter[cache.ObjectName]
 	// Defaults are those of the Pod of an At without spec.template.
@@ -165,7 +159,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 // waitAhead waits until -kube-api-qps permits a start. Then the start has to be decided
 // again: the At may have been edited meanwhile.
 func (s *Steps) waitAhead(ctx context.Context) (waited bool, err error) {
-	return ratelimit.WaitAhead(ctx, s.CnatClient.CnatV1alpha1().RESTClient().GetRateLimiter())
+	return connect.WaitAhead(ctx, s.CnatClient.CnatV1alpha1().RESTClient().GetRateLimiter())
 }
 
 // writeStatus writes the decision's status and records its events. It returns the
@@ -177,7 +171,7 @@ func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.
 	}
 	write := s.Freshness.Sending(s.Clock.Now())
 	updated, err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
-	s.Freshness.Answered(write, freshness.Changed(at, updated, err), s.Clock.Now())
+	s.Freshness.Answered(write, staleness.Changed(at, updated, err), s.Clock.Now())
 	switch {
 	case answer.IsNotFound(err, at.Name):
 		return nil, nil
@@ -206,11 +200,11 @@ func countEnds(at *v1alpha1.At, after *v1alpha1.AtStatus, events []plan.Event) {
 // report records an event on the At, if there is one, for an error that will not resolve
 // by itself. It returns the error to retry with.
 func (s *Steps) report(at *v1alpha1.At, reason string, err error) error {
-	if at == nil || plan.IsTransient(err) {
+	if at == nil || answer.IsTransient(err) {
 		return err
 	}
-	s.record(at, []plan.Event{{Type: corev1.EventTypeWarning, Reason: reason, Message: plan.OneLine(err.Error())}})
-	return fmt.Errorf("%w: %w", plan.ErrBlocked, err)
+	s.record(at, []plan.Event{{Type: corev1.EventTypeWarning, Reason: reason, Message: answer.OneLine(err.Error())}})
+	return fmt.Errorf("%w: %w", answer.ErrBlocked, err)
 }
 
 func (s *Steps) record(at *v1alpha1.At, events []plan.Event) {

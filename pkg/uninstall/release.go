@@ -33,10 +33,10 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/util/workqueue"
 
-	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat"
-	"programming-kubernetes.info/cnat-controller/pkg/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 )

@@ -29,6 +29,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -37,13 +38,11 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat"
-	"programming-kubernetes.info/cnat-controller/pkg/fakeserver"
-	"programming-kubernetes.info/cnat-controller/pkg/freshness"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
-	"programming-kubernetes.info/cnat-controller/pkg/written"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 // leaving is a cluster that a controller leaves.
@@ -84,14 +83,14 @@ func (l *leaving) release(transport http.RoundTripper, namespace string) error {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	known, err := steps.NewCache(informers.Ats(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Pods())
+	if err != nil {
+		l.t.Fatal(err)
+	}
 	ats := &steps.Steps{
 		KubeClient: kubeClient, CnatClient: cnatClient, Recorder: &record.FakeRecorder{}, Clock: clock.RealClock{},
-		Written: written.New(func(namespace, name string) (*v1alpha1.At, error) {
-			return informers.Ats().Lister().Ats(namespace).Get(name)
-		}, plan.KeepAt),
-		Freshness:    freshness.New(func() string { return "" }),
-		AddRelatives: func(*plan.World) {},
-		Failures:     workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
+		Cache:    known,
+		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 	}
 	defer func() {
 		ctx, cancel := context.WithCancel(l.t.Context())

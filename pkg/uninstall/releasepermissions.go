@@ -36,8 +36,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"programming-kubernetes.info/cnat-controller/pkg/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // continueTimeout is how long a request waits for the API server to ask for its body. A

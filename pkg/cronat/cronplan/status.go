@@ -1,0 +1,358 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cronplan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// view is a world with everything derived from it.
+type view struct {
+	cronAt   *v1alpha1.CronAt
+	now      time.Time
+	shift    time.Duration
+	schedule *schedule // nil if it is invalid
+	children []*v1alpha1.At
+	active   []*v1alpha1.At // the children that have not ended
+	// due is the latest scheduled time that is due and was neither run nor missed; next is
+	// the first that is not due. They are zero if there is no such time, or if no Ats are
+	// created.
+	due, next time.Time
+	// status is the CronAt's status with everything there is to report, and events are the
+	// events for the changes.
+	status *v1alpha1.CronAtStatus
+	events []plan.Event
+	// dropped is true if an edit or a suspension that was not observed before makes due
+	// times missed.
+	dropped bool
+}
+
+func newView(w World) *view {
+	v := &view{cronAt: w.CronAt, now: w.Now, status: w.CronAt.Status.DeepCopy(), children: w.children()}
+	slices.SortFunc(v.children, func(a, b *v1alpha1.At) int {
+		// In order of time: a time that is recorded after a later one would count as missed.
+		return cmp.Or(scheduledTime(a).Compare(scheduledTime(b)), strings.Compare(a.Name, b.Name))
+	})
+	v.active = slices.DeleteFunc(slices.Clone(v.children), isDone)
+	v.status.Active = int32(len(v.active))
+	v.status.ObservedGeneration = w.CronAt.Generation
+
+	if v.status.ObservedSchedule == nil {
+		v.status.ObservedSchedule = observed(v.cronAt)
+	}
+	// What was due before an edit follows the schedule before the edit.
+	err := v.follow(v.status.ObservedSchedule)
+	for _, at := range v.children {
+		if plan.IsScheduled(at) {
+			v.record(scheduledTime(at), at.Name)
+		}
+		completed := at.Status.CompletionTime
+		if meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete) && completed != nil && later(v.status.LastSuccessfulTime, completed.Time) {
+			v.status.LastSuccessfulTime = completed.DeepCopy()
+		}
+	}
+	if v.observe() {
+		err = v.follow(v.status.ObservedSchedule)
+	}
+	if v.schedule != nil && !isSuspended(v.cronAt) {
+		v.due = v.schedule.latest(v.floor(), v.now.Add(-v.shift))
+		from := v.due
+		if from.IsZero() {
+			from = v.floor()
+		}
+		v.next = v.schedule.next(from)
+		if v.next.IsZero() {
+			err = errNever(&v.cronAt.Spec)
+		}
+	}
+	v.status.NextScheduleTime = nil
+	if !v.next.IsZero() {
+		v.status.NextScheduleTime = &metav1.Time{Time: v.next.Add(v.shift)}
+	}
+	v.observeBlocker(err)
+	return v
+}
+
+func isSuspended(cronAt *v1alpha1.CronAt) bool { return ptr.Deref(cronAt.Spec.Suspend, false) }
+
+func (v *view) policy() v1alpha1.ConcurrencyPolicy {
+	if v.cronAt.Spec.ConcurrencyPolicy == "" {
+		return v1alpha1.AllowConcurrent
+	}
+	return v.cronAt.Spec.ConcurrencyPolicy
+}
+
+// mustWait reports whether a child that has not ended keeps others from being created.
+func (v *view) mustWait() bool {
+	return v.policy() != v1alpha1.AllowConcurrent && len(v.active) > 0
+}
+
+// observed returns the schedule of a CronAt that has not been edited.
+func observed(cronAt *v1alpha1.CronAt) *v1alpha1.ObservedSchedule {
+	return &v1alpha1.ObservedSchedule{
+		Schedule:      cronAt.Spec.Schedule,
+		TimeZone:      ptr.Deref(cronAt.Spec.TimeZone, ""),
+		SpreadSeconds: ptr.Deref(cronAt.Spec.SpreadSeconds, 0),
+		Since:         cronAt.CreationTimestamp,
+	}
+}
+
+// follow makes the scheduled times those of an observed schedule.
+func (v *view) follow(observed *v1alpha1.ObservedSchedule) error {
+	cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{UID: v.cronAt.UID}}
+	cronAt.Spec.Schedule, cronAt.Spec.SpreadSeconds = observed.Schedule, &observed.SpreadSeconds
+	if observed.TimeZone != "" {
+		cronAt.Spec.TimeZone = &observed.TimeZone
+	}
+	var err error
+	v.schedule, err = parse(&cronAt.Spec)
+	v.shift = shiftOf(cronAt)
+	return err
+}
+
+// observe detects edits of the schedule and changes to spec.suspend. What was due before
+// them does not run, and is missed. edited is true if other times are due from now on.
+func (v *view) observe() (edited bool) {
+	before, is := v.status.ObservedSchedule, observed(v.cronAt)
+	is.Since = before.Since
+	suspend, suspended := isSuspended(v.cronAt), meta.IsStatusConditionTrue(v.status.Conditions, v1alpha1.ConditionSuspended)
+	// If several edits were not observed, one of them may have changed the schedule, and
+	// another may have reverted that.
+	edited = *before != *is || suspended && !suspend || v.cronAt.Generation-v.cronAt.Status.ObservedGeneration > 1
+	shift := shiftOf(v.cronAt)
+	if edited || suspend && !suspended {
+		until := v.editedAt().Add(-v.shift)
+		if shift < v.shift && before.Schedule == is.Schedule && before.TimeZone == is.TimeZone {
+			until = v.editedAt().Add(-shift)
+		}
+		missed := v.status.Missed
+		v.miss(until)
+		v.dropped = v.status.Missed != missed
+	}
+	if edited {
+		since := v.editedAt().Add(-shift).Truncate(time.Second)
+		if v.cronAt.CreationTimestamp.After(since) {
+			since = v.cronAt.CreationTimestamp.Time
+		}
+		is.Since = metav1.Time{Time: since}
+	}
+	v.status.ObservedSchedule = is
+	if suspend == suspended {
+		return edited
+	}
+	condition := v.newCondition(v1alpha1.ConditionSuspended, v1alpha1.ReasonSuspended, "No At is created while spec.suspend is true.")
+	if !suspend {
+		condition.Status = metav1.ConditionFalse
+		condition.Reason = v1alpha1.ReasonResumed
+		condition.Message = fmt.Sprintf("The CronAt is no longer suspended. Times that were due until %s do not run.", v.editedAt().UTC().Format(time.RFC3339))
+	}
+	meta.SetStatusCondition(&v.status.Conditions, condition)
+	v.event(corev1.EventTypeNormal, condition.Reason, condition.Message)
+	return edited
+}
+
+// editedAt returns the time of the last edit of the spec, or later: the time of the last
+// write to anything but the status. Times that became due between that and now are not
+// past. If a field was removed, editedAt returns now, because the API server does not
+// record that time.
+func (v *view) editedAt() time.Time {
+	before, spec := ptr.Deref(v.cronAt.Status.ObservedSchedule, v1alpha1.ObservedSchedule{}), &v.cronAt.Spec
+	if spec.Suspend == nil && meta.IsStatusConditionTrue(v.cronAt.Status.Conditions, v1alpha1.ConditionSuspended) ||
+		spec.TimeZone == nil && before.TimeZone != "" || spec.SpreadSeconds == nil && before.SpreadSeconds != 0 {
+		return v.now
+	}
+	edited := writtenAt(v.cronAt)
+	if edited.IsZero() || edited.After(v.now) {
+		return v.now
+	}
+	return edited
+}
+
+// writtenAt returns the time of the last write to anything but the status, or the zero time.
+func writtenAt(cronAt *v1alpha1.CronAt) time.Time {
+	var last time.Time
+	for _, written := range cronAt.ManagedFields {
+		if written.Subresource == "" && written.Time != nil && last.Before(written.Time.Time) {
+			last = written.Time.Time
+		}
+	}
+	return last
+}
+
+// floor returns the time after which scheduled times have neither run nor been missed.
+func (v *view) floor() time.Time {
+	floor := v.status.ObservedSchedule.Since.Time
+	if later(&metav1.Time{Time: floor}, ptr.Deref(v.status.LastScheduleTime, metav1.Time{}).Time) {
+		floor = v.status.LastScheduleTime.Time
+	}
+	if missed := v.status.Missed; missed != nil && missed.Last.After(floor) {
+		floor = missed.Last.Time
+	}
+	return floor
+}
+
+// record records that a child exists for a scheduled time. Earlier times without a child
+// are missed.
+func (v *view) record(scheduled time.Time, name string) {
+	if !later(v.status.LastScheduleTime, scheduled) {
+		return
+	}
+	v.miss(scheduled.Add(-time.Second))
+	v.status.LastScheduleTime = &metav1.Time{Time: scheduled}
+	v.event(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created At "+name)
+}
+
+// skip counts the scheduled times before the due one as missed: only the latest runs.
+func (v *view) skip() { v.miss(v.due.Add(-time.Second)) }
+
+// mustSkip reports whether there are times that skip would count.
+func (v *view) mustSkip() bool { return v.schedule.next(v.floor()).Before(v.due) }
+
+// miss counts the scheduled times up to the given one as missed, except during a
+// suspension.
+func (v *view) miss(limit time.Time) {
+	if v.schedule == nil || meta.IsStatusConditionTrue(v.status.Conditions, v1alpha1.ConditionSuspended) {
+		return
+	}
+	count := v.schedule.count(v.floor(), limit)
+	if count == 0 {
+		return
+	}
+	last := v.schedule.latest(v.floor(), limit)
+	missed := v1alpha1.MissedTimes{Count: ptr.Deref(v.status.Missed, v1alpha1.MissedTimes{}).Count + count, Last: metav1.Time{Time: last}}
+	v.status.Missed = &missed
+	at := last.UTC().Format(time.RFC3339)
+	switch count {
+	case 1:
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, "No At was created for the scheduled time "+at)
+	case maxCounted:
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for at least %d scheduled times, most recently %s", count, at))
+	default:
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for %d scheduled times, most recently %s", count, at))
+	}
+}
+
+// later reports whether t is after another time, which may be nil.
+func later(than *metav1.Time, t time.Time) bool { return than == nil || t.After(than.Time) }
+
+// observeBlocker keeps condition Blocked in sync with what blocks the CronAt or a child.
+func (v *view) observeBlocker(invalid error) {
+	if invalid != nil {
+		v.setBlocked(v1alpha1.ReasonInvalidSchedule, invalid.Error())
+		return
+	}
+	if v.isRefused() && !v.due.IsZero() && !v.mustWait() {
+		return // It is retried.
+	}
+	for _, at := range v.active {
+		if blocker := plan.Blocked(at); blocker != nil {
+			v.setBlocked(v1alpha1.ReasonAtBlocked, fmt.Sprintf("At %s is blocked: %s: %s", at.Name, blocker.Reason, blocker.Message))
+			return
+		}
+	}
+	meta.RemoveStatusCondition(&v.status.Conditions, v1alpha1.ConditionBlocked)
+}
+
+// isRefused reports whether the CronAt could not create its latest At.
+func (v *view) isRefused() bool {
+	blocked := ptr.Deref(meta.FindStatusCondition(v.status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
+	return blocked.Reason == v1alpha1.ReasonAtRefused || blocked.Reason == v1alpha1.ReasonAtNameConflict
+}
+
+// setBlocked sets condition Blocked. It records an event if the reason changes, not if
+// only the message changes.
+func (v *view) setBlocked(reason, message string) {
+	before := meta.FindStatusCondition(v.cronAt.Status.Conditions, v1alpha1.ConditionBlocked)
+	meta.SetStatusCondition(&v.status.Conditions, v.newCondition(v1alpha1.ConditionBlocked, reason, message))
+	if before == nil || before.Reason != reason {
+		v.event(corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// explain sets reason and message of the status.
+func (v *view) explain() {
+	v.status.Reason, v.status.Message = "", ""
+	for _, conditionType := range []string{v1alpha1.ConditionSuspended, v1alpha1.ConditionBlocked} {
+		if meta.IsStatusConditionTrue(v.status.Conditions, conditionType) {
+			condition := meta.FindStatusCondition(v.status.Conditions, conditionType)
+			v.status.Reason, v.status.Message = condition.Reason, condition.Message
+		}
+	}
+	if v.status.Reason == "" && !v.due.IsZero() && v.mustWait() {
+		v.status.Reason = v1alpha1.ReasonAtActive
+		v.status.Message = fmt.Sprintf("The run that was due at %s is waiting for At %s to end.", v.due.Add(v.shift).UTC().Format(time.RFC3339), v.active[0].Name)
+	}
+}
+
+// isUrgent reports whether the status contains a change that decides which times run.
+// Such a status is written before any action.
+func (v *view) isUrgent() bool {
+	was, is := &v.cronAt.Status, v.status
+	observed := !equality.Semantic.DeepEqual(was.ObservedSchedule, is.ObservedSchedule)
+	recorded := !equality.Semantic.DeepEqual(was.LastScheduleTime, is.LastScheduleTime)
+	suspended := meta.IsStatusConditionTrue(was.Conditions, v1alpha1.ConditionSuspended) != meta.IsStatusConditionTrue(is.Conditions, v1alpha1.ConditionSuspended)
+	return observed || recorded || suspended
+}
+
+// newCondition returns a condition with status True.
+func (v *view) newCondition(conditionType, reason, message string) metav1.Condition {
+	return metav1.Condition{
+		Type:               conditionType,
+		Status:             metav1.ConditionTrue,
+		ObservedGeneration: v.cronAt.Generation,
+		LastTransitionTime: metav1.Time{Time: v.now},
+		Reason:             reason,
+		Message:            answer.OneLine(message),
+	}
+}
+
+func (v *view) event(eventType, reason, message string) {
+	v.events = append(v.events, plan.NewEvent(eventType, reason, message))
+}
+
+// Overdue returns how long the next scheduled time in a CronAt's status has been past. Once
+// the time is due, the controller creates the At, or reports why there is none; either way,
+// it sets the next time within seconds.
+func Overdue(cronAt *v1alpha1.CronAt, now time.Time) time.Duration {
+	next := cronAt.Status.NextScheduleTime
+	if next == nil || isSuspended(cronAt) || cronAt.DeletionTimestamp != nil {
+		return 0
+	}
+	return max(0, now.Sub(next.Time))
+}
+
+// Blocked returns condition Blocked of a CronAt if it is True, or nil.
+func Blocked(cronAt *v1alpha1.CronAt) *metav1.Condition {
+	if meta.IsStatusConditionTrue(cronAt.Status.Conditions, v1alpha1.ConditionBlocked) {
+		return meta.FindStatusCondition(cronAt.Status.Conditions, v1alpha1.ConditionBlocked)
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package answer interprets the errors that the API server answers with, and says what they
+// mean for a sync and for people.
+package answer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"unicode"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+// IsNotFound reports whether the API server answered that the object with the given name
+// does not exist. Use it instead of the function of package errors, which is true for any
+// answer with code 404: from a proxy that does not reach the API server, for a resource
+// whose CRD is missing, from a webhook, or about another object such as the namespace.
+func IsNotFound(err error, name string) bool {
+	return apierrors.IsNotFound(err) && isAbout(err, name) //nolint:forbidigo // This is the replacement.
+}
+
+// UnlessGone returns err, the error of a request for the object with the given name or, if
+// that is empty, for a list. It returns nil if the object is gone: the API server says so, or
+// no longer has the resource, because its CRD was deleted.
+func UnlessGone(ctx context.Context, client rest.Interface, resource schema.GroupVersionResource, name string, err error) error {
+	switch {
+	case IsNotFound(err, name):
+		return nil
+	case !apierrors.IsNotFound(err): //nolint:forbidigo // Discovery tells whether it is the resource that is missing.
+		return err
+	}
+	switch exists, discoveryErr := hasResource(ctx, client, resource); {
+	case discoveryErr != nil:
+		return fmt.Errorf("%w; cannot find out whether the resource exists: %w", err, discoveryErr)
+	case exists:
+		return err
+	default:
+		return nil
+	}
+}
+
+// hasResource reports whether the API server has a resource. It takes no error for an
+// answer, unlike the functions of package discovery.
+func hasResource(ctx context.Context, client rest.Interface, resource schema.GroupVersionResource) (bool, error) {
+	var groups metav1.APIGroupList
+	if err := get(ctx, client, "/apis", &groups); err != nil {
+		return false, err
+	}
+	if !slices.ContainsFunc(groups.Groups, func(group metav1.APIGroup) bool { return group.Name == resource.Group }) {
+		return false, nil
+	}
+	var resources metav1.APIResourceList
+	if err := get(ctx, client, path.Join("/apis", resource.Group, resource.Version), &resources); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(resources.APIResources, func(found metav1.APIResource) bool { return found.Name == resource.Resource }), nil
+}
+
+// get reads an object of the discovery API.
+func get(ctx context.Context, client rest.Interface, path string, into any) error {
+	body, err := client.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(body, into)
+}
+
+// IsConflict reports whether the API server answered that the object with the given name
+// is not the one, or not the version, that a request was about. Use it for the same
+// reason.
+func IsConflict(err error, name string) bool {
+	return apierrors.IsConflict(err) && isAbout(err, name) //nolint:forbidigo // This is the replacement.
+}
+
+// isAbout reports whether an error is the API server's own answer about the object with
+// the given name. For an answer that is not a Status, client-go makes up a reason and
+// details, and adds a cause.
+func isAbout(err error, name string) bool {
+	var answer apierrors.APIStatus
+	if !errors.As(err, &answer) {
+		return false
+	}
+	details := answer.Status().Details
+	return details != nil && details.Name == name && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// InvalidFields returns the fields that the API server's own validation refuses in an object
+// of the given kind, or nil if err is something else. A webhook or a policy that denies the
+// object may answer with the same reason and causes, and may answer differently later. Only
+// the API server's own answer has this prefix in its message.
+func InvalidFields(err error, kind schema.GroupKind) []string {
+	var answer apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &answer) {
+		return nil
+	}
+	status := answer.Status()
+	if status.Details == nil || status.Details.Kind != kind.Kind || !strings.HasPrefix(status.Message, fmt.Sprintf("%s %q is invalid: ", kind, status.Details.Name)) {
+		return nil
+	}
+	var fields []string
+	for _, cause := range status.Details.Causes {
+		if cause.Field != "" {
+			fields = append(fields, cause.Field)
+		}
+	}
+	return fields
+}
+
+// IsTransient reports whether a request that failed with err may soon succeed without
+// intervention.
+func IsTransient(err error) bool {
+	var answer apierrors.APIStatus
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonUnknown: // etcd's own errors, and no answer at all
+		// A webhook that denies an object may omit the reason.
+		return !errors.As(err, &answer) || answer.Status().Code >= http.StatusInternalServerError
+	case metav1.StatusReasonNotFound: // by a proxy that does not reach the API server
+		return apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	case metav1.StatusReasonConflict, // of the quota's count
+		metav1.StatusReasonServerTimeout, metav1.StatusReasonTimeout,
+		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable,
+		metav1.StatusReasonUnauthorized: // while a token is renewed
+		return true
+	default:
+		return false
+	}
+}
+
+// ErrBlocked is in the error of a sync if the object's status or an event reports what blocks
+// it, or if the cause will disappear within moments.
+var ErrBlocked = errors.New("blocked")
+
+// ErrPanic is the error of a sync that panicked.
+var ErrPanic = errors.New("panic")
+
+// MaxMessage is the number of bytes to which a message is truncated. The CRD allows 32768
+// bytes in a condition, but an API server's refusal can have any length.
+const MaxMessage = 4096
+
+// OneLine returns text from the API server or from a command as one line of at most 4 KiB
+// without control characters, so that it can neither move the reader's cursor nor pass
+// for a log line.
+func OneLine(text string) string {
+	text = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text))
+	if len(text) <= MaxMessage {
+		return text
+	}
+	return strings.ToValidUTF8(text[:MaxMessage], "") + "…"
+}

@@ -1,0 +1,140 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package connect finds the API server, and makes clients outlast its outages, its rate
+// limit and its long errors.
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+)
+
+// Config finds the API server as kubectl does, or else as a Pod does. kubeconfig is the path
+// of a file, and master the URL of an API server: both may be empty. Config also returns the
+// default namespace.
+func Config(kubeconfig, master string) (*rest.Config, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	overrides := &clientcmd.ConfigOverrides{}
+	overrides.ClusterInfo.Server = master
+	if files := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); files != "" && kubeconfig == "" && !anyExists(filepath.SplitList(files)) {
+		return nil, "", fmt.Errorf("$KUBECONFIG names %s, which does not exist: correct or unset it", files)
+	}
+	clientConfig := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	config, err := clientConfig.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, "", errors.New("no API server is configured: pass -kubeconfig, set $KUBECONFIG, write ~/.kube/config, or run in a Pod with a service account")
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("load the kubeconfig: %w; check -kubeconfig and $KUBECONFIG", err)
+	}
+	namespace, _, err := clientConfig.Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("load the namespace of the kubeconfig: %w", err)
+	}
+	return config, namespace, nil
+}
+
+func anyExists(files []string) bool {
+	return slices.ContainsFunc(files, func(file string) bool {
+		_, err := os.Stat(file)
+		return !errors.Is(err, os.ErrNotExist)
+	})
+}
+
+// Reach returns an error if the API server cannot be reached.
+func Reach(ctx context.Context, config *rest.Config) error {
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create the client for the version: %w", err)
+	}
+	_, err = client.ServerVersionWithContext(ctx)
+	// WaitForServer handles errors that the API server returns.
+	var answer apierrors.APIStatus
+	if err != nil && ctx.Err() == nil && !errors.As(err, &answer) {
+		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", config.Host, err)
+	}
+	return nil
+}
+
+// pollPeriod is the interval at which WaitForServer tries again.
+const pollPeriod = 2 * time.Second
+
+// maxRefusals is how often in a row WaitForServer tries again when it is refused: an API
+// server that starts has not loaded its rules yet, and RBAC may be applied after the
+// Deployment.
+const maxRefusals = 5
+
+// Hints say what to do when the API server does not list the objects that a controller works
+// on.
+type Hints struct{ Missing, Forbidden string }
+
+// WaitForServer returns nil once list succeeds, or ctx is done. It waits for an API server
+// that is busy, starting, or does not have the CRD. It returns an error if the API server
+// keeps refusing the controller.
+func WaitForServer(ctx context.Context, host string, list func(context.Context) error, hints Hints) error {
+	logger := klog.FromContext(ctx)
+	logged := ""
+	refusals := 0
+	err := wait.PollUntilContextCancel(ctx, pollPeriod, true, func(ctx context.Context) (bool, error) {
+		err := list(ctx)
+		var reason string
+		var refusal error
+		switch {
+		case err == nil:
+			return true, nil
+		case apierrors.IsForbidden(err):
+			refusal = fmt.Errorf("the API server at %s refuses the controller: %w; %s", host, err, hints.Forbidden)
+		case apierrors.IsUnauthorized(err):
+			refusal = fmt.Errorf("the API server at %s does not know the controller's credentials: %w; check -kubeconfig", host, err)
+		case apierrors.IsNotFound(err): //nolint:forbidigo // It is about the resource, not about an object.
+			reason = hints.Missing
+		default:
+			reason = "The API server does not answer as it should; waiting for it"
+		}
+		switch {
+		case refusal == nil:
+			refusals = 0
+		case refusals == maxRefusals:
+			return false, refusal
+		default:
+			refusals++
+			reason = "The API server refuses the controller; asking again for " + (maxRefusals * pollPeriod).String()
+		}
+		if reason != logged {
+			logger.Info(reason, "answer", err)
+			logged = reason
+		}
+		return false, nil
+	})
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // It is no error to be asked to stop.
+	}
+	return err
+}

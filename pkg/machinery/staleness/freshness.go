@@ -1,0 +1,159 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package freshness reports how far the cache of an informer can be behind the API
+// server.
+//
+// A watch delivers changes in the order of their resource versions. A cache that has
+// reached the resource version of a write therefore has all changes that were made before
+// that write was sent. The controllers of Kubernetes compare resource versions for a
+// similar reason: see KEP-5647, Stale Controller Handling.
+package staleness
+
+import (
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+const (
+	// period is the interval between claimed writes.
+	period = 100 * time.Millisecond
+	// spacing is the minimum time between writes that are remembered.
+	spacing = 10 * time.Millisecond
+	// patience is how long a claimed write may take until another one can be claimed.
+	patience = 10 * time.Second
+)
+
+// Tracker follows a cache, and the writes of this process to the objects in it.
+type Tracker struct {
+	reached func() string
+
+	lock   sync.Mutex
+	writes []reply // that are not in the cache yet, in the order of sent
+	newest reply   // that is in the cache
+	// Since when a claimed write is under way, or the zero time, and when the next one can
+	// be claimed.
+	claimed, next time.Time
+}
+
+// Write is a write that is being sent.
+type Write struct {
+	sent   time.Time
+	before string // the resource version of the cache
+}
+
+type reply struct {
+	resourceVersion string
+	sent            time.Time
+}
+
+// NewTracker returns a Tracker. reached returns the resource version up to which the cache is
+// complete, or "" if that is unknown: for example, LastStoreSyncResourceVersion of an
+// informer's store.
+func NewTracker(reached func() string) *Tracker {
+	return &Tracker{reached: reached}
+}
+
+// Claim returns true to one of concurrent callers if a write is useful now, so that the
+// cache is soon known to be fresh. That caller must send one. While writes are slow, they
+// are rarely useful, and the other workers should not wait for theirs.
+func (t *Tracker) Claim(now time.Time) bool {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if !t.claimed.IsZero() && now.Sub(t.claimed) < patience || now.Before(t.next) {
+		return false
+	}
+	t.claimed = now
+	return true
+}
+
+// Sending must be called just before a write is sent.
+func (t *Tracker) Sending(now time.Time) Write {
+	return Write{sent: now, before: t.reached()}
+}
+
+// Answered must be called with the answer to each write: the new resource version or, if
+// the write failed or changed nothing, "". An object that was not changed is as old as
+// its last change.
+func (t *Tracker) Answered(w Write, resourceVersion string, now time.Time) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	if !t.claimed.After(w.sent) {
+		t.claimed, t.next = time.Time{}, w.sent.Add(period)
+		if took := now.Sub(w.sent); took > FreshFor {
+			t.next = now.Add(10 * took)
+		}
+	}
+	t.update(now)
+	// After a restore of etcd, a resource version may be lower than that of the cache.
+	if order, known := compare(resourceVersion, w.before); !known || order <= 0 {
+		return
+	}
+	if len(t.writes) == 0 || w.sent.Sub(t.writes[len(t.writes)-1].sent) >= spacing {
+		t.writes = append(t.writes, reply{resourceVersion, w.sent})
+	}
+}
+
+// Changed returns what Answered needs of the answer to a write of an object: before as it
+// was before, after as it was returned.
+func Changed(before, after metav1.Object, err error) string {
+	if err != nil || after.GetResourceVersion() == before.GetResourceVersion() {
+		return ""
+	}
+	return after.GetResourceVersion()
+}
+
+// AsOf returns a time before which nothing was changed that is not in the cache, or the
+// zero time if that is unknown. Call it before reading from the cache.
+func (t *Tracker) AsOf(now time.Time) time.Time {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	t.update(now)
+	return t.newest.sent
+}
+
+// update forgets the writes that have reached the cache, and those that are too old.
+func (t *Tracker) update(now time.Time) {
+	reached := t.reached()
+	inCache := func(w reply) bool {
+		order, known := compare(w.resourceVersion, reached)
+		return known && order <= 0
+	}
+	if !inCache(t.newest) { // The cache was filled again with older objects.
+		t.newest = reply{}
+	}
+	kept := t.writes[:0]
+	for _, w := range t.writes {
+		switch {
+		case !inCache(w):
+			if now.Sub(w.sent) < FreshFor {
+				kept = append(kept, w)
+			}
+		case w.sent.After(t.newest.sent):
+			t.newest = w
+		}
+	}
+	t.writes = kept
+}
+
+// compare is CompareResourceVersion if both are known.
+func compare(a, b string) (order int, known bool) {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return order, err == nil
+}

@@ -1,0 +1,432 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package annotationplan decides what to do with the CronAt of a workload whose
+// annotations schedule restarts. Like package plan, it is pure.
+package annotationplan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// Fields of a CronAt that is created from annotations, besides those that the annotations
+// set.
+const (
+	// startingDeadlineSeconds is how late a restart may begin. It bridges a control-plane
+	// upgrade or the end of a slow rollout, and keeps a nightly restart out of working
+	// hours.
+	startingDeadlineSeconds = 30 * 60
+	// spreadSeconds keeps many workloads with the same schedule from restarting in the same
+	// second. Each restart still begins in the scheduled minute.
+	spreadSeconds = 60
+	// activeDeadlineSeconds is when a rollout that does not end is reported as failed: a
+	// StatefulSet or DaemonSet has no limit of its own. It is long enough for a rollout of
+	// very many Pods, and short enough for the restart of the next night to begin.
+	activeDeadlineSeconds = 12 * 60 * 60
+)
+
+// minInterval is the minimum time between two restarts. Only @every can have a shorter one.
+const minInterval = time.Minute
+
+// maxNameLength is the maximum length of a CronAt's name, such that the names of its Ats
+// fit into a label.
+const maxNameLength = 52
+
+// grace is how long a name conflict with the CronAt of an earlier workload is not
+// reported.
+const grace = time.Minute
+
+// World is the input of a decision.
+type World struct {
+	// Kind is the kind of the workload.
+	Kind v1alpha1.RestartKind
+	// Workload is the workload as returned by Keep, or nil if it does not exist.
+	Workload *metav1.PartialObjectMetadata
+	// WorkloadIsLive is true if Workload was read from the API server in this sync. A
+	// Workload from a cache may be outdated.
+	WorkloadIsLive bool
+	// CronAt is the CronAt with the name that belongs to the workload, or nil if there is
+	// none. A CronAt from a cache may be outdated.
+	CronAt *v1alpha1.CronAt
+	// CronAtIsLive is true if CronAt was read from the API server in this sync.
+	CronAtIsLive bool
+	// Invalid is the API server's error if it rejected the schedule or the time zone (see
+	// IsInvalidSchedule).
+	Invalid error
+	// Now is the wall-clock time.
+	Now time.Time
+}
+
+// Decision is the next step. The zero value means that there is nothing to do until the
+// workload or the CronAt changes.
+type Decision struct {
+	// Action is what to do, or nil.
+	Action any
+	// Event must be recorded on the workload after the action succeeded, or immediately if
+	// there is none.
+	Event *plan.Event
+	// Mistake says what is wrong with the annotations and what to write. It must be recorded
+	// once.
+	Mistake string
+	// Retry is non-nil if the step must be retried with back-off, and is the cause.
+	Retry error
+}
+
+// Blocked returns the reason why the annotations cannot be applied, or "". It is one of
+// the reasons of events in v1alpha1.
+func (d Decision) Blocked() string {
+	switch {
+	case d.Event != nil && d.Event.Type == corev1.EventTypeWarning:
+		return d.Event.Reason
+	case d.Mistake != "":
+		return v1alpha1.ReasonInvalidRestartSchedule
+	default:
+		return ""
+	}
+}
+
+// LookForWorkload means: read the workload from the API server, then decide again. If it is
+// not the workload that the cache has, the cache reports that later, and there is nothing
+// to do until then.
+type LookForWorkload struct{}
+
+// LookForCronAt means: read the CronAt from the API server, then decide again.
+type LookForCronAt struct{}
+
+// CreateCronAt means: create the CronAt, then decide again.
+type CreateCronAt struct{ CronAt *v1alpha1.CronAt }
+
+// PatchCronAt means: set spec and labels of the CronAt to the given ones, then decide
+// again.
+type PatchCronAt struct{ CronAt *v1alpha1.CronAt }
+
+// AdoptCronAt means: set the owner reference of the CronAt, then decide again.
+type AdoptCronAt struct{ Owner metav1.OwnerReference }
+
+// DeleteCronAt means: delete this version of the CronAt.
+type DeleteCronAt struct{}
+
+// Decide returns the next step for a workload.
+func Decide(w World) Decision {
+	if w.Workload == nil || w.Workload.DeletionTimestamp != nil {
+		// The garbage collector deletes the CronAt.
+		return Decision{}
+	}
+	want, mistake := newCronAt(w)
+	isOwn := w.CronAt != nil && metav1.IsControlledBy(w.CronAt, w.Workload)
+	d := Decision{Mistake: mistake}
+	if w.Invalid != nil {
+		// Another version of the CRD may accept it.
+		d.Retry = fmt.Errorf("%w: %w", answer.ErrBlocked, w.Invalid)
+	}
+	switch {
+	case isOrphan(w) && !w.WorkloadIsLive:
+		// The workload in the cache may be the deleted one.
+		d.Action = LookForWorkload{}
+	case isOrphan(w):
+		d.Action = AdoptCronAt{newOwner(w)}
+		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Adopted CronAt "+w.CronAt.Name)
+	case isOwn && w.CronAt.DeletionTimestamp != nil && w.CronAt.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy:
+		// The cache has only CronAts with the label, and does not report its deletion.
+		d.Retry = fmt.Errorf("%w: CronAt %s is being deleted", answer.ErrBlocked, w.CronAt.Name)
+	case isOwn && w.CronAt.DeletionTimestamp != nil:
+		// Its deletion triggers the next step.
+	case want == nil && isOwn && mistake != "" && ptr.Deref(w.CronAt.Spec.Suspend, false):
+		// It restarts nothing, and stays suspended when the mistake is fixed.
+	case want == nil && isOwn:
+		// An invalid schedule restarts nothing: the owner no longer wants the earlier schedule.
+		d.Action = DeleteCronAt{}
+		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted CronAt "+w.CronAt.Name)
+	case want == nil:
+	case w.CronAt == nil && !w.WorkloadIsLive:
+		// The garbage collector deletes the CronAt of a workload that does not exist, which
+		// triggers the next creation: without this, the two would repeat that without delay
+		// until the cache is up to date.
+		d.Action = LookForWorkload{}
+	case w.CronAt == nil:
+		d.Action = CreateCronAt{want}
+		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created CronAt "+want.Name)
+	case !isOwn && !w.CronAtIsLive:
+		d.Action = LookForCronAt{}
+	case !isOwn:
+		return nameTaken(w)
+	default:
+		byHand := ptr.Deref(w.CronAt.Spec.Suspend, false) && w.CronAt.Labels[v1alpha1.AnnotationRestartSuspend] == ""
+		if byHand || !ptr.Deref(want.Spec.Suspend, false) && !ptr.Deref(w.CronAt.Spec.Suspend, false) {
+			// Users suspend the CronAt to stop the restarts without editing the workload.
+			want.Spec.Suspend = w.CronAt.Spec.Suspend
+			delete(want.Labels, v1alpha1.AnnotationRestartSuspend)
+		}
+		if isCut := equality.Semantic.DeepEqual(w.CronAt.Spec.AtTemplate, v1alpha1.AtTemplateSpec{}); isCut && !w.CronAtIsLive {
+			// The patch must remove what is not in the cache.
+			d.Action = LookForCronAt{}
+		} else if !equality.Semantic.DeepEqual(want.Spec, w.CronAt.Spec) || !equality.Semantic.DeepEqual(want.Labels, OwnLabels(w.CronAt)) {
+			d.Action = PatchCronAt{want}
+			d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Updated CronAt "+want.Name)
+		}
+	}
+	return d
+}
+
+// isOrphan reports whether an annotated workload must adopt the CronAt: it was created for
+// a workload of this kind and name, which was deleted with --cascade=orphan.
+func isOrphan(w World) bool {
+	if w.CronAt == nil || w.CronAt.DeletionTimestamp != nil || len(w.CronAt.OwnerReferences) > 0 || w.CronAt.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+		return false
+	}
+	restart := w.CronAt.Spec.AtTemplate.Spec.Restart
+	return restart != nil && restart.Kind == w.Kind && restart.Name == w.Workload.Name && IsAnnotated(w.Workload)
+}
+
+// newOwner returns the owner reference to the workload. It is without blockOwnerDeletion,
+// which would require a permission for the workload.
+func newOwner(w World) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: appsv1.SchemeGroupVersion.String(),
+		Kind:       string(w.Kind),
+		Name:       w.Workload.Name,
+		UID:        w.Workload.UID,
+		Controller: ptr.To(true),
+	}
+}
+
+// nameTaken returns the decision when the name belongs to a CronAt of another owner.
+func nameTaken(w World) Decision {
+	message := fmt.Sprintf("CronAt %s already exists and was not created for this %s: delete that CronAt.", w.CronAt.Name, w.Kind)
+	d := Decision{Retry: fmt.Errorf("%w: %s", answer.ErrBlocked, message)}
+	if kind, name, ok := Owner(w.CronAt); ok && kind == w.Kind && name == w.Workload.Name && w.Now.Sub(w.Workload.CreationTimestamp.Time) < grace {
+		// It belongs to an earlier workload, and the garbage collector will delete it.
+		return d
+	}
+	d.Event = newEvent(corev1.EventTypeWarning, v1alpha1.ReasonCronAtNameConflict, message)
+	return d
+}
+
+// IsInvalidSchedule reports whether err is the answer of the API server's own validation
+// to the schedule or the time zone of a CronAt that was created, or patched if before is
+// not nil.
+func IsInvalidSchedule(err error, before, after *v1alpha1.CronAt) bool {
+	if before != nil && before.Spec.Schedule == after.Spec.Schedule && ptr.Equal(before.Spec.TimeZone, after.Spec.TimeZone) {
+		return false
+	}
+	fields := answer.InvalidFields(err, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind).GroupKind())
+	return slices.Contains(fields, "spec.schedule") || slices.Contains(fields, "spec.timeZone")
+}
+
+// Refused returns the decision after the API server answered an action with err. err does
+// not mean that the CronAt exists, has changed or is gone, or that its schedule is
+// invalid.
+func Refused(err error) Decision {
+	if answer.IsTransient(err) {
+		return Decision{Retry: err}
+	}
+	return Decision{
+		Event: newEvent(corev1.EventTypeWarning, v1alpha1.ReasonCronAtRefused, err.Error()),
+		Retry: fmt.Errorf("%w: %w", answer.ErrBlocked, err),
+	}
+}
+
+func newEvent(eventType, reason, message string) *plan.Event {
+	return ptr.To(plan.NewEvent(eventType, reason, message))
+}
+
+// newCronAt returns the CronAt for the annotations of a workload. It is nil if there are
+// no annotations, or if they are invalid; then mistake says why.
+func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
+	schedule, hasSchedule := annotation(w.Workload, v1alpha1.AnnotationRestartSchedule)
+	timeZone, hasTimeZone := annotation(w.Workload, v1alpha1.AnnotationRestartTimeZone)
+	if !hasSchedule {
+		if hasTimeZone {
+			mistake = fmt.Sprintf("annotation %s requires annotation %s: write a cron expression, such as \"0 3 * * 1-5\"", v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSchedule)
+		}
+		return nil, mistake
+	}
+	if w.Invalid != nil {
+		return nil, answer.OneLine(w.Invalid.Error())
+	}
+	spec := v1alpha1.CronAtSpec{
+		Schedule:                schedule,
+		StartingDeadlineSeconds: ptr.To[int64](startingDeadlineSeconds),
+		ConcurrencyPolicy:       v1alpha1.ForbidConcurrent,
+		SpreadSeconds:           ptr.To[int32](spreadSeconds),
+		AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{
+			Restart:               &v1alpha1.AtRestart{Kind: w.Kind, Name: w.Workload.Name},
+			ActiveDeadlineSeconds: ptr.To[int64](activeDeadlineSeconds),
+		}},
+	}
+	if hasTimeZone {
+		spec.TimeZone = &timeZone
+	}
+	if err := validate(spec, w.Now); err != nil {
+		return nil, explain(err)
+	}
+	labels := map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}
+	switch suspend, hasSuspend := annotation(w.Workload, v1alpha1.AnnotationRestartSuspend); {
+	case suspend == "true":
+		// The label tells it from a suspension by hand, which the annotation does not end.
+		spec.Suspend, labels[v1alpha1.AnnotationRestartSuspend] = ptr.To(true), "true"
+	case hasSuspend && suspend != "false":
+		return nil, answer.OneLine(fmt.Sprintf("annotation %s %q is invalid: write true or false", v1alpha1.AnnotationRestartSuspend, suspend))
+	}
+	return &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            Name(w.Kind, w.Workload.Name),
+			Namespace:       w.Workload.Namespace,
+			Labels:          labels,
+			OwnerReferences: []metav1.OwnerReference{newOwner(w)},
+		},
+		Spec: spec,
+	}, ""
+}
+
+// validate returns an error if the schedule of a spec is invalid, has no time, or has times
+// that are less than minInterval apart.
+func validate(spec v1alpha1.CronAtSpec, now time.Time) error {
+	times, err := cronplan.Next(&v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Time{Time: now}}, Spec: spec}, now, 2)
+	if err == nil && len(times) == 2 && times[1].Sub(times[0]) < minInterval {
+		err = fmt.Errorf("spec.schedule %q is too short: write @every 1m or longer", spec.Schedule)
+	}
+	return err
+}
+
+// annotation returns the value of an annotation. It removes the line break at the end of
+// a YAML block.
+func annotation(workload *metav1.PartialObjectMetadata, key string) (string, bool) {
+	value, ok := workload.Annotations[key]
+	return strings.TrimSpace(value), ok
+}
+
+// explain returns the text of an error about CronAt fields, in terms of the annotations.
+func explain(err error) string {
+	message := strings.NewReplacer("spec.schedule", "annotation "+v1alpha1.AnnotationRestartSchedule, "spec.timeZone", "annotation "+v1alpha1.AnnotationRestartTimeZone).Replace(err.Error())
+	if strings.Contains(message, "is invalid") {
+		message += `; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`
+	}
+	return answer.OneLine(message)
+}
+
+// Name returns the name of the CronAt of a workload, such as deployment-web.
+func Name(kind v1alpha1.RestartKind, workload string) string {
+	return plan.Shorten(strings.ToLower(string(kind))+"-"+workload, maxNameLength)
+}
+
+// Owner returns the workload that is the controller of a CronAt according to its owner
+// reference; ok is false if there is none. It does not check the UID of the workload.
+func Owner(cronAt *v1alpha1.CronAt) (kind v1alpha1.RestartKind, name string, ok bool) {
+	owner := plan.ControllerOf(cronAt)
+	if owner == nil {
+		return "", "", false
+	}
+	if gv, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || gv.Group != appsv1.GroupName {
+		return "", "", false
+	}
+	switch kind = v1alpha1.RestartKind(owner.Kind); kind {
+	case v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet, v1alpha1.RestartDaemonSet:
+		return kind, owner.Name, true
+	default:
+		return "", "", false
+	}
+}
+
+// IsAnnotated reports whether a workload has one of the annotations. To be suspended alone
+// has no effect.
+func IsAnnotated(workload *metav1.PartialObjectMetadata) bool {
+	_, hasSchedule := workload.Annotations[v1alpha1.AnnotationRestartSchedule]
+	_, hasTimeZone := workload.Annotations[v1alpha1.AnnotationRestartTimeZone]
+	return hasSchedule || hasTimeZone
+}
+
+// maxAnnotation is the length of an annotation, in bytes, up to which it is kept. No schedule
+// and no time zone that the CRD admits is as long: 256 characters have at most 1024 bytes.
+const maxAnnotation = 1025
+
+// Keep returns a copy with only those fields of a workload that this package and an
+// informer read: there may be very many workloads, and only few have the annotations.
+func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
+	kept := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name:              workload.Name,
+		Namespace:         workload.Namespace,
+		UID:               workload.UID,
+		ResourceVersion:   workload.ResourceVersion,
+		CreationTimestamp: workload.CreationTimestamp,
+		DeletionTimestamp: workload.DeletionTimestamp,
+	}}
+	for _, key := range []string{v1alpha1.AnnotationRestartSchedule, v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSuspend} {
+		if value, ok := annotation(workload, key); ok {
+			// The copy does not share the memory of a long value.
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, strings.Clone(value[:min(len(value), maxAnnotation)]))
+		}
+	}
+	return kept
+}
+
+// OwnLabels returns those labels of a CronAt that are set from the annotations.
+func OwnLabels(cronAt *v1alpha1.CronAt) map[string]string {
+	labels := map[string]string{}
+	for _, key := range []string{v1alpha1.LabelManagedBy, v1alpha1.AnnotationRestartSuspend} {
+		if value, ok := cronAt.Labels[key]; ok {
+			labels[key] = value
+		}
+	}
+	return labels
+}
+
+// Concerns reports whether a change of a workload requires a decision.
+func Concerns(old, cur *metav1.PartialObjectMetadata) bool {
+	return old.UID != cur.UID || !equality.Semantic.DeepEqual(old.Annotations, cur.Annotations) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero()
+}
+
+// KeepCronAt returns a copy with only those fields of a CronAt that this package reads
+// and that a patch needs. The CronAt of a workload has a small template.
+func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
+	kept := &v1alpha1.CronAt{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              cronAt.Name,
+			Namespace:         cronAt.Namespace,
+			UID:               cronAt.UID,
+			ResourceVersion:   cronAt.ResourceVersion,
+			Generation:        cronAt.Generation,
+			DeletionTimestamp: cronAt.DeletionTimestamp,
+			Labels:            OwnLabels(cronAt),
+		},
+		Spec: cronAt.Spec,
+	}
+	if len(cronAt.OwnerReferences) > 0 {
+		kept.OwnerReferences = []metav1.OwnerReference{{}} // an owner that nobody looks at
+	}
+	if owner := plan.ControllerOf(cronAt); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	if !cronplan.IsSmall(cronAt) {
+		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{}
+	}
+	return kept
+}

@@ -1,0 +1,126 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+// Package nodecache provides a cache of the cluster's nodes that is only filled when it
+// is needed: most clusters never need it, and some do not permit it.
+package nodecache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+)
+
+// fillTimeout is how long List and Get wait for the cache to sync.
+const fillTimeout = 10 * time.Second
+
+// Cache is a cache of the nodes.
+type Cache struct {
+	client   kubernetes.Interface
+	informer coreinformers.TypedNodeInformer
+	wanted   chan struct{}
+	want     func() // closes wanted
+}
+
+// New returns a cache that uses an informer that nothing else starts. It calls changed
+// with the name of each node that was added, replaced or removed, and initially with all
+// names.
+func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, transform cache.TransformFunc, changed func(node string)) (*Cache, error) {
+	c := &Cache{client: client, informer: informer, wanted: make(chan struct{})}
+	c.want = sync.OnceFunc(func() { close(c.wanted) })
+	if err := informer.Informer().SetTransform(transform); err != nil {
+		return nil, fmt.Errorf("set the transform of nodes: %w", err)
+	}
+	_, err := informer.TypedInformer().AddTypedEventHandler(coreinformers.NodeHandlerFuncs{
+		AddFunc:    func(node *corev1.Node) { changed(node.Name) },
+		DeleteFunc: func(node coreinformers.DeletedNode) { changed(node.GetObjectName().Name) },
+		UpdateFunc: func(old, cur *corev1.Node) {
+			if old.UID != cur.UID { // The informer missed that the old node was removed before a new one was added.
+				changed(cur.Name)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("add the event handler for nodes: %w", err)
+	}
+	return c, nil
+}
+
+// Run runs the informer from when it is first needed until ctx is done.
+func (c *Cache) Run(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-c.wanted:
+		c.informer.Informer().RunWithContext(ctx)
+	}
+}
+
+// List returns the nodes. If the controller is not allowed to list them, the error is the
+// API server's.
+func (c *Cache) List(ctx context.Context) ([]*corev1.Node, error) {
+	if err := c.fill(ctx); err != nil {
+		return nil, err
+	}
+	return c.informer.Lister().List(labels.Everything())
+}
+
+// Get returns a node, or nil if it does not exist. Because the cache may be outdated, a
+// missing node is confirmed with the API server. If the controller is not allowed to do
+// that, the error is the API server's.
+func (c *Cache) Get(ctx context.Context, name string) (*corev1.Node, error) {
+	if err := c.fill(ctx); err != nil {
+		return nil, err
+	}
+	node, err := c.informer.Lister().Get(name)
+	if err == nil {
+		return node, nil
+	}
+	// The only possible error: it is not in the cache.
+	node, err = c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if answer.IsNotFound(err, name) {
+		return nil, nil
+	}
+	return node, err
+}
+
+// fill waits for the cache to sync. The informer only starts if the nodes can be listed,
+// because it would retry forever.
+func (c *Cache) fill(ctx context.Context) error {
+	synced := c.informer.Informer().HasSyncedChecker()
+	if cache.IsDone(synced) {
+		return nil
+	}
+	if _, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+		return err
+	}
+	c.want()
+	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
+	defer cancel()
+	if !cache.WaitFor(ctx, "", synced) {
+		return errors.New("the cache of nodes has not synced yet")
+	}
+	return nil
+}
