@@ -44,7 +44,7 @@ const (
 
 // hostile reports how much later Ats start because of what the users of other namespaces do:
 // number Ats in each whose Pods a webhook denies or does not admit in time, number objects
-// that look like the controller's, and a tenth of number of the largest objects of each
+// that look like the controller's, and a fiftieth of number of the largest objects of each
 // shape, edited one after the other.
 func (b *bench) hostile(ctx context.Context, number int) (err error) {
 	if err := os.Setenv("GOMEMLIMIT", "512000000"); err != nil { // as in artifacts/deploy/deployment.yaml
@@ -104,7 +104,7 @@ func (b *bench) hostile(ctx context.Context, number int) (err error) {
 	if err := reportLater("forged objects"); err != nil {
 		return err
 	}
-	if err := tenants[0].Fill(ctx, max(1, number/10)); err != nil {
+	if err := tenants[0].Fill(ctx, max(1, number/50)); err != nil {
 		return err
 	}
 	editing, stop := context.WithCancel(ctx)
