@@ -20,22 +20,15 @@ package cronat
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
@@ -47,9 +40,7 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
@@ -376,246 +367,6 @@ func (c *Controller) forgetCounted(uid types.UID) {
 	c.countedLock.Lock()
 	defer c.countedLock.Unlock()
 	delete(c.counted, uid)
-}
-
-// act takes the step that was decided. It returns the decision or, if the API server
-// refused the step, the decision that follows. again reports whether to decide again now,
-// based on the changes to world.
-func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cronplan.World, decision cronplan.Decision) (_ cronplan.Decision, again bool, err error) {
-	switch action := decision.Action.(type) {
-	case nil:
-	case cronplan.LookForCronAt:
-		return decision, true, c.lookForCronAt(ctx, name, world)
-	case cronplan.LookForAts:
-		return decision, true, c.lookForAts(ctx, world)
-	case cronplan.CreateAt:
-		// Then it has to be decided again: the CronAt may have been edited meanwhile.
-		if waited, err := connect.WaitAhead(ctx, c.client.CnatV1alpha1().RESTClient().GetRateLimiter()); waited || err != nil {
-			return decision, true, err
-		}
-		created, err := c.createAt(ctx, action.At)
-		if err == nil {
-			if c.freshness.Claim(c.clock.Now()) {
-				replace(world, plan.KeepAt(created))
-				return decision, true, nil
-			}
-			return decision, false, nil
-		}
-		var existing *v1alpha1.At
-		if apierrors.IsAlreadyExists(err) {
-			existing, err = c.getAt(ctx, action.At)
-		}
-		switch {
-		case err != nil:
-			decision = cronplan.Refused(*world, fmt.Errorf("create At: %w", err))
-		case !world.IsChild(existing):
-			decision = cronplan.AtNameTaken(*world, existing)
-		default:
-			// The cache may lack the Ats of earlier times, too.
-			err := c.lookForAts(ctx, world)
-			replace(world, existing)
-			return decision, true, err
-		}
-	case cronplan.DeleteAts:
-		return decision, true, c.deleteAts(ctx, world, action, decision.Events)
-	case cronplan.ExpireAt:
-		return decision, true, c.expireAt(ctx, world, action)
-	case cronplan.ReleaseAt:
-		return decision, true, c.releaseAt(ctx, world, action.At)
-	default:
-		return decision, false, fmt.Errorf("unknown action %T", action)
-	}
-	// There was no action, or the API server refused it.
-	if decision.Status == nil {
-		return decision, false, nil
-	}
-	if err := c.writeStatus(ctx, world, decision); err != nil {
-		return decision, false, err
-	}
-	return decision, decision.Retry == nil, nil
-}
-
-// replace adds an At to world, replacing any At of that name.
-func replace(world *cronplan.World, at *v1alpha1.At) {
-	world.Ats = append(slices.DeleteFunc(slices.Clone(world.Ats), func(other *v1alpha1.At) bool { return other.Name == at.Name }), at)
-}
-
-// lookForCronAt reads the CronAt.
-func (c *Controller) lookForCronAt(ctx context.Context, name cache.ObjectName, world *cronplan.World) error {
-	client := c.client.CnatV1alpha1()
-	cronAt, err := client.CronAts(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
-	if err != nil {
-		cronAt = nil
-		if err := answer.UnlessGone(ctx, client.RESTClient(), v1alpha1.SchemeGroupVersion.WithResource("cronats"), name.Name, err); err != nil {
-			return fmt.Errorf("read the CronAt: %w", err)
-		}
-	}
-	if cronAt == nil || world.CronAt == nil || cronAt.UID != world.CronAt.UID {
-		world.AtsAreLive = false
-	}
-	world.CronAt, world.CronAtIsLive, world.CronAtAsOf = cronAt, true, c.clock.Now()
-	return nil
-}
-
-// lookForAts reads the Ats of the CronAt. Ats that are only in the cache may be gone, or
-// may have lost their label: they count until the cache is updated.
-func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) error {
-	ats := c.client.CnatV1alpha1().Ats(world.CronAt.Namespace)
-	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return ats.List(ctx, options)
-	})
-	// One page is read while the previous one is processed.
-	list.PageSize, list.PageBufferSize = plan.PageSize, 0
-	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCronAtUID + "=" + string(world.CronAt.UID)}, func(object runtime.Object) error {
-		if at := plan.KeepAt(object.(*v1alpha1.At)); world.IsChild(at) {
-			replace(world, at)
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("list the Ats: %w", err)
-	}
-	world.AtsAreLive = true
-	return nil
-}
-
-// createAt creates and returns an At.
-func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
-	created, err := c.client.CnatV1alpha1().Ats(at.Namespace).Create(connect.TakeTurn(ctx), at, metav1.CreateOptions{})
-	if err != nil {
-		return nil, err
-	}
-	klog.FromContext(ctx).V(2).Info("Created At", "at", klog.KObj(created), "schedule", created.Spec.Schedule)
-	return created, nil
-}
-
-// getAt reads the At with the name of an At that could not be created.
-func (c *Controller) getAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
-	existing, err := c.client.CnatV1alpha1().Ats(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
-	switch {
-	case answer.IsNotFound(err, at.Name):
-		return nil, errors.New("the At already existed but has since been deleted")
-	case err != nil:
-		return nil, err
-	}
-	return plan.KeepAt(existing), nil
-}
-
-// deleteAts deletes Ats unless they have changed since the decision.
-func (c *Controller) deleteAts(ctx context.Context, world *cronplan.World, action cronplan.DeleteAts, events []plan.Event) error {
-	options := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
-	if action.Replaced {
-		options.PropagationPolicy = ptr.To(metav1.DeletePropagationForeground)
-	}
-	for i, at := range action.Ats {
-		options.Preconditions = &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion}
-		err := c.client.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, options)
-		if err != nil && !answer.IsNotFound(err, at.Name) {
-			return c.report(world.CronAt, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete At %s: %w", at.Name, err))
-		}
-		deleted := at.DeepCopy()
-		deleted.DeletionTimestamp = &metav1.Time{Time: world.Now}
-		replace(world, deleted)
-		klog.FromContext(ctx).V(2).Info("Deleted At", "at", klog.KObj(at), "replaced", action.Replaced)
-		c.record(world.CronAt, events[i:i+1])
-	}
-	return nil
-}
-
-// expireAt sets the starting deadline of an At unless it has changed since the decision.
-func (c *Controller) expireAt(ctx context.Context, world *cronplan.World, action cronplan.ExpireAt) error {
-	at := action.At
-	body := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"startingDeadlineSeconds":%d}}`, at.UID, at.ResourceVersion, action.Seconds)
-	expired, err := c.client.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
-	switch {
-	case answer.IsNotFound(err, at.Name):
-		expired = at.DeepCopy()
-		expired.Spec.StartingDeadlineSeconds = &action.Seconds
-	case err != nil:
-		return c.report(world.CronAt, v1alpha1.ReasonAtNotExpired, fmt.Errorf("set the starting deadline of At %s: %w", at.Name, err))
-	}
-	replace(world, plan.KeepAt(expired))
-	klog.FromContext(ctx).V(2).Info("Expired At", "at", klog.KObj(at), "startingDeadlineSeconds", action.Seconds)
-	return nil
-}
-
-// releaseAt removes the finalizer from an At.
-func (c *Controller) releaseAt(ctx context.Context, world *cronplan.World, at *v1alpha1.At) error {
-	released, err := c.withoutFinalizer(ctx, at)
-	switch {
-	case answer.IsNotFound(err, at.Name):
-		released = at.DeepCopy()
-		released.Finalizers = nil
-	case err != nil:
-		return c.report(world.CronAt, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of At %s: %w", at.Name, err))
-	}
-	replace(world, plan.KeepAt(released))
-	c.forgetCounted(at.UID)
-	klog.FromContext(ctx).V(2).Info("Released At", "at", klog.KObj(at))
-	return nil
-}
-
-// withoutFinalizer removes the finalizer from an At, and returns the result.
-func (c *Controller) withoutFinalizer(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
-	ats := c.client.CnatV1alpha1().Ats(at.Namespace)
-	if !plan.HasAllFinalizers(at) {
-		whole, err := ats.Get(ctx, at.Name, metav1.GetOptions{})
-		if err != nil {
-			return nil, err
-		}
-		whole.UID, at = at.UID, whole
-	}
-	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled)
-	if err != nil {
-		return nil, err
-	}
-	return ats.Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
-}
-
-// writeStatus writes the decision's status and records its events. It puts the resulting
-// CronAt into world.
-func (c *Controller) writeStatus(ctx context.Context, world *cronplan.World, decision cronplan.Decision) error {
-	cronAt := world.CronAt
-	body, err := patch.Status(cronAt.ResourceVersion, &cronAt.Status, decision.Status)
-	if err != nil {
-		return err
-	}
-	write := c.freshness.Sending(c.clock.Now())
-	updated, err := c.client.CnatV1alpha1().CronAts(cronAt.Namespace).Patch(ctx, cronAt.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
-	c.freshness.Answered(write, staleness.Changed(cronAt, updated, err), c.clock.Now())
-	switch {
-	case answer.IsNotFound(err, cronAt.Name):
-		world.CronAt, world.CronAtIsLive = nil, true
-		return nil
-	case err != nil:
-		return fmt.Errorf("write the status: %w", err)
-	}
-	c.written.Remember(updated)
-	klog.FromContext(ctx).V(2).Info("Wrote status", "lastScheduleTime", ptr.Deref(updated.Status.LastScheduleTime, metav1.Time{}), "active", updated.Status.Active, "reason", updated.Status.Reason)
-	metrics.CronAtMissed.Add(float64(missed(decision.Status) - missed(&cronAt.Status)))
-	c.record(updated, decision.Events)
-	world.CronAt, world.CronAtIsLive, world.CronAtAsOf = updated, true, c.clock.Now()
-	return nil
-}
-
-func missed(status *v1alpha1.CronAtStatus) int64 {
-	return ptr.Deref(status.Missed, v1alpha1.MissedTimes{}).Count
-}
-
-// report records an event on the CronAt, if there is one, for an error that will not
-// resolve by itself. It returns the error to retry with.
-func (c *Controller) report(cronAt *v1alpha1.CronAt, reason string, err error) error {
-	if cronAt == nil || answer.IsTransient(err) {
-		return err
-	}
-	c.record(cronAt, []plan.Event{{Type: corev1.EventTypeWarning, Reason: reason, Message: answer.OneLine(err.Error())}})
-	return fmt.Errorf("%w: %w", answer.ErrBlocked, err)
-}
-
-func (c *Controller) record(cronAt *v1alpha1.CronAt, events []plan.Event) {
-	for _, event := range events {
-		c.recorder.Event(cronAt, event.Type, event.Reason, event.Message)
-	}
 }
 
 // keep is the transform of the informer.

@@ -38,10 +38,6 @@ const maxKeptCommand = 256
 // name is longer.
 const maxKept = validation.DNS1123SubdomainMaxLength
 
-// PageSize is the number of Ats to read at a time. Every user can write Ats of more than a
-// megabyte that a list selects, because labels decide which.
-const PageSize = 20
-
 // maxKeptFinalizers is the number of finalizers up to which all are kept.
 const maxKeptFinalizers = 8
 

@@ -23,14 +23,13 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -43,16 +42,11 @@ const parallelAts = 16
 func (s *Steps) lookForAts(ctx context.Context, world *plan.World) error {
 	ats := s.CnatClient.CnatV1alpha1().Ats(world.At.Namespace)
 	var children []*v1alpha1.At
-	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return ats.List(ctx, options)
-	})
-	// One page is read while the previous one is processed.
-	list.PageSize, list.PageBufferSize = plan.PageSize, 0
-	err := list.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(world.At.UID)}, func(object runtime.Object) error {
-		if child := object.(*v1alpha1.At); plan.IsChildOf(child, world.At) {
+	options := metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(world.At.UID)}
+	err := connect.Each(ctx, ats.List, options, func(child *v1alpha1.At) {
+		if plan.IsChildOf(child, world.At) {
 			children = append(children, plan.KeepAt(child))
 		}
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("list the Ats of the nodes: %w", err)

@@ -27,7 +27,6 @@ import (
 	"errors"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,6 +41,7 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
@@ -169,16 +169,15 @@ func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.
 	if err != nil {
 		return nil, err
 	}
-	write := s.Freshness.Sending(s.Clock.Now())
-	updated, err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
-	s.Freshness.Answered(write, staleness.Changed(at, updated, err), s.Clock.Now())
+	updated, err := staleness.Send(s.Written, s.Freshness, s.Clock, at, func() (*v1alpha1.At, error) {
+		return s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	})
 	switch {
 	case answer.IsNotFound(err, at.Name):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("write the status: %w", err)
 	}
-	s.Written.Remember(updated)
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
 	countEnds(at, decision.Status, decision.Events)
 	s.record(updated, decision.Events)
@@ -200,11 +199,10 @@ func countEnds(at *v1alpha1.At, after *v1alpha1.AtStatus, events []plan.Event) {
 // report records an event on the At, if there is one, for an error that will not resolve
 // by itself. It returns the error to retry with.
 func (s *Steps) report(at *v1alpha1.At, reason string, err error) error {
-	if at == nil || answer.IsTransient(err) {
+	if at == nil {
 		return err
 	}
-	s.record(at, []plan.Event{{Type: corev1.EventTypeWarning, Reason: reason, Message: answer.OneLine(err.Error())}})
-	return fmt.Errorf("%w: %w", answer.ErrBlocked, err)
+	return events.Report(s.Recorder, at, reason, err)
 }
 
 func (s *Steps) record(at *v1alpha1.At, events []plan.Event) {

@@ -27,16 +27,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/util/workqueue"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 )
@@ -68,16 +67,11 @@ func Release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, 
 // number.
 func release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, namespace string) (int, error) {
 	podsOf := map[cache.ObjectName][]*corev1.Pod{}
-	pods := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return ats.KubeClient.CoreV1().Pods(namespace).List(ctx, options)
-	})
-	pods.PageSize, pods.PageBufferSize = plan.PageSize, 0
-	err := pods.EachListItem(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID}, func(item runtime.Object) error {
-		if pod := item.(*corev1.Pod); slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking) {
+	err := connect.Each(ctx, ats.KubeClient.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID}, func(pod *corev1.Pod) {
+		if slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking) {
 			name := cache.NewObjectName(pod.Namespace, plan.AtName(pod))
 			podsOf[name] = append(podsOf[name], plan.KeepPod(pod))
 		}
-		return nil
 	})
 	if err != nil {
 		return 0, err
@@ -85,12 +79,8 @@ func release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, 
 	client := ats.CnatClient.CnatV1alpha1()
 	var children []*v1alpha1.At
 	scheduledOf := map[cache.ObjectName][]*v1alpha1.At{}
-	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return client.Ats(namespace).List(ctx, options)
-	})
-	list.PageSize, list.PageBufferSize = plan.PageSize, 0
-	err = list.EachListItem(ctx, metav1.ListOptions{}, func(item runtime.Object) error {
-		at := plan.KeepAt(item.(*v1alpha1.At))
+	err = connect.Each(ctx, client.Ats(namespace).List, metav1.ListOptions{}, func(at *v1alpha1.At) {
+		at = plan.KeepAt(at)
 		if plan.IsScheduled(at) {
 			name := cache.NewObjectName(at.Namespace, cronplan.CronAtName(at))
 			scheduledOf[name] = append(scheduledOf[name], at)
@@ -98,7 +88,6 @@ func release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, 
 		if slices.Contains(at.Finalizers, v1alpha1.FinalizerTracking) {
 			children = append(children, at)
 		}
-		return nil
 	})
 	if err != nil {
 		// The CRD may be gone.

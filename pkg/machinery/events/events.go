@@ -33,6 +33,8 @@ import (
 	"k8s.io/client-go/tools/reference"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // Numbers of events that client-go's correlator remembers, to count those that are
@@ -162,4 +164,14 @@ func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 	default:
 		r.buffer.add(&entry{event: result.Event, patch: result.Patch, recorded: now})
 	}
+}
+
+// Report records a Warning on an object for an error that will not resolve by itself. It
+// returns the error to retry with.
+func Report(recorder record.EventRecorder, object runtime.Object, reason string, err error) error {
+	if answer.IsTransient(err) {
+		return err
+	}
+	recorder.Event(object, corev1.EventTypeWarning, reason, answer.OneLine(err.Error()))
+	return fmt.Errorf("%w: %w", answer.ErrBlocked, err)
 }

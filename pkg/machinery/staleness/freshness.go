@@ -29,6 +29,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/clock"
 )
 
 const (
@@ -110,13 +111,20 @@ func (t *Tracker) Answered(w Write, resourceVersion string, now time.Time) {
 	}
 }
 
-// Changed returns what Answered needs of the answer to a write of an object: before as it
-// was before, after as it was returned.
-func Changed(before, after metav1.Object, err error) string {
-	if err != nil || after.GetResourceVersion() == before.GetResourceVersion() {
-		return ""
+// Send sends a write of an object, of which before is the last version, and remembers the
+// answer.
+func Send[T metav1.Object](written *Written[T], tracker *Tracker, clock clock.PassiveClock, before T, send func() (T, error)) (T, error) {
+	write := tracker.Sending(clock.Now())
+	after, err := send()
+	changed := ""
+	if err == nil && after.GetResourceVersion() != before.GetResourceVersion() {
+		changed = after.GetResourceVersion()
 	}
-	return after.GetResourceVersion()
+	tracker.Answered(write, changed, clock.Now())
+	if err == nil {
+		written.Remember(after)
+	}
+	return after, err
 }
 
 // AsOf returns a time before which nothing was changed that is not in the cache, or the

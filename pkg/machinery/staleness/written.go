@@ -86,13 +86,6 @@ func (o *Written[T]) Forget(uid types.UID) {
 	delete(o.objects, uid)
 }
 
-// Len returns the number of remembered objects.
-func (o *Written[T]) Len() int {
-	o.lock.Lock()
-	defer o.lock.Unlock()
-	return len(o.objects)
-}
-
 // newer reports whether a is a later version of the same object than b.
 func newer(a, b metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())

@@ -25,6 +25,7 @@ import (
 	types "k8s.io/apimachinery/pkg/types"
 	watch "k8s.io/apimachinery/pkg/watch"
 	gentype "k8s.io/client-go/gentype"
+
 	cnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	applyconfigurationcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/applyconfiguration/cnat/v1alpha1"
 	scheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
