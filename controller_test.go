@@ -120,7 +120,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	}
 	f := &fixture{
 		kubeClient: kubefake.NewClientset(livePods...),
-		cnatClient: cnatfake.NewClientset(liveAts...),
+		cnatClient: cnatfake.NewSimpleClientset(liveAts...),
 		recorder:   record.NewFakeRecorder(10),
 	}
 	pods := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Pods()

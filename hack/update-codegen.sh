@@ -39,7 +39,6 @@ kube::codegen::gen_helpers \
 
 kube::codegen::gen_client \
     --with-watch \
-    --with-applyconfig \
     --output-dir pkg/generated \
     --output-pkg programming-kubernetes.info/cnat-controller/pkg/generated \
     --boilerplate hack/boilerplate.go.txt \

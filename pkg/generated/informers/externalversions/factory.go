@@ -29,7 +29,6 @@ import (
 	schema "k8s.io/apimachinery/pkg/runtime/schema"
 	wait "k8s.io/apimachinery/pkg/util/wait"
 	cache "k8s.io/client-go/tools/cache"
-
 	versioned "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnat "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat"
 	internalinterfaces "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/internalinterfaces"

@@ -24,7 +24,6 @@ import (
 	schema "k8s.io/apimachinery/pkg/runtime/schema"
 	serializer "k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-
 	cnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 

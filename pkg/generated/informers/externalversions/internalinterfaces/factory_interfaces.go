@@ -24,7 +24,6 @@ import (
 	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtime "k8s.io/apimachinery/pkg/runtime"
 	cache "k8s.io/client-go/tools/cache"
-
 	versioned "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 )
 

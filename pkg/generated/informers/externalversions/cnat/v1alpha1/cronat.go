@@ -27,7 +27,6 @@ import (
 	schema "k8s.io/apimachinery/pkg/runtime/schema"
 	watch "k8s.io/apimachinery/pkg/watch"
 	cache "k8s.io/client-go/tools/cache"
-
 	apiscnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	versioned "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	internalinterfaces "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/internalinterfaces"

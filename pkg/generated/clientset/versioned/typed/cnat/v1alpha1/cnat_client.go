@@ -22,7 +22,6 @@ import (
 	http "net/http"
 
 	rest "k8s.io/client-go/rest"
-
 	cnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	scheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 )

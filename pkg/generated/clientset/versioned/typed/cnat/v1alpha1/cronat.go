@@ -25,9 +25,7 @@ import (
 	types "k8s.io/apimachinery/pkg/types"
 	watch "k8s.io/apimachinery/pkg/watch"
 	gentype "k8s.io/client-go/gentype"
-
 	cnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	applyconfigurationcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/applyconfiguration/cnat/v1alpha1"
 	scheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 )
 
@@ -49,21 +47,18 @@ type CronAtInterface interface {
 	List(ctx context.Context, opts v1.ListOptions) (*cnatv1alpha1.CronAtList, error)
 	Watch(ctx context.Context, opts v1.ListOptions) (watch.Interface, error)
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts v1.PatchOptions, subresources ...string) (result *cnatv1alpha1.CronAt, err error)
-	Apply(ctx context.Context, cronAt *applyconfigurationcnatv1alpha1.CronAtApplyConfiguration, opts v1.ApplyOptions) (result *cnatv1alpha1.CronAt, err error)
-	// Add a +genclient:noStatus comment above the type to avoid generating ApplyStatus().
-	ApplyStatus(ctx context.Context, cronAt *applyconfigurationcnatv1alpha1.CronAtApplyConfiguration, opts v1.ApplyOptions) (result *cnatv1alpha1.CronAt, err error)
 	CronAtExpansion
 }
 
 // cronAts implements CronAtInterface
 type cronAts struct {
-	*gentype.ClientWithListAndApply[*cnatv1alpha1.CronAt, *cnatv1alpha1.CronAtList, *applyconfigurationcnatv1alpha1.CronAtApplyConfiguration]
+	*gentype.ClientWithList[*cnatv1alpha1.CronAt, *cnatv1alpha1.CronAtList]
 }
 
 // newCronAts returns a CronAts
 func newCronAts(c *CnatV1alpha1Client, namespace string) *cronAts {
 	return &cronAts{
-		gentype.NewClientWithListAndApply[*cnatv1alpha1.CronAt, *cnatv1alpha1.CronAtList, *applyconfigurationcnatv1alpha1.CronAtApplyConfiguration](
+		gentype.NewClientWithList[*cnatv1alpha1.CronAt, *cnatv1alpha1.CronAtList](
 			"cronats",
 			c.RESTClient(),
 			scheme.ParameterCodec,

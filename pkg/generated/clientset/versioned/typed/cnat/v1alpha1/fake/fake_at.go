@@ -20,21 +20,19 @@ package fake
 
 import (
 	gentype "k8s.io/client-go/gentype"
-
 	v1alpha1 "programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	cnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/applyconfiguration/cnat/v1alpha1"
-	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+	cnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 )
 
 // fakeAts implements AtInterface
 type fakeAts struct {
-	*gentype.FakeClientWithListAndApply[*v1alpha1.At, *v1alpha1.AtList, *cnatv1alpha1.AtApplyConfiguration]
+	*gentype.FakeClientWithList[*v1alpha1.At, *v1alpha1.AtList]
 	Fake *FakeCnatV1alpha1
 }
 
-func newFakeAts(fake *FakeCnatV1alpha1, namespace string) typedcnatv1alpha1.AtInterface {
+func newFakeAts(fake *FakeCnatV1alpha1, namespace string) cnatv1alpha1.AtInterface {
 	return &fakeAts{
-		gentype.NewFakeClientWithListAndApply[*v1alpha1.At, *v1alpha1.AtList, *cnatv1alpha1.AtApplyConfiguration](
+		gentype.NewFakeClientWithList[*v1alpha1.At, *v1alpha1.AtList](
 			fake.Fake,
 			namespace,
 			v1alpha1.SchemeGroupVersion.WithResource("ats"),

@@ -20,21 +20,19 @@ package fake
 
 import (
 	gentype "k8s.io/client-go/gentype"
-
 	v1alpha1 "programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	cnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/applyconfiguration/cnat/v1alpha1"
-	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+	cnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 )
 
 // fakeCronAts implements CronAtInterface
 type fakeCronAts struct {
-	*gentype.FakeClientWithListAndApply[*v1alpha1.CronAt, *v1alpha1.CronAtList, *cnatv1alpha1.CronAtApplyConfiguration]
+	*gentype.FakeClientWithList[*v1alpha1.CronAt, *v1alpha1.CronAtList]
 	Fake *FakeCnatV1alpha1
 }
 
-func newFakeCronAts(fake *FakeCnatV1alpha1, namespace string) typedcnatv1alpha1.CronAtInterface {
+func newFakeCronAts(fake *FakeCnatV1alpha1, namespace string) cnatv1alpha1.CronAtInterface {
 	return &fakeCronAts{
-		gentype.NewFakeClientWithListAndApply[*v1alpha1.CronAt, *v1alpha1.CronAtList, *cnatv1alpha1.CronAtApplyConfiguration](
+		gentype.NewFakeClientWithList[*v1alpha1.CronAt, *v1alpha1.CronAtList](
 			fake.Fake,
 			namespace,
 			v1alpha1.SchemeGroupVersion.WithResource("cronats"),
