@@ -105,8 +105,8 @@ type Controller struct {
 // NewController returns a controller that uses the given informers. The caller starts
 // those of Pods and Ats; the controller starts that of nodes when an At needs it. The
 // controller is on standby until Run is called. The informer of Pods must select exactly
-// those with the label v1alpha1.LabelAtUID. defaults are for the Pod of an At without
-// spec.template.
+// those with the label v1alpha1.LabelAtUID. There are no preflights if their clients are nil.
+// defaults are for the Pod of an At without spec.template.
 func NewController(
 	ctx context.Context,
 	kubeClient kubernetes.Interface,
@@ -114,6 +114,7 @@ func NewController(
 	podInformer coreinformers.TypedPodInformer,
 	nodeInformer coreinformers.TypedNodeInformer,
 	atInformer informers.TypedAtInformer,
+	preflights *preflight.Clients,
 	recorder record.EventRecorder,
 	defaults plan.Defaults,
 	wallClock clock.WithTicker,
@@ -146,6 +147,9 @@ func NewController(
 	}
 	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, steps.Keep, c.enqueueOnNode); err != nil {
 		return nil, err
+	}
+	if preflights != nil {
+		c.preflight = preflight.New(*preflights, c.cache.Ats, c.nodes.List, defaults, wallClock)
 	}
 	c.steps = &steps.Steps{
 		Cache:      c.cache,

@@ -126,7 +126,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	pods := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Pods()
 	nodes := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Nodes()
 	ats := cnatinformers.NewSharedInformerFactory(f.cnatClient, 0).Cnat().V1alpha1().Ats()
-	c, err := NewController(ctx, f.kubeClient, f.cnatClient, pods, nodes, ats, f.recorder, defaults, clock)
+	c, err := NewController(ctx, f.kubeClient, f.cnatClient, pods, nodes, ats, nil, f.recorder, defaults, clock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1550,7 +1550,7 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	recorder.Start(kubeClient.CoreV1(), func() bool { return false })
 	c, err := NewController(ctx, kubeClient, cnatClient,
 		podFactory.Core().V1().Pods(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(), atFactory.Cnat().V1alpha1().Ats(),
-		recorder, defaults, clock.RealClock{})
+		nil, recorder, defaults, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}

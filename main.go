@@ -288,15 +288,16 @@ func run(ctx context.Context, o *options) error {
 		return atinformers.NewFilteredAtInformer(client, o.namespace, resyncPeriod, cache.Indexers{}, readConsistently)
 	})
 	recorder := events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, clock.RealClock{})
+	preflights, err := o.preflightClients(protobuf)
+	if err != nil {
+		return err
+	}
 	controller, err := NewController(ctx, kubeClient, cnatClient,
 		podFactory.Core().V1().Pods(),
 		kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(),
 		atFactory.Cnat().V1alpha1().Ats(),
-		recorder, o.defaults, clock.RealClock{})
+		preflights, recorder, o.defaults, clock.RealClock{})
 	if err != nil {
-		return err
-	}
-	if err := o.addPreflight(controller, protobuf); err != nil {
 		return err
 	}
 	cronFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
@@ -395,11 +396,11 @@ func (o *options) restartAnnotationsRunner(ctx context.Context, config *rest.Con
 	return func(ctx context.Context) { controller.Run(ctx, annotationWorkers) }, controller.Blocked, nil
 }
 
-// addPreflight has the controller make preflights, with clients of their own: runs must not
-// wait for their rate limit. config is that of the controller's client for Pods.
-func (o *options) addPreflight(controller *Controller, config *rest.Config) error {
+// preflightClients returns the clients of preflights, or nil if there are none. config is
+// that of the controller's client for Pods.
+func (o *options) preflightClients(config *rest.Config) (*preflight.Clients, error) {
 	if o.preflightQPS == 0 {
-		return nil
+		return nil, nil
 	}
 	config = rest.CopyConfig(config)
 	config.RateLimiter = nil
@@ -409,16 +410,15 @@ func (o *options) addPreflight(controller *Controller, config *rest.Config) erro
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	kubeClient, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("create the client for dry-runs: %w", err)
+		return nil, fmt.Errorf("create the client for dry-runs: %w", err)
 	}
 	// Custom resources have no protobuf.
 	config.ContentType, config.AcceptContentTypes = "", ""
 	cnatClient, err := clientset.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("create the client for preflights: %w", err)
+		return nil, fmt.Errorf("create the client for preflights: %w", err)
 	}
-	controller.preflight = preflight.New(cnatClient, kubeClient, controller.cache.Ats, controller.nodes.List, o.defaults, o.preflightQPS, clock.RealClock{})
-	return nil
+	return &preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: o.preflightQPS}, nil
 }
 
 // serve serves health and metrics until ctx is done. config is that of the client that

@@ -73,7 +73,7 @@ func withPreflight(t *testing.T, test func(w *preflightWorld)) {
 		_, person := newClients(t, server)
 		w.person = person.CnatV1alpha1().Ats(name.Namespace)
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-		c.preflight = preflight.New(cnatClient, kubeClient, c.cache.Ats, c.nodes.List, defaults, 5, clock.RealClock{})
+		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, c.cache.Ats, c.nodes.List, defaults, clock.RealClock{})
 		work(t, c)
 		test(w)
 	})

@@ -75,7 +75,7 @@ func withTenants(t *testing.T, admission func(namespace string) time.Duration, t
 		}))
 		_, w.person = newClients(t, server)
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-		c.preflight = preflight.New(cnatClient, kubeClient, c.cache.Ats, c.nodes.List, defaults, 5, clock.RealClock{})
+		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, c.cache.Ats, c.nodes.List, defaults, clock.RealClock{})
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		var running sync.WaitGroup

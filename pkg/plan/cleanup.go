@@ -21,6 +21,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -100,4 +101,30 @@ func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
 		// Two attempts before the current one.
 		return time.Time{}
 	}
+}
+
+// releaseDelay is how long a Pod keeps its finalizer, and with it its name, after a
+// controller saw the attempt end. The name is the lock against running a command twice:
+// another controller may have read the At before that end was recorded, or have it in its
+// cache for staleness.FreshFor, and its creation request may still be in flight. The delay
+// is shorter than minAttemptBackoff, so that an attempt is cleaned up before the next one is
+// due. It ends half a second after a whole second, because most schedules are whole seconds
+// and creations go first.
+const releaseDelay = 9500 * time.Millisecond
+
+// minTTL is the shortest time to live. The Pods of an At are deleted with it, so they
+// must be released first, which takes a moment.
+const minTTL = releaseDelay + time.Second
+
+// endSeen returns when a controller saw the end of a run, or the zero time. It differs
+// from completionTime, which may come from the node's clock: a deletion must not depend
+// on that clock.
+func endSeen(at *v1alpha1.At) time.Time {
+	for _, condition := range at.Status.Conditions {
+		if condition.Status == metav1.ConditionTrue &&
+			(condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed) {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
 }

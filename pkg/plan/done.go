@@ -19,10 +19,6 @@ package plan
 import (
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
@@ -37,51 +33,6 @@ func decideDone(at *v1alpha1.At, now time.Time) Decision {
 		return Decision{Delay: wait}
 	}
 	return Decision{Action: DeleteAt{}}
-}
-
-// writeDone ends an At: it is Complete if reason is Completed, and Failed otherwise. pod
-// is the Pod that has ended, or nil.
-func writeDone(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
-	var events []Event
-	status := at.Status.DeepCopy()
-	status.Message = ""
-	status.CompletionTime = &metav1.Time{Time: now}
-	if pod != nil {
-		events = podEvents(at, pod)
-		status = statusWithOutcome(at, pod)
-		status.CompletionTime = completionTime(pod, now)
-	}
-	end := newCondition(at, v1alpha1.ConditionComplete, now, reason, message)
-	eventType := corev1.EventTypeNormal
-	if reason != v1alpha1.ReasonCompleted {
-		end.Type = v1alpha1.ConditionFailed
-		eventType = corev1.EventTypeWarning
-		if pod != nil || recorded(at) {
-			status.Failed++
-			status.LastFailureTime = &metav1.Time{Time: now}
-		}
-		if status.Message == "" {
-			status.Message = end.Message
-		}
-	}
-	if target := failureTarget(at); target != nil && target.Reason != reason {
-		// It ended before the controller could stop it.
-		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionFailureTarget)
-	}
-	removeBlocked(status)
-	meta.SetStatusCondition(&status.Conditions, end)
-	status.Phase = v1alpha1.PhaseDone
-	status.Reason = reason
-	status.NextAttemptTime = nil
-	return write(at, status, append(events, NewEvent(eventType, reason, message))...)
-}
-
-// completionTime returns when the command ended, or now if that is unknown.
-func completionTime(pod *corev1.Pod, now time.Time) *metav1.Time {
-	if terminated := commandTerminated(pod); terminated != nil && !terminated.FinishedAt.IsZero() {
-		return terminated.FinishedAt.DeepCopy()
-	}
-	return &metav1.Time{Time: now}
 }
 
 // DeletableAt returns the earliest time at which an At that has ended may be deleted.

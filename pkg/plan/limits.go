@@ -20,10 +20,6 @@ import (
 	"math"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
@@ -105,55 +101,4 @@ func DelayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
 	default:
 		return max(left, 1)
 	}
-}
-
-// dueSince returns the time since which the run that is due at the given instant could
-// have been started: the At may have been created, resumed or edited later. For a child,
-// parent is the At that created it.
-func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
-	since := instant
-	later := func(t metav1.Time) {
-		if since.Before(t.Time) {
-			since = t.Time
-		}
-	}
-	later(at.CreationTimestamp)
-	if parent != nil {
-		later(mayStartSince(parent))
-	}
-	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
-		later(resumed.LastTransitionTime)
-	}
-	// An At from a cache does not have these.
-	for _, written := range at.ManagedFields {
-		if written.Subresource == "" {
-			later(ptr.Deref(written.Time, metav1.Time{}))
-		}
-	}
-	return since
-}
-
-// releaseDelay is how long a Pod keeps its finalizer, and with it its name, after a
-// controller saw the attempt end. The name is the lock against running a command twice:
-// another controller may have read the At before that end was recorded, or have it in its
-// cache for staleness.FreshFor, and its creation request may still be in flight. The delay is shorter than minAttemptBackoff, so that an
-// attempt is cleaned up before the next one is due. It ends half a second after a whole
-// second, because most schedules are whole seconds and creations go first.
-const releaseDelay = 9500 * time.Millisecond
-
-// minTTL is the shortest time to live. The Pods of an At are deleted with it, so they
-// must be released first, which takes a moment.
-const minTTL = releaseDelay + time.Second
-
-// endSeen returns when a controller saw the end of a run, or the zero time. It differs
-// from completionTime, which may come from the node's clock: a deletion must not depend
-// on that clock.
-func endSeen(at *v1alpha1.At) time.Time {
-	for _, condition := range at.Status.Conditions {
-		if condition.Status == metav1.ConditionTrue &&
-			(condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed) {
-			return condition.LastTransitionTime.Time
-		}
-	}
-	return time.Time{}
 }

@@ -19,96 +19,13 @@ package plan
 import (
 	"errors"
 	"fmt"
-	"slices"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
-
-// virtualNodes maps labels to the values that mark nodes that are not machines.
-var virtualNodes = map[string]string{
-	"type":                           "virtual-kubelet",
-	"eks.amazonaws.com/compute-type": "fargate",
-}
-
-// passingTaints are temporary taints that do not exclude a node: its Pod waits until they
-// are gone. Otherwise a node that happens to be not ready would be skipped without anyone
-// noticing.
-var passingTaints = []string{
-	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeMemoryPressure, corev1.TaintNodeDiskPressure,
-	corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, "node.cloudprovider.kubernetes.io/uninitialized",
-}
-
-// chooseNodes returns the sorted names of the nodes on which an At runs its command
-// according to spec.nodes. The error reports what is wrong with the selector or with the
-// template's node affinity.
-func chooseNodes(at *v1alpha1.At, nodes []*corev1.Node) ([]string, error) {
-	selector, err := nodeSelector(at)
-	if err != nil {
-		return nil, err
-	}
-	pod := &corev1.Pod{}
-	if at.Spec.Template != nil {
-		pod.Spec = at.Spec.Template.Spec
-	}
-	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
-	asksFor := func(label string) bool {
-		requirements, _ := selector.Requirements()
-		return pod.Spec.NodeSelector[label] != "" || slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return r.Key() == label })
-	}
-	var chosen []string
-	for _, node := range nodes {
-		if !selector.Matches(labels.Set(node.Labels)) {
-			continue
-		}
-		matches, err := affinity.Match(node)
-		if err != nil {
-			return nil, fmt.Errorf("spec.template.spec: the node affinity is invalid: %w", err)
-		}
-		if !matches || !tolerates(pod, node) {
-			continue
-		}
-		isVirtual := false
-		for label, value := range virtualNodes {
-			isVirtual = isVirtual || node.Labels[label] == value && !asksFor(label)
-		}
-		if !isVirtual {
-			chosen = append(chosen, node.Name)
-		}
-	}
-	slices.Sort(chosen)
-	return chosen, nil
-}
-
-// nodeSelector returns the selector of spec.nodes.
-func nodeSelector(at *v1alpha1.At) (labels.Selector, error) {
-	selector, err := metav1.LabelSelectorAsSelector(&at.Spec.Nodes.Selector)
-	if err != nil {
-		return nil, fmt.Errorf("spec.nodes.selector is not a label selector: %w", err)
-	}
-	return selector, nil
-}
-
-// tolerates reports whether a Pod may run on a node, given the node's cordon and taints.
-// It ignores temporary taints.
-func tolerates(pod *corev1.Pod, node *corev1.Node) bool {
-	taints := node.Spec.Taints
-	if node.Spec.Unschedulable {
-		// Like the scheduler: the taint may not be there yet.
-		taints = append(slices.Clone(taints), corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
-	}
-	_, isTainted := corev1helpers.FindMatchingUntoleratedTaint(logr.Logger{}, taints, pod.Spec.Tolerations, func(taint *corev1.Taint) bool {
-		return taint.Effect != corev1.TaintEffectPreferNoSchedule && !slices.Contains(passingTaints, taint.Key)
-	}, true)
-	return !isTainted
-}
 
 // pinToNode adds to the node affinity of a Pod that it must run on the given node, like
 // the DaemonSet controller. The scheduler still decides whether the node has room.

@@ -23,6 +23,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -65,11 +68,6 @@ func blockLostOwner(at *v1alpha1.At, now time.Time) Decision {
 		label, at.Name, at.Namespace, label))
 	d.Delay = DelayUntilDeadline(at, now)
 	return d
-}
-
-func writeStartingDeadlineExceeded(at *v1alpha1.At, now time.Time) Decision {
-	return writeDone(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded, withBlocker(at,
-		fmt.Sprintf("It did not run: it could not start within spec.startingDeadlineSeconds (%d) of the scheduled time.", *at.Spec.StartingDeadlineSeconds)))
 }
 
 // startAttempt starts an attempt that has been due since the given instant.
@@ -143,4 +141,30 @@ func refused(w World, reason string, err error) Decision {
 // isInvalidPod reports whether the API server's own validation refuses the Pod.
 func isInvalidPod(err error) bool {
 	return len(answer.InvalidFields(err, corev1.SchemeGroupVersion.WithKind("Pod").GroupKind())) > 0
+}
+
+// dueSince returns the time since which the run that is due at the given instant could
+// have been started: the At may have been created, resumed or edited later. For a child,
+// parent is the At that created it.
+func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
+	since := instant
+	later := func(t metav1.Time) {
+		if since.Before(t.Time) {
+			since = t.Time
+		}
+	}
+	later(at.CreationTimestamp)
+	if parent != nil {
+		later(mayStartSince(parent))
+	}
+	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
+		later(resumed.LastTransitionTime)
+	}
+	// An At from a cache does not have these.
+	for _, written := range at.ManagedFields {
+		if written.Subresource == "" {
+			later(ptr.Deref(written.Time, metav1.Time{}))
+		}
+	}
+	return since
 }

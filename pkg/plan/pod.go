@@ -17,6 +17,8 @@ limitations under the License.
 package plan
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"strconv"
@@ -162,4 +164,25 @@ func defaultTemplate(defaults Defaults) *corev1.PodTemplateSpec {
 // container's command before it starts it: the shell is to see what was written.
 func escape(command string) string {
 	return strings.ReplaceAll(command, "$", "$$")
+}
+
+// PodKey returns a key that is the same for two Pods if they differ only in what NewPod
+// derives from the At's name, UID, generation and time. An error means that the Pod
+// cannot be encoded.
+func PodKey(pod *corev1.Pod) (string, error) {
+	same := *pod
+	same.Name, same.OwnerReferences = "", nil
+	same.Labels, same.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
+	for _, key := range []string{v1alpha1.LabelAtUID, v1alpha1.LabelAtName} {
+		delete(same.Labels, key)
+	}
+	for _, key := range []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime} {
+		delete(same.Annotations, key)
+	}
+	content, err := json.Marshal(&same)
+	if err != nil {
+		return "", fmt.Errorf("encode the Pod: %w", err)
+	}
+	sum := sha256.Sum256(content)
+	return string(sum[:]), nil
 }

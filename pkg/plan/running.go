@@ -51,13 +51,6 @@ func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
 	return d
 }
 
-// writeFailureTarget announces that the run is being stopped and why.
-func writeFailureTarget(at *v1alpha1.At, now time.Time, reason, message string) Decision {
-	status := at.Status.DeepCopy()
-	meta.SetStatusCondition(&status.Conditions, newCondition(at, v1alpha1.ConditionFailureTarget, now, reason, message))
-	return write(at, status)
-}
-
 // mirrorBlocked sets condition Blocked to what the node and the scheduler report about
 // the Pod's start. It returns an event if the reason is new.
 func mirrorBlocked(at *v1alpha1.At, status *v1alpha1.AtStatus, pod *corev1.Pod, now time.Time) []Event {

@@ -241,6 +241,7 @@ func newCondition(at *v1alpha1.At, conditionType string, now time.Time, reason, 
 	}
 }
 
+// NewEvent returns an event with the message in one line.
 func NewEvent(eventType, reason, message string) Event {
 	return Event{Type: eventType, Reason: reason, Message: answer.OneLine(message)}
 }
@@ -248,4 +249,61 @@ func NewEvent(eventType, reason, message string) Event {
 // join joins the parts that are not empty.
 func join(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
+}
+
+// writeDone ends an At: it is Complete if reason is Completed, and Failed otherwise. pod
+// is the Pod that has ended, or nil.
+func writeDone(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
+	var events []Event
+	status := at.Status.DeepCopy()
+	status.Message = ""
+	status.CompletionTime = &metav1.Time{Time: now}
+	if pod != nil {
+		events = podEvents(at, pod)
+		status = statusWithOutcome(at, pod)
+		status.CompletionTime = completionTime(pod, now)
+	}
+	end := newCondition(at, v1alpha1.ConditionComplete, now, reason, message)
+	eventType := corev1.EventTypeNormal
+	if reason != v1alpha1.ReasonCompleted {
+		end.Type = v1alpha1.ConditionFailed
+		eventType = corev1.EventTypeWarning
+		if pod != nil || recorded(at) {
+			status.Failed++
+			status.LastFailureTime = &metav1.Time{Time: now}
+		}
+		if status.Message == "" {
+			status.Message = end.Message
+		}
+	}
+	if target := failureTarget(at); target != nil && target.Reason != reason {
+		// It ended before the controller could stop it.
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionFailureTarget)
+	}
+	removeBlocked(status)
+	meta.SetStatusCondition(&status.Conditions, end)
+	status.Phase = v1alpha1.PhaseDone
+	status.Reason = reason
+	status.NextAttemptTime = nil
+	return write(at, status, append(events, NewEvent(eventType, reason, message))...)
+}
+
+// completionTime returns when the command ended, or now if that is unknown.
+func completionTime(pod *corev1.Pod, now time.Time) *metav1.Time {
+	if terminated := commandTerminated(pod); terminated != nil && !terminated.FinishedAt.IsZero() {
+		return terminated.FinishedAt.DeepCopy()
+	}
+	return &metav1.Time{Time: now}
+}
+
+func writeStartingDeadlineExceeded(at *v1alpha1.At, now time.Time) Decision {
+	return writeDone(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded, withBlocker(at,
+		fmt.Sprintf("It did not run: it could not start within spec.startingDeadlineSeconds (%d) of the scheduled time.", *at.Spec.StartingDeadlineSeconds)))
+}
+
+// writeFailureTarget announces that the run is being stopped and why.
+func writeFailureTarget(at *v1alpha1.At, now time.Time, reason, message string) Decision {
+	status := at.Status.DeepCopy()
+	meta.SetStatusCondition(&status.Conditions, newCondition(at, v1alpha1.ConditionFailureTarget, now, reason, message))
+	return write(at, status)
 }

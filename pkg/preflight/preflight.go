@@ -162,18 +162,25 @@ func (v verdict) of(pod string) verdict {
 	return v
 }
 
-// New returns a Preflight that makes at most qps dry-runs per second; qps must be
-// positive. nodes lists the nodes. defaults are those for plan.NewPod.
-func New(cnatClient clientset.Interface, kubeClient kubernetes.Interface, ats listers.AtLister, nodes func(context.Context) ([]*corev1.Node, error), defaults plan.Defaults, qps float64, wallClock clock.WithTicker) *Preflight {
+// Clients are the clients of preflights. Runs must not wait for their rate limit.
+type Clients struct {
+	Cnat clientset.Interface
+	Kube kubernetes.Interface
+	// QPS is the maximum number of dry-runs per second, which must be positive.
+	QPS float64
+}
+
+// New returns a Preflight. nodes lists the nodes. defaults are those for plan.NewPod.
+func New(clients Clients, ats listers.AtLister, nodes func(context.Context) ([]*corev1.Node, error), defaults plan.Defaults, wallClock clock.WithTicker) *Preflight {
 	p := &Preflight{
-		cnatClient: cnatClient,
-		kubeClient: kubeClient,
+		cnatClient: clients.Cnat,
+		kubeClient: clients.Kube,
 		ats:        ats,
 		nodes:      nodes,
 		defaults:   defaults,
 		clock:      wallClock,
-		reads:      flowcontrol.NewTokenBucketRateLimiter(float32(readsPerDryRun*qps), 1),
-		dryRuns:    flowcontrol.NewTokenBucketRateLimiter(float32(qps), 1),
+		reads:      flowcontrol.NewTokenBucketRateLimiter(float32(readsPerDryRun*clients.QPS), 1),
+		dryRuns:    flowcontrol.NewTokenBucketRateLimiter(float32(clients.QPS), 1),
 		shared:     utilcache.NewExpiringWithClock(wallClock),
 		found:      map[cache.ObjectName]finding{},
 	}

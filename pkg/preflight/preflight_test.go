@@ -119,7 +119,7 @@ func run(t *testing.T, test func(f *fixture)) {
 			f.note(&f.reads, action.(clienttesting.GetAction).GetName())
 			return false, nil, nil
 		})
-		f.Preflight = New(f.cnat, kubeClient, countingLister{listers.NewAtLister(f.ats), &f.lookups}, func(context.Context) ([]*corev1.Node, error) { return f.nodes, f.nodesErr }, plan.Defaults{Image: "image"}, 5, clock.RealClock{})
+		f.Preflight = New(Clients{f.cnat, kubeClient, 5}, countingLister{listers.NewAtLister(f.ats), &f.lookups}, func(context.Context) ([]*corev1.Node, error) { return f.nodes, f.nodesErr }, plan.Defaults{Image: "image"}, clock.RealClock{})
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		var running sync.WaitGroup
