@@ -124,10 +124,7 @@ func NewController(
 		return nil, err
 	}
 	c := &Controller{cache: known, clock: wallClock}
-	// What is due goes first. What only needs status RUNNING goes last: meanwhile, the Pod may
-	// end, which saves a write.
-	order := queue.NewPrioritized(c.isDue, queue.NewPrioritized(c.isNotStarting, queue.NewFair(), wallClock), wallClock)
-	c.queue = queue.NewRetrying(queueName, order, wallClock)
+	c.queue = queue.NewRetrying(queueName, queue.NewPrioritized(classes, c.class, wallClock), wallClock)
 	logger := klog.FromContext(ctx)
 	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtDetailedHandlerFuncs{
 		AddFunc:    func(at *v1alpha1.At, isInInitialList bool) { c.addAt(logger, at, isInInitialList) },
@@ -465,20 +462,29 @@ func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
 // IsBusy returns true while Ats wait for a worker, and not only for others of their namespace.
 func (c *Controller) IsBusy() bool { return c.queue.IsBusy() }
 
-// isDue reports whether an At is due and does not have a Pod yet.
-func (c *Controller) isDue(name cache.ObjectName) bool {
+// The classes of Ats in the queue. What is due goes first. What only needs status RUNNING
+// goes last: meanwhile, the Pod may end, which saves a write.
+const (
+	classDue = iota
+	classOther
+	classStarting
+	classes
+)
+
+func (c *Controller) class(name cache.ObjectName) int {
 	at := c.cache.At(name)
 	if at == nil {
-		return false
+		return classOther
+	}
+	pods := c.cache.PodsOf(name)
+	if plan.IsStarting(c.cache.Written.Latest(at), pods) {
+		return classStarting
 	}
 	state, _ := plan.StateOf(at, c.cache.ParentOf(at), c.clock.Now())
-	return state == plan.StateDue && len(c.cache.PodsOf(name)) == 0
-}
-
-// isNotStarting reports whether an At needs more than status RUNNING.
-func (c *Controller) isNotStarting(name cache.ObjectName) bool {
-	at := c.cache.At(name)
-	return at == nil || !plan.IsStarting(c.cache.Written.Latest(at), c.cache.PodsOf(name))
+	if state == plan.StateDue && len(pods) == 0 {
+		return classDue
+	}
+	return classOther
 }
 
 // HasSynced returns true once the caches have synced.

@@ -78,7 +78,12 @@ func TestPrioritized(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			wallClock := clocktesting.NewFakePassiveClock(time.Now())
-			q := NewPrioritized(func(item cache.ObjectName) bool { return strings.ToUpper(item.Name) == item.Name }, NewFair(), wallClock)
+			q := NewPrioritized(2, func(item cache.ObjectName) int {
+				if strings.ToUpper(item.Name) == item.Name {
+					return 0
+				}
+				return 1
+			}, wallClock)
 			for _, item := range tc.push {
 				name := cache.NewObjectName("namespace", string(item))
 				q.Push(name)
@@ -104,11 +109,18 @@ func TestPrioritized(t *testing.T) {
 func TestPrioritizedTouch(t *testing.T) {
 	named := func(name string) cache.ObjectName { return cache.NewObjectName("namespace", name) }
 	var first, second string
-	isOneOf := func(names *string) func(cache.ObjectName) bool {
-		return func(item cache.ObjectName) bool { return strings.Contains(*names, item.Name) }
+	classOf := func(item cache.ObjectName) int {
+		switch {
+		case strings.Contains(first, item.Name):
+			return 0
+		case strings.Contains(second, item.Name):
+			return 1
+		default:
+			return 2
+		}
 	}
 	wallClock := clocktesting.NewFakePassiveClock(time.Now())
-	q := NewPrioritized(isOneOf(&first), NewPrioritized(isOneOf(&second), NewFair(), wallClock), wallClock)
+	q := NewPrioritized(3, classOf, wallClock)
 	add := func(names string) {
 		for _, name := range names {
 			q.Push(named(string(name)))
@@ -158,8 +170,7 @@ func TestPrioritizedTouch(t *testing.T) {
 func TestPrioritizedOften(t *testing.T) {
 	const names = "abcdefghij"
 	wallClock := clocktesting.NewFakePassiveClock(time.Now())
-	random := func(cache.ObjectName) bool { return rand.IntN(2) == 0 }
-	q := NewPrioritized(random, NewPrioritized(random, NewFair(), wallClock), wallClock)
+	q := NewPrioritized(3, func(cache.ObjectName) int { return rand.IntN(3) }, wallClock)
 	queued := sets.New[cache.ObjectName]()
 	for range 100_000 {
 		item := cache.NewObjectName("namespace", string(names[rand.IntN(len(names))]))

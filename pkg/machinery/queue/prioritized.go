@@ -24,114 +24,108 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// While there are urgent items for longer than patience, share of them are returned for
-// each of the others.
+// An item that has waited for patience is returned after share items of earlier classes.
 const (
 	patience = 10 * time.Second
 	share    = 7
 )
 
-// Prioritized is an Order that returns urgent items, in the order of a Fair, before others.
+// Prioritized is an Order that returns items of an earlier class before those of later
+// ones. In each class, namespaces take turns.
 type Prioritized struct {
-	isUrgent func(cache.ObjectName) bool
-	clock    clock.PassiveClock
-	urgent   *Fair
-	rest     Order
-	// hurried are the items in urgent. stale are those that became urgent while they were in
-	// rest: their entries there do not count.
-	hurried, stale sets.Set[cache.ObjectName]
-	waiting        time.Time // since when there are others
-	turns          int       // the number of urgent items since the last other one
+	classOf func(cache.ObjectName) int
+	clock   clock.PassiveClock
+	classes []class
+	queued  map[cache.ObjectName]int // the class of each item
+}
+
+type class struct {
+	items *Fair
+	// stale are the items that have moved to an earlier class: their entries in items do not
+	// count.
+	stale   sets.Set[cache.ObjectName]
+	waiting time.Time // since when there are items
+	turns   int       // the number of items of earlier classes since the last one of this class
 }
 
 var _ Order = &Prioritized{}
 
-// NewPrioritized returns an empty queue. isUrgent is called with each item that is added,
-// under the lock of the workqueue. rest must be an empty queue for the other items.
-func NewPrioritized(isUrgent func(cache.ObjectName) bool, rest Order, wallClock clock.PassiveClock) *Prioritized {
-	return &Prioritized{isUrgent: isUrgent, clock: wallClock, urgent: NewFair(), rest: rest, hurried: sets.New[cache.ObjectName](), stale: sets.New[cache.ObjectName]()}
+// NewPrioritized returns an empty queue with the given number of classes. classOf returns the
+// class of an item, from 0. It is called under the lock of the workqueue with each item that
+// is added.
+func NewPrioritized(classes int, classOf func(cache.ObjectName) int, wallClock clock.PassiveClock) *Prioritized {
+	p := &Prioritized{classOf: classOf, clock: wallClock, queued: map[cache.ObjectName]int{}}
+	for range classes {
+		p.classes = append(p.classes, class{items: NewFair(), stale: sets.New[cache.ObjectName]()})
+	}
+	return p
 }
 
-// Touch is called when an item is added again: it may be urgent by now. Otherwise, it keeps
-// its place.
+// Touch is called when an item is added again. It may move to an earlier class, but not to a
+// later one. Otherwise, it keeps its place.
 func (p *Prioritized) Touch(item cache.ObjectName) {
-	switch {
-	case p.hurried.Has(item):
-	case p.isUrgent(item):
-		p.stale.Insert(item)
-		p.hurry(item)
-	default:
-		p.rest.Touch(item)
+	if from, to := p.queued[item], p.classOf(item); to < from {
+		p.classes[from].stale.Insert(item)
+		p.push(item, to)
 	}
 }
 
 // Push adds an item.
-func (p *Prioritized) Push(item cache.ObjectName) {
-	if p.isUrgent(item) {
-		p.hurry(item)
-		return
+func (p *Prioritized) Push(item cache.ObjectName) { p.push(item, p.classOf(item)) }
+
+func (p *Prioritized) push(item cache.ObjectName, to int) {
+	p.queued[item] = to
+	c := &p.classes[to]
+	if c.len() == 0 {
+		c.waiting = p.clock.Now()
 	}
-	if p.others() == 0 {
-		p.waiting = p.clock.Now()
-	}
-	if p.stale.Has(item) {
-		p.stale.Delete(item)
-		p.rest.Touch(item)
+	if c.stale.Has(item) {
+		c.stale.Delete(item) // Its entry counts again.
 	} else {
-		p.rest.Push(item)
+		c.items.Push(item)
 	}
 }
 
-func (p *Prioritized) hurry(item cache.ObjectName) {
-	p.urgent.Push(item)
-	p.hurried.Insert(item)
-}
-
-// others returns the number of items that are not urgent.
-func (p *Prioritized) others() int { return p.rest.Len() - p.stale.Len() }
+func (c *class) len() int { return c.items.Len() - c.stale.Len() }
 
 // Len returns the number of items.
-func (p *Prioritized) Len() int { return p.urgent.Len() + p.others() }
+func (p *Prioritized) Len() int { return len(p.queued) }
 
 // Pop removes and returns the next item. The queue must not be empty.
 func (p *Prioritized) Pop() cache.ObjectName { return pop(p) }
 
 // PopFrom implements Order.
 func (p *Prioritized) PopFrom(isOpen func(namespace string) bool) (cache.ObjectName, bool) {
-	isOthersTurn := p.others() > 0 && p.turns >= share && p.clock.Since(p.waiting) >= patience
-	if !isOthersTurn {
-		if item, ok := p.popUrgent(isOpen); ok {
+	for i, c := range p.classes {
+		if i > 0 && c.len() > 0 && c.turns >= share && p.clock.Since(c.waiting) >= patience {
+			if item, ok := p.popClass(i, isOpen); ok {
+				return item, true
+			}
+		}
+	}
+	for i := range p.classes {
+		if item, ok := p.popClass(i, isOpen); ok {
 			return item, true
 		}
 	}
-	if item, ok := p.popOther(isOpen); ok || !isOthersTurn {
-		return item, ok
-	}
-	return p.popUrgent(isOpen)
+	return cache.ObjectName{}, false
 }
 
-func (p *Prioritized) popUrgent(isOpen func(namespace string) bool) (cache.ObjectName, bool) {
-	item, ok := p.urgent.PopFrom(isOpen)
+func (p *Prioritized) popClass(i int, isOpen func(namespace string) bool) (cache.ObjectName, bool) {
+	c := &p.classes[i]
+	item, ok := c.items.PopFrom(isOpen)
+	for ; ok && c.stale.Has(item); item, ok = c.items.PopFrom(isOpen) {
+		c.stale.Delete(item)
+	}
 	if !ok {
 		return item, false
 	}
-	p.turns++
-	if p.hurried.Delete(item); p.urgent.Len() == 0 {
-		p.hurried = sets.New[cache.ObjectName]() // A map never shrinks.
+	c.turns = 0
+	for later := range p.classes[i+1:] {
+		p.classes[i+1+later].turns++
+	}
+	if delete(p.queued, item); len(p.queued) == 0 {
+		p.queued = map[cache.ObjectName]int{} // A map never shrinks.
 	}
 	return item, true
-}
-
-func (p *Prioritized) popOther(isOpen func(namespace string) bool) (cache.ObjectName, bool) {
-	for {
-		item, ok := p.rest.PopFrom(isOpen)
-		if !ok {
-			return item, false
-		}
-		if !p.stale.Has(item) {
-			p.turns = 0
-			return item, true
-		}
-		p.stale.Delete(item)
-	}
 }

@@ -233,9 +233,6 @@ type storage struct {
 func (s storage) Touch(item cache.ObjectName) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if s.chosen != nil && *s.chosen == item {
-		return // It is no longer in the order, and not processed yet.
-	}
 	s.order.Touch(item)
 }
 

@@ -200,8 +200,7 @@ func TestWorkShutDown(t *testing.T) {
 func TestWorkTouch(t *testing.T) {
 	item := cache.NewObjectName("namespace", "item")
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](time.Second, time.Minute)
-	order := NewPrioritized(func(cache.ObjectName) bool { return true }, NewFair(), clock.RealClock{})
-	q := NewRateLimiting("", order, limiter, clock.RealClock{})
+	q := NewRateLimiting("", NewPrioritized(1, func(cache.ObjectName) int { return 0 }, clock.RealClock{}), limiter, clock.RealClock{})
 	defer q.ShutDown()
 	q.Start(16)
 	q.Add(item)
@@ -212,8 +211,8 @@ func TestWorkTouch(t *testing.T) {
 	if got, _ := q.TypedRateLimitingInterface.Get(); got != item {
 		t.Fatalf("got %s", got)
 	}
-	if q.Len() != 0 || order.stale.Len() != 0 {
-		t.Errorf("%d items wait, %d are stale, want none", q.Len(), order.stale.Len())
+	if q.Len() != 0 {
+		t.Errorf("%d items wait, want none", q.Len())
 	}
 	q.Done(item)
 }
