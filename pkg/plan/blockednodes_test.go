@@ -67,12 +67,12 @@ func TestBlockedNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			at := newAt(withNodes(&v1alpha1.AtNodesStatus{Desired: int32(len(tc.children)), StartTime: &metav1.Time{Time: due}}))
 			at.Spec.Nodes.MaxConcurrent = ptr.To(intstr.FromInt32(1)) // The next one waits.
-			d := decideProgress(World{At: at, Children: tc.children, Now: now})
+			d := newView(World{At: at, Children: tc.children, Now: now}).decideProgress()
 			if d.Status == nil || d.Status.Message != tc.want || d.Status.Reason != "" || len(d.Events) > 0 {
 				t.Fatalf("status %+v, events %v; want the message %q alone", d.Status, d.Events, tc.want)
 			}
 			at.Status = *d.Status
-			if d := decideProgress(World{At: at, Children: tc.children, Now: now}); d.Status != nil {
+			if d := newView(World{At: at, Children: tc.children, Now: now}).decideProgress(); d.Status != nil {
 				t.Errorf("the status is written again: %+v", d.Status)
 			}
 		})

@@ -138,25 +138,25 @@ func HasLostOwner(at *v1alpha1.At) bool { return lostOwnerLabel(at) != "" }
 
 // decideByParent decides the steps of a child that depend on its parent. decided is false
 // if the At is not a child, or if its parent does not affect the next step.
-func decideByParent(w World) (d Decision, decided bool) {
-	at, parent := w.At, w.Parent
+func (v *view) decideByParent() (d Decision, decided bool) {
+	at, parent := v.At, v.Parent
 	switch {
-	case !w.isChild():
+	case !v.isChild():
 		// It is no longer a child: the parent was deleted with --cascade=orphan.
 		return Decision{Action: ReleaseAt{}}, isTracked(at)
-	case w.parentIsGone() && isTracked(at):
+	case v.parentIsGone() && isTracked(at):
 		return Decision{Action: ReleaseAt{}}, true
-	case w.parentIsGone():
+	case v.parentIsGone():
 		// The garbage collector deletes the child and its Pod.
 		return Decision{}, true
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return Decision{Action: ReleaseAt{}}, isTracked(at) && (parent.Status.Phase == v1alpha1.PhaseDone || parent.DeletionTimestamp != nil)
 	case parent.Status.Phase == v1alpha1.PhaseDone && at.Status.Phase != v1alpha1.PhaseRunning:
-		return decideStopped(w, v1alpha1.ReasonNotStarted, "At "+parent.Name+" has ended: the command was not started on this node.")
+		return v.decideStopped(v1alpha1.ReasonNotStarted, "At "+parent.Name+" has ended: the command was not started on this node.")
 	case at.DeletionTimestamp != nil:
-		return decideStopped(w, v1alpha1.ReasonAtDeleted, "This At was deleted before it ended.")
+		return v.decideStopped(v1alpha1.ReasonAtDeleted, "This At was deleted before it ended.")
 	case tooManyFailed(parent, parent.Status.Nodes) && at.Status.Phase != v1alpha1.PhaseRunning && !isSuspended(at):
-		return decideStopped(w, v1alpha1.ReasonNotStarted, "More nodes failed than spec.nodes.maxFailed allows: the command was not started on this node.")
+		return v.decideStopped(v1alpha1.ReasonNotStarted, "More nodes failed than spec.nodes.maxFailed allows: the command was not started on this node.")
 	default:
 		return Decision{}, !allChildrenExist(parent)
 	}
@@ -164,20 +164,20 @@ func decideByParent(w World) (d Decision, decided bool) {
 
 // decideStopped stops a run. decided is false if the run is already being stopped, has
 // ended, or has started after all and may continue.
-func decideStopped(w World, reason, message string) (d Decision, decided bool) {
-	at, pod := w.At, w.pod()
+func (v *view) decideStopped(reason, message string) (d Decision, decided bool) {
+	at := v.At
 	switch {
-	case pod != nil && IsOf(pod, at):
-		if hasEnded(pod) || failureTarget(at) != nil || reason == v1alpha1.ReasonNotStarted {
+	case v.owned:
+		if hasEnded(v.pod) || failureTarget(at) != nil || reason == v1alpha1.ReasonNotStarted {
 			return Decision{}, false
 		}
-		return writeFailureTarget(at, w.Now, reason, message), true
+		return v.writeFailureTarget(reason, message), true
 	case recorded(at):
 		return Decision{}, false
-	case !w.PodIsLive:
+	case !v.PodIsLive:
 		return Decision{Action: LookForPod{}}, true
 	default:
-		return writeDone(at, nil, w.Now, reason, message), true
+		return v.writeDone(nil, reason, message), true
 	}
 }
 

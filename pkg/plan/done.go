@@ -23,13 +23,13 @@ import (
 )
 
 // decideDone decides when to delete an At that has ended.
-func decideDone(at *v1alpha1.At, now time.Time) Decision {
-	end := endSeen(at)
-	if at.Spec.TTLSecondsAfterFinished == nil || end.IsZero() {
+func (v *view) decideDone() Decision {
+	end, seconds := endSeen(v.At), v.At.Spec.TTLSecondsAfterFinished
+	if seconds == nil || end.IsZero() {
 		return Decision{}
 	}
-	ttl := max(Seconds(*at.Spec.TTLSecondsAfterFinished), minTTL)
-	if wait := end.Add(ttl).Sub(now); wait > 0 {
+	ttl := max(Seconds(*seconds), minTTL)
+	if wait := end.Add(ttl).Sub(v.Now); wait > 0 {
 		return Decision{Delay: wait}
 	}
 	return Decision{Action: DeleteAt{}}

@@ -29,60 +29,60 @@ import (
 )
 
 // decideEnded decides for an At whose Pod has ended.
-func decideEnded(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
-	target := failureTarget(at)
+func (v *view) decideEnded() Decision {
+	at, pod, target := v.At, v.pod, failureTarget(v.At)
 	if target != nil && pod.DeletionTimestamp != nil {
-		return writeDone(at, pod, now, target.Reason, target.Message)
+		return v.writeDone(pod, target.Reason, target.Message)
 	}
 	if pod.Status.Phase == corev1.PodSucceeded {
-		return writeDone(at, pod, now, v1alpha1.ReasonCompleted, "The command ended with exit code 0.")
+		return v.writeDone(pod, v1alpha1.ReasonCompleted, "The command ended with exit code 0.")
 	}
 	reason, message := failureReason(pod)
 	last := at.Status.Failed >= ptr.Deref(at.Spec.BackoffLimit, 0)
-	tooLate := activeTimeLeft(at, statusWithPod(at, pod), now) <= attemptBackoff(at.Status.Failed+1)
+	tooLate := v.activeTimeLeft(v.statusWithPod()) <= attemptBackoff(at.Status.Failed+1)
 	if last || tooLate || target != nil {
-		return writeDone(at, pod, now, reason, message)
+		return v.writeDone(pod, reason, message)
 	}
-	return writeNextAttempt(at, pod, now, reason, message)
+	return v.writeNextAttempt(reason, message)
 }
 
 // decideGone decides for an At whose recorded Pod no longer exists.
-func decideGone(w World) Decision {
-	return decideLost(w, nil, fmt.Sprintf("Pod %s was deleted before the controller saw how it ended; the command will not run again.", w.At.Status.Pod.Name))
+func (v *view) decideGone() Decision {
+	return v.decideLost(nil, fmt.Sprintf("Pod %s was deleted before the controller saw how it ended; the command will not run again.", v.At.Status.Pod.Name))
 }
 
 // decideAbandoned decides for an At whose Pod was force-deleted, and whose node does not
 // report how the Pod ended.
-func decideAbandoned(w World, pod *corev1.Pod) Decision {
-	return decideLost(w, pod, fmt.Sprintf("Pod %s was force-deleted, and its node has not reported how it ended; the command will not run again.", pod.Name))
+func (v *view) decideAbandoned() Decision {
+	return v.decideLost(v.pod, fmt.Sprintf("Pod %s was force-deleted, and its node has not reported how it ended; the command will not run again.", v.pod.Name))
 }
 
 // decideLost decides for an At whose Pod's outcome will never be known. pod is nil if the
 // Pod is gone.
-func decideLost(w World, pod *corev1.Pod, message string) Decision {
-	if !w.PodIsLive {
+func (v *view) decideLost(pod *corev1.Pod, message string) Decision {
+	if !v.PodIsLive {
 		return Decision{Action: LookForPod{}}
 	}
-	if target := failureTarget(w.At); target != nil {
-		return writeDone(w.At, pod, w.Now, target.Reason, target.Message)
+	if target := failureTarget(v.At); target != nil {
+		return v.writeDone(pod, target.Reason, target.Message)
 	}
-	return writeDone(w.At, pod, w.Now, v1alpha1.ReasonPodLost, message)
+	return v.writeDone(pod, v1alpha1.ReasonPodLost, message)
 }
 
 // writeNextAttempt records a failed attempt and announces the next one.
-func writeNextAttempt(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
-	status := statusWithOutcome(at, pod)
+func (v *view) writeNextAttempt(reason, message string) Decision {
+	status := v.statusWithOutcome()
 	command := status.Message
 	status.Failed++
-	status.LastFailureTime = &metav1.Time{Time: now}
+	status.LastFailureTime = &metav1.Time{Time: v.Now}
 	// Round up, because API times have no fractions of a second.
-	next := now.Add(attemptBackoff(status.Failed) + time.Second - 1).Truncate(time.Second)
+	next := v.Now.Add(attemptBackoff(status.Failed) + time.Second - 1).Truncate(time.Second)
 	status.NextAttemptTime = &metav1.Time{Time: next}
-	announcement := fmt.Sprintf("Attempt %d of %d failed, the next is due at %s: %s", status.Failed, int64(*at.Spec.BackoffLimit)+1, next.UTC().Format(time.RFC3339), message)
+	announcement := fmt.Sprintf("Attempt %d of %d failed, the next is due at %s: %s", status.Failed, int64(*v.At.Spec.BackoffLimit)+1, next.UTC().Format(time.RFC3339), message)
 	status.Reason, status.Message = v1alpha1.ReasonBackOff, answer.OneLine(announcement)
 	if command != "" {
 		status.Message = answer.OneLine(announcement + " Message: " + command)
 	}
 	removeBlocked(status)
-	return write(at, status, append(podEvents(at, pod), NewEvent(corev1.EventTypeWarning, reason, announcement))...)
+	return v.write(status, append(v.podEvents(), NewEvent(corev1.EventTypeWarning, reason, announcement))...)
 }

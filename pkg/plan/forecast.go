@@ -156,25 +156,25 @@ func lead(at *v1alpha1.At) time.Duration {
 
 // decideNotDue decides for a pending At that is due at a future instant. A forecast in
 // its status stays until there is a new one.
-func decideNotDue(w World, instant time.Time) Decision {
-	at := w.At
-	delay := instant.Sub(w.Now)
+func (v *view) decideNotDue() Decision {
+	at := v.At
+	delay := v.instant.Sub(v.Now)
 	if lead := lead(at); delay > lead {
 		delay -= lead
 	}
 	var d Decision
 	switch {
-	case w.Forecast == nil && HasForecast(at), instant.Sub(w.Now) <= forecastMargin:
+	case v.Forecast == nil && HasForecast(at), v.instant.Sub(v.Now) <= forecastMargin:
 		// A write this late would delay the run.
 		d.Delay = delay
-	case w.Forecast == nil || w.Forecast.Reason == "":
-		d = writeUnblocked(at, delay)
+	case v.Forecast == nil || v.Forecast.Reason == "":
+		d = v.writeUnblocked(delay)
 	default:
-		d = writeBlocked(at, w.Now, w.Forecast.Reason, forecastPrefix+w.Forecast.Message)
+		d = v.writeBlocked(v.Forecast.Reason, forecastPrefix+v.Forecast.Message)
 		if d.Status == nil {
 			d.Delay = delay
 		}
 	}
-	d.Preflight = w.Forecast == nil && d.Status == nil
+	d.Preflight = v.Forecast == nil && d.Status == nil
 	return d
 }

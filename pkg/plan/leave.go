@@ -31,17 +31,15 @@ func Leave(w World) Decision {
 	}
 	var attempt *corev1.Pod // whose outcome the status may lack
 	if at := w.At; at != nil && !isLeaving(at) && at.Status.Phase != v1alpha1.PhaseDone && !isNodesRun(at) && !isRestart(at) {
-		if pod := w.pod(); pod != nil && IsOf(pod, at) && (!recorded(at) || pod.UID == at.Status.Pod.UID) {
-			attempt = pod
-		}
-	}
-	if attempt != nil {
-		d := decideRunning(w.At, attempt, w.Now)
-		if hasEnded(attempt) {
-			d = decideEnded(w.At, attempt, w.Now)
-		}
-		if d.Status != nil {
-			return d
+		if v := newView(w); v.owned && (!recorded(at) || v.pod.UID == at.Status.Pod.UID) {
+			attempt = v.pod
+			d := v.decideRunning()
+			if hasEnded(attempt) {
+				d = v.decideEnded()
+			}
+			if d.Status != nil {
+				return d
+			}
 		}
 	}
 	for _, pod := range w.Pods {

@@ -63,11 +63,11 @@ func timeLeft(since time.Time, seconds *int64, now time.Time) time.Duration {
 
 // activeTimeLeft returns how much longer the run may take according to
 // spec.activeDeadlineSeconds, which limits the run on each node, not the run as a whole.
-func activeTimeLeft(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time) time.Duration {
-	if status.StartTime == nil || isNodesRun(at) || isRestart(at) && !wasRestarted(at) {
+func (v *view) activeTimeLeft(status *v1alpha1.AtStatus) time.Duration {
+	if status.StartTime == nil || isNodesRun(v.At) || isRestart(v.At) && !wasRestarted(v.At) {
 		return noLimit
 	}
-	return timeLeft(status.StartTime.Time, at.Spec.ActiveDeadlineSeconds, now)
+	return timeLeft(status.StartTime.Time, v.At.Spec.ActiveDeadlineSeconds, v.Now)
 }
 
 // StartingTimeLeft returns how long after now what is due may still start according to
@@ -77,8 +77,8 @@ func StartingTimeLeft(due time.Time, seconds *int64, now time.Time) time.Duratio
 	return timeLeft(due.Add(time.Second), seconds, now)
 }
 
-func startingTimeLeft(at *v1alpha1.At, instant, now time.Time) time.Duration {
-	return StartingTimeLeft(instant, at.Spec.StartingDeadlineSeconds, now)
+func (v *view) startingTimeLeft(instant time.Time) time.Duration {
+	return StartingTimeLeft(instant, v.At.Spec.StartingDeadlineSeconds, v.Now)
 }
 
 // lastTry is how long before its starting deadline a blocked At is tried once more,
@@ -89,9 +89,13 @@ const lastTry = 2 * time.Second
 // the deadline, the At ends if its next Pod has not been created. The delay is 0 if there
 // is no deadline.
 func DelayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
-	left := activeTimeLeft(at, &at.Status, now)
-	if instant, err := Instant(&at.Spec); err == nil && at.Status.NextAttemptTime == nil && !wasRestarted(at) {
-		left = min(left, startingTimeLeft(at, instant, now))
+	return newView(World{At: at, Now: now}).untilDeadline()
+}
+
+func (v *view) untilDeadline() time.Duration {
+	left := v.activeLeft
+	if v.At.Status.NextAttemptTime == nil && !wasRestarted(v.At) {
+		left = min(left, v.startingLeft)
 	}
 	switch {
 	case left == noLimit:

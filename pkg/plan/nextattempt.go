@@ -17,32 +17,28 @@ limitations under the License.
 package plan
 
 import (
-	corev1 "k8s.io/api/core/v1"
-
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// decideNextAttempt decides for an At whose last attempt has failed. other is a Pod that
-// does not belong to this At but has the name of the next attempt's Pod, or nil.
-func decideNextAttempt(w World, other *corev1.Pod) Decision {
-	at := w.At
-	left := activeTimeLeft(at, &at.Status, w.Now)
-	wait := at.Status.NextAttemptTime.Sub(w.Now)
-	if d, decided := checkNode(w); decided && left > 0 {
+// decideNextAttempt decides for an At whose last attempt has failed.
+func (v *view) decideNextAttempt() Decision {
+	left := v.activeLeft
+	wait := v.At.Status.NextAttemptTime.Sub(v.Now)
+	if d, decided := v.checkNode(); decided && left > 0 {
 		return d
 	}
 	switch {
-	case left <= 0 && !w.PodIsLive:
+	case left <= 0 && !v.PodIsLive:
 		return Decision{Action: LookForPod{}}
 	case left <= 0:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at))
+		return v.writeDone(nil, v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage())
 	case wait > 0:
-		return writeUnblocked(at, min(wait, left))
-	case w.isHeld() && left == noLimit:
-		return writeUnblocked(at, 0)
-	case w.isHeld():
-		return writeUnblocked(at, left)
+		return v.writeUnblocked(min(wait, left))
+	case v.isHeld() && left == noLimit:
+		return v.writeUnblocked(0)
+	case v.isHeld():
+		return v.writeUnblocked(left)
 	default:
-		return startAttempt(w, other, at.Status.NextAttemptTime.Time)
+		return v.startAttempt(v.At.Status.NextAttemptTime.Time)
 	}
 }

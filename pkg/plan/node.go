@@ -65,28 +65,28 @@ func (w *World) nodeIsGone(since metav1.Time) bool {
 
 // checkNode decides whether the next attempt of an At with spec.node must wait or be
 // cancelled because of its node. decided is false if the node exists.
-func checkNode(w World) (d Decision, decided bool) {
-	at := w.At
+func (v *view) checkNode() (d Decision, decided bool) {
+	at := v.At
 	switch {
 	case at.Spec.Node == "":
 		return Decision{}, false
-	case w.NodesForbidden != nil:
-		return writeNodesForbidden(w), true
-	case w.NodeName != at.Spec.Node:
+	case v.NodesForbidden != nil:
+		return v.writeNodesForbidden(), true
+	case v.NodeName != at.Spec.Node:
 		return Decision{Action: LookForNode{Name: at.Spec.Node}}, true
-	case !w.nodeIsGone(ptr.Deref(at.Status.StartTime, metav1.Time{})):
+	case !v.nodeIsGone(ptr.Deref(at.Status.StartTime, metav1.Time{})):
 		return Decision{}, false
-	case !w.PodIsLive:
+	case !v.PodIsLive:
 		return Decision{Action: LookForPod{}}, true
 	default:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonNodeGone, withBlocker(at, fmt.Sprintf("Node %s does not exist or was removed: the command did not run.", at.Spec.Node))), true
+		return v.writeDone(nil, v1alpha1.ReasonNodeGone, v.withBlocker(fmt.Sprintf("Node %s does not exist or was removed: the command did not run.", at.Spec.Node))), true
 	}
 }
 
 // writeNodesForbidden returns the decision for an At that depends on nodes when the
 // controller is not allowed to read nodes.
-func writeNodesForbidden(w World) Decision {
-	return retryBlocked(w.At, w.Now, v1alpha1.ReasonNodesForbidden, errors.New(nodesForbiddenMessage(w.NodesForbidden)))
+func (v *view) writeNodesForbidden() Decision {
+	return v.retryBlocked(v1alpha1.ReasonNodesForbidden, errors.New(nodesForbiddenMessage(v.NodesForbidden)))
 }
 
 func nodesForbiddenMessage(err error) string {
@@ -95,22 +95,23 @@ func nodesForbiddenMessage(err error) string {
 
 // decideOnNode decides for an At whose Pod has not ended and is pinned to a node. decided
 // is false if the node exists.
-func decideOnNode(w World, pod *corev1.Pod) (d Decision, decided bool) {
+func (v *view) decideOnNode() (d Decision, decided bool) {
+	pod := v.pod
 	node := pod.Annotations[v1alpha1.AnnotationNode]
-	target := failureTarget(w.At)
+	target := failureTarget(v.At)
 	switch {
 	case target != nil && target.Reason == v1alpha1.ReasonNodeGone && pod.DeletionTimestamp != nil:
 		// No kubelet reports the end of the Pod.
-		return writeDone(w.At, pod, w.Now, target.Reason, target.Message), true
-	case node == "" || target != nil || w.NodesForbidden != nil:
+		return v.writeDone(pod, target.Reason, target.Message), true
+	case node == "" || target != nil || v.NodesForbidden != nil:
 		return Decision{}, false
-	case w.NodeName != node:
+	case v.NodeName != node:
 		return Decision{Action: LookForNode{Name: node}}, true
-	case !w.nodeIsGone(pod.CreationTimestamp):
+	case !v.nodeIsGone(pod.CreationTimestamp):
 		return Decision{}, false
 	case pod.Spec.NodeName == "":
-		return writeFailureTarget(w.At, w.Now, v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s was removed: the command did not run.", node)), true
+		return v.writeFailureTarget(v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s was removed: the command did not run.", node)), true
 	default:
-		return writeFailureTarget(w.At, w.Now, v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s was removed while Pod %s was on it: the outcome of the command is unknown.", node, pod.Name)), true
+		return v.writeFailureTarget(v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s was removed while Pod %s was on it: the outcome of the command is unknown.", node, pod.Name)), true
 	}
 }

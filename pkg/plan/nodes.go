@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -39,63 +38,56 @@ const noNodesMessage = "No node matches spec.nodes: check the labels (kubectl ge
 
 // startNodes starts a run on nodes. The phase becomes RUNNING before the first child is
 // created, so that all children have the same command, template and selector.
-func startNodes(w World, instant time.Time) Decision {
-	if !w.AtIsLive { // A cached At has no selector.
+func (v *view) startNodes() Decision {
+	if !v.AtIsLive { // A cached At has no selector.
 		return Decision{Action: LookForAt{}}
 	}
-	if _, err := nodeSelector(w.At); err != nil {
+	if _, err := nodeSelector(v.At); err != nil {
 		// Once the At is RUNNING, the selector can no longer be corrected.
-		d := writeBlocked(w.At, w.Now, v1alpha1.ReasonInvalidSelector, err.Error())
-		d.Delay = DelayUntilDeadline(w.At, w.Now)
+		d := v.writeBlocked(v1alpha1.ReasonInvalidSelector, err.Error())
+		d.Delay = v.untilDeadline()
 		return d
 	}
-	if !w.PodIsLive {
+	if !v.PodIsLive {
 		// The At may have had a command when it was due, and its Pod may not be in the cache.
 		return Decision{Action: LookForPod{}}
 	}
-	status := w.At.Status.DeepCopy()
-	removeBlocked(status)
-	status.Phase, status.Reason, status.Message = v1alpha1.PhaseRunning, "", ""
-	status.StartTime = &metav1.Time{Time: w.Now}
-	if !instant.IsZero() {
-		status.ScheduledTime = &metav1.Time{Time: instant}
-	}
+	status := v.statusOfStart()
 	status.Nodes = &v1alpha1.AtNodesStatus{}
-	return write(w.At, status)
+	return v.write(status)
 }
 
 // decideNodes decides for an At whose run on nodes has started.
-func decideNodes(w World) Decision {
-	if w.At.Status.Nodes.StartTime == nil {
-		return decideChildren(w)
+func (v *view) decideNodes() Decision {
+	if v.At.Status.Nodes.StartTime == nil {
+		return v.decideChildren()
 	}
-	return decideProgress(w)
+	return v.decideProgress()
 }
 
 // decideChildren chooses the nodes and creates the missing children. The children are the
 // record of the choice: children from an earlier sync count even if their nodes are gone
 // by now.
-func decideChildren(w World) Decision {
-	at := w.At
-	instant, err := Instant(&at.Spec)
+func (v *view) decideChildren() Decision {
+	at := v.At
 	switch {
 	case isSuspended(at):
-		return writeUnblocked(at, 0)
-	case err == nil && startingTimeLeft(at, instant, w.Now) <= 0:
-		return writeStartingDeadlineExceeded(at, w.Now)
-	case !w.AtIsLive: // A cached At has no template.
+		return v.writeUnblocked(0)
+	case v.startingLeft <= 0:
+		return v.writeStartingDeadlineExceeded()
+	case !v.AtIsLive: // A cached At has no template.
 		return Decision{Action: LookForAt{}}
-	case w.NodesForbidden != nil:
-		return writeNodesForbidden(w)
-	case !w.NodesAreKnown:
+	case v.NodesForbidden != nil:
+		return v.writeNodesForbidden()
+	case !v.NodesAreKnown:
 		return Decision{Action: LookForNodes{}}
 	}
-	chosen, err := chooseNodes(at, w.Nodes)
+	chosen, err := chooseNodes(at, v.Nodes)
 	if err != nil { // The selector was read when the run started.
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonInvalidPod, err.Error())
+		return v.writeDone(nil, v1alpha1.ReasonInvalidPod, err.Error())
 	}
 	existing := sets.New[string]()
-	for _, child := range w.Children {
+	for _, child := range v.Children {
 		existing.Insert(child.Name)
 	}
 	var missing []*v1alpha1.At
@@ -106,40 +98,40 @@ func decideChildren(w World) Decision {
 	}
 	switch {
 	case len(missing) > 0:
-		return Decision{Action: CreateAts{Ats: missing}, Delay: DelayUntilDeadline(at, w.Now)}
-	case !w.ChildrenAreLive:
+		return Decision{Action: CreateAts{Ats: missing}, Delay: v.untilDeadline()}
+	case !v.ChildrenAreLive:
 		// The cache may lack a child that an earlier sync created for a node that is no longer
 		// chosen.
 		return Decision{Action: LookForAts{}}
-	case len(w.Children) == 0:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonNoNodes, noNodesMessage)
+	case len(v.Children) == 0:
+		return v.writeDone(nil, v1alpha1.ReasonNoNodes, noNodesMessage)
 	}
 	status := at.Status.DeepCopy()
 	removeBlocked(status)
 	status.Reason, status.Message = "", ""
-	status.Nodes = countNodes(w.Children, len(w.Children))
-	status.Nodes.StartTime = &metav1.Time{Time: w.Now}
-	return write(at, status, NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, fmt.Sprintf("Created Ats for %d nodes", len(w.Children))))
+	status.Nodes = countNodes(v.Children, len(v.Children))
+	status.Nodes.StartTime = &metav1.Time{Time: v.Now}
+	return v.write(status, NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, fmt.Sprintf("Created Ats for %d nodes", len(v.Children))))
 }
 
 // RefusedAt returns the decision after the API server answered the creation of a child
 // with err.
 func RefusedAt(w World, err error) Decision {
-	return refused(w, v1alpha1.ReasonAtRefused, err)
+	return newView(w).refused(v1alpha1.ReasonAtRefused, err)
 }
 
 // AtNameTaken returns the decision when an At that is not a child of this At has the name
 // of one of its children.
 func AtNameTaken(w World, other *v1alpha1.At) Decision {
-	at := w.At
+	v, at := newView(w), w.At
 	message := NameTaken(v1alpha1.AtKind, other)
 	if ParentName(other) == at.Name {
 		message = fmt.Sprintf("At %s of an earlier At with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
 		if w.Now.Sub(at.Status.StartTime.Time) < grace {
-			return Decision{Retry: fmt.Errorf("%w: %s", answer.ErrBlocked, message), Delay: DelayUntilDeadline(at, w.Now)}
+			return Decision{Retry: fmt.Errorf("%w: %s", answer.ErrBlocked, message), Delay: v.untilDeadline()}
 		}
 	}
-	return retryBlocked(at, w.Now, v1alpha1.ReasonAtNameConflict, errors.New(message))
+	return v.retryBlocked(v1alpha1.ReasonAtNameConflict, errors.New(message))
 }
 
 // isNodesRun reports whether the run of an At is on nodes. The spec cannot tell: it may

@@ -31,78 +31,75 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
-// decidePending decides for an At that has no Pod yet. other is a Pod that does not
-// belong to this At but has the name of its Pod, or nil.
-func decidePending(w World, other *corev1.Pod) Decision {
-	at := w.At
-	instant, err := Instant(&at.Spec)
-	if err != nil {
-		return writeBlocked(at, w.Now, v1alpha1.ReasonInvalidSchedule, err.Error())
-	}
+// decidePending decides for an At that has no Pod yet.
+func (v *view) decidePending() Decision {
 	switch {
-	case HasLostOwner(at) && startingTimeLeft(at, instant, w.Now) > 0:
-		return blockLostOwner(at, w.Now)
-	case w.Now.Before(instant):
-		return decideNotDue(w, instant)
-	case w.isHeld():
-		return writeUnblocked(at, 0)
-	case at.Spec.Restart != nil:
-		return decideRestartDue(w, instant)
-	case startingTimeLeft(at, instant, w.Now) > 0 && at.Spec.Nodes != nil:
-		return startNodes(w, instant)
-	case startingTimeLeft(at, instant, w.Now) > 0:
-		return startAttempt(w, other, instant)
-	case !w.PodIsLive:
+	case v.scheduleErr != nil:
+		return v.writeBlocked(v1alpha1.ReasonInvalidSchedule, v.scheduleErr.Error())
+	case HasLostOwner(v.At) && v.startingLeft > 0:
+		return v.blockLostOwner()
+	case v.Now.Before(v.instant):
+		return v.decideNotDue()
+	case v.isHeld():
+		return v.writeUnblocked(0)
+	case v.At.Spec.Restart != nil:
+		return v.decideRestartDue()
+	case v.startingLeft > 0 && v.At.Spec.Nodes != nil:
+		return v.startNodes()
+	case v.startingLeft > 0:
+		return v.startAttempt(v.instant)
+	case !v.PodIsLive:
 		return Decision{Action: LookForPod{}}
 	default:
-		return writeStartingDeadlineExceeded(at, w.Now)
+		return v.writeStartingDeadlineExceeded()
 	}
 }
 
 // blockLostOwner decides for an At whose owner is missing: only a user can tell whether it
 // has run.
-func blockLostOwner(at *v1alpha1.At, now time.Time) Decision {
-	label := lostOwnerLabel(at)
-	d := writeBlocked(at, now, v1alpha1.ReasonOwnerMissing, fmt.Sprintf(
+func (v *view) blockLostOwner() Decision {
+	label := lostOwnerLabel(v.At)
+	d := v.writeBlocked(v1alpha1.ReasonOwnerMissing, fmt.Sprintf(
 		"Label %s says that another object created this At, but the At has no such owner. It may have run before: it may be a copy, or restored from a backup. Delete it. Or, to run it, remove the label: kubectl label at %s -n %s %s-",
-		label, at.Name, at.Namespace, label))
-	d.Delay = DelayUntilDeadline(at, now)
+		label, v.At.Name, v.At.Namespace, label))
+	d.Delay = v.untilDeadline()
 	return d
 }
 
 // startAttempt starts an attempt that has been due since the given instant.
-func startAttempt(w World, other *corev1.Pod, instant time.Time) Decision {
-	if other != nil {
-		return waitForName(w.At, other, dueSince(w.At, w.Parent, instant), w.Now)
+func (v *view) startAttempt(instant time.Time) Decision {
+	due := dueSince(v.At, v.Parent, instant)
+	if v.pod != nil {
+		return v.waitForName(due)
 	}
 	// Before the At, because looking for a node may take seconds.
-	if d, decided := checkNode(w); decided {
+	if d, decided := v.checkNode(); decided {
 		return d
 	}
-	if !w.isFresh() {
+	if !v.isFresh() {
 		// Do not trust an old cache: another controller may have run the At, and its Pod may be
 		// gone; or a user may have just edited, suspended or deleted the At or its parent.
 		return Decision{Action: LookForAt{}}
 	}
-	due := dueSince(w.At, w.Parent, instant)
-	if isBlockedByOthers(w.At) {
+	if isBlockedByOthers(v.At) {
 		// It was blocked until now.
-		due = w.Now
+		due = v.Now
 	}
 	return Decision{Action: CreatePod{Due: due}, Delay: checkDelay}
 }
 
-// waitForName decides for an At that has been due since the given time, while other has
-// the name of its Pod.
-func waitForName(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decision {
+// waitForName decides for an At that has been due since the given time, while another Pod
+// has the name of its Pod.
+func (v *view) waitForName(since time.Time) Decision {
+	other := v.pod
 	message := fmt.Sprintf("Pod %s already exists and does not belong to this At: delete that Pod, or give the At another name.", other.Name)
-	if owner := ownerAt(other); owner != nil && owner.Name == at.Name {
-		if now.Sub(since) < grace {
-			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At with this name still exists", answer.ErrBlocked, other.Name), Delay: DelayUntilDeadline(at, now)}
+	if owner := ownerAt(other); owner != nil && owner.Name == v.At.Name {
+		if v.Now.Sub(since) < grace {
+			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At with this name still exists", answer.ErrBlocked, other.Name), Delay: v.untilDeadline()}
 		}
 		message = fmt.Sprintf("Pod %s of an earlier At with this name still exists: run kubectl describe pod %s to see what it is waiting for.", other.Name, other.Name)
 	}
-	return retryBlocked(at, now, v1alpha1.ReasonPodNameConflict, errors.New(message))
+	return v.retryBlocked(v1alpha1.ReasonPodNameConflict, errors.New(message))
 }
 
 // Refused returns the decision after the API server answered the creation of the Pod with
@@ -110,14 +107,14 @@ func waitForName(at *v1alpha1.At, other *corev1.Pod, since, now time.Time) Decis
 // At is Blocked and retried. Otherwise it is only retried. lasting means that the
 // creation has been failing for a while: then the At is Blocked in this case, too.
 func Refused(w World, err error, lasting bool) Decision {
-	at := w.At
+	v := newView(w)
 	if isInvalidPod(err) {
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonInvalidPod, err.Error())
+		return v.writeDone(nil, v1alpha1.ReasonInvalidPod, err.Error())
 	}
-	d := refused(w, v1alpha1.ReasonPodRefused, err)
+	d := v.refused(v1alpha1.ReasonPodRefused, err)
 	if lasting && answer.IsTransient(err) {
 		retry := d
-		d = writeBlocked(at, w.Now, v1alpha1.ReasonPodNotCreated, err.Error())
+		d = v.writeBlocked(v1alpha1.ReasonPodNotCreated, err.Error())
 		d.Retry, d.Delay = retry.Retry, retry.Delay
 	}
 	return d
@@ -126,15 +123,15 @@ func Refused(w World, err error, lasting bool) Decision {
 // refused returns the decision after the API server refused a Pod or an At with err:
 // retry and, unless err may disappear within moments, set condition Blocked with the
 // given reason.
-func refused(w World, reason string, err error) Decision {
+func (v *view) refused(reason string, err error) Decision {
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		// The At is deleted with its namespace.
 		return Decision{}
 	case answer.IsTransient(err):
-		return Decision{Retry: err, Delay: DelayUntilDeadline(w.At, w.Now)}
+		return Decision{Retry: err, Delay: v.untilDeadline()}
 	default:
-		return retryBlocked(w.At, w.Now, reason, err)
+		return v.retryBlocked(reason, err)
 	}
 }
 

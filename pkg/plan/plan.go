@@ -26,15 +26,51 @@ limitations under the License.
 package plan
 
 import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
+
+// view is a World with what follows from it, derived once. Its At exists.
+type view struct {
+	World
+	// pod is the Pod that has the name of the current attempt's Pod, or nil. owned is true if
+	// it belongs to the At.
+	pod   *corev1.Pod
+	owned bool
+	// instant is when the run is due, or scheduleErr says why that is unknown. startingLeft is
+	// how long the run may still start; activeLeft, how long it may still take.
+	instant                  time.Time
+	scheduleErr              error
+	startingLeft, activeLeft time.Duration
+}
+
+func newView(w World) *view {
+	v := &view{World: w, pod: w.pod(), startingLeft: noLimit}
+	v.owned = v.pod != nil && IsOf(v.pod, w.At)
+	if v.instant, v.scheduleErr = Instant(&w.At.Spec); v.scheduleErr == nil {
+		v.startingLeft = v.startingTimeLeft(v.instant)
+	}
+	v.activeLeft = v.activeTimeLeft(&w.At.Status)
+	return v
+}
+
+// withStatus returns the view of an At that has the given status.
+func (v *view) withStatus(status *v1alpha1.AtStatus) *view {
+	at, changed := *v.At, *v
+	at.Status = *status
+	changed.At = &at
+	return &changed
+}
 
 // Decide returns the next step of an At's run.
 func Decide(w World) Decision {
 	if w.At == nil || isLeaving(w.At) {
 		return Decision{}
 	}
-	d := decideRun(w)
+	d := newView(w).decideRun()
 	// A status that was never written has no observed generation and needs no write.
 	if observed := w.At.Status.ObservedGeneration; d.Action == nil && d.Status == nil && observed != 0 && observed != w.At.Generation {
 		status := w.At.Status.DeepCopy()
@@ -44,41 +80,40 @@ func Decide(w World) Decision {
 	return d
 }
 
-func decideRun(w World) Decision {
-	at, pod := w.At, w.pod()
-	if d, decided := decideByParent(w); decided {
+func (v *view) decideRun() Decision {
+	at, pod := v.At, v.pod
+	if d, decided := v.decideByParent(); decided {
 		return d
 	}
 	if at.Status.Phase == v1alpha1.PhaseDone {
-		return decideDone(at, w.Now)
+		return v.decideDone()
 	}
-	if d := decideSuspended(at, w.Now); d.Status != nil {
+	if d := v.decideSuspended(); d.Status != nil {
 		return d
 	}
 	if isNodesRun(at) {
-		return decideNodes(w)
+		return v.decideNodes()
 	}
 	if isRestart(at) {
-		return decideRestart(w)
+		return v.decideRestart()
 	}
-	owned := pod != nil && IsOf(pod, at)
-	if owned && !hasEnded(pod) {
-		if d, decided := decideOnNode(w, pod); decided {
+	if v.owned && !hasEnded(pod) {
+		if d, decided := v.decideOnNode(); decided {
 			return d
 		}
 	}
 	switch {
-	case recorded(at) && (!owned || pod.UID != at.Status.Pod.UID):
-		return decideGone(w)
-	case owned && hasEnded(pod):
-		return decideEnded(at, pod, w.Now)
-	case owned && isAbandoned(pod, w.Now):
-		return decideAbandoned(w, pod)
-	case owned:
-		return decideRunning(at, pod, w.Now)
+	case recorded(at) && (!v.owned || pod.UID != at.Status.Pod.UID):
+		return v.decideGone()
+	case v.owned && hasEnded(pod):
+		return v.decideEnded()
+	case v.owned && isAbandoned(pod, v.Now):
+		return v.decideAbandoned()
+	case v.owned:
+		return v.decideRunning()
 	case at.Status.NextAttemptTime != nil:
-		return decideNextAttempt(w, pod)
+		return v.decideNextAttempt()
 	default:
-		return decidePending(w, pod)
+		return v.decidePending()
 	}
 }

@@ -38,26 +38,26 @@ const (
 
 // decideProgress decides for an At whose children all exist: which children to resume,
 // what to count, and when the run has ended.
-func decideProgress(w World) Decision {
-	at := w.At
+func (v *view) decideProgress() Decision {
+	at := v.At
 	// A delayed creation request for a node that is no longer chosen may add a child to
 	// those that were recorded.
-	counts := countNodes(w.Children, max(int(at.Status.Nodes.Desired), len(w.Children)))
+	counts := countNodes(v.Children, max(int(at.Status.Nodes.Desired), len(v.Children)))
 	counts.StartTime = at.Status.Nodes.StartTime
-	waiting := waitingChildren(w.Children)
+	waiting := waitingChildren(v.Children)
 	tooMany := tooManyFailed(at, counts)
 	ended := counts.Active == 0 && (len(waiting) == 0 || tooMany)
 	switch {
-	case !w.ChildrenAreLive && (len(w.Children) < int(counts.Desired) || ended && len(waiting) > 0):
+	case !v.ChildrenAreLive && (len(v.Children) < int(counts.Desired) || ended && len(waiting) > 0):
 		// The cache is reliable for an At that is DONE. Other Ats may be outdated.
 		return Decision{Action: LookForAts{}}
 	case ended:
-		return writeNodesDone(w, counts)
+		return v.writeNodesDone(counts)
 	case !tooMany && !isSuspended(at):
 		room := concurrent(at, counts) - int(counts.Active)
 		switch {
 		case room <= 0 || len(waiting) == 0:
-		case !staleness.IsFresh(w.AtAsOf, w.Now):
+		case !staleness.IsFresh(v.AtAsOf, v.Now):
 			// A user may have just suspended, edited or deleted the At.
 			return Decision{Action: LookForAt{}}
 		default:
@@ -68,22 +68,23 @@ func decideProgress(w World) Decision {
 	removeBlocked(status)
 	status.Nodes = counts
 	status.Reason = ""
-	status.Message = answer.OneLine(failedNodes(w.Children, counts) + " " + blockedNodes(w.Children, counts))
-	return write(at, status)
+	status.Message = answer.OneLine(failedNodes(v.Children, counts) + " " + blockedNodes(v.Children, counts))
+	return v.write(status)
 }
 
 // writeNodesDone ends a run on nodes.
-func writeNodesDone(w World, counts *v1alpha1.AtNodesStatus) Decision {
-	end := w.At.DeepCopy()
-	end.Status.Nodes = counts
+func (v *view) writeNodesDone(counts *v1alpha1.AtNodesStatus) Decision {
+	status := v.At.Status.DeepCopy()
+	status.Nodes = counts
+	v = v.withStatus(status)
 	if counts.Failed == 0 && counts.Waiting == 0 {
-		return writeDone(end, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("The command ended with exit code 0 on %d of %d nodes.", counts.Succeeded, counts.Desired))
+		return v.writeDone(nil, v1alpha1.ReasonCompleted, fmt.Sprintf("The command ended with exit code 0 on %d of %d nodes.", counts.Succeeded, counts.Desired))
 	}
-	message := failedNodes(w.Children, counts)
+	message := failedNodes(v.Children, counts)
 	if counts.Waiting > 0 {
 		message += fmt.Sprintf(" It was not started on %d nodes because more nodes had failed than spec.nodes.maxFailed allows.", counts.Waiting)
 	}
-	return writeDone(end, nil, w.Now, v1alpha1.ReasonNodesFailed, message)
+	return v.writeDone(nil, v1alpha1.ReasonNodesFailed, message)
 }
 
 // tooManyFailed reports whether the command has failed on more nodes than

@@ -55,52 +55,45 @@ func (w *World) TargetNotRead(err error) error {
 // decideRestartDue decides for an At whose restart has been due since the given instant.
 // The phase becomes RUNNING before the workload is restarted, so that the At cannot be
 // edited in between.
-func decideRestartDue(w World, instant time.Time) Decision {
-	at, target := w.At, w.Target
-	left := startingTimeLeft(at, instant, w.Now)
-	if waitsForRollout(at) && !w.AtIsLive && left > 0 {
+func (v *view) decideRestartDue() Decision {
+	at, target, instant, left := v.At, v.Target, v.instant, v.startingLeft
+	if waitsForRollout(at) && !v.AtIsLive && left > 0 {
 		// It goes on waiting without reading the At and its Pod each time.
 		switch {
-		case !w.TargetIsLive && !w.TargetIsShared:
+		case !v.TargetIsLive && !v.TargetIsShared:
 			return Decision{Action: LookForTarget{MayBeShared: true}}
-		case target != nil && target.Rolling && !isRestarted(target, restartTime(at, instant), w.Now):
-			return waitForRollout(w, instant)
+		case target != nil && target.Rolling && !isRestarted(target, restartTime(at, instant), v.Now):
+			return v.waitForRollout()
 		}
 	}
 	switch {
-	case !w.AtIsLive:
+	case !v.AtIsLive:
 		return Decision{Action: LookForAt{}}
-	case !w.PodIsLive:
+	case !v.PodIsLive:
 		// The At may have had a command when it was due, and its Pod may not be in the cache.
 		return Decision{Action: LookForPod{}}
 	case left <= 0:
-		return writeStartingDeadlineExceeded(at, w.Now)
-	case !w.TargetIsLive:
+		return v.writeStartingDeadlineExceeded()
+	case !v.TargetIsLive:
 		return Decision{Action: LookForTarget{}}
-	case w.TargetForbidden != nil:
-		return retryBlocked(at, w.Now, v1alpha1.ReasonRestartForbidden, errors.New(restartForbiddenMessage(w.TargetForbidden)))
+	case v.TargetForbidden != nil:
+		return v.retryRestartForbidden()
 	}
 	reason, message := unfit(at, target)
 	switch {
 	case reason != "":
-		return writeDone(at, nil, w.Now, reason, message)
-	case isRestarted(target, restartTime(at, instant), w.Now):
+		return v.writeDone(nil, reason, message)
+	case isRestarted(target, restartTime(at, instant), v.Now):
 		// The rollout belongs to this restart.
 	case target.Rolling:
-		return waitForRollout(w, instant)
+		return v.waitForRollout()
 	case target.Desired == 0:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("%s has no Pods to replace: there was nothing to do.", target))
+		return v.writeDone(nil, v1alpha1.ReasonCompleted, fmt.Sprintf("%s has no Pods to replace: there was nothing to do.", target))
 	}
-	status := at.Status.DeepCopy()
-	removeBlocked(status)
-	status.Phase = v1alpha1.PhaseRunning
-	status.StartTime = &metav1.Time{Time: w.Now}
-	if !instant.IsZero() {
-		status.ScheduledTime = &metav1.Time{Time: instant}
-	}
+	status := v.statusOfStart()
 	status.Restart = &v1alpha1.AtRestartStatus{UID: target.UID, Desired: target.Desired}
-	status.Reason, status.Message = "", fmt.Sprintf("Restarting %s.", target)
-	return write(at, status)
+	status.Message = fmt.Sprintf("Restarting %s.", target)
+	return v.write(status)
 }
 
 // waitsForRollout reports whether an At is known to wait for another rollout.
@@ -110,59 +103,59 @@ func waitsForRollout(at *v1alpha1.At) bool {
 }
 
 // waitForRollout returns the decision to wait for a rollout that is not that of this restart.
-func waitForRollout(w World, instant time.Time) Decision {
-	d := writeBlocked(w.At, w.Now, v1alpha1.ReasonRolloutInProgress, fmt.Sprintf("%s is already being rolled out: the restart waits until all of its Pods are updated.", w.Target))
-	d.Delay = min(startingTimeLeft(w.At, instant, w.Now), rolloutPeriod(w.Now.Sub(instant)))
+func (v *view) waitForRollout() Decision {
+	d := v.writeBlocked(v1alpha1.ReasonRolloutInProgress, fmt.Sprintf("%s is already being rolled out: the restart waits until all of its Pods are updated.", v.Target))
+	d.Delay = min(v.startingLeft, rolloutPeriod(v.Now.Sub(v.instant)))
 	return d
 }
 
 // decideRestart decides for an At whose restart has begun: it restarts the workload, or
 // follows its rollout.
-func decideRestart(w World) Decision {
-	restarted := wasRestarted(w.At)
+func (v *view) decideRestart() Decision {
+	restarted := wasRestarted(v.At)
 	switch {
-	case !restarted && !w.AtIsLive:
+	case !restarted && !v.AtIsLive:
 		// Do not trust the cache: another controller may have restarted the workload, and a
 		// user may have reverted that.
 		return Decision{Action: LookForAt{}}
-	case restarted && !w.TargetIsLive && !w.TargetIsShared:
+	case restarted && !v.TargetIsLive && !v.TargetIsShared:
 		return Decision{Action: LookForTarget{MayBeShared: true}}
 	case restarted:
-		d := followRollout(w)
-		if ends := d.Status != nil && d.Status.Phase == v1alpha1.PhaseDone; ends && !w.TargetIsLive {
+		d := v.followRollout()
+		if ends := d.Status != nil && d.Status.Phase == v1alpha1.PhaseDone; ends && !v.TargetIsLive {
 			// The end must not depend on a workload as it was before the restart.
 			return Decision{Action: LookForTarget{}}
 		}
 		return d
-	case !w.TargetIsLive:
+	case !v.TargetIsLive:
 		return Decision{Action: LookForTarget{}}
-	case !staleness.IsFresh(w.AtAsOf, w.Now):
+	case !staleness.IsFresh(v.AtAsOf, v.Now):
 		// Looking for the workload took long.
 		return Decision{Action: LookForAt{}}
 	default:
-		return restartNow(w)
+		return v.restartNow()
 	}
 }
 
 // restartNow restarts the workload. The workload's annotation is the lock: if it has the
 // time of this restart or a later time, the workload has been restarted.
-func restartNow(w World) Decision {
-	at, target, instant := w.At, w.Target, restartInstant(w.At)
+func (v *view) restartNow() Decision {
+	at, target, instant := v.At, v.Target, restartInstant(v.At)
 	since := restartTime(at, instant)
 	switch {
-	case isTarget(at, target) && isRestarted(target, since, w.Now):
-		return recordRestart(w, since)
-	case w.isHeld():
-		return writeUnblocked(at, 0)
-	case startingTimeLeft(at, instant, w.Now) <= 0:
-		return writeStartingDeadlineExceeded(at, w.Now)
-	case w.TargetForbidden != nil:
-		return retryBlocked(at, w.Now, v1alpha1.ReasonRestartForbidden, errors.New(restartForbiddenMessage(w.TargetForbidden)))
+	case isTarget(at, target) && isRestarted(target, since, v.Now):
+		return v.recordRestart(since)
+	case v.isHeld():
+		return v.writeUnblocked(0)
+	case v.startingTimeLeft(instant) <= 0:
+		return v.writeStartingDeadlineExceeded()
+	case v.TargetForbidden != nil:
+		return v.retryRestartForbidden()
 	case !isTarget(at, target):
-		return writeTargetDeleted(at, w.Now)
+		return v.writeTargetDeleted()
 	}
 	if reason, message := unfit(at, target); reason != "" {
-		return writeDone(at, nil, w.Now, reason, message)
+		return v.writeDone(nil, reason, message)
 	}
 	due := dueSince(at, nil, instant)
 	if isBlockedByOthers(at) || due.Before(at.Status.StartTime.Time) {
@@ -174,17 +167,17 @@ func restartNow(w World) Decision {
 
 // recordRestart records that the workload was restarted at the given time or later. The
 // deadline for the rollout counts from now.
-func recordRestart(w World, since time.Time) Decision {
-	status := w.At.Status.DeepCopy()
+func (v *view) recordRestart(since time.Time) Decision {
+	status := v.At.Status.DeepCopy()
 	removeBlocked(status)
-	setProgress(status, w.Target)
-	status.StartTime = &metav1.Time{Time: w.Now}
-	status.Restart.RestartedAt = &metav1.Time{Time: *w.Target.RestartedAt}
-	message := fmt.Sprintf("Restarted %s", w.Target)
-	if w.Target.RestartedAt.After(since) {
-		message = fmt.Sprintf("%s was already restarted at %s, after the scheduled time: it is not restarted again.", w.Target, w.Target.RestartedAt.UTC().Format(time.RFC3339))
+	setProgress(status, v.Target)
+	status.StartTime = &metav1.Time{Time: v.Now}
+	status.Restart.RestartedAt = &metav1.Time{Time: *v.Target.RestartedAt}
+	message := fmt.Sprintf("Restarted %s", v.Target)
+	if v.Target.RestartedAt.After(since) {
+		message = fmt.Sprintf("%s was already restarted at %s, after the scheduled time: it is not restarted again.", v.Target, v.Target.RestartedAt.UTC().Format(time.RFC3339))
 	}
-	return write(w.At, status, NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonRestarted, message))
+	return v.write(status, NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonRestarted, message))
 }
 
 // isTarget reports whether a workload is the one that the restart began with.
@@ -192,14 +185,14 @@ func isTarget(at *v1alpha1.At, target *rollout.Target) bool {
 	return target != nil && target.UID == at.Status.Restart.UID
 }
 
-func writeTargetDeleted(at *v1alpha1.At, now time.Time) Decision {
-	return writeDone(at, nil, now, v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s was deleted during its restart.", at.Spec.Restart.Kind, at.Spec.Restart.Name))
+func (v *view) writeTargetDeleted() Decision {
+	return v.writeDone(nil, v1alpha1.ReasonTargetNotFound, fmt.Sprintf("%s %s was deleted during its restart.", v.At.Spec.Restart.Kind, v.At.Spec.Restart.Name))
 }
 
 // RefusedRestart returns the decision after the API server answered the restart of the
 // workload with err.
 func RefusedRestart(w World, err error) Decision {
-	return refused(w, v1alpha1.ReasonRestartRefused, err)
+	return newView(w).refused(v1alpha1.ReasonRestartRefused, err)
 }
 
 // unfit returns why a workload cannot be restarted; reason is empty if it can.
@@ -217,6 +210,10 @@ func unfit(at *v1alpha1.At, target *rollout.Target) (reason, message string) {
 	}
 }
 
+func (v *view) retryRestartForbidden() Decision {
+	return v.retryBlocked(v1alpha1.ReasonRestartForbidden, errors.New(restartForbiddenMessage(v.TargetForbidden)))
+}
+
 // restartForbiddenMessage says what the user that err names needs. artifacts/restarts would
 // grant it to the service account of artifacts/deploy, which may be another user.
 func restartForbiddenMessage(err error) string {
@@ -224,39 +221,40 @@ func restartForbiddenMessage(err error) string {
 }
 
 // followRollout follows the rollout of a restarted workload.
-func followRollout(w World) Decision {
-	target, left := w.Target, activeTimeLeft(w.At, &w.At.Status, w.Now)
+func (v *view) followRollout() Decision {
+	target, left := v.Target, v.activeLeft
 	switch {
-	case w.TargetForbidden != nil && left <= 0:
-		return writeDone(w.At, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(w.At))
-	case w.TargetForbidden != nil:
-		return retryBlocked(w.At, w.Now, v1alpha1.ReasonRestartForbidden, errors.New(restartForbiddenMessage(w.TargetForbidden)))
-	case !isTarget(w.At, target):
-		return writeTargetDeleted(w.At, w.Now)
+	case v.TargetForbidden != nil && left <= 0:
+		return v.writeDone(nil, v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage())
+	case v.TargetForbidden != nil:
+		return v.retryRestartForbidden()
+	case !isTarget(v.At, target):
+		return v.writeTargetDeleted()
 	}
-	at := w.At.DeepCopy()
-	setProgress(&at.Status, target)
+	status := v.At.Status.DeepCopy()
+	setProgress(status, target)
+	progressed := v.withStatus(status)
 	switch {
-	case target.RestartedAt == nil || target.RestartedAt.Before(at.Status.Restart.RestartedAt.Time):
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonReverted, fmt.Sprintf("The restart of %s at %s was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation %s is now %q.",
-			target, at.Status.Restart.RestartedAt.UTC().Format(time.RFC3339), rollout.AnnotationRestartedAt, target.Annotation))
+	case target.RestartedAt == nil || target.RestartedAt.Before(status.Restart.RestartedAt.Time):
+		return progressed.writeDone(nil, v1alpha1.ReasonReverted, fmt.Sprintf("The restart of %s at %s was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation %s is now %q.",
+			target, status.Restart.RestartedAt.UTC().Format(time.RFC3339), rollout.AnnotationRestartedAt, target.Annotation))
 	case target.OnDelete:
-		reason, message := unfit(at, target)
-		return writeDone(at, nil, w.Now, reason, message)
+		reason, message := unfit(v.At, target)
+		return progressed.writeDone(nil, reason, message)
 	case target.Complete:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonCompleted, fmt.Sprintf("%s has been restarted: %s.", target, target.Progress()))
+		return progressed.writeDone(nil, v1alpha1.ReasonCompleted, fmt.Sprintf("%s has been restarted: %s.", target, target.Progress()))
 	case target.Failed:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonRolloutFailed, fmt.Sprintf("The rollout of %s made no progress within its spec.progressDeadlineSeconds: %s. See kubectl rollout status and kubectl rollout undo.", target, target.Progress()))
+		return progressed.writeDone(nil, v1alpha1.ReasonRolloutFailed, fmt.Sprintf("The rollout of %s made no progress within its spec.progressDeadlineSeconds: %s. See kubectl rollout status and kubectl rollout undo.", target, target.Progress()))
 	case left <= 0:
-		return writeDone(at, nil, w.Now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at)+fmt.Sprintf(" The rollout of %s continues: %s.", target, target.Progress()))
+		return progressed.writeDone(nil, v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage()+fmt.Sprintf(" The rollout of %s continues: %s.", target, target.Progress()))
 	}
-	removeBlocked(&at.Status)
+	removeBlocked(status)
 	var events []Event
 	if target.Paused {
-		events = setBlocked(w.At, &at.Status, w.Now, v1alpha1.ReasonTargetPaused, fmt.Sprintf("%s was paused during its rollout: see kubectl rollout resume.", target))
+		events = v.setBlocked(status, v1alpha1.ReasonTargetPaused, fmt.Sprintf("%s was paused during its rollout: see kubectl rollout resume.", target))
 	}
-	d := write(w.At, &at.Status, events...)
-	d.Delay = min(left, rolloutPeriod(w.Now.Sub(at.Status.StartTime.Time)))
+	d := v.write(status, events...)
+	d.Delay = min(left, rolloutPeriod(v.Now.Sub(status.StartTime.Time)))
 	return d
 }
 

@@ -27,34 +27,33 @@ import (
 )
 
 // decideRunning decides for an At whose Pod has not ended.
-func decideRunning(at *v1alpha1.At, pod *corev1.Pod, now time.Time) Decision {
-	status := statusWithPod(at, pod)
-	events := append(podEvents(at, pod), mirrorBlocked(at, status, pod, now)...)
-	d := write(at, status, events...)
+func (v *view) decideRunning() Decision {
+	pod, status := v.pod, v.statusWithPod()
+	events := append(v.podEvents(), v.mirrorBlocked(status)...)
+	d := v.write(status, events...)
 	if d.Status != nil {
 		return d
 	}
 	d.Delay = checkDelay
-	left := activeTimeLeft(at, &at.Status, now)
 	switch {
 	case isDeletedByForce(pod):
-		d.Delay = min(grace-now.Sub(pod.DeletionTimestamp.Time), checkDelay)
+		d.Delay = min(grace-v.Now.Sub(pod.DeletionTimestamp.Time), checkDelay)
 	case pod.DeletionTimestamp != nil:
-	case failureTarget(at) != nil:
+	case failureTarget(v.At) != nil:
 		d.Action = DeletePod{Pod: pod}
-	case left <= 0:
+	case v.activeLeft <= 0:
 		// Write the reason before deleting the Pod: the deletion alone does not tell why.
-		return writeFailureTarget(at, now, v1alpha1.ReasonDeadlineExceeded, activeDeadlineMessage(at))
+		return v.writeFailureTarget(v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage())
 	default:
-		d.Delay = min(left, checkDelay)
+		d.Delay = min(v.activeLeft, checkDelay)
 	}
 	return d
 }
 
 // mirrorBlocked sets condition Blocked to what the node and the scheduler report about
 // the Pod's start. It returns an event if the reason is new.
-func mirrorBlocked(at *v1alpha1.At, status *v1alpha1.AtStatus, pod *corev1.Pod, now time.Time) []Event {
-	reason, message := podBlocker(pod, now)
+func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
+	reason, message := podBlocker(v.pod, v.Now)
 	if reason == "" {
 		removeBlocked(status)
 		return nil
@@ -63,7 +62,7 @@ func mirrorBlocked(at *v1alpha1.At, status *v1alpha1.AtStatus, pod *corev1.Pod, 
 		// The node reports the same problem in alternating words.
 		return nil
 	}
-	return setBlocked(at, status, now, reason, message)
+	return v.setBlocked(status, reason, message)
 }
 
 // podBlocker returns what keeps a Pod from starting: an API reason and a sentence. The

@@ -34,14 +34,14 @@ import (
 )
 
 // write returns the decision to write status, unless the At already has it.
-func write(at *v1alpha1.At, status *v1alpha1.AtStatus, events ...Event) Decision {
+func (v *view) write(status *v1alpha1.AtStatus, events ...Event) Decision {
 	if status.Phase != v1alpha1.PhaseDone {
 		explain(status)
 	}
-	if equality.Semantic.DeepEqual(&at.Status, status) {
+	if equality.Semantic.DeepEqual(&v.At.Status, status) {
 		return Decision{}
 	}
-	status.ObservedGeneration = at.Generation
+	status.ObservedGeneration = v.At.Generation
 	return Decision{Status: status, Events: events}
 }
 
@@ -68,8 +68,22 @@ func explain(status *v1alpha1.AtStatus) {
 	}
 }
 
+// statusOfStart returns the status of an At whose run starts now, without a Pod of its own.
+func (v *view) statusOfStart() *v1alpha1.AtStatus {
+	status := v.At.Status.DeepCopy()
+	removeBlocked(status)
+	status.Phase, status.Reason, status.Message = v1alpha1.PhaseRunning, "", ""
+	status.StartTime = &metav1.Time{Time: v.Now}
+	// metav1.Time encodes the first instant of year 1 as null.
+	if !v.instant.IsZero() {
+		status.ScheduledTime = &metav1.Time{Time: v.instant}
+	}
+	return status
+}
+
 // statusWithPod returns the status of an At whose Pod exists.
-func statusWithPod(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
+func (v *view) statusWithPod() *v1alpha1.AtStatus {
+	at, pod := v.At, v.pod
 	status := at.Status.DeepCopy()
 	if status.Phase != v1alpha1.PhaseRunning {
 		status.Phase = v1alpha1.PhaseRunning
@@ -103,10 +117,10 @@ func statusWithPod(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
 
 // statusWithOutcome returns the status of an At whose Pod has ended, with the exit code
 // and the message of the command.
-func statusWithOutcome(at *v1alpha1.At, pod *corev1.Pod) *v1alpha1.AtStatus {
-	status := statusWithPod(at, pod)
+func (v *view) statusWithOutcome() *v1alpha1.AtStatus {
+	status := v.statusWithPod()
 	status.Message = ""
-	if terminated := commandTerminated(pod); terminated != nil {
+	if terminated := commandTerminated(v.pod); terminated != nil {
 		status.ExitCode = ptr.To(terminated.ExitCode)
 		status.Message = answer.OneLine(terminated.Message)
 	}
@@ -121,7 +135,8 @@ func recorded(at *v1alpha1.At) bool {
 // podEvents returns the events for a Pod that is not recorded yet. The creation event is
 // emitted with the status write, not with the creation: if many Ats are due at the same
 // time, all Pods are created first.
-func podEvents(at *v1alpha1.At, pod *corev1.Pod) []Event {
+func (v *view) podEvents() []Event {
+	at, pod := v.At, v.pod
 	if recorded(at) {
 		return nil
 	}
@@ -177,38 +192,38 @@ func IsStuck(at *v1alpha1.At) bool {
 
 // activeDeadlineMessage returns the message for an At that has reached its active
 // deadline.
-func activeDeadlineMessage(at *v1alpha1.At) string {
-	return withBlocker(at, fmt.Sprintf("The run took longer than spec.activeDeadlineSeconds (%d).", *at.Spec.ActiveDeadlineSeconds))
+func (v *view) activeDeadlineMessage() string {
+	return v.withBlocker(fmt.Sprintf("The run took longer than spec.activeDeadlineSeconds (%d).", *v.At.Spec.ActiveDeadlineSeconds))
 }
 
 // withBlocker appends to a message what has blocked the At, if anything.
-func withBlocker(at *v1alpha1.At, message string) string {
-	if blocked := Blocked(at); blocked != nil && !HasForecast(at) {
+func (v *view) withBlocker(message string) string {
+	if blocked := Blocked(v.At); blocked != nil && !HasForecast(v.At) {
 		return message + " It was blocked: " + blocked.Message
 	}
 	return message
 }
 
 // writeBlocked returns the decision to set condition Blocked.
-func writeBlocked(at *v1alpha1.At, now time.Time, reason, message string) Decision {
-	status := at.Status.DeepCopy()
-	events := setBlocked(at, status, now, reason, message)
-	return write(at, status, events...)
+func (v *view) writeBlocked(reason, message string) Decision {
+	status := v.At.Status.DeepCopy()
+	events := v.setBlocked(status, reason, message)
+	return v.write(status, events...)
 }
 
 // retryBlocked returns the decision to set condition Blocked and retry with back-off.
-func retryBlocked(at *v1alpha1.At, now time.Time, reason string, cause error) Decision {
-	d := writeBlocked(at, now, reason, cause.Error())
-	d.Retry, d.Delay = fmt.Errorf("%w: %w", answer.ErrBlocked, cause), DelayUntilDeadline(at, now)
+func (v *view) retryBlocked(reason string, cause error) Decision {
+	d := v.writeBlocked(reason, cause.Error())
+	d.Retry, d.Delay = fmt.Errorf("%w: %w", answer.ErrBlocked, cause), v.untilDeadline()
 	return d
 }
 
 // writeUnblocked returns the decision to remove condition Blocked or, if it is not set,
 // to wait for the given time.
-func writeUnblocked(at *v1alpha1.At, delay time.Duration) Decision {
-	status := at.Status.DeepCopy()
+func (v *view) writeUnblocked(delay time.Duration) Decision {
+	status := v.At.Status.DeepCopy()
 	removeBlocked(status)
-	if d := write(at, status); d.Status != nil {
+	if d := v.write(status); d.Status != nil {
 		return d
 	}
 	return Decision{Delay: delay}
@@ -216,9 +231,9 @@ func writeUnblocked(at *v1alpha1.At, delay time.Duration) Decision {
 
 // setBlocked sets condition Blocked. It returns an event if the reason changes, not if
 // only the message changes.
-func setBlocked(at *v1alpha1.At, status *v1alpha1.AtStatus, now time.Time, reason, message string) []Event {
-	before := Blocked(at)
-	meta.SetStatusCondition(&status.Conditions, newCondition(at, v1alpha1.ConditionBlocked, now, reason, message))
+func (v *view) setBlocked(status *v1alpha1.AtStatus, reason, message string) []Event {
+	before := Blocked(v.At)
+	meta.SetStatusCondition(&status.Conditions, v.newCondition(v1alpha1.ConditionBlocked, reason, message))
 	if before != nil && before.Reason == reason {
 		return nil
 	}
@@ -230,12 +245,12 @@ func removeBlocked(status *v1alpha1.AtStatus) {
 }
 
 // newCondition returns a condition with status True.
-func newCondition(at *v1alpha1.At, conditionType string, now time.Time, reason, message string) metav1.Condition {
+func (v *view) newCondition(conditionType, reason, message string) metav1.Condition {
 	return metav1.Condition{
 		Type:               conditionType,
 		Status:             metav1.ConditionTrue,
-		ObservedGeneration: at.Generation,
-		LastTransitionTime: metav1.Time{Time: now},
+		ObservedGeneration: v.At.Generation,
+		LastTransitionTime: metav1.Time{Time: v.Now},
 		Reason:             reason,
 		Message:            answer.OneLine(message),
 	}
@@ -253,30 +268,30 @@ func join(parts ...string) string {
 
 // writeDone ends an At: it is Complete if reason is Completed, and Failed otherwise. pod
 // is the Pod that has ended, or nil.
-func writeDone(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message string) Decision {
+func (v *view) writeDone(pod *corev1.Pod, reason, message string) Decision {
 	var events []Event
-	status := at.Status.DeepCopy()
+	status := v.At.Status.DeepCopy()
 	status.Message = ""
-	status.CompletionTime = &metav1.Time{Time: now}
+	status.CompletionTime = &metav1.Time{Time: v.Now}
 	if pod != nil {
-		events = podEvents(at, pod)
-		status = statusWithOutcome(at, pod)
-		status.CompletionTime = completionTime(pod, now)
+		events = v.podEvents()
+		status = v.statusWithOutcome()
+		status.CompletionTime = completionTime(pod, v.Now)
 	}
-	end := newCondition(at, v1alpha1.ConditionComplete, now, reason, message)
+	end := v.newCondition(v1alpha1.ConditionComplete, reason, message)
 	eventType := corev1.EventTypeNormal
 	if reason != v1alpha1.ReasonCompleted {
 		end.Type = v1alpha1.ConditionFailed
 		eventType = corev1.EventTypeWarning
-		if pod != nil || recorded(at) {
+		if pod != nil || recorded(v.At) {
 			status.Failed++
-			status.LastFailureTime = &metav1.Time{Time: now}
+			status.LastFailureTime = &metav1.Time{Time: v.Now}
 		}
 		if status.Message == "" {
 			status.Message = end.Message
 		}
 	}
-	if target := failureTarget(at); target != nil && target.Reason != reason {
+	if target := failureTarget(v.At); target != nil && target.Reason != reason {
 		// It ended before the controller could stop it.
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionFailureTarget)
 	}
@@ -285,7 +300,7 @@ func writeDone(at *v1alpha1.At, pod *corev1.Pod, now time.Time, reason, message 
 	status.Phase = v1alpha1.PhaseDone
 	status.Reason = reason
 	status.NextAttemptTime = nil
-	return write(at, status, append(events, NewEvent(eventType, reason, message))...)
+	return v.write(status, append(events, NewEvent(eventType, reason, message))...)
 }
 
 // completionTime returns when the command ended, or now if that is unknown.
@@ -296,14 +311,13 @@ func completionTime(pod *corev1.Pod, now time.Time) *metav1.Time {
 	return &metav1.Time{Time: now}
 }
 
-func writeStartingDeadlineExceeded(at *v1alpha1.At, now time.Time) Decision {
-	return writeDone(at, nil, now, v1alpha1.ReasonStartingDeadlineExceeded, withBlocker(at,
-		fmt.Sprintf("It did not run: it could not start within spec.startingDeadlineSeconds (%d) of the scheduled time.", *at.Spec.StartingDeadlineSeconds)))
+func (v *view) writeStartingDeadlineExceeded() Decision {
+	return v.writeDone(nil, v1alpha1.ReasonStartingDeadlineExceeded, v.withBlocker(fmt.Sprintf("It did not run: it could not start within spec.startingDeadlineSeconds (%d) of the scheduled time.", *v.At.Spec.StartingDeadlineSeconds)))
 }
 
 // writeFailureTarget announces that the run is being stopped and why.
-func writeFailureTarget(at *v1alpha1.At, now time.Time, reason, message string) Decision {
-	status := at.Status.DeepCopy()
-	meta.SetStatusCondition(&status.Conditions, newCondition(at, v1alpha1.ConditionFailureTarget, now, reason, message))
-	return write(at, status)
+func (v *view) writeFailureTarget(reason, message string) Decision {
+	status := v.At.Status.DeepCopy()
+	meta.SetStatusCondition(&status.Conditions, v.newCondition(v1alpha1.ConditionFailureTarget, reason, message))
+	return v.write(status)
 }

@@ -17,8 +17,6 @@ limitations under the License.
 package plan
 
 import (
-	"time"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,12 +36,12 @@ func (w *World) isHeld() bool {
 }
 
 // decideSuspended keeps condition Suspended in sync with spec.suspend.
-func decideSuspended(at *v1alpha1.At, now time.Time) Decision {
-	suspend := isSuspended(at)
+func (v *view) decideSuspended() Decision {
+	at, suspend := v.At, isSuspended(v.At)
 	if suspend == meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionSuspended) {
 		return Decision{}
 	}
-	condition := newCondition(at, v1alpha1.ConditionSuspended, now, v1alpha1.ReasonSuspended, "Nothing starts while spec.suspend is true.")
+	condition := v.newCondition(v1alpha1.ConditionSuspended, v1alpha1.ReasonSuspended, "Nothing starts while spec.suspend is true.")
 	if !suspend {
 		condition.Status = metav1.ConditionFalse
 		condition.Reason = v1alpha1.ReasonResumed
@@ -54,7 +52,7 @@ func decideSuspended(at *v1alpha1.At, now time.Time) Decision {
 	if ParentName(at) != "" {
 		// No event: the parent suspends and resumes its children, and there may be very many of
 		// them.
-		return write(at, status)
+		return v.write(status)
 	}
-	return write(at, status, NewEvent(corev1.EventTypeNormal, condition.Reason, condition.Message))
+	return v.write(status, NewEvent(corev1.EventTypeNormal, condition.Reason, condition.Message))
 }
