@@ -234,8 +234,8 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 // again (0 if that is not necessary), or an error if a step must be retried with
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
-	ctx = connect.WithTurn(ctx)
-	world := c.cache.World(name, c.clock.Now())
+	ctx = connect.WithTurns(ctx)
+	world := c.cache.World(name, c.cache.Freshness.AsOf(c.clock.Now()), c.clock.Now())
 	if world.At == nil {
 		// A creation may have failed after deleteAt.
 		c.steps.Failures.Forget(name)
@@ -395,7 +395,7 @@ func (c *Controller) enqueueAll() {
 	}
 	for _, at := range later {
 		name := cache.MetaObjectToName(at)
-		world := c.cache.World(name, c.clock.Now())
+		world := c.cache.World(name, time.Time{}, c.clock.Now())
 		decision := plan.Decide(*world)
 		switch {
 		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, world.Now):
@@ -430,7 +430,7 @@ func (c *Controller) search(ctx context.Context) {
 				return
 			}
 			name := cache.MetaObjectToName(at)
-			world := c.cache.World(name, c.clock.Now())
+			world := c.cache.World(name, time.Time{}, c.clock.Now())
 			decision := plan.Decide(*world)
 			hasStep := decision.Action != nil || decision.Status != nil ||
 				slices.ContainsFunc(world.Pods, func(pod *corev1.Pod) bool { return plan.CleanUp(*world, pod).Action != nil })

@@ -293,6 +293,7 @@ func TestSlowRead(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := fakeserver.New(clock.RealClock{})
 				var lags atomic.Bool
+				var reads atomic.Int32
 				goOn := make(chan struct{})
 				var limiter flowcontrol.RateLimiter
 				if tc.qps > 0 {
@@ -306,6 +307,8 @@ func TestSlowRead(t *testing.T) {
 						takes = tc.nodes
 					case isCreation(t, request, "example-at-pod"):
 						takes = tc.create
+					case request.Method == http.MethodGet && path.Base(request.URL.Path) == name.Name:
+						reads.Add(1)
 					}
 					select {
 					case <-time.After(takes):
@@ -345,6 +348,10 @@ func TestSlowRead(t *testing.T) {
 				if got := len(list.Items) > 0; got != tc.created {
 					t.Errorf("a Pod was created: %v, want %v", got, tc.created)
 				}
+				// A read counts, too, for a start that waits for its turn.
+				if tc.qps > 0 && reads.Load() != 1 {
+					t.Errorf("the At was read %d times, want once", reads.Load())
+				}
 				close(goOn)
 			})
 		})
@@ -352,7 +359,7 @@ func TestSlowRead(t *testing.T) {
 }
 
 // TestStaleParent suspends or deletes the parent of an At on a node without the
-// controller's knowledge: the At neither starts nor is it resumed.
+// controller's knowledge, or while the At is read: the At neither starts nor is it resumed.
 func TestStaleParent(t *testing.T) {
 	for what, act := range map[string]func(context.Context, typedcnatv1alpha1.AtInterface) error{
 		"suspended": func(ctx context.Context, ats typedcnatv1alpha1.AtInterface) error {
@@ -363,13 +370,20 @@ func TestStaleParent(t *testing.T) {
 			return ats.Delete(ctx, name.Name, metav1.DeleteOptions{})
 		},
 	} {
-		for _, waits := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, the child waits: %v", what, waits), func(t *testing.T) {
+		for when, tc := range map[string]struct{ waits, duringRead bool }{
+			"before it starts":     {},
+			"before it is resumed": {waits: true},
+			"while it is read":     {duringRead: true},
+		} {
+			t.Run(what+" "+when, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					server := fakeserver.New(clock.RealClock{})
 					var lags atomic.Bool
 					goOn := make(chan struct{})
 					kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+						if tc.duringRead && request.Method == http.MethodGet && path.Base(request.URL.Path) == plan.ChildName(name.Name, "a") {
+							time.Sleep(3 * time.Second)
+						}
 						response, err := server.RoundTrip(request)
 						if err == nil && request.URL.Query().Has("watch") && path.Base(request.URL.Path) == "ats" {
 							response.Body = &laggard{response.Body, &lags, goOn}
@@ -393,19 +407,25 @@ func TestStaleParent(t *testing.T) {
 					}
 					child, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) {
 						at.Name, at.Spec.Node, at.Finalizers = plan.ChildName(parent.Name, "a"), "a", []string{v1alpha1.FinalizerTracking}
-						at.Spec.Schedule, at.Spec.Suspend = now.Format(time.RFC3339), ptr.To(waits)
+						at.Spec.Schedule, at.Spec.Suspend = now.Format(time.RFC3339), ptr.To(tc.waits)
 						at.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(parent, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
 					}), metav1.CreateOptions{})
 					if err != nil {
 						t.Fatal(err)
 					}
 					synctest.Wait()
-					lags.Store(true)
+					if tc.duringRead {
+						work(t, standby)
+						time.Sleep(time.Second)
+					}
+					lags.Store(!tc.duringRead)
 					if err := act(t.Context(), ats); err != nil {
 						t.Fatal(err)
 					}
-					time.Sleep(time.Second)
-					work(t, standby)
+					if !tc.duringRead {
+						time.Sleep(time.Second)
+						work(t, standby)
+					}
 					time.Sleep(time.Minute)
 					pods, err := kubeClient.CoreV1().Pods(name.Namespace).List(t.Context(), metav1.ListOptions{})
 					if err != nil || len(pods.Items) > 0 {
@@ -415,7 +435,7 @@ func TestStaleParent(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if ptr.Deref(got.Spec.Suspend, false) != waits {
+					if ptr.Deref(got.Spec.Suspend, false) != tc.waits {
 						t.Error("the child was resumed")
 					}
 					close(goOn)

@@ -301,7 +301,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 // it again (0 if that is not necessary), or an error if a step must be retried with
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
-	ctx = connect.WithTurn(ctx)
+	ctx = connect.WithTurns(ctx)
 	world := &cronplan.World{CronAtAsOf: c.freshness.AsOf(c.clock.Now())}
 	// The only possible error: it is not in the cache.
 	if cronAt, err := c.lister.CronAts(name.Namespace).Get(name.Name); err == nil {

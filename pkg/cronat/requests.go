@@ -52,7 +52,7 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 		return decision, true, c.lookForAts(ctx, world)
 	case cronplan.CreateAt:
 		// Then it has to be decided again: the CronAt may have been edited meanwhile.
-		if waited, err := connect.WaitAhead(ctx, c.client.CnatV1alpha1().RESTClient().GetRateLimiter()); waited || err != nil {
+		if waited, err := c.waitAhead(ctx, 1); waited || err != nil {
 			return decision, true, err
 		}
 		created, err := c.createAt(ctx, action.At)
@@ -102,8 +102,17 @@ func replace(world *cronplan.World, at *v1alpha1.At) {
 	world.Ats = append(slices.DeleteFunc(slices.Clone(world.Ats), func(other *v1alpha1.At) bool { return other.Name == at.Name }), at)
 }
 
-// lookForCronAt reads the CronAt.
+// waitAhead waits until -kube-api-qps permits a number of requests. waited reports whether
+// they had to wait.
+func (c *Controller) waitAhead(ctx context.Context, requests int32) (waited bool, err error) {
+	return connect.WaitAhead(ctx, c.client.CnatV1alpha1().RESTClient().GetRateLimiter(), requests)
+}
+
+// lookForCronAt reads the CronAt when an At may be created immediately afterwards.
 func (c *Controller) lookForCronAt(ctx context.Context, name cache.ObjectName, world *cronplan.World) error {
+	if _, err := c.waitAhead(ctx, 2); err != nil {
+		return err
+	}
 	client := c.client.CnatV1alpha1()
 	cronAt, err := client.CronAts(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	if err != nil {
@@ -138,7 +147,7 @@ func (c *Controller) lookForAts(ctx context.Context, world *cronplan.World) erro
 
 // createAt creates and returns an At.
 func (c *Controller) createAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
-	created, err := c.client.CnatV1alpha1().Ats(at.Namespace).Create(connect.TakeTurn(ctx), at, metav1.CreateOptions{})
+	created, err := c.client.CnatV1alpha1().Ats(at.Namespace).Create(ctx, at, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}

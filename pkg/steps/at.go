@@ -33,7 +33,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// lookForAt reads the At and, unless the cache is fresh, its parent.
+// lookForAt reads the At and, unless the cache is fresh, its parent. Then a Pod may be
+// created: there must be no waiting for -kube-api-qps in between.
 func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
 	before := *world
 	// First the parent: an edit of the At itself is more likely just before it starts.
@@ -41,6 +42,13 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 	var parent *v1alpha1.At
 	if before.At != nil && !staleness.IsFresh(parentAsOf, s.Clock.Now()) {
 		parentName = plan.ParentName(before.At)
+	}
+	requests := int32(2)
+	if parentName != "" {
+		requests = 3
+	}
+	if _, err := s.waitAhead(ctx, requests); err != nil {
+		return err
 	}
 	if parentName != "" {
 		var err error
@@ -65,9 +73,13 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 		world.Children, world.ChildrenAreLive = before.Children, true
 	}
 	if parentName != "" && parentName == plan.ParentName(at) {
-		// The parent may be older by the time of one read. With its own time, one of the two
-		// would always be too old on a slow API server.
-		world.Parent, world.ParentAsOf = parent, world.AtAsOf
+		// The parent was read just before the At. With a time of its own, one of the two would
+		// always be too old on a slow API server.
+		world.ParentAsOf = world.AtAsOf
+		// The cache has the parent, too, as it has its child: unless the parent is gone.
+		if parent == nil || world.Parent != nil && staleness.IsNewer(parent, world.Parent) {
+			world.Parent = parent
+		}
 	}
 	return nil
 }

@@ -30,7 +30,6 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -75,7 +74,7 @@ func (s *Steps) createPod(ctx context.Context, name cache.ObjectName, world *pla
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout-world.Now.Sub(world.AtAsOf))
 	defer cancel()
-	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(connect.TakeTurn(ctx), plan.NewPod(at, s.Defaults), metav1.CreateOptions{})
+	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(at, s.Defaults), metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
@@ -35,6 +34,8 @@ func (s *Steps) lookForTarget(ctx context.Context, world *plan.World, mayBeShare
 			world.Target, world.TargetForbidden, world.TargetIsShared = target, nil, true
 			return nil
 		}
+	} else if _, err := s.waitAhead(ctx, 3); err != nil { // for the workload, the At and the restart
+		return err
 	}
 	target, err := workload.Get(ctx, s.KubeClient.AppsV1(), world.At.Namespace, world.At.Spec.Restart)
 	if err != nil {
@@ -48,7 +49,7 @@ func (s *Steps) lookForTarget(ctx context.Context, world *plan.World, mayBeShare
 // restartTarget restarts the workload of spec.restart, unless it has changed in the
 // meantime.
 func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
-	target, err := workload.Restart(connect.TakeTurn(ctx), s.KubeClient.AppsV1(), world.Target, action.Time)
+	target, err := workload.Restart(ctx, s.KubeClient.AppsV1(), world.Target, action.Time)
 	if answer.IsNotFound(err, world.Target.Name) {
 		return world.TargetNotRead(err)
 	}

@@ -103,7 +103,8 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	case plan.ReleaseAt:
 		return decision, true, s.releaseAt(ctx, world)
 	case plan.CreatePod:
-		if waited, err := s.waitAhead(ctx); waited || err != nil {
+		// Then it has to be decided again: the At may have been edited meanwhile.
+		if waited, err := s.waitAhead(ctx, 1); waited || err != nil {
 			return decision, true, err
 		}
 		pod, err := s.createPod(ctx, name, world, action)
@@ -127,7 +128,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		s.Failures.When(name)
 		decision = plan.Refused(*world, fmt.Errorf("create Pod: %w", err), s.Failures.NumRequeues(name) >= lastingFailures)
 	case plan.RestartTarget:
-		if waited, err := s.waitAhead(ctx); waited || err != nil {
+		if waited, err := s.waitAhead(ctx, 1); waited || err != nil {
 			return decision, true, err
 		}
 		err := s.restartTarget(ctx, world, action)
@@ -156,10 +157,10 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	return decision, decision.Retry == nil, nil
 }
 
-// waitAhead waits until -kube-api-qps permits a start. Then the start has to be decided
-// again: the At may have been edited meanwhile.
-func (s *Steps) waitAhead(ctx context.Context) (waited bool, err error) {
-	return connect.WaitAhead(ctx, s.CnatClient.CnatV1alpha1().RESTClient().GetRateLimiter())
+// waitAhead waits until -kube-api-qps permits a number of requests. waited reports whether
+// they had to wait.
+func (s *Steps) waitAhead(ctx context.Context, requests int32) (waited bool, err error) {
+	return connect.WaitAhead(ctx, s.CnatClient.CnatV1alpha1().RESTClient().GetRateLimiter(), requests)
 }
 
 // writeStatus writes the decision's status and records its events. It returns the

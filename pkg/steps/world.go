@@ -102,9 +102,9 @@ func Keep(obj any) (any, error) {
 	}
 }
 
-// World returns the World of the At with the given name.
-func (c *Cache) World(name cache.ObjectName, now time.Time) *plan.World {
-	asOf := c.Freshness.AsOf(now)
+// World returns the World of the At with the given name. asOf is a time before which nothing
+// was changed that is not in the cache, or the zero time if that is unknown.
+func (c *Cache) World(name cache.ObjectName, asOf, now time.Time) *plan.World {
 	world := &plan.World{At: c.At(name), AtAsOf: asOf, ParentAsOf: asOf, Pods: c.PodsOf(name), Now: now}
 	if world.At != nil {
 		world.At = c.Written.Latest(world.At)

@@ -26,43 +26,37 @@ import (
 // RateLimiter is a rate limiter in which a request can wait for its turn in advance.
 type RateLimiter struct{ flowcontrol.RateLimiter }
 
-// Wait implements flowcontrol.RateLimiter.
+type turnsKey struct{}
+
+// WithTurns returns a context that can keep turns.
+func WithTurns(ctx context.Context) context.Context {
+	return context.WithValue(ctx, turnsKey{}, new(atomic.Int32))
+}
+
+// Wait implements flowcontrol.RateLimiter. It uses a turn that ctx keeps, if it keeps one.
 func (l RateLimiter) Wait(ctx context.Context) error {
-	if ctx.Value(paidKey{}) != nil {
-		return nil
+	if turns, ok := ctx.Value(turnsKey{}).(*atomic.Int32); ok {
+		for left := turns.Load(); left > 0; left = turns.Load() {
+			if turns.CompareAndSwap(left, left-1) {
+				return nil
+			}
+		}
 	}
 	return l.RateLimiter.Wait(ctx)
 }
 
-type (
-	turnKey struct{}
-	paidKey struct{}
-)
-
-// WithTurn returns a context that can keep a turn.
-func WithTurn(ctx context.Context) context.Context {
-	return context.WithValue(ctx, turnKey{}, new(atomic.Bool))
-}
-
-// WaitAhead waits for a turn of limiter, which may be nil, and keeps it in ctx. waited is
-// false if there is no limit, or ctx has a turn already: then no time has passed. WaitAhead
-// fails if ctx is done.
-func WaitAhead(ctx context.Context, limiter flowcontrol.RateLimiter) (waited bool, err error) {
-	turn, ok := ctx.Value(turnKey{}).(*atomic.Bool)
-	if !ok || limiter == nil || turn.Load() {
-		return false, nil
+// WaitAhead waits until ctx keeps turns of limiter for the given number of requests, so that
+// they can be sent one after the other without waiting. limiter is nil if there is no limit.
+// waited is false if nothing had to be waited for. WaitAhead fails if ctx is done.
+func WaitAhead(ctx context.Context, limiter flowcontrol.RateLimiter, requests int32) (waited bool, err error) {
+	limited, ok := limiter.(RateLimiter)
+	turns, keeps := ctx.Value(turnsKey{}).(*atomic.Int32)
+	for ok && keeps && turns.Load() < requests {
+		if err := limited.RateLimiter.Wait(ctx); err != nil {
+			return waited, err
+		}
+		turns.Add(1)
+		waited = true
 	}
-	if err := limiter.Wait(ctx); err != nil {
-		return false, err
-	}
-	turn.Store(true)
-	return true, nil
-}
-
-// TakeTurn returns a context whose request uses the turn that ctx keeps, if it keeps one.
-func TakeTurn(ctx context.Context) context.Context {
-	if turn, ok := ctx.Value(turnKey{}).(*atomic.Bool); ok && turn.Swap(false) {
-		return context.WithValue(ctx, paidKey{}, true)
-	}
-	return ctx
+	return waited, nil
 }

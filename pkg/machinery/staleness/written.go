@@ -47,7 +47,7 @@ func (o *Written[T]) Latest(cached T) T {
 	o.lock.Lock()
 	defer o.lock.Unlock()
 	if object, ok := o.objects[cached.GetUID()]; ok {
-		if newer(object, cached) {
+		if IsNewer(object, cached) {
 			return object
 		}
 		return cached
@@ -65,7 +65,7 @@ func (o *Written[T]) Remember(object T) {
 	defer o.lock.Unlock()
 	// The informer's handlers run after the cache has changed. If the cache does not have
 	// the object yet, Seen will be called.
-	if cached, err := o.cached(object.GetNamespace(), object.GetName()); err == nil && cached.GetUID() == object.GetUID() && newer(object, cached) {
+	if cached, err := o.cached(object.GetNamespace(), object.GetName()); err == nil && cached.GetUID() == object.GetUID() && IsNewer(object, cached) {
 		o.objects[object.GetUID()] = o.keep(object)
 	}
 }
@@ -74,7 +74,7 @@ func (o *Written[T]) Remember(object T) {
 func (o *Written[T]) Seen(cached T) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
-	if object, ok := o.objects[cached.GetUID()]; ok && !newer(object, cached) {
+	if object, ok := o.objects[cached.GetUID()]; ok && !IsNewer(object, cached) {
 		delete(o.objects, cached.GetUID())
 	}
 }
@@ -86,8 +86,8 @@ func (o *Written[T]) Forget(uid types.UID) {
 	delete(o.objects, uid)
 }
 
-// newer reports whether a is a later version of the same object than b.
-func newer(a, b metav1.Object) bool {
+// IsNewer reports whether a is a later version of the same kind of object than b.
+func IsNewer(a, b metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order > 0
 }
