@@ -39,7 +39,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -285,7 +284,7 @@ func run(ctx context.Context, o *options) error {
 		cnatinformers.WithNamespace(o.namespace))
 	// Without the index by namespace, which nobody uses: it costs 40 bytes for each At.
 	atFactory.InformerFor(&v1alpha1.At{}, func(client clientset.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-		return atinformers.NewFilteredAtInformer(client, o.namespace, resyncPeriod, cache.Indexers{}, readConsistently)
+		return atinformers.NewFilteredAtInformer(client, o.namespace, resyncPeriod, cache.Indexers{}, connect.Current)
 	})
 	recorder := events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, clock.RealClock{})
 	preflights, err := o.preflightClients(protobuf)
@@ -301,7 +300,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	cronFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
-		cnatinformers.WithNamespace(o.namespace), cnatinformers.WithTweakListOptions(readConsistently))
+		cnatinformers.WithNamespace(o.namespace), cnatinformers.WithTweakListOptions(connect.Current))
 	cronController, err := cronat.NewController(ctx, cnatClient,
 		cronFactory.Cnat().V1alpha1().CronAts(), atFactory.Cnat().V1alpha1().Ats(), recorder, clock.RealClock{})
 	if err != nil {
@@ -478,14 +477,6 @@ func (o *options) serveError(ctx context.Context, what, flagName string, err err
 	return nil
 }
 
-// readConsistently makes the first list of an informer return the current state. By
-// default an API server may answer with any past state that it has in its cache.
-func readConsistently(options *metav1.ListOptions) {
-	if options.ResourceVersion == "0" {
-		options.ResourceVersion = ""
-	}
-}
-
 // loadConfig returns the configuration of all clients, and the default namespace.
 func loadConfig(o *options) (*rest.Config, string, error) {
 	config, namespace, err := connect.Config(o.kubeconfig, o.master)
@@ -519,13 +510,11 @@ func listAts(client clientset.Interface, namespace string) func(context.Context)
 // waitForCronAts returns nil once CronAts can be listed. A cluster may have the CRD of At only,
 // or permissions from before CronAt.
 func waitForCronAts(ctx context.Context, client clientset.Interface, namespace string) error {
-	logged := false
-	return wait.PollUntilContextCancel(ctx, cronPollPeriod, true, func(ctx context.Context) (bool, error) {
+	list := func(ctx context.Context) error {
 		_, err := client.CnatV1alpha1().CronAts(namespace).List(ctx, metav1.ListOptions{Limit: 1})
-		if err != nil && !logged {
-			logged = true
-			klog.FromContext(ctx).Info("CronAts cannot be listed, and do not run until they can: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it", "answer", err)
-		}
-		return err == nil, nil
+		return err
+	}
+	return connect.Until(ctx, cronPollPeriod, list, func(err error) {
+		klog.FromContext(ctx).Info("CronAts cannot be listed, and do not run until they can: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it", "answer", err)
 	})
 }

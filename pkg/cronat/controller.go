@@ -285,7 +285,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 
 	start := c.clock.Now()
 	var delay time.Duration
-	err := queue.Catch(func() (err error) {
+	err := queue.Recovered(func() (err error) {
 		delay, err = c.syncHandler(ctx, name)
 		return err
 	})

@@ -210,10 +210,10 @@ func stateOfChild(child *v1alpha1.At) childState {
 // blockerOfChild returns the Blocked condition of a child, or nil if nothing blocks the
 // child.
 func blockerOfChild(child *v1alpha1.At) *metav1.Condition {
-	if stateOfChild(child) != childIsActive || !meta.IsStatusConditionTrue(child.Status.Conditions, v1alpha1.ConditionBlocked) {
+	if stateOfChild(child) != childIsActive {
 		return nil
 	}
-	return meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionBlocked)
+	return Blocked(child)
 }
 
 // ConcernsParent reports whether the parent of a child must be synced after the child

@@ -128,3 +128,31 @@ func endSeen(at *v1alpha1.At) time.Time {
 	}
 	return time.Time{}
 }
+
+// Leave decides for an At while the controller is being uninstalled. Nothing starts. A Pod
+// is released when its run cannot start a second time: the At is gone or being deleted, or
+// its status has the Pod.
+func Leave(w World) Decision {
+	if !w.AtIsLive {
+		return Decision{Action: LookForAt{}}
+	}
+	var attempt *corev1.Pod // whose outcome the status may lack
+	if at := w.At; at != nil && !isLeaving(at) && at.Status.Phase != v1alpha1.PhaseDone && !isNodesRun(at) && !isRestart(at) {
+		if v := newView(w); v.owned && (!recorded(at) || v.pod.UID == at.Status.Pod.UID) {
+			attempt = v.pod
+			d := v.decideRunning()
+			if hasEnded(attempt) {
+				d = v.decideEnded()
+			}
+			if d.Status != nil {
+				return d
+			}
+		}
+	}
+	for _, pod := range w.Pods {
+		if isTracked(pod) && (pod != attempt || isCounted(w.At, pod) || recorded(w.At)) {
+			return Decision{Action: ReleasePod{Pod: pod}}
+		}
+	}
+	return Decision{}
+}

@@ -86,3 +86,19 @@ func (v *view) writeNextAttempt(reason, message string) Decision {
 	removeBlocked(status)
 	return v.write(status, append(v.podEvents(), NewEvent(corev1.EventTypeWarning, reason, announcement))...)
 }
+
+// decideDone decides when to delete an At that has ended.
+func (v *view) decideDone() Decision {
+	end, seconds := endSeen(v.At), v.At.Spec.TTLSecondsAfterFinished
+	if seconds == nil || end.IsZero() {
+		return Decision{}
+	}
+	ttl := max(Seconds(*seconds), minTTL)
+	if wait := end.Add(ttl).Sub(v.Now); wait > 0 {
+		return Decision{Delay: wait}
+	}
+	return Decision{Action: DeleteAt{}}
+}
+
+// DeletableAt returns the earliest time at which an At that has ended may be deleted.
+func DeletableAt(at *v1alpha1.At) time.Time { return endSeen(at).Add(minTTL) }

@@ -165,3 +165,26 @@ func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 	}
 	return since
 }
+
+// decideNextAttempt decides for an At whose last attempt has failed.
+func (v *view) decideNextAttempt() Decision {
+	left := v.activeLeft
+	wait := v.At.Status.NextAttemptTime.Sub(v.Now)
+	if d, decided := v.checkNode(); decided && left > 0 {
+		return d
+	}
+	switch {
+	case left <= 0 && !v.PodIsLive:
+		return Decision{Action: LookForPod{}}
+	case left <= 0:
+		return v.writeDone(nil, v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage())
+	case wait > 0:
+		return v.writeUnblocked(min(wait, left))
+	case v.isHeld() && left == noLimit:
+		return v.writeUnblocked(0)
+	case v.isHeld():
+		return v.writeUnblocked(left)
+	default:
+		return v.startAttempt(v.At.Status.NextAttemptTime.Time)
+	}
+}

@@ -17,12 +17,11 @@ limitations under the License.
 // Package plan decides the next step of an At. It is pure: it reads only the objects and
 // the time that it is given, and calls no other component.
 //
-// Decide has one function for each state of an At, in a file of its own: pending.go,
-// running.go, ended.go, nextattempt.go, done.go. An At with spec.nodes creates a child At
-// for each node: nodes.go chooses the nodes, progress.go counts the children, and
-// child.go decides what the children wait for. node.go handles the node of a single At.
-// restart.go handles an At with spec.restart, which has no Pod. CleanUp decides for the
-// Pods that a run no longer needs.
+// Decide has one function for each state of an At, in pending.go, running.go and ended.go. An
+// At with spec.nodes creates a child At for each node: nodes.go chooses the nodes, progress.go
+// counts the children, and child.go decides what the children wait for. node.go handles the
+// node of a single At. restart.go handles an At with spec.restart, which has no Pod. CleanUp
+// decides for the Pods that a run no longer needs.
 package plan
 
 import (

@@ -160,16 +160,17 @@ func podGeneration(pod *corev1.Pod) int64 {
 
 // failureTarget returns the condition that reports that the run is being stopped, or nil.
 func failureTarget(at *v1alpha1.At) *metav1.Condition {
-	return trueCondition(at, v1alpha1.ConditionFailureTarget)
+	return TrueCondition(at.Status.Conditions, v1alpha1.ConditionFailureTarget)
 }
 
 // Blocked returns the condition that reports what blocks the At, or nil.
 func Blocked(at *v1alpha1.At) *metav1.Condition {
-	return trueCondition(at, v1alpha1.ConditionBlocked)
+	return TrueCondition(at.Status.Conditions, v1alpha1.ConditionBlocked)
 }
 
-func trueCondition(at *v1alpha1.At, conditionType string) *metav1.Condition {
-	if condition := meta.FindStatusCondition(at.Status.Conditions, conditionType); condition != nil && condition.Status == metav1.ConditionTrue {
+// TrueCondition returns the condition of the given type if it is True, or nil.
+func TrueCondition(conditions []metav1.Condition, conditionType string) *metav1.Condition {
+	if condition := meta.FindStatusCondition(conditions, conditionType); condition != nil && condition.Status == metav1.ConditionTrue {
 		return condition
 	}
 	return nil
@@ -244,13 +245,17 @@ func removeBlocked(status *v1alpha1.AtStatus) {
 	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionBlocked)
 }
 
-// newCondition returns a condition with status True.
 func (v *view) newCondition(conditionType, reason, message string) metav1.Condition {
+	return NewCondition(v.At, v.Now, conditionType, reason, message)
+}
+
+// NewCondition returns a condition of an object with status True.
+func NewCondition(object metav1.Object, now time.Time, conditionType, reason, message string) metav1.Condition {
 	return metav1.Condition{
 		Type:               conditionType,
 		Status:             metav1.ConditionTrue,
-		ObservedGeneration: v.At.Generation,
-		LastTransitionTime: metav1.Time{Time: v.Now},
+		ObservedGeneration: object.GetGeneration(),
+		LastTransitionTime: metav1.Time{Time: now},
 		Reason:             reason,
 		Message:            answer.OneLine(message),
 	}

@@ -22,7 +22,6 @@ package preflight
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -255,16 +254,18 @@ func (p *Preflight) due(name cache.ObjectName) time.Time {
 	return instant
 }
 
-// lookOrRecover logs a panic: one At must not stop the work on all others.
+// lookOrRecover logs a panic.
 func (p *Preflight) lookOrRecover(ctx context.Context, name cache.ObjectName) (changed bool) {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts()))
-	defer func() {
-		if cause := recover(); cause != nil {
-			logger.Error(fmt.Errorf("panic: %v\n%s", cause, debug.Stack()), "Preflight failed")
-			p.forget(name)
-		}
-	}()
-	return p.look(klog.NewContext(ctx, logger), name)
+	err := queue.Recovered(func() error {
+		changed = p.look(klog.NewContext(ctx, logger), name)
+		return nil
+	})
+	if err != nil {
+		logger.Error(err, "Preflight failed")
+		p.forget(name)
+	}
+	return changed
 }
 
 // look checks an At. It reports whether the Forecast has changed.

@@ -36,7 +36,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
@@ -47,6 +46,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -145,7 +145,7 @@ func NewController(
 	logger := klog.FromContext(ctx)
 	for kind, resource := range resources {
 		// Without the index by namespace, which is not used.
-		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, appsv1.SchemeGroupVersion.WithResource(resource), namespace, 0, cache.Indexers{}, readInPages).Informer()
+		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, appsv1.SchemeGroupVersion.WithResource(resource), namespace, 0, cache.Indexers{}, connect.Current).Informer()
 		if err := informer.SetTransform(keep); err != nil {
 			return nil, fmt.Errorf("set the transform of the informer of %s: %w", resource, err)
 		}
@@ -181,14 +181,6 @@ func NewController(
 	}
 	c.synced = append(c.synced, handler.HasSyncedChecker())
 	return c, nil
-}
-
-// readInPages makes an API server that does not stream a list return it in pages. By
-// default, the API server may return everything from its cache at once.
-func readInPages(options *metav1.ListOptions) {
-	if options.ResourceVersion == "0" {
-		options.ResourceVersion = ""
-	}
 }
 
 // Run waits until the controller may list the resources that it watches, and until the
@@ -234,18 +226,12 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 // waitForPermission returns nil once the workloads and CronAts can be listed. An informer
 // without the permission would not report how to fix that. It logs each new error once.
 func (c *Controller) waitForPermission(ctx context.Context) error {
-	logged := ""
-	return wait.PollUntilContextCancel(ctx, permissionPeriod, true, func(ctx context.Context) (bool, error) {
-		err := c.list(ctx)
-		if err != nil && err.Error() != logged && ctx.Err() == nil {
-			logged = err.Error()
-			hint := ""
-			if apierrors.IsForbidden(err) {
-				hint = ": grant this user the rules of artifacts/restarts/annotations/rbac.yaml, or remove -restart-annotations"
-			}
-			klog.FromContext(ctx).Error(err, "Restart annotations have no effect until the controller can list workloads"+hint)
+	return connect.Until(ctx, permissionPeriod, c.list, func(err error) {
+		hint := ""
+		if apierrors.IsForbidden(err) {
+			hint = ": grant this user the rules of artifacts/restarts/annotations/rbac.yaml, or remove -restart-annotations"
 		}
-		return err == nil, nil
+		klog.FromContext(ctx).Error(err, "Restart annotations have no effect until the controller can list workloads"+hint)
 	})
 }
 
@@ -322,7 +308,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	ctx = c.queue.Context(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "workload", klog.KRef(key.Parts()))), key)
 
 	start := c.clock.Now()
-	err := queue.Catch(func() error { return c.syncHandler(ctx, key) })
+	err := queue.Recovered(func() error { return c.syncHandler(ctx, key) })
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
 	c.queue.Settle(ctx, key, err)
 	return true

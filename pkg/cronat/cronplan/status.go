@@ -30,7 +30,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -322,16 +321,8 @@ func (v *view) isUrgent() bool {
 	return observed || recorded || suspended
 }
 
-// newCondition returns a condition with status True.
 func (v *view) newCondition(conditionType, reason, message string) metav1.Condition {
-	return metav1.Condition{
-		Type:               conditionType,
-		Status:             metav1.ConditionTrue,
-		ObservedGeneration: v.cronAt.Generation,
-		LastTransitionTime: metav1.Time{Time: v.now},
-		Reason:             reason,
-		Message:            answer.OneLine(message),
-	}
+	return plan.NewCondition(v.cronAt, v.now, conditionType, reason, message)
 }
 
 func (v *view) event(eventType, reason, message string) {
@@ -351,8 +342,5 @@ func Overdue(cronAt *v1alpha1.CronAt, now time.Time) time.Duration {
 
 // Blocked returns condition Blocked of a CronAt if it is True, or nil.
 func Blocked(cronAt *v1alpha1.CronAt) *metav1.Condition {
-	if meta.IsStatusConditionTrue(cronAt.Status.Conditions, v1alpha1.ConditionBlocked) {
-		return meta.FindStatusCondition(cronAt.Status.Conditions, v1alpha1.ConditionBlocked)
-	}
-	return nil
+	return plan.TrueCondition(cronAt.Status.Conditions, v1alpha1.ConditionBlocked)
 }

@@ -28,10 +28,13 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
 )
 
@@ -81,6 +84,29 @@ func Reach(ctx context.Context, config *rest.Config) error {
 		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", config.Host, err)
 	}
 	return nil
+}
+
+// Until calls try in each period until it succeeds, or ctx is done. report is called with
+// each error that differs from the one before.
+func Until(ctx context.Context, period time.Duration, try func(context.Context) error, report func(error)) error {
+	reported := ""
+	return wait.PollUntilContextCancel(ctx, period, true, func(ctx context.Context) (bool, error) {
+		err := try(ctx)
+		if err != nil && err.Error() != reported && ctx.Err() == nil {
+			reported = err.Error()
+			report(err)
+		}
+		return err == nil, nil
+	})
+}
+
+// Current makes the first list of an informer return the current state, in pages if the API
+// server does not stream it. By default, an API server may answer with any past state that it
+// has in its cache, and with all of it at once.
+func Current(options *metav1.ListOptions) {
+	if options.ResourceVersion == "0" {
+		options.ResourceVersion = ""
+	}
 }
 
 // pollPeriod is the interval at which WaitForServer tries again.
@@ -137,4 +163,21 @@ func WaitForServer(ctx context.Context, host string, list func(context.Context) 
 		return nil //nolint:nilerr // It is no error to be asked to stop.
 	}
 	return err
+}
+
+// pageSize is the number of objects to read at a time. A user can write objects of more than a
+// megabyte that a list selects, because labels decide which.
+const pageSize = 20
+
+// Each calls do with each object that list lists, and reads only a few of them at a time.
+func Each[L runtime.Object, T any](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), options metav1.ListOptions, do func(*T)) error {
+	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return list(ctx, options)
+	})
+	// One page is read while the previous one is processed.
+	pages.PageSize, pages.PageBufferSize = pageSize, 0
+	return pages.EachListItem(ctx, options, func(object runtime.Object) error {
+		do(any(object).(*T))
+		return nil
+	})
 }

@@ -82,7 +82,7 @@ func (b *buffer) add(e *entry) {
 			class = &b.warnings
 		}
 		b.remove(class, class.Front())
-		dropped.WithLabelValues(full).Inc()
+		droppedEvents.WithLabelValues(full).Inc()
 	}
 	b.count()
 	select {
@@ -124,7 +124,7 @@ func (b *buffer) clear() int {
 	b.warnings.Init()
 	b.size = 0
 	b.count()
-	dropped.WithLabelValues(shutdown).Add(float64(left))
+	droppedEvents.WithLabelValues(shutdown).Add(float64(left))
 	return left
 }
 
@@ -150,7 +150,7 @@ func (b *buffer) remove(class *list.List, element *list.Element) *entry {
 }
 
 func (b *buffer) count() {
-	waiting.Set(float64(b.normal.Len() + b.warnings.Len()))
+	waitingEvents.Set(float64(b.normal.Len() + b.warnings.Len()))
 }
 
 // oldest returns the oldest entry of a class in a namespace that is open, or nil.

@@ -31,6 +31,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/tools/record/util"
 	"k8s.io/client-go/tools/reference"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -160,7 +162,7 @@ func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 	case err != nil:
 		r.logger.Error(err, "Cannot correlate an event", "eventType", eventType, "reason", reason)
 	case result.Skip:
-		dropped.WithLabelValues(filtered).Inc()
+		droppedEvents.WithLabelValues(filtered).Inc()
 	default:
 		r.buffer.add(&entry{event: result.Event, patch: result.Patch, recorded: now})
 	}
@@ -174,4 +176,43 @@ func Report(recorder record.EventRecorder, object runtime.Object, reason string,
 	}
 	recorder.Event(object, corev1.EventTypeWarning, reason, answer.OneLine(err.Error()))
 	return fmt.Errorf("%w: %w", answer.ErrBlocked, err)
+}
+
+// Values of label reason of droppedEvents.
+const (
+	// full: too many events waited.
+	full = "full"
+	// filtered: too many events of one type were recorded for one object.
+	filtered = "filtered"
+	// refused: the API server refused the event, such as in a namespace that is being
+	// deleted.
+	refused = "refused"
+	// failed: the event could not be written with several tries.
+	failed = "failed"
+	// shutdown: the controller stopped before it could write the event.
+	shutdown = "shutdown"
+)
+
+var (
+	// waitingEvents is the number of events that wait to be written.
+	waitingEvents = metrics.NewGauge(&metrics.GaugeOpts{
+		Name:           "cnat_events_waiting",
+		Help:           "Number of events that wait to be written.",
+		StabilityLevel: metrics.ALPHA,
+	})
+	// droppedEvents counts the events that were not written. Label reason is one of the
+	// constants.
+	droppedEvents = metrics.NewCounterVec(&metrics.CounterOpts{
+		Name:           "cnat_events_dropped_total",
+		Help:           "Number of events that were not written, by reason: full (too many waited), filtered (too many for one object), refused (by the API server), failed (several tries), shutdown (the controller stopped).",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"reason"})
+)
+
+// RegisterMetrics registers the metrics of all recorders. Call it only once.
+func RegisterMetrics() {
+	legacyregistry.MustRegister(waitingEvents, droppedEvents)
+	for _, reason := range []string{full, filtered, refused, failed, shutdown} {
+		droppedEvents.WithLabelValues(reason)
+	}
 }

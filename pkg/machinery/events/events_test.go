@@ -189,7 +189,7 @@ func droppedFor(t *testing.T) map[string]float64 {
 	t.Helper()
 	counts := map[string]float64{}
 	for _, reason := range []string{full, filtered, refused, failed, shutdown} {
-		count, err := testutil.GetCounterMetricValue(dropped.WithLabelValues(reason))
+		count, err := testutil.GetCounterMetricValue(droppedEvents.WithLabelValues(reason))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +213,7 @@ func (w *world) wantDropped(t *testing.T, want map[string]float64) {
 
 func wantWaiting(t *testing.T, want float64) {
 	t.Helper()
-	if got, err := testutil.GetGaugeMetricValue(waiting); err != nil || got != want {
+	if got, err := testutil.GetGaugeMetricValue(waitingEvents); err != nil || got != want {
 		t.Errorf("%v events wait, want %v: %v", got, want, err)
 	}
 }

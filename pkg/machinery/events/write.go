@@ -125,18 +125,18 @@ func (r *Recorder) write(client typedcorev1.EventsGetter, e *entry) {
 		case err == nil:
 			return
 		case !answer.IsTransient(err):
-			dropped.WithLabelValues(refused).Inc()
+			droppedEvents.WithLabelValues(refused).Inc()
 			// Other refusals are likely to have the same cause, such as missing permission.
 			if isExpected := answer.IsNotFound(err, e.event.Namespace) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause); !isExpected && !r.refused.Swap(true) {
 				r.logger.Error(errors.New(answer.OneLine(err.Error())), "The API server refuses an event; further refusals are not logged", "object", object, "reason", e.event.Reason)
 			}
 			return
 		case wasStopping || r.ctx.Err() != nil:
-			dropped.WithLabelValues(shutdown).Inc()
+			droppedEvents.WithLabelValues(shutdown).Inc()
 			r.unwritten.Add(1)
 			return
 		case try == maxTries:
-			dropped.WithLabelValues(failed).Inc()
+			droppedEvents.WithLabelValues(failed).Inc()
 			r.logger.Error(errors.New(answer.OneLine(err.Error())), "Cannot write an event", "object", object, "reason", e.event.Reason, "tries", try)
 			return
 		}

@@ -53,22 +53,22 @@ func NewRetrying(name string, order Order, wallClock clock.WithTicker) *Retrying
 
 // Settle must be called with the result of the sync of an item.
 func (r *Retrying) Settle(ctx context.Context, item cache.ObjectName, err error) {
-	logger := klog.FromContext(ctx)
-	if err != nil && !errors.Is(err, answer.ErrBlocked) {
-		logger.Error(errors.New(answer.OneLine(err.Error())), "Sync failed, retrying later")
-	}
-	switch {
-	case err == nil:
+	if err == nil {
 		r.Forget(item)
 		r.blocked.Forget(item)
-	case errors.Is(err, answer.ErrBlocked):
-		// The object's status or an event reports it.
-		logger.V(2).Info("Blocked, retrying later", "reason", answer.OneLine(err.Error()))
+		return
+	}
+	logger, isBlocked := klog.FromContext(ctx), errors.Is(err, answer.ErrBlocked)
+	message := answer.OneLine(err.Error())
+	if isBlocked { // The object's status or an event reports it.
+		logger.V(2).Info("Blocked, retrying later", "reason", message)
+	} else {
+		logger.Error(errors.New(message), "Sync failed, retrying later")
+	}
+	if isBlocked || !answer.IsTransient(err) {
 		r.blocked.Add(item)
-	case answer.IsTransient(err):
+	} else {
 		r.AddRateLimited(item)
-	default:
-		r.blocked.Add(item)
 	}
 }
 
@@ -86,13 +86,13 @@ func (r *Retrying) ShutDown() {
 	r.blocked.ShutDown()
 }
 
-// Catch returns the error of sync. It turns a panic into one: a defect that concerns one
+// Recovered returns the error of work. It turns a panic into one: a defect that concerns one
 // object must not stop the work on all others.
-func Catch(sync func() error) (err error) {
+func Recovered(work func() error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("%w: %v\n%s", answer.ErrPanic, cause, debug.Stack())
 		}
 	}()
-	return sync()
+	return work()
 }

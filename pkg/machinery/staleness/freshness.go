@@ -14,8 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package freshness reports how far the cache of an informer can be behind the API
-// server.
+// Package staleness keeps controllers from acting on what is no longer true. Tracker reports
+// how far the cache of an informer can be behind the API server. Written remembers what was
+// written until it is in the cache.
 //
 // A watch delivers changes in the order of their resource versions. A cache that has
 // reached the resource version of a write therefore has all changes that were made before
@@ -164,4 +165,18 @@ func (t *Tracker) update(now time.Time) {
 func compare(a, b string) (order int, known bool) {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return order, err == nil
+}
+
+// FreshFor is the maximum age of an object that is not read again before a controller acts
+// on it: an edit that was made earlier than that is always honored.
+const FreshFor = 500 * time.Millisecond
+
+// IsFresh reports whether an object is recent enough to act on it. asOf is when it was
+// read or, for an object from a cache, a time before which nothing was changed that is not
+// in the cache.
+func IsFresh(asOf, now time.Time) bool {
+	// Also compare the wall clock: the monotonic clock does not count the time during which a
+	// machine sleeps.
+	age, wallAge := now.Sub(asOf), now.Round(0).Sub(asOf.Round(0))
+	return 0 <= age && age < FreshFor && 0 <= wallAge && wallAge < FreshFor
 }

@@ -13,9 +13,7 @@ WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 See the License for the specific language governing permissions and
 limitations under the License.
 */
-// Package written remembers the objects that a controller has written until they are in
-// the cache of its informer, too: a decision based on an older version could repeat an
-// action.
+
 package staleness
 
 import (

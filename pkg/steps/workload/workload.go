@@ -27,7 +27,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
@@ -94,4 +96,38 @@ func toTarget[T any](from func(T) *rollout.Target) func(T, error) (*rollout.Targ
 
 func unknownKind(kind v1alpha1.RestartKind) error {
 	return fmt.Errorf("kind %q cannot be restarted", kind)
+}
+
+// A workload that was read can be shared for sharedTime. At most maxTargets are kept.
+const (
+	sharedTime = time.Second
+	maxTargets = 1024
+)
+
+// Targets has the workloads that were read recently. While very many Ats wait for one
+// rollout, each worker reads its workload at most once a second.
+type Targets struct{ recent *cache.LRUExpireCache }
+
+type targetKey struct {
+	namespace string
+	restart   v1alpha1.AtRestart
+}
+
+// NewTargets returns Targets that are empty.
+func NewTargets(wallClock clock.PassiveClock) *Targets {
+	return &Targets{recent: cache.NewLRUExpireCacheWithClock(maxTargets, wallClock)}
+}
+
+// Add must be called with each workload that was read or restarted.
+func (t *Targets) Add(target *rollout.Target) {
+	t.recent.Add(targetKey{target.Namespace, v1alpha1.AtRestart{Kind: target.Kind, Name: target.Name}}, target, sharedTime)
+}
+
+// Recent returns a workload that was read recently, or nil. It must not be changed.
+func (t *Targets) Recent(namespace string, restart *v1alpha1.AtRestart) *rollout.Target {
+	target, ok := t.recent.Get(targetKey{namespace, *restart})
+	if !ok {
+		return nil
+	}
+	return target.(*rollout.Target)
 }
