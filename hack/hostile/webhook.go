@@ -62,6 +62,7 @@ type Webhook struct {
 	name     string
 	server   *httptest.Server
 	behavior atomic.Int32
+	refused  atomic.Int32 // requests since Behave
 }
 
 // StartWebhook starts a webhook for the given namespaces, which allows everything. name must be
@@ -95,7 +96,13 @@ func StartWebhook(ctx context.Context, admin kubernetes.Interface, name string, 
 }
 
 // Behave changes how the webhook answers from now on.
-func (w *Webhook) Behave(behavior Behavior) { w.behavior.Store(int32(behavior)) }
+func (w *Webhook) Behave(behavior Behavior) {
+	w.behavior.Store(int32(behavior))
+	w.refused.Store(0)
+}
+
+// Refused returns how many requests the webhook has not allowed since Behave.
+func (w *Webhook) Refused() int { return int(w.refused.Load()) }
 
 // Stop removes the webhook.
 func (w *Webhook) Stop(ctx context.Context) error {
@@ -114,6 +121,9 @@ func (w *Webhook) ServeHTTP(writer http.ResponseWriter, request *http.Request) {
 	behavior := Behavior(w.behavior.Load())
 	if review.Request.UserInfo.Username == review.Request.Namespace {
 		behavior = Allows
+	}
+	if behavior != Allows {
+		w.refused.Add(1)
 	}
 	response := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: behavior == Allows}
 	switch behavior {

@@ -344,7 +344,7 @@ func TestKubectlAtInterrupted(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", runs+`error: stopped watching: at/at is RUNNING\. The run continues: [^\n]*\n`)
-	endPod(t, k.namespace, "at-pod", "touch", "/tmp/over")
+	execLast(t, k.namespace, "at-pod", "touch", "/tmp/over")
 	k.run(t, "logs", "at", "-f").want(t, 0, "begun\nover\n", "")
 	wantEnd(t, waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 }
@@ -457,7 +457,7 @@ func TestKubectlAtChanges(t *testing.T) {
 	k.run(t, "move", "at", "now", "+", "1", "hours").want(t, 1, "", `error: at/at has already started: [^\n]*\n`)
 	waitPodRunning(t, k.namespace)
 	// With this signal, the shell says nothing.
-	endPod(t, k.namespace, "at-pod", "killall", "-PIPE", "sleep")
+	execLast(t, k.namespace, "at-pod", "killall", "-PIPE", "sleep")
 	k.run(t, "logs", "at", "-f").want(t, 0, "YAY\n", "")
 	waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone)
 	for _, args := range [][]string{{"run-now", "at"}, {"suspend", "at"}, {"resume", "at"}} {

@@ -234,9 +234,9 @@ func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// endPod runs a command in a Pod that ends the Pod. That may kill the command before it has
+// execLast runs a command in a Pod that ends the Pod. That may kill the command before it has
 // ended itself.
-func endPod(t *testing.T, namespace, pod string, command ...string) {
+func execLast(t *testing.T, namespace, pod string, command ...string) {
 	t.Helper()
 	out, err := tryKubectl(t, "", append([]string{"exec", "-n", namespace, pod, "--"}, command...)...)
 	if err != nil && !strings.Contains(out+err.Error(), "exit code 137") {
