@@ -75,6 +75,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics/ats"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
@@ -1029,7 +1030,7 @@ func TestServeAddressTaken(t *testing.T) {
 var registerMetrics = sync.OnceFunc(func() {
 	metrics.Register()
 	empty := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
-	metrics.RegisterObjects(metrics.Objects{Ats: listers.NewAtLister(empty), CronAts: listers.NewCronAtLister(empty), Working: func() bool { return false }}, clock.RealClock{}, 1)
+	ats.Register(ats.Objects{Ats: listers.NewAtLister(empty), CronAts: listers.NewCronAtLister(empty), Working: func() bool { return false }}, clock.RealClock{}, 1)
 })
 
 // TestRefusedForever makes the API server refuse a Pod with a different message each

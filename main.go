@@ -66,6 +66,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/leader"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics/ats"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation"
@@ -336,7 +337,7 @@ func run(ctx context.Context, o *options) error {
 			return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
 		}
 	}
-	metrics.RegisterObjects(metrics.Objects{
+	ats.Register(ats.Objects{
 		Ats:                atFactory.Cnat().V1alpha1().Ats().Lister(),
 		CronAts:            cronFactory.Cnat().V1alpha1().CronAts().Lister(),
 		BlockedAnnotations: blockedAnnotations,

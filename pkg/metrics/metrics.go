@@ -73,8 +73,8 @@ var (
 	}
 )
 
-// namespaces are the values of label namespace of all metrics.
-var namespaces = newNamespaceLabels(0)
+// Namespaces are the values of label namespace of all metrics.
+var Namespaces = NewNamespaceLabels(0)
 
 var (
 	// StartLateness observes how late a Pod is when the API server confirms its creation:
@@ -89,12 +89,12 @@ var (
 	// Runs counts the Ats whose end is in their status. Label reason is the value of
 	// status.reason at the end. Runs does not count an At that is deleted before its end, or
 	// an end whose status write succeeded but whose response was lost.
-	Runs = newCounter("cnat_runs_total", "Number of Ats that have ended, by namespace and the reason of their end.",
-		namespaces, slices.Concat(attemptReasons, runReasons)...)
+	Runs = NewCounter("cnat_runs_total", "Number of Ats that have ended, by namespace and the reason of their end.",
+		Namespaces, slices.Concat(attemptReasons, runReasons)...)
 	// Attempts counts the Pods whose end or loss is in the status. Label reason and the
 	// exceptions are those of Runs.
-	Attempts = newCounter("cnat_attempts_total", "Number of attempts (Pods) that have ended, by namespace and the reason of their end.",
-		namespaces, attemptReasons...)
+	Attempts = NewCounter("cnat_attempts_total", "Number of attempts (Pods) that have ended, by namespace and the reason of their end.",
+		Namespaces, attemptReasons...)
 	// UnexpectedPods counts the Pods that were deleted because they were the second one of
 	// an attempt.
 	UnexpectedPods = metrics.NewCounter(&metrics.CounterOpts{
@@ -146,7 +146,7 @@ func ResultOf(err error) string {
 	}
 }
 
-// Register registers all metrics except those of RegisterObjects. Call it only once. Counters
+// Register registers all metrics except those of package ats. Call it only once. Counters
 // start at 0, so that the first failure is an increase.
 func Register() {
 	events.RegisterMetrics()

@@ -23,13 +23,13 @@ import (
 	"k8s.io/component-base/metrics"
 )
 
-// otherNamespaces is the value of label namespace for all namespaces without their own
+// OtherNamespaces is the value of label namespace for all namespaces without their own
 // value. No namespace can have this name.
-const otherNamespaces = "_other"
+const OtherNamespaces = "_other"
 
-// namespaceLabels decides which namespaces have their own value of label namespace. It is
+// NamespaceLabels decides which namespaces have their own value of label namespace. It is
 // safe for concurrent use.
-type namespaceLabels struct {
+type NamespaceLabels struct {
 	lock     sync.Mutex
 	limit    int
 	labelled sets.Set[string] // at most limit
@@ -37,15 +37,23 @@ type namespaceLabels struct {
 	unserved sets.Set[string]
 }
 
-func newNamespaceLabels(limit int) *namespaceLabels {
-	return &namespaceLabels{limit: limit, labelled: sets.New[string](), unserved: sets.New[string]()}
+// NewNamespaceLabels returns labels for at most limit namespaces.
+func NewNamespaceLabels(limit int) *NamespaceLabels {
+	return &NamespaceLabels{limit: limit, labelled: sets.New[string](), unserved: sets.New[string]()}
 }
 
-// update must be called at each scrape, with the namespaces that have objects. A namespace
+// SetLimit changes the number of namespaces that have their own value.
+func (l *NamespaceLabels) SetLimit(limit int) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	l.limit = limit
+}
+
+// Update must be called at each scrape, with the namespaces that have objects. A namespace
 // keeps its value until it has no objects, its counters were served, and another namespace
 // needs the slot, so that its time series continue. If several namespaces need a slot, the
 // first ones in alphabetical order get it.
-func (l *namespaceLabels) update(present sets.Set[string]) {
+func (l *NamespaceLabels) Update(present sets.Set[string]) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	waiting := sets.List(present.Difference(l.labelled))
@@ -56,14 +64,14 @@ func (l *namespaceLabels) update(present sets.Set[string]) {
 	l.unserved.Clear()
 }
 
-// of returns the label value for a namespace.
-func (l *namespaceLabels) of(namespace string) string {
+// Of returns the label value for a namespace.
+func (l *NamespaceLabels) Of(namespace string) string {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	if l.labelled.Has(namespace) {
 		return namespace
 	}
-	return otherNamespaces
+	return OtherNamespaces
 }
 
 // Counter counts what ended in each namespace, by reason. All series begin at 0, so that
@@ -74,16 +82,17 @@ func (l *namespaceLabels) of(namespace string) string {
 type Counter struct {
 	desc       *metrics.Desc
 	reasons    []string
-	namespaces *namespaceLabels
-	counts     map[series]int // guarded by namespaces.lock
+	namespaces *NamespaceLabels
+	counts     map[[2]string]int // by namespace and reason, guarded by namespaces.lock
 }
 
-func newCounter(name, help string, namespaces *namespaceLabels, reasons ...string) *Counter {
+// NewCounter returns a counter of what ends with one of the given reasons.
+func NewCounter(name, help string, namespaces *NamespaceLabels, reasons ...string) *Counter {
 	return &Counter{
 		desc:       metrics.NewDesc(name, help, []string{"namespace", "reason"}, nil, metrics.ALPHA, ""),
 		reasons:    reasons,
 		namespaces: namespaces,
-		counts:     map[series]int{},
+		counts:     map[[2]string]int{},
 	}
 }
 
@@ -92,31 +101,34 @@ func (c *Counter) Inc(namespace, reason string) {
 	l := c.namespaces
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	label := otherNamespaces
+	label := OtherNamespaces
 	if l.labelled.Has(namespace) || len(l.labelled) < l.limit {
 		l.labelled.Insert(namespace)
 		l.unserved.Insert(namespace)
 		label = namespace
 	}
-	c.counts[series{label, reason}]++
+	c.counts[[2]string{label, reason}]++
 }
 
-// collect sends the series of all namespaces that have their own label value, and of the
+// Describe sends the description of the series.
+func (c *Counter) Describe(ch chan<- *metrics.Desc) { ch <- c.desc }
+
+// Collect sends the series of all namespaces that have their own label value, and of the
 // others together.
-func (c *Counter) collect(ch chan<- metrics.Metric) {
+func (c *Counter) Collect(ch chan<- metrics.Metric) {
 	c.namespaces.lock.Lock()
 	defer c.namespaces.lock.Unlock()
-	labels := c.namespaces.labelled.Clone().Insert(otherNamespaces)
+	labels := c.namespaces.labelled.Clone().Insert(OtherNamespaces)
 	for label := range labels {
 		for _, reason := range c.reasons {
-			c.counts[series{label, reason}] += 0
+			c.counts[[2]string{label, reason}] += 0
 		}
 	}
 	for s, count := range c.counts {
-		if !labels.Has(s.namespace) {
+		if !labels.Has(s[0]) {
 			delete(c.counts, s)
 			continue
 		}
-		ch <- metrics.NewLazyConstMetric(c.desc, metrics.CounterValue, float64(count), s.namespace, s.value)
+		ch <- metrics.NewLazyConstMetric(c.desc, metrics.CounterValue, float64(count), s[0], s[1])
 	}
 }

@@ -42,7 +42,7 @@ func CleanUp(w World, pod *corev1.Pod) Decision {
 	}
 	wait := releaseTime(at, pod).Sub(w.Now)
 	// A longer wait comes from another clock.
-	if wait <= 0 || wait > releaseDelay {
+	if wait <= 0 || wait > ReleaseDelay {
 		return Decision{Action: ReleasePod{Pod: pod}}
 	}
 	return Decision{Delay: wait}
@@ -94,27 +94,27 @@ func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
 	case isLeaving(at):
 		return time.Time{}
 	case at.Status.Phase == v1alpha1.PhaseDone:
-		return endSeen(at).Add(releaseDelay)
+		return endSeen(at).Add(ReleaseDelay)
 	case at.Status.LastFailureTime != nil && pod.Name == podName(at.Name, at.Status.Failed-1):
-		return at.Status.LastFailureTime.Add(releaseDelay)
+		return at.Status.LastFailureTime.Add(ReleaseDelay)
 	default:
 		// Two attempts before the current one.
 		return time.Time{}
 	}
 }
 
-// releaseDelay is how long a Pod keeps its finalizer, and with it its name, after a
+// ReleaseDelay is how long a Pod keeps its finalizer, and with it its name, after a
 // controller saw the attempt end. The name is the lock against running a command twice:
 // another controller may have read the At before that end was recorded, or have it in its
 // cache for staleness.FreshFor, and its creation request may still be in flight. The delay
 // is shorter than minAttemptBackoff, so that an attempt is cleaned up before the next one is
 // due. It ends half a second after a whole second, because most schedules are whole seconds
 // and creations go first.
-const releaseDelay = 9500 * time.Millisecond
+const ReleaseDelay = 9500 * time.Millisecond
 
 // minTTL is the shortest time to live. The Pods of an At are deleted with it, so they
 // must be released first, which takes a moment.
-const minTTL = releaseDelay + time.Second
+const minTTL = ReleaseDelay + time.Second
 
 // endSeen returns when a controller saw the end of a run, or the zero time. It differs
 // from completionTime, which may come from the node's clock: a deletion must not depend

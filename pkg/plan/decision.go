@@ -238,6 +238,6 @@ type Event struct {
 // arrive: a user may have removed the label by which the informer selects the Pod.
 const checkDelay = time.Minute
 
-// grace is how long the controller waits before it reports a problem that should resolve
-// itself: the Pod of an earlier At, a Pod without a node, a force-deleted Pod.
-const grace = time.Minute
+// Grace is how long a controller waits before it reports a problem that should resolve
+// itself, such as the Pod of an earlier At, a Pod without a node, a force-deleted Pod.
+const Grace = time.Minute

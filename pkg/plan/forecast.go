@@ -144,7 +144,7 @@ func WantsForecast(at *v1alpha1.At, now time.Time) bool {
 func WantsForecastAtStart(at *v1alpha1.At, now time.Time) bool {
 	instant, err := Instant(&at.Spec)
 	return err == nil && WantsForecast(at, now) &&
-		(HasForecast(at) || now.Sub(at.CreationTimestamp.Time) < grace || instant.Sub(now) <= lead(at))
+		(HasForecast(at) || now.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= lead(at))
 }
 
 // lead returns how long before the due time the second preflight takes place.

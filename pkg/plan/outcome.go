@@ -46,7 +46,7 @@ func hasEnded(pod *corev1.Pod) bool {
 // node, and the node has not reported how it ended. A live node reports that within
 // seconds.
 func isAbandoned(pod *corev1.Pod, now time.Time) bool {
-	return isDeletedByForce(pod) && now.Sub(pod.DeletionTimestamp.Time) >= grace
+	return isDeletedByForce(pod) && now.Sub(pod.DeletionTimestamp.Time) >= Grace
 }
 
 func isDeletedByForce(pod *corev1.Pod) bool {

@@ -94,7 +94,7 @@ func (v *view) waitForName(since time.Time) Decision {
 	other := v.pod
 	message := fmt.Sprintf("Pod %s already exists and does not belong to this At: delete that Pod, or give the At another name.", other.Name)
 	if owner := ownerAt(other); owner != nil && owner.Name == v.At.Name {
-		if v.Now.Sub(since) < grace {
+		if v.Now.Sub(since) < Grace {
 			return Decision{Retry: fmt.Errorf("%w: Pod %s of an earlier At with this name still exists", answer.ErrBlocked, other.Name), Delay: v.untilDeadline()}
 		}
 		message = fmt.Sprintf("Pod %s of an earlier At with this name still exists: run kubectl describe pod %s to see what it is waiting for.", other.Name, other.Name)

@@ -286,7 +286,7 @@ func restartTime(at *v1alpha1.At, instant time.Time) time.Time {
 // future time comes from another clock or was written by hand, and is ignored.
 func isRestarted(target *rollout.Target, since, now time.Time) bool {
 	at := target.RestartedAt
-	return at != nil && (at.Equal(since) || at.After(since) && at.Before(now.Add(grace)))
+	return at != nil && (at.Equal(since) || at.After(since) && at.Before(now.Add(Grace)))
 }
 
 func rolloutPeriod(elapsed time.Duration) time.Duration {

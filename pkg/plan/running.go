@@ -37,7 +37,7 @@ func (v *view) decideRunning() Decision {
 	d.Delay = checkDelay
 	switch {
 	case isDeletedByForce(pod):
-		d.Delay = min(grace-v.Now.Sub(pod.DeletionTimestamp.Time), checkDelay)
+		d.Delay = min(Grace-v.Now.Sub(pod.DeletionTimestamp.Time), checkDelay)
 	case pod.DeletionTimestamp != nil:
 	case failureTarget(v.At) != nil:
 		d.Action = DeletePod{Pod: pod}
@@ -70,7 +70,7 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 func podBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
 	for _, condition := range pod.Status.Conditions {
 		// An autoscaled cluster takes a while to add a node.
-		if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable && now.Sub(condition.LastTransitionTime.Time) >= grace {
+		if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable && now.Sub(condition.LastTransitionTime.Time) >= Grace {
 			return v1alpha1.ReasonUnschedulable, join("Pod "+pod.Name, condition.Message)
 		}
 	}

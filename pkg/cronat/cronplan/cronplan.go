@@ -111,18 +111,9 @@ type ExpireAt struct {
 }
 
 // RecordDelay is the maximum delay before a new At is recorded. After it, the controller
-// looks for the At, even if the At is not in the cache. Like releaseDelay, it ends
+// looks for the At, even if the At is not in the cache. Like plan.ReleaseDelay, it ends
 // between whole seconds.
 const RecordDelay = 9500 * time.Millisecond
-
-// releaseDelay is how long an At keeps its finalizer, and with it its name, after its
-// scheduled time was counted: another controller may have read the CronAt before that,
-// and its creation request may still be in flight. It is as long as in package plan, and
-// for the same reason not a whole number of seconds: what is due goes first.
-const releaseDelay = 9500 * time.Millisecond
-
-// grace is how long a name conflict with an At of an earlier CronAt is not reported.
-const grace = time.Minute
 
 // Decide returns the next step of a CronAt.
 func Decide(w World) Decision {
@@ -256,9 +247,9 @@ func release(w World, children []*v1alpha1.At) Decision {
 		if !seen {
 			since = w.Now
 		}
-		wait := since.Add(releaseDelay).Sub(w.Now)
+		wait := since.Add(plan.ReleaseDelay).Sub(w.Now)
 		// A longer wait comes from another clock.
-		if wait <= 0 || wait > releaseDelay {
+		if wait <= 0 || wait > plan.ReleaseDelay {
 			return Decision{Action: ReleaseAt{At: at}}
 		}
 		d.Delay = sooner(d.Delay, wait)
@@ -288,7 +279,7 @@ func prune(w World, children []*v1alpha1.At) Decision {
 	var victims []*v1alpha1.At
 	for _, at := range old {
 		switch wait := plan.DeletableAt(at).Sub(w.Now); {
-		case 0 < wait && wait <= grace: // A longer wait comes from another clock.
+		case 0 < wait && wait <= plan.Grace: // A longer wait comes from another clock.
 			d.Delay = sooner(d.Delay, wait)
 		case !plan.IsScheduled(at):
 			victims = append(victims, at)
@@ -330,7 +321,7 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 	message := plan.NameTaken(v1alpha1.CronAtKind, other)
 	if CronAtName(other) == w.CronAt.Name {
 		message = fmt.Sprintf("At %s of an earlier CronAt with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
-		if w.Now.Sub(w.CronAt.CreationTimestamp.Time) < grace {
+		if w.Now.Sub(w.CronAt.CreationTimestamp.Time) < plan.Grace {
 			return Decision{Retry: fmt.Errorf("%w: %s", answer.ErrBlocked, message)}
 		}
 	}

@@ -186,7 +186,7 @@ func TestDecide(t *testing.T) {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
 		},
 		"gone, with a new At: its name stays a lock for a while": {
-			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantDelay: releaseDelay,
+			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantDelay: plan.ReleaseDelay,
 		},
 		"gone, and its At was orphaned": {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
@@ -202,7 +202,7 @@ func TestDecide(t *testing.T) {
 		},
 		"being deleted: its Ats are released when they are old enough": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(4 * second),
-			wantDelay: releaseDelay - 4*second,
+			wantDelay: plan.ReleaseDelay - 4*second,
 		},
 		"just created": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Status = v1alpha1.CronAtStatus{} }), now: created,
@@ -260,10 +260,10 @@ func TestDecide(t *testing.T) {
 			wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
 		"recorded: the At is released later": {
-			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(second), wantDelay: releaseDelay - second,
+			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(second), wantDelay: plan.ReleaseDelay - second,
 		},
 		"recorded long ago, but seen just now": {
-			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, notSeen: true, now: ten.Add(time.Minute), wantDelay: releaseDelay,
+			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, notSeen: true, now: ten.Add(time.Minute), wantDelay: plan.ReleaseDelay,
 		},
 		"recorded: the At is released": {
 			cronAt: newCronAt(ranAtTen, oneActive), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name, wantDelay: time.Hour - 10*second,

@@ -60,10 +60,6 @@ const minInterval = time.Minute
 // fit into a label.
 const maxNameLength = 52
 
-// grace is how long a name conflict with the CronAt of an earlier workload is not
-// reported.
-const grace = time.Minute
-
 // World is the input of a decision.
 type World struct {
 	// Kind is the kind of the workload.
@@ -222,7 +218,7 @@ func newOwner(w World) metav1.OwnerReference {
 func nameTaken(w World) Decision {
 	message := fmt.Sprintf("CronAt %s already exists and was not created for this %s: delete that CronAt.", w.CronAt.Name, w.Kind)
 	d := Decision{Retry: fmt.Errorf("%w: %s", answer.ErrBlocked, message)}
-	if kind, name, ok := Owner(w.CronAt); ok && kind == w.Kind && name == w.Workload.Name && w.Now.Sub(w.Workload.CreationTimestamp.Time) < grace {
+	if kind, name, ok := Owner(w.CronAt); ok && kind == w.Kind && name == w.Workload.Name && w.Now.Sub(w.Workload.CreationTimestamp.Time) < plan.Grace {
 		// It belongs to an earlier workload, and the garbage collector will delete it.
 		return d
 	}

@@ -14,7 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package metrics
+// Package ats serves the metrics that count the existing objects at each scrape.
+package ats
 
 import (
 	"sync"
@@ -29,6 +30,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	cnatmetrics "programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -57,25 +59,25 @@ type Objects struct {
 	Working func() bool
 }
 
-// RegisterObjects registers the metrics with label namespace. Call it only once, before
-// the controller works. At most limit namespaces have their own value of that label. Each
-// scrape counts the existing objects.
-func RegisterObjects(objects Objects, clock clock.PassiveClock, limit int) {
-	namespaces.limit = limit
-	legacyregistry.CustomMustRegister(newCollector(objects, clock, namespaces, Runs, Attempts))
+// Register registers the metrics with label namespace. Call it only once, before the
+// controller works. At most limit namespaces have their own value of that label. Each scrape
+// counts the existing objects.
+func Register(objects Objects, clock clock.PassiveClock, limit int) {
+	cnatmetrics.Namespaces.SetLimit(limit)
+	legacyregistry.CustomMustRegister(newCollector(objects, clock, cnatmetrics.Namespaces, cnatmetrics.Runs, cnatmetrics.Attempts))
 }
 
 type collector struct {
 	metrics.BaseStableCollector
 	objects    Objects
 	clock      clock.PassiveClock
-	namespaces *namespaceLabels
-	counters   []*Counter
+	namespaces *cnatmetrics.NamespaceLabels
+	counters   []*cnatmetrics.Counter
 
 	lock sync.Mutex // Scrapes may be concurrent.
 }
 
-func newCollector(objects Objects, clock clock.PassiveClock, namespaces *namespaceLabels, counters ...*Counter) *collector {
+func newCollector(objects Objects, clock clock.PassiveClock, namespaces *cnatmetrics.NamespaceLabels, counters ...*cnatmetrics.Counter) *collector {
 	return &collector{objects: objects, clock: clock, namespaces: namespaces, counters: counters}
 }
 
@@ -84,7 +86,7 @@ func (c *collector) DescribeWithStability(ch chan<- *metrics.Desc) {
 		ch <- desc
 	}
 	for _, counter := range c.counters {
-		ch <- counter.desc
+		counter.Describe(ch)
 	}
 }
 
@@ -126,9 +128,9 @@ func (c *collector) CollectWithStability(ch chan<- metrics.Metric) {
 
 // sendCounters sends the counters, with the labels for the namespaces that have objects.
 func (c *collector) sendCounters(ch chan<- metrics.Metric, present sets.Set[string]) {
-	c.namespaces.update(present)
+	c.namespaces.Update(present)
 	for _, counter := range c.counters {
-		counter.collect(ch)
+		counter.Collect(ch)
 	}
 }
 
@@ -158,7 +160,7 @@ func (c *collector) countAts(ats []*v1alpha1.At, now time.Time) (states, blocked
 func (c *collector) send(ch chan<- metrics.Metric, desc *metrics.Desc, numbers map[series]int) {
 	sums := map[series]int{}
 	for s, number := range numbers {
-		sums[series{c.namespaces.of(s.namespace), s.value}] += number
+		sums[series{c.namespaces.Of(s.namespace), s.value}] += number
 	}
 	for s, number := range sums {
 		ch <- metrics.NewLazyConstMetric(desc, metrics.GaugeValue, float64(number), s.namespace, s.value)

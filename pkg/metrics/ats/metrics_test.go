@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package metrics
+package ats
 
 import (
 	"go/ast"
@@ -29,14 +29,15 @@ import (
 	"k8s.io/utils/clock"
 
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	cnatmetrics "programming-kubernetes.info/cnat-controller/pkg/metrics"
 )
 
 // TestRegister checks that there is a counter for each reason with which a run can end:
 // an alert does not see the first increase of a counter that did not exist before.
 func TestRegister(t *testing.T) {
-	Register()
-	RegisterObjects(Objects{Ats: listers.NewAtLister(newIndexer()), CronAts: noCronAts, Working: working}, clock.RealClock{}, 100)
-	types, err := parser.ParseFile(token.NewFileSet(), "../apis/cnat/v1alpha1/types.go", nil, parser.ParseComments)
+	cnatmetrics.Register()
+	Register(Objects{Ats: listers.NewAtLister(newIndexer()), CronAts: noCronAts, Working: working}, clock.RealClock{}, 100)
+	types, err := parser.ParseFile(token.NewFileSet(), "../../apis/cnat/v1alpha1/types.go", nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestRegister(t *testing.T) {
 				t.Fatal(err)
 			}
 			found++
-			counters, err := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, "cnat_runs_total", map[string]string{"namespace": otherNamespaces, "reason": reason}, "reason")
+			counters, err := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, "cnat_runs_total", map[string]string{"namespace": cnatmetrics.OtherNamespaces, "reason": reason}, "reason")
 			if err != nil || len(counters) != 1 {
 				t.Errorf("%d counters of runs with reason %s, want 1: %v", len(counters), reason, err)
 			}

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package metrics
+package ats
 
 import (
 	"fmt"
@@ -34,6 +34,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	cnatmetrics "programming-kubernetes.info/cnat-controller/pkg/metrics"
 )
 
 var due = time.Date(2026, 12, 24, 10, 12, 0, 0, time.UTC)
@@ -125,7 +126,7 @@ cnat_oldest_due_age_seconds 30
 `},
 	} {
 		t.Run(name, func(t *testing.T) {
-			handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: func() bool { return !tc.idle }}, clocktesting.NewFakePassiveClock(tc.now), newNamespaceLabels(tc.namespaces)))
+			handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: func() bool { return !tc.idle }}, clocktesting.NewFakePassiveClock(tc.now), cnatmetrics.NewNamespaceLabels(tc.namespaces)))
 			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), scrape(handler)); diff != "" {
 				t.Errorf("served (-want +got):\n%s", diff)
 			}
@@ -136,7 +137,7 @@ cnat_oldest_due_age_seconds 30
 // TestNothingDue checks that the age is served even if nothing is due, because the
 // alert's expression needs it.
 func TestNothingDue(t *testing.T) {
-	handler := serve(newCollector(Objects{Ats: listers.NewAtLister(newIndexer()), CronAts: noCronAts, Working: working}, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(100)))
+	handler := serve(newCollector(Objects{Ats: listers.NewAtLister(newIndexer()), CronAts: noCronAts, Working: working}, clocktesting.NewFakePassiveClock(due), cnatmetrics.NewNamespaceLabels(100)))
 	if got, want := scrape(handler), "cnat_oldest_due_age_seconds 0\n"; got != want {
 		t.Errorf("served: %s, want %s", got, want)
 	}
@@ -145,7 +146,7 @@ func TestNothingDue(t *testing.T) {
 // TestNamespaceLabels checks which namespaces are counted by name, with a limit of two.
 func TestNamespaceLabels(t *testing.T) {
 	ats := newIndexer()
-	handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: working}, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(2)))
+	handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: working}, clocktesting.NewFakePassiveClock(due), cnatmetrics.NewNamespaceLabels(2)))
 	for _, step := range []struct {
 		present string // one namespace a word
 		want    string
@@ -208,7 +209,7 @@ func BenchmarkScrape(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: working}, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(100)))
+			handler := serve(newCollector(Objects{Ats: listers.NewAtLister(ats), CronAts: noCronAts, Working: working}, clocktesting.NewFakePassiveClock(due), cnatmetrics.NewNamespaceLabels(100)))
 			for b.Loop() {
 				scrape(handler)
 			}

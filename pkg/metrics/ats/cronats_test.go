@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package metrics
+package ats
 
 import (
 	"fmt"
@@ -30,6 +30,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	cnatmetrics "programming-kubernetes.info/cnat-controller/pkg/metrics"
 )
 
 func TestCronAts(t *testing.T) {
@@ -122,7 +123,7 @@ cnat_cronat_overdue_seconds{cronat="oldest",namespace="bank"} 7200
 				CronAts:            listers.NewCronAtLister(cronAts),
 				BlockedAnnotations: func() map[cache.ObjectName]string { return tc.annotations },
 				Working:            func() bool { return !tc.idle },
-			}, clocktesting.NewFakePassiveClock(due), newNamespaceLabels(tc.namespaces)))
+			}, clocktesting.NewFakePassiveClock(due), cnatmetrics.NewNamespaceLabels(tc.namespaces)))
 			got := strings.Replace(scrape(handler), "cnat_oldest_due_age_seconds 0\n", "", 1)
 			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), got); diff != "" {
 				t.Errorf("served (-want +got):\n%s", diff)
