@@ -59,33 +59,6 @@ const controllerName = "cnat-controller"
 // queueName is the name of the queue, for its metrics.
 const queueName = "ats"
 
-// childrenPeriod is how long changes of an At's children are collected before the At is
-// synced: with a thousand nodes, each status write covers many of them. Job does the same
-// with its Pods.
-const childrenPeriod = 200 * time.Millisecond
-
-// maxSteps is the number of steps of a sync after which something must be wrong.
-const maxSteps = 10
-
-// The queue holds only what must be synced within horizon. The rest is in the cache, which
-// is searched each searchPeriod: an entry of the queue needs memory, too, and that of a
-// deleted At stays until its time. searchPeriod is not an hour, so that searches do not
-// always coincide with bursts on the hour.
-const (
-	searchPeriod = 50 * time.Minute
-	horizon      = time.Hour
-)
-
-// startTime is the time after the start at which an idle controller has usually synced and
-// checked all Ats that need it.
-const startTime = 20 * time.Second
-
-// finishTimeout is how long running syncs may take when the controller is stopped. A
-// leader that cannot renew its lease stops at most 8.5 s after the last renewal, and keeps
-// the lease while syncs run. Another may take over after 12 s: finishTimeout must be less
-// than the difference.
-const finishTimeout = 3 * time.Second
-
 // Controller runs the command of each At once, at its scheduled time, in a Pod that the
 // At owns.
 type Controller struct {
@@ -162,6 +135,12 @@ func NewController(
 	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker()}
 	return c, nil
 }
+
+// finishTimeout is how long running syncs may take when the controller is stopped. A
+// leader that cannot renew its lease stops at most 8.5 s after the last renewal, and keeps
+// the lease while syncs run. Another may take over after 12 s: finishTimeout must be less
+// than the difference.
+const finishTimeout = 3 * time.Second
 
 // Run waits until the caches have synced, works with the given number of workers until
 // ctx is done, and returns when the running syncs have finished. Call it only once.
@@ -255,6 +234,9 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	return delay, err
 }
 
+// maxSteps is the number of steps of a sync after which something must be wrong.
+const maxSteps = 10
+
 // follow takes the steps that decide returns until there is nothing more to do now. It
 // returns the delay and the error of the last decision.
 func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision) (time.Duration, error) {
@@ -328,6 +310,11 @@ func (c *Controller) deleteAt(logger klog.Logger, at informers.DeletedAt) {
 	c.enqueue(at.GetObjectName())
 	c.enqueueAts(c.cache.ChildrenOf(at.GetObjectName()))
 }
+
+// childrenPeriod is how long changes of an At's children are collected before the At is
+// synced: with a thousand nodes, each status write covers many of them. Job does the same
+// with its Pods.
+const childrenPeriod = 200 * time.Millisecond
 
 // enqueueParent enqueues the parent of an At, if there is one.
 func (c *Controller) enqueueParent(child *v1alpha1.At) {
@@ -413,6 +400,19 @@ func (c *Controller) enqueueDeleted() {
 		c.enqueueOwner(pod)
 	}
 }
+
+// The queue holds only what must be synced within horizon. The rest is in the cache, which
+// is searched each searchPeriod: an entry of the queue needs memory, too, and that of a
+// deleted At stays until its time. searchPeriod is not an hour, so that searches do not
+// always coincide with bursts on the hour.
+const (
+	searchPeriod = 50 * time.Minute
+	horizon      = time.Hour
+)
+
+// startTime is the time after the start at which an idle controller has usually synced and
+// checked all Ats that need it.
+const startTime = 20 * time.Second
 
 // search enqueues the Ats whose delay was beyond the horizon and is not any more, until
 // ctx is done. It also enqueues those with a step to take now, in case a sync has

@@ -57,6 +57,9 @@ func (c *Controller) act(ctx context.Context, name cache.ObjectName, world *cron
 		}
 		created, err := c.createAt(ctx, action.At)
 		if err == nil {
+			// One CronAt in each 100 ms goes on with its status. When that comes back through the
+			// watch, the cache is known to be fresh, so that the others that are due need not be
+			// read. Theirs are written after all Ats are created: the event of the At triggers that.
 			if c.freshness.Claim(c.clock.Now()) {
 				replace(world, plan.KeepAt(created))
 				return decision, true, nil

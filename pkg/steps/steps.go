@@ -117,12 +117,14 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		}
 		if err == nil {
 			s.Failures.Forget(name)
+			// Statuses are written after the Pods of the other Ats that are due: the event of the
+			// Pod triggers that. But one At in each 100 ms goes on now. When its status write comes
+			// back through the watch, the cache is known to have all edits made before it, so that
+			// the others that are due need not be read. A large At would take too long to write.
 			if plan.IsSmall(&world.At.Spec.RunSpec) && s.Freshness.Claim(s.Clock.Now()) {
 				world.Pods = append(world.Pods, plan.KeepPod(pod))
 				return decision, true, nil
 			}
-			// The informer's event for the Pod triggers the next step, after the Pods of other
-			// Ats that are due.
 			return decision, false, nil
 		}
 		s.Failures.When(name)
