@@ -19,10 +19,12 @@ package docs
 
 import (
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -41,6 +43,9 @@ var (
 	link       = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading    = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	headingURL = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+	testName   = regexp.MustCompile(`\bTest[A-Z]\w*`)
+	repoPath   = regexp.MustCompile(`^(\.ci|\.github|artifacts|cmd|docs|hack|pkg|signals)/[\w./-]*$`)
+	identifier = regexp.MustCompile(`^(?:\w+\.)?([A-Za-z]\w*)$`)
 	words      = regexp.MustCompile(`(?m)^([^#\t\n][^\t\n]*)\t+([^\t\n]+)$`)
 )
 
@@ -86,6 +91,40 @@ func TestBlocks(t *testing.T) {
 				t.Errorf("%s has a block marked %q: mark commands as console, or as sh needs=\"...\" if no test can run them", path, match[1])
 			}
 		}
+	}
+}
+
+// TestNames finds what the pages name in the code: tests, files, and in Architecture each
+// function.
+func TestNames(t *testing.T) {
+	code := strings.Join(slices.Collect(maps.Values(files(t, ".go", ".sh"))), "\n")
+	pages, found := files(t, ".md"), 0
+	delete(pages, "CHANGELOG.md") // It names what is gone.
+	for path, text := range pages {
+		for _, name := range testName.FindAllString(text, -1) {
+			found++
+			if !strings.Contains(code, "func "+name+"(") {
+				t.Errorf("%s names %s, which does not exist", path, name)
+			}
+		}
+		for _, span := range codeSpan.FindAllString(text, -1) {
+			name := strings.Trim(span, "`")
+			if repoPath.MatchString(name) {
+				found++
+				if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+					t.Errorf("%s names %s: %v", path, name, err)
+				}
+			}
+			if match := identifier.FindStringSubmatch(name); match != nil && path == "docs/contributing/architecture.md" {
+				found++
+				if !regexp.MustCompile(`\b` + match[1] + `\b`).MatchString(code) {
+					t.Errorf("%s names %s, which is not in the code", path, name)
+				}
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("only %d names were found", found)
 	}
 }
 
