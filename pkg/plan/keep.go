@@ -55,15 +55,7 @@ func IsSmall(run *v1alpha1.RunSpec) bool {
 // should not be cached: every user can write them. The result has at most 16 KiB.
 func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	kept := &v1alpha1.At{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:              at.Name,
-			Namespace:         unique.Make(at.Namespace).Value(),
-			UID:               at.UID,
-			ResourceVersion:   at.ResourceVersion,
-			Generation:        at.Generation,
-			CreationTimestamp: at.CreationTimestamp,
-			DeletionTimestamp: at.DeletionTimestamp,
-		},
+		ObjectMeta: KeepMeta(at),
 		Spec: v1alpha1.AtSpec{
 			Schedule:                at.Spec.Schedule,
 			TimeZone:                at.Spec.TimeZone,
@@ -91,7 +83,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 		kept.Finalizers = keepFinalizers(at.Finalizers)
 	}
 	if IsScheduled(at) || HasLostOwner(at) {
-		kept.Labels = keepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelAtUID)
+		kept.Labels = KeepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelAtUID)
 	}
 	return kept
 }
@@ -123,17 +115,7 @@ func keepNodes(from *v1alpha1.AtNodes) *v1alpha1.AtNodes {
 // KeepPod returns a copy with only those fields of a Pod that this package reads.
 func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:                       pod.Name,
-			Namespace:                  pod.Namespace,
-			UID:                        pod.UID,
-			ResourceVersion:            pod.ResourceVersion,
-			CreationTimestamp:          pod.CreationTimestamp,
-			DeletionTimestamp:          pod.DeletionTimestamp,
-			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-			Labels:                     keepKeys(pod.Labels, v1alpha1.LabelAtUID),
-			Annotations:                keepKeys(pod.Annotations, podAnnotations...),
-		},
+		ObjectMeta: KeepMeta(pod),
 		Spec: corev1.PodSpec{
 			NodeName:   pod.Spec.NodeName,
 			Containers: []corev1.Container{{Name: pod.Spec.Containers[0].Name}},
@@ -150,6 +132,8 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 			ContainerStatuses:     keepStatuses(pod.Status.ContainerStatuses, commandStatus(pod)),
 		},
 	}
+	kept.Labels = KeepKeys(pod.Labels, v1alpha1.LabelAtUID)
+	kept.Annotations = KeepKeys(pod.Annotations, podAnnotations...)
 	if owner := ControllerOf(pod); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
@@ -161,20 +145,30 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 
 // KeepNode returns a copy with only those fields of a node that this package reads.
 func KeepNode(node *corev1.Node) *corev1.Node {
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:              node.Name,
-			UID:               node.UID,
-			ResourceVersion:   node.ResourceVersion,
-			CreationTimestamp: node.CreationTimestamp,
-			Labels:            node.Labels,
-		},
-		Spec: corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
+	kept := &corev1.Node{
+		ObjectMeta: KeepMeta(node),
+		Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
+	}
+	kept.Labels = node.Labels
+	return kept
+}
+
+// KeepMeta returns the metadata of an object without what a user may write.
+func KeepMeta(object metav1.Object) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name:                       object.GetName(),
+		Namespace:                  unique.Make(object.GetNamespace()).Value(),
+		UID:                        object.GetUID(),
+		ResourceVersion:            object.GetResourceVersion(),
+		Generation:                 object.GetGeneration(),
+		CreationTimestamp:          object.GetCreationTimestamp(),
+		DeletionTimestamp:          object.GetDeletionTimestamp(),
+		DeletionGracePeriodSeconds: object.GetDeletionGracePeriodSeconds(),
 	}
 }
 
-// keepKeys returns the given keys. Values of ours are never longer than maxKept.
-func keepKeys(from map[string]string, keys ...string) map[string]string {
+// KeepKeys returns the given keys of labels or annotations, if they are there. Values of ours are never longer than maxKept.
+func KeepKeys(from map[string]string, keys ...string) map[string]string {
 	kept := map[string]string{}
 	for _, key := range keys {
 		if value, ok := from[key]; ok && len(value) <= maxKept {

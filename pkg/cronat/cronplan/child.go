@@ -177,17 +177,9 @@ func isWhole(cronAt *v1alpha1.CronAt) bool {
 // from a cache. The result has at most 16 KiB.
 func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	kept := &v1alpha1.CronAt{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:              cronAt.Name,
-			Namespace:         cronAt.Namespace,
-			UID:               cronAt.UID,
-			ResourceVersion:   cronAt.ResourceVersion,
-			Generation:        cronAt.Generation,
-			CreationTimestamp: cronAt.CreationTimestamp,
-			DeletionTimestamp: cronAt.DeletionTimestamp,
-		},
-		Spec:   cronAt.Spec,
-		Status: cronAt.Status,
+		ObjectMeta: plan.KeepMeta(cronAt),
+		Spec:       cronAt.Spec,
+		Status:     cronAt.Status,
 	}
 	if !IsSmall(cronAt) {
 		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{}

@@ -367,14 +367,7 @@ const maxAnnotation = 1025
 // Keep returns a copy with only those fields of a workload that this package and an
 // informer read: there may be very many workloads, and only few have the annotations.
 func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
-	kept := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name:              workload.Name,
-		Namespace:         workload.Namespace,
-		UID:               workload.UID,
-		ResourceVersion:   workload.ResourceVersion,
-		CreationTimestamp: workload.CreationTimestamp,
-		DeletionTimestamp: workload.DeletionTimestamp,
-	}}
+	kept := &metav1.PartialObjectMetadata{ObjectMeta: plan.KeepMeta(workload)}
 	for _, key := range []string{v1alpha1.AnnotationRestartSchedule, v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSuspend} {
 		if value, ok := annotation(workload, key); ok {
 			// The copy does not share the memory of a long value.
@@ -386,13 +379,7 @@ func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata 
 
 // OwnLabels returns those labels of a CronAt that are set from the annotations.
 func OwnLabels(cronAt *v1alpha1.CronAt) map[string]string {
-	labels := map[string]string{}
-	for _, key := range []string{v1alpha1.LabelManagedBy, v1alpha1.AnnotationRestartSuspend} {
-		if value, ok := cronAt.Labels[key]; ok {
-			labels[key] = value
-		}
-	}
-	return labels
+	return plan.KeepKeys(cronAt.Labels, v1alpha1.LabelManagedBy, v1alpha1.AnnotationRestartSuspend)
 }
 
 // Concerns reports whether a change of a workload requires a decision.
@@ -404,17 +391,10 @@ func Concerns(old, cur *metav1.PartialObjectMetadata) bool {
 // and that a patch needs. The CronAt of a workload has a small template.
 func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	kept := &v1alpha1.CronAt{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:              cronAt.Name,
-			Namespace:         cronAt.Namespace,
-			UID:               cronAt.UID,
-			ResourceVersion:   cronAt.ResourceVersion,
-			Generation:        cronAt.Generation,
-			DeletionTimestamp: cronAt.DeletionTimestamp,
-			Labels:            OwnLabels(cronAt),
-		},
-		Spec: cronAt.Spec,
+		ObjectMeta: plan.KeepMeta(cronAt),
+		Spec:       cronAt.Spec,
 	}
+	kept.Labels = OwnLabels(cronAt)
 	if len(cronAt.OwnerReferences) > 0 {
 		kept.OwnerReferences = []metav1.OwnerReference{{}} // an owner that nobody looks at
 	}
