@@ -17,13 +17,19 @@ limitations under the License.
 package main
 
 import (
+	"context"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // completionScript is the script that kubectl calls to complete the words after kubectl
@@ -55,27 +61,17 @@ var scheduleWords = []string{"@hourly", "@daily", "@weekly", "@monthly", "@yearl
 
 // addCompletions sets the completions of arguments and flags.
 func (c *cli) addCompletions(root *cobra.Command) {
-	root.ValidArgsFunction = func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return completions(begun, timeWords, nil)
-	}
+	root.ValidArgsFunction = completeFirst(timeWords)
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
 		case "rm":
-			cmd.ValidArgsFunction = c.completeNames(-1, true)
+			cmd.ValidArgsFunction = c.completeNames(math.MaxInt, true)
 		case "show", "suspend", "resume", "run-now":
 			cmd.ValidArgsFunction = c.completeNames(1, true)
 		case "logs", "move":
 			cmd.ValidArgsFunction = c.completeNames(1, false)
 		case "every":
-			cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-				if len(args) > 0 {
-					return nil, cobra.ShellCompDirectiveNoFileComp
-				}
-				return completions(begun, scheduleWords, nil)
-			}
+			cmd.ValidArgsFunction = completeFirst(scheduleWords)
 			c.addFlagCompletions(cmd)
 			_ = cmd.RegisterFlagCompletionFunc("concurrency", cobra.FixedCompletions(concurrencyPolicies, cobra.ShellCompDirectiveNoFileComp))
 		}
@@ -96,11 +92,25 @@ func (c *cli) addFlagCompletions(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// completeFlag completes a flag with what find finds in the cluster.
 func (c *cli) completeFlag(cmd *cobra.Command, name string, find func(*cobra.Command) ([]string, error)) {
 	_ = cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if err := c.connect(); err != nil {
+			return completions(begun, nil, err)
+		}
 		found, err := find(cmd)
 		return completions(begun, found, err)
 	})
+}
+
+// completeFirst completes the first argument with one of some words.
+func completeFirst(words []string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completions(begun, words, nil)
+	}
 }
 
 // completions returns the candidates that complete the given word.
@@ -118,105 +128,89 @@ func completions(begun string, found []string, err error) ([]string, cobra.Shell
 // most max arguments.
 func (c *cli) completeNames(max int, cronAts bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if max >= 0 && len(args) >= max {
+		if len(args) >= max {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		list, err := c.list(cmd.Context(), false)
-		if err != nil {
-			return completions(begun, nil, err)
-		}
-		var names []string
-		for i := range list.Items {
-			if at := &list.Items[i]; !slices.Contains(args, at.Name) {
-				names = append(names, at.Name+"\t"+stateLine(at, c.now()))
-			}
-		}
-		if cronAts {
-			found, err := c.listCronAts(cmd.Context(), false)
-			if err != nil {
-				return completions(begun, nil, err)
-			}
-			for i := range found {
-				if name := refCronAt(&found[i]); !slices.Contains(args, name) {
-					names = append(names, name+"\t"+found[i].Spec.Schedule)
-				}
-			}
-		}
-		return completions(begun, names, nil)
+		names, err := c.namesExcept(cmd.Context(), args, cronAts)
+		return completions(begun, names, err)
 	}
+}
+
+// namesExcept returns the names of Ats and, if they are accepted, of CronAts, with their
+// descriptions, except for those that are already among the arguments.
+func (c *cli) namesExcept(ctx context.Context, args []string, cronAts bool) (names []string, err error) {
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	add := func(name, description string) {
+		if !slices.Contains(args, name) {
+			names = append(names, name+"\t"+description)
+		}
+	}
+	list, err := c.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		add(list.Items[i].Name, stateLine(&list.Items[i], c.now()))
+	}
+	if !cronAts {
+		return names, nil
+	}
+	found, err := c.listCronAts(ctx)
+	for i := range found {
+		add(refCronAt(&found[i]), found[i].Spec.Schedule)
+	}
+	return names, err
+}
+
+// names returns the names of the objects that list lists, with a prefix.
+func names[L runtime.Object](cmd *cobra.Command, prefix string, list func(context.Context, metav1.ListOptions) (L, error)) (names []string, err error) {
+	err = each(cmd.Context(), list, func(item object) { names = append(names, prefix+item.GetName()) })
+	return names, err
 }
 
 func (c *cli) namespaceNames(cmd *cobra.Command) ([]string, error) {
-	if err := c.connect(); err != nil {
-		return nil, err
-	}
-	list, err := c.kube.CoreV1().Namespaces().List(cmd.Context(), metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
-	}
-	return names, nil
+	return names(cmd, "", c.kube.CoreV1().Namespaces().List)
 }
 
 func (c *cli) nodeNames(cmd *cobra.Command) ([]string, error) {
-	if err := c.connect(); err != nil {
-		return nil, err
-	}
-	list, err := c.kube.CoreV1().Nodes().List(cmd.Context(), metav1.ListOptions{})
+	return names(cmd, "", c.kube.CoreV1().Nodes().List)
+}
+
+// restartTargets returns the possible values of --restart.
+func (c *cli) restartTargets(cmd *cobra.Command) ([]string, error) {
+	apps := c.kube.AppsV1()
+	deployments, err := names(cmd, "deployment/", apps.Deployments(c.namespace).List)
 	if err != nil {
 		return nil, err
 	}
-	var names []string
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
+	statefulSets, err := names(cmd, "statefulset/", apps.StatefulSets(c.namespace).List)
+	if err != nil {
+		return nil, err
 	}
-	return names, nil
+	daemonSets, err := names(cmd, "daemonset/", apps.DaemonSets(c.namespace).List)
+	return slices.Concat(deployments, statefulSets, daemonSets), err
 }
 
 // templates returns the Pod templates that --from can copy, by their names in --from.
 func (c *cli) templates(cmd *cobra.Command) (map[string]corev1.PodSpec, error) {
-	namespace, err := c.namespace()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.connect(); err != nil {
-		return nil, err
-	}
 	found := map[string]corev1.PodSpec{}
-	cronJobs, err := c.kube.BatchV1().CronJobs(namespace).List(cmd.Context(), metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	for _, item := range cronJobs.Items {
+	err := each(cmd.Context(), c.kube.BatchV1().CronJobs(c.namespace).List, func(item *batchv1.CronJob) {
 		found["cronjob/"+item.Name] = item.Spec.JobTemplate.Spec.Template.Spec
+	})
+	if err == nil {
+		err = each(cmd.Context(), c.kube.BatchV1().Jobs(c.namespace).List, func(item *batchv1.Job) { found["job/"+item.Name] = item.Spec.Template.Spec })
 	}
-	jobs, err := c.kube.BatchV1().Jobs(namespace).List(cmd.Context(), metav1.ListOptions{})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = each(cmd.Context(), c.kube.AppsV1().Deployments(c.namespace).List, func(item *appsv1.Deployment) { found["deployment/"+item.Name] = item.Spec.Template.Spec })
 	}
-	for _, item := range jobs.Items {
-		found["job/"+item.Name] = item.Spec.Template.Spec
-	}
-	deployments, err := c.kube.AppsV1().Deployments(namespace).List(cmd.Context(), metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	for _, item := range deployments.Items {
-		found["deployment/"+item.Name] = item.Spec.Template.Spec
-	}
-	return found, nil
+	return found, err
 }
 
 func (c *cli) sources(cmd *cobra.Command) ([]string, error) {
 	templates, err := c.templates(cmd)
-	var names []string
-	for name := range templates {
-		names = append(names, name)
-	}
-	return names, err
+	return slices.Collect(maps.Keys(templates)), err
 }
 
 // images returns the images of the object in --from or, without it, of all possible

@@ -167,11 +167,11 @@ func (o *create) newAt(ctx context.Context, t timespec.Time, command []string) (
 // createAt creates an At for an instant, prints it and when it runs, and follows it.
 func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time, w *wait) error {
 	if !output.isClient() {
-		ats, _, err := c.ats()
+		err := c.connect()
 		if err != nil {
 			return err
 		}
-		if at, err = ats.Create(ctx, at, output.createOptions()); err != nil {
+		if at, err = c.ats.Create(ctx, at, output.createOptions()); err != nil {
 			return err
 		}
 	}

@@ -26,10 +26,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/cli-runtime/pkg/printers"
-	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
@@ -90,24 +88,11 @@ func (c atClient) Get(ctx context.Context, name string, options metav1.GetOption
 	return at, err
 }
 
-// listCronAts returns the CronAts of the namespace, or of all. It returns none if the
-// cluster does not have the CRD, or if the user is not allowed to list them.
-func (c *cli) listCronAts(ctx context.Context, everywhere bool) ([]v1alpha1.CronAt, error) {
-	namespace, err := c.scope(everywhere)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.connect(); err != nil {
-		return nil, err
-	}
+// listCronAts returns the CronAts in the namespace. It returns none if the cluster does
+// not have the CRD, or if the user is not allowed to list them.
+func (c *cli) listCronAts(ctx context.Context) ([]v1alpha1.CronAt, error) {
 	var cronAts []v1alpha1.CronAt
-	pages := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
-		return c.cnat.CnatV1alpha1().CronAts(namespace).List(ctx, options)
-	}))
-	err = pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		cronAts = append(cronAts, *object.(*v1alpha1.CronAt))
-		return nil
-	})
+	err := each(ctx, c.cnat.CnatV1alpha1().CronAts(c.namespace).List, func(cronAt *v1alpha1.CronAt) { cronAts = append(cronAts, *cronAt) })
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -177,20 +162,19 @@ func isUnattendedCronAt(cronAt *v1alpha1.CronAt, now time.Time) bool {
 const nextTimes = 3
 
 func (c *cli) showCronAt(ctx context.Context, name string) error {
-	cronAts, err := c.cronAts()
-	if err != nil {
+	if err := c.connect(); err != nil {
 		return err
 	}
 	zone, err := c.zone()
 	if err != nil {
 		return err
 	}
-	cronAt, err := cronAts.Get(ctx, name, metav1.GetOptions{})
+	cronAt, err := c.cronAts.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	// Including those of run-now, which have no label.
-	ats, atsErr := c.list(ctx, false)
+	ats, atsErr := c.list(ctx)
 
 	now := c.now()
 	spec := &cronAt.Spec
@@ -264,11 +248,10 @@ func atsOf(cronAt *v1alpha1.CronAt, ats []v1alpha1.At) []v1alpha1.At {
 
 // runCronAt creates an At from a CronAt outside its schedule.
 func (c *cli) runCronAt(ctx context.Context, output *output, name string, t timespec.Time, now time.Time, w *wait) error {
-	cronAts, err := c.cronAts()
-	if err != nil {
+	if err := c.connect(); err != nil {
 		return err
 	}
-	cronAt, err := cronAts.Get(ctx, name, metav1.GetOptions{})
+	cronAt, err := c.cronAts.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}

@@ -60,15 +60,14 @@ func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Co
 			if err := output.validate(); err != nil {
 				return err
 			}
+			if err := c.connect(); err != nil {
+				return err
+			}
 			spec := map[string]any{"suspend": suspend}
 			if isCronAt {
 				return c.suspendCronAt(cmd.Context(), output, name, spec)
 			}
-			ats, _, err := c.ats()
-			if err != nil {
-				return err
-			}
-			_, err = edit(cmd.Context(), c, output, ats, name, spec, func(at *v1alpha1.At) error {
+			_, err = edit(cmd.Context(), c, output, c.ats, name, spec, func(at *v1alpha1.At) error {
 				if at.Status.Phase == v1alpha1.PhaseDone {
 					return fmt.Errorf("%s is done: there is nothing to %s", ref(at), verb)
 				}
@@ -83,11 +82,7 @@ func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Co
 
 // suspendCronAt suspends or resumes a CronAt, and prints when it is due.
 func (c *cli) suspendCronAt(ctx context.Context, output *output, name string, spec map[string]any) error {
-	cronAts, err := c.cronAts()
-	if err != nil {
-		return err
-	}
-	cronAt, err := edit(ctx, c, output, cronAts, name, spec, func(cronAt *v1alpha1.CronAt) error {
+	cronAt, err := edit(ctx, c, output, c.cronAts, name, spec, func(cronAt *v1alpha1.CronAt) error {
 		workload := metav1.GetControllerOf(cronAt)
 		if workload == nil || spec["suspend"] == true || cronAt.Labels[v1alpha1.AnnotationRestartSuspend] == "" {
 			return nil
@@ -182,12 +177,11 @@ limits. It is deleted with the CronAt.`,
 
 // move changes the time of an At, prints when that is, and follows the run.
 func (c *cli) move(ctx context.Context, output *output, name string, t timespec.Time, now time.Time, w *wait) error {
-	ats, _, err := c.ats()
-	if err != nil {
+	if err := c.connect(); err != nil {
 		return err
 	}
 	spec := map[string]any{"schedule": t.String(), "timeZone": nil}
-	at, err := edit(ctx, c, output, ats, name, spec, func(at *v1alpha1.At) error {
+	at, err := edit(ctx, c, output, c.ats, name, spec, func(at *v1alpha1.At) error {
 		switch {
 		case w.logs && errLogs(&at.Spec.RunSpec) != nil:
 			return errLogs(&at.Spec.RunSpec)

@@ -115,11 +115,10 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 		return err
 	}
 	if !o.output.isClient() {
-		cronAts, err := o.cronAts()
-		if err != nil {
+		if err := o.connect(); err != nil {
 			return err
 		}
-		if cronAt, err = cronAts.Create(cmd.Context(), cronAt, o.output.createOptions()); err != nil {
+		if cronAt, err = o.cronAts.Create(cmd.Context(), cronAt, o.output.createOptions()); err != nil {
 			return err
 		}
 	}

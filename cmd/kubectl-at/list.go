@@ -27,6 +27,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -65,7 +66,14 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 					return usageError("%w", err)
 				}
 			}
-			list, err := c.list(cmd.Context(), everywhere)
+			connect := c.connect
+			if everywhere {
+				connect = c.createClients
+			}
+			if err := connect(); err != nil {
+				return err
+			}
+			list, err := c.list(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -77,7 +85,7 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 			case isTable:
 				return c.printTables(cmd.Context(), list.Items, everywhere, *flags.OutputFormat == "wide")
 			case *flags.OutputFormat == "name": // It prints no lists.
-				return printEach(c.Out, printer, list.Items)
+				return meta.EachListItem(list, func(at runtime.Object) error { return printer.PrintObj(at, c.Out) })
 			}
 			return printer.PrintObj(list, c.Out)
 		},
@@ -89,45 +97,25 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 	return cmd
 }
 
-func printEach(out io.Writer, printer printers.ResourcePrinter, ats []v1alpha1.At) error {
-	for i := range ats {
-		if err := printer.PrintObj(&ats[i], out); err != nil {
-			return err
-		}
-	}
-	return nil
+// list returns the Ats in the namespace.
+func (c *cli) list(ctx context.Context) (*v1alpha1.AtList, error) {
+	list := &v1alpha1.AtList{Items: []v1alpha1.At{}} // not null in JSON
+	return list, each(ctx, c.cnat.CnatV1alpha1().Ats(c.namespace).List, func(at *v1alpha1.At) {
+		// The items of a list have no kind, which -o json shows.
+		at.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))
+		list.Items = append(list.Items, *at)
+	})
 }
 
-// list returns the Ats of the namespace, or of all.
-func (c *cli) list(ctx context.Context, everywhere bool) (*v1alpha1.AtList, error) {
-	namespace, err := c.scope(everywhere)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.connect(); err != nil {
-		return nil, err
-	}
-	list := &v1alpha1.AtList{Items: []v1alpha1.At{}} // not null in JSON
-	pages := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
-		return c.cnat.CnatV1alpha1().Ats(namespace).List(ctx, options)
-	}))
-	err = pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		list.Items = append(list.Items, *object.(*v1alpha1.At))
+// each calls do with each object that list lists, and reads them in chunks like kubectl.
+func each[T, L runtime.Object](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), do func(T)) error {
+	chunks := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return list(ctx, options)
+	})
+	return chunks.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		do(object.(T))
 		return nil
 	})
-	for i := range list.Items {
-		// The items of a list have no kind, which -o json shows.
-		list.Items[i].SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))
-	}
-	return list, err
-}
-
-// scope returns the namespace to list, or all.
-func (c *cli) scope(everywhere bool) (string, error) {
-	if everywhere {
-		return metav1.NamespaceAll, nil
-	}
-	return c.namespace()
 }
 
 func sortAts(ats []v1alpha1.At) {
@@ -136,16 +124,13 @@ func sortAts(ats []v1alpha1.At) {
 
 // instantOf returns when an At is due; invalid schedules come first.
 func instantOf(at *v1alpha1.At) time.Time {
-	instant, err := plan.Instant(&at.Spec)
-	if err != nil {
-		return time.Time{}
-	}
+	instant, _ := plan.Instant(&at.Spec)
 	return instant
 }
 
 // printTables prints the Ats, and the CronAts if there are any.
 func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, everywhere, wide bool) error {
-	cronAts, err := c.listCronAts(ctx, everywhere)
+	cronAts, err := c.listCronAts(ctx)
 	if err != nil {
 		return err
 	}

@@ -73,11 +73,10 @@ and print the output of that attempt and all later ones, until the end of the ru
 }
 
 func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32) error {
-	ats, namespace, err := c.ats()
-	if err != nil {
+	if err := c.connect(); err != nil {
 		return err
 	}
-	at, err := ats.Get(ctx, name, metav1.GetOptions{})
+	at, err := c.ats.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -88,7 +87,7 @@ func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32)
 	case at.Spec.Restart != nil && newest < 0:
 		return fmt.Errorf("%s restarts %s, which has no output: see kubectl at show %s", ref(at), targetOf(&at.Spec.RunSpec), at.Name)
 	case follow && attempt == 0:
-		logs := c.streamLogs(ctx, c.Out, namespace)
+		logs := c.streamLogs(ctx, c.Out, c.namespace)
 		logs.next = max(newest, 0)
 		return c.followLogs(ctx, at, logs)
 	case newest < 0:
@@ -100,7 +99,7 @@ func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32)
 		newest = attempt - 1
 	}
 	pod := podName(at, newest)
-	log := podLog{cli: c, out: c.Out, namespace: namespace, pod: pod, at: at}
+	log := podLog{cli: c, out: c.Out, namespace: c.namespace, pod: pod, at: at}
 	if follow {
 		return log.stream(ctx)
 	}
@@ -112,13 +111,9 @@ func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32)
 
 // followLogs prints the output until the end of the run.
 func (c *cli) followLogs(ctx context.Context, at *v1alpha1.At, logs *streamer) error {
-	ats, _, err := c.ats()
-	if err != nil {
-		return err
-	}
 	hints := hinter{cli: c}
 	uid, replaced := at.UID, false
-	err = watchObject(ctx, c.ErrOut, ats, at.Name, func(next *v1alpha1.At) bool {
+	err := watchObject(ctx, c.ErrOut, c.ats, at.Name, func(next *v1alpha1.At) bool {
 		if next.UID == uid {
 			at = next
 			hints.look(at)

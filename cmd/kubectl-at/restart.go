@@ -20,7 +20,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -86,38 +85,4 @@ func targetOf(spec *v1alpha1.RunSpec) string {
 		return ""
 	}
 	return strings.ToLower(string(spec.Restart.Kind)) + "/" + spec.Restart.Name
-}
-
-// restartTargets returns the possible values of --restart.
-func (c *cli) restartTargets(cmd *cobra.Command) ([]string, error) {
-	namespace, err := c.namespace()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.connect(); err != nil {
-		return nil, err
-	}
-	var targets []string
-	deployments, err := c.kube.AppsV1().Deployments(namespace).List(cmd.Context(), metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	for i := range deployments.Items {
-		targets = append(targets, "deployment/"+deployments.Items[i].Name)
-	}
-	statefulSets, err := c.kube.AppsV1().StatefulSets(namespace).List(cmd.Context(), metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	for i := range statefulSets.Items {
-		targets = append(targets, "statefulset/"+statefulSets.Items[i].Name)
-	}
-	daemonSets, err := c.kube.AppsV1().DaemonSets(namespace).List(cmd.Context(), metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	for i := range daemonSets.Items {
-		targets = append(targets, "daemonset/"+daemonSets.Items[i].Name)
-	}
-	return targets, nil
 }

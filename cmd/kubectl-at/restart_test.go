@@ -120,6 +120,9 @@ func TestRestartTargets(t *testing.T) {
 	w.kube = kubefake.NewSimpleClientset(&appsv1.Deployment{ObjectMeta: named}, &appsv1.StatefulSet{ObjectMeta: named}, &appsv1.DaemonSet{ObjectMeta: named})
 	root := w.command()
 	root.SetContext(t.Context())
+	if err := w.connect(); err != nil {
+		t.Fatal(err)
+	}
 	got, err := w.restartTargets(root)
 	if diff := cmp.Diff([]string{"deployment/web", "statefulset/web", "daemonset/web"}, got); err != nil || diff != "" {
 		t.Errorf("%v, -want +got:\n%s", err, diff)

@@ -60,18 +60,13 @@ func (c *cli) rm(ctx context.Context, output *output, arg string) error {
 	if err != nil {
 		return err
 	}
-	if isCronAt {
-		cronAts, err := c.cronAts()
-		if err != nil {
-			return err
-		}
-		return remove(ctx, c, output, cronAts, name)
-	}
-	ats, _, err := c.ats()
-	if err != nil {
+	if err := c.connect(); err != nil {
 		return err
 	}
-	return remove(ctx, c, output, ats, name)
+	if isCronAt {
+		return remove(ctx, c, output, c.cronAts, name)
+	}
+	return remove(ctx, c, output, c.ats, name)
 }
 
 // remove deletes an object.

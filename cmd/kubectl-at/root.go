@@ -46,10 +46,13 @@ type cli struct {
 	tz       string // --tz
 	fakeTime string // --now
 
-	// The clients are created when they are first needed: explain and version do not need
-	// them.
 	cnat clientset.Interface
 	kube kubernetes.Interface
+
+	// connect sets these.
+	namespace string // before: all
+	ats       cnatclient.AtInterface
+	cronAts   cnatclient.CronAtInterface
 }
 
 // newCommand returns the command kubectl at. now is the clock.
@@ -230,8 +233,24 @@ func localZone(path string, zone *time.Location) string {
 	return name
 }
 
-// connect creates the clients if necessary.
+// connect prepares requests in the user's namespace. It is called when they are needed:
+// explain, version and a client dry run need no cluster.
 func (c *cli) connect() error {
+	namespace, _, err := c.config.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return err
+	}
+	if err := c.createClients(); err != nil {
+		return err
+	}
+	client := c.cnat.CnatV1alpha1()
+	c.namespace, c.cronAts = namespace, client.CronAts(namespace)
+	c.ats = atClient{client.Ats(namespace), c.cronAts}
+	return nil
+}
+
+// createClients creates the clients if necessary.
+func (c *cli) createClients() error {
 	if c.cnat != nil {
 		return nil
 	}
@@ -244,36 +263,6 @@ func (c *cli) connect() error {
 	}
 	c.kube, err = kubernetes.NewForConfig(config)
 	return err
-}
-
-func (c *cli) namespace() (string, error) {
-	namespace, _, err := c.config.ToRawKubeConfigLoader().Namespace()
-	return namespace, err
-}
-
-// ats returns the client for the Ats in the namespace, and the name of the namespace.
-func (c *cli) ats() (cnatclient.AtInterface, string, error) {
-	namespace, err := c.namespace()
-	if err != nil {
-		return nil, "", err
-	}
-	if err := c.connect(); err != nil {
-		return nil, "", err
-	}
-	client := c.cnat.CnatV1alpha1()
-	return atClient{client.Ats(namespace), client.CronAts(namespace)}, namespace, nil
-}
-
-// cronAts returns the client for the CronAts in the namespace.
-func (c *cli) cronAts() (cnatclient.CronAtInterface, error) {
-	namespace, err := c.namespace()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.connect(); err != nil {
-		return nil, err
-	}
-	return c.cnat.CnatV1alpha1().CronAts(namespace), nil
 }
 
 // ref returns the name of an At for a message, as kubectl prints it.

@@ -118,7 +118,7 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 	if r.restart != "" {
 		spec.Restart, err = parseRestart(r.restart)
 	} else {
-		spec.Template, from, err = r.podTemplate(ctx, namespace)
+		spec.Template, from, err = r.podTemplate(ctx)
 	}
 	if err != nil {
 		return metadata, spec, from, err

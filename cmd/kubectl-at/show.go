@@ -58,21 +58,20 @@ its events. Or those of a CronAt: what it runs, its next times, its Ats and its 
 }
 
 func (c *cli) show(ctx context.Context, name string) error {
-	ats, namespace, err := c.ats()
-	if err != nil {
+	if err := c.connect(); err != nil {
 		return err
 	}
 	zone, err := c.zone()
 	if err != nil {
 		return err
 	}
-	at, err := ats.Get(ctx, name, metav1.GetOptions{})
+	at, err := c.ats.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	// A user who can see Ats may not be able to see Pods or events: print the rest of the
 	// page anyway.
-	pods, podsErr := c.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
+	pods, podsErr := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
 
 	now := c.now()
 	c.fields(headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds))

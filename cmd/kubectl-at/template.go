@@ -81,14 +81,14 @@ type source struct {
 
 // podTemplate returns the template of the Pod, or nil if the controller's default
 // suffices, and the object from which it was copied.
-func (r *run) podTemplate(ctx context.Context, namespace string) (*corev1.PodTemplateSpec, source, error) {
+func (r *run) podTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source, error) {
 	var template *corev1.PodTemplateSpec
 	var from source
 	var err error
 	f := &r.pod
 	switch {
 	case f.from != "":
-		template, from, err = r.copyTemplate(ctx, namespace)
+		template, from, err = r.copyTemplate(ctx)
 	case f.file != "":
 		template, from, err = r.readTemplate(ctx)
 	case f.image != "":
@@ -125,7 +125,7 @@ func (r *run) podTemplate(ctx context.Context, namespace string) (*corev1.PodTem
 }
 
 // copyTemplate returns the Pod template of --from and its object.
-func (r *run) copyTemplate(ctx context.Context, namespace string) (*corev1.PodTemplateSpec, source, error) {
+func (r *run) copyTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source, error) {
 	kind, name, found := strings.Cut(r.pod.from, "/")
 	if !found || name == "" {
 		return nil, source{}, usageError("--from is %q: write cronjob/NAME, job/NAME or deployment/NAME", r.pod.from)
@@ -135,19 +135,19 @@ func (r *run) copyTemplate(ctx context.Context, namespace string) (*corev1.PodTe
 	}
 	switch kindOfSource(kind) {
 	case "cronjob":
-		cronJob, err := r.kube.BatchV1().CronJobs(namespace).Get(ctx, name, metav1.GetOptions{})
+		cronJob, err := r.kube.BatchV1().CronJobs(r.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, source{}, err
 		}
 		return cleanTemplate(cronJob.Spec.JobTemplate.Spec.Template), source{name, cronJob}, nil
 	case "job":
-		job, err := r.kube.BatchV1().Jobs(namespace).Get(ctx, name, metav1.GetOptions{})
+		job, err := r.kube.BatchV1().Jobs(r.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, source{}, err
 		}
 		return cleanTemplate(job.Spec.Template), source{name: name}, nil
 	case "deployment":
-		deployment, err := r.kube.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
+		deployment, err := r.kube.AppsV1().Deployments(r.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, source{}, err
 		}

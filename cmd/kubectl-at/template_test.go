@@ -79,6 +79,9 @@ func TestImages(t *testing.T) {
 		w.kube = kubefake.NewSimpleClientset(cronJob)
 		root := w.command()
 		root.SetContext(t.Context())
+		if err := w.connect(); err != nil {
+			t.Fatal(err)
+		}
 		if err := root.Flags().Set("from", from); err != nil {
 			t.Fatal(err)
 		}

@@ -63,10 +63,6 @@ func (w *wait) validate(output *output) error {
 
 // follow watches a run to its end and returns the outcome as an error.
 func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
-	ats, _, err := c.ats()
-	if err != nil {
-		return err
-	}
 	if w.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errTimeout)
@@ -79,7 +75,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	defer stopWatch()
 	states, watched := make(chan *v1alpha1.At), make(chan error, 1)
 	go func() {
-		watched <- watchObject(watchCtx, above.ErrOut, ats, at.Name, func(next *v1alpha1.At) bool {
+		watched <- watchObject(watchCtx, above.ErrOut, c.ats, at.Name, func(next *v1alpha1.At) bool {
 			select {
 			case states <- next:
 			case <-watchCtx.Done():
@@ -120,7 +116,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		case <-tick.C:
 		}
 	}
-	err = logs.finish()
+	err := logs.finish()
 	progress.clear()
 	if ctx.Err() != nil {
 		return c.stopped(ctx, at)
