@@ -27,7 +27,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
@@ -111,31 +110,26 @@ func (c *cli) printCronAts(cronAts []v1alpha1.CronAt, everywhere bool) error {
 	slices.SortStableFunc(cronAts, func(a, b v1alpha1.CronAt) int {
 		return ptr.Deref(a.Status.NextScheduleTime, metav1.Time{}).Compare(ptr.Deref(b.Status.NextScheduleTime, metav1.Time{}).Time)
 	})
-	out := printers.GetNewTabWriter(c.Out)
-	header := []string{"NAME", "SCHEDULE", "TIMEZONE", "NEXT", "IN", "LAST", "ACTIVE", "REASON", "COMMAND"}
-	if everywhere {
-		header = append([]string{"NAMESPACE"}, header...)
-	}
-	printRow(out, header)
 	now := c.now()
+	rows := [][]string{{"NAMESPACE", "NAME", "SCHEDULE", "TIMEZONE", "NEXT", "IN", "LAST", "ACTIVE", "REASON", "COMMAND"}}
 	for i := range cronAts {
 		cronAt := &cronAts[i]
-		row := []string{
-			refCronAt(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), "", "", "", fmt.Sprint(cronAt.Status.Active),
-			reasonOfCronAt(cronAt, now), clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand),
+		next := ""
+		if at := cronAt.Status.NextScheduleTime; at != nil {
+			next = at.In(zone).Format(shortTime)
 		}
-		if next := cronAt.Status.NextScheduleTime; next != nil {
-			row[3], row[4] = next.In(zone).Format(shortTime), fromNow(next.Time, now)
-		}
-		if last := cronAt.Status.LastScheduleTime; last != nil {
-			row[5] = since(last, now)
-		}
-		if everywhere {
-			row = append([]string{cronAt.Namespace}, row...)
-		}
-		printRow(out, row)
+		rows = append(rows, []string{
+			cronAt.Namespace, refCronAt(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
+			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOfCronAt(cronAt, now),
+			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand),
+		})
 	}
-	return out.Flush()
+	if !everywhere {
+		for i := range rows {
+			rows[i] = rows[i][1:]
+		}
+	}
+	return c.printRows(rows)
 }
 
 func zoneOf(cronAt *v1alpha1.CronAt) string { return ptr.Deref(cronAt.Spec.TimeZone, "UTC") }
@@ -178,10 +172,10 @@ func (c *cli) showCronAt(ctx context.Context, name string) error {
 
 	now := c.now()
 	spec := &cronAt.Spec
-	c.fields(headOf(refCronAt(cronAt), cronAt.Namespace, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds))
-	c.fields([]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}})
-	c.fields(nextTimesOf(cronAt, zone, now))
-	c.fields(stateOfCronAt(cronAt, now))
+	c.fields(
+		headOf(refCronAt(cronAt), cronAt.Namespace, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds),
+		[]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}},
+		nextTimesOf(cronAt, zone, now), stateOfCronAt(cronAt, now))
 	if atsErr != nil {
 		fmt.Fprintf(c.ErrOut, "Cannot list its Ats: %v\n", atsErr)
 	} else if ats := atsOf(cronAt, ats.Items); len(ats) > 0 {
@@ -224,17 +218,18 @@ func stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
 	if status.Reason == "" && isUnattendedCronAt(cronAt, now) {
 		why = "No controller is processing it: " + noController
 	}
-	all := []field{{"Active", fmt.Sprint(status.Active)}, {"State", reasonOfCronAt(cronAt, now)}, {"Why", why}}
-	if status.LastScheduleTime != nil {
-		all = append(all, field{"Last", since(status.LastScheduleTime, now)})
+	missed := ""
+	if status.Missed != nil {
+		missed = fmt.Sprintf("%d, the last %s", status.Missed.Count, since(&status.Missed.Last, now))
 	}
-	if status.LastSuccessfulTime != nil {
-		all = append(all, field{"Succeeded", since(status.LastSuccessfulTime, now)})
+	return []field{
+		{"Active", fmt.Sprint(status.Active)},
+		{"State", reasonOfCronAt(cronAt, now)},
+		{"Why", why},
+		{"Last", since(status.LastScheduleTime, now)},
+		{"Succeeded", since(status.LastSuccessfulTime, now)},
+		{"Missed", missed},
 	}
-	if missed := status.Missed; missed != nil {
-		all = append(all, field{"Missed", fmt.Sprintf("%d, the last %s", missed.Count, since(&missed.Last, now))})
-	}
-	return all
 }
 
 // atsOf returns the Ats that belong to a CronAt, sorted by time.

@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -152,10 +153,7 @@ limits. It is deleted with the CronAt.`,
 			if isCronAt {
 				output.flags.NamePrintFlags.Operation = "created"
 			}
-			if err := output.validate(); err != nil {
-				return err
-			}
-			if err := w.validate(output); err != nil {
+			if err := cmp.Or(output.validate(), w.validate(output)); err != nil {
 				return err
 			}
 			zone, err := c.zone()

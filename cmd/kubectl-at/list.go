@@ -17,11 +17,10 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -152,45 +151,49 @@ func (c *cli) printTable(ats []v1alpha1.At, everywhere, wide bool) error {
 	if err != nil {
 		return err
 	}
-	out := printers.GetNewTabWriter(c.Out)
-	header := []string{"NAME", "WHEN", "IN", "PHASE", "REASON", "COMMAND"}
-	if everywhere {
-		header = append([]string{"NAMESPACE"}, header...)
-	}
-	if wide {
-		header = append(header, "EXIT", "POD", "NODE")
-	}
-	printRow(out, header)
 	now := c.now()
+	rows := [][]string{{"NAMESPACE", "NAME", "WHEN", "IN", "PHASE", "REASON", "COMMAND", "EXIT", "POD", "NODE"}}
 	for i := range ats {
 		at := &ats[i]
-		row := []string{at.Name, at.Spec.Schedule, "", string(at.Status.Phase), reasonOf(at, now), clip(commandOf(&at.Spec.RunSpec), maxCommand)}
+		when, in := at.Spec.Schedule, ""
 		if instant, err := plan.Instant(&at.Spec); err == nil {
-			row[1], row[2] = instant.In(zone).Format(shortTime), fromNow(instant, now)
+			when, in = instant.In(zone).Format(shortTime), fromNow(instant, now)
 		}
-		if everywhere {
-			row = append([]string{at.Namespace}, row...)
+		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
+		rows = append(rows, []string{
+			at.Namespace, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
+			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at), pod.Name, pod.NodeName,
+		})
+	}
+	for i := range rows {
+		if !wide {
+			rows[i] = rows[i][:7]
 		}
-		if wide {
-			pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
-			exitCode := ""
-			if at.Status.ExitCode != nil {
-				exitCode = strconv.Itoa(int(*at.Status.ExitCode))
-			}
-			row = append(row, exitCode, pod.Name, pod.NodeName)
+		if !everywhere {
+			rows[i] = rows[i][1:]
 		}
-		printRow(out, row)
+	}
+	return c.printRows(rows)
+}
+
+// printRows prints a table. An empty cell shows a hyphen.
+func (c *cli) printRows(rows [][]string) error {
+	out := printers.GetNewTabWriter(c.Out)
+	for _, cells := range rows {
+		for i := range cells {
+			cells[i] = cmp.Or(cells[i], "-")
+		}
+		fmt.Fprintln(out, strings.Join(cells, "\t"))
 	}
 	return out.Flush()
 }
 
-func printRow(out io.Writer, cells []string) {
-	for i := range cells {
-		if cells[i] == "" {
-			cells[i] = "-"
-		}
+// exitCodeOf returns the exit code of the command, or "" if it has not ended.
+func exitCodeOf(at *v1alpha1.At) string {
+	if at.Status.ExitCode == nil {
+		return ""
 	}
-	fmt.Fprintln(out, strings.Join(cells, "\t"))
+	return fmt.Sprint(*at.Status.ExitCode)
 }
 
 // reasonOf returns the reason for the state of an At, even if there is no controller to

@@ -66,7 +66,7 @@ func (f *nodeFlags) validate(w *wait) error {
 	case f.maxFailed < 0:
 		return usageError("--max-failed is %d: it must not be negative", f.maxFailed)
 	case given("nodes") && w.logs:
-		return errLogsOfNodes()
+		return errLogsOfNodes
 	}
 	_, err := f.selector()
 	return err
@@ -149,9 +149,4 @@ func countsOf(nodes *v1alpha1.AtNodesStatus) string {
 func errNodesLogs(at *v1alpha1.At) error {
 	return fmt.Errorf("%s runs on several nodes, and each node has an At with its own output: kubectl at logs %s-NODE prints it, kubectl get at -l %s=%s lists them",
 		ref(at), at.Name, v1alpha1.LabelAtUID, at.UID)
-}
-
-// errLogsOfNodes says what to use instead of --logs.
-func errLogsOfNodes() error {
-	return usageError("--logs follows a single run, but there is one on each node: use --wait, and print the output of a node with kubectl at logs NAME-NODE")
 }

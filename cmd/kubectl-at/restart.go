@@ -56,24 +56,25 @@ func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
 		}
 	}
 	if w.logs {
-		return errLogsOfRestart()
+		return errLogsOfRestart
 	}
 	_, err := parseRestart(r.restart)
 	return err
 }
 
-// errLogsOfRestart says what to use instead of --logs.
-func errLogsOfRestart() error {
-	return usageError("--logs prints the output of a command, but a restart has none: use --wait")
-}
+// errLogsOfRestart and errLogsOfNodes say what to use instead of --logs.
+var (
+	errLogsOfRestart = usageError("--logs prints the output of a command, but a restart has none: use --wait")
+	errLogsOfNodes   = usageError("--logs follows a single run, but there is one on each node: use --wait, and print the output of a node with kubectl at logs NAME-NODE")
+)
 
 // errLogs returns why --logs cannot follow a run, or nil if it can.
 func errLogs(spec *v1alpha1.RunSpec) error {
 	switch {
 	case spec.Nodes != nil:
-		return errLogsOfNodes()
+		return errLogsOfNodes
 	case spec.Restart != nil:
-		return errLogsOfRestart()
+		return errLogsOfRestart
 	}
 	return nil
 }

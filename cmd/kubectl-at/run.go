@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -66,10 +67,7 @@ func (c *cli) addRun(cmd *cobra.Command) *run {
 }
 
 func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
-	if err := r.output.validate(); err != nil {
-		return err
-	}
-	if err := w.validate(r.output); err != nil {
+	if err := cmp.Or(r.output.validate(), w.validate(r.output)); err != nil {
 		return err
 	}
 	if r.retries < 0 {
@@ -78,13 +76,7 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	if problems := validation.IsDNS1123Subdomain(r.name); cmd.Flags().Changed("name") && len(problems) > 0 {
 		return usageError("--name is %q: %s", r.name, strings.Join(problems, "; "))
 	}
-	if err := r.validateRestart(cmd, w); err != nil {
-		return err
-	}
-	if err := r.nodes.validate(w); err != nil {
-		return err
-	}
-	if err := r.pod.validate(); err != nil {
+	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(w), r.pod.validate()); err != nil {
 		return err
 	}
 	if cmd.ArgsLenAtDash() >= 0 && strings.TrimSpace(strings.Join(command, "")) == "" {

@@ -27,7 +27,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -74,9 +73,7 @@ func (c *cli) show(ctx context.Context, name string) error {
 	pods, podsErr := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
 
 	now := c.now()
-	c.fields(headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds))
-	c.fields(whenOf(at, zone, now))
-	c.fields(stateOf(at, now))
+	c.fields(headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, zone, now), stateOf(at, now))
 	if podsErr != nil {
 		fmt.Fprintf(c.ErrOut, "Cannot list its Pods: %v\n", podsErr)
 	} else if len(pods.Items) > 0 {
@@ -90,8 +87,8 @@ func (c *cli) show(ctx context.Context, name string) error {
 // field is a line of a page. Without a label, it continues the previous line.
 type field struct{ label, value string }
 
-func (c *cli) fields(fields []field) {
-	for _, field := range fields {
+func (c *cli) fields(parts ...[]field) {
+	for _, field := range slices.Concat(parts...) {
 		if field.value != "" {
 			fmt.Fprintf(c.Out, "%-11s%s\n", field.label, field.value)
 		}
@@ -161,20 +158,19 @@ func stateOf(at *v1alpha1.At, now time.Time) []field {
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason
 	}
-	all := []field{{"State", state}, {"Nodes", countsOf(at.Status.Nodes)}, {"Why", whyOf(at, now)}}
-	if at.Status.Phase == v1alpha1.PhaseDone && at.Status.Message != whyOf(at, now) {
-		all = append(all, field{"Message", at.Status.Message})
+	why, message := whyOf(at, now), ""
+	if at.Status.Phase == v1alpha1.PhaseDone && at.Status.Message != why {
+		message = at.Status.Message
 	}
-	if at.Status.StartTime != nil {
-		all = append(all, field{"Started", since(at.Status.StartTime, now)})
+	return []field{
+		{"State", state},
+		{"Nodes", countsOf(at.Status.Nodes)},
+		{"Why", why},
+		{"Message", message},
+		{"Started", since(at.Status.StartTime, now)},
+		{"Ended", since(at.Status.CompletionTime, now)},
+		{"Exit code", exitCodeOf(at)},
 	}
-	if at.Status.CompletionTime != nil {
-		all = append(all, field{"Ended", since(at.Status.CompletionTime, now)})
-	}
-	if at.Status.ExitCode != nil {
-		all = append(all, field{"Exit code", fmt.Sprint(*at.Status.ExitCode)})
-	}
-	return all
 }
 
 // whyOf explains the state of an At in a sentence.
@@ -203,14 +199,19 @@ func whyOf(at *v1alpha1.At, now time.Time) string {
 	return "It is about to start."
 }
 
-func since(t *metav1.Time, now time.Time) string { return fromNow(t.Time, now) }
+// since describes how far in the past or future a time is; it may be nil.
+func since(t *metav1.Time, now time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return fromNow(t.Time, now)
+}
 
 // attempts prints the Pods of a run.
 func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error {
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	fmt.Fprintln(c.Out, "Attempts")
-	out := printers.GetNewTabWriter(c.Out)
-	printRow(out, []string{"  #", "POD", "PHASE", "EXIT", "NODE", "CREATED", "RAN"})
+	rows := [][]string{{"  #", "POD", "PHASE", "EXIT", "NODE", "CREATED", "RAN"}}
 	for i := range pods {
 		pod := &pods[i]
 		number := "?"
@@ -227,9 +228,9 @@ func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error 
 				ran = short(now.Sub(running.StartedAt.Time))
 			}
 		}
-		printRow(out, []string{"  " + number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, since(&pod.CreationTimestamp, now), ran})
+		rows = append(rows, []string{"  " + number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, since(&pod.CreationTimestamp, now), ran})
 	}
-	return out.Flush()
+	return c.printRows(rows)
 }
 
 // events prints the events of an object.
@@ -246,11 +247,10 @@ func (c *cli) events(ctx context.Context, of metav1.Object, now time.Time) error
 	}
 	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
 	fmt.Fprintln(c.Out, "Events")
-	out := printers.GetNewTabWriter(c.Out)
-	printRow(out, []string{"  WHEN", "TYPE", "REASON", "MESSAGE"})
+	rows := [][]string{{"  WHEN", "TYPE", "REASON", "MESSAGE"}}
 	for i := range events {
 		event := &events[i]
-		printRow(out, []string{"  " + since(&event.LastTimestamp, now), event.Type, event.Reason, answer.OneLine(event.Message)})
+		rows = append(rows, []string{"  " + since(&event.LastTimestamp, now), event.Type, event.Reason, answer.OneLine(event.Message)})
 	}
-	return out.Flush()
+	return c.printRows(rows)
 }
