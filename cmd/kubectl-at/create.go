@@ -124,8 +124,7 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if err := o.validate(cmd, command, &o.wait); err != nil {
 		return err
 	}
-	now := o.now().Truncate(time.Second) // as t
-	t, err := o.parseTime(words, now, o.past)
+	t, now, err := o.parseTime(words, o.past)
 	if err != nil {
 		return mistakenCommand(cmd, words, err)
 	}
@@ -182,7 +181,7 @@ func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, ins
 	if ptr.Deref(at.Spec.Suspend, false) {
 		verb = "suspended, due"
 	}
-	if err := c.announce(verb, instant, now); err != nil {
+	if err := c.announce(verb, instant, now, ""); err != nil {
 		return err
 	}
 	if w.enabled() {

@@ -116,8 +116,7 @@ func (c *cli) moveCommand() *cobra.Command {
 			if err := output.validate(); err != nil {
 				return err
 			}
-			now := c.now().Truncate(time.Second)
-			t, err := c.parseTime(args[1:], now, past)
+			t, now, err := c.parseTime(args[1:], past)
 			if err != nil {
 				return err
 			}
@@ -193,7 +192,7 @@ func (c *cli) move(ctx context.Context, output *output, name string, t timespec.
 	if err != nil {
 		return err
 	}
-	if err := c.announce(output.runs(), t.Instant, now); err != nil {
+	if err := c.announce(output.runs(), t.Instant, now, ""); err != nil {
 		return err
 	}
 	if w.enabled() {
@@ -203,6 +202,66 @@ func (c *cli) move(ctx context.Context, output *output, name string, t timespec.
 		fmt.Fprintf(c.ErrOut, "%s is suspended: it does not start until kubectl at resume %s.\n", ref(at), name)
 	}
 	return nil
+}
+
+func (c *cli) rmCommand() *cobra.Command {
+	var output *output
+	cmd := &cobra.Command{
+		Use:     "rm NAME|cronat/NAME...",
+		Aliases: []string{"delete"},
+		Short:   "Delete Ats and CronAts, and stop running Ats",
+		Long: `Delete Ats and CronAts. Ats that have not started do not run; running Ats are
+stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted with it.`,
+		Example: `  kubectl at rm backup-x2b4f
+  kubectl at rm cronat/backup`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := output.validate(); err != nil {
+				return err
+			}
+			var failed error
+			for _, arg := range args {
+				if err := c.rm(cmd.Context(), output, arg); err != nil {
+					if failed != nil {
+						fmt.Fprintln(c.ErrOut, "error:", failed)
+					}
+					failed = err
+				}
+			}
+			return failed
+		},
+	}
+	output = addOutput(cmd, "deleted")
+	return cmd
+}
+
+func (c *cli) rm(ctx context.Context, output *output, arg string) error {
+	name, isCronAt, err := splitName(arg)
+	if err != nil {
+		return err
+	}
+	if err := c.connect(); err != nil {
+		return err
+	}
+	if isCronAt {
+		return remove(ctx, c, output, c.cronAts, name)
+	}
+	return remove(ctx, c, output, c.ats, name)
+}
+
+// remove deletes an object.
+func remove[P object](ctx context.Context, c *cli, output *output, client client[P], name string) error {
+	seen, err := client.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if !output.isClient() {
+		options := metav1.DeleteOptions{DryRun: output.serverDryRun(), Preconditions: metav1.NewUIDPreconditions(string(seen.GetUID()))}
+		if err := client.Delete(ctx, name, options); err != nil {
+			return err
+		}
+	}
+	return output.print(c, seen)
 }
 
 // client is the client for one kind of object in one namespace.

@@ -300,10 +300,5 @@ func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Tim
 	if err != nil {
 		return err
 	}
-	zone, err := c.zone()
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(c.ErrOut, "%s next %s%s\n", output.runs(), when(next, zone, now), spread)
-	return nil
+	return c.announce(output.runs()+" next", next, now, spread)
 }

@@ -20,15 +20,29 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
+	"runtime"
+	"strings"
 	"syscall"
+	"time"
 	_ "time/tzdata" // Windows has no time zone database.
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // like kubectl
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/version"
 )
 
 func main() {
@@ -40,3 +54,193 @@ func main() {
 	stop()
 	os.Exit(code)
 }
+
+// cli is shared by all commands.
+type cli struct {
+	genericiooptions.IOStreams
+	config *genericclioptions.ConfigFlags
+	now    func() time.Time
+
+	tz       string // --tz
+	fakeTime string // --now
+
+	cnat clientset.Interface
+	kube kubernetes.Interface
+
+	// connect sets these.
+	namespace string // before: all
+	ats       cnatclient.AtInterface
+	cronAts   cnatclient.CronAtInterface
+}
+
+// newCommand returns the command kubectl at. now is the clock.
+func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra.Command {
+	c := &cli{IOStreams: streams, now: now, config: genericclioptions.NewConfigFlags(true)}
+	return c.command()
+}
+
+func (c *cli) command() *cobra.Command {
+	root := c.createCommand()
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl at"}
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.DisableDefaultCmd = true // See completion-script.
+	root.SuggestionsMinimumDistance = 2
+	root.SetIn(c.In)
+	root.SetOut(c.Out)
+	root.SetErr(c.ErrOut)
+	root.SetUsageTemplate(usageTemplate)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError("%w: see %s --help", err, cmd.CommandPath())
+	})
+	flags := root.PersistentFlags()
+	c.config.AddFlags(flags)
+	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
+	flags.StringVar(&c.fakeTime, "now", "", "RFC 3339 instant to use as the current time, for tests")
+	_ = flags.MarkHidden("now") // The flag exists.
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return c.setClock() }
+
+	root.AddCommand(
+		c.everyCommand(), c.listCommand(), c.showCommand(), c.logsCommand(), c.rmCommand(),
+		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(),
+		c.explainCommand(), c.completionScriptCommand(), c.versionCommand(),
+	)
+	for _, cmd := range root.Commands() {
+		if validate := cmd.Args; validate != nil {
+			cmd.Args = func(cmd *cobra.Command, args []string) error {
+				if err := validate(cmd, args); err != nil {
+					return usageError("%w: see %s --help", err, cmd.CommandPath())
+				}
+				return nil
+			}
+		}
+	}
+	c.addCompletions(root)
+	return root
+}
+
+func (c *cli) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run: func(*cobra.Command, []string) {
+			fmt.Fprintf(c.Out, "kubectl-at %s (%s, %s)\n", version.Version, version.Revision(), runtime.Version())
+		},
+	}
+}
+
+// usageTemplate is cobra's template with the global flags at the end.
+const usageTemplate = `Usage:
+  {{.UseLine}}{{if .HasAvailableSubCommands}}
+  {{.CommandPath}} [command]{{end}}{{if .HasExample}}
+
+Examples:
+{{.Example}}{{end}}{{if .HasAvailableSubCommands}}
+
+Commands:{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .LocalNonPersistentFlags.HasAvailableFlags}}
+
+Flags:
+{{.LocalNonPersistentFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
+
+Flags of all commands:
+{{.Root.PersistentFlags.FlagUsages | trimTrailingWhitespaces}}
+`
+
+// execute runs the command and returns its exit code.
+func execute(ctx context.Context, root *cobra.Command, args []string) int {
+	root.SetArgs(protectNumbers(root, args))
+	return report(root.ErrOrStderr(), root.ExecuteContext(ctx))
+}
+
+// minus replaces the hyphen of a word such as -05:00, which would be parsed as a flag.
+const minus = "\u2212"
+
+var negative = regexp.MustCompile(`^-[0-9]`)
+
+// protectNumbers replaces the hyphen at the beginning of numbers before --, unless they
+// are the value of a flag: no flag begins with a digit, but UTC offsets do. text restores
+// it.
+func protectNumbers(root *cobra.Command, args []string) []string {
+	protected := make([]string, len(args))
+	dash := false
+	for i, arg := range args {
+		dash = dash || arg == "--"
+		if !dash && negative.MatchString(arg) && (i == 0 || !takesValue(root, args[i-1])) {
+			arg = minus + arg[1:]
+		}
+		protected[i] = arg
+	}
+	return protected
+}
+
+// takesValue reports whether an argument is a flag of any command whose value is the next
+// argument.
+func takesValue(root *cobra.Command, arg string) bool {
+	for _, cmd := range append(root.Commands(), root) {
+		for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+			var flag *pflag.Flag
+			if name, isLong := strings.CutPrefix(arg, "--"); isLong {
+				flag = flags.Lookup(name)
+			} else if len(arg) == 2 && arg[0] == '-' {
+				flag = flags.ShorthandLookup(arg[1:])
+			}
+			if flag != nil {
+				return flag.NoOptDefVal == ""
+			}
+		}
+	}
+	return false
+}
+
+// text joins the words of a time.
+func text(words []string) string {
+	return strings.ReplaceAll(strings.Join(words, " "), minus, "-")
+}
+
+func (c *cli) setClock() error {
+	if c.fakeTime == "" {
+		return nil
+	}
+	now, err := time.Parse(time.RFC3339, c.fakeTime)
+	if err != nil {
+		return usageError("--now is %q: write an RFC 3339 instant", c.fakeTime)
+	}
+	c.now = func() time.Time { return now }
+	return nil
+}
+
+// connect prepares requests in the user's namespace. It is called when they are needed:
+// explain, version and a client dry run need no cluster.
+func (c *cli) connect() error {
+	namespace, _, err := c.config.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return err
+	}
+	if err := c.createClients(); err != nil {
+		return err
+	}
+	client := c.cnat.CnatV1alpha1()
+	c.namespace, c.cronAts = namespace, client.CronAts(namespace)
+	c.ats = atClient{client.Ats(namespace), c.cronAts}
+	return nil
+}
+
+// createClients creates the clients if necessary.
+func (c *cli) createClients() error {
+	if c.cnat != nil {
+		return nil
+	}
+	config, err := c.config.ToRESTConfig()
+	if err != nil {
+		return err
+	}
+	if c.cnat, err = clientset.NewForConfig(config); err != nil {
+		return err
+	}
+	c.kube, err = kubernetes.NewForConfig(config)
+	return err
+}
+
+// ref returns the name of an At for a message, as kubectl prints it.
+func ref(at *v1alpha1.At) string { return fmt.Sprintf("at/%s", at.Name) }

@@ -23,15 +23,22 @@ import (
 	"io"
 	"math"
 	"os"
+	"path"
+	"regexp"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // run has the flags that describe the run, which At and CronAt have in common.
@@ -179,4 +186,165 @@ func hasInput(stream any) bool {
 func isTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// restartKinds maps the names that kubectl accepts to the kinds of workloads that can be
+// restarted.
+var restartKinds = map[string]v1alpha1.RestartKind{
+	"deployment": v1alpha1.RestartDeployment, "deployments": v1alpha1.RestartDeployment, "deploy": v1alpha1.RestartDeployment,
+	"statefulset": v1alpha1.RestartStatefulSet, "statefulsets": v1alpha1.RestartStatefulSet, "sts": v1alpha1.RestartStatefulSet,
+	"daemonset": v1alpha1.RestartDaemonSet, "daemonsets": v1alpha1.RestartDaemonSet, "ds": v1alpha1.RestartDaemonSet,
+}
+
+// parseRestart returns the workload of --restart.
+func parseRestart(text string) (*v1alpha1.AtRestart, error) {
+	kind, name, _ := strings.Cut(text, "/")
+	kind, _ = strings.CutSuffix(strings.ToLower(kind), ".apps")
+	if restartKinds[kind] == "" || name == "" {
+		return nil, usageError("--restart is %q: write deployment/NAME, statefulset/NAME or daemonset/NAME", text)
+	}
+	return &v1alpha1.AtRestart{Kind: restartKinds[kind], Name: name}, nil
+}
+
+// validateRestart rejects flags that apply to a command together with --restart.
+func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
+	if !cmd.Flags().Changed("restart") {
+		return nil
+	}
+	if cmd.ArgsLenAtDash() >= 0 {
+		return usageError("--restart does not run a command: remove what follows --")
+	}
+	for _, flag := range []string{"from", "filename", "image", "env", "node", "nodes", "retries"} {
+		if cmd.Flags().Changed(flag) {
+			return usageError("--%s applies to a command, but --restart runs none: remove one of the two", flag)
+		}
+	}
+	if w.logs {
+		return errLogsOfRestart
+	}
+	_, err := parseRestart(r.restart)
+	return err
+}
+
+// errLogsOfRestart and errLogsOfNodes say what to use instead of --logs.
+var (
+	errLogsOfRestart = usageError("--logs prints the output of a command, but a restart has none: use --wait")
+	errLogsOfNodes   = usageError("--logs follows a single run, but there is one on each node: use --wait, and print the output of a node with kubectl at logs NAME-NODE")
+)
+
+// errLogs returns why --logs cannot follow a run, or nil if it can.
+func errLogs(spec *v1alpha1.RunSpec) error {
+	switch {
+	case spec.Nodes != nil:
+		return errLogsOfNodes
+	case spec.Restart != nil:
+		return errLogsOfRestart
+	}
+	return nil
+}
+
+// targetOf returns the name of the workload to restart, as kubectl prints it, or "" if
+// there is none.
+func targetOf(spec *v1alpha1.RunSpec) string {
+	if spec.Restart == nil {
+		return ""
+	}
+	return strings.ToLower(string(spec.Restart.Kind)) + "/" + spec.Restart.Name
+}
+
+// maxStem keeps the name of the Pod, which extends that of the At, below 63 characters,
+// so that it is not shortened.
+const maxStem = 40
+
+var (
+	assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+	notInName  = regexp.MustCompile(`[^a-z0-9]+`)
+)
+
+// generateName returns a name that indicates what runs.
+func generateName(what string) string { return stem(what) + "-" + rand.String(5) }
+
+// stem returns the first word of a command line, the program, as part of a name. It omits
+// the other words, since they may contain secrets.
+func stem(what string) string {
+	words := strings.Fields(what)
+	for len(words) > 0 && assignment.MatchString(words[0]) {
+		words = words[1:]
+	}
+	if len(words) == 0 {
+		return "at"
+	}
+	name := notInName.ReplaceAllString(strings.ToLower(path.Base(words[0])), "-")
+	name = strings.Trim(name, "-")
+	name = strings.TrimRight(name[:min(len(name), maxStem)], "-")
+	if name == "" {
+		return "at"
+	}
+	return name
+}
+
+var (
+	// harmless matches words without special meaning to a shell.
+	harmless = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+	// reserved matches words that have a special meaning as the first word.
+	reserved = regexp.MustCompile(`^(case|do|done|elif|else|esac|fi|for|function|if|in|select|then|time|until|while)$|=`)
+)
+
+// shellCommand returns the command line that makes a shell run exactly these arguments. A
+// single argument is a command line already.
+func shellCommand(args []string) string {
+	if len(args) == 1 {
+		return args[0]
+	}
+	quoted := make([]string, len(args))
+	for i, arg := range args {
+		if !harmless.MatchString(arg) || i == 0 && reserved.MatchString(arg) {
+			arg = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+		}
+		quoted[i] = arg
+	}
+	return strings.Join(quoted, " ")
+}
+
+// seconds is a flag that contains a number of whole seconds, given as a duration: 90s,
+// 1h30m, 7d, or 90.
+type seconds struct {
+	value *int64
+	least int64
+	most  int64 // 0: no limit
+}
+
+var _ pflag.Value = &seconds{}
+
+func (s *seconds) String() string {
+	if s.value == nil {
+		return ""
+	}
+	return short(plan.Seconds(*s.value))
+}
+
+func (s *seconds) Type() string { return "duration" }
+
+func (s *seconds) Set(text string) error {
+	var n int64
+	days, isDays := strings.CutSuffix(text, "d")
+	if number, err := strconv.ParseInt(text, 10, 32); err == nil {
+		n = number
+	} else if number, err := strconv.ParseInt(days, 10, 16); err == nil && isDays {
+		n = number * 24 * 3600
+	} else {
+		d, err := time.ParseDuration(text)
+		if err != nil || d%time.Second != 0 {
+			return fmt.Errorf("write whole seconds, such as 90s, 1h30m or 7d")
+		}
+		n = int64(d / time.Second)
+	}
+	if n < s.least {
+		return fmt.Errorf("must be at least %ds", s.least)
+	}
+	if s.most > 0 && n > s.most {
+		return fmt.Errorf("must be at most %ds", s.most)
+	}
+	s.value = &n
+	return nil
 }

@@ -18,10 +18,15 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
+	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
 const (
@@ -29,23 +34,117 @@ const (
 	shortTime = "2006-01-02 15:04:05 MST"
 )
 
-// parseTime parses the words of a time.
-func (c *cli) parseTime(words []string, now time.Time, past bool) (timespec.Time, error) {
-	zone, err := c.zone()
-	if err != nil {
-		return timespec.Time{}, err
+func (c *cli) explainCommand() *cobra.Command {
+	past := false
+	cmd := &cobra.Command{
+		Use:   "explain TIME",
+		Short: "Show how a time is understood",
+		Long:  "Show how a time is understood: the instant in the relevant time zones, and the rule that applies. It needs no cluster.",
+		Example: `  kubectl at explain tomorrow 10:12
+  kubectl at explain --tz America/New_York next friday noon`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, words []string) error {
+			t, now, err := c.parseTime(words, past)
+			if err != nil {
+				return err
+			}
+			zone, err := c.zone()
+			if err != nil {
+				return err
+			}
+			local := t.Instant.In(zone)
+			fmt.Fprintf(c.Out, "%-9s%s\n%-9s%s\n%-9s%s\n", "schedule", t, "local", local.Format(longTime), "UTC", t.Instant.UTC().Format(longTime))
+			if isElsewhere(t.Instant, local) {
+				fmt.Fprintf(c.Out, "%-9s%s\n", "there", t.Instant.Format(longTime))
+			}
+			fmt.Fprintf(c.Out, "%-9s%s\n%-9s%s\n", "from now", fromNow(t.Instant, now), "how", t.How)
+			return nil
+		},
 	}
-	return timespec.Parse(text(words), timespec.Options{Now: now, Zone: zone, AllowPast: past})
+	cmd.Flags().BoolVar(&past, "past", false, "Allow a time in the past")
+	return cmd
 }
 
-// announce prints when an At runs.
-func (c *cli) announce(verb string, instant, now time.Time) error {
+// zone returns the user's time zone.
+func (c *cli) zone() (*time.Location, error) {
+	if c.tz == "" {
+		name := strings.TrimPrefix(os.Getenv("TZ"), ":")
+		if name == "" || strings.HasPrefix(name, "/") {
+			return time.Local, nil
+		}
+		// time.Local is the same zone without its name, or UTC if Go cannot read $TZ.
+		zone, err := time.LoadLocation(name)
+		if err != nil {
+			return nil, usageError("$TZ is %q, which is not a known time zone: specify one with --tz, such as Europe/Berlin", os.Getenv("TZ"))
+		}
+		return zone, nil
+	}
+	zone, err := time.LoadLocation(c.tz)
+	if err != nil {
+		return nil, usageError("--tz is %q: write a name from the IANA time zone database, such as Europe/Berlin", c.tz)
+	}
+	return zone, nil
+}
+
+// zoneName returns the name of that zone, which a CronAt stores.
+func (c *cli) zoneName() (string, error) {
+	zone, err := c.zone()
+	if err != nil {
+		return "", err
+	}
+	name := zone.String()
+	if zone == time.Local {
+		path := strings.TrimPrefix(os.Getenv("TZ"), ":")
+		if path == "" {
+			path = "/etc/localtime"
+		}
+		name = localZone(path, zone)
+	}
+	if _, err := zones.Load(name); err != nil {
+		return "", usageError("the name of your time zone is unknown: specify it with --tz, such as --tz Europe/Berlin")
+	}
+	return name, nil
+}
+
+// localZone returns the name of the machine's zone according to the link of its file, or
+// "" if it is unknown.
+func localZone(path string, zone *time.Location) string {
+	if zone.String() == "UTC" { // There is no file, or $TZ is empty.
+		return "UTC"
+	}
+	file, _ := filepath.EvalSymlinks(path)
+	_, name, _ := strings.Cut(filepath.ToSlash(file), "/zoneinfo/")
+	return name
+}
+
+// parseTime parses the words of a time. It also returns the current time that they refer
+// to.
+func (c *cli) parseTime(words []string, past bool) (t timespec.Time, now time.Time, err error) {
+	now = c.now().Truncate(time.Second) // as t
+	zone, err := c.zone()
+	if err != nil {
+		return t, now, err
+	}
+	t, err = timespec.Parse(text(words), timespec.Options{Now: now, Zone: zone, AllowPast: past})
+	return t, now, err
+}
+
+// announce prints when something runs, and a remark.
+func (c *cli) announce(verb string, instant, now time.Time, remark string) error {
 	zone, err := c.zone()
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.ErrOut, "%s %s\n", verb, when(instant, zone, now))
+	fmt.Fprintf(c.ErrOut, "%s %s%s\n", verb, when(instant, zone, now), remark)
 	return nil
+}
+
+// isElsewhere reports whether an instant is in a zone whose clocks show something else
+// than those of the user and UTC. local is the same instant in the user's zone.
+func isElsewhere(instant, local time.Time) bool {
+	_, there := instant.Zone()
+	_, here := local.Zone()
+	return there != 0 && there != here
 }
 
 // when returns an instant in the user's time zone, in UTC, in its own zone if different,
@@ -53,12 +152,11 @@ func (c *cli) announce(verb string, instant, now time.Time) error {
 func when(instant time.Time, zone *time.Location, now time.Time) string {
 	local := instant.In(zone)
 	s := local.Format(longTime)
-	_, localOffset := local.Zone()
 	var others []string
-	if localOffset != 0 {
+	if _, offset := local.Zone(); offset != 0 {
 		others = append(others, shortUTC(local))
 	}
-	if _, offset := instant.Zone(); offset != 0 && offset != localOffset {
+	if isElsewhere(instant, local) {
 		others = append(others, instant.Format("Mon 2 Jan 15:04:05 MST"))
 	}
 	if len(others) > 0 {

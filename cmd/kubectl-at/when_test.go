@@ -18,8 +18,11 @@ package main
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func location(t *testing.T, name string) *time.Location {
@@ -71,11 +74,17 @@ func TestShort(t *testing.T) {
 	}
 }
 
-func TestClocks(t *testing.T) {
-	instant := time.Date(2026, 3, 28, 10, 12, 0, 0, location(t, "Europe/Berlin"))
-	for zone, want := range map[string]int{"Europe/Berlin": 2, "UTC": 3, "Asia/Kolkata": 3} {
-		if got := clocks(instant, location(t, zone)); len(got) != want || got[1].shown != "Sat 28 Mar 2026 09:12:00 UTC" {
-			t.Errorf("%s: %v", zone, got)
+func TestExplain(t *testing.T) {
+	for zone, clocks := range map[string][]string{
+		"Europe/Berlin": {"local Sat 28 Mar 2026 10:12:00 CET", "UTC Sat 28 Mar 2026 09:12:00 UTC"},
+		"UTC":           {"local Sat 28 Mar 2026 09:12:00 UTC", "UTC Sat 28 Mar 2026 09:12:00 UTC", "there Sat 28 Mar 2026 10:12:00 CET"},
+		"Asia/Kolkata":  {"local Sat 28 Mar 2026 14:42:00 IST", "UTC Sat 28 Mar 2026 09:12:00 UTC", "there Sat 28 Mar 2026 10:12:00 CET"},
+	} {
+		w := newWorld(t, "")
+		code := w.run(t, "explain", "28 mar 10:12 Europe/Berlin", "--tz="+zone)
+		want := slices.Concat([]string{"schedule 2026-03-28T10:12:00+01:00"}, clocks, []string{"from now in 19h12m", "how tomorrow (Saturday 28 March 2026) at 10:12 in Europe/Berlin"})
+		if diff := cmp.Diff(want, lines(w.stdout.String())); code != 0 || diff != "" {
+			t.Errorf("%s: exit code %d, %s, -want +got:\n%s", zone, code, w.stderr.String(), diff)
 		}
 	}
 }
