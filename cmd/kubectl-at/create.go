@@ -128,9 +128,16 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if err != nil {
 		return mistakenCommand(cmd, words, err)
 	}
-	at, err := o.newAt(cmd.Context(), t, command)
+	metadata, spec, _, err := o.describe(cmd.Context(), command)
 	if err != nil {
 		return err
+	}
+	at := &v1alpha1.At{
+		ObjectMeta: metadata,
+		Spec:       v1alpha1.AtSpec{Schedule: t.String(), StartingDeadlineSeconds: o.startingDeadline.value, RunSpec: spec},
+	}
+	if o.suspend {
+		at.Spec.Suspend = ptr.To(true)
 	}
 	return o.createAt(cmd.Context(), o.output, at, t.Instant, now, &o.wait)
 }
@@ -145,22 +152,6 @@ func mistakenCommand(cmd *cobra.Command, words []string, err error) error {
 		}
 	}
 	return err
-}
-
-// newAt returns the At for the flags.
-func (o *create) newAt(ctx context.Context, t timespec.Time, command []string) (*v1alpha1.At, error) {
-	metadata, spec, _, err := o.describe(ctx, command)
-	if err != nil {
-		return nil, err
-	}
-	at := &v1alpha1.At{
-		ObjectMeta: metadata,
-		Spec:       v1alpha1.AtSpec{Schedule: t.String(), StartingDeadlineSeconds: o.startingDeadline.value, RunSpec: spec},
-	}
-	if o.suspend {
-		at.Spec.Suspend = ptr.To(true)
-	}
-	return at, nil
 }
 
 // createAt creates an At for an instant, prints it and when it runs, and follows it.

@@ -267,20 +267,13 @@ func generateName(what string) string { return stem(what) + "-" + rand.String(5)
 // stem returns the first word of a command line, the program, as part of a name. It omits
 // the other words, since they may contain secrets.
 func stem(what string) string {
-	words := strings.Fields(what)
-	for len(words) > 0 && assignment.MatchString(words[0]) {
+	words := append(strings.Fields(what), "at") // if there is no program
+	for assignment.MatchString(words[0]) {
 		words = words[1:]
-	}
-	if len(words) == 0 {
-		return "at"
 	}
 	name := notInName.ReplaceAllString(strings.ToLower(path.Base(words[0])), "-")
 	name = strings.Trim(name, "-")
-	name = strings.TrimRight(name[:min(len(name), maxStem)], "-")
-	if name == "" {
-		return "at"
-	}
-	return name
+	return cmp.Or(strings.TrimRight(name[:min(len(name), maxStem)], "-"), "at")
 }
 
 var (

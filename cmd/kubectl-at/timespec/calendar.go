@@ -75,7 +75,7 @@ func (s *spec) evaluate(options Options) (Time, error) {
 		if c.date != nil && c.date.shortYear != "" {
 			hint = fmt.Sprintf(" (%s is the year; an hour needs a colon, as in %s:00)", c.date.shortYear, c.date.shortYear)
 		}
-		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s%s: write a time in the future, or add --past", c.quote(c.whole), format(instant), hint)
+		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s%s: write a time in the future, or add --past", c.quote(c.whole), Time{Instant: instant}, hint)
 	}
 	return Time{Instant: instant, How: c.describe(candidates[0]) + " in " + nameOf(c.zone)}, nil
 }
@@ -217,7 +217,7 @@ func (c *calendar) instant(wallClock time.Time, at span) (time.Time, error) {
 	}
 	shown := wallClock.Format("15:04 on Monday 2 January 2006")
 	return later, c.fail(at, "%q is %s, which the clocks of %s %s: write the exact instant, %s or %s",
-		c.quote(at), shown, nameOf(c.zone), verb, format(earlier), format(later))
+		c.quote(at), shown, nameOf(c.zone), verb, Time{Instant: earlier}, Time{Instant: later})
 }
 
 // add returns a wall-clock time a number of days, weeks, months or years later. If there

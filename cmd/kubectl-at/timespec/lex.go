@@ -17,8 +17,13 @@ limitations under the License.
 package timespec
 
 import (
+	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"time"
+
+	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
 // kind is the kind of a token.
@@ -175,4 +180,134 @@ func split(s string) []string {
 		}
 	}
 	return []string{s}
+}
+
+// unit is a unit in a sum.
+type unit int
+
+const (
+	second unit = iota
+	minute
+	hour
+	day
+	week
+	month
+	year
+)
+
+var unitNames = [...]string{"second", "minute", "hour", "day", "week", "month", "year"}
+
+// period reports whether a unit is counted by the calendar, not as elapsed time.
+func (u unit) period() bool {
+	return u >= day
+}
+
+// units, months, weekdays and keywords are the words of the grammar.
+var (
+	units = map[string]unit{
+		"s": second, "sec": second, "secs": second, "second": second, "seconds": second,
+		"m": minute, "min": minute, "mins": minute, "minute": minute, "minutes": minute,
+		"h": hour, "hr": hour, "hrs": hour, "hour": hour, "hours": hour,
+		"d": day, "day": day, "days": day,
+		"w": week, "week": week, "weeks": week,
+		"month": month, "months": month,
+		"y": year, "year": year, "years": year,
+	}
+	months = map[string]time.Month{
+		"jan": time.January, "january": time.January, "feb": time.February, "february": time.February,
+		"mar": time.March, "march": time.March, "apr": time.April, "april": time.April, "may": time.May,
+		"jun": time.June, "june": time.June, "jul": time.July, "july": time.July,
+		"aug": time.August, "august": time.August, "sep": time.September, "sept": time.September, "september": time.September,
+		"oct": time.October, "october": time.October, "nov": time.November, "november": time.November,
+		"dec": time.December, "december": time.December,
+	}
+	weekdays = map[string]time.Weekday{
+		"mon": time.Monday, "monday": time.Monday, "tue": time.Tuesday, "tues": time.Tuesday, "tuesday": time.Tuesday,
+		"wed": time.Wednesday, "wednesday": time.Wednesday,
+		"thu": time.Thursday, "thur": time.Thursday, "thurs": time.Thursday, "thursday": time.Thursday,
+		"fri": time.Friday, "friday": time.Friday, "sat": time.Saturday, "saturday": time.Saturday,
+		"sun": time.Sunday, "sunday": time.Sunday,
+	}
+	keywords = []string{"now", "in", "at", "on", "am", "pm", "noon", "midnight", "teatime", "today", "tomorrow", "next"}
+	// zoneWords are names of zones that may be joined to other words.
+	zoneWords = []string{"utc", "z"}
+
+	unitWords = slices.Sorted(maps.Keys(units))
+	allWords  = slices.Sorted(slices.Values(slices.Concat(unitWords, keywords, zoneWords,
+		slices.Collect(maps.Keys(months)), slices.Collect(maps.Keys(weekdays)))))
+)
+
+func isWord(s string) bool {
+	_, found := slices.BinarySearch(allWords, s)
+	return found
+}
+
+// zoneNames maps the names of the time zones in lower case to their names.
+var zoneNames = sync.OnceValue(func() map[string]string {
+	names := map[string]string{"z": "UTC"}
+	for _, name := range zones.Names() {
+		names[strings.ToLower(name)] = name
+	}
+	return names
+})
+
+var sortedZoneNames = sync.OnceValue(func() []string {
+	return slices.Sorted(maps.Keys(zoneNames()))
+})
+
+// nearest returns the word that is most similar to s, and false if there is none. A short
+// word must be very similar.
+func nearest(s string, words []string) (string, bool) {
+	most := min(2, (len(s)+1)/3)
+	best, found := "", false
+	for _, word := range words {
+		if len(word) < 3 || len(word) < len(s)-most || len(word) > len(s)+most {
+			continue
+		}
+		if d := distance(s, word); d <= most {
+			best, most, found = word, d-1, true
+		}
+	}
+	return best, found
+}
+
+// nearestZone returns the name of a time zone that is similar to s, or whose last part is
+// s.
+func nearestZone(s string) (string, bool) {
+	for _, name := range sortedZoneNames() {
+		if strings.HasSuffix(name, "/"+s) {
+			return zoneNames()[name], true
+		}
+	}
+	if len(s) < 5 {
+		return "", false // An invalid abbreviation, such as PST, must not match another one.
+	}
+	name, found := nearest(s, sortedZoneNames())
+	return zoneNames()[name], found
+}
+
+// distance returns how many letters must be added, removed, replaced, or swapped with
+// their neighbor to turn one word into the other.
+func distance(a, b string) int {
+	d := make([][]int, len(a)+1)
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		d[i][0] = i
+	}
+	for j := range d[0] {
+		d[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			replace := d[i-1][j-1]
+			if a[i-1] != b[j-1] {
+				replace++
+			}
+			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, replace)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
+			}
+		}
+	}
+	return d[len(a)][len(b)]
 }

@@ -14,6 +14,57 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
+// Package timespec parses times as people write them: it is the time grammar of
+// `kubectl at`. It extends the grammars of POSIX at and Debian's at(1). It is pure: it
+// has no clock, and depends only on the given text and options.
+//
+// Parse either understands the whole text, or returns an *Error that points at the invalid
+// word. It ignores case and treats several spaces as one. Words
+// may be joined if that is not ambiguous, as in "8:15amjan24".
+//
+//	text    = ( "in" amounts | part ) { part } .
+//	part    = "now" | clock | date | zone | sum .
+//	clock   = [ "at" ] ( time [ "am" | "pm" ] | "noon" | "midnight" | "teatime" ) .
+//	time    = H | HH | HHMM | HH ":" MM [ ":" SS [ "." fraction ] ] .
+//	date    = [ "on" ] ( "today" | "tomorrow" | [ "next" ] weekday | "next" period
+//	        | month DD [ [ "," ] year ] | DD month [ [ "," ] year ]
+//	        | year "-" MM "-" DD [ "T" time ] | DD "." MM "." year
+//	        | MM "/" DD "/" year | MMDDYY | MMDDYYYY ) .
+//	sum     = ( "+" | "-" ) amounts | "next" unit .
+//	amounts = number unit { number unit } .
+//	unit    = "second" | "minute" | "hour" | period .
+//	period  = "day" | "week" | "month" | "year" .
+//	year    = YYYY | YY .
+//	zone    = "UTC" | "Z" | ( "+" | "-" ) HH [ ":" ] MM
+//	        | a name in the IANA time zone database .
+//
+// The parts may come in any order, such as "10:12 tomorrow" or "tomorrow 10:12", but only
+// sums and the zone may follow a number with a unit. There is at most one time of day
+// (or "now"), one date and one zone, and a zone alone is not enough. "next week" is a
+// date if there is no other one before it, else a sum. There is no space between the sign of an
+// offset and four digits. Such an offset must not follow "now" alone: "now + 1000" lacks a unit.
+//
+// Weekdays and months may be shortened to three letters, units to s, sec, m, min, h,
+// hr, d, w and y, and units may be plural. "m" is a minute.
+//
+// Omitted parts are filled in like in at(1):
+//
+//   - A time without a date is today, or tomorrow if that has passed. Likewise, a weekday
+//     is in the next seven days, including today, and a date without a year is this year
+//     or next year. Sums count: at 17:00, "4pm + 3 days" is three days after today.
+//   - "next friday" is the first Friday after today. "next week" is now + 1 week.
+//   - A date without a time of day is at the current time of day. So "today" is now.
+//   - After a day and a month, a number of two or four digits is the year, unless ":",
+//     "am" or "pm" follows: "24 dec 2015" is in the year 2015, not at 20:15.
+//   - A two-digit year is in 1970 to 2069.
+//   - "midnight" is 00:00, the first minute of a day. "teatime" is 16:00.
+//   - Days, weeks, months and years follow the calendar: the clock shows the same
+//     time after them. Seconds, minutes and hours are elapsed time.
+//   - Now is the start of the current second, without a fraction.
+//
+// In some cases, at(1) guesses, but Parse returns an error: for a time that the zone's clocks
+// skip or repeat, for a day that does not exist in the month, even as the result of a sum
+// (31 January + 1 month), and for a given date, including today, that is in the past.
 package timespec
 
 import (
@@ -42,18 +93,14 @@ type Time struct {
 	How string
 }
 
-// String returns the instant in RFC 3339 format. Parse returns the same instant for it.
+// String returns the instant in its zone in RFC 3339 format, or in UTC if RFC 3339 cannot
+// represent the offset: before 1972 some zones had offsets with seconds. Parse returns the
+// same instant for it.
 func (t Time) String() string {
-	return format(t.Instant)
-}
-
-// format formats an instant in its zone, or in UTC if RFC 3339 cannot represent the
-// offset: before 1972 some zones had offsets with seconds.
-func format(instant time.Time) string {
-	if _, offset := instant.Zone(); offset%60 != 0 {
-		instant = instant.UTC()
+	if _, offset := t.Instant.Zone(); offset%60 != 0 {
+		return t.Instant.UTC().Format(time.RFC3339Nano)
 	}
-	return instant.Format(time.RFC3339Nano)
+	return t.Instant.Format(time.RFC3339Nano)
 }
 
 // Error reports which word of a text is invalid.
