@@ -17,7 +17,6 @@ limitations under the License.
 package main
 
 import (
-	"math"
 	"slices"
 	"testing"
 	"time"
@@ -85,27 +84,6 @@ func TestExplain(t *testing.T) {
 		want := slices.Concat([]string{"schedule 2026-03-28T10:12:00+01:00"}, clocks, []string{"from now in 19h12m", "how tomorrow (Saturday 28 March 2026) at 10:12 in Europe/Berlin"})
 		if diff := cmp.Diff(want, lines(w.stdout.String())); code != 0 || diff != "" {
 			t.Errorf("%s: exit code %d, %s, -want +got:\n%s", zone, code, w.stderr.String(), diff)
-		}
-	}
-}
-
-func TestSeconds(t *testing.T) {
-	for text, want := range map[string]int64{"90": 90, "90s": 90, "1h30m": 5400, "7d": 604800, "1": 1} {
-		s := seconds{least: 1}
-		if err := s.Set(text); err != nil || *s.value != want {
-			t.Errorf("%s: %v, %v", text, s.value, err)
-		}
-	}
-	for _, text := range []string{"", "0", "-1s", "1.5s", "100ms", "soon", "d", "1w", "99999999999", "99999d"} {
-		s := seconds{least: 1}
-		if err := s.Set(text); err == nil {
-			t.Errorf("%s is understood as %ds", text, *s.value)
-		}
-	}
-	for text, ok := range map[string]bool{"596523h14m7s": true, "2147483647": true, "596523h14m8s": false, "1193047h": false, "24856d": false} {
-		s := seconds{most: math.MaxInt32}
-		if err := s.Set(text); (err == nil) != ok {
-			t.Errorf("%s, of at most %ds: %v", text, s.most, err)
 		}
 	}
 }

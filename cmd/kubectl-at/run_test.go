@@ -17,12 +17,15 @@ limitations under the License.
 package main
 
 import (
+	"math"
+	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
@@ -126,5 +129,114 @@ func TestRestartTargets(t *testing.T) {
 	got, err := w.restartTargets(root)
 	if diff := cmp.Diff([]string{"deployment/web", "statefulset/web", "daemonset/web"}, got); err != nil || diff != "" {
 		t.Errorf("%v, -want +got:\n%s", err, diff)
+	}
+}
+
+func TestStem(t *testing.T) {
+	for command, want := range map[string]string{
+		"echo YAY":                           "echo",
+		"/usr/bin/pg_dump -h db shop":        "pg-dump",
+		"kubectl rollout restart deploy/x":   "kubectl",
+		"PGPASSWORD=secret psql -c 'x'":      "psql",
+		"mysql -psecret":                     "mysql",
+		"curl https://user:secret@host":      "curl",
+		"'my tool' --now":                    "my",
+		"for i in 1 2; do echo $i; done":     "for",
+		"python3.11 main.py":                 "python3-11",
+		"grüße":                              "gr-e",
+		"日本":                                 "at",
+		"":                                   "at",
+		"A=1":                                "at",
+		strings.Repeat("a", 100):             strings.Repeat("a", maxStem),
+		"tool " + strings.Repeat("word ", 9): "tool",
+		"2024-report":                        "2024-report",
+		"login hunter2":                      "login",
+	} {
+		t.Run(command, func(t *testing.T) {
+			if got := stem(command); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+func FuzzGenerateName(f *testing.F) {
+	f.Add("echo YAY")
+	f.Add("-a --b ../c/ .d")
+	f.Fuzz(func(t *testing.T, command string) {
+		name := generateName(command)
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			t.Errorf("%s: %v", name, problems)
+		}
+		if len(name+"-pod-99") > validation.DNS1123LabelMaxLength {
+			t.Errorf("%s is too long for the names of its Pods", name)
+		}
+	})
+}
+
+func TestShellCommand(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"a command line":         {[]string{"echo $HOME | wc"}, "echo $HOME | wc"},
+		"plain words":            {[]string{"pg_dump", "-h", "db", "--file=/backup/shop.sql", "a@b", "10%"}, "pg_dump -h db --file=/backup/shop.sql a@b 10%"},
+		"spaces":                 {[]string{"echo", "a  b"}, "echo 'a  b'"},
+		"nothing":                {[]string{"echo", ""}, "echo ''"},
+		"a single quote":         {[]string{"echo", "it's"}, `echo 'it'\''s'`},
+		"a variable":             {[]string{"echo", "$HOME"}, "echo '$HOME'"},
+		"an assignment":          {[]string{"A=1", "B=2"}, "'A=1' B=2"},
+		"a reserved word":        {[]string{"if", "if"}, "'if' if"},
+		"a program with a space": {[]string{"a b", "c"}, "'a b' c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := shellCommand(tc.args); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// FuzzShellCommand lets a real shell parse the quoted words.
+func FuzzShellCommand(f *testing.F) {
+	for _, seed := range []string{"", "a b", "it's", "$(id)", "\\", "*", "~", "a\nb", "!", "#", "ä", "-e", "\x01\xff", "a=b", "{a,b}"} {
+		f.Add(seed, "x")
+	}
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		// Arguments cannot contain NUL.
+		a, b = strings.ReplaceAll(a, "\x00", ""), strings.ReplaceAll(b, "\x00", "")
+		args := []string{"printf", `<%s>\n`, a, b}
+		out, err := exec.CommandContext(t.Context(), shell, "-c", shellCommand(args)).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff("<"+a+">\n<"+b+">\n", string(out)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+func TestSeconds(t *testing.T) {
+	for text, want := range map[string]int64{"90": 90, "90s": 90, "1h30m": 5400, "7d": 604800, "1": 1} {
+		s := seconds{least: 1}
+		if err := s.Set(text); err != nil || *s.value != want {
+			t.Errorf("%s: %v, %v", text, s.value, err)
+		}
+	}
+	for _, text := range []string{"", "0", "-1s", "1.5s", "100ms", "soon", "d", "1w", "99999999999", "99999d"} {
+		s := seconds{least: 1}
+		if err := s.Set(text); err == nil {
+			t.Errorf("%s is understood as %ds", text, *s.value)
+		}
+	}
+	for text, ok := range map[string]bool{"596523h14m7s": true, "2147483647": true, "596523h14m8s": false, "1193047h": false, "24856d": false} {
+		s := seconds{most: math.MaxInt32}
+		if err := s.Set(text); (err == nil) != ok {
+			t.Errorf("%s, of at most %ds: %v", text, s.most, err)
+		}
 	}
 }
