@@ -67,8 +67,8 @@ type cli struct {
 	cnat clientset.Interface
 	kube kubernetes.Interface
 
-	// connect sets these.
-	namespace string // before: all
+	// connect sets these. Without it, list reads all namespaces.
+	namespace string
 	ats       cnatclient.AtInterface
 	cronAts   cnatclient.CronAtInterface
 }
