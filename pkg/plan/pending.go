@@ -188,3 +188,35 @@ func (v *view) decideNextAttempt() Decision {
 		return v.startAttempt(v.At.Status.NextAttemptTime.Time)
 	}
 }
+
+func isSuspended(at *v1alpha1.At) bool {
+	return ptr.Deref(at.Spec.Suspend, false)
+}
+
+// isHeld reports whether nothing may start because the At is suspended, or because its
+// parent is suspended or being deleted.
+func (w *World) isHeld() bool {
+	return isSuspended(w.At) || w.isChild() && w.Parent != nil && (isSuspended(w.Parent) || w.Parent.DeletionTimestamp != nil)
+}
+
+// decideSuspended keeps condition Suspended in sync with spec.suspend.
+func (v *view) decideSuspended() Decision {
+	at, suspend := v.At, isSuspended(v.At)
+	if suspend == meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionSuspended) {
+		return Decision{}
+	}
+	condition := v.newCondition(v1alpha1.ConditionSuspended, v1alpha1.ReasonSuspended, "Nothing starts while spec.suspend is true.")
+	if !suspend {
+		condition.Status = metav1.ConditionFalse
+		condition.Reason = v1alpha1.ReasonResumed
+		condition.Message = "The At is no longer suspended."
+	}
+	status := at.Status.DeepCopy()
+	meta.SetStatusCondition(&status.Conditions, condition)
+	if ParentName(at) != "" {
+		// No event: the parent suspends and resumes its children, and there may be very many of
+		// them.
+		return v.write(status)
+	}
+	return v.write(status, NewEvent(corev1.EventTypeNormal, condition.Reason, condition.Message))
+}

@@ -26,7 +26,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -212,4 +214,39 @@ func (s *Steps) record(at *v1alpha1.At, events []plan.Event) {
 	for _, event := range events {
 		s.Recorder.Event(at, event.Type, event.Reason, event.Message)
 	}
+}
+
+// maxLeaveSteps is the number of steps, apart from steps that release a Pod, after which
+// something must be wrong.
+const maxLeaveSteps = 10
+
+// Leave takes the steps that plan.Leave decides for an At and its tracked Pods.
+func (s *Steps) Leave(ctx context.Context, name cache.ObjectName, pods []*corev1.Pod) error {
+	world := &plan.World{Pods: pods, AtIsLive: name.Name == ""}
+	for range maxLeaveSteps + len(pods) {
+		world.Now = s.Clock.Now()
+		decision := plan.Leave(*world)
+		if decision.Action == nil && decision.Status == nil {
+			return nil
+		}
+		if _, _, err := s.Take(ctx, name, world, decision); err != nil {
+			return err
+		}
+		if action, ok := decision.Action.(plan.ReleasePod); ok {
+			world.Pods = slices.DeleteFunc(slices.Clone(world.Pods), func(pod *corev1.Pod) bool { return pod.UID == action.Pod.UID })
+		}
+	}
+	return fmt.Errorf("no result after many steps for At %s", name)
+}
+
+// LeaveAt removes the finalizer from a child. Its parent does not create it again: before
+// the parent has created all of its children none of them runs, and after that the parent
+// counts a missing one as failed.
+func (s *Steps) LeaveAt(ctx context.Context, at *v1alpha1.At) error {
+	world := &plan.World{At: at}
+	err := s.releaseAt(ctx, world)
+	if err == nil && world.At != nil && slices.Contains(world.At.Finalizers, v1alpha1.FinalizerTracking) {
+		return s.releaseAt(ctx, world) // It was only read, because not all of its finalizers were known.
+	}
+	return err
 }

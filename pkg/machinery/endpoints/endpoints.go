@@ -19,16 +19,26 @@ package endpoints
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"strings"
+	"sync"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
 )
 
 // Serve serves the handler at the address, host:port, until ctx is done. It returns the
@@ -98,4 +108,126 @@ func Check(check func(*http.Request) error) http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
+}
+
+// Any client may send any token. The API server's answers are cached, and the number of
+// requests to it is limited for each source address. Guessed tokens therefore cost the
+// API server little and do not lock out clients with a valid token.
+const (
+	allowedTTL   = 2 * time.Minute // as in the API server's own cache of tokens
+	refusedTTL   = 10 * time.Second
+	maxAnswers   = 128 // of each kind
+	maxQuestions = 5   // per second from one source
+	maxSources   = 4096
+	askTimeout   = 10 * time.Second
+)
+
+// request is the key of a cached answer.
+type request struct {
+	token [sha256.Size]byte
+	path  string
+}
+
+// Authorize passes on the requests whose bearer token the API server accepts and whose
+// user may get the path, according to a ClusterRole rule for nonResourceURLs. Other
+// requests get 401 or 403, like from the API server, or 429 if there are too many from
+// one source.
+func Authorize(client kubernetes.Interface, handler http.Handler) http.Handler {
+	// In a single cache, guesses would evict the good answers.
+	allowed, refused := cache.NewLRUExpireCache(maxAnswers), cache.NewLRUExpireCache(maxAnswers)
+	sources := sources{limiters: lru.New(maxSources)}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !found || token == "" {
+			http.Error(w, "a bearer token is required", http.StatusUnauthorized)
+			return
+		}
+		key := request{sha256.Sum256([]byte(token)), r.URL.Path}
+		if _, found := allowed.Get(key); found {
+			handler.ServeHTTP(w, r)
+			return
+		}
+		if status, found := refused.Get(key); found {
+			http.Error(w, http.StatusText(status.(int)), status.(int))
+			return
+		}
+		if !sources.accept(r.RemoteAddr) {
+			http.Error(w, http.StatusText(http.StatusTooManyRequests), http.StatusTooManyRequests)
+			return
+		}
+		status, err := ask(r.Context(), client, token, r.URL.Path)
+		switch {
+		case err != nil:
+			if r.Context().Err() == nil {
+				klog.FromContext(r.Context()).Error(err, "Cannot authorize the request", "path", r.URL.Path)
+			}
+			http.Error(w, "cannot check your permission with the API server", http.StatusInternalServerError)
+		case status != http.StatusOK:
+			refused.Add(key, status, refusedTTL)
+			http.Error(w, http.StatusText(status), status)
+		default:
+			allowed.Add(key, nil, allowedTTL)
+			handler.ServeHTTP(w, r)
+		}
+	})
+}
+
+// sources limits the requests from each source address.
+type sources struct {
+	lock     sync.Mutex
+	limiters *lru.Cache
+}
+
+// accept reports whether one more request from remoteAddr, host:port, is within the
+// limit.
+func (s *sources) accept(remoteAddr string) bool {
+	host, _, err := net.SplitHostPort(remoteAddr)
+	if err != nil {
+		return false
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	limiter, found := s.limiters.Get(host)
+	if !found {
+		limiter = flowcontrol.NewTokenBucketPassiveRateLimiter(maxQuestions, 2*maxQuestions)
+		s.limiters.Add(host, limiter)
+	}
+	return limiter.(flowcontrol.PassiveRateLimiter).TryAccept()
+}
+
+// ask asks the API server to whom a token belongs, and whether that user may get the
+// path. It returns the HTTP status for the response.
+func ask(ctx context.Context, client kubernetes.Interface, token, path string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	review, err := client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return 0, err
+	}
+	if !review.Status.Authenticated {
+		return http.StatusUnauthorized, nil
+	}
+	user := review.Status.User
+	extra := map[string]authorizationv1.ExtraValue{}
+	for name, value := range user.Extra {
+		extra[name] = authorizationv1.ExtraValue(value)
+	}
+	access, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:                  user.Username,
+			UID:                   user.UID,
+			Groups:                user.Groups,
+			Extra:                 extra,
+			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return 0, err
+	}
+	if !access.Status.Allowed {
+		return http.StatusForbidden, nil
+	}
+	return http.StatusOK, nil
 }

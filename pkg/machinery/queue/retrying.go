@@ -23,6 +23,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -95,4 +96,83 @@ func Recovered(work func() error) (err error) {
 		}
 	}()
 	return work()
+}
+
+// A blocked item is retried after minBackoff. The back-off doubles each time, up to
+// maxBackoff, plus a random part of up to jitter times that. In total, only one blocked
+// item is retried in each period, with namespaces taking turns. Each item that is no
+// longer blocked lets gain others through immediately: once the cause is gone, items do
+// not wait for each other.
+const (
+	minBackoff = 200 * time.Millisecond
+	maxBackoff = 40 * time.Second
+	jitter     = 0.5
+	period     = 100 * time.Millisecond
+	gain       = 2
+)
+
+// Blocked holds blocked items until it is time to retry them.
+type Blocked struct {
+	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
+	clock  clock.WithTicker
+	passes chan struct{} // has an element for each item that does not have to wait for its turn
+}
+
+// NewBlocked returns an empty Blocked. name is for the metrics of its queue.
+func NewBlocked(name string, wallClock clock.WithTicker) *Blocked {
+	limiter := jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)}
+	return &Blocked{queue: newRateLimiting(name, NewFair(), limiter, wallClock), clock: wallClock, passes: make(chan struct{}, 2*gain)}
+}
+
+// Add adds an item that is blocked or still blocked.
+func (b *Blocked) Add(item cache.ObjectName) { b.queue.AddRateLimited(item) }
+
+// Forget must be called for each item that is not, or no longer, blocked.
+func (b *Blocked) Forget(item cache.ObjectName) {
+	if b.queue.NumRequeues(item) == 0 {
+		return
+	}
+	b.queue.Forget(item)
+	for range gain {
+		select {
+		case b.passes <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Retries returns how often the item was added since the last Forget.
+func (b *Blocked) Retries(item cache.ObjectName) int { return b.queue.NumRequeues(item) }
+
+// Run calls retry for each item whose turn has come, until ctx is done. After that, Add
+// has no effect.
+func (b *Blocked) Run(ctx context.Context, retry func(cache.ObjectName)) {
+	defer context.AfterFunc(ctx, b.queue.ShutDown)()
+	for {
+		item, shutdown := b.queue.Get()
+		if shutdown {
+			return
+		}
+		b.queue.Done(item)
+		retry(item)
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.clock.After(period):
+		case <-b.passes:
+		}
+	}
+}
+
+// ShutDown shuts the queue down.
+func (b *Blocked) ShutDown() { b.queue.ShutDown() }
+
+// jittered is a rate limiter that separates items that were added together.
+type jittered struct {
+	workqueue.TypedRateLimiter[cache.ObjectName]
+}
+
+// When implements workqueue.TypedRateLimiter.
+func (j jittered) When(item cache.ObjectName) time.Duration {
+	return wait.Jitter(j.TypedRateLimiter.When(item), jitter)
 }
