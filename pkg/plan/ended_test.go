@@ -18,10 +18,10 @@ package plan
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -29,239 +29,205 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-func TestAttemptBackoff(t *testing.T) {
-	for failed, want := range map[int32]time.Duration{
-		1: 10 * time.Second, 2: 20 * time.Second, 3: 40 * time.Second, 4: 80 * time.Second,
-		5: 160 * time.Second, 6: 320 * time.Second, 7: 6 * time.Minute, math.MaxInt32: 6 * time.Minute,
-	} {
-		if got := attemptBackoff(failed); got != want {
-			t.Errorf("after %d failed attempts %v, want %v", failed, got, want)
-		}
-	}
-}
-
-// exited is the status of a container that has ended.
-func exited(name string, exitCode int32, reason, message string) corev1.ContainerStatus {
-	return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{
-		Terminated: &corev1.ContainerStateTerminated{ExitCode: exitCode, Reason: reason, Message: message},
-	}}
-}
-
-func TestFailureReason(t *testing.T) {
-	type result struct{ reason, message string }
-	disrupted := []corev1.PodCondition{
-		{Type: corev1.PodReady, Status: corev1.ConditionFalse},
-		{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"},
-	}
-	for name, tc := range map[string]struct {
-		status corev1.PodStatus
-		want   result
-	}{
-		"the command": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("helper", 99, "Error", ""), exited("command", 3, "Error", "no such host")}},
-			result{v1alpha1.ReasonCommandFailed, "The command ended with exit code 3."},
+// TestDecideEnded covers Ats whose Pod has ended.
+func TestDecideEnded(t *testing.T) {
+	testDecide(t, map[string]decideCase{
+		"success": {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodSucceeded, terminated(0, "written to the termination log")),
+			want: complete(func(status *v1alpha1.AtStatus) {
+				status.ExitCode, status.Message = ptr.To[int32](0), "written to the termination log"
+				status.CompletionTime = &metav1.Time{Time: endTime}
+			}),
 		},
-		"out of memory": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 137, "OOMKilled", "")}},
-			result{v1alpha1.ReasonOOMKilled, "The command ended with exit code 137: it used more memory than its container's limit."},
+		"success, never seen before": {at: newAt(), pod: newPod(corev1.PodSucceeded), want: withCreation(complete())},
+		"failure with a message": {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, terminated(3, "no such host")),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonCommandFailed, "The command ended with exit code 3.", func(status *v1alpha1.AtStatus) {
+				status.Failed, status.ExitCode, status.Message = 1, ptr.To[int32](3), "no such host"
+				status.CompletionTime = &metav1.Time{Time: endTime}
+			}),
 		},
-		"evicted by its node": {
-			corev1.PodStatus{Reason: "Evicted", Message: "The node was low on resource: memory."},
-			result{v1alpha1.ReasonEvicted, "Pod example-at-pod was evicted: The node was low on resource: memory."},
+		"failure without a message": {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, terminated(1, "")),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonCommandFailed, "The command ended with exit code 1.", func(status *v1alpha1.AtStatus) {
+				status.Failed, status.ExitCode = 1, ptr.To[int32](1)
+				status.CompletionTime = &metav1.Time{Time: endTime}
+			}),
 		},
-		"evicted by a drain, and the command fails of it": {
-			corev1.PodStatus{Conditions: disrupted, ContainerStatuses: []corev1.ContainerStatus{exited("command", 143, "Error", "")}},
-			result{v1alpha1.ReasonEvicted, "Pod example-at-pod was evicted: EvictionByEvictionAPI: Eviction API: evicting"},
+		"failure of the Pod, not of the command": {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
 		},
-		"the template's own deadline": {
-			corev1.PodStatus{Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline", ContainerStatuses: []corev1.ContainerStatus{exited("command", 143, "Error", "")}},
-			result{v1alpha1.ReasonDeadlineExceeded, "Pod example-at-pod ran longer than its template allows: Pod was active on the node longer than the specified deadline"},
+		"failure of another container, with a message that could pass for a log line": {
+			at: newAt(withStatus(running(corev1.PodRunning))),
+			pod: newPod(corev1.PodFailed, func(pod *corev1.Pod) {
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{exited("other", 1, "", "\x1b[2Jgone\nI1224 10:12:00.000000 all is well\n")}
+			}),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed,
+				"Pod example-at-pod failed: container other ended with exit code 1:  [2Jgone I1224 10:12:00.000000 all is well", attempts(1)),
 		},
-		"another container": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 0, "Completed", ""), exited("upload", 1, "Error", "no route")}},
-			result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: container upload ended with exit code 1: no route"},
+		"the next attempt succeeds": {
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodSucceeded, second),
+			want: ends(*secondRunning(corev1.PodSucceeded), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, completedMessage),
 		},
-		"an init container": {
-			corev1.PodStatus{
-				InitContainerStatuses: []corev1.ContainerStatus{exited("first", 0, "Completed", ""), exited("clone", 128, "Error", "")},
-				ContainerStatuses:     []corev1.ContainerStatus{{Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}}},
-			},
-			result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: container clone ended with exit code 128"},
+		"the last attempt fails": {
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(1)), pod: newPod(corev1.PodFailed, second),
+			want: failed(*secondRunning(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod-1 failed", attempts(2)),
 		},
-		"out of memory, which the command took well, and another container": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 0, "OOMKilled", ""), exited("upload", 1, "Error", "")}},
-			result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: container upload ended with exit code 1"},
+		"being stopped, and failed because of it": {
+			at:  newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)),
+			pod: newPod(corev1.PodFailed, deleted, terminated(137, "")),
+			want: failed(running(corev1.PodFailed, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
+				status.Failed, status.ExitCode, status.CompletionTime = 1, ptr.To[int32](137), &metav1.Time{Time: endTime}
+			}),
 		},
-		"another container, and a sidecar that was stopped then": {
-			corev1.PodStatus{
-				InitContainerStatuses: []corev1.ContainerStatus{exited("log", 143, "Error", "")},
-				ContainerStatuses:     []corev1.ContainerStatus{exited("command", 0, "Completed", ""), exited("upload", 1, "Error", "")},
-			},
-			result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: container upload ended with exit code 1"},
+		"being stopped, and succeeded; the limit has changed since": {
+			at:  newAt(withStatus(running(corev1.PodRunning, stopping))),
+			pod: newPod(corev1.PodSucceeded, deleted, terminated(0, "")),
+			want: failed(running(corev1.PodSucceeded, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
+				status.Failed, status.ExitCode, status.CompletionTime = 1, ptr.To[int32](0), &metav1.Time{Time: endTime}
+			}),
 		},
-		"with its node": {
-			corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists"}}},
-			result{v1alpha1.ReasonEvicted, "Pod example-at-pod was evicted: DeletionByPodGC: PodGC: node no longer exists"},
+		"about to be stopped, but succeeded first": {
+			at:  newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
+			pod: newPod(corev1.PodSucceeded), want: complete(),
 		},
-		"no reason is reported": {
-			corev1.PodStatus{}, result{v1alpha1.ReasonPodFailed, "Pod example-at-pod failed"},
+		"about to be stopped, but failed first: no further attempt": {
+			at:   newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10), withBackoffLimit(5)),
+			pod:  newPod(corev1.PodFailed),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1)),
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pod := newPod(corev1.PodFailed)
-			pod.Status = tc.status
-			pod.Status.Phase = corev1.PodFailed
-			reason, message := failureReason(pod)
-			if diff := cmp.Diff(tc.want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
-				t.Errorf("failure (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// TestDeletedPod covers Pods that a user deletes with a grace period of 30 seconds.
-func TestDeletedPod(t *testing.T) {
-	const wasDeleted = "Pod example-at-pod was deleted before it ended"
-	requested := due.Add(time.Minute)
-	for name, tc := range map[string]struct {
-		status corev1.PodStatus
-		want   string
-	}{
-		"killed by the deletion": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(30*time.Second), 137)}},
-			"PodDeleted: " + wasDeleted + "; the exit code was 137.",
+		"deleted by a user before the active deadline, ended after it": {
+			at:   newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)),
+			pod:  newPod(corev1.PodFailed, deleted),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it ended.", attempts(1)),
 		},
-		"ended by itself when it was asked to": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested, 3)}},
-			"PodDeleted: " + wasDeleted + "; the exit code was 3.",
+		"ended before the active deadline, seen after it": {
+			at:  newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(1)),
+			pod: newPod(corev1.PodSucceeded), want: complete(),
 		},
-		"not started yet": {corev1.PodStatus{}, "PodDeleted: " + wasDeleted + "."},
-		"killed by the deletion, by a node whose clock is behind": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-5*time.Second), 137)}},
-			"PodDeleted: " + wasDeleted + "; the exit code was 137.",
+		"the end, with a time to live: checked again": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withTTL(60)), pod: newPod(corev1.PodSucceeded),
+			want: complete(),
 		},
-		"between two starts of its container": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
-				Name:                 "command",
-				State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
-				LastTerminationState: finished(requested.Add(-time.Minute), 1).State,
-			}}},
-			"PodDeleted: " + wasDeleted + "; the exit code was 1.",
+		"the Pod is force-deleted, and its node has reported: counted": {
+			at:   newAt(withStatus(running(corev1.PodRunning))),
+			pod:  newPod(corev1.PodSucceeded, deletedByForce(earlier)),
+			want: complete(),
 		},
-		"the command had succeeded, another container was stopped": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-time.Minute), 0), exited("helper", 137, "Error", "")}},
-			"PodDeleted: " + wasDeleted + "; the exit code was 0.",
+		"the Pod is deleted before it has a node: it has ended": {
+			at:   newAt(withStatus(running(corev1.PodPending))),
+			pod:  newPod(corev1.PodPending, deleted, func(pod *corev1.Pod) { pod.Spec.NodeName = "" }),
+			want: failed(running(corev1.PodPending), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it had a node: the command did not run.", attempts(1)),
 		},
-		"the command had succeeded, another container had failed": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-time.Minute), 0), exited("helper", 3, "Error", "")}},
-			"PodFailed: Pod example-at-pod failed: container helper ended with exit code 3",
-		},
-		"out of memory before": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited("command", 137, "OOMKilled", "")}},
-			"OOMKilled: The command ended with exit code 137: it used more memory than its container's limit.",
-		},
-		"failed before": {
-			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(-time.Second), 3)}},
-			"CommandFailed: The command ended with exit code 3.",
-		},
-		"evicted, which deletes it": {
-			corev1.PodStatus{
-				Conditions:        []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}},
-				ContainerStatuses: []corev1.ContainerStatus{finished(requested.Add(30*time.Second), 137)},
-			},
-			"Evicted: Pod example-at-pod was evicted: EvictionByEvictionAPI",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pod := newPod(corev1.PodFailed)
-			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: requested.Add(30 * time.Second)}, ptr.To[int64](30)
-			tc.status.Phase = corev1.PodFailed
-			pod.Status = tc.status
-			if reason, message := failureReason(pod); reason+": "+message != tc.want {
-				t.Errorf("got %s: %s, want %s", reason, message, tc.want)
-			}
-		})
-	}
-}
-
-func finished(at time.Time, exitCode int32) corev1.ContainerStatus {
-	status := exited("command", exitCode, "Error", "")
-	status.State.Terminated.FinishedAt = metav1.Time{Time: at}
-	return status
-}
-
-func TestPodBlocker(t *testing.T) {
-	type result struct{ reason, message string }
-	for waitingReason, want := range map[string]result{
-		"ErrImagePull":               {v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: words"},
-		"ImagePullBackOff":           {v1alpha1.ReasonImagePullFailed, "Container command: ImagePullBackOff: words"},
-		"InvalidImageName":           {v1alpha1.ReasonImagePullFailed, "Container command: InvalidImageName: words"},
-		"CreateContainerConfigError": {v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerConfigError: words"},
-		"CreateContainerError":       {v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerError: words"},
-		"ContainerCreating":          {},
-		"PodInitializing":            {},
-		"CrashLoopBackOff":           {},
-	} {
-		reason, message := podBlocker(newPod(corev1.PodPending, waiting(waitingReason, "words")), now)
-		if diff := cmp.Diff(want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", waitingReason, diff)
-		}
-	}
-	init := newPod(corev1.PodPending, waiting("PodInitializing", ""), func(pod *corev1.Pod) {
-		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
-			exited("first", 0, "Completed", ""),
-			{Name: "clone", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull"}}},
-		}
 	})
-	if reason, message := podBlocker(init, now); reason != v1alpha1.ReasonImagePullFailed || message != "Container clone: ErrImageNeverPull" {
-		t.Errorf("of an init container: %s, %s", reason, message)
-	}
-	unschedulable := newPod(corev1.PodPending, func(pod *corev1.Pod) {
-		pod.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
-			Message: "0/1 nodes are available", LastTransitionTime: metav1.Time{Time: due},
-		}}
-	})
-	if reason, message := podBlocker(unschedulable, due.Add(time.Minute)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
-		t.Errorf("without a node for a minute: %s, %s", reason, message)
-	}
-	if reason, _ := podBlocker(unschedulable, due.Add(time.Minute-1)); reason != "" {
-		t.Errorf("without a node for less than a minute: %s", reason)
-	}
 }
 
-func TestCommandTerminated(t *testing.T) {
-	statuses := []corev1.ContainerStatus{exited("injected", 1, "", ""), exited("first", 2, "", ""), exited("second", 3, "", "")}
-	restarting := corev1.ContainerStatus{
-		Name:                 "first",
-		State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
-		LastTerminationState: exited("", 4, "", "").State,
-	}
-	for name, tc := range map[string]struct {
-		annotation string
-		statuses   []corev1.ContainerStatus
-		want       int32 // -1 if there is none
-	}{
-		"the default container":           {"second", statuses, 3},
-		"no such container: the first":    {"third", statuses, 2},
-		"not started":                     {"first", nil, -1},
-		"running":                         {"first", []corev1.ContainerStatus{{Name: "first"}}, -1},
-		"unknown":                         {"first", []corev1.ContainerStatus{exited("first", 137, "ContainerStatusUnknown", "")}, -1},
-		"between two starts of a restart": {"first", []corev1.ContainerStatus{restarting}, 4},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pod := newPod(corev1.PodFailed, func(pod *corev1.Pod) {
-				pod.Annotations[defaultContainer] = tc.annotation
-				pod.Spec.Containers = []corev1.Container{{Name: "first"}, {Name: "second"}}
-				pod.Status.ContainerStatuses = tc.statuses
-			})
-			got := int32(-1)
-			if terminated := commandTerminated(pod); terminated != nil {
-				got = terminated.ExitCode
-			}
-			if got != tc.want {
-				t.Errorf("exit code %d, want %d", got, tc.want)
-			}
-		})
-	}
+// TestDecideFailedAttempt covers Ats whose Pod has failed, and may be followed by another.
+func TestDecideFailedAttempt(t *testing.T) {
+	testDecide(t, map[string]decideCase{
+		"a failed attempt, another allowed: announced": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")),
+			want: Decision{
+				Status: announced(nextAttempt(1, now.Add(10*time.Second)), announcement+" Message: no such host"),
+				Events: []Event{warning(v1alpha1.ReasonCommandFailed, announcement)},
+			},
+		},
+		"a failed attempt, never seen before, at a fraction of a second": {
+			at: newAt(withBackoffLimit(2)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")), now: now.Add(1),
+			want: Decision{
+				Status: announced(nextAttempt(1, now.Add(11*time.Second)), strings.ReplaceAll(announcement, ":14Z", ":15Z")+" Message: no such host", func(status *v1alpha1.AtStatus) { status.LastFailureTime.Time = now.Add(1) }),
+				Events: []Event{createdEvent, warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:15Z: The command ended with exit code 1.")},
+			},
+		},
+		"a failed attempt, very many others allowed": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(math.MaxInt32)), pod: newPod(corev1.PodFailed, terminated(1, "no such host")),
+			want: Decision{
+				Status: announced(nextAttempt(1, now.Add(10*time.Second)), strings.ReplaceAll(announcement, "of 3", "of 2147483648")+" Message: no such host"),
+				Events: []Event{warning(v1alpha1.ReasonCommandFailed, "Attempt 1 of 2147483648 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1.")},
+			},
+		},
+		"a failed attempt, evicted, another allowed": {
+			at:  newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(1)),
+			pod: newPod(corev1.PodFailed, deleted, terminated(1, "no such host"), func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }),
+			want: Decision{
+				Status: announced(nextAttempt(1, now.Add(10*time.Second)), "Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted Message: no such host"),
+				Events: []Event{warning(v1alpha1.ReasonEvicted, "Attempt 1 of 2 failed, the next is due at 2026-12-24T10:12:14Z: Pod example-at-pod was evicted")},
+			},
+		},
+		"a failed attempt, another allowed, but not before the active deadline": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2), withActiveDeadline(13)), pod: newPod(corev1.PodFailed), now: created.Add(3 * time.Second),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed", attempts(1), func(status *v1alpha1.AtStatus) {
+				status.CompletionTime.Time, status.Conditions[0].LastTransitionTime.Time = created.Add(3*time.Second), created.Add(3*time.Second)
+			}),
+		},
+		"a failed attempt, its earlier blocker no longer matters": {
+			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, ""))), withBackoffLimit(2)),
+			pod: newPod(corev1.PodFailed, terminated(1, "no such host")),
+			want: Decision{
+				Status: changed(*announced(nextAttempt(1, now.Add(10*time.Second)), announcement+" Message: no such host"), func(status *v1alpha1.AtStatus) { status.Conditions = []metav1.Condition{} }),
+				Events: []Event{warning(v1alpha1.ReasonCommandFailed, announcement)},
+			},
+		},
+	})
+}
+
+// TestDecideLost covers Ats whose Pod is gone, or abandoned by its node.
+func TestDecideLost(t *testing.T) {
+	testDecide(t, map[string]decideCase{
+		"the Pod is gone: never run again": {
+			at:   newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
+		},
+		"the Pod is gone, and an unrelated Pod has its name": {
+			at:   newAt(withStatus(running(corev1.PodRunning))),
+			pod:  newPod(corev1.PodSucceeded, ownedBy(), func(pod *corev1.Pod) { pod.UID = "stranger" }),
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
+		},
+		"the Pod is gone, and another Pod claims to belong to this At": {
+			at:   newAt(withStatus(running(corev1.PodRunning))),
+			pod:  newPod(corev1.PodSucceeded, func(pod *corev1.Pod) { pod.UID = "second" }),
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
+		},
+		"the Pod of the next attempt is gone": {
+			at:   newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)),
+			want: failed(*secondRunning(corev1.PodRunning), v1alpha1.ReasonPodLost, strings.ReplaceAll(lostMessage, "-pod", "-pod-1"), attempts(2)), look: LookForPod{},
+		},
+		"being stopped, and gone": {
+			at:   newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
+			want: failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)), look: LookForPod{},
+		},
+		"gone with unknown outcome, after the active deadline": {
+			at:   newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)),
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
+		},
+		"an old At from a cache, the Pod of a later attempt exists: kept": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second),
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
+		},
+		"the Pod is force-deleted, and its node does not report: lost": {
+			at:   newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
+			pod:  newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute))),
+			look: LookForPod{},
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, abandonedMessage, attempts(1)),
+		},
+		"the Pod is force-deleted, and its node reports only an earlier try: lost": {
+			at: newAt(withStatus(running(corev1.PodRunning))),
+			pod: newPod(corev1.PodRunning, deletedByForce(earlier), func(pod *corev1.Pod) {
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+					Name:                 "command",
+					State:                corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+					LastTerminationState: exited("", 4, "", "").State,
+				}}
+			}),
+			look: LookForPod{},
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, abandonedMessage, attempts(1)),
+		},
+		"the Pod is force-deleted, its node does not report, and it was being stopped": {
+			at:   newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
+			pod:  newPod(corev1.PodRunning, deletedByForce(earlier)),
+			look: LookForPod{},
+			want: failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)),
+		},
+	})
 }

@@ -41,21 +41,9 @@ const (
 	forecastMessage = "If it were due now: " + quotaMessage
 )
 
-// forecastOf returns condition Blocked as a forecast sets it.
-func forecastOf(since time.Time, reason, message string) metav1.Condition {
-	return condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, since, reason, message)
-}
-
-// pendingWith returns the status of a pending At with the given conditions.
-func pendingWith(conditions ...metav1.Condition) v1alpha1.AtStatus {
-	status := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: conditions}
-	explained(&status)
-	return status
-}
-
 func TestDecideForecast(t *testing.T) {
 	refused := &Forecast{Reason: v1alpha1.ReasonPodRefused, Message: quotaMessage}
-	written := pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
+	written := pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
 	untilSecond := time.Hour - lead(newAt())
 	for name, tc := range map[string]struct {
 		status   v1alpha1.AtStatus
@@ -83,7 +71,7 @@ func TestDecideForecast(t *testing.T) {
 		"invalid: can still be edited": {
 			status: pendingWith(), forecast: &Forecast{Reason: v1alpha1.ReasonInvalidPod, Message: "no"}, now: earlier,
 			want: Decision{
-				Status: ptr.To(pendingWith(forecastOf(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no"))),
+				Status: ptr.To(pendingWith(blocked(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no"))),
 				Events: []Event{warning(v1alpha1.ReasonInvalidPod, "If it were due now: no")},
 			},
 		},
@@ -91,11 +79,11 @@ func TestDecideForecast(t *testing.T) {
 			status: written, forecast: refused, now: earlier, want: Decision{Delay: untilSecond},
 		},
 		"refused with another message: no further event": {
-			status: pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, "If it were due now: other words")), forecast: refused, now: earlier,
+			status: pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, "If it were due now: other words")), forecast: refused, now: earlier,
 			want: Decision{Status: ptr.To(written)},
 		},
 		"refused for another reason": {
-			status: pendingWith(forecastOf(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no")), forecast: refused, now: earlier,
+			status: pendingWith(blocked(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no")), forecast: refused, now: earlier,
 			want: Decision{Status: ptr.To(written), Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)}},
 		},
 		"refused, no newer forecast: it stays": {
@@ -105,18 +93,18 @@ func TestDecideForecast(t *testing.T) {
 			status: written, forecast: &Forecast{}, now: earlier, want: Decision{Status: ptr.To(pendingWith())},
 		},
 		"blocked when it was due, then moved: the blocker is removed immediately": {
-			status: pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, quotaMessage)), now: earlier,
+			status: pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, quotaMessage)), now: earlier,
 			want: Decision{Status: ptr.To(pendingWith())},
 		},
 		"suspended: the same": {
 			status: pendingWith(suspended(earlier)), suspend: true, forecast: refused, now: earlier,
 			want: Decision{
-				Status: ptr.To(pendingWith(suspended(earlier), forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))),
+				Status: ptr.To(pendingWith(suspended(earlier), blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))),
 				Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)},
 			},
 		},
 		"suspended and due: no longer a forecast": {
-			status:  pendingWith(suspended(earlier), forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage)),
+			status:  pendingWith(suspended(earlier), blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)),
 			suspend: true, forecast: refused, now: due,
 			want: Decision{Status: ptr.To(pendingWith(suspended(earlier)))},
 		},
@@ -126,7 +114,7 @@ func TestDecideForecast(t *testing.T) {
 		},
 		"running: a forecast is removed": {
 			status: func() v1alpha1.AtStatus {
-				status := running(corev1.PodPending, forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
+				status := running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
 				explained(&status)
 				return status
 			}(),
@@ -149,9 +137,9 @@ func TestDecideForecast(t *testing.T) {
 // TestForecastAndRefusal checks a refusal of the API server after a forecast of the same
 // refusal.
 func TestForecastAndRefusal(t *testing.T) {
-	at := newAt(withStatus(pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage))))
+	at := newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))))
 	refusal := fmt.Errorf("create Pod: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "example-at-pod", errors.New("exceeded quota")))
-	want := pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, quotaMessage))
+	want := pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, quotaMessage))
 	if diff := cmp.Diff(Decision{Status: &want, Retry: answer.ErrBlocked}, Refused(World{At: at, Now: now}, refusal, false), equate); diff != "" {
 		t.Errorf("Refused, when it is due (-want +got):\n%s", diff)
 	}
@@ -217,7 +205,7 @@ func TestWantsForecast(t *testing.T) {
 		"pending":                               {at: newAt(), now: earlier, want: true},
 		"created just now":                      {at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = earlier.Add(-59 * time.Second) }), now: earlier, want: true, start: true},
 		"due in less than ten minutes":          {at: newAt(), now: due.Add(-10 * time.Minute), want: true, start: true},
-		"with a forecast":                       {at: newAt(withStatus(pendingWith(forecastOf(earlier, v1alpha1.ReasonPodRefused, forecastMessage)))), now: earlier, want: true, start: true},
+		"with a forecast":                       {at: newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)))), now: earlier, want: true, start: true},
 		"suspended":                             {at: newAt(withSuspended), now: earlier, want: true},
 		"due in a second, which is the margin":  {at: newAt(), now: due.Add(-time.Second)},
 		"due":                                   {at: newAt(), now: due},

@@ -47,3 +47,14 @@ func TestStartingTimeLeft(t *testing.T) {
 		})
 	}
 }
+
+func TestAttemptBackoff(t *testing.T) {
+	for failed, want := range map[int32]time.Duration{
+		1: 10 * time.Second, 2: 20 * time.Second, 3: 40 * time.Second, 4: 80 * time.Second,
+		5: 160 * time.Second, 6: 320 * time.Second, 7: 6 * time.Minute, math.MaxInt32: 6 * time.Minute,
+	} {
+		if got := attemptBackoff(failed); got != want {
+			t.Errorf("after %d failed attempts %v, want %v", failed, got, want)
+		}
+	}
+}

@@ -64,10 +64,6 @@ func withRestart(at *v1alpha1.At) {
 	at.Spec.Command, at.Spec.Restart = "", &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
 }
 
-func withStartingDeadline(seconds int64) func(*v1alpha1.At) {
-	return func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = &seconds }
-}
-
 // begun is the status of an At that is to restart its workload.
 func begun() v1alpha1.AtStatus {
 	return v1alpha1.AtStatus{

@@ -1,0 +1,55 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// TestDecideDone covers Ats that have ended.
+func TestDecideDone(t *testing.T) {
+	testDecide(t, map[string]decideCase{
+		"done, its time to live not over": {
+			at: newAt(withDone(v1alpha1.ConditionFailed, now), withTTL(30)), now: now.Add(29 * time.Second),
+			want: Decision{Delay: time.Second},
+		},
+		"done, its time to live far from over": {
+			at:   newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(math.MaxInt32)),
+			want: Decision{Delay: math.MaxInt32 * time.Second},
+		},
+		"done, its time to live over": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(30)), now: now.Add(30 * time.Second),
+			want: Decision{Action: DeleteAt{}},
+		},
+		"done, no time to live: kept while its Pods are": {
+			at:   newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)),
+			want: Decision{Delay: 10500 * time.Millisecond},
+		},
+		"done, no time to live, its Pods no longer kept": {
+			at: newAt(withDone(v1alpha1.ConditionComplete, now), withTTL(0)), now: now.Add(10500 * time.Millisecond),
+			want: Decision{Action: DeleteAt{}},
+		},
+		"done without a condition, which no controller writes: kept": {
+			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone}), withTTL(0)), want: Decision{},
+		},
+		"done, the Pod gone": {at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})), want: Decision{}},
+	})
+}

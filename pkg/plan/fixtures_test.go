@@ -1,0 +1,359 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"errors"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+)
+
+const (
+	uid    types.UID = "at-uid"
+	podUID types.UID = "pod-uid"
+)
+
+var (
+	due     = time.Date(2026, 12, 24, 10, 12, 0, 0, time.UTC)
+	created = due.Add(10 * time.Millisecond)
+	endTime = due.Add(3 * time.Second)
+	now     = due.Add(4 * time.Second)
+	earlier = due.Add(-time.Hour)
+)
+
+func newAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+	at := &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{Name: "example-at", Namespace: "default", UID: uid, Generation: 2},
+		Spec:       v1alpha1.AtSpec{Schedule: "2026-12-24T10:12:00Z", RunSpec: v1alpha1.RunSpec{Command: "echo YAY"}},
+		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
+	}
+	for _, m := range mutate {
+		m(at)
+	}
+	return at
+}
+
+func withStatus(status v1alpha1.AtStatus) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.Status = status }
+}
+
+func withSchedule(schedule string) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.Spec.Schedule = schedule }
+}
+
+func withoutOwner(pod *corev1.Pod) { pod.OwnerReferences = nil }
+
+func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
+	pod := NewPod(newAt(), Defaults{Image: "image"})
+	pod.UID = podUID
+	pod.CreationTimestamp = metav1.Time{Time: created}
+	pod.Spec.NodeName = "node"
+	pod.Status.Phase = phase
+	for _, m := range mutate {
+		m(pod)
+	}
+	return pod
+}
+
+func ownedBy(owners ...metav1.OwnerReference) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.OwnerReferences, pod.Labels, pod.Finalizers = owners, nil, nil
+	}
+}
+
+// podsOf is a list of a Pod, or of none.
+func podsOf(pod *corev1.Pod) []*corev1.Pod {
+	if pod == nil {
+		return nil
+	}
+	return []*corev1.Pod{pod}
+}
+
+func terminated(exitCode int32, message string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name:  "sidecar",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 99}},
+		}, {
+			Name: "command",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				ExitCode: exitCode, Message: message, FinishedAt: metav1.Time{Time: endTime},
+			}},
+		}}
+	}
+}
+
+// running is the status of an At whose Pod was seen in the given phase.
+func running(phase corev1.PodPhase, conditions ...metav1.Condition) v1alpha1.AtStatus {
+	return v1alpha1.AtStatus{
+		Phase:              v1alpha1.PhaseRunning,
+		ScheduledTime:      &metav1.Time{Time: due},
+		StartTime:          &metav1.Time{Time: created},
+		Pod:                &v1alpha1.AtPod{Name: "example-at-pod", UID: podUID, AtGeneration: 2, Phase: phase, NodeName: "node"},
+		ObservedGeneration: 2,
+		Conditions:         conditions,
+	}
+}
+
+func condition(conditionType string, status metav1.ConditionStatus, at time.Time, reason, message string) metav1.Condition {
+	return metav1.Condition{
+		Type: conditionType, Status: status, ObservedGeneration: 2,
+		LastTransitionTime: metav1.Time{Time: at}, Reason: reason, Message: message,
+	}
+}
+
+// blocked is the condition of an At that cannot start.
+func blocked(since time.Time, reason, message string) metav1.Condition {
+	return condition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, since, reason, message)
+}
+
+func warning(reason, message string) Event {
+	return Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message}
+}
+
+// pendingWith is the status of a pending At with the given conditions.
+func pendingWith(conditions ...metav1.Condition) v1alpha1.AtStatus {
+	status := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: conditions}
+	explained(&status)
+	return status
+}
+
+func withSuspended(at *v1alpha1.At) {
+	at.Spec.Suspend = ptr.To(true)
+	at.Status = v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2, Conditions: []metav1.Condition{suspended(earlier)}}
+	explained(&at.Status)
+}
+
+func suspended(since time.Time) metav1.Condition {
+	return condition(v1alpha1.ConditionSuspended, metav1.ConditionTrue, since, v1alpha1.ReasonSuspended, "Nothing starts while spec.suspend is true.")
+}
+
+func resumed(since time.Time) metav1.Condition {
+	return condition(v1alpha1.ConditionSuspended, metav1.ConditionFalse, since, v1alpha1.ReasonResumed, "The At is no longer suspended.")
+}
+
+func withStartingDeadline(seconds int64) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = &seconds }
+}
+
+func withActiveDeadline(seconds int64) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = &seconds }
+}
+
+func withBackoffLimit(limit int32) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.Spec.BackoffLimit = &limit }
+}
+
+// withSuspendedRun suspends an At that has begun to run.
+func withSuspendedRun(at *v1alpha1.At) {
+	at.Spec.Suspend = ptr.To(true)
+	at.Status.Conditions = []metav1.Condition{suspended(earlier)}
+}
+
+func withTTL(seconds int32) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = &seconds }
+}
+
+func withDone(conditionType string, since time.Time) func(*v1alpha1.At) {
+	return withStatus(v1alpha1.AtStatus{
+		Phase:      v1alpha1.PhaseDone,
+		Conditions: []metav1.Condition{condition(conditionType, metav1.ConditionTrue, since, "Any", "")},
+	})
+}
+
+// deleted is a Pod that is to go.
+func deleted(pod *corev1.Pod) {
+	pod.DeletionTimestamp = &metav1.Time{Time: now}
+}
+
+// deletedByForce is a Pod that was to go at once.
+func deletedByForce(at time.Time) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: at}, ptr.To[int64](0)
+	}
+}
+
+// second is the Pod of the second attempt.
+func second(pod *corev1.Pod) { pod.Name, pod.UID = "example-at-pod-1", "second" }
+
+func waiting(reason, message string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+		}}
+	}
+}
+
+func imagePullFailed(since time.Time, message string) metav1.Condition {
+	return blocked(since, v1alpha1.ReasonImagePullFailed, message)
+}
+
+func failureTargetCondition(since time.Time, message string) metav1.Condition {
+	return condition(v1alpha1.ConditionFailureTarget, metav1.ConditionTrue, since, v1alpha1.ReasonDeadlineExceeded, message)
+}
+
+var (
+	conflict = blocked(earlier, v1alpha1.ReasonPodNameConflict, conflictMessage)
+	stopping = failureTargetCondition(earlier, deadlineMessage)
+)
+
+// nextAttempt is the status of an At which waits for its next attempt.
+func nextAttempt(failed int32, next time.Time) *v1alpha1.AtStatus {
+	status := running(corev1.PodFailed)
+	status.Failed, status.ExitCode = failed, ptr.To[int32](1)
+	status.Reason, status.Message = v1alpha1.ReasonBackOff, "the attempt failed"
+	status.NextAttemptTime = &metav1.Time{Time: next}
+	status.LastFailureTime = &metav1.Time{Time: next.Add(-attemptBackoff(failed))}
+	return &status
+}
+
+// changed is a status that differs from another.
+func changed(from v1alpha1.AtStatus, mutate ...func(*v1alpha1.AtStatus)) *v1alpha1.AtStatus {
+	for _, m := range mutate {
+		m(&from)
+	}
+	return &from
+}
+
+// announced is the status of an At whose next attempt was announced just now.
+func announced(status *v1alpha1.AtStatus, message string, mutate ...func(*v1alpha1.AtStatus)) *v1alpha1.AtStatus {
+	status.Message = message
+	return changed(*status, mutate...)
+}
+
+// secondRunning is the status of an At whose second attempt is in the given phase.
+func secondRunning(phase corev1.PodPhase) *v1alpha1.AtStatus {
+	status := running(phase)
+	status.Failed, status.LastFailureTime = 1, &metav1.Time{Time: now.Add(-10 * time.Second)}
+	status.Pod.Name, status.Pod.UID = "example-at-pod-1", "second"
+	return &status
+}
+
+// ends is the decision to end an At that has the given status so far.
+func ends(from v1alpha1.AtStatus, conditionType, reason, message string, mutate ...func(*v1alpha1.AtStatus)) Decision {
+	status := from.DeepCopy()
+	status.Phase = v1alpha1.PhaseDone
+	status.ObservedGeneration = 2
+	status.Reason = reason
+	status.CompletionTime = &metav1.Time{Time: now}
+	status.Conditions = append(status.Conditions, condition(conditionType, metav1.ConditionTrue, now, reason, message))
+	event := Event{Type: corev1.EventTypeNormal, Reason: reason, Message: message}
+	if conditionType == v1alpha1.ConditionFailed {
+		status.Message = message
+		event.Type = corev1.EventTypeWarning
+	}
+	for _, m := range mutate {
+		m(status)
+	}
+	if status.Failed > from.Failed {
+		status.LastFailureTime = status.Conditions[len(status.Conditions)-1].LastTransitionTime.DeepCopy()
+	}
+	return Decision{Status: status, Events: []Event{event}}
+}
+
+func failed(from v1alpha1.AtStatus, reason, message string, mutate ...func(*v1alpha1.AtStatus)) Decision {
+	return ends(from, v1alpha1.ConditionFailed, reason, message, mutate...)
+}
+
+func complete(mutate ...func(*v1alpha1.AtStatus)) Decision {
+	return ends(running(corev1.PodSucceeded), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, completedMessage, mutate...)
+}
+
+// explained gives a status that is not DONE the reason and the message of its conditions.
+func explained(status *v1alpha1.AtStatus) {
+	if status == nil || status.Phase == v1alpha1.PhaseDone {
+		return
+	}
+	for _, condition := range status.Conditions {
+		holds := condition.Type != v1alpha1.ConditionSuspended || status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil
+		if condition.Status == metav1.ConditionTrue && holds {
+			status.Reason, status.Message = condition.Reason, condition.Message
+		}
+	}
+}
+
+func attempts(failed int32) func(*v1alpha1.AtStatus) {
+	return func(status *v1alpha1.AtStatus) { status.Failed = failed }
+}
+
+// creates is the decision to create a Pod that is due since the given time.
+func creates(since time.Time) Decision {
+	return Decision{Action: CreatePod{Due: since}, Delay: time.Minute}
+}
+
+// blocks is the decision to report that a pending At is blocked.
+func blocks(since time.Time, reason, message string) Decision {
+	return Decision{Status: ptr.To(pendingWith(blocked(since, reason, message))), Events: []Event{warning(reason, message)}}
+}
+
+// retried is a decision with a retry of what others block.
+func retried(d Decision) Decision {
+	d.Retry = answer.ErrBlocked
+	return d
+}
+
+// withCreation is a decision about a Pod that was not recorded before.
+func withCreation(d Decision) Decision {
+	d.Events = append([]Event{createdEvent}, d.Events...)
+	return d
+}
+
+const (
+	completedMessage = "The command ended with exit code 0."
+	deadlineMessage  = "The run took longer than spec.activeDeadlineSeconds (10)."
+	tooLateMessage   = "It did not run: it could not start within spec.startingDeadlineSeconds (3) of the scheduled time."
+	overdueMessage   = "Pod example-at-pod of an earlier At with this name still exists: run kubectl describe pod example-at-pod to see what it is waiting for."
+	lostMessage      = "Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again."
+	announcement     = "Attempt 1 of 3 failed, the next is due at 2026-12-24T10:12:14Z: The command ended with exit code 1."
+	abandonedMessage = "Pod example-at-pod was force-deleted, and its node has not reported how it ended; the command will not run again."
+	conflictMessage  = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
+	invalidMessage   = `spec.schedule "tomorrow" is invalid: write a time in RFC 3339 format, such as 2035-12-24T10:12:00Z`
+)
+
+var (
+	createdEvent       = Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuccessfulCreate, Message: "Created Pod example-at-pod"}
+	secondCreatedEvent = Event{Type: corev1.EventTypeNormal, Reason: v1alpha1.ReasonSuccessfulCreate, Message: "Created Pod example-at-pod-1"}
+
+	// errAny stands for an error that is not ErrBlocked.
+	errAny = errors.New("any")
+	// equate compares errors like the worker.
+	equate = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b error) bool {
+		return (a == nil) == (b == nil) && errors.Is(a, answer.ErrBlocked) == errors.Is(b, answer.ErrBlocked)
+	})}
+)
+
+// exited is the status of a container that has ended.
+func exited(name string, exitCode int32, reason, message string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: exitCode, Reason: reason, Message: message},
+	}}
+}
+
+func finished(at time.Time, exitCode int32) corev1.ContainerStatus {
+	status := exited("command", exitCode, "Error", "")
+	status.State.Terminated.FinishedAt = metav1.Time{Time: at}
+	return status
+}

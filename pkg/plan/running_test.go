@@ -1,0 +1,218 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// TestDecideRunning covers Ats whose Pod has not ended.
+func TestDecideRunning(t *testing.T) {
+	testDecide(t, map[string]decideCase{
+		"the Pod is seen": {
+			at: newAt(), pod: newPod(corev1.PodPending),
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
+		},
+		"the Pod is seen, its owner reference was removed": {
+			at: newAt(), pod: newPod(corev1.PodPending, withoutOwner),
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
+		},
+		"the Pod is seen, its label was changed": {
+			at: newAt(), pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelAtUID] = "other" }),
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
+		},
+		"the Pod runs, its owner reference was removed": {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning, withoutOwner),
+			want: Decision{Delay: time.Minute},
+		},
+		"the Pod is seen, although the schedule has changed since": {
+			at: newAt(withSchedule("2027-12-24T10:12:00Z")), pod: newPod(corev1.PodPending),
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
+		},
+		"the Pod is seen, a zero time is not written": {
+			at: newAt(withSchedule("0001-01-01T00:00:00Z")),
+			pod: newPod(corev1.PodPending, func(pod *corev1.Pod) {
+				pod.Annotations = map[string]string{v1alpha1.AnnotationScheduledTime: "0001-01-01T00:00:00Z"}
+			}),
+			want: Decision{Status: changed(running(corev1.PodPending), func(status *v1alpha1.AtStatus) { status.ScheduledTime, status.Pod.AtGeneration = nil, 0 }), Events: []Event{createdEvent}},
+		},
+		"the Pod is seen, its name conflict is gone": {
+			at:   newAt(withStatus(pendingWith(conflict))),
+			pod:  newPod(corev1.PodPending),
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
+		},
+		"the Pod's phase changes: mirrored": {
+			at: newAt(withStatus(running(corev1.PodPending))),
+			pod: newPod(corev1.PodRunning, func(pod *corev1.Pod) {
+				pod.Status.PodIP, pod.Status.HostIP = "10.0.0.2", "192.168.0.1"
+				pod.Status.StartTime = &metav1.Time{Time: due}
+			}),
+			want: Decision{Status: changed(running(corev1.PodRunning), func(status *v1alpha1.AtStatus) {
+				status.Pod.PodIP, status.Pod.HostIP = "10.0.0.2", "192.168.0.1"
+				status.Pod.StartTime = &metav1.Time{Time: due}
+			})},
+		},
+		"the Pod changes in another way: not written": {
+			at:   newAt(withStatus(running(corev1.PodPending))),
+			pod:  newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Status.PodIP = "10.0.0.2" }),
+			want: Decision{Delay: time.Minute},
+		},
+		"the Pod is being deleted: wait for its end": {
+			at:   newAt(withStatus(running(corev1.PodRunning))),
+			pod:  newPod(corev1.PodRunning, deleted),
+			want: Decision{Delay: time.Minute},
+		},
+		"an image cannot be pulled: reported": {
+			at: newAt(withStatus(running(corev1.PodPending))), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")),
+			want: Decision{
+				Status: ptr.To(running(corev1.PodPending, imagePullFailed(now, "Container command: ErrImagePull: no such image"))),
+				Events: []Event{warning(v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: no such image")},
+			},
+		},
+		"an image cannot be pulled, first seen with the Pod: reported in the same write": {
+			at: newAt(), pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")),
+			want: Decision{
+				Status: ptr.To(running(corev1.PodPending, imagePullFailed(now, "Container command: ErrImagePull: no such image"))),
+				Events: []Event{createdEvent, warning(v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: no such image")},
+			},
+		},
+		"an image cannot be pulled, in other words: not written again": {
+			at:   newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image")))),
+			pod:  newPod(corev1.PodPending, waiting("ImagePullBackOff", "Back-off")),
+			want: Decision{Delay: time.Minute},
+		},
+		"an image could not be pulled, but runs now": {
+			at:   newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "")))),
+			pod:  newPod(corev1.PodRunning),
+			want: Decision{Status: ptr.To(running(corev1.PodRunning))},
+		},
+		"the Pod of the next attempt is seen: the result of the first is removed": {
+			at: newAt(withStatus(*nextAttempt(1, now)), withBackoffLimit(2)), pod: newPod(corev1.PodPending, second),
+			want: Decision{Status: secondRunning(corev1.PodPending), Events: []Event{secondCreatedEvent}},
+		},
+		"edited between the creation of the Pod and its record: a warning, and the status has the Pod's generation": {
+			at:  newAt(),
+			pod: newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationAtGeneration] = "1" }),
+			want: Decision{
+				Status: changed(running(corev1.PodPending), func(status *v1alpha1.AtStatus) { status.Pod.AtGeneration = 1 }),
+				Events: []Event{createdEvent, warning(v1alpha1.ReasonEditedTooLate,
+					"The spec was edited too late for Pod example-at-pod, which was created from generation 1: changes to schedule, timeZone, command, template, restart, node and nodes do not affect that Pod.")},
+			},
+		},
+		"beyond the starting deadline, with a Pod: it continues": {
+			at: newAt(withStatus(running(corev1.PodPending)), withStartingDeadline(0)), pod: newPod(corev1.PodPending),
+			want: Decision{Delay: time.Minute},
+		},
+		"the Pod is force-deleted, its node may still report: waited for": {
+			at:   newAt(withStatus(running(corev1.PodRunning))),
+			pod:  newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute+1))),
+			want: Decision{Delay: 1},
+		},
+		"the Pod is force-deleted, in an hour by another clock: checked anyway": {
+			at:   newAt(withStatus(running(corev1.PodRunning))),
+			pod:  newPod(corev1.PodRunning, deletedByForce(now.Add(time.Hour))),
+			want: Decision{Delay: time.Minute},
+		},
+	})
+}
+
+// TestDecideActiveDeadline covers Ats whose Pod has not ended, and may only run for a while.
+func TestDecideActiveDeadline(t *testing.T) {
+	testDecide(t, map[string]decideCase{
+		"running, within the active deadline": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(9500 * time.Millisecond),
+			want: Decision{Delay: 500 * time.Millisecond},
+		},
+		"running, the active deadline has passed: reported first": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(10 * time.Second),
+			want: Decision{Status: ptr.To(running(corev1.PodRunning, failureTargetCondition(created.Add(10*time.Second), deadlineMessage)))},
+		},
+		"running, the active deadline has passed while an image cannot be pulled: both reported": {
+			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "no such image"))), withActiveDeadline(10)),
+			pod: newPod(corev1.PodPending, waiting("ErrImagePull", "")), now: created.Add(10 * time.Second),
+			want: Decision{
+				Status: ptr.To(running(corev1.PodPending, imagePullFailed(earlier, "no such image"),
+					failureTargetCondition(created.Add(10*time.Second), deadlineMessage+" It was blocked: no such image"))),
+			},
+		},
+		"running, the active deadline has passed, and is reported": {
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning),
+			want: Decision{Action: DeletePod{Pod: newPod(corev1.PodRunning)}, Delay: time.Minute},
+		},
+		"running, the active deadline has passed, but the status goes first": {
+			at: newAt(withActiveDeadline(10)), pod: newPod(corev1.PodPending), now: created.Add(time.Hour),
+			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
+		},
+		"running, the longest active deadline": {
+			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(math.MaxInt64)), pod: newPod(corev1.PodRunning),
+			want: Decision{Delay: time.Minute},
+		},
+		"being stopped, the Pod not ended yet": {
+			at: newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)), pod: newPod(corev1.PodRunning, deleted),
+			want: Decision{Delay: time.Minute},
+		},
+	})
+}
+
+func TestPodBlocker(t *testing.T) {
+	type result struct{ reason, message string }
+	for waitingReason, want := range map[string]result{
+		"ErrImagePull":               {v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: words"},
+		"ImagePullBackOff":           {v1alpha1.ReasonImagePullFailed, "Container command: ImagePullBackOff: words"},
+		"InvalidImageName":           {v1alpha1.ReasonImagePullFailed, "Container command: InvalidImageName: words"},
+		"CreateContainerConfigError": {v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerConfigError: words"},
+		"CreateContainerError":       {v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerError: words"},
+		"ContainerCreating":          {},
+		"PodInitializing":            {},
+		"CrashLoopBackOff":           {},
+	} {
+		reason, message := podBlocker(newPod(corev1.PodPending, waiting(waitingReason, "words")), now)
+		if diff := cmp.Diff(want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", waitingReason, diff)
+		}
+	}
+	init := newPod(corev1.PodPending, waiting("PodInitializing", ""), func(pod *corev1.Pod) {
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
+			exited("first", 0, "Completed", ""),
+			{Name: "clone", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull"}}},
+		}
+	})
+	if reason, message := podBlocker(init, now); reason != v1alpha1.ReasonImagePullFailed || message != "Container clone: ErrImageNeverPull" {
+		t.Errorf("of an init container: %s, %s", reason, message)
+	}
+	unschedulable := newPod(corev1.PodPending, func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			Message: "0/1 nodes are available", LastTransitionTime: metav1.Time{Time: due},
+		}}
+	})
+	if reason, message := podBlocker(unschedulable, due.Add(time.Minute)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
+		t.Errorf("without a node for a minute: %s, %s", reason, message)
+	}
+	if reason, _ := podBlocker(unschedulable, due.Add(time.Minute-1)); reason != "" {
+		t.Errorf("without a node for less than a minute: %s", reason)
+	}
+}
