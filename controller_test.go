@@ -52,11 +52,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/flowcontrol"
 	k8smetrics "k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/testutil"
-	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
@@ -72,12 +70,12 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics/ats"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 var defaults = plan.Defaults{Image: "busybox:test"}
@@ -1466,17 +1464,6 @@ func TestBeyondHorizon(t *testing.T) {
 	})
 }
 
-// steppedClock is a wall clock that is set, or that continues while the machine sleeps.
-// Timers do not notice that.
-type steppedClock struct {
-	clock.RealClock
-	step atomic.Int64
-}
-
-func (c *steppedClock) Now() time.Time {
-	return c.RealClock.Now().Add(time.Duration(c.step.Load()))
-}
-
 // TestClockStep steps the wall clock while an At is waiting: the At is never early, and
 // at most a second late.
 func TestClockStep(t *testing.T) {
@@ -1488,7 +1475,7 @@ func TestClockStep(t *testing.T) {
 	} {
 		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				wall, start := &steppedClock{}, time.Now()
+				wall, start := &harness.Clock{}, time.Now()
 				var createdAt atomic.Int64 // by the wall clock, from the start
 				_, ats := runController(t, wall, func() error {
 					createdAt.Store(int64(wall.Now().Sub(start)))
@@ -1500,7 +1487,7 @@ func TestClockStep(t *testing.T) {
 				}
 				// Avoid the moments at which the clock is checked.
 				time.Sleep(10*time.Minute + 500*time.Millisecond)
-				wall.step.Store(int64(tc.step))
+				wall.Set(tc.step)
 				time.Sleep(3 * time.Hour)
 				got := time.Duration(createdAt.Load())
 				if got < tc.dueIn || got < tc.want || got > tc.want+wallclock.Period {
@@ -1517,8 +1504,8 @@ func TestClockStep(t *testing.T) {
 func runController(t *testing.T, wall clock.WithTicker, create func() error) (kubernetes.Interface, typedcnatv1alpha1.AtInterface) {
 	t.Helper()
 	server := fakeserver.New(clock.RealClock{})
-	kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
-		if request.Method == http.MethodPost && path.Base(request.URL.Path) == "pods" {
+	kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+		if harness.Creates(request, "pods") {
 			var refused apierrors.APIStatus
 			if errors.As(create(), &refused) {
 				return fakeserver.Refuse(request, refused)
@@ -1527,7 +1514,7 @@ func runController(t *testing.T, wall clock.WithTicker, create func() error) (ku
 		return server.RoundTrip(request)
 	}))
 	runWithClients(t, kubeClient, cnatClient, wall)
-	kubeClient, cnatClient = newClients(t, server)
+	kubeClient, cnatClient = harness.NewClients(t, server)
 	return kubeClient, cnatClient.CnatV1alpha1().Ats(name.Namespace)
 }
 
@@ -1583,56 +1570,19 @@ func work(t *testing.T, c *Controller) (stop func()) {
 
 func workIn(ctx context.Context, t *testing.T, c *Controller) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { c.Run(ctx, 2) })
-	stop = func() {
-		cancel()
-		running.Wait()
+	return harness.Run(ctx, t, func(ctx context.Context) {
+		c.Run(ctx, 2)
 		writeEvents(c)
-	}
-	stop = sync.OnceFunc(stop)
-	t.Cleanup(stop)
-	return stop
+	})
 }
 
 // writeEvents writes the queued events of a controller from standBy.
 func writeEvents(c *Controller) { c.steps.Recorder.(*events.Recorder).Shutdown() }
 
-// roundTripper is the transport of a client.
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
-
-// newClients returns clients with the given transport.
-func newClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface, clientset.Interface) {
-	t.Helper()
-	return newLimitedClients(t, transport, nil)
-}
-
-// newLimitedClients is newClients for clients that share a rate limiter.
-func newLimitedClients(t *testing.T, transport http.RoundTripper, limiter flowcontrol.RateLimiter) (kubernetes.Interface, clientset.Interface) {
-	t.Helper()
-	config := fakeserver.Config(transport)
-	if limiter != nil {
-		config.RateLimiter = limiter
-	}
-	config.Wrap(queue.NewTransport)
-	kubeClient, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cnatClient, err := clientset.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kubeClient, cnatClient
-}
-
 // isCreation reports whether a request creates the Pod with the given name.
 func isCreation(t *testing.T, request *http.Request, pod string) bool {
 	t.Helper()
-	if request.Method != http.MethodPost || path.Base(request.URL.Path) != "pods" {
+	if !harness.Creates(request, "pods") {
 		return false
 	}
 	body, err := io.ReadAll(request.Body)
@@ -1654,7 +1604,7 @@ func TestOutage(t *testing.T) {
 				var lock sync.Mutex
 				var left time.Time
 				created := map[string][]time.Time{}
-				kubeClient, cnatClient := newClients(t, connect.Patient(roundTripper(func(request *http.Request) (*http.Response, error) {
+				kubeClient, cnatClient := harness.NewClients(t, connect.Patient(harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 					var creates string
 					for _, at := range []string{"looked", "during", "after"} {
 						if isCreation(t, request, at+"-pod") {
@@ -1674,7 +1624,7 @@ func TestOutage(t *testing.T) {
 					return response, err
 				})))
 				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
-				_, person := newClients(t, server)
+				_, person := harness.NewClients(t, server)
 				create := func(name string, due time.Time) {
 					t.Helper()
 					at := newAt(func(at *v1alpha1.At) { at.Name, at.Spec.Schedule = name, due.Format(time.RFC3339Nano) })
@@ -1726,7 +1676,7 @@ func TestShutdown(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := fakeserver.New(clock.RealClock{})
 				var created, events atomic.Int32
-				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+				kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 					if request.Method != http.MethodPost {
 						return server.RoundTrip(request)
 					}
@@ -1745,9 +1695,9 @@ func TestShutdown(t *testing.T) {
 					}
 					return response, err
 				}))
-				logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
-				stop := workIn(klog.NewContext(t.Context(), logger), t, standBy(t, kubeClient, cnatClient, clock.RealClock{}))
-				_, person := newClients(t, server)
+				ctx, logged := harness.Logged(t, 5)
+				stop := workIn(ctx, t, standBy(t, kubeClient, cnatClient, clock.RealClock{}))
+				_, person := harness.NewClients(t, server)
 				for i := range number {
 					at := newAt(func(at *v1alpha1.At) {
 						at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), time.Now().Format(time.RFC3339)
@@ -1765,7 +1715,7 @@ func TestShutdown(t *testing.T) {
 				if created.Load() != tc.created || events.Load() != tc.events {
 					t.Errorf("%d Pods and %d events were created, want %d, %d", created.Load(), events.Load(), tc.created, tc.events)
 				}
-				log := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+				log := logged()
 				if failed := strings.Count(log, "Sync failed"); failed != tc.failed {
 					t.Errorf("%d syncs failed, want %d:\n%s", failed, tc.failed, log)
 				}
@@ -1796,8 +1746,8 @@ func TestFreshness(t *testing.T) {
 				var lagUntil atomic.Pointer[time.Time]
 				lagUntil.Store(&time.Time{})
 				var reads atomic.Int32
-				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
-					isWatch := request.URL.Query().Get("watch") != ""
+				kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+					isWatch := harness.IsWatch(request)
 					if !isWatch {
 						time.Sleep(3 * time.Millisecond)
 					}
@@ -1811,7 +1761,7 @@ func TestFreshness(t *testing.T) {
 					return response, err
 				}))
 				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
-				kubeClient, cnatClient = newClients(t, server)
+				kubeClient, cnatClient = harness.NewClients(t, server)
 				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
 				first := time.Now().Add(time.Minute)
 				for i := range number {
@@ -1880,18 +1830,18 @@ func TestSlowStatus(t *testing.T) {
 		due := time.Now().Add(time.Minute)
 		server := fakeserver.New(clock.RealClock{})
 		var created atomic.Int32
-		kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+		kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			switch {
 			case request.Method == http.MethodPatch && path.Base(request.URL.Path) == "status":
 				time.Sleep(min(time.Minute, time.Until(due.Add(hang))))
-			case request.Method == http.MethodPost && path.Base(request.URL.Path) == "pods":
+			case harness.Creates(request, "pods"):
 				time.Sleep(takes)
 				created.Add(1)
 			}
 			return server.RoundTrip(request)
 		}))
 		runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
-		_, person := newClients(t, server)
+		_, person := harness.NewClients(t, server)
 		for i := range number {
 			at := newAt(func(at *v1alpha1.At) {
 				at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), due.Format(time.RFC3339)
@@ -1920,21 +1870,6 @@ func (l *late) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// laggard is the response body of a watch that reports nothing more while it lags.
-type laggard struct {
-	io.ReadCloser
-	lags *atomic.Bool
-	goOn <-chan struct{}
-}
-
-func (l *laggard) Read(p []byte) (int, error) {
-	n, err := l.ReadCloser.Read(p)
-	if l.lags.Load() {
-		<-l.goOn
-	}
-	return n, err
-}
-
 // TestTakeover lets a leader run an At and then ends the leader. The watches of the
 // standby have not reported anything about that when it takes over. It must not run the
 // At again, and must bring it to its end.
@@ -1952,8 +1887,7 @@ func TestTakeover(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := fakeserver.New(clock.RealClock{})
 				var created atomic.Int32
-				var isCutOff, lags atomic.Bool
-				goOn := make(chan struct{})
+				var isCutOff atomic.Bool
 				count := func(request *http.Request) (*http.Response, error) {
 					creates := isCreation(t, request, "example-at-pod")
 					response, err := server.RoundTrip(request)
@@ -1963,23 +1897,18 @@ func TestTakeover(t *testing.T) {
 					}
 					return response, err
 				}
-				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+				kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 					if isCutOff.Load() {
 						return nil, errors.New("the network is down")
 					}
 					return count(request)
 				}))
 				stopLeader := work(t, standBy(t, kubeClient, cnatClient, clock.RealClock{}))
-				kubeClient, cnatClient = newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
-					response, err := count(request)
-					if err == nil && request.URL.Query().Get("watch") != "" {
-						response.Body = &laggard{response.Body, &lags, goOn}
-					}
-					return response, err
-				}))
+				watches := harness.NewWatches(t, harness.RoundTripper(count))
+				kubeClient, cnatClient = harness.NewClients(t, watches)
 				standby := standBy(t, kubeClient, cnatClient, clock.RealClock{})
 
-				kubeClient, cnatClient = newClients(t, server)
+				kubeClient, cnatClient = harness.NewClients(t, server)
 				pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 				endPod := func() {
 					t.Helper()
@@ -1997,7 +1926,7 @@ func TestTakeover(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(30 * time.Second)
-				lags.Store(true)
+				watches.Hold()
 				time.Sleep(time.Minute)
 				if tc.ended {
 					endPod()
@@ -2016,8 +1945,7 @@ func TestTakeover(t *testing.T) {
 				if at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{}); err != nil || at.Status.Phase == v1alpha1.PhasePending {
 					t.Errorf("the At is still %s, %v: the standby did nothing", at.Status.Phase, err)
 				}
-				lags.Store(false)
-				close(goOn)
+				watches.LetGo()
 				if !tc.ended {
 					endPod()
 				}
@@ -2063,7 +1991,7 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 		close(held)
 		<-goOn
 	})
-	kubeClient, cnatClient := newClients(t, connect.Patient(roundTripper(func(request *http.Request) (*http.Response, error) {
+	kubeClient, cnatClient := harness.NewClients(t, connect.Patient(harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 		if !isCreation(t, request, pod) {
 			return server.RoundTrip(request)
 		}
@@ -2079,7 +2007,7 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 	})))
 	runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
 
-	kubeClient, cnatClient = newClients(t, server)
+	kubeClient, cnatClient = harness.NewClients(t, server)
 	pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 	ended := map[types.UID]string{} // the Pods' names
 	// until simulates the kubelet every 100 ms, which ends each Pod immediately, until the At
@@ -2157,7 +2085,7 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 func TestPodAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := fakeserver.New(clock.RealClock{})
-		kubeClient, cnatClient := newClients(t, server)
+		kubeClient, cnatClient := harness.NewClients(t, server)
 		runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
 		pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 		at := newAt(func(at *v1alpha1.At) {

@@ -36,8 +36,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
@@ -46,6 +44,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 // TestProxyAnswers lets a proxy answer one request instead of the API server: that an
@@ -70,7 +69,7 @@ func TestProxyAnswers(t *testing.T) {
 func testProxyAnswer(t *testing.T, code, number int) (sent int) {
 	t.Helper()
 	server := fakeserver.New(clock.RealClock{})
-	kubeClient, cnatClient := newClients(t, server)
+	kubeClient, cnatClient := harness.NewClients(t, server)
 	pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 	for _, node := range []string{"a", "b"} {
 		if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
@@ -82,9 +81,9 @@ func testProxyAnswer(t *testing.T, code, number int) (sent int) {
 	var requests atomic.Int32
 	var lock sync.Mutex
 	var answered string
-	controllerKube, controllerCnat := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+	controllerKube, controllerCnat := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 		isEvent := path.Base(request.URL.Path) == "events" || path.Base(path.Dir(request.URL.Path)) == "events"
-		if !started.Load() || request.URL.Query().Has("watch") || isEvent || int(requests.Add(1))-1 != number {
+		if !started.Load() || harness.IsWatch(request) || isEvent || int(requests.Add(1))-1 != number {
 			return server.RoundTrip(request)
 		}
 		lock.Lock()
@@ -169,8 +168,8 @@ func TestSearch(t *testing.T) {
 		var lock sync.Mutex
 		var tries []time.Duration
 		server := fakeserver.New(clock.RealClock{})
-		kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
-			if request.Method == http.MethodPost && path.Base(request.URL.Path) == "pods" && !isCreation(t, request, "missed-pod") {
+		kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+			if harness.Creates(request, "pods") && !isCreation(t, request, "missed-pod") {
 				lock.Lock()
 				tries = append(tries, time.Since(start))
 				lock.Unlock()
@@ -181,7 +180,7 @@ func TestSearch(t *testing.T) {
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
 		work(t, c)
 		synctest.Wait()
-		kubeClient, cnatClient = newClients(t, server)
+		kubeClient, cnatClient = harness.NewClients(t, server)
 		pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 		create := func(mutate ...func(*v1alpha1.At)) {
 			t.Helper()
@@ -243,7 +242,7 @@ func TestDeadlineBeyondHorizon(t *testing.T) {
 		const deadline = horizon + searchPeriod + 5*time.Minute
 		start := time.Now()
 		server := fakeserver.New(clock.RealClock{})
-		kubeClient, cnatClient := newClients(t, server)
+		kubeClient, cnatClient := harness.NewClients(t, server)
 		ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
 		if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -292,17 +291,15 @@ func TestSlowRead(t *testing.T) {
 		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := fakeserver.New(clock.RealClock{})
-				var lags atomic.Bool
 				var reads atomic.Int32
-				goOn := make(chan struct{})
 				var limiter flowcontrol.RateLimiter
 				if tc.qps > 0 {
 					limiter = connect.RateLimiter{RateLimiter: flowcontrol.NewTokenBucketRateLimiter(tc.qps, 1)}
 				}
-				kubeClient, cnatClient := newLimitedClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+				watches := harness.NewWatches(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 					takes := time.Duration(0)
 					switch {
-					case request.URL.Query().Has("watch"):
+					case harness.IsWatch(request):
 					case path.Base(request.URL.Path) == "nodes":
 						takes = tc.nodes
 					case isCreation(t, request, "example-at-pod"):
@@ -315,14 +312,11 @@ func TestSlowRead(t *testing.T) {
 					case <-request.Context().Done():
 						return nil, request.Context().Err()
 					}
-					response, err := server.RoundTrip(request)
-					if err == nil && request.URL.Query().Has("watch") && path.Base(request.URL.Path) == "ats" {
-						response.Body = &laggard{response.Body, &lags, goOn}
-					}
-					return response, err
-				}), limiter)
+					return server.RoundTrip(request)
+				}), "ats")
+				kubeClient, cnatClient := harness.NewLimitedClients(t, watches, limiter)
 				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
-				kubeClient, cnatClient = newClients(t, server)
+				kubeClient, cnatClient = harness.NewClients(t, server)
 				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
 				if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
@@ -333,7 +327,7 @@ func TestSlowRead(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(30 * time.Second)
-				lags.Store(true)
+				watches.Hold()
 				if tc.suspend > 0 {
 					time.Sleep(time.Until(due.Add(tc.suspend)))
 					if _, err := ats.Patch(t.Context(), at.Name, types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{}); err != nil {
@@ -352,7 +346,6 @@ func TestSlowRead(t *testing.T) {
 				if tc.qps > 0 && reads.Load() != 1 {
 					t.Errorf("the At was read %d times, want once", reads.Load())
 				}
-				close(goOn)
 			})
 		})
 	}
@@ -378,20 +371,15 @@ func TestStaleParent(t *testing.T) {
 			t.Run(what+" "+when, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					server := fakeserver.New(clock.RealClock{})
-					var lags atomic.Bool
-					goOn := make(chan struct{})
-					kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+					watches := harness.NewWatches(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 						if tc.duringRead && request.Method == http.MethodGet && path.Base(request.URL.Path) == plan.ChildName(name.Name, "a") {
 							time.Sleep(3 * time.Second)
 						}
-						response, err := server.RoundTrip(request)
-						if err == nil && request.URL.Query().Has("watch") && path.Base(request.URL.Path) == "ats" {
-							response.Body = &laggard{response.Body, &lags, goOn}
-						}
-						return response, err
-					}))
+						return server.RoundTrip(request)
+					}), "ats")
+					kubeClient, cnatClient := harness.NewClients(t, watches)
 					standby := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-					kubeClient, cnatClient = newClients(t, server)
+					kubeClient, cnatClient = harness.NewClients(t, server)
 					ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
 					if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
 						t.Fatal(err)
@@ -418,7 +406,9 @@ func TestStaleParent(t *testing.T) {
 						work(t, standby)
 						time.Sleep(time.Second)
 					}
-					lags.Store(!tc.duringRead)
+					if !tc.duringRead {
+						watches.Hold()
+					}
 					if err := act(t.Context(), ats); err != nil {
 						t.Fatal(err)
 					}
@@ -438,7 +428,6 @@ func TestStaleParent(t *testing.T) {
 					if ptr.Deref(got.Spec.Suspend, false) != tc.waits {
 						t.Error("the child was resumed")
 					}
-					close(goOn)
 				})
 			})
 		}
@@ -456,17 +445,17 @@ func TestBlockedAndDeleted(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				server := fakeserver.New(clock.RealClock{})
-				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+				kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 					var refused apierrors.APIStatus
 					if isCreation(t, request, "example-at-pod") && errors.As(refusal, &refused) {
 						return fakeserver.Refuse(request, refused)
 					}
 					return server.RoundTrip(request)
 				}))
-				logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(4)))
+				ctx, logged := harness.Logged(t, 4)
 				c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-				workIn(klog.NewContext(t.Context(), logger), t, c)
-				_, cnatClient = newClients(t, server)
+				workIn(ctx, t, c)
+				_, cnatClient = harness.NewClients(t, server)
 				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
 				create := func() {
 					t.Helper()
@@ -499,10 +488,9 @@ func TestBlockedAndDeleted(t *testing.T) {
 				if got := c.steps.Failures.NumRequeues(name); got > 0 {
 					t.Errorf("the deleted At has %d failures", got)
 				}
-				buffer := logger.GetSink().(ktesting.Underlier).GetBuffer()
-				syncs := strings.Count(buffer.String(), "Decided")
+				syncs := strings.Count(logged(), "Decided")
 				time.Sleep(24 * time.Hour)
-				if got := strings.Count(buffer.String(), "Decided") - syncs; got > 0 {
+				if got := strings.Count(logged(), "Decided") - syncs; got > 0 {
 					t.Errorf("the deleted At was synced %d times", got)
 				}
 			})

@@ -17,10 +17,7 @@ limitations under the License.
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"path"
 	"strings"
@@ -39,6 +36,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 // preflightWorld is a controller with preflights and an API server that can refuse Pods.
@@ -58,19 +56,13 @@ func withPreflight(t *testing.T, test func(w *preflightWorld)) {
 	synctest.Test(t, func(t *testing.T) {
 		server := fakeserver.New(clock.RealClock{})
 		w := &preflightWorld{t: t, start: time.Now(), asked: map[string][]time.Duration{}}
-		kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+		kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if !w.isRefused(request) {
 				return server.RoundTrip(request)
 			}
-			status := apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota")).Status()
-			status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-			body, err := json.Marshal(status)
-			return &http.Response{
-				StatusCode: int(status.Code), Request: request,
-				Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),
-			}, err
+			return fakeserver.Refuse(request, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota")))
 		}))
-		_, person := newClients(t, server)
+		_, person := harness.NewClients(t, server)
 		w.person = person.CnatV1alpha1().Ats(name.Namespace)
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
 		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, c.cache.Ats, c.nodes.List, defaults, clock.RealClock{})

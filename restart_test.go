@@ -42,6 +42,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 func withRestart(at *v1alpha1.At) {
@@ -176,14 +177,14 @@ func TestManyWaitForOneRollout(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var reads atomic.Int64
 				server := fakeserver.New(clock.RealClock{})
-				kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
-					if request.Method == http.MethodGet && path.Base(path.Dir(request.URL.Path)) != "v1" && !request.URL.Query().Has("watch") {
+				kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+					if request.Method == http.MethodGet && path.Base(path.Dir(request.URL.Path)) != "v1" && !harness.IsWatch(request) {
 						reads.Add(1)
 					}
 					return server.RoundTrip(request)
 				}))
 				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
-				kubeClient, cnatClient = newClients(t, server)
+				kubeClient, cnatClient = harness.NewClients(t, server)
 				scheduled := time.Now().Add(time.Minute)
 				deployment := stuck.DeepCopy()
 				deployment.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: scheduled.Add(tc.restartedAt).UTC().Format(time.RFC3339)}

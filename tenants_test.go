@@ -38,6 +38,7 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 // tenantWorkers is the number of workers of the controller, as by default.
@@ -64,7 +65,7 @@ func withTenants(t *testing.T, admission func(namespace string) time.Duration, t
 	synctest.Test(t, func(t *testing.T) {
 		server := fakeserver.New(clock.RealClock{})
 		w := &tenants{t: t, start: time.Now(), admission: admission, creating: map[string][]time.Duration{}}
-		kubeClient, cnatClient := newClients(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+		kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if err := w.admit(request); err != nil {
 				return nil, err
 			}
@@ -73,25 +74,21 @@ func withTenants(t *testing.T, admission func(namespace string) time.Duration, t
 			}
 			return server.RoundTrip(request)
 		}))
-		_, w.person = newClients(t, server)
+		_, w.person = harness.NewClients(t, server)
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
 		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, c.cache.Ats, c.nodes.List, defaults, clock.RealClock{})
 		_, ctx := ktesting.NewTestContext(t)
-		ctx, cancel := context.WithCancel(ctx)
-		var running sync.WaitGroup
-		running.Go(func() { c.Run(ctx, tenantWorkers) })
-		defer func() {
-			cancel()
-			running.Wait()
+		harness.Run(ctx, t, func(ctx context.Context) {
+			c.Run(ctx, tenantWorkers)
 			writeEvents(c)
-		}()
+		})
 		test(w)
 	})
 }
 
 // admit takes as long as the admission of a request.
 func (w *tenants) admit(request *http.Request) error {
-	if request.Method != http.MethodPost || path.Base(request.URL.Path) != "pods" {
+	if !harness.Creates(request, "pods") {
 		return nil
 	}
 	namespace := path.Base(path.Dir(request.URL.Path))

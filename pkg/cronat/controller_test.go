@@ -20,10 +20,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path"
@@ -40,36 +38,19 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/testutil"
-	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 const namespace = "default"
-
-// roundTripper is the transport of a client.
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
-
-// steppedClock is a wall clock that can be stepped. Timers do not notice the step.
-type steppedClock struct {
-	clock.RealClock
-	step atomic.Int64
-}
-
-func (c *steppedClock) Now() time.Time { return c.RealClock.Now().Add(time.Duration(c.step.Load())) }
-
-func (c *steppedClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
 // TestMain registers the metrics once, even if the tests run several times.
 func TestMain(m *testing.M) {
@@ -81,7 +62,7 @@ func TestMain(m *testing.M) {
 type world struct {
 	*fakeserver.Server
 	person clientset.Interface
-	clock  *steppedClock
+	clock  *harness.Clock
 
 	lock    sync.Mutex
 	created map[string][]time.Time // by name: when, by the wall clock
@@ -89,27 +70,16 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	wall := &steppedClock{}
+	wall := &harness.Clock{}
 	w := &world{Server: fakeserver.New(wall), clock: wall, created: map[string][]time.Time{}}
-	w.person = newClient(t, w)
+	_, w.person = harness.NewClients(t, w)
 	return w
-}
-
-func newClient(t *testing.T, transport http.RoundTripper) clientset.Interface {
-	t.Helper()
-	config := fakeserver.Config(transport)
-	config.Wrap(queue.NewTransport)
-	client, err := clientset.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
 }
 
 // RoundTrip implements http.RoundTripper.
 func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := w.Server.RoundTrip(request)
-	if err == nil && request.Method == http.MethodPost && path.Base(request.URL.Path) == "ats" && response.StatusCode == http.StatusCreated {
+	if err == nil && harness.Creates(request, "ats") && response.StatusCode == http.StatusCreated {
 		body, err := io.ReadAll(response.Body)
 		if err != nil {
 			return nil, err
@@ -130,9 +100,8 @@ func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
 func run(t *testing.T, transport http.RoundTripper, wall clock.WithTicker) (stop func()) {
 	t.Helper()
 	// Errors that it logs because of faults are irrelevant.
-	ctx := klog.NewContext(t.Context(), ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(0), ktesting.BufferLogs(true))))
-	ctx, cancel := context.WithCancel(ctx)
-	client := newClient(t, transport)
+	ctx, _ := harness.Logged(t, 0)
+	_, client := harness.NewClients(t, transport)
 	factory := cnatinformers.NewSharedInformerFactory(client, 0)
 	ats := factory.Cnat().V1alpha1().Ats()
 	if err := ats.Informer().SetTransform(func(obj any) (any, error) { return plan.KeepAt(obj.(*v1alpha1.At)), nil }); err != nil {
@@ -142,16 +111,11 @@ func run(t *testing.T, transport http.RoundTripper, wall clock.WithTicker) (stop
 	if err != nil {
 		t.Fatal(err)
 	}
-	factory.StartWithContext(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { c.Run(ctx, 2) })
-	stop = sync.OnceFunc(func() {
-		cancel()
-		running.Wait()
+	return harness.Run(ctx, t, func(ctx context.Context) {
+		factory.StartWithContext(ctx)
+		c.Run(ctx, 2)
 		factory.Shutdown()
 	})
-	t.Cleanup(stop)
-	return stop
 }
 
 func newCronAt(schedule string, mutate ...func(*v1alpha1.CronAt)) *v1alpha1.CronAt {
@@ -248,52 +212,25 @@ func TestFaults(t *testing.T) {
 func testFaults(t *testing.T, seed uint64, policy v1alpha1.ConcurrencyPolicy) {
 	t.Helper()
 	w := newWorld(t)
-	var lock sync.Mutex
-	random := rand.New(rand.NewPCG(seed, 1))
-	number := func(n int) int {
-		lock.Lock()
-		defer lock.Unlock()
-		return random.IntN(n)
-	}
-	var healthy atomic.Bool
-	faulty := roundTripper(func(request *http.Request) (*http.Response, error) {
-		if healthy.Load() || request.URL.Query().Has("watch") {
-			return w.RoundTrip(request)
-		}
-		switch number(9) {
-		case 0:
-			return nil, errors.New("injected: not sent")
-		case 1:
-			response, err := w.RoundTrip(request)
-			if err == nil {
-				_ = response.Body.Close()
-			}
-			return nil, errors.New("injected: the answer is lost")
-		case 2:
-			time.Sleep(time.Duration(number(8000)) * time.Millisecond)
-		case 3:
-			return fakeserver.AnswerAsProxy(request, []int{http.StatusNotFound, http.StatusConflict}[number(2)]), nil
-		}
-		return w.RoundTrip(request)
-	})
+	faulty := harness.NewFaults(w, seed)
 	run(t, faulty, w.clock)
 	stop := run(t, faulty, w.clock)
 	w.create(t, newCronAt("*/5 * * * *", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = policy }))
 	start := time.Now()
 	for time.Since(start) < 3*time.Hour {
-		time.Sleep(time.Duration(number(20_000)) * time.Millisecond)
+		time.Sleep(time.Duration(faulty.Number(20_000)) * time.Millisecond)
 		switch ats := w.ats(t); {
-		case number(20) == 0:
+		case faulty.Number(20) == 0:
 			stop()
 			stop = run(t, faulty, w.clock)
-		case len(ats) > 0 && number(3) == 0:
+		case len(ats) > 0 && faulty.Number(3) == 0:
 			// It may be gone by now.
-			_ = w.person.CnatV1alpha1().Ats(namespace).Delete(t.Context(), ats[number(len(ats))].Name, metav1.DeleteOptions{})
+			_ = w.person.CnatV1alpha1().Ats(namespace).Delete(t.Context(), ats[faulty.Number(len(ats))].Name, metav1.DeleteOptions{})
 		default:
 			w.end(t)
 		}
 	}
-	healthy.Store(true)
+	faulty.End()
 	time.Sleep(2 * time.Minute)
 	w.end(t)
 	time.Sleep(time.Minute)
@@ -339,10 +276,10 @@ func TestClockStep(t *testing.T) {
 		start := time.Now().Truncate(time.Hour)
 		w.create(t, newCronAt("0 * * * *"))
 		time.Sleep(90 * time.Minute)
-		w.clock.step.Store(int64(3 * time.Hour))
+		w.clock.Set(3 * time.Hour)
 		time.Sleep(2 * time.Second)
 		w.wantCreated(t, 31*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
-		w.clock.step.Store(0)
+		w.clock.Set(0)
 		time.Sleep(3 * time.Hour)
 		w.wantCreated(t, 31*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
 		time.Sleep(time.Hour)
@@ -421,22 +358,14 @@ func TestStaleLook(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				stale := make(chan struct{})
-				var held atomic.Bool
-				run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
-					response, err := w.RoundTrip(request)
-					if err == nil && request.URL.Query().Has("watch") {
-						response.Body = &heldBody{ReadCloser: response.Body, held: &held, stale: stale}
-					}
-					return response, err
-				}), w.clock)
+				watches := harness.NewWatches(t, w)
+				run(t, watches, w.clock)
 				w.create(t, newCronAt("0 * * * *"))
 				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour - time.Second)))
-				held.Store(true)
+				watches.Hold()
 				act(t, w)
 				time.Sleep(10 * time.Second)
 				w.wantCreated(t, 0)
-				close(stale)
 			})
 		})
 	}
@@ -457,30 +386,24 @@ func TestFreshness(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				stale := make(chan struct{})
-				var held atomic.Bool
 				var reads atomic.Int32
-				run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
-					isWatch := request.URL.Query().Has("watch")
-					if !isWatch {
+				watches := harness.NewWatches(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+					if !harness.IsWatch(request) {
 						time.Sleep(3 * time.Millisecond)
 					}
 					if request.Method == http.MethodGet && path.Base(path.Dir(request.URL.Path)) == "cronats" {
 						reads.Add(1)
 					}
-					response, err := w.RoundTrip(request)
-					if err == nil && isWatch {
-						response.Body = &heldBody{ReadCloser: response.Body, held: &held, stale: stale}
-					}
-					return response, err
-				}), w.clock)
+					return w.RoundTrip(request)
+				}))
+				run(t, watches, w.clock)
 				due := time.Now().Truncate(time.Hour).Add(time.Hour)
 				w.createMany(t, number, "0 * * * *")
 				time.Sleep(time.Until(due))
 				reads.Store(0)
 				if tc.lags {
 					time.Sleep(100 * time.Millisecond)
-					held.Store(true)
+					watches.Hold()
 				}
 				time.Sleep(5 * time.Second)
 				if got := reads.Load(); got < tc.min || got > tc.max {
@@ -489,7 +412,7 @@ func TestFreshness(t *testing.T) {
 				if ats := w.ats(t); len(ats) != number {
 					t.Errorf("%d Ats were created, want %d", len(ats), number)
 				}
-				close(stale)
+				watches.LetGo()
 				time.Sleep(time.Minute)
 				w.wantRecorded(t, number, due)
 			})
@@ -544,7 +467,7 @@ func TestBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		var recorded, before atomic.Int64 // before: when the last At was created
-		run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+		run(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if !request.URL.Query().Has("watch") {
 				time.Sleep(5 * time.Millisecond)
 			}
@@ -594,7 +517,7 @@ func TestBurstOften(t *testing.T) {
 func TestSlowTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+		run(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if request.Method == http.MethodPost && strings.Contains(request.URL.Path, "/slow-") {
 				time.Sleep(10 * time.Second)
 			}
@@ -626,23 +549,19 @@ func TestSlowList(t *testing.T) {
 		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				stale := make(chan struct{})
-				var held atomic.Bool
-				run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
-					isWatch := request.URL.Query().Has("watch")
-					if held.Load() && !isWatch && request.Method == http.MethodGet && path.Base(request.URL.Path) == "ats" {
+				var slow atomic.Bool
+				watches := harness.NewWatches(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+					if slow.Load() && !harness.IsWatch(request) && request.Method == http.MethodGet && path.Base(request.URL.Path) == "ats" {
 						time.Sleep(5 * time.Second)
 					}
-					response, err := w.RoundTrip(request)
-					if err == nil && isWatch {
-						response.Body = &heldBody{ReadCloser: response.Body, held: &held, stale: stale}
-					}
-					return response, err
-				}), w.clock)
+					return w.RoundTrip(request)
+				}))
+				run(t, watches, w.clock)
 				w.create(t, newCronAt("0 * * * *", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent }))
 				due := time.Now().Truncate(time.Hour).Add(time.Hour)
 				time.Sleep(time.Until(due) - time.Second)
-				held.Store(true)
+				slow.Store(true)
+				watches.Hold()
 				time.Sleep(time.Until(due) + 2*time.Second)
 				if suspend {
 					w.edit(t, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(true) })
@@ -654,7 +573,6 @@ func TestSlowList(t *testing.T) {
 				if got, want := created > 0, !suspend; got != want {
 					t.Errorf("an At was created: %v, want %v", got, want)
 				}
-				close(stale)
 			})
 		})
 	}
@@ -665,39 +583,16 @@ func TestSlowList(t *testing.T) {
 func TestStaleRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		stale := make(chan struct{})
-		var held atomic.Bool
-		run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
-			response, err := w.RoundTrip(request)
-			if err == nil && request.URL.Query().Has("watch") {
-				response.Body = &heldBody{ReadCloser: response.Body, held: &held, stale: stale}
-			}
-			return response, err
-		}), w.clock)
+		watches := harness.NewWatches(t, w)
+		run(t, watches, w.clock)
 		w.create(t, newCronAt("0 * * * *"))
 		due := time.Now().Truncate(time.Hour).Add(time.Hour)
 		time.Sleep(time.Until(due) - time.Second)
-		held.Store(true)
+		watches.Hold()
 		time.Sleep(time.Until(due) + 10*time.Second)
 		w.wantRecorded(t, 1, due)
 		w.wantCreated(t, time.Second, due)
-		close(stale)
 	})
-}
-
-// heldBody is the body of a watch response that is held back while held is set.
-type heldBody struct {
-	io.ReadCloser
-	held  *atomic.Bool
-	stale chan struct{}
-}
-
-func (b *heldBody) Read(buffer []byte) (int, error) {
-	n, err := b.ReadCloser.Read(buffer)
-	if b.held.Load() {
-		<-b.stale
-	}
-	return n, err
 }
 
 // TestSyncDuration checks that syncs are in the metric.
@@ -722,7 +617,7 @@ func TestSyncDuration(t *testing.T) {
 func TestHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		client := newClient(t, w)
+		_, client := harness.NewClients(t, w)
 		factory := cnatinformers.NewSharedInformerFactory(client, 0)
 		c, err := NewController(t.Context(), client, factory.Cnat().V1alpha1().CronAts(), factory.Cnat().V1alpha1().Ats(), &record.FakeRecorder{}, w.clock)
 		if err != nil {
@@ -815,7 +710,7 @@ func TestPageSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		limits := map[string]bool{}
-		run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+		run(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if query := request.URL.Query(); query.Has("labelSelector") {
 				w.lock.Lock()
 				limits[query.Get("limit")] = true

@@ -31,15 +31,14 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 // TestOverdue runs CronAts for three hours. A CronAt is overdue for more than a minute only
 // while its due time has no reaction: not if the At is created, waits for another, or is
 // reported as refused.
 func TestOverdue(t *testing.T) {
-	creates := func(request *http.Request) bool {
-		return request.Method == http.MethodPost && path.Base(request.URL.Path) == "ats"
-	}
+	creates := func(request *http.Request) bool { return harness.Creates(request, "ats") }
 	writesStatus := func(request *http.Request) bool {
 		return request.Method == http.MethodPatch && path.Base(request.URL.Path) == "status"
 	}
@@ -67,7 +66,7 @@ func TestOverdue(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				var faulty atomic.Bool
-				run(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+				run(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 					if faulty.Load() && tc.faults(request) {
 						return tc.answer(request)
 					}

@@ -41,7 +41,7 @@ type decideCase struct {
 func testDecide(t *testing.T, cases map[string]decideCase) {
 	t.Helper()
 	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) { tc.test(t) })
+		t.Run(name, tc.test)
 	}
 }
 

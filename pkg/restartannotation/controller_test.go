@@ -22,12 +22,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -43,15 +41,13 @@ import (
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 const (
@@ -59,11 +55,6 @@ const (
 	nightly   = "0 3 * * *"
 	weekly    = "0 4 * * 0"
 )
-
-// roundTripper is the transport of a client.
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
 // world has the CronAts in a fake API server, which counts the writes of controllers, and
 // the workloads in the fake clientset of client-go.
@@ -83,19 +74,8 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{Server: fakeserver.New(clock.RealClock{}), workloads: fake.NewSimpleMetadataClient(scheme), recorder: record.NewFakeRecorder(10_000)}
-	w.person = newClient(t, w.Server)
+	_, w.person = harness.NewClients(t, w.Server)
 	return w
-}
-
-func newClient(t *testing.T, transport http.RoundTripper) clientset.Interface {
-	t.Helper()
-	config := fakeserver.Config(transport)
-	config.Wrap(queue.NewTransport)
-	client, err := clientset.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
 }
 
 // RoundTrip implements http.RoundTripper, for controllers. A write from a cache that lags
@@ -112,21 +92,15 @@ func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
 // returns the controller's log.
 func run(t *testing.T, w *world, transport http.RoundTripper) (stop func(), logged func() string) {
 	t.Helper()
-	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(0), ktesting.BufferLogs(true)))
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
-	c, err := NewController(ctx, newClient(t, transport), w.workloads, metav1.NamespaceAll, w.recorder, clock.RealClock{})
+	ctx, logged := harness.Logged(t, 0)
+	_, client := harness.NewClients(t, transport)
+	c, err := NewController(ctx, client, w.workloads, metav1.NamespaceAll, w.recorder, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var running sync.WaitGroup
-	running.Go(func() { c.Run(ctx, 2) })
-	stop = sync.OnceFunc(func() {
-		cancel()
-		running.Wait()
-	})
-	t.Cleanup(stop)
+	stop = harness.Run(ctx, t, func(ctx context.Context) { c.Run(ctx, 2) })
 	synctest.Wait()
-	return stop, logger.GetSink().(ktesting.Underlier).GetBuffer().String
+	return stop, logged
 }
 
 // set creates or changes Deployment web, with the given annotations.
@@ -454,7 +428,7 @@ func TestRefused(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				var refuse atomic.Bool
-				run(t, w, roundTripper(func(request *http.Request) (*http.Response, error) {
+				run(t, w, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 					if !refuse.Load() || request.Method != http.MethodPost && request.Method != http.MethodPatch {
 						return w.RoundTrip(request)
 					}
@@ -553,16 +527,10 @@ func TestStale(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					w.set(t, annotated(nightly))
-					held, hold := context.WithCancel(t.Context())
-					run(t, w, roundTripper(func(request *http.Request) (*http.Response, error) {
-						response, err := w.RoundTrip(request)
-						if err == nil && request.URL.Query().Has("watch") {
-							response.Body = &heldBody{ReadCloser: response.Body, held: held, end: t.Context()}
-						}
-						return response, err
-					}))
+					watches := harness.NewWatches(t, w)
+					run(t, w, watches)
 					w.wantSchedule(t, nightly)
-					hold()
+					watches.Hold()
 					act(t, w)
 					w.set(t, annotations)
 					time.Sleep(time.Second)
@@ -620,20 +588,6 @@ func TestStaleWorkload(t *testing.T) {
 	}
 }
 
-// heldBody is the body of a watch's answer, which is held back once held is done.
-type heldBody struct {
-	io.ReadCloser
-	held, end context.Context
-}
-
-func (b *heldBody) Read(buffer []byte) (int, error) {
-	n, err := b.ReadCloser.Read(buffer)
-	if b.held.Err() != nil {
-		<-b.end.Done()
-	}
-	return n, err
-}
-
 // TestFaults runs two controllers whose requests fail, lose their responses, are delayed or
 // are answered by a proxy, while the annotations change, the CronAt is edited and deleted,
 // and one of the controllers is restarted repeatedly. In the end, the CronAt matches the
@@ -647,41 +601,14 @@ func TestFaults(t *testing.T) {
 func testFaults(t *testing.T, seed uint64) {
 	t.Helper()
 	w := newWorld(t)
-	var lock sync.Mutex
-	random := rand.New(rand.NewPCG(seed, 1))
-	number := func(n int) int {
-		lock.Lock()
-		defer lock.Unlock()
-		return random.IntN(n)
-	}
-	var healthy atomic.Bool
-	faulty := roundTripper(func(request *http.Request) (*http.Response, error) {
-		if healthy.Load() || request.URL.Query().Has("watch") {
-			return w.RoundTrip(request)
-		}
-		switch number(9) {
-		case 0:
-			return nil, errors.New("injected: not sent")
-		case 1:
-			response, err := w.RoundTrip(request)
-			if err == nil {
-				_ = response.Body.Close()
-			}
-			return nil, errors.New("injected: the answer is lost")
-		case 2:
-			time.Sleep(time.Duration(number(8000)) * time.Millisecond)
-		case 3:
-			return fakeserver.AnswerAsProxy(request, []int{http.StatusNotFound, http.StatusConflict}[number(2)]), nil
-		}
-		return w.RoundTrip(request)
-	})
+	faulty := harness.NewFaults(w, seed)
 	run(t, w, faulty)
 	stop, _ := run(t, w, faulty)
 	for range 200 {
 		// Before and after the back-off of each controller.
-		time.Sleep(time.Duration(number(5000)) * time.Millisecond)
+		time.Sleep(time.Duration(faulty.Number(5000)) * time.Millisecond)
 		cronAts := w.person.CnatV1alpha1().CronAts(namespace)
-		switch number(6) {
+		switch faulty.Number(6) {
 		case 0:
 			stop()
 			stop, _ = run(t, w, faulty)
@@ -705,7 +632,7 @@ func testFaults(t *testing.T, seed uint64) {
 		time.Sleep(10 * time.Minute)
 		w.wantSchedule(t, schedule)
 	}
-	healthy.Store(true)
+	faulty.End()
 	time.Sleep(10 * time.Minute)
 	w.writes.Store(0)
 	time.Sleep(time.Hour)

@@ -20,7 +20,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -39,6 +38,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 var errDenied = apierrors.NewForbidden(v1alpha1.Resource("cronats"), "deployment-web", errors.New("RBAC"))
@@ -50,8 +50,7 @@ func TestBlocked(t *testing.T) {
 		w := newWorld(t)
 		var unavailable, forbidden atomic.Bool
 		_, ctx := ktesting.NewTestContext(t)
-		ctx, cancel := context.WithCancel(ctx)
-		c, err := NewController(ctx, newClient(t, roundTripper(func(request *http.Request) (*http.Response, error) {
+		_, client := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			switch {
 			case request.Method == http.MethodPost && unavailable.Load():
 				return nil, errors.New("connection refused")
@@ -59,14 +58,12 @@ func TestBlocked(t *testing.T) {
 				return fakeserver.Refuse(request, errDenied)
 			}
 			return w.RoundTrip(request)
-		})), w.workloads, metav1.NamespaceAll, w.recorder, clock.RealClock{})
+		}))
+		c, err := NewController(ctx, client, w.workloads, metav1.NamespaceAll, w.recorder, clock.RealClock{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var running sync.WaitGroup
-		running.Go(func() { c.Run(ctx, 2) })
-		defer running.Wait()
-		defer cancel()
+		harness.Run(ctx, t, func(ctx context.Context) { c.Run(ctx, 2) })
 		want := func(step, reason string) {
 			t.Helper()
 			time.Sleep(2 * time.Minute)
@@ -129,7 +126,7 @@ func TestSyncDuration(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.set(t, annotated(nightly))
-				run(t, w, roundTripper(func(request *http.Request) (*http.Response, error) {
+				run(t, w, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 					if request.Method == http.MethodPost && tc.create != nil {
 						return tc.create(request)
 					}

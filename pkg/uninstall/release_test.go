@@ -43,6 +43,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 // leaving is a cluster that a controller leaves.
@@ -56,28 +57,14 @@ type leaving struct {
 func newLeaving(t *testing.T) *leaving {
 	t.Helper()
 	l := &leaving{t: t, server: fakeserver.New(clock.RealClock{})}
-	l.kubeClient, l.cnatClient = newClients(t, l.server)
+	l.kubeClient, l.cnatClient = harness.NewClients(t, l.server)
 	return l
-}
-
-func newClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface, clientset.Interface) {
-	t.Helper()
-	config := fakeserver.Config(transport)
-	kubeClient, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cnatClient, err := clientset.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kubeClient, cnatClient
 }
 
 // release calls Release with clients that use transport.
 func (l *leaving) release(transport http.RoundTripper, namespace string) error {
 	l.t.Helper()
-	kubeClient, cnatClient := newClients(l.t, transport)
+	kubeClient, cnatClient := harness.NewClients(l.t, transport)
 	informers := cnatinformers.NewSharedInformerFactory(cnatClient, 0).Cnat().V1alpha1()
 	cronAts, err := cronat.NewController(l.t.Context(), cnatClient, informers.CronAts(), informers.Ats(), &record.FakeRecorder{}, clock.RealClock{})
 	if err != nil {
@@ -147,11 +134,6 @@ func (l *leaving) tracked() []string {
 	return names
 }
 
-// roundTripper is the transport of a client.
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
-
 // TestRelease leaves nothing with a finalizer behind, and nothing that would run a second
 // time: what has run is recorded first.
 func TestRelease(t *testing.T) {
@@ -209,7 +191,7 @@ func TestReleaseRefused(t *testing.T) {
 		l := newLeaving(t)
 		l.createPod(l.createAt("running", func(*v1alpha1.At) {}), corev1.PodRunning)
 		refusals := 0
-		err := l.release(roundTripper(func(request *http.Request) (*http.Response, error) {
+		err := l.release(harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			refusals++
 			return fakeserver.Refuse(request, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil))
 		}), "")
@@ -217,7 +199,7 @@ func TestReleaseRefused(t *testing.T) {
 			t.Errorf("got %v after %d requests, want that it is forbidden after one", err, refusals)
 		}
 		failures := 5
-		err = l.release(roundTripper(func(request *http.Request) (*http.Response, error) {
+		err = l.release(harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 			if failures > 0 {
 				failures--
 				return fakeserver.Refuse(request, apierrors.NewInternalError(http.ErrHandlerTimeout))

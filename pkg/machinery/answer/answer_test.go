@@ -32,6 +32,7 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 func TestAnswer(t *testing.T) {
@@ -68,10 +69,6 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
-
 // TestUnlessGone reads an At whose path is not found: only the API server itself can say that
 // the At is gone, or its CRD.
 func TestUnlessGone(t *testing.T) {
@@ -92,7 +89,7 @@ func TestUnlessGone(t *testing.T) {
 		"by a proxy, only once":            {answers: map[string]string{"/apis": ourGroup, resources: `{"resources":[{"name":"ats"}]}`}, want: "could not find the requested resource"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			clients, err := clientset.NewForConfig(fakeserver.Config(roundTripper(func(request *http.Request) (*http.Response, error) {
+			clients, err := clientset.NewForConfig(fakeserver.Config(harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 				content, ok := tc.answers[request.URL.Path]
 				if !ok {
 					return fakeserver.AnswerAsProxy(request, http.StatusNotFound), nil

@@ -50,6 +50,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 func TestMain(m *testing.M) {
@@ -79,7 +80,7 @@ func newWorld(t *testing.T) *world {
 	w.before = droppedFor(t)
 	server := fakeserver.New(clock.RealClock{})
 	var err error
-	w.client, err = kubernetes.NewForConfig(fakeserver.Config(roundTripper(func(request *http.Request) (*http.Response, error) {
+	w.client, err = kubernetes.NewForConfig(fakeserver.Config(harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
 		return w.roundTrip(t, server, request)
 	})))
 	if err != nil {
@@ -88,10 +89,6 @@ func newWorld(t *testing.T) *world {
 	w.Recorder = NewRecorder(klog.NewContext(t.Context(), w.logger), cnatscheme.Scheme, "cnat-controller", clock.RealClock{})
 	return w
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
 func (w *world) roundTrip(t *testing.T, server http.RoundTripper, request *http.Request) (*http.Response, error) {
 	t.Helper()
