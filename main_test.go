@@ -17,7 +17,9 @@ limitations under the License.
 package main
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -30,8 +32,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2/ktesting"
 )
 
 func TestParseResources(t *testing.T) {
@@ -110,5 +114,42 @@ func TestLargeErrors(t *testing.T) {
 	_, err = client.CoreV1().Pods("default").Get(t.Context(), "at-pod", metav1.GetOptions{})
 	if !apierrors.IsForbidden(err) || !strings.HasPrefix(err.Error(), "no no ") || len(err.Error()) > 100_000 {
 		t.Errorf("got an error of %d bytes, want less: %.100s", len(err.Error()), err.Error())
+	}
+}
+
+// TestServeAddressTaken serves health and metrics at addresses that are in use.
+func TestServeAddressTaken(t *testing.T) {
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	taken := listener.Addr().String()
+	for name, tc := range map[string]struct {
+		options options
+		given   []string
+		want    string // of the error
+	}{
+		"default addresses":         {options: options{healthAddress: taken, metricsAddress: taken}},
+		"default addresses, secure": {options: options{healthAddress: taken, metricsAddress: taken, metricsSecure: true}},
+		"address given for health":  {options: options{healthAddress: taken}, given: []string{"health-probe-bind-address"}, want: "see -health-probe-bind-address"},
+		"address given for metrics": {options: options{metricsAddress: taken}, given: []string{"metrics-bind-address"}, want: "see -metrics-bind-address"},
+		"another error":             {options: options{healthAddress: "8081"}, want: "missing port in address; see -health-probe-bind-address"},
+		"unused addresses":          {options: options{healthAddress: "127.0.0.1:0", metricsAddress: "127.0.0.1:0"}, given: []string{"health-probe-bind-address", "metrics-bind-address"}},
+		"no addresses":              {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			tc.options.given = map[string]bool{}
+			for _, name := range tc.given {
+				tc.options.given[name] = true
+			}
+			err := serve(ctx, &tc.options, nil, nil, &rest.Config{})
+			if (err == nil) != (tc.want == "") || err != nil && !strings.HasSuffix(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
 	}
 }

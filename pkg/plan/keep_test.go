@@ -22,7 +22,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -128,5 +131,120 @@ func TestKeptSelector(t *testing.T) {
 	live := Decide(World{At: at, AtIsLive: true, PodIsLive: true, Now: now})
 	if live.Status == nil || live.Status.Reason != v1alpha1.ReasonInvalidSelector {
 		t.Errorf("got %+v, want %s", live.Status, v1alpha1.ReasonInvalidSelector)
+	}
+}
+
+// TestKeep compares the decisions based on a whole At and its Pod with those based on the
+// fields in the caches, which contain nothing large.
+func TestKeep(t *testing.T) {
+	large := strings.Repeat("x", 1<<20)
+	fill := func(at *v1alpha1.At) {
+		at.Labels, at.Annotations, at.Spec.Command = map[string]string{"large": large}, map[string]string{"large": large}, large
+		at.Spec.Template = &corev1.PodTemplateSpec{}
+		at.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: large}}
+		at.Finalizers, at.OwnerReferences = []string{large}, []metav1.OwnerReference{{Name: large}}
+		at.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)}
+	}
+	fillPod := func(pod *corev1.Pod) {
+		pod.Labels["large"], pod.Annotations["large"] = large, large
+		pod.Finalizers = append(pod.Finalizers, large)
+		pod.OwnerReferences = append(pod.OwnerReferences, metav1.OwnerReference{Name: large})
+		pod.Spec.NodeName = "node"
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: large})
+		pod.Status.PodIP, pod.Status.HostIP, pod.Status.StartTime = "192.0.2.1", "192.0.2.2", &metav1.Time{Time: due}
+	}
+	container := func(state, last corev1.ContainerState) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{Name: "command", Image: large, State: state, LastTerminationState: last}}
+	}
+	failed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "no such host", FinishedAt: metav1.Time{Time: due}}}
+	noImage := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}
+	condition := func(conditionType corev1.PodConditionType, status corev1.ConditionStatus, reason string) []corev1.PodCondition {
+		return []corev1.PodCondition{{Type: conditionType, Status: status, Reason: reason, Message: "words", LastTransitionTime: metav1.Time{Time: due}}}
+	}
+	ats := map[string]func(*v1alpha1.At){
+		"plain":     func(*v1alpha1.At) {},
+		"suspended": func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) },
+		"zoned": func(at *v1alpha1.At) {
+			at.Spec.Schedule, at.Spec.TimeZone = "2026-12-24T11:12:00", ptr.To("Europe/Berlin")
+		},
+		"deleted":  func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: due} },
+		"deadline": withStartingDeadline(30),
+		"running":  withStatus(running(corev1.PodPending)),
+		"limited":  func(at *v1alpha1.At) { at.Status = running(corev1.PodPending); withActiveDeadline(60)(at) },
+		"retries":  func(at *v1alpha1.At) { at.Status = running(corev1.PodPending); withBackoffLimit(1)(at) },
+		"restarting": func(at *v1alpha1.At) {
+			withRestart(at)
+			at.Status.Phase, at.Status.StartTime = v1alpha1.PhaseRunning, &metav1.Time{Time: due}
+			at.Status.Restart = &v1alpha1.AtRestartStatus{UID: "web", RestartedAt: &metav1.Time{Time: due}}
+		},
+		"done, kept": func(at *v1alpha1.At) { withDone(v1alpha1.ConditionComplete, due)(at); withTTL(60)(at) },
+	}
+	pods := map[string]func(*corev1.Pod){
+		"running":   func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning },
+		"succeeded": func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded },
+		"failed": func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodFailed, container(failed, corev1.ContainerState{})
+		},
+		"restarted": func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodFailed, container(noImage, failed)
+		},
+		"no image": func(pod *corev1.Pod) { pod.Status.ContainerStatuses = container(noImage, corev1.ContainerState{}) },
+		"init failed": func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.InitContainerStatuses = corev1.PodFailed, container(failed, corev1.ContainerState{})
+		},
+		"evicted": func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "Evicted", "words"
+		},
+		"drained": func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.Conditions = corev1.PodFailed, condition(corev1.DisruptionTarget, corev1.ConditionTrue, "words")
+		},
+		"unschedulable": func(pod *corev1.Pod) {
+			pod.Status.Conditions = condition(corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable)
+		},
+		"deleted": func(pod *corev1.Pod) {
+			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: due}, ptr.To[int64](0)
+		},
+		"no owner": func(pod *corev1.Pod) { pod.OwnerReferences = nil },
+		"no label": func(pod *corev1.Pod) { delete(pod.Labels, v1alpha1.LabelAtUID) },
+		"other At's": func(pod *corev1.Pod) {
+			pod.UID, owner(pod).UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier-pod", "earlier", "earlier"
+		},
+		"released":      withReleased,
+		"older":         func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationAtGeneration] = "0" },
+		"of another At": func(pod *corev1.Pod) { pod.OwnerReferences = nil; pod.Annotations[v1alpha1.AnnotationAtName] = "other" },
+	}
+	for atName, changeAt := range ats {
+		at := newAt(changeAt)
+		fill(at)
+		keptAt := KeepAt(at)
+		if size := len(fmt.Sprintf("%+v", keptAt)); size > 5_000 {
+			t.Errorf("%s: %d bytes of an At are kept, including large fields", atName, size)
+		}
+		for podName, changePod := range pods {
+			pod := newPod(corev1.PodPending, changePod)
+			fillPod(pod)
+			keptPod := KeepPod(pod)
+			if size := len(fmt.Sprintf("%+v", keptPod)); size > 10_000 {
+				t.Errorf("%s: %d bytes of a Pod are kept, including large fields", podName, size)
+			}
+			if all, kept := AtName(pod), AtName(keptPod); all != kept {
+				t.Errorf("%s: the At's name is %q, of what is kept %q", podName, all, kept)
+			}
+			for _, now := range []time.Time{due.Add(-time.Second), due, due.Add(2 * time.Minute)} {
+				world := World{At: at, Pods: []*corev1.Pod{pod}, PodIsLive: true, TargetIsLive: true, Now: now}
+				cached := World{At: keptAt, Pods: []*corev1.Pod{keptPod}, PodIsLive: true, TargetIsLive: true, Now: now}
+				equate := cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b *corev1.Pod) bool { return (a == nil) == (b == nil) }), cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })}
+				if diff := cmp.Diff(Decide(world), Decide(cached), equate...); diff != "" {
+					t.Errorf("%s, Pod %s, at %v: decided (-on all +on what is kept):\n%s", atName, podName, now, diff)
+				}
+				if diff := cmp.Diff(CleanUp(world, pod), CleanUp(cached, keptPod), equate...); diff != "" {
+					t.Errorf("%s, Pod %s, at %v: cleaned up (-on all +on what is kept):\n%s", atName, podName, now, diff)
+				}
+				state, overdue := StateOf(at, nil, now)
+				if keptState, keptOverdue := StateOf(keptAt, nil, now); state != keptState || overdue != keptOverdue {
+					t.Errorf("%s, at %v: state %s for %v, of what is kept %s for %v", atName, now, state, overdue, keptState, keptOverdue)
+				}
+			}
+		}
 	}
 }

@@ -18,8 +18,12 @@ package staleness
 
 import (
 	"cmp"
+	"errors"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testingclock "k8s.io/utils/clock/testing"
 )
 
 func TestAsOf(t *testing.T) {
@@ -120,6 +124,40 @@ func TestClaim(t *testing.T) {
 			}
 			if !tracker.Claim(start.Add(tc.next)) {
 				t.Errorf("no write could be claimed after %v", tc.next)
+			}
+		})
+	}
+}
+
+// TestSend sends a write: what it has written is remembered, and shows how old the cache can
+// be if it has changed the object.
+func TestSend(t *testing.T) {
+	start := time.Unix(1_000_000_000, 0)
+	for name, tc := range map[string]struct {
+		after     *metav1.ObjectMeta
+		err       error
+		wantAsOf  time.Time
+		wantKnown string // the latest version
+	}{
+		"changed":         {after: version("a", "2"), wantAsOf: start, wantKnown: "2"},
+		"changed nothing": {after: version("a", "1"), wantKnown: "1"},
+		"failed":          {after: version("", ""), err: errors.New("connection refused"), wantKnown: "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reached := "1"
+			tracker := NewTracker(func() string { return reached })
+			before := version("a", "1")
+			written := NewWritten(func(string, string) (*metav1.ObjectMeta, error) { return before, nil }, func(object *metav1.ObjectMeta) *metav1.ObjectMeta { return object })
+			after, err := Send(written, tracker, testingclock.NewFakePassiveClock(start), before, func() (*metav1.ObjectMeta, error) { return tc.after, tc.err })
+			if after != tc.after || !errors.Is(err, tc.err) {
+				t.Errorf("got %v, %v", after, err)
+			}
+			if got := written.Latest(before).ResourceVersion; got != tc.wantKnown {
+				t.Errorf("the latest version is %s, want %s", got, tc.wantKnown)
+			}
+			reached = "2"
+			if got := tracker.AsOf(start); !got.Equal(tc.wantAsOf) {
+				t.Errorf("the cache is as of %v, want %v", got, tc.wantAsOf)
 			}
 		})
 	}

@@ -1,0 +1,109 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+	http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+package patch
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+type status struct {
+	Phase   string `json:"phase,omitempty"`
+	Message string `json:"message,omitempty"`
+	Pod     *pod   `json:"pod,omitempty"`
+}
+
+type pod struct {
+	Name  string `json:"name,omitempty"`
+	Phase string `json:"phase,omitempty"`
+}
+
+// TestStatusPatch writes a status over one with fields that are unknown to this version:
+// these and unchanged fields stay.
+func TestStatusPatch(t *testing.T) {
+	stored := `{"spec": {"command": "true"}, "status": {"phase": "RUNNING", "newer": "field", "message": "old", "pod": {"name": "example-at-pod", "newer": "field"}}}`
+	var known struct{ Status status }
+	if err := json.Unmarshal([]byte(stored), &known); err != nil {
+		t.Fatal(err)
+	}
+	body, err := Status("1", known.Status, status{Phase: "DONE", Pod: &pod{Name: "example-at-pod", Phase: "Succeeded"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(body), `{"metadata":{"resourceVersion":"1"},"status":{"message":null,"phase":"DONE","pod":{"phase":"Succeeded"}}}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	after, err := jsonpatch.MergePatch([]byte(stored), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"newer":"field","phase":"DONE"`, `"newer":"field","phase":"Succeeded"`, `"command":"true"`} {
+		if !strings.Contains(string(after), want) {
+			t.Errorf("the status is %s afterwards, want %s", after, want)
+		}
+	}
+}
+
+// TestMetadataPatches has the patches that name the UID and the version of an object, so that
+// they apply to nothing else.
+func TestMetadataPatches(t *testing.T) {
+	object := &metav1.ObjectMeta{UID: "uid", ResourceVersion: "7", Finalizers: []string{"others", "ours", "another"}}
+	type spec struct {
+		Schedule string `json:"schedule"`
+		Suspend  bool   `json:"suspend,omitempty"`
+		Command  string `json:"command"`
+	}
+	for name, tc := range map[string]struct {
+		patch func() ([]byte, error)
+		want  string
+	}{
+		"spec: differences alone": {
+			func() ([]byte, error) {
+				return Spec(object, map[string]string{"app": "web", "tier": "a", "old": "1"}, map[string]string{"app": "web", "tier": "b"},
+					spec{Schedule: "0 3 * * *", Suspend: true, Command: "true"}, spec{Schedule: "0 4 * * *", Command: "true"})
+			},
+			`{"metadata":{"labels":{"old":null,"tier":"b"},"resourceVersion":"7","uid":"uid"},"spec":{"schedule":"0 4 * * *","suspend":null}}`,
+		},
+		"owner": {
+			func() ([]byte, error) {
+				return Owner(object, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web-uid"})
+			},
+			`{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"Deployment","name":"web","uid":"web-uid"}],"resourceVersion":"7","uid":"uid"}}`,
+		},
+		"finalizer: those of others stay": {
+			func() ([]byte, error) { return WithoutFinalizer(object, "ours") },
+			`{"metadata":{"finalizers":["others","another"],"resourceVersion":"7","uid":"uid"}}`,
+		},
+		"no such finalizer": {
+			func() ([]byte, error) { return WithoutFinalizer(object, "theirs") },
+			`{"metadata":{"finalizers":["others","ours","another"],"resourceVersion":"7","uid":"uid"}}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := tc.patch()
+			if err != nil || string(got) != tc.want {
+				t.Errorf("got %s, %v\nwant %s", got, err, tc.want)
+			}
+		})
+	}
+	if len(object.Finalizers) != 3 {
+		t.Errorf("the object was changed: %v", object.Finalizers)
+	}
+}

@@ -1,0 +1,447 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
+)
+
+// TestRun runs the whole controller, including informers, in virtual time: an At is
+// created, moved, and runs at its instant, which may be beyond the horizon of the queue.
+func TestRun(t *testing.T) {
+	for _, ahead := range []time.Duration{time.Hour, searchPeriod + 40*time.Minute, 30 * time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testRun(t, ahead) })
+		})
+	}
+}
+
+func testRun(t *testing.T, ahead time.Duration) {
+	t.Helper()
+	var creates atomic.Int32
+	var createdAt atomic.Pointer[time.Time]
+	ctx := t.Context()
+	_, ats := runController(t, clock.RealClock{}, func() error {
+		creates.Add(1)
+		createdAt.Store(ptr.To(time.Now()))
+		return nil
+	})
+	scheduled := time.Now().Add(ahead)
+	at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = scheduled.Format(time.RFC3339) })
+	at, err := ats.Create(ctx, at, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(10 * time.Minute)
+	scheduled = scheduled.Add(30 * time.Minute)
+	at.Spec.Schedule = scheduled.Format(time.RFC3339)
+	at.Generation = 2
+	if _, err = ats.Update(ctx, at, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Until(scheduled) - time.Nanosecond)
+	synctest.Wait()
+	if early := createdAt.Load(); early != nil {
+		t.Fatalf("the Pod was created at %v, due is %v", early, scheduled)
+	}
+	time.Sleep(time.Second)
+	synctest.Wait()
+	if got := createdAt.Load(); got == nil || !got.Equal(scheduled) || creates.Load() != 1 {
+		t.Errorf("%d creations, the last at %v; want one at %v", creates.Load(), got, scheduled)
+	}
+	if at, err = ats.Get(ctx, name.Name, metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if at.Status.Phase != v1alpha1.PhaseRunning {
+		t.Errorf("phase %s, want RUNNING", at.Status.Phase)
+	}
+}
+
+// TestBeyondHorizon waits for what is due after the start, and beyond the horizon of the
+// queue.
+func TestBeyondHorizon(t *testing.T) {
+	const ahead = horizon + searchPeriod + 5*time.Minute
+	synctest.Test(t, func(t *testing.T) {
+		ctx, start := t.Context(), time.Now()
+		_, ats := runController(t, clock.RealClock{}, func() error {
+			return apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
+		})
+		for _, at := range []*v1alpha1.At{
+			newAt(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", start), func(at *v1alpha1.At) {
+				at.Name, at.UID, at.Spec.TTLSecondsAfterFinished = "done", "done", ptr.To(int32(ahead.Seconds()))
+			}),
+			newAt(func(at *v1alpha1.At) {
+				at.Name, at.UID, at.Spec.Schedule = "refused", "refused", start.Format(time.RFC3339)
+				at.Spec.StartingDeadlineSeconds = ptr.To(int64(ahead.Seconds()))
+			}),
+		} {
+			if _, err := ats.Create(ctx, at, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(ahead - time.Second)
+		synctest.Wait()
+		if _, err := ats.Get(ctx, "done", metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+		if at, err := ats.Get(ctx, "refused", metav1.GetOptions{}); err != nil || at.Status.Phase != v1alpha1.PhasePending {
+			t.Errorf("the refused At is %s, want PENDING: %v", at.Status.Phase, err)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if _, err := ats.Get(ctx, "done", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("the At is still there after its time to live: %v", err)
+		}
+		if at, err := ats.Get(ctx, "refused", metav1.GetOptions{}); err != nil || at.Status.Phase != v1alpha1.PhaseDone {
+			t.Errorf("the refused At is %s after its starting deadline, want DONE: %v", at.Status.Phase, err)
+		}
+	})
+}
+
+// TestClockStep steps the wall clock while an At is waiting: the At is never early, and
+// at most a second late.
+func TestClockStep(t *testing.T) {
+	for testName, tc := range map[string]struct{ dueIn, step, want time.Duration }{
+		"forward":                            {90 * time.Minute, time.Hour, 90 * time.Minute},
+		"forward beyond the time, or asleep": {30 * time.Minute, time.Hour, time.Hour + 10*time.Minute},
+		"back":                               {30 * time.Minute, -time.Hour, 30 * time.Minute},
+		"back, just before the time":         {10*time.Minute + time.Second, -time.Hour, 10*time.Minute + time.Second},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				wall, start := &harness.Clock{}, time.Now()
+				var createdAt atomic.Int64 // by the wall clock, from the start
+				_, ats := runController(t, wall, func() error {
+					createdAt.Store(int64(wall.Now().Sub(start)))
+					return nil
+				})
+				at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = start.Add(tc.dueIn).Format(time.RFC3339) })
+				if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				// Avoid the moments at which the clock is checked.
+				time.Sleep(10*time.Minute + 500*time.Millisecond)
+				wall.Set(tc.step)
+				time.Sleep(3 * time.Hour)
+				got := time.Duration(createdAt.Load())
+				if got < tc.dueIn || got < tc.want || got > tc.want+wallclock.Period {
+					t.Errorf("the Pod was created after %v by the wall clock, want %v, or up to a second later", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// TestOutage makes the API server unavailable immediately after it has answered the read
+// of a due At. This At, one that becomes due during the outage, and one that is created
+// after it, all start within five seconds of the API server's return.
+func TestOutage(t *testing.T) {
+	for _, outage := range []time.Duration{time.Second, 7 * time.Second, 61 * time.Second, time.Hour + 7*time.Second} {
+		t.Run(outage.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := fakeserver.New(clock.RealClock{})
+				var lock sync.Mutex
+				var left time.Time
+				created := map[string][]time.Time{}
+				kubeClient, cnatClient := harness.NewClients(t, connect.Patient(harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+					var creates string
+					for _, at := range []string{"looked", "during", "after"} {
+						if isCreation(t, request, at+"-pod") {
+							creates = at
+						}
+					}
+					response, err := server.RoundTrip(request)
+					lock.Lock()
+					defer lock.Unlock()
+					if creates != "" && err == nil && response.StatusCode == http.StatusCreated {
+						created[creates] = append(created[creates], time.Now())
+					}
+					if path.Base(request.URL.Path) == "looked" && left.IsZero() {
+						left = time.Now()
+						server.SetAway(true)
+					}
+					return response, err
+				})))
+				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+				_, person := harness.NewClients(t, server)
+				create := func(name string, due time.Time) {
+					t.Helper()
+					at := newAt(func(at *v1alpha1.At) { at.Name, at.Spec.Schedule = name, due.Format(time.RFC3339Nano) })
+					if _, err := person.CnatV1alpha1().Ats(at.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				due := time.Now().Add(10 * time.Minute)
+				create("looked", due)
+				create("during", due.Add(outage/3))
+				time.Sleep(time.Until(due.Add(outage)))
+				server.SetAway(false)
+				returned := time.Now()
+				create("after", returned)
+				time.Sleep(time.Hour)
+				lock.Lock()
+				defer lock.Unlock()
+				if !left.Equal(due) {
+					t.Fatalf("it left at %v, want %v", left, due)
+				}
+				for _, at := range []string{"looked", "during", "after"} {
+					if got := created[at]; len(got) != 1 || got[0].Before(returned) || got[0].After(returned.Add(5*time.Second)) {
+						t.Errorf("the Pod of At %s was created at %v, want once within 5 s of %v", at, got, returned)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestShutdown stops a controller while very many Ats are due: it finishes the running
+// syncs, starts no others, and writes the queued events.
+func TestShutdown(t *testing.T) {
+	const workers, number = 2, 20
+	for testName, tc := range map[string]struct {
+		create, event time.Duration // how long these requests take
+		// expectations
+		took            time.Duration
+		created, events int32
+		failed          int // syncs
+	}{
+		"nothing running":       {created: number, events: number},
+		"creations running":     {create: time.Second, took: 500 * time.Millisecond, created: workers, events: 1},
+		"the creations hang":    {create: time.Hour, took: finishTimeout, failed: workers},
+		"events are queued":     {event: time.Second, took: 1500 * time.Millisecond, created: number, events: number},
+		"the first event hangs": {event: time.Hour, took: 5 * time.Second, created: number},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := fakeserver.New(clock.RealClock{})
+				var created, events atomic.Int32
+				kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+					if request.Method != http.MethodPost {
+						return server.RoundTrip(request)
+					}
+					takes, done := tc.create, &created
+					if path.Base(request.URL.Path) == "events" {
+						takes, done = tc.event, &events
+					}
+					select {
+					case <-time.After(takes):
+					case <-request.Context().Done():
+						return nil, request.Context().Err()
+					}
+					response, err := server.RoundTrip(request)
+					if err == nil && response.StatusCode == http.StatusCreated {
+						done.Add(1)
+					}
+					return response, err
+				}))
+				ctx, logged := harness.Logged(t, 5)
+				stop := workIn(ctx, t, standBy(t, kubeClient, cnatClient, clock.RealClock{}))
+				_, person := harness.NewClients(t, server)
+				for i := range number {
+					at := newAt(func(at *v1alpha1.At) {
+						at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), time.Now().Format(time.RFC3339)
+					})
+					if _, err := person.CnatV1alpha1().Ats(at.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(500 * time.Millisecond)
+				asked := time.Now()
+				stop()
+				if took := time.Since(asked); took != tc.took {
+					t.Errorf("it took %v, want %v", took, tc.took)
+				}
+				if created.Load() != tc.created || events.Load() != tc.events {
+					t.Errorf("%d Pods and %d events were created, want %d, %d", created.Load(), events.Load(), tc.created, tc.events)
+				}
+				log := logged()
+				if failed := strings.Count(log, "Sync failed"); failed != tc.failed {
+					t.Errorf("%d syncs failed, want %d:\n%s", failed, tc.failed, log)
+				}
+				time.Sleep(24 * time.Hour) // until the requests that hang have ended
+			})
+		})
+	}
+}
+
+// TestFreshness lets an At become due every 10 ms. While the watch reports the
+// controller's own writes, the controller does not read each At before it creates its
+// Pod. An At that a person has suspended, moved or deleted half a second before never gets
+// a Pod, even if the watch lags.
+func TestFreshness(t *testing.T) {
+	const number, edited = 600, 3 // every third
+	for testName, tc := range map[string]struct {
+		lags               func(int) time.Duration // how long the watch lags, beginning in the nth second
+		minReads, maxReads int32
+	}{
+		"watch is up to date": {lags: func(int) time.Duration { return 0 }, minReads: 1, maxReads: 20},
+		"watch lags a bit":    {lags: func(int) time.Duration { return 300 * time.Millisecond }, minReads: 1, maxReads: 60},
+		"watch lags at times": {lags: func(n int) time.Duration { return time.Duration(n) * 200 * time.Millisecond }, minReads: 50, maxReads: 350},
+		"watch stops":         {lags: func(int) time.Duration { return time.Minute }, minReads: 500, maxReads: 650},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := fakeserver.New(clock.RealClock{})
+				var lagUntil atomic.Pointer[time.Time]
+				lagUntil.Store(&time.Time{})
+				var reads atomic.Int32
+				kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+					isWatch := harness.IsWatch(request)
+					if !isWatch {
+						time.Sleep(3 * time.Millisecond)
+					}
+					if request.Method == http.MethodGet && path.Base(path.Dir(request.URL.Path)) == "ats" {
+						reads.Add(1)
+					}
+					response, err := server.RoundTrip(request)
+					if err == nil && isWatch {
+						response.Body = &late{response.Body, &lagUntil}
+					}
+					return response, err
+				}))
+				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+				kubeClient, cnatClient = harness.NewClients(t, server)
+				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
+				first := time.Now().Add(time.Minute)
+				for i := range number {
+					at := newAt(func(at *v1alpha1.At) {
+						at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), first.Add(time.Duration(i)*10*time.Millisecond).Format(time.RFC3339Nano)
+					})
+					if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Until(first))
+				reads.Store(0)
+				for i := range number {
+					if i%100 == 50 {
+						until := time.Now().Add(tc.lags(i / 100))
+						lagUntil.Store(&until)
+					}
+					if i%edited == 0 && i >= 51 {
+						// It is due in half a second and one millisecond.
+						at := fmt.Sprint("at-", i)
+						var err error
+						switch i / edited % 3 {
+						case 0:
+							_, err = ats.Patch(t.Context(), at, types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{})
+						case 1:
+							_, err = ats.Patch(t.Context(), at, types.MergePatchType, []byte(`{"spec":{"schedule":"2099-01-01T00:00:00Z"}}`), metav1.PatchOptions{})
+						case 2:
+							err = ats.Delete(t.Context(), at, metav1.DeleteOptions{})
+						}
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(time.Until(first.Add(time.Duration(i+1)*10*time.Millisecond - 501*time.Millisecond)))
+				}
+				time.Sleep(10 * time.Second)
+				got := reads.Load()
+				time.Sleep(time.Minute) // until the watch no longer lags
+				pods, err := kubeClient.CoreV1().Pods(name.Namespace).List(t.Context(), metav1.ListOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				created := map[string]bool{}
+				for _, pod := range pods.Items {
+					created[pod.Name] = true
+				}
+				for i := range number {
+					at := fmt.Sprint("at-", i)
+					if want := i < 51 || i%edited != 0; created[at+"-pod"] != want {
+						t.Errorf("the Pod of %s was created: %v, want %v", at, !want, want)
+					}
+				}
+				if got < tc.minReads || got > tc.maxReads {
+					t.Errorf("%d Ats were read for %d runs, want %d to %d", got, len(created), tc.minReads, tc.maxReads)
+				}
+			})
+		})
+	}
+}
+
+// TestSlowStatus lets Ats become due at one instant while status writes hang: they delay
+// the creation of Pods by one of two workers at most.
+func TestSlowStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const number, takes, hang = 500, 10 * time.Millisecond, time.Hour
+		due := time.Now().Add(time.Minute)
+		server := fakeserver.New(clock.RealClock{})
+		var created atomic.Int32
+		kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+			switch {
+			case request.Method == http.MethodPatch && path.Base(request.URL.Path) == "status":
+				time.Sleep(min(time.Minute, time.Until(due.Add(hang))))
+			case harness.Creates(request, "pods"):
+				time.Sleep(takes)
+				created.Add(1)
+			}
+			return server.RoundTrip(request)
+		}))
+		runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+		_, person := harness.NewClients(t, server)
+		for i := range number {
+			at := newAt(func(at *v1alpha1.At) {
+				at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), due.Format(time.RFC3339)
+			})
+			if _, err := person.CnatV1alpha1().Ats(name.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Until(due.Add((number + 1) * takes)))
+		if got := created.Load(); got != number {
+			t.Errorf("%d of %d Pods were created", got, number)
+		}
+		time.Sleep(hang + time.Minute) // until the writes have ended
+	})
+}
+
+// late is the response body of a watch that reports nothing until a given time.
+type late struct {
+	io.ReadCloser
+	until *atomic.Pointer[time.Time]
+}
+
+func (l *late) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	time.Sleep(time.Until(*l.until.Load()))
+	return n, err
+}
