@@ -20,7 +20,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,15 +34,23 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
+	k8smetrics "k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics/ats"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -84,13 +94,8 @@ func TestSyncHandler(t *testing.T) {
 		wantDelay  time.Duration
 		wantErr    string
 	}{
-		"the At is gone": {
-			world: world{}, now: due,
-		},
-		"not due yet": {
-			world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(-10 * time.Second),
-			wantDelay: 10 * time.Second,
-		},
+		"the At is gone": {world: world{}, now: due},
+		"not due yet":    {world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(-10 * time.Second), wantDelay: 10 * time.Second},
 		"due: one read of the At, one create, and nothing else": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
 			wantKube:  []clienttesting.Action{createPod},
@@ -111,31 +116,11 @@ func TestSyncHandler(t *testing.T) {
 			wantEvents: []string{"Warning PodNameConflict " + conflict},
 			wantErr:    "does not belong to this At",
 		},
-		"due, an unrelated Pod still has the name": {
-			world: world{
-				ats:      []*v1alpha1.At{newAt(blocked(v1alpha1.ReasonPodNameConflict, conflict))},
-				livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)},
-			}, now: due,
-			wantKube: []clienttesting.Action{createPod, getPod},
-			wantCnat: []clienttesting.Action{getAt},
-			wantErr:  "does not belong to this At",
-		},
-		"due, the Pod of an earlier At with this name still exists": {
-			world: world{
-				ats:        []*v1alpha1.At{newAt()},
-				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, earlier, released)},
-			}, now: due,
-			wantErr: "earlier At",
-		},
 		"the Pod is seen": {
 			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			wantCnat:   []clienttesting.Action{writeStatus(newAt(running))},
 			wantDelay:  time.Minute,
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
-		},
-		"the Pod is seen, the status is already written": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			wantDelay: time.Minute,
 		},
 		"the Pod has succeeded": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
@@ -150,14 +135,6 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
 			faults: map[string]error{"patch ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
 			wantCnat: []clienttesting.Action{writeStatus(newAt(running,
-				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
-				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
-			)), getAt},
-		},
-		"the At with a time to live is deleted before the end is written": {
-			world: world{ats: []*v1alpha1.At{newAt(running, withTTL)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
-			faults: map[string]error{"patch ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
-			wantCnat: []clienttesting.Action{writeStatus(newAt(running, withTTL,
 				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
 				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
 			)), getAt},
@@ -184,15 +161,6 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			written:   newAt(running, newerVersion),
 			wantDelay: time.Minute,
-		},
-		"beyond the starting deadline": {
-			world: world{ats: []*v1alpha1.At{newAt(withStartingDeadline)}}, now: due.Add(time.Minute),
-			wantKube: []clienttesting.Action{getPod},
-			wantCnat: []clienttesting.Action{writeStatus(newAt(withStartingDeadline,
-				ended(v1alpha1.ConditionFailed, v1alpha1.ReasonStartingDeadlineExceeded, tooLate, due.Add(time.Minute)),
-				func(at *v1alpha1.At) { at.Status.Message = tooLate },
-			))},
-			wantEvents: []string{"Warning StartingDeadlineExceeded " + tooLate},
 		},
 		"beyond the starting deadline, but the Pod exists, which is not in the cache": {
 			world: world{ats: []*v1alpha1.At{newAt(withStartingDeadline)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
@@ -226,20 +194,11 @@ func TestSyncHandler(t *testing.T) {
 			wantCnat: []clienttesting.Action{writeStatus(newAt(running, withActiveDeadline, stopping))},
 			wantErr:  "connection refused",
 		},
-		"to be stopped: only this version of the Pod is deleted": {
-			world:    world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline, stopping)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}},
-			now:      due.Add(time.Minute),
-			wantKube: []clienttesting.Action{deletePod}, wantDelay: time.Minute,
-		},
 		"due, but another controller has run it, and its Pod is gone": {
 			world: world{
 				ats:     []*v1alpha1.At{newAt()},
 				liveAts: []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
 			}, now: due,
-			wantCnat: []clienttesting.Action{getAt},
-		},
-		"due, but deleted, which is not in the cache": {
-			world: world{ats: []*v1alpha1.At{newAt()}, liveAts: []*v1alpha1.At{}}, now: due,
 			wantCnat: []clienttesting.Action{getAt},
 		},
 		"the end is written: the Pod keeps its finalizer": {
@@ -323,10 +282,6 @@ func TestSyncHandler(t *testing.T) {
 			faults:   map[string]error{"get ats": errors.New("connection refused")},
 			wantCnat: []clienttesting.Action{getAt},
 			wantErr:  "connection refused",
-		},
-		"the time to live has expired: this version of the At is deleted": {
-			world: world{ats: []*v1alpha1.At{newAt(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), withTTL)}}, now: due.Add(time.Minute),
-			wantCnat: []clienttesting.Action{deleteAt},
 		},
 		"done, the Pod gone: nothing, not even a read": {
 			world: world{ats: []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))}}, now: due.Add(time.Minute),
@@ -690,3 +645,135 @@ func TestOrder(t *testing.T) {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 }
+
+// TestMetrics checks that runs and attempts are counted by their namespaces, and syncs by
+// their results.
+func TestMetrics(t *testing.T) {
+	registerMetrics()
+	failed := func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
+	}
+	// The counters, in the order of the expected numbers.
+	counters := func(t *testing.T) []float64 {
+		t.Helper()
+		var values []float64
+		of := map[string]string{"namespace": name.Namespace}
+		runs, err := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, "cnat_runs_total", of, "reason")
+		if err != nil {
+			t.Fatal(err)
+		}
+		attempts, err := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, "cnat_attempts_total", of, "reason")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, reason := range []string{v1alpha1.ReasonCompleted, v1alpha1.ReasonCommandFailed, v1alpha1.ReasonPodLost} {
+			values = append(values, runs[reason], attempts[reason])
+		}
+		values = append(values, runs[v1alpha1.ReasonInvalidPod])
+		for _, histogram := range []k8smetrics.ObserverMetric{
+			metrics.StartLateness.ObserverMetric,
+			metrics.SyncDuration.WithLabelValues(metrics.ResultSuccess), metrics.SyncDuration.WithLabelValues(metrics.ResultBlocked),
+			metrics.SyncDuration.WithLabelValues(metrics.ResultError), metrics.SyncDuration.WithLabelValues(metrics.ResultPanic),
+		} {
+			count, err := testutil.GetHistogramMetricCount(histogram)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values = append(values, float64(count))
+		}
+		return values
+	}
+	lateness := func(t *testing.T) float64 {
+		t.Helper()
+		sum, err := testutil.GetHistogramMetricValue(metrics.StartLateness.ObserverMetric)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	for testName, tc := range map[string]struct {
+		world
+		now    time.Time
+		faults map[string]error
+		panics bool
+		// expectations: runs and attempts that were Completed, CommandFailed, PodLost, runs
+		// of an InvalidPod; starts; syncs by success, blocked, error, panic
+		want []float64
+		late float64 // seconds
+	}{
+		"not due yet": {world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(-time.Second), want: []float64{0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0}},
+		"started": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(1500 * time.Millisecond),
+			want: []float64{0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0}, late: 1.5,
+		},
+		"completed": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due,
+			want: []float64{1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0},
+		},
+		"failed": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodFailed, failed)}}, now: due,
+			want: []float64{0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0},
+		},
+		"failed, another attempt follows": {
+			world: world{
+				ats:        []*v1alpha1.At{newAt(running, func(at *v1alpha1.At) { at.Spec.BackoffLimit = ptr.To[int32](1) })},
+				cachedPods: []*corev1.Pod{newPod(corev1.PodFailed, failed)},
+			}, now: due,
+			want: []float64{0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0},
+		},
+		"lost": {world: world{ats: []*v1alpha1.At{newAt(running)}}, now: due, want: []float64{0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0}},
+		"invalid: a run without an attempt": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
+			faults: map[string]error{"create pods": apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})},
+			want:   []float64{0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0},
+		},
+		"refused": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
+			faults: map[string]error{"create pods": apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))},
+			want:   []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0},
+		},
+		"the end cannot be written: not counted": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due,
+			faults: map[string]error{"patch ats": apierrors.NewInternalError(errors.New("etcd is unavailable"))},
+			want:   []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0},
+		},
+		"a panic": {world: world{ats: []*v1alpha1.At{newAt()}}, now: due, panics: true, want: []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			f := newFixture(t, tc.world, testingclock.NewFakeClock(tc.now))
+			for fault, err := range tc.faults {
+				verb, resource, _ := strings.Cut(fault, " ")
+				reactor := func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err }
+				f.kubeClient.PrependReactor(verb, resource, reactor)
+				f.cnatClient.PrependReactor(verb, resource, reactor)
+			}
+			if tc.panics {
+				f.cnatClient.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
+					panic("an unexpected object")
+				})
+			}
+			before, lateBefore := counters(t), lateness(t)
+			f.queue.Add(name)
+			_, ctx := ktesting.NewTestContext(t)
+			f.processNextWorkItem(ctx)
+			got := counters(t)
+			for i := range got {
+				got[i] -= before[i]
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("counted (-want +got):\n%s", diff)
+			}
+			if got := lateness(t) - lateBefore; math.Abs(got-tc.late) > 1e-6 {
+				t.Errorf("late by %v s, want %v", got, tc.late)
+			}
+		})
+	}
+}
+
+// registerMetrics registers the metrics once, even if the tests run several times:
+// before, nothing is counted.
+var registerMetrics = sync.OnceFunc(func() {
+	metrics.Register()
+	empty := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	ats.Register(ats.Objects{Ats: listers.NewAtLister(empty), CronAts: listers.NewCronAtLister(empty), Working: func() bool { return false }}, clock.RealClock{}, 1)
+})

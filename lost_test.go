@@ -72,9 +72,7 @@ func testProxyAnswer(t *testing.T, code, number int) (sent int) {
 	kubeClient, cnatClient := harness.NewClients(t, server)
 	pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 	for _, node := range []string{"a", "b"} {
-		if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Create(t, kubeClient.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	}
 
 	var started atomic.Bool
@@ -107,16 +105,11 @@ func testProxyAnswer(t *testing.T, code, number int) (sent int) {
 			at.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1))}
 		}),
 	} {
-		if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Create(t, ats, at)
 	}
 	for range 60 {
 		time.Sleep(5 * time.Second)
-		list, err := pods.List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		list := harness.List(t, pods)
 		for _, pod := range list.Items {
 			if pod.Status.Phase != "" {
 				continue
@@ -125,17 +118,12 @@ func testProxyAnswer(t *testing.T, code, number int) (sent int) {
 			if pod.Name == "single-pod" {
 				pod.Status.Phase = corev1.PodFailed
 			}
-			if _, err := pods.UpdateStatus(t.Context(), &pod, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			harness.UpdateStatus(t, pods, &pod)
 		}
 	}
 	lock.Lock()
 	defer lock.Unlock()
-	list, err := ats.List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := harness.List(t, ats)
 	var left []string
 	for _, at := range list.Items {
 		left = append(left, at.Name)
@@ -147,10 +135,7 @@ func testProxyAnswer(t *testing.T, code, number int) (sent int) {
 		t.Errorf("%s: Ats %v are left, want %v", answered, left, want)
 	}
 	// Nobody collects garbage.
-	podList, err := pods.List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	podList := harness.List(t, pods)
 	for _, pod := range podList.Items {
 		if len(pod.Finalizers) > 0 {
 			t.Errorf("%s: Pod %s is not released", answered, pod.Name)
@@ -206,9 +191,7 @@ func TestSearch(t *testing.T) {
 		create(func(at *v1alpha1.At) { at.Name = "missed" })
 		create(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", start), func(at *v1alpha1.At) { at.Name = "done" })
 		orphan := plan.NewPod(newAt(func(at *v1alpha1.At) { at.Name = "gone" }), defaults)
-		if _, err := pods.Create(t.Context(), orphan, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Create(t, pods, orphan)
 		synctest.Wait()
 		c.working.Store(true)
 		next := startTime + searchPeriod
@@ -244,18 +227,14 @@ func TestDeadlineBeyondHorizon(t *testing.T) {
 		server := fakeserver.New(clock.RealClock{})
 		kubeClient, cnatClient := harness.NewClients(t, server)
 		ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
-		if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Create(t, kubeClient.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 		runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
 		at := newAt(running, nextAttempt, func(at *v1alpha1.At) {
 			at.Spec.Node, at.Spec.Suspend, at.Spec.ActiveDeadlineSeconds = "a", ptr.To(true), ptr.To(int64(deadline.Seconds()))
 			at.Status.StartTime, at.Status.NextAttemptTime = &metav1.Time{Time: start}, &metav1.Time{Time: start.Add(10 * time.Second)}
 			at.Status.Pod = nil
 		})
-		if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Create(t, ats, at)
 		want := func(after time.Duration, phase v1alpha1.AtPhase) {
 			t.Helper()
 			time.Sleep(time.Until(start.Add(after)))
@@ -318,27 +297,18 @@ func TestSlowRead(t *testing.T) {
 				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
 				kubeClient, cnatClient = harness.NewClients(t, server)
 				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
-				if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.Create(t, kubeClient.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 				due := time.Now().Add(time.Minute)
 				at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule, at.Spec.Node = due.Format(time.RFC3339), tc.node })
-				if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.Create(t, ats, at)
 				time.Sleep(30 * time.Second)
 				watches.Hold()
 				if tc.suspend > 0 {
 					time.Sleep(time.Until(due.Add(tc.suspend)))
-					if _, err := ats.Patch(t.Context(), at.Name, types.MergePatchType, []byte(`{"spec":{"suspend":true}}`), metav1.PatchOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					harness.Patch(t, ats, at.Name, `{"spec":{"suspend":true}}`)
 				}
 				time.Sleep(5 * time.Minute)
-				list, err := kubeClient.CoreV1().Pods(name.Namespace).List(t.Context(), metav1.ListOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				list := harness.List(t, kubeClient.CoreV1().Pods(name.Namespace))
 				if got := len(list.Items) > 0; got != tc.created {
 					t.Errorf("a Pod was created: %v, want %v", got, tc.created)
 				}
@@ -381,26 +351,18 @@ func TestStaleParent(t *testing.T) {
 					standby := standBy(t, kubeClient, cnatClient, clock.RealClock{})
 					kubeClient, cnatClient = harness.NewClients(t, server)
 					ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
-					if _, err := kubeClient.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					harness.Create(t, kubeClient.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 					now := metav1.Time{Time: time.Now()}
-					parent, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) {
+					parent := harness.Create(t, ats, newAt(func(at *v1alpha1.At) {
 						at.Spec.Schedule = now.Format(time.RFC3339)
 						at.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1))}
 						at.Status = v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, StartTime: &now, Nodes: &v1alpha1.AtNodesStatus{Desired: 1, StartTime: &now}}
-					}), metav1.CreateOptions{})
-					if err != nil {
-						t.Fatal(err)
-					}
-					child, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) {
+					}))
+					child := harness.Create(t, ats, newAt(func(at *v1alpha1.At) {
 						at.Name, at.Spec.Node, at.Finalizers = plan.ChildName(parent.Name, "a"), "a", []string{v1alpha1.FinalizerTracking}
 						at.Spec.Schedule, at.Spec.Suspend = now.Format(time.RFC3339), ptr.To(tc.waits)
 						at.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(parent, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
-					}), metav1.CreateOptions{})
-					if err != nil {
-						t.Fatal(err)
-					}
+					}))
 					synctest.Wait()
 					if tc.duringRead {
 						work(t, standby)
@@ -421,10 +383,7 @@ func TestStaleParent(t *testing.T) {
 					if err != nil || len(pods.Items) > 0 {
 						t.Errorf("%d Pods were created, %v; want none", len(pods.Items), err)
 					}
-					got, err := ats.Get(t.Context(), child.Name, metav1.GetOptions{})
-					if err != nil {
-						t.Fatal(err)
-					}
+					got := harness.Get(t, ats, child.Name)
 					if ptr.Deref(got.Spec.Suspend, false) != tc.waits {
 						t.Error("the child was resumed")
 					}
@@ -459,17 +418,13 @@ func TestBlockedAndDeleted(t *testing.T) {
 				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
 				create := func() {
 					t.Helper()
-					if _, err := ats.Create(t.Context(), newAt(func(at *v1alpha1.At) {
+					harness.Create(t, ats, newAt(func(at *v1alpha1.At) {
 						at.Spec.Schedule, at.Spec.StartingDeadlineSeconds = start.Format(time.RFC3339), ptr.To[int64](24*3600)
-					}), metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					}))
 				}
 				remove := func() {
 					t.Helper()
-					if err := ats.Delete(t.Context(), name.Name, metav1.DeleteOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					harness.Delete(t, ats, name.Name)
 				}
 				create()
 				time.Sleep(10 * time.Minute)

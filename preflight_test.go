@@ -28,7 +28,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -112,19 +111,13 @@ func (w *preflightWorld) at(after time.Duration) *v1alpha1.At {
 	w.t.Helper()
 	time.Sleep(after)
 	synctest.Wait()
-	at, err := w.person.Get(w.t.Context(), name.Name, metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	at := harness.Get(w.t, w.person, name.Name)
 	return at
 }
 
 func (w *preflightWorld) create(dueIn time.Duration) {
 	w.t.Helper()
-	at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = w.start.Add(dueIn).Format(time.RFC3339Nano) })
-	if _, err := w.person.Create(w.t.Context(), at, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	harness.Create(w.t, w.person, newAt(func(at *v1alpha1.At) { at.Spec.Schedule = w.start.Add(dueIn).Format(time.RFC3339Nano) }))
 }
 
 // TestPreflightAccepted checks that there are two preflights, and that nothing is written
@@ -204,9 +197,7 @@ func TestPreflightEdited(t *testing.T) {
 		at := w.at(3 * time.Second)
 		w.setRefuses(false)
 		at.Spec.Command = "echo other"
-		if _, err := w.person.Update(t.Context(), at, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Update(t, w.person, at)
 		if at := w.at(3 * time.Second); at.Status.Reason != "" || plan.Blocked(at) != nil || at.Status.ObservedGeneration != 2 {
 			t.Errorf("status %+v 3 s after the edit, want no trace of the refusal", at.Status)
 		}

@@ -134,20 +134,14 @@ func TestSyncRestart(t *testing.T) {
 			if diff := cmp.Diff(tc.wantRequests, requests); diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
 			}
-			got, err := f.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := harness.Get(t, f.cnatClient.CnatV1alpha1().Ats(name.Namespace), name.Name)
 			if got.Status.Phase != tc.wantPhase || got.Status.Reason != tc.wantReason {
 				t.Errorf("got %s %s, want %s %s", got.Status.Phase, got.Status.Reason, tc.wantPhase, tc.wantReason)
 			}
 			if !tc.wantRestarted {
 				return
 			}
-			deployment, err := f.kubeClient.AppsV1().Deployments(name.Namespace).Get(ctx, "web", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			deployment := harness.Get(t, f.kubeClient.AppsV1().Deployments(name.Namespace), "web")
 			want := map[string]string{rollout.AnnotationRestartedAt: due.Format(time.RFC3339)}
 			if diff := cmp.Diff(want, deployment.Spec.Template.Annotations, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
@@ -188,16 +182,11 @@ func TestManyWaitForOneRollout(t *testing.T) {
 				scheduled := time.Now().Add(time.Minute)
 				deployment := stuck.DeepCopy()
 				deployment.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: scheduled.Add(tc.restartedAt).UTC().Format(time.RFC3339)}
-				if _, err := kubeClient.AppsV1().Deployments(name.Namespace).Create(t.Context(), deployment, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.Create(t, kubeClient.AppsV1().Deployments(name.Namespace), deployment)
 				for i := range ats {
-					at := newAt(withRestart, func(at *v1alpha1.At) {
+					harness.Create(t, cnatClient.CnatV1alpha1().Ats(name.Namespace), newAt(withRestart, func(at *v1alpha1.At) {
 						at.Name, at.Spec.Schedule = fmt.Sprintf("at-%d", i), scheduled.Format(time.RFC3339)
-					})
-					if _, err := cnatClient.CnatV1alpha1().Ats(name.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					}))
 				}
 				time.Sleep(2 * time.Minute) // They are due, and have been read for that.
 				before := reads.Load()
@@ -206,29 +195,18 @@ func TestManyWaitForOneRollout(t *testing.T) {
 				if got, most := reads.Load()-before, int64(2*60*minutes); got > most || got < minutes {
 					t.Errorf("%d reads in %d minutes, want at most %d", got, minutes, most)
 				}
-				list, err := cnatClient.CnatV1alpha1().Ats(name.Namespace).List(t.Context(), metav1.ListOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				list := harness.List(t, cnatClient.CnatV1alpha1().Ats(name.Namespace))
 				for _, at := range list.Items {
 					if at.Status.Reason != tc.wantReason {
 						t.Fatalf("At %s is %s %q, want %q", at.Name, at.Status.Phase, at.Status.Reason, tc.wantReason)
 					}
 				}
 				// It ends: all Ats notice it.
-				deployment, err = kubeClient.AppsV1().Deployments(name.Namespace).Get(t.Context(), "web", metav1.GetOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				deployment = harness.Get(t, kubeClient.AppsV1().Deployments(name.Namespace), "web")
 				deployment.Status.ObservedGeneration, deployment.Status.UpdatedReplicas, deployment.Status.AvailableReplicas = 1000, 2, 2
-				if _, err := kubeClient.AppsV1().Deployments(name.Namespace).Update(t.Context(), deployment, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.Update(t, kubeClient.AppsV1().Deployments(name.Namespace), deployment)
 				time.Sleep(20 * time.Second)
-				list, err = cnatClient.CnatV1alpha1().Ats(name.Namespace).List(t.Context(), metav1.ListOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				list = harness.List(t, cnatClient.CnatV1alpha1().Ats(name.Namespace))
 				for _, at := range list.Items {
 					if at.Status.Phase != v1alpha1.PhaseDone || at.Status.Reason != v1alpha1.ReasonCompleted {
 						t.Fatalf("At %s is %s %q: %s", at.Name, at.Status.Phase, at.Status.Reason, at.Status.Message)

@@ -22,12 +22,12 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 // TestRestored restores the Ats of a CronAt and of a node from a backup, which drops their
@@ -44,32 +44,19 @@ func TestRestored(t *testing.T) {
 					ObjectMeta: metav1.ObjectMeta{Name: "restored", Namespace: name.Namespace, Labels: map[string]string{label: "earlier"}, Finalizers: []string{finalizer}},
 					Spec:       v1alpha1.AtSpec{Schedule: "1999-12-24T10:12:00Z", RunSpec: v1alpha1.RunSpec{Command: "true"}},
 				}
-				if _, err := ats.Create(t.Context(), restored, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.Create(t, ats, restored)
 				time.Sleep(time.Hour)
 				pods := func() int {
-					list, err := kubeClient.CoreV1().Pods(name.Namespace).List(t.Context(), metav1.ListOptions{})
-					if err != nil {
-						t.Fatal(err)
-					}
+					list := harness.List(t, kubeClient.CoreV1().Pods(name.Namespace))
 					return len(list.Items)
 				}
-				at, err := ats.Get(t.Context(), "restored", metav1.GetOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				at := harness.Get(t, ats, "restored")
 				if n := pods(); n != 0 || at.Status.Reason != v1alpha1.ReasonOwnerMissing || plan.Blocked(at) == nil {
 					t.Errorf("%d Pods, status %+v", n, at.Status)
 				}
-				remove := []byte(`{"metadata":{"labels":{"` + label + `":null}}}`)
-				if _, err := ats.Patch(t.Context(), "restored", types.MergePatchType, remove, metav1.PatchOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.Patch(t, ats, "restored", `{"metadata":{"labels":{"`+label+`":null}}}`)
 				time.Sleep(time.Second)
-				if at, err = ats.Get(t.Context(), "restored", metav1.GetOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				at = harness.Get(t, ats, "restored")
 				if n := pods(); n != 1 || at.Status.Phase != v1alpha1.PhaseRunning || plan.Blocked(at) != nil {
 					t.Errorf("without the label: %d Pods, status %+v", n, at.Status)
 				}
@@ -92,15 +79,10 @@ func TestRestoredTooLate(t *testing.T) {
 					ObjectMeta: metav1.ObjectMeta{Name: "restored", Namespace: name.Namespace, Labels: map[string]string{v1alpha1.LabelCronAtUID: "earlier"}},
 					Spec:       v1alpha1.AtSpec{Schedule: schedule, StartingDeadlineSeconds: ptr.To[int64](60), RunSpec: v1alpha1.RunSpec{Command: "true"}},
 				}
-				if _, err := ats.Create(t.Context(), restored, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.Create(t, ats, restored)
 				wantReason := func(want string) {
 					t.Helper()
-					at, err := ats.Get(t.Context(), "restored", metav1.GetOptions{})
-					if err != nil {
-						t.Fatal(err)
-					}
+					at := harness.Get(t, ats, "restored")
 					if at.Status.Reason != want {
 						t.Errorf("reason %s, want %s", at.Status.Reason, want)
 					}

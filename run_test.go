@@ -22,6 +22,7 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,10 +30,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
@@ -57,25 +60,18 @@ func testRun(t *testing.T, ahead time.Duration) {
 	t.Helper()
 	var creates atomic.Int32
 	var createdAt atomic.Pointer[time.Time]
-	ctx := t.Context()
 	_, ats := runController(t, clock.RealClock{}, func() error {
 		creates.Add(1)
 		createdAt.Store(ptr.To(time.Now()))
 		return nil
 	})
 	scheduled := time.Now().Add(ahead)
-	at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = scheduled.Format(time.RFC3339) })
-	at, err := ats.Create(ctx, at, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := harness.Create(t, ats, newAt(func(at *v1alpha1.At) { at.Spec.Schedule = scheduled.Format(time.RFC3339) }))
 	time.Sleep(10 * time.Minute)
 	scheduled = scheduled.Add(30 * time.Minute)
 	at.Spec.Schedule = scheduled.Format(time.RFC3339)
 	at.Generation = 2
-	if _, err = ats.Update(ctx, at, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Update(t, ats, at)
 	time.Sleep(time.Until(scheduled) - time.Nanosecond)
 	synctest.Wait()
 	if early := createdAt.Load(); early != nil {
@@ -86,9 +82,7 @@ func testRun(t *testing.T, ahead time.Duration) {
 	if got := createdAt.Load(); got == nil || !got.Equal(scheduled) || creates.Load() != 1 {
 		t.Errorf("%d creations, the last at %v; want one at %v", creates.Load(), got, scheduled)
 	}
-	if at, err = ats.Get(ctx, name.Name, metav1.GetOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	at = harness.Get(t, ats, name.Name)
 	if at.Status.Phase != v1alpha1.PhaseRunning {
 		t.Errorf("phase %s, want RUNNING", at.Status.Phase)
 	}
@@ -112,9 +106,7 @@ func TestBeyondHorizon(t *testing.T) {
 				at.Spec.StartingDeadlineSeconds = ptr.To(int64(ahead.Seconds()))
 			}),
 		} {
-			if _, err := ats.Create(ctx, at, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			harness.Create(t, ats, at)
 		}
 		time.Sleep(ahead - time.Second)
 		synctest.Wait()
@@ -152,10 +144,7 @@ func TestClockStep(t *testing.T) {
 					createdAt.Store(int64(wall.Now().Sub(start)))
 					return nil
 				})
-				at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = start.Add(tc.dueIn).Format(time.RFC3339) })
-				if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.Create(t, ats, newAt(func(at *v1alpha1.At) { at.Spec.Schedule = start.Add(tc.dueIn).Format(time.RFC3339) }))
 				// Avoid the moments at which the clock is checked.
 				time.Sleep(10*time.Minute + 500*time.Millisecond)
 				wall.Set(tc.step)
@@ -201,12 +190,9 @@ func TestOutage(t *testing.T) {
 				})))
 				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
 				_, person := harness.NewClients(t, server)
-				create := func(name string, due time.Time) {
+				create := func(atName string, due time.Time) {
 					t.Helper()
-					at := newAt(func(at *v1alpha1.At) { at.Name, at.Spec.Schedule = name, due.Format(time.RFC3339Nano) })
-					if _, err := person.CnatV1alpha1().Ats(at.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					harness.Create(t, person.CnatV1alpha1().Ats(name.Namespace), newAt(func(at *v1alpha1.At) { at.Name, at.Spec.Schedule = atName, due.Format(time.RFC3339Nano) }))
 				}
 				due := time.Now().Add(10 * time.Minute)
 				create("looked", due)
@@ -275,12 +261,9 @@ func TestShutdown(t *testing.T) {
 				stop := workIn(ctx, t, standBy(t, kubeClient, cnatClient, clock.RealClock{}))
 				_, person := harness.NewClients(t, server)
 				for i := range number {
-					at := newAt(func(at *v1alpha1.At) {
+					harness.Create(t, person.CnatV1alpha1().Ats(name.Namespace), newAt(func(at *v1alpha1.At) {
 						at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), time.Now().Format(time.RFC3339)
-					})
-					if _, err := person.CnatV1alpha1().Ats(at.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					}))
 				}
 				time.Sleep(500 * time.Millisecond)
 				asked := time.Now()
@@ -341,12 +324,9 @@ func TestFreshness(t *testing.T) {
 				ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
 				first := time.Now().Add(time.Minute)
 				for i := range number {
-					at := newAt(func(at *v1alpha1.At) {
+					harness.Create(t, ats, newAt(func(at *v1alpha1.At) {
 						at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), first.Add(time.Duration(i)*10*time.Millisecond).Format(time.RFC3339Nano)
-					})
-					if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					}))
 				}
 				time.Sleep(time.Until(first))
 				reads.Store(0)
@@ -376,10 +356,7 @@ func TestFreshness(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				got := reads.Load()
 				time.Sleep(time.Minute) // until the watch no longer lags
-				pods, err := kubeClient.CoreV1().Pods(name.Namespace).List(t.Context(), metav1.ListOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				pods := harness.List(t, kubeClient.CoreV1().Pods(name.Namespace))
 				created := map[string]bool{}
 				for _, pod := range pods.Items {
 					created[pod.Name] = true
@@ -419,12 +396,9 @@ func TestSlowStatus(t *testing.T) {
 		runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
 		_, person := harness.NewClients(t, server)
 		for i := range number {
-			at := newAt(func(at *v1alpha1.At) {
+			harness.Create(t, person.CnatV1alpha1().Ats(name.Namespace), newAt(func(at *v1alpha1.At) {
 				at.Name, at.Spec.Schedule = fmt.Sprint("at-", i), due.Format(time.RFC3339)
-			})
-			if _, err := person.CnatV1alpha1().Ats(name.Namespace).Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		time.Sleep(time.Until(due.Add((number + 1) * takes)))
 		if got := created.Load(); got != number {
@@ -444,4 +418,166 @@ func (l *late) Read(p []byte) (int, error) {
 	n, err := l.ReadCloser.Read(p)
 	time.Sleep(time.Until(*l.until.Load()))
 	return n, err
+}
+
+// TestRefusedForever makes the API server refuse a Pod with a different message each
+// time: the status follows, but the tries are still a back-off apart.
+func TestRefusedForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var creates atomic.Int32
+		_, ats := runController(t, clock.RealClock{}, func() error {
+			return apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", fmt.Errorf("request %d", creates.Add(1)))
+		})
+		harness.Create(t, ats, newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Format(time.RFC3339) }))
+		time.Sleep(time.Hour)
+		// 9 tries until the back-off reaches its maximum. After that, one in 40 to 60 seconds.
+		if got := creates.Load(); got < 60 || got > 100 {
+			t.Errorf("%d tries within an hour, want one in 40 to 60 seconds finally", got)
+		}
+		at := harness.Get(t, ats, name.Name)
+		if want := fmt.Sprintf("request %d", creates.Load()); !strings.Contains(at.Status.Conditions[0].Message, want) {
+			t.Errorf("condition %+v, want the message of the last refusal: %s", at.Status.Conditions[0], want)
+		}
+	})
+}
+
+// TestLastingFailure makes the API server too busy to create the Pod: the failure is
+// reported after it has lasted for more than a minute, until the Pod is created.
+func TestLastingFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var let atomic.Bool
+		_, ats := runController(t, clock.RealClock{}, func() error {
+			if let.Load() {
+				return nil
+			}
+			return apierrors.NewTooManyRequests("busy", 1)
+		})
+		harness.Create(t, ats, newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Format(time.RFC3339) }))
+		reasonAfter := func(wait time.Duration) string {
+			time.Sleep(wait)
+			at := harness.Get(t, ats, name.Name)
+			return at.Status.Reason
+		}
+		if got := reasonAfter(time.Minute); got != "" {
+			t.Errorf("reason %s within a minute, want none", got)
+		}
+		if got := reasonAfter(time.Minute); got != v1alpha1.ReasonPodNotCreated {
+			t.Errorf("reason %q after two minutes, want PodNotCreated", got)
+		}
+		let.Store(true)
+		if got := reasonAfter(2 * time.Minute); got != "" {
+			t.Errorf("reason %s when the Pod is created, want none", got)
+		}
+	})
+}
+
+// TestBlockedAndGone uses a webhook that is down while very many Ats are due. When it is
+// back, the Ats do not wait for each other, and none misses its starting deadline.
+func TestBlockedAndGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 1000
+		start := time.Now()
+		var created atomic.Int32
+		_, ats := runController(t, clock.RealClock{}, func() error {
+			if time.Since(start) < time.Minute {
+				return apierrors.NewInternalError(errors.New("failed calling webhook"))
+			}
+			created.Add(1)
+			return nil
+		})
+		for i := range many {
+			harness.Create(t, ats, newAt(func(at *v1alpha1.At) {
+				at.Name, at.UID = fmt.Sprint("at-", i), types.UID(fmt.Sprint(i))
+				at.Spec.Schedule, at.Spec.StartingDeadlineSeconds = start.Format(time.RFC3339), ptr.To[int64](150)
+			}))
+		}
+		time.Sleep(2*time.Minute + 10*time.Second)
+		if got := created.Load(); got != many {
+			t.Errorf("%d Pods created 70 s after the webhook is back, want %d", got, many)
+		}
+	})
+}
+
+// TestRetries makes each Pod fail a second after its creation. Each further attempt is a
+// new Pod with a longer delay, and the last one is the end.
+func TestRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type attempt struct {
+			pod string
+			at  time.Duration
+		}
+		start := time.Now()
+		var attempts, releases []attempt
+		var lock sync.Mutex
+		kubeClient, ats := runController(t, clock.RealClock{}, func() error { return nil })
+		pods := kubeClient.CoreV1().Pods(name.Namespace)
+		watcher, err := pods.Watch(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for event := range watcher.ResultChan() {
+				pod, ok := event.Object.(*corev1.Pod)
+				if !ok {
+					return // the end of the test
+				}
+				lock.Lock()
+				switch {
+				case event.Type == watch.Added:
+					attempts = append(attempts, attempt{pod.Name, time.Since(start)})
+					time.AfterFunc(time.Second, func() {
+						pod.Status.Phase = corev1.PodFailed
+						if _, err := pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+							t.Error(err)
+						}
+					})
+				case len(pod.Finalizers) == 0:
+					releases = append(releases, attempt{pod.Name, time.Since(start)})
+				}
+				lock.Unlock()
+			}
+		}()
+		at := newAt(func(at *v1alpha1.At) {
+			at.Spec.Schedule, at.Spec.BackoffLimit = start.Format(time.RFC3339), ptr.To[int32](2)
+		})
+		harness.Create(t, ats, at)
+		time.Sleep(time.Hour)
+		lock.Lock()
+		defer lock.Unlock()
+		want := []attempt{{"example-at-pod", 0}, {"example-at-pod-1", 11 * time.Second}, {"example-at-pod-2", 32 * time.Second}}
+		if diff := cmp.Diff(want, attempts, cmp.AllowUnexported(attempt{})); diff != "" {
+			t.Errorf("attempts (-want +got):\n%s", diff)
+		}
+		// Each failed after a second.
+		want = []attempt{{"example-at-pod", 10500 * time.Millisecond}, {"example-at-pod-1", 21500 * time.Millisecond}, {"example-at-pod-2", 42500 * time.Millisecond}}
+		if diff := cmp.Diff(want, releases, cmp.AllowUnexported(attempt{})); diff != "" {
+			t.Errorf("releases (-want +got):\n%s", diff)
+		}
+		at = harness.Get(t, ats, name.Name)
+		if at.Status.Reason != v1alpha1.ReasonPodFailed || at.Status.Failed != 3 {
+			t.Errorf("reason %s after %d failed attempts, want PodFailed after 3", at.Status.Reason, at.Status.Failed)
+		}
+	})
+}
+
+// TestManyFinalizers releases an At with more finalizers than are cached. It keeps those of
+// others.
+func TestManyFinalizers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ats := runController(t, clock.RealClock{}, func() error { return nil })
+		var others []string
+		for i := range 20 {
+			others = append(others, fmt.Sprintf("example.com/%d", i))
+		}
+		at := newAt(func(at *v1alpha1.At) {
+			at.Spec.Schedule = time.Now().Add(time.Hour).Format(time.RFC3339)
+			at.Finalizers = append(slices.Clone(others), v1alpha1.FinalizerTracking)
+		})
+		harness.Create(t, ats, at)
+		synctest.Wait()
+		got := harness.Get(t, ats, at.Name)
+		if !slices.Equal(got.Finalizers, others) {
+			t.Errorf("got finalizers %q, want %q", got.Finalizers, others)
+		}
+	})
 }

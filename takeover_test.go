@@ -81,27 +81,18 @@ func TestTakeover(t *testing.T) {
 				pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 				endPod := func() {
 					t.Helper()
-					pod, err := pods.Get(t.Context(), "example-at-pod", metav1.GetOptions{})
-					if err != nil {
-						t.Fatal(err)
-					}
+					pod := harness.Get(t, pods, "example-at-pod")
 					pod.Status.Phase = corev1.PodSucceeded
-					if _, err = pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					harness.UpdateStatus(t, pods, pod)
 				}
 				at := newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Add(time.Minute).Format(time.RFC3339) })
-				if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.Create(t, ats, at)
 				time.Sleep(30 * time.Second)
 				watches.Hold()
 				time.Sleep(time.Minute)
 				if tc.ended {
 					endPod()
-					if err := pods.Delete(t.Context(), "example-at-pod", metav1.DeleteOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					harness.Delete(t, pods, "example-at-pod")
 					time.Sleep(time.Minute)
 				}
 				if cached, pods := standby.cache.At(name), standby.cache.PodsOf(name); cached == nil || cached.Status.Phase != v1alpha1.PhasePending || len(pods) > 0 {
@@ -119,10 +110,7 @@ func TestTakeover(t *testing.T) {
 					endPod()
 				}
 				time.Sleep(time.Hour)
-				at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				at = harness.Get(t, ats, name.Name)
 				if at.Status.Reason != v1alpha1.ReasonCompleted {
 					t.Errorf("phase %s, reason %s; want it Completed", at.Status.Phase, at.Status.Reason)
 				}
@@ -185,10 +173,7 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 		t.Helper()
 		for range 1_000 {
 			time.Sleep(100 * time.Millisecond)
-			list, err := pods.List(t.Context(), metav1.ListOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			list := harness.List(t, pods)
 			for _, p := range list.Items {
 				if ended[p.UID] != "" {
 					continue
@@ -198,14 +183,9 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 				if p.Name == pod {
 					p.Status.Phase = corev1.PodSucceeded
 				}
-				if _, err := pods.UpdateStatus(t.Context(), &p, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.UpdateStatus(t, pods, &p)
 			}
-			at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			at := harness.Get(t, ats, name.Name)
 			if condition(at) {
 				return
 			}
@@ -218,9 +198,7 @@ func testSlowCreation(t *testing.T, pod string, fraction, delay time.Duration) {
 			at.Spec.BackoffLimit = ptr.To[int32](1)
 		}
 	})
-	if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Create(t, ats, at)
 	until(func(*v1alpha1.At) bool {
 		select {
 		case <-held:
@@ -260,26 +238,17 @@ func TestPodAbandoned(t *testing.T) {
 		at := newAt(func(at *v1alpha1.At) {
 			at.Spec.Schedule, at.Spec.BackoffLimit = time.Now().Format(time.RFC3339), ptr.To[int32](5)
 		})
-		if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Create(t, ats, at)
 		time.Sleep(time.Hour)
-		pod, err := pods.Get(t.Context(), "example-at-pod", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		pod := harness.Get(t, pods, "example-at-pod")
 		pod.Spec.NodeName, pod.Status.Phase = "dead", corev1.PodRunning
-		if _, err = pods.Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Update(t, pods, pod)
 		time.Sleep(time.Hour)
-		if err = pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+		if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
 			t.Fatal(err)
 		}
 		for after, want := range []v1alpha1.AtPhase{59: v1alpha1.PhaseRunning, 61: v1alpha1.PhaseDone, 80: v1alpha1.PhaseDone} {
-			if at, err = ats.Get(t.Context(), name.Name, metav1.GetOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			at = harness.Get(t, ats, name.Name)
 			if want != "" && (at.Status.Phase != want || want == v1alpha1.PhaseDone && at.Status.Reason != v1alpha1.ReasonPodLost) {
 				t.Errorf("after %d s: phase %s, reason %s; want %s", after, at.Status.Phase, at.Status.Reason, want)
 			}

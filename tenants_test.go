@@ -30,7 +30,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
@@ -120,14 +119,11 @@ func (w *tenants) admit(request *http.Request) error {
 func (w *tenants) create(namespace string, number int, due func(i int) time.Duration) {
 	w.t.Helper()
 	for i := range number {
-		at := newAt(func(at *v1alpha1.At) {
+		harness.Create(w.t, w.person.CnatV1alpha1().Ats(namespace), newAt(func(at *v1alpha1.At) {
 			at.Namespace, at.Name = namespace, fmt.Sprint("at-", i)
 			at.Spec.Command = fmt.Sprint("echo ", i)
 			at.Spec.Schedule = w.start.Add(due(i)).Format(time.RFC3339Nano)
-		})
-		if _, err := w.person.CnatV1alpha1().Ats(namespace).Create(w.t.Context(), at, metav1.CreateOptions{}); err != nil {
-			w.t.Fatal(err)
-		}
+		}))
 	}
 }
 
@@ -229,14 +225,9 @@ func TestSlowPreflights(t *testing.T) {
 			at.Spec.Schedule = w.start.Add(48 * time.Hour).Format(time.RFC3339Nano)
 		})
 		ats := w.person.CnatV1alpha1().Ats(at.Namespace)
-		if _, err := ats.Create(t.Context(), at, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Create(t, ats, at)
 		time.Sleep(5 * time.Second)
-		at, err := ats.Get(t.Context(), at.Name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		at = harness.Get(t, ats, at.Name)
 		if at.Status.Reason != v1alpha1.ReasonTargetNotFound {
 			t.Errorf("reason %q, want TargetNotFound", at.Status.Reason)
 		}

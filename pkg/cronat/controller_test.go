@@ -131,17 +131,12 @@ func newCronAt(schedule string, mutate ...func(*v1alpha1.CronAt)) *v1alpha1.Cron
 
 func (w *world) create(t *testing.T, cronAt *v1alpha1.CronAt) {
 	t.Helper()
-	if _, err := w.person.CnatV1alpha1().CronAts(cronAt.Namespace).Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Create(t, w.person.CnatV1alpha1().CronAts(cronAt.Namespace), cronAt)
 }
 
 func (w *world) cronAt(t *testing.T) *v1alpha1.CronAt {
 	t.Helper()
-	cronAt, err := w.person.CnatV1alpha1().CronAts(namespace).Get(t.Context(), "backup", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cronAt := harness.Get(t, w.person.CnatV1alpha1().CronAts(namespace), "backup")
 	return cronAt
 }
 
@@ -149,17 +144,12 @@ func (w *world) edit(t *testing.T, edit func(*v1alpha1.CronAt)) {
 	t.Helper()
 	cronAt := w.cronAt(t)
 	edit(cronAt)
-	if _, err := w.person.CnatV1alpha1().CronAts(namespace).Update(t.Context(), cronAt, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Update(t, w.person.CnatV1alpha1().CronAts(namespace), cronAt)
 }
 
 func (w *world) ats(t *testing.T) []v1alpha1.At {
 	t.Helper()
-	ats, err := w.person.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ats := harness.List(t, w.person.CnatV1alpha1().Ats(namespace))
 	return ats.Items
 }
 
@@ -320,9 +310,7 @@ func TestRecreated(t *testing.T) {
 		start := time.Now().Truncate(time.Hour)
 		w.create(t, newCronAt("0 * * * *"))
 		time.Sleep(time.Until(start.Add(time.Hour + time.Second)))
-		if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), "backup", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Delete(t, w.person.CnatV1alpha1().CronAts(namespace), "backup")
 		w.create(t, newCronAt("0 * * * *"))
 		time.Sleep(time.Minute)
 		w.wantCreated(t, time.Second, start.Add(time.Hour))
@@ -431,10 +419,7 @@ func (w *world) createMany(t *testing.T, number int, schedule string) {
 // wantRecorded checks that a number of CronAts have recorded a time and missed none.
 func (w *world) wantRecorded(t *testing.T, number int, due time.Time) {
 	t.Helper()
-	cronAts, err := w.person.CnatV1alpha1().CronAts(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cronAts := harness.List(t, w.person.CnatV1alpha1().CronAts(namespace))
 	for _, cronAt := range cronAts.Items {
 		if last := cronAt.Status.LastScheduleTime; last == nil || last.Time.Before(due) || cronAt.Status.Missed != nil {
 			t.Errorf("CronAt %s: last %v, missed %+v; want %s, and none", cronAt.Name, last, cronAt.Status.Missed, due)
@@ -662,9 +647,7 @@ func TestBlockedAllow(t *testing.T) {
 					at.Status.Phase = v1alpha1.PhasePending
 					at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, LastTransitionTime: now, Reason: v1alpha1.ReasonPodRefused, Message: "exceeded quota"}}
 				}
-				if _, err := ats.UpdateStatus(t.Context(), &at, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				harness.UpdateStatus(t, ats, &at)
 			}
 		}
 		var left []string
@@ -693,9 +676,7 @@ func TestManyFinalizers(t *testing.T) {
 		}
 		for _, at := range w.ats(t) {
 			at.Finalizers = append(slices.Clone(others), at.Finalizers...)
-			if _, err := w.person.CnatV1alpha1().Ats(namespace).Update(t.Context(), &at, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			harness.Update(t, w.person.CnatV1alpha1().Ats(namespace), &at)
 		}
 		time.Sleep(time.Minute)
 		ats := w.ats(t)

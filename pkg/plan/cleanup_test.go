@@ -68,16 +68,9 @@ func TestCleanUp(t *testing.T) {
 		want   Decision
 		cached *Decision
 	}{
-		"the Pod of the current attempt: kept": {
-			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning), now: now,
-		},
-		"the Pod of the current attempt, not recorded yet: kept": {
-			at: newAt(), pod: newPod(corev1.PodPending), now: now,
-		},
-		"done: kept": {
-			at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(9 * time.Second),
-			want: Decision{Delay: 500 * time.Millisecond},
-		},
+		"the Pod of the current attempt: kept":                   {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning), now: now},
+		"the Pod of the current attempt, not recorded yet: kept": {at: newAt(), pod: newPod(corev1.PodPending), now: now},
+		"done: kept": {at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(9 * time.Second), want: Decision{Delay: 500 * time.Millisecond}},
 		"done, kept for long enough: released": {
 			at: done(), pod: newPod(corev1.PodSucceeded), now: now.Add(held),
 			want: release(newPod(corev1.PodSucceeded)),
@@ -94,9 +87,7 @@ func TestCleanUp(t *testing.T) {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone})), pod: newPod(corev1.PodFailed), now: now,
 			want: release(newPod(corev1.PodFailed)),
 		},
-		"done, the Pod released already": {
-			at: done(), pod: newPod(corev1.PodSucceeded, withReleased), now: now.Add(held),
-		},
+		"done, the Pod released already": {at: done(), pod: newPod(corev1.PodSucceeded, withReleased), now: now.Add(held)},
 		"done, the Pod's owner reference was removed: released": {
 			at: done(), pod: newPod(corev1.PodSucceeded, withoutOwner), now: now.Add(held),
 			want: release(newPod(corev1.PodSucceeded, withoutOwner)),
@@ -166,9 +157,7 @@ func TestCleanUp(t *testing.T) {
 			at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt), now: now,
 			want: release(newPod(corev1.PodRunning, ofEarlierAt)), cached: &Decision{Action: LookForAt{}},
 		},
-		"a Pod of an earlier At, released already": {
-			at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt, withReleased), now: now,
-		},
+		"a Pod of an earlier At, released already": {at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt, withReleased), now: now},
 	} {
 		t.Run(name, func(t *testing.T) {
 			world := World{At: tc.at, Pods: podsOf(tc.pod), AtIsLive: true, Now: tc.now}

@@ -75,9 +75,7 @@ func TestDecideForecast(t *testing.T) {
 				Events: []Event{warning(v1alpha1.ReasonInvalidPod, "If it were due now: no")},
 			},
 		},
-		"refused, already in the status": {
-			status: written, forecast: refused, now: earlier, want: Decision{Delay: untilSecond},
-		},
+		"refused, already in the status": {status: written, forecast: refused, now: earlier, want: Decision{Delay: untilSecond}},
 		"refused with another message: no further event": {
 			status: pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, "If it were due now: other words")), forecast: refused, now: earlier,
 			want: Decision{Status: ptr.To(written)},
@@ -86,12 +84,8 @@ func TestDecideForecast(t *testing.T) {
 			status: pendingWith(blocked(earlier, v1alpha1.ReasonInvalidPod, "If it were due now: no")), forecast: refused, now: earlier,
 			want: Decision{Status: ptr.To(written), Events: []Event{warning(v1alpha1.ReasonPodRefused, forecastMessage)}},
 		},
-		"refused, no newer forecast: it stays": {
-			status: written, now: earlier, want: Decision{Preflight: true, Delay: untilSecond},
-		},
-		"refused, then accepted": {
-			status: written, forecast: &Forecast{}, now: earlier, want: Decision{Status: ptr.To(pendingWith())},
-		},
+		"refused, no newer forecast: it stays": {status: written, now: earlier, want: Decision{Preflight: true, Delay: untilSecond}},
+		"refused, then accepted":               {status: written, forecast: &Forecast{}, now: earlier, want: Decision{Status: ptr.To(pendingWith())}},
 		"blocked when it was due, then moved: the blocker is removed immediately": {
 			status: pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, quotaMessage)), now: earlier,
 			want: Decision{Status: ptr.To(pendingWith())},

@@ -162,10 +162,7 @@ func TestRestartDue(t *testing.T) {
 			status: pending, cached: func(w *World) { w.TargetIsLive = false },
 			want: Decision{Action: LookForTarget{}},
 		},
-		"RUNNING first": {
-			status: pending, target: newTarget(),
-			want: Decision{Status: ptr.To(begun())},
-		},
+		"RUNNING first": {status: pending, target: newTarget(), want: Decision{Status: ptr.To(begun())}},
 		"the first instant of year 1": {
 			status: pending, target: newTarget(), mutate: withSchedule("0001-01-01T00:00:00Z"),
 			want: Decision{Status: func() *v1alpha1.AtStatus { status := begun(); status.ScheduledTime = nil; return &status }()},
@@ -186,12 +183,9 @@ func TestRestartDue(t *testing.T) {
 			status: pending, forbidden: true, mutate: withStartingDeadline(3),
 			want: failed(pending, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
 		},
-		"no workload": {
-			status: pending,
-			want:   failed(pending, v1alpha1.ReasonTargetNotFound, "Deployment web does not exist."),
-		},
-		"paused":   {status: pending, target: newTarget(paused), want: failed(pending, v1alpha1.ReasonTargetPaused, pausedText)},
-		"OnDelete": {status: pending, target: newTarget(onDelete), want: failed(pending, v1alpha1.ReasonTargetOnDelete, onDeleteText)},
+		"no workload": {status: pending, want: failed(pending, v1alpha1.ReasonTargetNotFound, "Deployment web does not exist.")},
+		"paused":      {status: pending, target: newTarget(paused), want: failed(pending, v1alpha1.ReasonTargetPaused, pausedText)},
+		"OnDelete":    {status: pending, target: newTarget(onDelete), want: failed(pending, v1alpha1.ReasonTargetOnDelete, onDeleteText)},
 		"another rollout is in progress": {
 			status: pending, target: newTarget(rolling),
 			want: Decision{Status: &waits, Events: []Event{warning(v1alpha1.ReasonRolloutInProgress, rolloutText)}, Delay: 2 * time.Second},
@@ -228,10 +222,7 @@ func TestRestartDue(t *testing.T) {
 			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(3), cached: shared,
 			want: Decision{Action: LookForAt{}},
 		},
-		"another rollout has ended": {
-			status: waits, target: newTarget(),
-			want: Decision{Status: ptr.To(begun())},
-		},
+		"another rollout has ended": {status: waits, target: newTarget(), want: Decision{Status: ptr.To(begun())}},
 		"another rollout was in progress until the deadline": {
 			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(3),
 			want: failed(pending, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" It was blocked: "+rolloutText),
@@ -240,10 +231,7 @@ func TestRestartDue(t *testing.T) {
 			status: pending, target: newTarget(restartedAt(due), rolling),
 			want: Decision{Status: ptr.To(begun())},
 		},
-		"another rollout has failed: a restart may help": {
-			status: pending, target: newTarget(stuck),
-			want: Decision{Status: ptr.To(begun())},
-		},
+		"another rollout has failed: a restart may help": {status: pending, target: newTarget(stuck), want: Decision{Status: ptr.To(begun())}},
 		"no Pods": {
 			status: pending, target: newTarget(func(target *rollout.Target) { target.Desired, target.Updated, target.Available = 0, 0, 0 }),
 			want: ends(pending, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has no Pods to replace: there was nothing to do."),
@@ -286,10 +274,7 @@ func TestRestartNow(t *testing.T) {
 			}(),
 			target: newTarget(), want: now,
 		},
-		"restarted": {
-			status: begun(), target: rollingTarget(),
-			want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")},
-		},
+		"restarted": {status: begun(), target: rollingTarget(), want: Decision{Status: follows(due), Events: restarted("Restarted Deployment web")}},
 		"restarted by another user after the scheduled time": {
 			status: begun(), target: newTarget(restartedAt(due.Add(time.Second)), rolling),
 			want: Decision{Status: follows(due.Add(time.Second)), Events: restarted("Deployment web was already restarted at 2026-12-24T10:12:01Z, after the scheduled time: it is not restarted again.")},
@@ -395,10 +380,7 @@ func TestFollowRollout(t *testing.T) {
 			status: follows, target: newTarget(restartedAt(due)), mutate: withActiveDeadline(0),
 			want: ends(follows, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "Deployment web has been restarted: 5 of 5 updated, 5 available.", counts(5, 5)),
 		},
-		"restarted once more": {
-			status: follows, target: newTarget(restartedAt(due.Add(time.Minute)), rolling),
-			want: Decision{Delay: 2 * time.Second},
-		},
+		"restarted once more": {status: follows, target: newTarget(restartedAt(due.Add(time.Minute)), rolling), want: Decision{Delay: 2 * time.Second}},
 		"complete without the restart": {
 			status: follows, target: newTarget(),
 			want: failed(follows, v1alpha1.ReasonReverted, fmt.Sprintf(reverted, ""), counts(5, 5)),
@@ -420,10 +402,7 @@ func TestFollowRollout(t *testing.T) {
 			want: Decision{Status: &isPaused, Events: []Event{warning(v1alpha1.ReasonTargetPaused, pausedNow)}, Delay: 2 * time.Second},
 		},
 		"resumed": {status: isPaused, target: rollingTarget(), want: Decision{Status: &follows, Delay: 2 * time.Second}},
-		"deleted": {
-			status: follows,
-			want:   failed(follows, v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart."),
-		},
+		"deleted": {status: follows, want: failed(follows, v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart.")},
 		"deleted, and created again": {
 			status: follows, target: newTarget(restartedAt(due), func(target *rollout.Target) { target.UID = "other" }),
 			want: failed(follows, v1alpha1.ReasonTargetNotFound, "Deployment web was deleted during its restart."),

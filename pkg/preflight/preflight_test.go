@@ -49,6 +49,7 @@ import (
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 var (
@@ -121,19 +122,13 @@ func run(t *testing.T, test func(f *fixture)) {
 		})
 		f.Preflight = New(Clients{f.cnat, kubeClient, 5}, countingLister{listers.NewAtLister(f.ats), &f.lookups}, func(context.Context) ([]*corev1.Node, error) { return f.nodes, f.nodesErr }, plan.Defaults{Image: "image"}, clock.RealClock{})
 		_, ctx := ktesting.NewTestContext(t)
-		ctx, cancel := context.WithCancel(ctx)
-		var running sync.WaitGroup
-		running.Go(func() {
+		harness.Run(ctx, t, func(ctx context.Context) {
 			f.Run(ctx, func(name cache.ObjectName) {
 				f.lock.Lock()
 				defer f.lock.Unlock()
 				f.note(&f.changed, name.Name)
 			})
 		})
-		defer func() {
-			cancel()
-			running.Wait()
-		}()
 		test(f)
 	})
 }

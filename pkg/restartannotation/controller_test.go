@@ -151,9 +151,7 @@ func (w *world) edit(t *testing.T, edit func(*v1alpha1.CronAt)) {
 	t.Helper()
 	cronAt := w.cronAt(t)
 	edit(cronAt)
-	if _, err := w.person.CnatV1alpha1().CronAts(namespace).Update(t.Context(), cronAt, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Update(t, w.person.CnatV1alpha1().CronAts(namespace), cronAt)
 }
 
 // wantSchedule checks that the CronAt has a schedule or, if that is empty, that there is
@@ -253,9 +251,7 @@ func TestFollow(t *testing.T) {
 		synctest.Wait()
 		w.wantEvents(t, 1, "Normal SuccessfulCreate")
 
-		if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), "deployment-web", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Delete(t, w.person.CnatV1alpha1().CronAts(namespace), "deployment-web")
 		synctest.Wait()
 		w.wantSchedule(t, nightly)
 		w.wantEvents(t, 1, "Normal SuccessfulCreate")
@@ -335,10 +331,7 @@ func TestStranger(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "deployment-web"},
 			Spec:       v1alpha1.CronAtSpec{Schedule: "@yearly"},
 		}
-		stranger, err := w.person.CnatV1alpha1().CronAts(namespace).Create(t.Context(), stranger, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		stranger = harness.Create(t, w.person.CnatV1alpha1().CronAts(namespace), stranger)
 		run(t, w, w)
 		w.set(t, annotated(nightly))
 		time.Sleep(time.Second)
@@ -352,9 +345,7 @@ func TestStranger(t *testing.T) {
 		if got := w.cronAt(t); got.UID != stranger.UID || got.ResourceVersion != stranger.ResourceVersion {
 			t.Errorf("CronAt %+v, want it as it was", got)
 		}
-		if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), stranger.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Delete(t, w.person.CnatV1alpha1().CronAts(namespace), stranger.Name)
 		time.Sleep(2 * time.Minute)
 		w.wantSchedule(t, nightly)
 	})
@@ -679,9 +670,7 @@ func TestSuspendAnnotation(t *testing.T) {
 		wantSuspended(false)
 		w.set(t, frozen)
 		wantSuspended(true)
-		if err := w.person.CnatV1alpha1().CronAts(namespace).Delete(t.Context(), "deployment-web", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Delete(t, w.person.CnatV1alpha1().CronAts(namespace), "deployment-web")
 		wantSuspended(true)
 		w.set(t, annotated(nightly))
 		wantSuspended(false)

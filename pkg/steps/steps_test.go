@@ -170,9 +170,7 @@ func TestTake(t *testing.T) {
 		wantAt     string // phase and reason, or gone; by default that it is pending
 		wantPods   int    // in the world
 	}{
-		"the At is read": {
-			decision: act(plan.LookForAt{}), want: []string{"get ats"}, wantAgain: true,
-		},
+		"the At is read": {decision: act(plan.LookForAt{}), want: []string{"get ats"}, wantAgain: true},
 		"the At is read, it is gone": {
 			decision: act(plan.LookForAt{}), faults: map[string]error{"get ats": apierrors.NewNotFound(ats, name.Name)},
 			want: []string{"get ats"}, wantAgain: true, wantAt: "gone",
@@ -181,20 +179,13 @@ func TestTake(t *testing.T) {
 			decision: act(plan.LookForAt{}), faults: map[string]error{"get ats": unavailable},
 			want: []string{"get ats"}, wantAgain: true, wantErr: "read the At: connection refused",
 		},
-		"the Pod is read": {
-			decision: act(plan.LookForPod{}), live: []runtime.Object{pod},
-			want: []string{"get pods"}, wantAgain: true, wantPods: 1,
-		},
-		"the Pod is read, it is gone": {
-			decision: act(plan.LookForPod{}), want: []string{"get pods"}, wantAgain: true,
-		},
+		"the Pod is read":             {decision: act(plan.LookForPod{}), live: []runtime.Object{pod}, want: []string{"get pods"}, wantAgain: true, wantPods: 1},
+		"the Pod is read, it is gone": {decision: act(plan.LookForPod{}), want: []string{"get pods"}, wantAgain: true},
 		"the Pod is read, without an answer": {
 			decision: act(plan.LookForPod{}), faults: map[string]error{"get pods": unavailable},
 			want: []string{"get pods"}, wantAgain: true, wantErr: "read the Pod: connection refused",
 		},
-		"a Pod is created": {
-			decision: act(plan.CreatePod{Due: due}), want: []string{"create pods"},
-		},
+		"a Pod is created": {decision: act(plan.CreatePod{Due: due}), want: []string{"create pods"}},
 		"a Pod is created, its name is taken": {
 			decision: act(plan.CreatePod{Due: due}), live: []runtime.Object{stranger},
 			want: []string{"create pods", "get pods"}, wantAgain: true, wantPods: 1,
@@ -222,16 +213,12 @@ func TestTake(t *testing.T) {
 			want: []string{"create pods", "patch ats"}, wantAgain: true, wantAt: "DONE InvalidPod",
 			wantEvents: []string{"Warning InvalidPod create Pod: " + invalid.Error()},
 		},
-		"a Pod is deleted": {
-			decision: act(plan.DeletePod{Pod: pod}), live: []runtime.Object{pod}, want: []string{deletePod},
-		},
+		"a Pod is deleted": {decision: act(plan.DeletePod{Pod: pod}), live: []runtime.Object{pod}, want: []string{deletePod}},
 		"an unexpected Pod is deleted": {
 			decision: plan.Decision{Action: plan.DeletePod{Pod: pod, Unexpected: true}, Events: []plan.Event{{Type: "Warning", Reason: "UnexpectedPod", Message: "words"}}},
 			live:     []runtime.Object{pod}, want: []string{deletePod}, wantEvents: []string{"Warning UnexpectedPod words"},
 		},
-		"a Pod is deleted, it is already gone": {
-			decision: act(plan.DeletePod{Pod: pod}), want: []string{deletePod},
-		},
+		"a Pod is deleted, it is already gone": {decision: act(plan.DeletePod{Pod: pod}), want: []string{deletePod}},
 		"a Pod is deleted, it has changed since": {
 			decision: act(plan.DeletePod{Pod: pod}), faults: map[string]error{"delete pods": apierrors.NewConflict(pods, "example-at-pod", errors.New("modified"))},
 			want: []string{deletePod},
@@ -240,12 +227,8 @@ func TestTake(t *testing.T) {
 			decision: act(plan.DeletePod{Pod: pod}), faults: map[string]error{"delete pods": unavailable},
 			want: []string{deletePod}, wantErr: "delete Pod example-at-pod: connection refused",
 		},
-		"a Pod is released": {
-			decision: act(plan.ReleasePod{Pod: pod}), live: []runtime.Object{pod}, want: []string{releasePod},
-		},
-		"a Pod is released, it is already gone": {
-			decision: act(plan.ReleasePod{Pod: pod}), want: []string{releasePod},
-		},
+		"a Pod is released":                     {decision: act(plan.ReleasePod{Pod: pod}), live: []runtime.Object{pod}, want: []string{releasePod}},
+		"a Pod is released, it is already gone": {decision: act(plan.ReleasePod{Pod: pod}), want: []string{releasePod}},
 		"a Pod is released, another has its name by now": {
 			decision: act(plan.ReleasePod{Pod: pod}), faults: map[string]error{"patch pods": otherUID}, want: []string{releasePod},
 		},
@@ -257,9 +240,7 @@ func TestTake(t *testing.T) {
 			decision: act(plan.ReleasePod{Pod: pod}), faults: map[string]error{"patch pods": unavailable},
 			want: []string{releasePod}, wantErr: "connection refused",
 		},
-		"the At is deleted": {
-			decision: act(plan.DeleteAt{}), want: []string{deleteAt},
-		},
+		"the At is deleted": {decision: act(plan.DeleteAt{}), want: []string{deleteAt}},
 		"the At is deleted, it is already gone": {
 			decision: act(plan.DeleteAt{}), faults: map[string]error{"delete ats": apierrors.NewNotFound(ats, name.Name)}, want: []string{deleteAt},
 		},

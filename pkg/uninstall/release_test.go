@@ -92,39 +92,27 @@ func (l *leaving) createAt(name string, change func(*v1alpha1.At)) *v1alpha1.At 
 	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
 	at.Spec.Schedule, at.Spec.Command = time.Now().Format(time.RFC3339), "true"
 	change(at)
-	at, err := l.cnatClient.CnatV1alpha1().Ats(at.Namespace).Create(l.t.Context(), at, metav1.CreateOptions{})
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return at
+	return harness.Create(l.t, l.cnatClient.CnatV1alpha1().Ats(at.Namespace), at)
 }
 
 func (l *leaving) createPod(at *v1alpha1.At, phase corev1.PodPhase) {
 	l.t.Helper()
 	pod := plan.NewPod(at, plan.Defaults{Image: "a"})
 	pod.Namespace, pod.Status.Phase = at.Namespace, phase
-	if _, err := l.kubeClient.CoreV1().Pods(at.Namespace).Create(l.t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		l.t.Fatal(err)
-	}
+	harness.Create(l.t, l.kubeClient.CoreV1().Pods(at.Namespace), pod)
 }
 
 // tracked returns the names of all objects that have a finalizer of the controller.
 func (l *leaving) tracked() []string {
 	l.t.Helper()
 	var names []string
-	pods, err := l.kubeClient.CoreV1().Pods(metav1.NamespaceAll).List(l.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	pods := harness.List(l.t, l.kubeClient.CoreV1().Pods(metav1.NamespaceAll))
 	for _, pod := range pods.Items {
 		if len(pod.Finalizers) > 0 {
 			names = append(names, pod.Namespace+"/"+pod.Name)
 		}
 	}
-	ats, err := l.cnatClient.CnatV1alpha1().Ats(metav1.NamespaceAll).List(l.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	ats := harness.List(l.t, l.cnatClient.CnatV1alpha1().Ats(metav1.NamespaceAll))
 	for _, at := range ats.Items {
 		if len(at.Finalizers) > 0 {
 			names = append(names, at.Namespace+"/"+at.Name)

@@ -179,27 +179,19 @@ func TestDecide(t *testing.T) {
 		wantDelay  time.Duration
 	}{
 		"gone": {now: ten},
-		"gone, with an At: it may be in the API server": {
-			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten, wantAction: "LookForCronAt",
-		},
-		"gone, with an At": {
-			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
-		},
+		"gone, with an At: it may be in the API server": {ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten, wantAction: "LookForCronAt"},
+		"gone, with an At": {ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name},
 		"gone, with a new At: its name stays a lock for a while": {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantDelay: plan.ReleaseDelay,
 		},
 		"gone, and its At was orphaned": {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten, orphaned)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
 		},
-		"gone, with a released At": {
-			ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten,
-		},
+		"gone, with a released At": {ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten},
 		"deleted and created again: the Ats of the earlier one are released": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, earlier)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name,
 		},
-		"being deleted: nothing is created": {
-			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), now: eleven,
-		},
+		"being deleted: nothing is created": {cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), now: eleven},
 		"being deleted: its Ats are released when they are old enough": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.DeletionTimestamp = at(ten) }), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten.Add(4 * second),
 			wantDelay: plan.ReleaseDelay - 4*second,
@@ -271,9 +263,7 @@ func TestDecide(t *testing.T) {
 		"recorded, and the At is gone: it does not run again": {
 			cronAt: newCronAt(ranAtTen), live: true, now: ten.Add(second), wantDelay: time.Hour - second,
 		},
-		"the clock was set back": {
-			cronAt: newCronAt(ranAtTen), live: true, now: ten.Add(-time.Hour), wantDelay: 2 * time.Hour,
-		},
+		"the clock was set back": {cronAt: newCronAt(ranAtTen), live: true, now: ten.Add(-time.Hour), wantDelay: 2 * time.Hour},
 		"an edit does not run times in the past": {
 			cronAt: newCronAt(edited("30 * * * *", ten.Add(-time.Minute))), live: true, now: ten.Add(-time.Minute),
 			wantStatus: newCronAt(edited("30 * * * *", ten), func(cronAt *v1alpha1.CronAt) {

@@ -139,14 +139,14 @@ func TestSend(t *testing.T) {
 		wantAsOf  time.Time
 		wantKnown string // the latest version
 	}{
-		"changed":         {after: version("a", "2"), wantAsOf: start, wantKnown: "2"},
-		"changed nothing": {after: version("a", "1"), wantKnown: "1"},
-		"failed":          {after: version("", ""), err: errors.New("connection refused"), wantKnown: "1"},
+		"changed":         {after: version("a", "3"), wantAsOf: start, wantKnown: "3"},
+		"changed nothing": {after: version("a", "2"), wantKnown: "2"},
+		"failed":          {after: version("", ""), err: errors.New("connection refused"), wantKnown: "2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reached := "1"
 			tracker := NewTracker(func() string { return reached })
-			before := version("a", "1")
+			before := version("a", "2")
 			written := NewWritten(func(string, string) (*metav1.ObjectMeta, error) { return before, nil }, func(object *metav1.ObjectMeta) *metav1.ObjectMeta { return object })
 			after, err := Send(written, tracker, testingclock.NewFakePassiveClock(start), before, func() (*metav1.ObjectMeta, error) { return tc.after, tc.err })
 			if after != tc.after || !errors.Is(err, tc.err) {
@@ -155,7 +155,7 @@ func TestSend(t *testing.T) {
 			if got := written.Latest(before).ResourceVersion; got != tc.wantKnown {
 				t.Errorf("the latest version is %s, want %s", got, tc.wantKnown)
 			}
-			reached = "2"
+			reached = "3"
 			if got := tracker.AsOf(start); !got.Equal(tc.wantAsOf) {
 				t.Errorf("the cache is as of %v, want %v", got, tc.wantAsOf)
 			}

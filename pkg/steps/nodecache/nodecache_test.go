@@ -137,24 +137,16 @@ func TestChanged(t *testing.T) {
 		nodes := f.client.CoreV1().Nodes()
 		f.wantList("a", "b")
 		f.wantChanged("a", "b")
-		if _, err := nodes.Create(t.Context(), newNode("c", "uid"), metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Create(t, nodes, newNode("c", "uid"))
 		f.wantChanged("c")
 		f.wantList("a", "b", "c")
 		changed := newNode("c", "uid")
 		changed.Spec.Unschedulable = true
-		if _, err := nodes.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Update(t, nodes, changed)
 		f.wantChanged()
-		if _, err := nodes.Update(t.Context(), newNode("c", "another"), metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Update(t, nodes, newNode("c", "another"))
 		f.wantChanged("c")
-		if err := nodes.Delete(t.Context(), "c", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Delete(t, nodes, "c")
 		f.wantChanged("c")
 		f.wantList("a", "b")
 	})
