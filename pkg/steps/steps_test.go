@@ -227,6 +227,10 @@ func TestTake(t *testing.T) {
 			decision: act(plan.DeletePod{Pod: pod}), faults: map[string]error{"delete pods": unavailable},
 			want: []string{deletePod}, wantErr: "delete Pod example-at-pod: connection refused",
 		},
+		"a Pod is deleted, a policy denies it": {
+			decision: act(plan.DeletePod{Pod: pod}), faults: map[string]error{"delete pods": policy},
+			want: []string{deletePod}, wantErr: "denied by a policy", wantEvents: []string{"Warning PodNotDeleted delete Pod example-at-pod: denied by a policy"},
+		},
 		"a Pod is released":                     {decision: act(plan.ReleasePod{Pod: pod}), live: []runtime.Object{pod}, want: []string{releasePod}},
 		"a Pod is released, it is already gone": {decision: act(plan.ReleasePod{Pod: pod}), want: []string{releasePod}},
 		"a Pod is released, another has its name by now": {
@@ -247,6 +251,10 @@ func TestTake(t *testing.T) {
 		"the At is deleted, it has been edited since": {
 			decision: act(plan.DeleteAt{}), faults: map[string]error{"delete ats": apierrors.NewConflict(ats, name.Name, errors.New("modified"))},
 			want: []string{deleteAt}, wantErr: "modified",
+		},
+		"the At is deleted, a policy denies it": {
+			decision: act(plan.DeleteAt{}), faults: map[string]error{"delete ats": policy},
+			want: []string{deleteAt}, wantErr: "denied by a policy", wantEvents: []string{"Warning AtNotDeleted delete the At: denied by a policy"},
 		},
 		"the status is written": {
 			decision: ends, want: []string{writeDone}, wantAgain: true, wantAt: "DONE Completed", wantEvents: []string{"Normal Completed words"},
