@@ -18,6 +18,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -63,4 +64,88 @@ func wallClockInstant(schedule, timeZone string) (time.Time, error) {
 	}
 	return time.Time{}, fmt.Errorf("the clocks in %s %s %s: omit spec.timeZone and set spec.schedule to %s or %s",
 		timeZone, verb, schedule, before.Format(time.RFC3339Nano), after.Format(time.RFC3339Nano))
+}
+
+// The delay between two attempts starts at minAttemptBackoff and doubles with each
+// attempt, up to maxAttemptBackoff, as in Job.
+const (
+	minAttemptBackoff = 10 * time.Second
+	maxAttemptBackoff = 6 * time.Minute
+)
+
+// attemptBackoff returns the delay before the next attempt after the given number of
+// failed attempts.
+func attemptBackoff(failed int32) time.Duration {
+	delay := minAttemptBackoff
+	for ; failed > 1 && delay < maxAttemptBackoff; failed-- {
+		delay *= 2
+	}
+	return min(delay, maxAttemptBackoff)
+}
+
+// noLimit is the time left if there is no limit.
+const noLimit = time.Duration(math.MaxInt64)
+
+// Seconds returns a number of seconds as a duration. A number that overflows a Duration
+// (292 years) becomes the maximum, which counts as no limit.
+func Seconds[T int32 | int64](number T) time.Duration {
+	if int64(number) > int64(noLimit/time.Second) {
+		return noLimit
+	}
+	return time.Duration(number) * time.Second
+}
+
+// timeLeft returns how long after now the given number of seconds after since ends.
+func timeLeft(since time.Time, seconds *int64, now time.Time) time.Duration {
+	if seconds == nil || Seconds(*seconds) == noLimit {
+		return noLimit
+	}
+	// Neither Add nor Sub overflows.
+	return since.Add(Seconds(*seconds)).Sub(now)
+}
+
+// activeTimeLeft returns how much longer the run may take according to
+// spec.activeDeadlineSeconds, which limits the run on each node, not the run as a whole.
+func (v *view) activeTimeLeft(status *v1alpha1.AtStatus) time.Duration {
+	if status.StartTime == nil || isNodesRun(v.At) || isRestart(v.At) && !wasRestarted(v.At) {
+		return noLimit
+	}
+	return timeLeft(status.StartTime.Time, v.At.Spec.ActiveDeadlineSeconds, v.Now)
+}
+
+// StartingTimeLeft returns how long after now what is due may still start according to
+// startingDeadlineSeconds, which counts whole seconds. It is math.MaxInt64 if there is no
+// limit.
+func StartingTimeLeft(due time.Time, seconds *int64, now time.Time) time.Duration {
+	return timeLeft(due.Add(time.Second), seconds, now)
+}
+
+func (v *view) startingTimeLeft(instant time.Time) time.Duration {
+	return StartingTimeLeft(instant, v.At.Spec.StartingDeadlineSeconds, v.Now)
+}
+
+// lastTry is how long before its starting deadline a blocked At is tried once more,
+// regardless of its back-off.
+const lastTry = 2 * time.Second
+
+// DelayUntilDeadline returns the delay until the deadline, or until just before it. After
+// the deadline, the At ends if its next Pod has not been created. The delay is 0 if there
+// is no deadline.
+func DelayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
+	return newView(World{At: at, Now: now}).untilDeadline()
+}
+
+func (v *view) untilDeadline() time.Duration {
+	left := v.activeLeft
+	if v.At.Status.NextAttemptTime == nil && !wasRestarted(v.At) {
+		left = min(left, v.startingLeft)
+	}
+	switch {
+	case left == noLimit:
+		return 0
+	case left > lastTry:
+		return left - lastTry
+	default:
+		return max(left, 1)
+	}
 }

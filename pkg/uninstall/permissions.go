@@ -63,6 +63,9 @@ import (
 // than the grace period of the controller's Pod.
 const leaveTimeout = 30 * time.Second
 
+// askTimeout is how long it may take before that to find out whether it has to.
+const askTimeout = 10 * time.Second
+
 // permissionsTimeout is how long it may take after that to release the permissions.
 const permissionsTimeout = 10 * time.Second
 
@@ -159,9 +162,9 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 	wg.Wait()
 
 	logger := klog.FromContext(ctx)
-	leaveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	askCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
-	uninstalled, err := p.areBeingDeleted(leaveCtx)
+	uninstalled, err := p.areBeingDeleted(askCtx)
 	if err != nil && !uninstalled {
 		logger.Info("Cannot tell whether the controller is being uninstalled", "error", err)
 	}
@@ -169,6 +172,8 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 		return false
 	}
 	logger.Info("The controller is being uninstalled: releasing all Pods and Ats")
+	leaveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
 	if err := release(leaveCtx); err != nil {
 		// To hold the permissions any longer helps nobody: no later controller uses them.
 		logger.Error(err, "Not all Pods and Ats were released: see docs/install.md, If Pods stay")
