@@ -400,49 +400,47 @@ func (x *explorer) step(s *state, i int, f fault, claims bool, w *worker) (said 
 	}
 	w.claimed = false
 	for ; stage <= len(all); stage++ {
-		for {
-			world.Now, world.Forecast = s.clock(), &plan.Forecast{}
-			var decision plan.Decision
-			if stage == 0 {
-				decision = x.decide(*world)
-			} else {
-				decision = x.cleanUp(*world, all[stage-1])
-			}
-			if decision.Action == nil && decision.Status == nil {
-				break
-			}
-			w.client = client{state: s, fault: f, observe: func(request any) { x.observe(s, world, request) }}
-			before := world.At
-			w.prepare(s.clock(), claims)
-			_, again, err := w.steps.Take(context.Background(), cache.NewObjectName(namespace, atName), world, decision)
-			_, creates := decision.Action.(plan.CreatePod)
-			w.claimed = creates && err == nil && f == none
-			if w.client.at != nil && w.client.at.ResourceVersion != before.ResourceVersion {
-				c.written = keptAt(w.client.at)
-				c.sentVersion, _ = strconv.Atoi(w.client.at.ResourceVersion)
-				c.sentAt = s.now
-			}
-			world.At = internAt(world.At)
-			world.Pods = slices.Clone(world.Pods)
-			for i := range world.Pods {
-				world.Pods[i] = internPod(world.Pods[i])
-			}
-			if !again || err != nil {
-				stage++
-			}
-			c.sync = &syncing{world, all, stage}
-			if stage > len(all) {
-				c.sync = nil
-			}
-			what := plan.NameOf(decision.Action)
-			if decision.Status != nil {
-				what = "writes status " + string(decision.Status.Phase) + " " + decision.Status.Reason
-			}
-			if err != nil && f == none {
-				what += ", which fails: " + err.Error()
-			}
-			return what, true
+		world.Now, world.Forecast = s.clock(), &plan.Forecast{}
+		var decision plan.Decision
+		if stage == 0 {
+			decision = x.decide(*world)
+		} else {
+			decision = x.cleanUp(*world, all[stage-1])
 		}
+		if decision.Action == nil && decision.Status == nil {
+			continue
+		}
+		w.client = client{state: s, fault: f, observe: func(request any) { x.observe(s, world, request) }}
+		before := world.At
+		w.prepare(s.clock(), claims)
+		_, again, err := w.steps.Take(context.Background(), cache.NewObjectName(namespace, atName), world, decision)
+		_, creates := decision.Action.(plan.CreatePod)
+		w.claimed = creates && err == nil && f == none
+		if w.client.at != nil && w.client.at.ResourceVersion != before.ResourceVersion {
+			c.written = keptAt(w.client.at)
+			c.sentVersion, _ = strconv.Atoi(w.client.at.ResourceVersion)
+			c.sentAt = s.now
+		}
+		world.At = internAt(world.At)
+		world.Pods = slices.Clone(world.Pods)
+		for j := range world.Pods {
+			world.Pods[j] = internPod(world.Pods[j])
+		}
+		if !again || err != nil {
+			stage++
+		}
+		c.sync = &syncing{world, all, stage}
+		if stage > len(all) {
+			c.sync = nil
+		}
+		what := plan.NameOf(decision.Action)
+		if decision.Status != nil {
+			what = strings.TrimSpace("writes status " + string(decision.Status.Phase) + " " + decision.Status.Reason)
+		}
+		if err != nil && f == none {
+			what += ", which fails: " + err.Error()
+		}
+		return what, true
 	}
 	return "", false
 }

@@ -24,6 +24,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -65,8 +66,9 @@ func main() {
 		}
 		x := newExplorer(s)
 		x.strict = *strict
+		begun := time.Now()
 		r := x.run(*limit, runtime.GOMAXPROCS(0))
-		fmt.Printf("%s: %d states, depth %d, %.0f s, complete %v\n", s.name, r.states, r.depth, r.took.Seconds(), r.complete)
+		fmt.Printf("%s: %d states, depth %d, %.0f s, complete %v\n", s.name, r.states, r.depth, time.Since(begun).Seconds(), r.complete)
 		if r.err != nil {
 			failed = true
 			fmt.Printf("%v\n%s", r.err, table(r.history))

@@ -262,9 +262,7 @@ type client struct {
 	kubernetes.Interface
 	state *state
 	fault fault
-	// sent is the first write, and at the At that the API server returned for a write.
-	sent any
-	at   *v1alpha1.At
+	at    *v1alpha1.At // what the API server returned for a write
 	// observe is called with each request just before it is executed.
 	observe func(request any)
 }

@@ -756,3 +756,13 @@ func TestKubectlAtCompletion(t *testing.T) {
 		})
 	}
 }
+
+// execLast runs a command in a Pod that ends the Pod. That may kill the command before it has
+// ended itself.
+func execLast(t *testing.T, namespace, pod string, command ...string) {
+	t.Helper()
+	out, err := tryKubectl(t, "", append([]string{"exec", "-n", namespace, pod, "--"}, command...)...)
+	if err != nil && !strings.Contains(out+err.Error(), "exit code 137") {
+		t.Fatal(err)
+	}
+}

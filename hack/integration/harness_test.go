@@ -234,16 +234,6 @@ func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// execLast runs a command in a Pod that ends the Pod. That may kill the command before it has
-// ended itself.
-func execLast(t *testing.T, namespace, pod string, command ...string) {
-	t.Helper()
-	out, err := tryKubectl(t, "", append([]string{"exec", "-n", namespace, pod, "--"}, command...)...)
-	if err != nil && !strings.Contains(out+err.Error(), "exit code 137") {
-		t.Fatal(err)
-	}
-}
-
 // applyCRD installs the CRD as described in docs/install.md, in a test that has its own
 // cluster. In the other tests, it is installed.
 func applyCRD(t *testing.T) {

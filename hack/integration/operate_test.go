@@ -119,7 +119,7 @@ func TestMetrics(t *testing.T) {
 		`cnat_start_lateness_seconds_count 4`,
 		`leader_election_master_status{name="cnat-controller"} 1`,
 	}
-	patterns := []string{`cnat_cronat_overdue_seconds{cronat="cronat",namespace="`+namespace+`"} \S+\n`, `cnat_build_info{goversion="go.*",revision=".*",version="`+version.Version+`"} 1`,
+	patterns := []string{`cnat_cronat_overdue_seconds{cronat="cronat",namespace="` + namespace + `"} \S+\n`, `cnat_build_info{goversion="go.*",revision=".*",version="` + version.Version + `"} 1`,
 		`cnat_sync_duration_seconds_count{result="blocked"} [1-9]`, `workqueue_depth{name="ats"} \d+`, `rest_client_requests_total{code="201",`}
 	var body string
 	eventually(t, "all of it to be in the metrics", func(context.Context) (bool, error) {

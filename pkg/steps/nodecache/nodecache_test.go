@@ -5,7 +5,7 @@ Licensed under the Apache License, Version 2.0 (the "License");
 you may not use this file except in compliance with the License.
 You may obtain a copy of the License at
 
-	http://www.apache.org/licenses/LICENSE-2.0
+    http://www.apache.org/licenses/LICENSE-2.0
 
 Unless required by applicable law or agreed to in writing, software
 distributed under the License is distributed on an "AS IS" BASIS,
@@ -13,6 +13,7 @@ WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 See the License for the specific language governing permissions and
 limitations under the License.
 */
+
 package nodecache
 
 import (
@@ -45,7 +46,7 @@ type fixture struct {
 }
 
 // run calls test with a running Cache, in virtual time.
-func run(t *testing.T, test func(t *testing.T, f *fixture)) {
+func run(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fixture{t: t, client: fake.NewClientset(newNode("a", "uid"), newNode("b", "uid"))}
@@ -60,7 +61,7 @@ func run(t *testing.T, test func(t *testing.T, f *fixture)) {
 			t.Fatal(err)
 		}
 		harness.Run(t.Context(), t, f.Run)
-		test(t, f)
+		test(f)
 	})
 }
 
@@ -112,7 +113,8 @@ func (f *fixture) wantChanged(want ...string) {
 // TestOnlyWhenNeeded checks that nothing is read until the nodes are needed, and nothing is
 // read again then.
 func TestOnlyWhenNeeded(t *testing.T) {
-	run(t, func(t *testing.T, f *fixture) {
+	run(t, func(f *fixture) {
+		t := f.t
 		time.Sleep(time.Hour)
 		if got := f.requests(); got != "" {
 			t.Errorf("requests %s before the nodes are needed", got)
@@ -133,7 +135,8 @@ func TestOnlyWhenNeeded(t *testing.T) {
 
 // TestChanged adds, changes, replaces and removes a node.
 func TestChanged(t *testing.T) {
-	run(t, func(t *testing.T, f *fixture) {
+	run(t, func(f *fixture) {
+		t := f.t
 		nodes := f.client.CoreV1().Nodes()
 		f.wantList("a", "b")
 		f.wantChanged("a", "b")
@@ -154,7 +157,8 @@ func TestChanged(t *testing.T) {
 
 // TestForbidden is not allowed to list nodes, and then it is. The informer would try forever.
 func TestForbidden(t *testing.T) {
-	run(t, func(t *testing.T, f *fixture) {
+	run(t, func(f *fixture) {
+		t := f.t
 		forbidden := true
 		f.client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return forbidden, nil, apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("no"))
@@ -176,7 +180,8 @@ func TestForbidden(t *testing.T) {
 
 // TestNotSynced waits for an informer that cannot read the nodes.
 func TestNotSynced(t *testing.T) {
-	run(t, func(t *testing.T, f *fixture) {
+	run(t, func(f *fixture) {
+		t := f.t
 		lists := 0
 		f.client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			lists++
@@ -206,7 +211,8 @@ func TestGet(t *testing.T) {
 		"forbidden":       {err: apierrors.NewForbidden(corev1.Resource("nodes"), "c", errors.New("no")), wantErr: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run(t, func(t *testing.T, f *fixture) {
+			run(t, func(f *fixture) {
+				t := f.t
 				f.wantList("a", "b")
 				f.requests()
 				f.client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
