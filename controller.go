@@ -445,7 +445,7 @@ func (c *Controller) search(ctx context.Context) {
 			}
 		}
 		c.enqueueDeleted()
-		if !c.IsBusy() {
+		if !c.queue.IsBusy() {
 			debug.FreeOSMemory() // the garbage of the start, or of the search
 		}
 	}
@@ -458,9 +458,6 @@ func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
 		c.queue.AddAfter(name, delay)
 	}
 }
-
-// IsBusy returns true while Ats wait for a worker, and not only for others of their namespace.
-func (c *Controller) IsBusy() bool { return c.queue.IsBusy() }
 
 // The classes of Ats in the queue. What is due goes first. What only needs status RUNNING
 // goes last: meanwhile, the Pod may end, which saves a write.

@@ -372,11 +372,11 @@ func TestProcessNextWorkItem(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, in(1500*time.Millisecond), clock.RealClock{})
 			f.queue.Add(name)
-			if !f.IsBusy() {
+			if !f.queue.IsBusy() {
 				t.Error("it is not busy while an At waits for a worker")
 			}
 			got := []time.Duration{next(t, f)}
-			if f.IsBusy() {
+			if f.queue.IsBusy() {
 				t.Error("it is busy although the At is not due")
 			}
 			got = append(got, next(t, f))

@@ -357,7 +357,7 @@ func run(ctx context.Context, o *options) error {
 		}
 	}()
 	work := func(ctx context.Context) {
-		recorder.Start(kubeClient.CoreV1(), func() bool { return controller.IsBusy() || cronController.IsBusy() })
+		recorder.Start(kubeClient.CoreV1(), func() bool { return controller.queue.IsBusy() || cronController.IsBusy() })
 		uninstalled := permissions.Hold(ctx, func(ctx context.Context) {
 			var wg sync.WaitGroup
 			wg.Go(func() { cronController.Run(ctx, cronWorkers*o.workers) })

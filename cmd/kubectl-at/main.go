@@ -24,7 +24,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -32,6 +32,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
@@ -41,6 +43,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 )
@@ -124,7 +127,7 @@ func (c *cli) versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		Run: func(*cobra.Command, []string) {
-			fmt.Fprintf(c.Out, "kubectl-at %s (%s, %s)\n", version.Version, version.Revision(), runtime.Version())
+			fmt.Fprintf(c.Out, "kubectl-at %s (%s, %s)\n", version.Version, version.Revision(), goruntime.Version())
 		},
 	}
 }
@@ -244,3 +247,73 @@ func (c *cli) createClients() error {
 
 // ref returns the name of an At for a message, as kubectl prints it.
 func ref(at *v1alpha1.At) string { return fmt.Sprintf("at/%s", at.Name) }
+
+// output prints the objects that a command has written, like kubectl.
+type output struct {
+	flags  *genericclioptions.PrintFlags
+	dryRun string
+}
+
+// noDryRunValue is the value of --dry-run if none is given.
+const noDryRunValue = "unchanged"
+
+// addOutput adds -o and --dry-run to a command. done describes what the command has done
+// with an object.
+func addOutput(cmd *cobra.Command, done string) *output {
+	o := &output{flags: genericclioptions.NewPrintFlags(done).WithTypeSetter(scheme.Scheme)}
+	o.flags.AddFlags(cmd)
+	cmd.Flags().StringVar(&o.dryRun, "dry-run", "none", "none, client (write nothing) or server (validate on the API server, write nothing)")
+	cmd.Flag("dry-run").NoOptDefVal = noDryRunValue // Like kubectl. Otherwise, the flag would take the next word.
+	return o
+}
+
+func (o *output) validate() error {
+	if o.dryRun == noDryRunValue {
+		return usageError("--dry-run has no value: write --dry-run=client or --dry-run=server")
+	}
+	suffix, known := map[string]string{"none": "%s", "client": "%s (dry run)", "server": "%s (server dry run)"}[o.dryRun]
+	if !known {
+		return usageError("--dry-run is %q: it must be none, client or server", o.dryRun)
+	}
+	if err := o.flags.Complete(suffix); err != nil {
+		return err
+	}
+	if _, err := o.flags.ToPrinter(); err != nil {
+		return usageError("%w", err)
+	}
+	return nil
+}
+
+func (o *output) isClient() bool { return o.dryRun == "client" }
+
+// runs describes what an At does at its time.
+func (o *output) runs() string {
+	if o.dryRun == "none" {
+		return "runs"
+	}
+	return "would run"
+}
+
+// serverDryRun returns the value of dryRun in a request's options.
+func (o *output) serverDryRun() []string {
+	if o.dryRun == "server" {
+		return []string{metav1.DryRunAll}
+	}
+	return nil
+}
+
+// fieldManager is the name under which the API server records the changes by this
+// program.
+const fieldManager = "kubectl-at"
+
+func (o *output) createOptions() metav1.CreateOptions {
+	return metav1.CreateOptions{DryRun: o.serverDryRun(), FieldValidation: metav1.FieldValidationStrict, FieldManager: fieldManager}
+}
+
+func (o *output) print(c *cli, object runtime.Object) error {
+	printer, err := o.flags.ToPrinter()
+	if err != nil {
+		return err
+	}
+	return printer.PrintObj(object, c.Out)
+}

@@ -18,10 +18,20 @@ package events
 
 import (
 	"container/list"
+	"context"
+	"errors"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
+
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 )
 
 // maxSize is the number of bytes that waiting events may need. It is enough for the
@@ -163,3 +173,143 @@ func oldest(class *list.List, isOpen func(namespace string) bool) *list.Element 
 }
 
 func recorded(element *list.Element) time.Time { return element.Value.(*entry).recorded }
+
+// writers is the number of events of a single namespace that are written at the same time,
+// and maxWriters that of all. A webhook or the back-off can make that take long: each
+// namespace has its share (see queue.Shares).
+const (
+	writers    = 16
+	maxWriters = 128
+)
+
+// While the controllers are busy, events wait for at most maxHold. In a burst there are
+// moments without work, so that the controllers are idle only after quietPeriod without
+// work. They are observed each pollPeriod while events wait.
+const (
+	maxHold     = 30 * time.Second
+	quietPeriod = time.Second
+	pollPeriod  = 100 * time.Millisecond
+)
+
+// An event that cannot be written is retried after minBackoff. The back-off doubles with
+// each try, up to maxBackoff. The last try is after about a minute and a half.
+const (
+	maxTries   = 12
+	minBackoff = time.Second
+	maxBackoff = 10 * time.Second
+)
+
+// flushTimeout is the maximum time for writing the waiting events at the end.
+const flushTimeout = 5 * time.Second
+
+// run writes the events until Shutdown is called.
+func (r *Recorder) run(client typedcorev1.EventsGetter, busy func() bool) {
+	defer close(r.stopped)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	shares := queue.NewShares(writers, maxWriters)
+	written := make(chan string, maxWriters) // namespaces
+	var lastBusy time.Time
+	for r.ctx.Err() == nil {
+		now := r.clock.Now()
+		until := now
+		if busy() {
+			lastBusy = now
+		}
+		if now.Sub(lastBusy) < quietPeriod && !r.isStopping() {
+			until = now.Add(-maxHold)
+		}
+		if e := r.buffer.take(until, shares.IsOpen); e != nil {
+			shares.Begin(e.event.Namespace)
+			wg.Go(func() {
+				r.write(client, e)
+				written <- e.event.Namespace
+			})
+			continue
+		}
+		added, poll, stop := r.buffer.added, (<-chan time.Time)(nil), r.stop
+		if r.buffer.len() > 0 {
+			added, poll = nil, r.clock.After(pollPeriod)
+		} else if r.isStopping() {
+			return
+		}
+		if r.isStopping() {
+			stop = nil
+		}
+		select {
+		case <-added:
+		case namespace := <-written:
+			shares.End(namespace)
+		case <-poll:
+		case <-stop:
+		}
+	}
+}
+
+func (r *Recorder) isStopping() bool {
+	select {
+	case <-r.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// write writes an event. It returns when the event is written or dropped.
+func (r *Recorder) write(client typedcorev1.EventsGetter, e *entry) {
+	backoff := minBackoff
+	for try := 1; ; try++ {
+		wasStopping := r.isStopping()
+		err := put(r.ctx, client.Events(e.event.Namespace), e)
+		object := klog.KRef(e.event.InvolvedObject.Namespace, e.event.InvolvedObject.Name)
+		switch {
+		case err == nil:
+			return
+		case !answer.IsTransient(err):
+			droppedEvents.WithLabelValues(refused).Inc()
+			// Other refusals are likely to have the same cause, such as missing permission.
+			if isExpected := answer.IsNotFound(err, e.event.Namespace) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause); !isExpected && !r.refused.Swap(true) {
+				r.logger.Error(errors.New(answer.OneLine(err.Error())), "The API server refuses an event; further refusals are not logged", "object", object, "reason", e.event.Reason)
+			}
+			return
+		case wasStopping || r.ctx.Err() != nil:
+			droppedEvents.WithLabelValues(shutdown).Inc()
+			r.unwritten.Add(1)
+			return
+		case try == maxTries:
+			droppedEvents.WithLabelValues(failed).Inc()
+			r.logger.Error(errors.New(answer.OneLine(err.Error())), "Cannot write an event", "object", object, "reason", e.event.Reason, "tries", try)
+			return
+		}
+		select {
+		case <-r.clock.After(backoff):
+		case <-r.stop:
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// put makes the requests for an event.
+func put(ctx context.Context, client typedcorev1.EventInterface, e *entry) error {
+	if e.patch != nil {
+		err := patch(ctx, client, e)
+		if !answer.IsNotFound(err, e.event.Name) {
+			return err
+		}
+		// It has expired, or is about to be created.
+	}
+	_, err := client.Create(ctx, e.event, metav1.CreateOptions{})
+	switch {
+	case !apierrors.IsAlreadyExists(err):
+		return err
+	case e.patch != nil:
+		return patch(ctx, client, e)
+	default:
+		return nil // The response to an earlier try was lost.
+	}
+}
+
+func patch(ctx context.Context, client typedcorev1.EventInterface, e *entry) error {
+	_, err := client.Patch(ctx, e.event.Name, types.StrategicMergePatchType, e.patch, metav1.PatchOptions{})
+	return err
+}

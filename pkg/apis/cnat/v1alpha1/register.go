@@ -34,11 +34,6 @@ var (
 	AddToScheme = SchemeBuilder.AddToScheme
 )
 
-// Kind takes an unqualified kind and returns it qualified with this package's group.
-func Kind(kind string) schema.GroupKind {
-	return SchemeGroupVersion.WithKind(kind).GroupKind()
-}
-
 // Resource takes an unqualified resource and returns it qualified with this package's group.
 func Resource(resource string) schema.GroupResource {
 	return SchemeGroupVersion.WithResource(resource).GroupResource()
