@@ -316,6 +316,15 @@ func (x *explorer) initial() *state {
 	s.createAt()
 	s.restart(0)
 	s.restart(1)
+	w := newWorker()
+	for _, what := range x.begins {
+		all := x.transitions(s, w)
+		i := slices.IndexFunc(all, func(t transition) bool { return t.what == what })
+		if i < 0 {
+			panic("this cannot happen now: " + what)
+		}
+		s = all[i].next
+	}
 	return s
 }
 

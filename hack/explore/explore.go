@@ -162,6 +162,8 @@ type explorer struct {
 	send func(request any) any
 	// forgetful controllers do not remember what they have written.
 	forgetful bool
+	// begins is the history from which on all is explored.
+	begins []string
 	// strict also checks what docs/concepts/guarantees.md excludes.
 	strict bool
 }
