@@ -94,11 +94,13 @@ func (x *explorer) observe(s *state, world *plan.World, request any) {
 	if next := world.At.Status.NextAttemptTime; next != nil {
 		due = next.Time
 	}
-	switch {
-	case err != nil || s.clock().Before(due):
+	if err != nil || s.clock().Before(due) {
 		s.violation = fmt.Sprintf("Pod %s is created before it is due", create.pod.Name)
-	case !s.mayStart && s.since(s.heldSince) > staleness.FreshFor.Seconds():
-		s.violation = fmt.Sprintf("Pod %s is created %.1f s after the At was suspended, moved or deleted", create.pod.Name, s.since(s.heldSince))
+	}
+	for _, h := range s.held {
+		if h.uid == string(world.At.UID) && s.since(h.since) > staleness.FreshFor.Seconds() {
+			s.violation = fmt.Sprintf("Pod %s is created %.1f s after the At was suspended or deleted", create.pod.Name, s.since(h.since))
+		}
 	}
 }
 
@@ -174,13 +176,16 @@ func (x *explorer) goOn(s *state, w *worker) *state {
 		}
 	}
 	for i := range n.controllers {
-		before := n.copy()
-		if _, happened := x.step(n, i, none, false, w); happened {
-			n.check()
-			return n
+		synced := n.copy()
+		for happened := true; happened; {
+			_, happened = x.stepOfSync(synced, i, none, false, w)
+			synced.check()
+			happened = happened && synced.controllers[i].sync != nil
 		}
-		n = before
-		n.controllers[i].sync = nil
+		synced.controllers[i].sync = nil
+		if synced.key() != n.key() {
+			return synced
+		}
 	}
 	if cluster := x.cluster(n); len(cluster) > 0 {
 		cluster[0].next.check()
@@ -312,7 +317,7 @@ func (x *explorer) run(limit, workers int) result {
 }
 
 func (x *explorer) initial() *state {
-	s := &state{x: x, left: x.scenario.left, mayStart: true, heldSince: -1}
+	s := &state{x: x, left: x.scenario.left}
 	s.createAt()
 	s.restart(0)
 	s.restart(1)

@@ -30,6 +30,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
@@ -54,8 +55,7 @@ type state struct {
 	// What happened, for the checks.
 	made      []start  // all Pods
 	started   []start  // Pods whose command may have started
-	mayStart  bool     // whether the At may start by what users want
-	heldSince int      // since when it may not
+	held      []held   // Ats that must not start, by what users want
 	highest   status   // of the present At
 	ended     []string // Pods with their exit codes
 	violation string
@@ -64,6 +64,12 @@ type state struct {
 type counted struct {
 	name   string
 	number int
+}
+
+// held is an At that must not start since an instant.
+type held struct {
+	uid   string
+	since int
 }
 
 // start is a Pod, and the attempt that it is for: the UID of the At and the name of the Pod.
@@ -160,8 +166,6 @@ type explorer struct {
 	cleanUp  func(plan.World, *corev1.Pod) plan.Decision
 	// send lets a mutant change a request.
 	send func(request any) any
-	// forgetful controllers do not remember what they have written.
-	forgetful bool
 	// begins is the history from which on all is explored.
 	begins []string
 	// strict also checks what docs/concepts/guarantees.md excludes.
@@ -251,7 +255,7 @@ func (s *state) world(c *controller) *plan.World {
 			world.Pods = append(world.Pods, pod)
 		}
 	}
-	if !s.x.forgetful && world.At != nil && c.written != nil && c.written.UID == c.at.UID && staleness.IsNewer(c.written, c.at) {
+	if world.At != nil && c.written != nil && c.written.UID == c.at.UID && staleness.IsNewer(c.written, c.at) {
 		world.At = c.written
 	}
 	return world
@@ -387,8 +391,20 @@ func endPod(s *state, pod *corev1.Pod, code int32) {
 	}}
 }
 
-// step takes the next step of a controller that sends a request. It reports what it did.
+// step takes the next step of a controller that sends a request. It reports what it did. A
+// sync that has nothing left to do ends, and the next one begins.
 func (x *explorer) step(s *state, i int, f fault, claims bool, w *worker) (said string, happened bool) {
+	c := &s.controllers[i]
+	if c.sync != nil {
+		if said, happened = x.stepOfSync(s, i, f, claims, w); happened {
+			return said, true
+		}
+		c.sync = nil
+	}
+	return x.stepOfSync(s, i, f, claims, w)
+}
+
+func (x *explorer) stepOfSync(s *state, i int, f fault, claims bool, w *worker) (said string, happened bool) {
 	c := &s.controllers[i]
 	var world *plan.World
 	stage := 0
@@ -458,10 +474,24 @@ func (s *state) recordStart(pod *corev1.Pod) {
 	owner := plan.ControllerOf(pod).UID
 	isExcluded := !s.x.strict && (s.at == nil || s.at.UID != owner)
 	started := startOf(pod)
+	runs := int32(1)
 	for _, other := range s.started {
-		if other.attempt == started.attempt && other.pod != started.pod && !isExcluded {
-			s.violation = fmt.Sprintf("attempt %s runs twice: in Pod %s, then in Pod %s", started.attempt, other.pod, started.pod)
+		if !strings.HasPrefix(other.attempt, string(owner)+"/") {
+			continue
 		}
+		runs++
+		switch {
+		case isExcluded:
+		case other.attempt == started.attempt:
+			s.violation = fmt.Sprintf("attempt %s runs twice: in Pod %s, then in Pod %s", started.attempt, other.pod, started.pod)
+		case !slices.ContainsFunc(s.ended, func(ended string) bool {
+			return strings.HasPrefix(ended, other.pod+"=") && ended != other.pod+"=0"
+		}):
+			s.violation = fmt.Sprintf("Pod %s runs although Pod %s has not failed", started.pod, other.pod)
+		}
+	}
+	if most := 1 + ptr.Deref(s.x.scenario.at().Spec.BackoffLimit, 0); runs > most && !isExcluded && s.violation == "" {
+		s.violation = fmt.Sprintf("%d attempts run, want at most %d", runs, most)
 	}
 	s.started = append(slices.Clone(s.started), started)
 	slices.SortFunc(s.started, func(a, b start) int { return strings.Compare(a.pod, b.pod) })
@@ -610,6 +640,23 @@ func (e *encoder) news(news []event) {
 	}
 }
 
+// withoutVersion separates the resource version from a patch.
+func withoutVersion(body []byte) (rest, version string) {
+	var patch map[string]any
+	if err := json.Unmarshal(body, &patch); err != nil {
+		panic(err)
+	}
+	if metadata, ok := patch["metadata"].(map[string]any); ok {
+		version, _ = metadata["resourceVersion"].(string)
+		delete(metadata, "resourceVersion")
+	}
+	text, err := json.Marshal(patch)
+	if err != nil {
+		panic(err)
+	}
+	return string(text), version
+}
+
 func (s *state) encode(first, second int) []byte {
 	e := &encoder{bytes: make([]byte, 0, 512)}
 	e.int(s.now)
@@ -660,10 +707,20 @@ func (s *state) encode(first, second int) []byte {
 		switch r := f.request.(type) {
 		case createPod:
 			e.string(fmt.Sprintf("create %s %s %v", r.pod.Name, r.pod.Labels[v1alpha1.LabelAtUID], r.pod.Annotations))
+		case deletePod:
+			e.string("delete " + r.name + string(*r.preconditions.UID))
+			e.ver(*r.preconditions.ResourceVersion)
+		case deleteAt:
+			e.string("delete " + r.name + string(*r.preconditions.UID))
+			e.ver(*r.preconditions.ResourceVersion)
+		case patchPod:
+			e.string(string(r.body))
 		case patchAt:
-			e.string(string(r.body)) // with a version: rare enough
+			body, version := withoutVersion(r.body)
+			e.string(body)
+			e.ver(version)
 		default:
-			e.string(fmt.Sprintf("%T %v", r, r))
+			e.string(fmt.Sprintf("%#v", r))
 		}
 	}
 	e.int(s.left.faults)
@@ -679,8 +736,10 @@ func (s *state) encode(first, second int) []byte {
 	for _, ended := range s.ended {
 		e.string(ended)
 	}
-	if !s.mayStart {
-		e.int(1 + s.heldSince)
+	e.int(len(s.held))
+	for _, h := range s.held {
+		e.string(h.uid)
+		e.int(h.since)
 	}
 	e.string(s.highest.uid)
 	e.int(s.highest.phase)

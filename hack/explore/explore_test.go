@@ -18,6 +18,7 @@ package main
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,16 +29,16 @@ import (
 
 // mutants break a promise.
 var mutants = map[string]struct {
-	scenario string
-	mutate   func(x *explorer)
+	scenario, want string
+	mutate         func(x *explorer)
 }{
-	"no live read": {"at", func(x *explorer) {
+	"no live read": {"at", "after the At was suspended", func(x *explorer) {
 		x.decide = func(w plan.World) plan.Decision {
 			w.AtIsLive, w.AtAsOf = w.At != nil, w.Now
 			return plan.Decide(w)
 		}
 	}},
-	"no finalizer": {"at", func(x *explorer) {
+	"no finalizer": {"at", "runs twice", func(x *explorer) {
 		x.send = func(request any) any {
 			if create, ok := request.(createPod); ok {
 				pod := create.pod.DeepCopy()
@@ -47,7 +48,7 @@ var mutants = map[string]struct {
 			return request
 		}
 	}},
-	"ownership by name": {"successor", func(x *explorer) {
+	"ownership by name": {"successor", "which was not created for this At", func(x *explorer) {
 		adopt := func(w plan.World) plan.World {
 			if w.At == nil {
 				return w
@@ -65,7 +66,7 @@ var mutants = map[string]struct {
 		}
 		x.decide = func(w plan.World) plan.Decision { return plan.Decide(adopt(w)) }
 	}},
-	"the status is written without a version": {"retries", func(x *explorer) {
+	"the status is written without a version": {"retries", "goes back", func(x *explorer) {
 		x.send = func(request any) any {
 			patch, ok := request.(patchAt)
 			if !ok {
@@ -80,7 +81,7 @@ var mutants = map[string]struct {
 			return patch
 		}
 	}},
-	"a Pod is released at once": {"at", func(x *explorer) {
+	"a Pod is released at once": {"at", "runs twice", func(x *explorer) {
 		x.scenario.instants, x.scenario.left.crashes, x.scenario.edits = x.scenario.instants[1:2], 1, []edit{removePod}
 		x.instants = x.instants[1:]
 		x.begins = []string{
@@ -95,7 +96,7 @@ var mutants = map[string]struct {
 			return d
 		}
 	}},
-	"a Pod is never released": {"at", func(x *explorer) {
+	"a Pod is never released": {"at", "the finalizer of Pod at-pod stays", func(x *explorer) {
 		x.cleanUp = func(w plan.World, pod *corev1.Pod) plan.Decision {
 			d := plan.CleanUp(w, pod)
 			if _, releases := d.Action.(plan.ReleasePod); releases {
@@ -104,7 +105,7 @@ var mutants = map[string]struct {
 			return d
 		}
 	}},
-	"a lost Pod is created again": {"at", func(x *explorer) {
+	"a lost Pod is created again": {"at", "does not come to an end", func(x *explorer) {
 		x.decide = func(w plan.World) plan.Decision {
 			if w.At != nil && !w.HasPod() && w.At.Status.Pod != nil {
 				at := w.At.DeepCopy()
@@ -114,7 +115,7 @@ var mutants = map[string]struct {
 			return plan.Decide(w)
 		}
 	}},
-	"too early by half a second": {"at", func(x *explorer) {
+	"a second too early": {"at", "before it is due", func(x *explorer) {
 		x.decide = func(w plan.World) plan.Decision {
 			w.Now = w.Now.Add(time.Second)
 			w.AtAsOf = w.AtAsOf.Add(time.Second)
@@ -130,8 +131,8 @@ func TestMutants(t *testing.T) {
 			x := newExplorer(small(mutant.scenario))
 			mutant.mutate(x)
 			r := x.run(100_000, 2)
-			if r.err == nil {
-				t.Fatalf("it survives %d states", r.states)
+			if r.err == nil || !strings.Contains(r.err.Error(), mutant.want) {
+				t.Fatalf("after %d states: %v, want that it %s\n%s", r.states, r.err, mutant.want, table(r.history))
 			}
 			t.Logf("after %d states: %v\n%s", r.states, r.err, table(r.history))
 		})
@@ -150,9 +151,15 @@ func small(name string) scenario {
 	panic("there is no scenario " + name)
 }
 
-// TestExplore explores a part of each scenario.
+// TestExplore explores a part of each scenario, and of those without a mutant.
 func TestExplore(t *testing.T) {
+	all := scenarios
 	for _, s := range scenarios {
+		s := small(s.name)
+		s.name += ", small"
+		all = append(all, s)
+	}
+	for _, s := range all {
 		t.Run(s.name, func(t *testing.T) {
 			if r := newExplorer(s).run(2_000, 2); r.err != nil {
 				t.Errorf("%v\n%s", r.err, table(r.history))

@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/utils/ptr"
@@ -49,7 +50,7 @@ var scenarios = []scenario{
 		name: "at", doc: "one At, without retries",
 		at:       newAt(nil),
 		instants: []float64{59, 60, 60.3, 61, 68, 71, 200},
-		left:     budget{faults: 1, edits: 1, crashes: 1},
+		left:     budget{faults: 1, edits: 2, crashes: 1},
 		edits:    []edit{suspend, resume, deleteIt, removePod, stripLabel},
 		flight:   flight,
 	},
@@ -72,14 +73,17 @@ var scenarios = []scenario{
 	},
 }
 
+// hold records that the At must not start from now on.
+func (s *state) hold() { s.held = append(slices.Clone(s.held), held{string(s.at.UID), s.now}) }
+
 var suspend = edit{"suspends the At", func(s *state) bool {
 	if s.at == nil || ptr.Deref(s.at.Spec.Suspend, false) {
 		return false
 	}
 	at := s.at.DeepCopy()
 	at.Spec.Suspend, at.Generation = ptr.To(true), at.Generation+1
+	s.hold()
 	s.setAt(at)
-	s.mayStart, s.heldSince = false, s.now
 	return true
 }}
 
@@ -89,8 +93,8 @@ var resume = edit{"resumes the At", func(s *state) bool {
 	}
 	at := s.at.DeepCopy()
 	at.Spec.Suspend, at.Generation = nil, at.Generation+1
+	s.held = nil
 	s.setAt(at)
-	s.mayStart, s.heldSince = true, -1
 	return true
 }}
 
@@ -98,8 +102,8 @@ var deleteIt = edit{"deletes the At", func(s *state) bool {
 	if s.at == nil {
 		return false
 	}
+	s.hold()
 	s.setAt(nil)
-	s.mayStart, s.heldSince = false, s.now
 	return true
 }}
 
@@ -108,7 +112,6 @@ var createAgain = edit{"creates the At again", func(s *state) bool {
 		return false
 	}
 	s.createAt()
-	s.mayStart, s.heldSince = true, -1
 	return true
 }}
 

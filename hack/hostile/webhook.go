@@ -25,12 +25,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 )
@@ -62,7 +64,7 @@ type Webhook struct {
 	name     string
 	server   *httptest.Server
 	behavior atomic.Int32
-	refused  atomic.Int32 // requests since Behave
+	refused  sync.Map // names of Pods
 }
 
 // StartWebhook starts a webhook for the given namespaces, which allows everything. name must be
@@ -96,13 +98,13 @@ func StartWebhook(ctx context.Context, admin kubernetes.Interface, name string, 
 }
 
 // Behave changes how the webhook answers from now on.
-func (w *Webhook) Behave(behavior Behavior) {
-	w.behavior.Store(int32(behavior))
-	w.refused.Store(0)
-}
+func (w *Webhook) Behave(behavior Behavior) { w.behavior.Store(int32(behavior)) }
 
-// Refused returns how many requests the webhook has not allowed since Behave.
-func (w *Webhook) Refused() int { return int(w.refused.Load()) }
+// HasRefused reports whether the webhook has not allowed the creation of a Pod.
+func (w *Webhook) HasRefused(namespace, pod string) bool {
+	_, refused := w.refused.Load(types.NamespacedName{Namespace: namespace, Name: pod})
+	return refused
+}
 
 // Stop removes the webhook.
 func (w *Webhook) Stop(ctx context.Context) error {
@@ -122,8 +124,8 @@ func (w *Webhook) ServeHTTP(writer http.ResponseWriter, request *http.Request) {
 	if review.Request.UserInfo.Username == review.Request.Namespace {
 		behavior = Allows
 	}
-	if behavior != Allows {
-		w.refused.Add(1)
+	if behavior != Allows && review.Request.Operation == admissionv1.Create && review.Request.Resource.Resource == "pods" {
+		w.refused.Store(types.NamespacedName{Namespace: review.Request.Namespace, Name: review.Request.Name}, true)
 	}
 	response := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: behavior == Allows}
 	switch behavior {

@@ -63,7 +63,7 @@ import (
 // than the grace period of the controller's Pod.
 const leaveTimeout = 30 * time.Second
 
-// askTimeout is how long it may take before that to find out whether it has to.
+// askTimeout limits the check whether the controller is being uninstalled.
 const askTimeout = 10 * time.Second
 
 // permissionsTimeout is how long it may take after that to release the permissions.
@@ -251,15 +251,17 @@ func (p *Permissions) hold(ctx context.Context, o object, current *metav1.Partia
 // is being deleted.
 func (p *Permissions) areBeingDeleted(ctx context.Context) (bool, error) {
 	namespace := object{resource: corev1.SchemeGroupVersion.WithResource("namespaces"), name: p.objects[0].namespace}
-	var errs []error
-	for _, o := range append([]object{namespace}, p.objects...) {
-		current, err := p.in(o).Get(ctx, o.name, metav1.GetOptions{})
-		if err == nil && current.DeletionTimestamp != nil {
-			return true, nil
-		}
-		errs = append(errs, err)
+	objects := append([]object{namespace}, p.objects...)
+	errs, deleted := make([]error, len(objects)), make([]bool, len(objects))
+	var wg sync.WaitGroup
+	for i, o := range objects { // at the same time, because there is little
+		wg.Go(func() {
+			current, err := p.in(o).Get(ctx, o.name, metav1.GetOptions{})
+			errs[i], deleted[i] = err, err == nil && current.DeletionTimestamp != nil
+		})
 	}
-	return false, errors.Join(errs...)
+	wg.Wait()
+	return slices.Contains(deleted, true), errors.Join(errs...)
 }
 
 // continueTimeout is how long a request waits for the API server to ask for its body. A

@@ -24,7 +24,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// An item that has waited for patience is returned after share items of earlier classes.
+// If a class has not been empty for patience, one of its items is returned after share items of
+// earlier classes.
 const (
 	patience = 10 * time.Second
 	share    = 7
