@@ -121,7 +121,7 @@ func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
 	return f
 }
 
-// events returns the recorded events, after which there are no more.
+// events returns the recorded events, and forgets them.
 func (f *fixture) events() []string {
 	var events []string
 	for len(f.recorder.Events) > 0 {
