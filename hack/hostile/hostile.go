@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -32,7 +33,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/client-go/util/workqueue"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -278,16 +281,24 @@ func (t *Tenant) Edit(ctx context.Context) (int, error) {
 	}
 }
 
+// create creates an object. On a slow machine, the tenant's own webhook may still be busy with
+// what came before, so it is asked until it answers.
+func (t *Tenant) create(ctx context.Context, resource schema.GroupVersionResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	var created *unstructured.Unstructured
+	err := retry.OnError(wait.Backoff{Duration: time.Second, Steps: math.MaxInt}, apierrors.IsInternalError, func() error {
+		var err error
+		created, err = t.Client.Resource(resource).Namespace(t.Namespace).Create(ctx, object, metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create %s %s: %w", resource.Resource, object.GetName(), err)
+	}
+	return created, nil
+}
+
 // Forge creates a number of Pods, Ats and CronAts each with the labels, owners and finalizers
 // that the controller uses.
 func (t *Tenant) Forge(ctx context.Context, number int) error {
-	create := func(ctx context.Context, resource schema.GroupVersionResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-		created, err := t.Client.Resource(resource).Namespace(t.Namespace).Create(ctx, object, metav1.CreateOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("forge %s %s: %w", resource.Resource, object.GetName(), err)
-		}
-		return created, nil
-	}
 	controlledBy := func(owner *unstructured.Unstructured) []metav1.OwnerReference {
 		ref := metav1.NewControllerRef(owner, owner.GroupVersionKind())
 		ref.BlockOwnerDeletion = nil // For that, the user would need more permissions.
@@ -298,14 +309,14 @@ func (t *Tenant) Forge(ctx context.Context, number int) error {
 		name := "forged-" + strconv.Itoa(i)
 		cronAt := metadata("finalizers", []any{v1alpha1.FinalizerScheduled, v1alpha1.FinalizerTracking}).of(cronAts, name)
 		cronAt.SetLabels(map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelAtUID: "uid", v1alpha1.LabelCronAtUID: "uid"})
-		cronAt, err := create(ctx, cronAts, cronAt)
+		cronAt, err := t.create(ctx, cronAts, cronAt)
 		if err != nil {
 			return err
 		}
 		at := metadata("finalizers", []any{v1alpha1.FinalizerScheduled, v1alpha1.FinalizerTracking}).of(ats, name)
 		at.SetLabels(map[string]string{v1alpha1.LabelCronAtUID: string(cronAt.GetUID()), v1alpha1.LabelCronAtName: name, v1alpha1.LabelAtUID: "uid", v1alpha1.LabelAtName: name})
 		at.SetOwnerReferences(controlledBy(cronAt))
-		at, err = create(ctx, ats, at)
+		at, err = t.create(ctx, ats, at)
 		if err != nil {
 			if !logged.Swap(true) {
 				t.Log("forged Ats are refused: %s", short(err))
@@ -319,14 +330,14 @@ func (t *Tenant) Forge(ctx context.Context, number int) error {
 		}}
 		pod.SetLabels(map[string]string{v1alpha1.LabelAtUID: string(at.GetUID()), v1alpha1.LabelAtName: name})
 		pod.SetOwnerReferences(controlledBy(at))
-		if _, err := create(ctx, pods, pod); err != nil {
+		if _, err := t.create(ctx, pods, pod); err != nil {
 			return err
 		}
 		stranger := pod.DeepCopy()
 		stranger.SetName(name + "-stranger")
 		stranger.SetOwnerReferences(nil)
 		stranger.SetLabels(map[string]string{v1alpha1.LabelAtUID: "uid", v1alpha1.LabelAtName: name})
-		_, err = create(ctx, pods, stranger)
+		_, err = t.create(ctx, pods, stranger)
 		return err
 	})
 }
@@ -341,7 +352,7 @@ func (t *Tenant) Due(ctx context.Context, prefix string, number int, due time.Ti
 		); err != nil {
 			return err
 		}
-		_, err := t.Client.Resource(ats).Namespace(t.Namespace).Create(ctx, at, metav1.CreateOptions{})
+		_, err := t.create(ctx, ats, at)
 		return err
 	})
 }
