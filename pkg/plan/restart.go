@@ -114,10 +114,6 @@ func (v *view) waitForRollout() Decision {
 func (v *view) decideRestart() Decision {
 	restarted := wasRestarted(v.At)
 	switch {
-	case !restarted && !v.AtIsLive:
-		// Do not trust the cache: another controller may have restarted the workload, and a
-		// user may have reverted that.
-		return Decision{Action: LookForAt{}}
 	case restarted && !v.TargetIsLive && !v.TargetIsShared:
 		return Decision{Action: LookForTarget{MayBeShared: true}}
 	case restarted:
@@ -129,8 +125,9 @@ func (v *view) decideRestart() Decision {
 		return d
 	case !v.TargetIsLive:
 		return Decision{Action: LookForTarget{}}
-	case !staleness.IsFresh(v.AtAsOf, v.Now):
-		// Looking for the workload took long.
+	case !v.AtIsLive || !staleness.IsFresh(v.AtAsOf, v.Now):
+		// Do not trust the cache: another controller may have restarted the workload, and a user
+		// may have reverted that. The At is read after the workload, in case both happen now.
 		return Decision{Action: LookForAt{}}
 	default:
 		return v.restartNow()

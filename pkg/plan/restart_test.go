@@ -249,8 +249,8 @@ func TestRestartNow(t *testing.T) {
 	}
 	now := Decision{Action: RestartTarget{Time: due, Due: now}}
 	for name, tc := range map[string]restartCase{
-		"by a cache: the At is read": {
-			status: begun(), cached: func(w *World) { w.AtIsLive, w.PodIsLive, w.TargetIsLive = false, false, false },
+		"by a cache: the At is read after the workload": {
+			status: begun(), target: newTarget(), cached: func(w *World) { w.AtIsLive, w.PodIsLive = false, false },
 			want: Decision{Action: LookForAt{}},
 		},
 		"nothing known about the workload": {

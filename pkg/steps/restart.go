@@ -43,6 +43,11 @@ func (s *Steps) lookForTarget(ctx context.Context, world *plan.World, mayBeShare
 	}
 	s.Targets.Add(target)
 	world.Target, world.TargetForbidden, world.TargetIsLive = target, nil, true
+	if world.At.Status.Restart != nil {
+		// Since the At was read, another controller may have restarted the workload, and a user
+		// may have reverted that.
+		world.AtIsLive = false
+	}
 	return nil
 }
 
