@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -441,6 +442,41 @@ func TestList(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestTerminal checks that text from the cluster does not control the terminal, nor fakes
+// another line.
+func TestTerminal(t *testing.T) {
+	const evil = "a\x1b]0;b\ac\rd\u009be\u202ef\ng"
+	at := newAt("at", func(at *v1alpha1.At) {
+		at.Spec.Command, at.Spec.Template = "", &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: evil}}}}
+		at.Spec.Schedule, at.Spec.TimeZone = evil, ptr.To(evil)
+		at.Status.Reason, at.Status.Message = evil, evil
+	})
+	cronAt := newCronAt("backup", func(cronAt *v1alpha1.CronAt) {
+		cronAt.Spec.Schedule, cronAt.Spec.TimeZone, cronAt.Status.Message = evil, ptr.To(evil), evil
+		cronAt.Spec.AtTemplate.Spec = at.Spec.RunSpec
+	})
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "at-pod", Labels: map[string]string{v1alpha1.LabelAtUID: "uid"}},
+		Spec:       corev1.PodSpec{NodeName: evil, Containers: []corev1.Container{{}}},
+	}
+	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}, InvolvedObject: corev1.ObjectReference{UID: "uid"}, Reason: evil, Message: evil}
+	cronJob := newCronJob(func(cronJob *batchv1.CronJob) {
+		cronJob.Spec.JobTemplate.Spec.Template.Spec.Containers[0].Image = evil
+	})
+	for _, args := range []string{"list -o wide", "show at", "show cronat/backup", "logs at", "rm at", "__complete rm ''", "__complete now --image ''"} {
+		t.Run(args, func(t *testing.T) {
+			w := newWorld(t, "", at, cronAt)
+			w.kube = kubefake.NewSimpleClientset(pod, event, cronJob)
+			w.cnat.PrependReactor("delete", "ats", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New(evil) })
+			w.run(t, strings.Split(strings.ReplaceAll(args, "''", ""), " ")...)
+			out := w.stdout.String() + w.stderr.String()
+			if strings.ContainsAny(out, "\x1b\a\r\u009b\u202e") || !strings.Contains(out, "c") {
+				t.Errorf("got %q", out)
 			}
 		})
 	}

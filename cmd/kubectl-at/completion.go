@@ -30,6 +30,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // completionScript is the script that kubectl calls to complete the words after kubectl
@@ -144,7 +146,7 @@ func (c *cli) namesExcept(ctx context.Context, args []string, cronAts bool) (nam
 	}
 	add := func(name, description string) {
 		if !slices.Contains(args, name) {
-			names = append(names, name+"\t"+description)
+			names = append(names, name+"\t"+answer.OneLine(description))
 		}
 	}
 	list, err := c.list(ctx)
@@ -227,7 +229,7 @@ func (c *cli) images(cmd *cobra.Command) ([]string, error) {
 			continue
 		}
 		for _, container := range spec.Containers {
-			images = append(images, container.Image)
+			images = append(images, answer.OneLine(container.Image))
 		}
 	}
 	return images, err

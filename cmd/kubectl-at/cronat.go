@@ -27,6 +27,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
@@ -102,7 +103,7 @@ func (c *cli) listCronAts(ctx context.Context) ([]v1alpha1.CronAt, error) {
 	return cronAts, err
 }
 
-func (c *cli) printCronAts(cronAts []v1alpha1.CronAt, everywhere bool) error {
+func (c *cli) printCronAts(cronAts []v1alpha1.CronAt, options printers.PrintOptions) error {
 	zone, err := c.zone()
 	if err != nil {
 		return err
@@ -111,25 +112,20 @@ func (c *cli) printCronAts(cronAts []v1alpha1.CronAt, everywhere bool) error {
 		return ptr.Deref(a.Status.NextScheduleTime, metav1.Time{}).Compare(ptr.Deref(b.Status.NextScheduleTime, metav1.Time{}).Time)
 	})
 	now := c.now()
-	rows := [][]string{{"NAMESPACE", "NAME", "SCHEDULE", "TIMEZONE", "NEXT", "IN", "LAST", "ACTIVE", "REASON", "COMMAND"}}
+	var rows []metav1.TableRow
 	for i := range cronAts {
 		cronAt := &cronAts[i]
 		next := ""
 		if at := cronAt.Status.NextScheduleTime; at != nil {
 			next = at.In(zone).Format(shortTime)
 		}
-		rows = append(rows, []string{
-			cronAt.Namespace, refCronAt(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
+		rows = append(rows, row(
+			cronAt, refCronAt(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
 			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOfCronAt(cronAt, now),
 			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand),
-		})
+		))
 	}
-	if !everywhere {
-		for i := range rows {
-			rows[i] = rows[i][1:]
-		}
-	}
-	return c.printRows(rows)
+	return c.printRows(options, columns(0, "Name", "Schedule", "TimeZone", "Next", "In", "Last", "Active", "Reason", "Command"), rows)
 }
 
 func zoneOf(cronAt *v1alpha1.CronAt) string { return ptr.Deref(cronAt.Spec.TimeZone, "UTC") }
@@ -180,7 +176,7 @@ func (c *cli) showCronAt(ctx context.Context, name string) error {
 		fmt.Fprintf(c.ErrOut, "Cannot list its Ats: %v\n", atsErr)
 	} else if ats := atsOf(cronAt, ats.Items); len(ats) > 0 {
 		fmt.Fprintln(c.Out, "Ats")
-		if err := c.printTable(ats, false, true); err != nil {
+		if err := c.printTable(ats, printers.PrintOptions{Wide: true}); err != nil {
 			return err
 		}
 	}

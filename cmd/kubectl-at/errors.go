@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,6 +55,20 @@ func withCode(code int, format string, args ...any) error {
 }
 
 func usageError(format string, args ...any) error { return withCode(exitUsage, format, args...) }
+
+// printable replaces what is not printable, except for line feeds. A message may contain
+// text from the cluster, which must not control the terminal.
+type printable struct{ io.Writer }
+
+func (p printable) Write(data []byte) (int, error) {
+	_, err := io.WriteString(p.Writer, strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, string(data)))
+	return len(data), err
+}
 
 // report prints an error with a hint, and returns the exit code.
 func report(out io.Writer, err error) int {

@@ -82,7 +82,7 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 			sortAts(list.Items)
 			switch {
 			case isTable:
-				return c.printTables(cmd.Context(), list.Items, everywhere, *flags.OutputFormat == "wide")
+				return c.printTables(cmd.Context(), list.Items, printers.PrintOptions{WithNamespace: everywhere, Wide: *flags.OutputFormat == "wide"})
 			case *flags.OutputFormat == "name": // It prints no lists.
 				return meta.EachListItem(list, func(at runtime.Object) error { return printer.PrintObj(at, c.Out) })
 			}
@@ -128,7 +128,7 @@ func instantOf(at *v1alpha1.At) time.Time {
 }
 
 // printTables prints the Ats, and the CronAts if there are any.
-func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, everywhere, wide bool) error {
+func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, options printers.PrintOptions) error {
 	cronAts, err := c.listCronAts(ctx)
 	if err != nil {
 		return err
@@ -138,21 +138,21 @@ func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, everywhere, wi
 		return nil
 	}
 	if len(ats) > 0 {
-		if err := c.printTable(ats, everywhere, wide); err != nil || len(cronAts) == 0 {
+		if err := c.printTable(ats, options); err != nil || len(cronAts) == 0 {
 			return err
 		}
 		fmt.Fprintln(c.Out)
 	}
-	return c.printCronAts(cronAts, everywhere)
+	return c.printCronAts(cronAts, options)
 }
 
-func (c *cli) printTable(ats []v1alpha1.At, everywhere, wide bool) error {
+func (c *cli) printTable(ats []v1alpha1.At, options printers.PrintOptions) error {
 	zone, err := c.zone()
 	if err != nil {
 		return err
 	}
 	now := c.now()
-	rows := [][]string{{"NAMESPACE", "NAME", "WHEN", "IN", "PHASE", "REASON", "COMMAND", "EXIT", "POD", "NODE"}}
+	var rows []metav1.TableRow
 	for i := range ats {
 		at := &ats[i]
 		when, in := at.Spec.Schedule, ""
@@ -160,32 +160,33 @@ func (c *cli) printTable(ats []v1alpha1.At, everywhere, wide bool) error {
 			when, in = instant.In(zone).Format(shortTime), fromNow(instant, now)
 		}
 		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
-		rows = append(rows, []string{
-			at.Namespace, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
+		rows = append(rows, row(
+			at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
 			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at), pod.Name, pod.NodeName,
-		})
+		))
 	}
-	for i := range rows {
-		if !wide {
-			rows[i] = rows[i][:7]
-		}
-		if !everywhere {
-			rows[i] = rows[i][1:]
-		}
-	}
-	return c.printRows(rows)
+	return c.printRows(options, append(columns(0, "Name", "When", "In", "Phase", "Reason", "Command"), columns(1, "Exit", "Pod", "Node")...), rows)
 }
 
-// printRows prints a table. An empty cell shows a hyphen.
-func (c *cli) printRows(rows [][]string) error {
-	out := printers.GetNewTabWriter(c.Out)
-	for _, cells := range rows {
-		for i := range cells {
-			cells[i] = cmp.Or(cells[i], "-")
-		}
-		fmt.Fprintln(out, strings.Join(cells, "\t"))
+// columns returns columns of a table; those with a priority above 0 are only in a wide one.
+func columns(priority int32, names ...string) (all []metav1.TableColumnDefinition) {
+	for _, name := range names {
+		all = append(all, metav1.TableColumnDefinition{Name: name, Priority: priority})
 	}
-	return out.Flush()
+	return all
+}
+
+// row returns the row of an object. An empty cell shows a hyphen.
+func row(object runtime.Object, cells ...string) metav1.TableRow {
+	row := metav1.TableRow{Object: runtime.RawExtension{Object: object}}
+	for _, cell := range cells {
+		row.Cells = append(row.Cells, cmp.Or(answer.OneLine(cell), "-"))
+	}
+	return row
+}
+
+func (c *cli) printRows(options printers.PrintOptions, columns []metav1.TableColumnDefinition, rows []metav1.TableRow) error {
+	return printers.NewTablePrinter(options).PrintObj(&metav1.Table{ColumnDefinitions: columns, Rows: rows}, c.Out)
 }
 
 // exitCodeOf returns the exit code of the command, or "" if it has not ended.

@@ -21,6 +21,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"regexp"
@@ -52,7 +53,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // A second signal terminates the program immediately.
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	rest.SetDefaultWarningHandler(rest.NewWarningWriter(os.Stderr, rest.WarningWriterOptions{Deduplicate: true}))
+	rest.SetDefaultWarningHandler(rest.NewWarningWriter(printable{os.Stderr}, rest.WarningWriterOptions{Deduplicate: true}))
 	code := execute(ctx, newCommand(streams, clock.RealClock{}.Now), os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -63,6 +64,7 @@ type cli struct {
 	genericiooptions.IOStreams
 	config *genericclioptions.ConfigFlags
 	now    func() time.Time
+	stderr io.Writer // ErrOut without printable
 
 	tz       string // --tz
 	fakeTime string // --now
@@ -83,6 +85,7 @@ func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra
 }
 
 func (c *cli) command() *cobra.Command {
+	c.stderr, c.ErrOut = c.ErrOut, printable{c.ErrOut}
 	root := c.createCommand()
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl at"}
 	root.SilenceErrors, root.SilenceUsage = true, true

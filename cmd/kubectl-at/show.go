@@ -27,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -90,7 +91,7 @@ type field struct{ label, value string }
 func (c *cli) fields(parts ...[]field) {
 	for _, field := range slices.Concat(parts...) {
 		if field.value != "" {
-			fmt.Fprintf(c.Out, "%-11s%s\n", field.label, field.value)
+			fmt.Fprintf(c.Out, "%-11s%s\n", field.label, answer.OneLine(field.value))
 		}
 	}
 }
@@ -100,7 +101,7 @@ func headOf(name, namespace string, spec *v1alpha1.RunSpec, startingDeadline *in
 	all := []field{{"Name", name}, {"Namespace", namespace}}
 	label := "Command"
 	for line := range strings.Lines(spec.Command) {
-		all = append(all, field{label, answer.OneLine(line)})
+		all = append(all, field{label, line})
 		label = ""
 	}
 	if spec.Template != nil {
@@ -211,7 +212,7 @@ func since(t *metav1.Time, now time.Time) string {
 func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error {
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	fmt.Fprintln(c.Out, "Attempts")
-	rows := [][]string{{"  #", "POD", "PHASE", "EXIT", "NODE", "CREATED", "RAN"}}
+	var rows []metav1.TableRow
 	for i := range pods {
 		pod := &pods[i]
 		number := "?"
@@ -228,9 +229,9 @@ func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error 
 				ran = short(now.Sub(running.StartedAt.Time))
 			}
 		}
-		rows = append(rows, []string{"  " + number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, since(&pod.CreationTimestamp, now), ran})
+		rows = append(rows, row(pod, number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, since(&pod.CreationTimestamp, now), ran))
 	}
-	return c.printRows(rows)
+	return c.printRows(printers.PrintOptions{}, columns(0, "#", "Pod", "Phase", "Exit", "Node", "Created", "Ran"), rows)
 }
 
 // events prints the events of an object.
@@ -247,10 +248,10 @@ func (c *cli) events(ctx context.Context, of metav1.Object, now time.Time) error
 	}
 	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
 	fmt.Fprintln(c.Out, "Events")
-	rows := [][]string{{"  WHEN", "TYPE", "REASON", "MESSAGE"}}
+	var rows []metav1.TableRow
 	for i := range events {
 		event := &events[i]
-		rows = append(rows, []string{"  " + since(&event.LastTimestamp, now), event.Type, event.Reason, answer.OneLine(event.Message)})
+		rows = append(rows, row(event, since(&event.LastTimestamp, now), event.Type, event.Reason, event.Message))
 	}
-	return c.printRows(rows)
+	return c.printRows(printers.PrintOptions{}, columns(0, "When", "Type", "Reason", "Message"), rows)
 }

@@ -31,6 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -72,7 +73,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errTimeout)
 		defer cancel()
 	}
-	progress := newProgress(c.ErrOut, c.now)
+	progress := newProgress(c.stderr, c.now)
 	above := *c
 	above.ErrOut = progress.above(c.ErrOut)
 	watchCtx, stopWatch := context.WithCancel(ctx)
@@ -237,7 +238,7 @@ func (p *progress) show(at *v1alpha1.At) {
 		return
 	}
 	p.shown = true
-	line := []rune(stateLine(at, p.now()))
+	line := []rune(answer.OneLine(stateLine(at, p.now())))
 	// A line that wraps cannot be overwritten.
 	fmt.Fprintf(p.out, "\r\033[K%s", string(line[:min(len(line), p.width-1)]))
 }
@@ -254,7 +255,7 @@ func (p *progress) clear() {
 // end prints how long a run took.
 func (p *progress) end(at *v1alpha1.At) {
 	if p.width > 0 && at.Status.StartTime != nil && at.Status.CompletionTime != nil {
-		fmt.Fprintf(p.out, "%s: %s after %s\n", ref(at), at.Status.Reason, short(at.Status.CompletionTime.Sub(at.Status.StartTime.Time)))
+		fmt.Fprintf(printable{p.out}, "%s: %s after %s\n", ref(at), at.Status.Reason, short(at.Status.CompletionTime.Sub(at.Status.StartTime.Time)))
 	}
 }
 

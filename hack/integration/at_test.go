@@ -468,8 +468,8 @@ func TestKubectlAtChanges(t *testing.T) {
 	k.run(t, "logs", "at", "--attempt=2").want(t, 1, "", `error: at/at has no attempt 2: [^\n]*\n`)
 	k.run(t, "list").want(t, 0, `NAME [^\n]*\nsooner [^\n]*\n`, "")
 	k.run(t, "list", "--all").want(t, 0, `NAME [^\n]*\nat [^\n]* ago +DONE +Completed +echo YAY; sleep 999; true\nsooner [^\n]*\n`, "")
-	k.run(t, "show", "at").want(t, 0, `Name +at\n.*State +DONE, Completed\nWhy +The command ended with exit code 0\.\n.*Exit code +0\nAttempts\n +# +POD +PHASE +EXIT +NODE +CREATED +RAN *\n`+
-		` +1 +at-pod +Succeeded +0 +\S+ +\S+ ago +\w+\nEvents\n.* SuccessfulCreate .* Completed .*`, "")
+	k.run(t, "show", "at").want(t, 0, `Name +at\n.*State +DONE, Completed\nWhy +The command ended with exit code 0\.\n.*Exit code +0\nAttempts\n# +POD +PHASE +EXIT +NODE +CREATED +RAN *\n`+
+		`1 +at-pod +Succeeded +0 +\S+ +\S+ ago +\w+\nEvents\n.* SuccessfulCreate .* Completed .*`, "")
 
 	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=client").want(t, 0, atResource+`sooner moved \(dry run\)\n`, wouldRun)
 	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=server").want(t, 0, atResource+`sooner moved \(server dry run\)\n`, wouldRun)
