@@ -23,323 +23,447 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	kubeinformers "k8s.io/client-go/informers"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
-	clocktesting "k8s.io/utils/clock/testing"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/steps"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
-// worker explores with the real steps.
-type worker struct {
-	client  client
-	clock   *clocktesting.FakePassiveClock
-	steps   *steps.Steps
-	claimed bool // whether it mattered if the step claimed a write
+// hold records that an At must not start from now on.
+func (s *state) hold(uid types.UID) {
+	s.held = append(slices.Clip(s.held), hold{uid: uid, since: s.now})
 }
 
-type noRecorder struct{ record.EventRecorder }
-
-// Event implements record.EventRecorder.
-func (noRecorder) Event(runtime.Object, string, string, string) {}
-
-func newWorker() *worker {
-	w := &worker{clock: clocktesting.NewFakePassiveClock(epoch)}
-	w.steps = &steps.Steps{
-		KubeClient: &w.client,
-		CnatClient: cnatClient{client: &w.client},
-		Recorder:   noRecorder{},
-		Clock:      w.clock,
-		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
-		Defaults:   plan.Defaults{Image: "busybox"},
-	}
-	// The informers never run: what the caches have is in the state.
-	var err error
-	w.steps.Cache, err = steps.NewCache(
-		informers.NewSharedInformerFactory(cnatClient{client: &w.client}, 0).Cnat().V1alpha1().Ats(),
-		kubeinformers.NewSharedInformerFactory(&w.client, 0).Core().V1().Pods())
-	if err != nil {
-		panic(err)
-	}
-	return w
-}
-
-// prepare makes the steps forget what the state has.
-func (w *worker) prepare(now time.Time, claims bool) {
-	w.clock.SetTime(now)
-	w.steps.Failures.Forget(cache.NewObjectName(namespace, atName))
-	w.steps.Freshness = staleness.NewTracker(func() string { return "" })
-	if !claims {
-		w.steps.Freshness.Claim(now)
-	}
+// holdUntilDue records when an At may start. since is when its time was edited, or -1.
+func (s *state) holdUntilDue(uid types.UID, at *v1alpha1.At, since int8) {
+	due, err := plan.Instant(&at.Spec)
+	must(err)
+	s.held = append(slices.Clip(s.held), hold{uid, since, due.Unix()})
 }
 
 // observe checks a request just before it is sent.
-func (x *explorer) observe(s *state, world *plan.World, request any) {
-	create, ok := request.(createPod)
-	if !ok {
+func (s *state) observe(r *request) {
+	var what string
+	var uid types.UID
+	switch {
+	case r.createsPod():
+		what, uid = "Pod "+r.name+" is created", metav1.GetControllerOfNoCopy(r.object.meta).UID
+	case r.restarts():
+		what, uid = r.name+" is restarted", s.restarting()
+	default:
 		return
 	}
-	due, err := plan.Instant(&world.At.Spec)
-	if next := world.At.Status.NextAttemptTime; next != nil {
-		due = next.Time
-	}
-	if err != nil || s.clock().Before(due) {
-		s.violation = fmt.Sprintf("Pod %s is created before it is due", create.pod.Name)
-	}
 	for _, h := range s.held {
-		if h.uid == string(world.At.UID) && s.since(h.since) > staleness.FreshFor.Seconds() {
-			s.violation = fmt.Sprintf("Pod %s is created %.1f s after the At was suspended or deleted", create.pod.Name, s.since(h.since))
+		switch {
+		case !isWithin(uid, h.uid) || h.until != 0 && s.clock().Unix() >= h.until:
+		case h.since < 0:
+			s.violation = what + " before it is due"
+		case s.since(h.since) > staleness.FreshFor.Seconds():
+			s.violation = fmt.Sprintf("%s %.1f s after the At was suspended, moved or deleted", what, s.since(h.since))
+		}
+	}
+	if at := s.withUID(uid); at != nil && r.createsPod() {
+		if next := at.at().Status.NextAttemptTime; next != nil && r.name == plan.PodName(at.at()) && s.clock().Before(next.Time) {
+			s.violation = what + " before the next attempt is due"
 		}
 	}
 }
 
-var ranks = map[v1alpha1.AtPhase]int{"": 0, v1alpha1.PhasePending: 0, v1alpha1.PhaseRunning: 1, v1alpha1.PhaseDone: 2}
+// recordStart records that the command of a Pod may have started.
+func (s *state) recordStart(pod *object) {
+	uid := pod.uid()
+	owner := ownerOf(uid)
+	at := s.withUID(owner)
+	if at == nil && !s.x.strict {
+		// By the guarantees, the command of an At that was deleted meanwhile may run twice.
+		s.started = insert(s.started, uid)
+		return
+	}
+	runs := int32(1)
+	for _, other := range s.started {
+		if ownerOf(other) != owner {
+			continue
+		}
+		runs++
+		switch {
+		case attemptOf(other) == attemptOf(uid):
+			s.violation = fmt.Sprintf("attempt %s runs twice: in Pod %s, then in Pod %s", attemptOf(uid), other, uid)
+		case !slices.ContainsFunc(s.ended, func(end ended) bool { return end.uid == other && end.code != 0 }):
+			s.violation = fmt.Sprintf("Pod %s runs although Pod %s has not failed", uid, other)
+		}
+	}
+	if at != nil && s.violation == "" {
+		if most := 1 + ptr.Deref(at.at().Spec.BackoffLimit, 0); runs > most {
+			s.violation = fmt.Sprintf("%d attempts run, want at most %d", runs, most)
+		}
+	}
+	s.started = insert(s.started, uid)
+	s.checkLimits(owner)
+}
+
+// checkLimits checks that no more Ats of nodes run than spec.nodes allows.
+func (s *state) checkLimits(child types.UID) {
+	parent := s.withUID(ownerOf(child))
+	if parent == nil || parent.at().Spec.Nodes == nil {
+		return
+	}
+	running, failed := int32(0), int32(0)
+	for _, uid := range s.started {
+		if !isWithin(uid, parent.uid()) {
+			continue
+		}
+		i := slices.IndexFunc(s.ended, func(end ended) bool { return end.uid == uid })
+		switch {
+		case i < 0:
+			running++
+		case s.ended[i].code != 0 && ownerOf(uid) != child:
+			failed++
+		}
+	}
+	limits := parent.at().Spec.Nodes
+	if limits.MaxConcurrent != nil && int(running) > limits.MaxConcurrent.IntValue() {
+		s.violation = fmt.Sprintf("%d Pods run at the same time, want at most %d", running, limits.MaxConcurrent.IntValue())
+	}
+	// Without maxConcurrent, all may have started before the first one failed.
+	if limits.MaxConcurrent != nil && limits.MaxFailed != nil && failed > *limits.MaxFailed {
+		s.violation = fmt.Sprintf("a command starts after %d failed, want at most %d", failed, *limits.MaxFailed)
+	}
+}
+
+// restarting returns the UID of the At with a restart: there is one, unless it was deleted.
+func (s *state) restarting() types.UID {
+	for _, uid := range slices.Backward(s.made) {
+		if strings.HasPrefix(string(uid), "at_") && strings.Count(string(uid), "_") == 1 {
+			return uid
+		}
+	}
+	return ""
+}
+
+// recordRestart records that a controller has restarted a workload.
+func (s *state) recordRestart(before *object, after *content) {
+	annotation := func(meta metav1.Object) string {
+		return meta.(*appsv1.Deployment).Spec.Template.Annotations[rollout.AnnotationRestartedAt]
+	}
+	if annotation(before.meta) == annotation(after.meta) {
+		return
+	}
+	uid := s.restarting() + "_restart"
+	if slices.Contains(s.started, uid) && (s.x.strict || s.withUID(s.restarting()) != nil) {
+		s.violation = before.name() + " is restarted twice"
+	}
+	s.started = insert(s.started, uid)
+}
+
+var ranks = map[v1alpha1.AtPhase]int{v1alpha1.PhasePending: 0, v1alpha1.PhaseRunning: 1, v1alpha1.PhaseDone: 2}
 
 // check looks at what is stored.
 func (s *state) check() {
-	if s.at == nil || s.violation != "" {
+	if s.violation != "" {
 		return
 	}
-	now := status{string(s.at.UID), ranks[s.at.Status.Phase], s.at.Status.Failed}
-	if s.highest.uid == now.uid && (now.phase < s.highest.phase || now.failed < s.highest.failed) {
-		s.violation = fmt.Sprintf("the status goes back: from %+v to %+v", s.highest, now)
+	for _, o := range s.stored {
+		if o.kind == ats {
+			s.checkAt(o)
+		}
 	}
-	s.highest = now
-	if s.at.Status.Pod == nil {
+}
+
+func (s *state) checkAt(o *object) {
+	at := o.at()
+	now := status{o.uid(), ranks[at.Status.Phase], at.Status.Failed}
+	i := slices.IndexFunc(s.highest, func(h status) bool { return h.uid == now.uid })
+	switch {
+	case i < 0:
+		s.highest = append(slices.Clip(s.highest), now)
+		slices.SortFunc(s.highest, func(a, b status) int { return strings.Compare(string(a.uid), string(b.uid)) })
+	case now.phase < s.highest[i].phase || now.failed < s.highest[i].failed:
+		s.violation = fmt.Sprintf("the status goes back: from %+v to %+v", s.highest[i], now)
+		return
+	case now != s.highest[i]:
+		s.highest = slices.Clone(s.highest)
+		s.highest[i] = now
+	}
+	done := now.phase == ranks[v1alpha1.PhaseDone]
+	if recorded := at.Status.Pod; recorded != nil {
+		if !slices.Contains(s.made, recorded.UID) || ownerOf(recorded.UID) != o.uid() {
+			s.violation = fmt.Sprintf("Pod %s is recorded, which was not created for At %s", recorded.UID, o.uid())
+			return
+		}
+		if pod := s.find(pods, recorded.Name); done && at.Status.Reason == v1alpha1.ReasonPodLost && pod != nil && pod.uid() == recorded.UID {
+			s.violation = fmt.Sprintf("it is recorded that Pod %s is lost, which exists", recorded.UID)
+		}
+		code, known := map[string]int32{v1alpha1.ReasonCompleted: 0, v1alpha1.ReasonCommandFailed: 1}[at.Status.Reason]
+		if known && done && !slices.Contains(s.ended, ended{recorded.UID, code}) {
+			s.violation = fmt.Sprintf("it is recorded that Pod %s ended with %d, which did not happen: %v", recorded.UID, code, s.ended)
+		}
 		return
 	}
-	recorded := s.at.Status.Pod
-	if !slices.Contains(s.made, start{now.uid + "/" + recorded.Name, string(recorded.UID)}) {
-		s.violation = fmt.Sprintf("Pod %s is recorded, which was not created for this At", recorded.UID)
-		return
-	}
-	code, ok := map[string]string{v1alpha1.ReasonCompleted: "=0", v1alpha1.ReasonCommandFailed: "=1"}[s.at.Status.Reason]
-	if ok && now.phase == 2 && !slices.Contains(s.ended, string(recorded.UID)+code) {
-		s.violation = fmt.Sprintf("it is recorded that Pod %s ended with %s, which did not happen: %v", recorded.UID, code, s.ended)
+	switch {
+	case !done || at.Status.Reason != v1alpha1.ReasonCompleted:
+	case at.Status.Nodes != nil:
+		succeeded := int32(0)
+		for _, end := range s.ended {
+			if isWithin(end.uid, o.uid()) && end.code == 0 {
+				succeeded++
+			}
+		}
+		if succeeded < at.Status.Nodes.Desired {
+			s.violation = fmt.Sprintf("it is recorded that %d nodes succeeded, which did not happen: %v", at.Status.Nodes.Desired, s.ended)
+		}
+	case at.Spec.Restart != nil && at.Status.Restart != nil && !slices.ContainsFunc(s.started, func(uid types.UID) bool { return isWithin(uid, o.uid()) }):
+		s.violation = "a restart is recorded that did not happen"
 	}
 }
 
 // settle goes on without faults until nothing happens any more, and returns what is wrong at
-// the end. good has the states that end well.
-func (x *explorer) settle(s *state, w *worker, good *sync.Map) error {
-	var passed [][16]byte
+// the end, and what has happened. good has the states that end well.
+func (x *explorer) settle(s *state, p *replayer, good *keys) ([]string, error) {
+	var passed []key
+	var history []string
 	for range 500 {
-		key := s.key()
-		if _, ok := good.Load(key); ok {
+		k := s.key()
+		if good.has(k) {
 			break
 		}
-		passed = append(passed, key)
-		next := x.goOn(s, w)
+		passed = append(passed, k)
+		what, next := x.goOn(s, p)
 		if next == nil {
 			if err := s.hasEnded(); err != nil {
-				return err
+				return history, err
 			}
 			break
 		}
-		if s = next; s.violation != "" {
-			return errors.New(s.violation)
+		history = append(history, what)
+		s = next
+		if s.check(); s.violation != "" {
+			return history, errors.New(s.violation)
 		}
 		if len(passed) == 500 {
-			return errors.New("it does not come to an end")
+			return history, errors.New("it does not come to an end")
 		}
 	}
-	for _, key := range passed {
-		good.Store(key, true)
+	for _, k := range passed {
+		good.add(k)
 	}
-	return nil
+	return history, nil
 }
 
 // goOn returns the next state of a world that works, or nil if nothing more happens.
-func (x *explorer) goOn(s *state, w *worker) *state {
+func (x *explorer) goOn(s *state, p *replayer) (string, *state) {
 	n := s.copy()
 	n.flying = nil
 	for i := range n.controllers {
+		if c := &n.controllers[i]; c.sync != nil {
+			return n.finishSync(p, i, c.sync.name)
+		}
 		c := &n.controllers[i]
-		switch {
-		case len(c.atNews) > 0:
-			c.deliverAt()
-			return n
-		case len(c.podNews) > 0:
-			c.deliverPod()
-			return n
-		}
+		c.deliver([watched]int{len(c.news[ats]), len(c.news[pods]), len(c.news[nodes])})
 	}
+	before := n.key()
 	for i := range n.controllers {
-		synced := n.copy()
-		for happened := true; happened; {
-			_, happened = x.stepOfSync(synced, i, none, false, w)
-			synced.check()
-			happened = happened && synced.controllers[i].sync != nil
-		}
-		synced.controllers[i].sync = nil
-		if synced.key() != n.key() {
-			return synced
+		for _, name := range n.controllers[i].names() {
+			// A sync that only reads changes nothing.
+			if what, synced := n.copy().finishSync(p, i, name); synced.key() != before {
+				return what, synced
+			}
 		}
 	}
 	if cluster := x.cluster(n); len(cluster) > 0 {
-		cluster[0].next.check()
-		return cluster[0].next
+		return cluster[0].what, cluster[0].next
 	}
-	if n.now < len(x.instants)-1 {
-		n.now++
-		return n
+	if int(n.now) < len(x.instants)-1 {
+		n = n.tick()
+		return "it is " + n.clock().Format("15:04:05.0"), n
 	}
-	return nil
+	return "", nil
+}
+
+// finishSync takes the steps of a sync to its end.
+func (s *state) finishSync(p *replayer, i int, name string) (string, *state) {
+	what := "controller " + string(rune('A'+i))
+	for {
+		c := &s.controllers[i]
+		o := s.x.turn(p, c, name, s.now)
+		if o.request == nil {
+			if c.sync != nil {
+				*c = s.x.finish(p, *c, s)
+			}
+			return what, s
+		}
+		what += ": " + o.step
+		s.x.execute(s, p, i, beginning{*c, name, "", o}, faults[0], false)
+		s.check()
+		if s.controllers[i].sync == nil {
+			return what, s
+		}
+	}
 }
 
 // hasEnded returns what is wrong in a state in which nothing more happens.
 func (s *state) hasEnded() error {
-	for _, pod := range s.pods {
+	for _, o := range s.stored {
 		// A Pod without its label is an exception of the guarantees.
-		if slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking) && pod.Labels[v1alpha1.LabelAtUID] != "" {
-			return fmt.Errorf("the finalizer of Pod %s stays", pod.Name)
+		tracked := slices.Contains(o.meta.GetFinalizers(), v1alpha1.FinalizerTracking)
+		switch {
+		case o.kind == pods && tracked && o.meta.GetLabels()[v1alpha1.LabelAtUID] != "":
+			return fmt.Errorf("the finalizer of Pod %s stays", o.name())
+		case o.kind == ats && o.meta.GetDeletionTimestamp() != nil:
+			return fmt.Errorf("At %s is not gone", o.name())
+		case o.kind == ats && !s.isSuspended(o) && o.at().Status.Phase != v1alpha1.PhaseDone:
+			return fmt.Errorf("At %s is %s, %s: %s", o.name(), o.at().Status.Phase, o.at().Status.Reason, o.at().Status.Message)
+		case o.kind == ats && tracked && o.at().Status.Phase == v1alpha1.PhaseDone && !s.isSuspended(o):
+			return fmt.Errorf("the finalizer of At %s stays", o.name())
 		}
 	}
-	if s.at != nil && s.at.Status.Phase != v1alpha1.PhaseDone && !ptr.Deref(s.at.Spec.Suspend, false) {
-		return fmt.Errorf("the At is %s, %s: %s", s.at.Status.Phase, s.at.Status.Reason, s.at.Status.Message)
-	}
 	return nil
+}
+
+// isSuspended reports whether a user has suspended an At or its parent.
+func (s *state) isSuspended(o *object) bool {
+	if parent := s.withUID(ownerOf(o.uid())); parent != nil {
+		return ptr.Deref(parent.at().Spec.Suspend, false)
+	}
+	return ptr.Deref(o.at().Spec.Suspend, false)
+}
+
+// keys is a set of keys.
+type keys [256]struct {
+	sync.Mutex
+	keys map[key]struct{}
+}
+
+func (k *keys) has(key key) bool {
+	shard := &k[byte(key[0])]
+	shard.Lock()
+	defer shard.Unlock()
+	_, found := shard.keys[key]
+	return found
+}
+
+// add adds a key and reports whether it is new.
+func (k *keys) add(added key) bool {
+	shard := &k[byte(added[0])]
+	shard.Lock()
+	defer shard.Unlock()
+	if shard.keys == nil {
+		shard.keys = map[key]struct{}{}
+	}
+	before := len(shard.keys)
+	shard.keys[added] = struct{}{}
+	return len(shard.keys) > before
 }
 
 // result is what an exploration has found.
 type result struct {
 	states, depth int
 	complete      bool
-	// err is the first violation, and history the shortest way to it.
+	// err is the first violation. history is the shortest way to it, and then what follows
+	// without faults.
 	err     error
 	history []string
 }
 
+// visit is a state to explore, and where it comes from.
 type visit struct {
 	state  *state
+	what   uint32 // in names
 	parent int32
+	index  int32
+	err    error
+	then   []string
 }
 
 // run explores all states, at most limit.
 func (x *explorer) run(limit, workers int) result {
-	seen := map[[16]byte]struct{}{}
-	var parents []int32
-	var whats []string
-	names := map[string]string{}
-	first := x.initial()
-	seen[first.key()] = struct{}{}
-	parents, whats = append(parents, -1), append(whats, "")
-	frontier := []visit{{first, 0}}
-	var good sync.Map
-	result := result{complete: true}
-	type found struct {
-		what   string
-		state  *state
-		key    [16]byte
+	var seen, good keys
+	type step struct {
 		parent int32
-		err    error
+		what   uint32
 	}
+	steps := []step{{parent: -1}}
+	var names []string
+	numbers := map[string]uint32{}
+	first := x.initial()
+	seen.add(first.key())
+	frontier := []visit{{state: first}}
+	result := result{complete: true}
 	for ; len(frontier) > 0; result.depth++ {
 		var next []visit
 		var lock sync.Mutex
-		var at atomic.Int64
+		var taken atomic.Int64
 		var wg sync.WaitGroup
 		for range workers {
 			wg.Go(func() {
-				w := newWorker()
+				p := newReplayer(x)
 				for {
-					i := int(at.Add(1)) - 1
+					i := int(taken.Add(1)) - 1
 					if i >= len(frontier) {
 						return
 					}
-					v := frontier[i]
-					var all []found
-					for _, t := range x.transitions(v.state, w) {
+					v := &frontier[i]
+					var fresh []visit
+					var whats []string
+					for _, t := range x.transitions(v.state, p) {
 						t.next.check()
-						f := found{what: t.what, state: t.next, parent: v.parent, key: t.next.key()}
-						if t.next.violation != "" {
-							f.err = errors.New(t.next.violation)
-						}
-						all = append(all, f)
-					}
-					lock.Lock()
-					fresh := all[:0]
-					for _, f := range all {
-						if _, ok := seen[f.key]; ok && f.err == nil {
+						if !seen.add(t.next.key()) {
 							continue
 						}
-						seen[f.key] = struct{}{}
-						fresh = append(fresh, f)
-					}
-					lock.Unlock()
-					for i := range fresh {
-						if fresh[i].err == nil {
-							fresh[i].err = x.settle(fresh[i].state, w, &good)
+						n := visit{state: t.next, parent: v.index}
+						if t.next.violation != "" {
+							n.err = errors.New(t.next.violation)
+						} else {
+							n.then, n.err = x.settle(t.next, p, &good)
 						}
+						fresh, whats = append(fresh, n), append(whats, t.what)
 					}
+					v.state = nil
 					lock.Lock()
-					for _, f := range fresh {
-						what, ok := names[f.what]
+					for i, n := range fresh {
+						number, ok := numbers[whats[i]]
 						if !ok {
-							what = f.what
-							names[what] = what
+							number = uint32(len(names))
+							names = append(names, whats[i])
+							numbers[whats[i]] = number
 						}
-						parents, whats = append(parents, f.parent), append(whats, what)
-						index := int32(len(parents) - 1)
-						if f.err != nil && result.err == nil {
-							result.err = f.err
-							for i := index; i > 0; i = parents[i] {
-								result.history = append(result.history, whats[i])
+						n.index = int32(len(steps))
+						steps = append(steps, step{n.parent, number})
+						if n.err != nil && result.err == nil {
+							result.err = n.err
+							for i := n.index; i > 0; i = steps[i].parent {
+								result.history = append(result.history, names[steps[i].what])
 							}
 							slices.Reverse(result.history)
+							if len(n.then) > 0 {
+								result.history = append(append(result.history, "and then, without faults:"), n.then...)
+							}
 						}
-						next = append(next, visit{f.state, index})
+						n.then = nil
+						next = append(next, n)
 					}
+					stop := result.err != nil || len(steps) > limit
 					lock.Unlock()
+					if stop {
+						return
+					}
 				}
 			})
 		}
 		wg.Wait()
 		frontier = next
-		if result.err != nil || len(seen) > limit {
-			result.complete = len(frontier) == 0
+		if result.err != nil || len(steps) > limit {
+			result.complete = false
 			break
 		}
 	}
-	result.states = len(seen)
+	result.states = len(steps)
 	return result
-}
-
-func (x *explorer) initial() *state {
-	s := &state{x: x, left: x.scenario.left}
-	s.createAt()
-	s.restart(0)
-	s.restart(1)
-	w := newWorker()
-	for _, what := range x.begins {
-		all := x.transitions(s, w)
-		i := slices.IndexFunc(all, func(t transition) bool { return t.what == what })
-		if i < 0 {
-			panic("this cannot happen now: " + what)
-		}
-		s = all[i].next
-	}
-	return s
-}
-
-// createAt creates the At of the scenario.
-func (s *state) createAt() {
-	at := s.x.scenario.at()
-	at.Namespace, at.Name, at.UID, at.Generation = namespace, atName, s.newUID(atName), 1
-	at.CreationTimestamp.Time = s.clock().Truncate(time.Second)
-	at.Status.Phase = v1alpha1.PhasePending
-	s.setAt(at)
 }
 
 // table formats a history.

@@ -17,130 +17,44 @@ limitations under the License.
 package main
 
 import (
-	"context"
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// state is all that decides what can happen next. Objects are never changed, only replaced.
-type state struct {
-	x   *explorer
-	now int // in instants
-
-	// What the API server stores.
-	at      *v1alpha1.At
-	pods    []*corev1.Pod // by name
-	version int           // the last resource version
-	uids    []counted     // how many objects had each name
-
-	controllers [2]controller
-	flying      []flying // requests that may be executed later
-	left        budget
-
-	// What happened, for the checks.
-	made      []start  // all Pods
-	started   []start  // Pods whose command may have started
-	held      []held   // Ats that must not start, by what users want
-	highest   status   // of the present At
-	ended     []string // Pods with their exit codes
-	violation string
-}
-
-type counted struct {
-	name   string
-	number int
-}
-
-// held is an At that must not start since an instant.
-type held struct {
-	uid   string
-	since int
-}
-
-// start is a Pod, and the attempt that it is for: the UID of the At and the name of the Pod.
-type start struct{ attempt, pod string }
-
-func startOf(pod *corev1.Pod) start {
-	return start{string(plan.ControllerOf(pod).UID) + "/" + pod.Name, string(pod.UID)}
-}
-
-// status is what never goes back.
-type status struct {
-	uid    string
-	phase  int
-	failed int32
-}
-
-// budget is what may still go wrong, or be done by users.
-type budget struct{ faults, edits, crashes int }
-
-// event is news for a watch.
-type event struct {
-	at      *v1alpha1.At
-	pod     *corev1.Pod
-	deleted bool
-}
-
-// controller is one of two that are running, such as during a network partition.
-type controller struct {
-	at   *v1alpha1.At
-	pods []*corev1.Pod
-	// atNews and podNews have not been delivered yet.
-	atNews, podNews []event
-	written         *v1alpha1.At // the At as last written
-	// A write whose news the watch has not delivered yet, and when it was sent: then, nothing
-	// older is missing in the cache.
-	sentVersion, sentAt, freshAt int
-	sync                         *syncing // nil: idle
-}
-
-// syncing is a sync between two of its steps.
-type syncing struct {
-	world *plan.World
-	pods  []*corev1.Pod
-	stage int // 0: the run; i: the i-th of pods
-}
-
-type flying struct {
-	request any
-	since   int
-}
-
 // fault is what happens to a request.
-type fault int
+type fault struct {
+	what string
+	// executes is true if the API server executes the request; flies, if it may do so later.
+	executes, flies bool
+	reason          reason
+}
 
-const (
-	none fault = iota
-	requestLost
-	answerLost
-	requestDelayed
-	refused
-)
-
-func (f fault) String() string {
-	return [...]string{"", "the request is lost", "the answer is lost", "the request is delayed", "the API server refuses"}[f]
+var faults = []fault{
+	{}, // none
+	{what: "the request is lost", reason: lost},
+	{what: "the answer is lost", executes: true, reason: lost},
+	{what: "the request is delayed", flies: true, reason: lost},
+	{what: "the API server refuses", reason: forbidden},
+	{what: "a proxy answers 404", reason: proxyNotFound},
+	{what: "a proxy answers 409", reason: proxyConflict},
 }
 
 // scenario is what is explored.
 type scenario struct {
-	name string
-	doc  string
-	at   func() *v1alpha1.At
+	name, doc string
+	// objects are what exists at first. The first one is the At.
+	objects []metav1.Object
 	// instants are the times that exist, in seconds.
 	instants []float64
 	left     budget
@@ -164,101 +78,85 @@ type explorer struct {
 	instants []float64
 	decide   func(plan.World) plan.Decision
 	cleanUp  func(plan.World, *corev1.Pod) plan.Decision
-	// send lets a mutant change a request.
-	send func(request any) any
+	// send and receive let a mutant change a request, and the error of its answer.
+	send    func(r *request)
+	receive func(r *request, err error) error
 	// begins is the history from which on all is explored.
 	begins []string
 	// strict also checks what docs/concepts/guarantees.md excludes.
 	strict bool
+
+	turns  sync.Map // outcomes by key
+	number atomic.Int64
 }
 
-const (
-	namespace = "default"
-	atName    = "at"
-)
+const namespace = "default"
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func (s *state) clock() time.Time { return s.timeOf(s.now) }
+// maxTurns is how many outcomes are kept.
+const maxTurns = 300_000
 
-func (s *state) timeOf(instant int) time.Time {
-	return epoch.Add(time.Duration(s.x.instants[instant] * float64(time.Second)))
+// turn returns what a controller does next, in the sync that it is in, or in a new one of the
+// At with the given name.
+func (x *explorer) turn(p *replayer, c *controller, name string, now int8) outcome {
+	e := &encoder{bytes: make([]byte, 0, 512)}
+	e.string(name)
+	e.int(int64(now))
+	e.known(c)
+	k := e.key()
+	o, known := x.turns.Load(k)
+	if !known {
+		if x.number.Add(1)%maxTurns == 0 {
+			x.turns.Clear()
+		}
+		o = p.replay(e.ranked(c), name, now)
+		x.turns.Store(k, o)
+	}
+	return e.unranked(o.(outcome))
 }
 
-// since returns how many seconds ago an instant was.
-func (s *state) since(instant int) float64 {
-	return s.x.instants[s.now] - s.x.instants[instant]
-}
-
-func (s *state) notify(e event) {
-	for i := range s.controllers {
-		c := &s.controllers[i]
-		if e.at != nil {
-			e := e
-			e.at = keptAt(e.at)
-			c.atNews = append(slices.Clone(c.atNews), e)
-		} else {
-			e := e
-			e.pod = keptPod(e.pod)
-			e.deleted = e.deleted || e.pod.Labels[v1alpha1.LabelAtUID] == ""
-			c.podNews = append(slices.Clone(c.podNews), e)
+// ranked returns what a controller knows with ranks instead of resource versions.
+func (e *encoder) ranked(c *controller) *controller {
+	objects := func(from []*object) []*object {
+		var to []*object
+		for _, o := range from {
+			to = append(to, o.with(e.rankOf(o.version)))
+		}
+		return to
+	}
+	n := &controller{cache: objects(c.cache), written: objects(c.written), reached: 1}
+	for _, w := range c.writes {
+		n.writes = append(n.writes, write{e.rankOf(w.version), w.instant})
+	}
+	if arrived := c.arrived(); arrived > 0 {
+		n.reached = n.writes[arrived-1].version
+	}
+	if c.sync != nil {
+		n.sync = &syncing{name: c.sync.name}
+		for _, a := range c.sync.answers {
+			a.objects = objects(a.objects)
+			n.sync.answers = append(n.sync.answers, a)
 		}
 	}
+	return n
 }
 
-// restart makes a controller forget everything, and list.
-func (s *state) restart(i int) {
-	c := controller{sentVersion: -1, sentAt: -1, freshAt: -1}
-	if s.at != nil {
-		c.at = keptAt(s.at)
+// unranked returns an outcome with resource versions instead of ranks.
+func (e *encoder) unranked(o outcome) outcome {
+	if o.request != nil && o.request.version != 0 {
+		r := *o.request
+		r.version = e.versionOf(r.version)
+		o.request = &r
 	}
-	for _, pod := range s.pods {
-		if pod.Labels[v1alpha1.LabelAtUID] != "" {
-			c.pods = append(c.pods, keptPod(pod))
-		}
+	o.written, o.writes = slices.Clone(o.written), slices.Clone(o.writes)
+	for i, w := range o.written {
+		o.written[i] = w.with(e.versionOf(w.version))
 	}
-	s.controllers[i] = c
-}
-
-// deliverAt delivers the next news of Ats.
-func (c *controller) deliverAt() {
-	e := c.atNews[0]
-	c.atNews = c.atNews[1:]
-	if e.deleted {
-		c.at = nil
-		return
+	for i := range o.writes {
+		o.writes[i].version = e.versionOf(o.writes[i].version)
 	}
-	c.at = e.at
-	if version, _ := strconv.Atoi(e.at.ResourceVersion); c.sentVersion >= 0 && version >= c.sentVersion {
-		c.freshAt, c.sentVersion = c.sentAt, -1
-	}
-}
-
-func (c *controller) deliverPod() {
-	e := c.podNews[0]
-	c.podNews = c.podNews[1:]
-	c.pods = slices.DeleteFunc(slices.Clone(c.pods), func(pod *corev1.Pod) bool { return pod.Name == e.pod.Name })
-	if !e.deleted {
-		c.pods = append(c.pods, e.pod)
-		slices.SortFunc(c.pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	}
-}
-
-// world is Cache.World.
-func (s *state) world(c *controller) *plan.World {
-	world := &plan.World{At: c.at, Now: s.clock(), Forecast: &plan.Forecast{}}
-	if c.freshAt >= 0 {
-		world.AtAsOf, world.ParentAsOf = s.timeOf(c.freshAt), s.timeOf(c.freshAt)
-	}
-	for _, pod := range c.pods {
-		if plan.AtName(pod) == atName {
-			world.Pods = append(world.Pods, pod)
-		}
-	}
-	if world.At != nil && c.written != nil && c.written.UID == c.at.UID && staleness.IsNewer(c.written, c.at) {
-		world.At = c.written
-	}
-	return world
+	return o
 }
 
 // transition leads to another state.
@@ -268,7 +166,7 @@ type transition struct {
 }
 
 // transitions returns all that can happen next.
-func (x *explorer) transitions(s *state, w *worker) []transition {
+func (x *explorer) transitions(s *state, p *replayer) []transition {
 	var all []transition
 	add := func(what string, do func(n *state)) {
 		n := s.copy()
@@ -276,49 +174,45 @@ func (x *explorer) transitions(s *state, w *worker) []transition {
 		all = append(all, transition{what, n})
 	}
 	for i := range s.controllers {
-		c := &s.controllers[i]
-		who := "controller " + string(rune('A'+i)) + ": "
-		if len(c.atNews) > 0 {
-			add(who+"its watch reports the At", func(n *state) { n.controllers[i].deliverAt() })
-		}
-		if len(c.podNews) > 0 {
-			add(who+"its watch reports a Pod", func(n *state) { n.controllers[i].deliverPod() })
-		}
-		for _, f := range []fault{none, requestLost, answerLost, requestDelayed, refused} {
-			if f != none && s.left.faults == 0 {
-				break
-			}
-			for _, claims := range []bool{false, true} {
-				n := s.copy()
-				said, happened := x.step(n, i, f, claims, w)
-				if !happened {
+		who := "controller " + string(rune('A'+i))
+		for _, b := range x.begin(s, p, i) {
+			for j, f := range faults {
+				if j > 0 && s.left.faults == 0 {
 					break
 				}
-				if f != none {
-					n.left.faults--
-					said += ": " + f.String()
+				if f.reason == proxyNotFound && b.outcome.request.verb == create {
+					continue // It is the same as a lost request.
 				}
-				all = append(all, transition{who + said, n})
-				if !w.claimed {
-					break // It makes no difference.
+				for _, claims := range []bool{false, true} {
+					if claims && (j > 0 || !b.outcome.request.createsPod()) {
+						break
+					}
+					add(who+b.news+": "+b.outcome.step, func(n *state) { x.execute(n, p, i, b, f, claims) })
+					last := &all[len(all)-1]
+					if j > 0 {
+						last.next.left.faults--
+						last.what += ": " + f.what
+					}
 				}
 			}
 		}
 		if s.left.crashes > 0 {
-			add(who+"is killed and starts again", func(n *state) {
+			add(who+" is killed and starts again", func(n *state) {
 				n.restart(i)
 				n.left.crashes--
 			})
 		}
 	}
 	for i, f := range s.flying {
+		without := func(n *state) { n.flying = slices.Delete(slices.Clone(n.flying), i, i+1) }
+		what := fmt.Sprintf("%s %s", f.request.verb, f.request.name)
 		if s.since(f.since) <= x.scenario.flight {
-			add("a delayed request arrives: "+describe(f.request), func(n *state) {
-				n.flying = slices.Delete(slices.Clone(n.flying), i, i+1)
-				_, _ = n.do(f.request)
+			add("a delayed request arrives: "+what, func(n *state) {
+				without(n)
+				n.do(f.request)
 			})
 		}
-		add("a delayed request is lost", func(n *state) { n.flying = slices.Delete(slices.Clone(n.flying), i, i+1) })
+		add("a delayed request is lost: "+what, without)
 	}
 	all = append(all, x.cluster(s)...)
 	if s.left.edits > 0 {
@@ -330,429 +224,212 @@ func (x *explorer) transitions(s *state, w *worker) []transition {
 			}
 		}
 	}
-	if s.now < len(x.scenario.instants)-1 {
-		add("", func(n *state) { n.now++ })
-		last := &all[len(all)-1]
-		last.what = "it is " + last.next.clock().Format("15:04:05.0")
+	if int(s.now) < len(x.scenario.instants)-1 {
+		n := s.tick()
+		all = append(all, transition{"it is " + n.clock().Format("15:04:05.0"), n})
 	}
 	return all
 }
 
-// cluster returns what the kubelet and the garbage collector can do.
-func (x *explorer) cluster(s *state) []transition {
-	var all []transition
-	add := func(what string, do func(n *state)) {
-		n := s.copy()
-		do(n)
-		all = append(all, transition{what, n})
+// tick returns the state at the next instant.
+func (s *state) tick() *state {
+	n := s.copy()
+	n.now++
+	for i := range n.controllers {
+		n.controllers[i].forget(n)
 	}
-	for _, pod := range s.pods {
-		change := func(what string, do func(n *state, pod *corev1.Pod)) {
-			add(what+" "+pod.Name, func(n *state) {
-				changed := pod.DeepCopy()
-				do(n, changed)
-				n.setPod(changed)
-			})
+	return n
+}
+
+// beginning is a sync that begins or goes on.
+type beginning struct {
+	controller controller
+	name, news string
+	outcome    outcome
+}
+
+// begin returns the syncs in which a controller can send a request now: the one that it is in,
+// or those that begin after its watches have delivered some of their news.
+func (x *explorer) begin(s *state, p *replayer, i int) []beginning {
+	c := s.controllers[i]
+	if c.sync != nil {
+		if o := x.turn(p, &c, c.sync.name, s.now); o.request != nil {
+			return []beginning{{c, c.sync.name, "", o}}
 		}
-		ends := func(code int32) func(*state, *corev1.Pod) {
-			return func(n *state, pod *corev1.Pod) { endPod(n, pod, code) }
-		}
-		switch {
-		case pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp == nil:
-			change("the kubelet starts", func(n *state, pod *corev1.Pod) {
-				pod.Status.Phase = corev1.PodRunning
-				n.recordStart(pod)
-			})
-		case pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp != nil:
-			change("the kubelet kills", ends(137))
-		case pod.Status.Phase == corev1.PodRunning:
-			change("the command succeeds in", ends(0))
-			if x.scenario.fails {
-				change("the command fails in", ends(1))
+		c = x.finish(p, c, s)
+	}
+	var all []beginning
+	for ats0 := range len(c.news[ats]) + 1 {
+		for pods0 := range len(c.news[pods]) + 1 {
+			for nodes0 := range len(c.news[nodes]) + 1 {
+				numbers := [watched]int{ats0, pods0, nodes0}
+				d := c
+				news := ""
+				if ats0+pods0+nodes0 > 0 {
+					d.deliver(numbers)
+					news = fmt.Sprintf(" (news of %d Ats, %d Pods, %d nodes)", ats0, pods0, nodes0)
+				}
+				for _, name := range d.names() {
+					if o := x.turn(p, &d, name, s.now); o.request != nil {
+						all = append(all, beginning{d, name, news, o})
+					}
+				}
 			}
 		}
-		if owner := plan.ControllerOf(pod); owner != nil && (s.at == nil || s.at.UID != owner.UID) && pod.DeletionTimestamp == nil {
-			add("the garbage collector deletes "+pod.Name, func(n *state) { n.terminate(pod) })
+	}
+	return all
+}
+
+// names returns the names of the Ats that a controller can sync.
+func (c *controller) names() []string {
+	var names []string
+	for _, o := range c.cache {
+		if name := o.belongsTo(); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// finish ends a sync that has nothing left to do.
+func (x *explorer) finish(p *replayer, c controller, s *state) controller {
+	o := x.turn(p, &c, c.sync.name, s.now)
+	c.written, c.writes, c.sync = o.written, o.writes, nil
+	c.forget(s)
+	return c
+}
+
+// execute sends the request of a controller, and lets the fault happen to it.
+func (x *explorer) execute(n *state, p *replayer, i int, b beginning, f fault, claims bool) {
+	r := b.outcome.request
+	n.observe(r)
+	a := answer{instant: n.now, reason: f.reason}
+	switch {
+	case f.what == "":
+		n.controllers[i] = b.controller
+		a = n.do(r)
+		a.claims = claims
+	case f.executes:
+		n.controllers[i] = b.controller
+		n.do(r)
+	default:
+		n.controllers[i] = b.controller
+	}
+	if f.flies {
+		n.flying = append(slices.Clip(n.flying), flying{r, n.now})
+	}
+	c := &n.controllers[i]
+	next := &syncing{name: b.name}
+	if c.sync != nil {
+		next.answers = c.sync.answers
+	}
+	next.answers = append(slices.Clip(next.answers), a)
+	c.sync = next
+	if x.turn(p, c, b.name, n.now).request == nil {
+		*c = x.finish(p, *c, n)
+	}
+}
+
+// cluster returns what the kubelet, the garbage collector and the controllers of Kubernetes
+// can do.
+func (x *explorer) cluster(s *state) []transition {
+	var all []transition
+	for _, o := range s.stored {
+		add := func(what string, do func(n *state)) {
+			n := s.copy()
+			do(n)
+			all = append(all, transition{what + " " + o.name(), n})
+		}
+		if owner := metav1.GetControllerOfNoCopy(o.meta); owner != nil && o.meta.GetDeletionTimestamp() == nil && s.withUID(owner.UID) == nil {
+			add("the garbage collector deletes", func(n *state) { n.delete(o) })
+		}
+		switch o.kind {
+		case pods:
+			pod := o.pod()
+			ends := func(code int32) func(n *state) { return func(n *state) { n.endPod(o, code) } }
+			node := pod.Annotations[v1alpha1.AnnotationNode]
+			hasNode := node == "" || s.find(nodes, node) != nil
+			switch phase, deleted := pod.Status.Phase, pod.DeletionTimestamp != nil; {
+			case phase == corev1.PodPending && !deleted && hasNode:
+				add("the kubelet starts", func(n *state) { n.startPod(o) })
+			case phase == corev1.PodRunning && (deleted || !hasNode):
+				add("the kubelet kills", ends(137))
+			case phase == corev1.PodRunning:
+				add("the command succeeds in", ends(0))
+				if x.scenario.fails {
+					add("the command fails in", ends(1))
+				}
+			}
+		case deployments:
+			if d := o.meta.(*appsv1.Deployment); d.Generation > d.Status.ObservedGeneration {
+				add("the Pods are replaced of", func(n *state) {
+					n.put(o.change("roll out", func(meta metav1.Object) {
+						d := meta.(*appsv1.Deployment)
+						d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
+					}))
+				})
+			}
 		}
 	}
 	return all
 }
 
-func endPod(s *state, pod *corev1.Pod, code int32) {
-	pod.Status.Phase = corev1.PodSucceeded
-	if code != 0 {
-		pod.Status.Phase = corev1.PodFailed
-	}
-	s.ended = append(slices.Clone(s.ended), fmt.Sprint(pod.UID, "=", code))
-	slices.Sort(s.ended)
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-		Name:  pod.Spec.Containers[0].Name,
-		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error"}},
-	}}
+func (s *state) startPod(o *object) {
+	s.put(o.change("start", func(meta metav1.Object) { meta.(*corev1.Pod).Status.Phase = corev1.PodRunning }))
+	s.recordStart(o)
 }
 
-// step takes the next step of a controller that sends a request. It reports what it did. A
-// sync that has nothing left to do ends, and the next one begins.
-func (x *explorer) step(s *state, i int, f fault, claims bool, w *worker) (said string, happened bool) {
-	c := &s.controllers[i]
-	if c.sync != nil {
-		if said, happened = x.stepOfSync(s, i, f, claims, w); happened {
-			return said, true
+// endPod ends the command of a Pod.
+func (s *state) endPod(o *object, code int32) {
+	s.ended = append(slices.Clip(s.ended), ended{o.uid(), code})
+	slices.SortFunc(s.ended, func(a, b ended) int { return strings.Compare(string(a.uid), string(b.uid)) })
+	s.put(o.change(fmt.Sprint("end ", code), func(meta metav1.Object) {
+		pod := meta.(*corev1.Pod)
+		pod.Status.Phase = corev1.PodSucceeded
+		if code != 0 {
+			pod.Status.Phase = corev1.PodFailed
 		}
-		c.sync = nil
-	}
-	return x.stepOfSync(s, i, f, claims, w)
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name:  pod.Spec.Containers[0].Name,
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error"}},
+		}}
+	}))
 }
 
-func (x *explorer) stepOfSync(s *state, i int, f fault, claims bool, w *worker) (said string, happened bool) {
-	c := &s.controllers[i]
-	var world *plan.World
-	stage := 0
-	var all []*corev1.Pod
-	if c.sync == nil {
-		world = s.world(c)
-		all = world.Pods
-	} else {
-		copied := *c.sync.world
-		world, stage, all = &copied, c.sync.stage, c.sync.pods
+func (x *explorer) initial() *state {
+	s := &state{x: x, left: x.scenario.left}
+	for _, o := range x.scenario.objects {
+		s.create(intern(clone(o)))
 	}
-	w.claimed = false
-	for ; stage <= len(all); stage++ {
-		world.Now, world.Forecast = s.clock(), &plan.Forecast{}
-		var decision plan.Decision
-		if stage == 0 {
-			decision = x.decide(*world)
-		} else {
-			decision = x.cleanUp(*world, all[stage-1])
+	s.restart(0)
+	s.restart(1)
+	p := newReplayer(x)
+	for _, what := range x.begins {
+		s = x.goOnUntil(s, p, what)
+		s.check()
+	}
+	return s
+}
+
+// goOnUntil goes on without faults until something can happen, and then it happens.
+func (x *explorer) goOnUntil(s *state, p *replayer, what string) *state {
+	var history []string
+	for s != nil {
+		for _, t := range x.transitions(s, p) {
+			if t.what == what {
+				return t.next
+			}
 		}
-		if decision.Action == nil && decision.Status == nil {
-			continue
-		}
-		w.client = client{state: s, fault: f, observe: func(request any) { x.observe(s, world, request) }}
-		before := world.At
-		w.prepare(s.clock(), claims)
-		_, again, err := w.steps.Take(context.Background(), cache.NewObjectName(namespace, atName), world, decision)
-		_, creates := decision.Action.(plan.CreatePod)
-		w.claimed = creates && err == nil && f == none
-		if w.client.at != nil && w.client.at.ResourceVersion != before.ResourceVersion {
-			c.written = keptAt(w.client.at)
-			c.sentVersion, _ = strconv.Atoi(w.client.at.ResourceVersion)
-			c.sentAt = s.now
-		}
-		world.At = internAt(world.At)
-		world.Pods = slices.Clone(world.Pods)
-		for j := range world.Pods {
-			world.Pods[j] = internPod(world.Pods[j])
-		}
-		if !again || err != nil {
-			stage++
-		}
-		c.sync = &syncing{world, all, stage}
-		if stage > len(all) {
-			c.sync = nil
-		}
-		what := plan.NameOf(decision.Action)
-		if decision.Status != nil {
-			what = strings.TrimSpace("writes status " + string(decision.Status.Phase) + " " + decision.Status.Reason)
-		}
-		if err != nil && f == none {
-			what += ", which fails: " + err.Error()
-		}
-		return what, true
+		var step string
+		step, s = x.goOn(s, p)
+		history = append(history, step)
 	}
-	return "", false
+	panic("this cannot happen: " + what + "; what can:\n" + table(history))
 }
 
-func (s *state) copy() *state {
-	n := *s
-	return &n
-}
-
-// recordStart records that the command of a Pod may have started. The command of an At that
-// was deleted meanwhile may run twice, by the guarantees.
-func (s *state) recordStart(pod *corev1.Pod) {
-	owner := plan.ControllerOf(pod).UID
-	isExcluded := !s.x.strict && (s.at == nil || s.at.UID != owner)
-	started := startOf(pod)
-	runs := int32(1)
-	for _, other := range s.started {
-		if !strings.HasPrefix(other.attempt, string(owner)+"/") {
-			continue
-		}
-		runs++
-		switch {
-		case isExcluded:
-		case other.attempt == started.attempt:
-			s.violation = fmt.Sprintf("attempt %s runs twice: in Pod %s, then in Pod %s", started.attempt, other.pod, started.pod)
-		case !slices.ContainsFunc(s.ended, func(ended string) bool {
-			return strings.HasPrefix(ended, other.pod+"=") && ended != other.pod+"=0"
-		}):
-			s.violation = fmt.Sprintf("Pod %s runs although Pod %s has not failed", started.pod, other.pod)
-		}
+func compareObjects(a, b *object) int {
+	if a.kind != b.kind {
+		return int(a.kind) - int(b.kind)
 	}
-	if most := 1 + ptr.Deref(s.x.scenario.at().Spec.BackoffLimit, 0); runs > most && !isExcluded && s.violation == "" {
-		s.violation = fmt.Sprintf("%d attempts run, want at most %d", runs, most)
-	}
-	s.started = append(slices.Clone(s.started), started)
-	slices.SortFunc(s.started, func(a, b start) int { return strings.Compare(a.pod, b.pod) })
-}
-
-func describe(request any) string {
-	switch r := request.(type) {
-	case createPod:
-		return "create Pod " + r.pod.Name
-	case patchAt:
-		return "patch the At: " + string(r.body)
-	default:
-		return fmt.Sprintf("%T", request)
-	}
-}
-
-// interned has one pointer for equal versions of an object, and hashes their content without
-// the resource version.
-var interned, contents, kept sync.Map
-
-type versionKey struct {
-	content uint64
-	version string
-}
-
-func intern[T any](object *T, version string, content any) *T {
-	if _, ok := contents.Load(object); ok {
-		return object
-	}
-	text, err := json.Marshal(content)
-	if err != nil {
-		panic(err)
-	}
-	sum := fnv.New64a()
-	sum.Write(text)
-	canonical, _ := interned.LoadOrStore(versionKey{sum.Sum64(), version}, object)
-	contents.LoadOrStore(canonical, sum.Sum64())
-	return canonical.(*T)
-}
-
-func internAt(at *v1alpha1.At) *v1alpha1.At {
-	if at == nil {
-		return nil
-	}
-	content := *at
-	content.ResourceVersion = ""
-	return intern(at, at.ResourceVersion, content)
-}
-
-func internPod(pod *corev1.Pod) *corev1.Pod {
-	content := *pod
-	content.ResourceVersion = ""
-	return intern(pod, pod.ResourceVersion, content)
-}
-
-// keptAt is what a cache keeps of a stored At.
-func keptAt(at *v1alpha1.At) *v1alpha1.At {
-	if known, ok := kept.Load(at); ok {
-		return known.(*v1alpha1.At)
-	}
-	known := internAt(plan.KeepAt(at))
-	kept.Store(at, known)
-	return known
-}
-
-func keptPod(pod *corev1.Pod) *corev1.Pod {
-	if known, ok := kept.Load(pod); ok {
-		return known.(*corev1.Pod)
-	}
-	known := internPod(plan.KeepPod(pod))
-	kept.Store(pod, known)
-	return known
-}
-
-func contentOf(object any) uint64 {
-	hash, ok := contents.Load(object)
-	if !ok {
-		panic("an object is not interned")
-	}
-	return hash.(uint64)
-}
-
-// key identifies a state: equal states have equal keys. The two controllers are
-// interchangeable, and of resource versions only the order matters.
-func (s *state) key() [16]byte {
-	ab, ba := s.encode(0, 1), s.encode(1, 0)
-	text := ab
-	if string(ba) < string(ab) {
-		text = ba
-	}
-	sum := fnv.New128a()
-	sum.Write(text)
-	return [16]byte(sum.Sum(nil))
-}
-
-type encoder struct {
-	bytes    []byte
-	versions []int // at which positions of bytes there is a version
-}
-
-func (e *encoder) int(n int) { e.bytes = binary.AppendVarint(e.bytes, int64(n)) }
-
-func (e *encoder) string(text string) {
-	e.int(len(text))
-	e.bytes = append(e.bytes, text...)
-}
-
-func (e *encoder) ver(text string) {
-	version, _ := strconv.Atoi(text)
-	e.versions = append(e.versions, len(e.bytes))
-	e.bytes = binary.BigEndian.AppendUint32(e.bytes, uint32(version))
-}
-
-func (e *encoder) at(at *v1alpha1.At) {
-	if at == nil {
-		e.int(0)
-		return
-	}
-	e.bytes = binary.BigEndian.AppendUint64(e.bytes, contentOf(at))
-	e.ver(at.ResourceVersion)
-}
-
-func (e *encoder) pod(pod *corev1.Pod) {
-	e.bytes = binary.BigEndian.AppendUint64(e.bytes, contentOf(pod))
-	e.ver(pod.ResourceVersion)
-}
-
-func (e *encoder) pods(pods []*corev1.Pod) {
-	e.int(len(pods))
-	for _, pod := range pods {
-		e.pod(pod)
-	}
-}
-
-func (e *encoder) news(news []event) {
-	e.int(len(news))
-	for _, n := range news {
-		if n.at != nil {
-			e.at(n.at)
-		} else {
-			e.pod(n.pod)
-		}
-		if n.deleted {
-			e.int(1)
-		}
-	}
-}
-
-// withoutVersion separates the resource version from a patch.
-func withoutVersion(body []byte) (rest, version string) {
-	var patch map[string]any
-	if err := json.Unmarshal(body, &patch); err != nil {
-		panic(err)
-	}
-	if metadata, ok := patch["metadata"].(map[string]any); ok {
-		version, _ = metadata["resourceVersion"].(string)
-		delete(metadata, "resourceVersion")
-	}
-	text, err := json.Marshal(patch)
-	if err != nil {
-		panic(err)
-	}
-	return string(text), version
-}
-
-func (s *state) encode(first, second int) []byte {
-	e := &encoder{bytes: make([]byte, 0, 512)}
-	e.int(s.now)
-	e.at(s.at)
-	e.pods(s.pods)
-	for _, u := range s.uids {
-		e.string(u.name)
-		e.int(u.number)
-	}
-	for _, i := range []int{first, second} {
-		c := &s.controllers[i]
-		e.at(c.at)
-		e.pods(c.pods)
-		e.news(c.atNews)
-		e.news(c.podNews)
-		written := c.written
-		if written != nil && (c.at == nil || c.at.UID != written.UID || !staleness.IsNewer(written, c.at)) {
-			written = nil // It makes no difference.
-		}
-		e.at(written)
-		if c.sentVersion >= 0 {
-			e.ver(strconv.Itoa(c.sentVersion))
-			e.int(c.sentAt)
-		}
-		e.int(c.freshAt)
-		if c.sync == nil {
-			e.int(0)
-			continue
-		}
-		w := c.sync.world
-		e.int(1 + c.sync.stage)
-		e.at(w.At)
-		e.pods(w.Pods)
-		e.pods(c.sync.pods)
-		flags := 0
-		if w.AtIsLive {
-			flags |= 1
-		}
-		if w.PodIsLive {
-			flags |= 2
-		}
-		e.int(flags)
-		e.int(int(w.AtAsOf.Sub(epoch) / time.Millisecond))
-	}
-	e.int(len(s.flying))
-	for _, f := range s.flying {
-		e.int(f.since)
-		switch r := f.request.(type) {
-		case createPod:
-			e.string(fmt.Sprintf("create %s %s %v", r.pod.Name, r.pod.Labels[v1alpha1.LabelAtUID], r.pod.Annotations))
-		case deletePod:
-			e.string("delete " + r.name + string(*r.preconditions.UID))
-			e.ver(*r.preconditions.ResourceVersion)
-		case deleteAt:
-			e.string("delete " + r.name + string(*r.preconditions.UID))
-			e.ver(*r.preconditions.ResourceVersion)
-		case patchPod:
-			e.string(string(r.body))
-		case patchAt:
-			body, version := withoutVersion(r.body)
-			e.string(body)
-			e.ver(version)
-		default:
-			e.string(fmt.Sprintf("%#v", r))
-		}
-	}
-	e.int(s.left.faults)
-	e.int(s.left.edits)
-	e.int(s.left.crashes)
-	for _, starts := range [][]start{s.made, s.started} {
-		e.int(len(starts))
-		for _, started := range starts {
-			e.string(started.attempt)
-			e.string(started.pod)
-		}
-	}
-	for _, ended := range s.ended {
-		e.string(ended)
-	}
-	e.int(len(s.held))
-	for _, h := range s.held {
-		e.string(h.uid)
-		e.int(h.since)
-	}
-	e.string(s.highest.uid)
-	e.int(s.highest.phase)
-	e.int(int(s.highest.failed))
-	// Replace each version by its rank.
-	var versions []uint32
-	for _, at := range e.versions {
-		versions = append(versions, binary.BigEndian.Uint32(e.bytes[at:]))
-	}
-	sorted := slices.Compact(slices.Sorted(slices.Values(versions)))
-	for i, at := range e.versions {
-		rank, _ := slices.BinarySearch(sorted, versions[i])
-		binary.BigEndian.PutUint32(e.bytes[at:], uint32(rank))
-	}
-	return e.bytes
+	return strings.Compare(a.name(), b.name())
 }

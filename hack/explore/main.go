@@ -33,13 +33,18 @@ import (
 
 // newExplorer explores a scenario with the real decisions.
 func newExplorer(s scenario) *explorer {
-	last := s.instants[len(s.instants)-1]
 	return &explorer{
 		scenario: s,
-		instants: append(slices.Clone(s.instants), last+20, last+40, last+100, last+1000, last+2000),
+		instants: later(s.instants),
 		decide:   plan.Decide,
 		cleanUp:  plan.CleanUp,
 	}
+}
+
+// later returns the instants of a scenario, and those in which what remains is done.
+func later(instants []float64) []float64 {
+	last := instants[len(instants)-1]
+	return append(slices.Clone(instants), last+20, last+40, last+100, last+1000, last+2000)
 }
 
 func main() {

@@ -17,28 +17,38 @@ limitations under the License.
 package main
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
 // due is when the At of a scenario is due, in seconds.
 const due = 60
 
-func newAt(change func(at *v1alpha1.At)) func() *v1alpha1.At {
-	return func() *v1alpha1.At {
-		at := &v1alpha1.At{Spec: v1alpha1.AtSpec{
-			Schedule: epoch.Add(due * time.Second).Format(time.RFC3339),
-			RunSpec:  v1alpha1.RunSpec{Command: "true"},
-		}}
-		if change != nil {
-			change(at)
-		}
-		return at
+// newAt returns the At of a scenario.
+func newAt(change func(spec *v1alpha1.AtSpec)) *v1alpha1.At {
+	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "at"}, Spec: v1alpha1.AtSpec{
+		Schedule: epoch.Add(due * time.Second).Format(time.RFC3339),
+		RunSpec:  v1alpha1.RunSpec{Command: "true"},
+	}}
+	if change != nil {
+		change(&at.Spec)
 	}
+	return at
+}
+
+func newNode(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
 // flight is how long a request may be on its way: the controller gives a creation up 8 s
@@ -47,92 +57,233 @@ const flight = 8
 
 var scenarios = []scenario{
 	{
-		name: "at", doc: "one At, without retries",
-		at:       newAt(nil),
-		instants: []float64{59, 60, 60.3, 61, 68, 71, 200},
-		left:     budget{faults: 1, edits: 2, crashes: 1},
-		edits:    []edit{suspend, resume, deleteIt, removePod, stripLabel},
+		name: "at", doc: "one At, and what users do around its time",
+		objects:  []metav1.Object{newAt(nil)},
+		instants: []float64{59, 60, 60.3, 61},
+		left:     budget{edits: 2},
+		edits:    []edit{suspend, resume, postpone, deleteAt, deletePod, stripLabel, stripOwner},
 		flight:   flight,
 	},
 	{
-		name: "retries", doc: "one At with a retry",
-		at:       newAt(func(at *v1alpha1.At) { at.Spec.BackoffLimit = ptr.To[int32](1) }),
-		instants: []float64{60, 68, 71, 90, 300},
-		left:     budget{faults: 1, edits: 1, crashes: 0},
-		edits:    []edit{deleteIt, removePod},
+		name: "late", doc: "one At whose requests fail, or arrive late",
+		objects:  []metav1.Object{newAt(nil)},
+		instants: []float64{60, 68, 71},
+		left:     budget{faults: 1, edits: 1},
+		edits:    []edit{suspend, deleteAt, deletePod},
+		flight:   flight,
+	},
+	{
+		name: "crash", doc: "one At whose controllers are killed",
+		objects:  []metav1.Object{newAt(nil)},
+		instants: []float64{60, 71},
+		left:     budget{faults: 1, crashes: 1},
+		flight:   flight,
+	},
+	{
+		name: "retries", doc: "one At with a second attempt",
+		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](1) })},
+		instants: []float64{60, 71, 90},
+		left:     budget{edits: 1},
+		edits:    []edit{suspend, deleteAt, deletePod},
 		fails:    true,
 		flight:   flight,
 	},
 	{
 		name: "successor", doc: "an At that is deleted, and created again with the same name",
-		at:       newAt(nil),
-		instants: []float64{60, 61, 68, 71, 300},
-		left:     budget{faults: 1, edits: 2, crashes: 0},
-		edits:    []edit{deleteIt, createAgain},
+		objects:  []metav1.Object{newAt(nil)},
+		instants: []float64{60, 71},
+		left:     budget{edits: 2},
+		edits:    []edit{deleteAt, createAgain},
+		flight:   flight,
+	},
+	{
+		name: "nodes", doc: "an At on two nodes, one after the other, until one fails",
+		objects: []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) {
+			spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1)), MaxFailed: ptr.To[int32](0)}
+		}), newNode("a"), newNode("b")},
+		instants: []float64{60, 71},
+		left:     budget{edits: 1},
+		edits:    []edit{suspend, deleteAt, deletePod, deleteChild, removeNode},
+		fails:    true,
+		flight:   flight,
+	},
+	{
+		name: "restart", doc: "a Deployment that is restarted",
+		objects: []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) {
+			spec.Command = ""
+			spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+		}), newDeployment()},
+		instants: []float64{59, 60, 61, 71},
+		left:     budget{faults: 1, edits: 1},
+		edits:    []edit{suspend, deleteAt, restartIt, undoRestart, deleteDeployment},
 		flight:   flight,
 	},
 }
 
-// hold records that the At must not start from now on.
-func (s *state) hold() { s.held = append(slices.Clone(s.held), held{string(s.at.UID), s.now}) }
+func newDeployment() *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec:       appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)},
+		Status:     appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1},
+	}
+}
+
+// editAt changes the spec of the At.
+func (s *state) editAt(what string, change func(at *v1alpha1.At)) {
+	s.put(s.find(ats, "at").change(what, func(meta metav1.Object) {
+		at := meta.(*v1alpha1.At)
+		change(at)
+		at.Generation++
+	}))
+}
 
 var suspend = edit{"suspends the At", func(s *state) bool {
-	if s.at == nil || ptr.Deref(s.at.Spec.Suspend, false) {
+	o := s.find(ats, "at")
+	if o == nil || ptr.Deref(o.at().Spec.Suspend, false) {
 		return false
 	}
-	at := s.at.DeepCopy()
-	at.Spec.Suspend, at.Generation = ptr.To(true), at.Generation+1
-	s.hold()
-	s.setAt(at)
+	s.hold(o.uid())
+	s.editAt("suspend", func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) })
 	return true
 }}
 
 var resume = edit{"resumes the At", func(s *state) bool {
-	if s.at == nil || !ptr.Deref(s.at.Spec.Suspend, false) {
+	o := s.find(ats, "at")
+	if o == nil || !ptr.Deref(o.at().Spec.Suspend, false) {
 		return false
 	}
-	at := s.at.DeepCopy()
-	at.Spec.Suspend, at.Generation = nil, at.Generation+1
-	s.held = nil
-	s.setAt(at)
+	s.held = slices.DeleteFunc(slices.Clone(s.held), func(h hold) bool { return h.until == 0 })
+	s.editAt("resume", func(at *v1alpha1.At) { at.Spec.Suspend = nil })
 	return true
 }}
 
-var deleteIt = edit{"deletes the At", func(s *state) bool {
-	if s.at == nil {
+// postpone moves the At, as long as the API server allows that.
+var postpone = edit{"moves the At to a later time", func(s *state) bool {
+	o := s.find(ats, "at")
+	if o == nil || o.at().Status.Phase != v1alpha1.PhasePending || o.at().Generation > 1 {
 		return false
 	}
-	s.hold()
-	s.setAt(nil)
+	s.editAt("postpone", func(at *v1alpha1.At) { at.Spec.Schedule = epoch.Add(2 * due * time.Second).Format(time.RFC3339) })
+	s.holdUntilDue(o.uid(), s.find(ats, "at").at(), s.now)
+	return true
+}}
+
+var deleteAt = edit{"deletes the At", func(s *state) bool {
+	o := s.find(ats, "at")
+	if o == nil {
+		return false
+	}
+	s.hold(o.uid())
+	s.delete(o)
 	return true
 }}
 
 var createAgain = edit{"creates the At again", func(s *state) bool {
-	if s.at != nil {
+	if s.find(ats, "at") != nil {
 		return false
 	}
-	s.createAt()
+	s.create(intern(clone(s.x.scenario.objects[0])))
 	return true
 }}
 
-var removePod = edit{"deletes the Pod", func(s *state) bool {
-	for _, pod := range s.pods {
-		if pod.DeletionTimestamp == nil {
-			s.terminate(pod)
-			return true
+var deleteChild = edit{"deletes the At of a node", func(s *state) bool {
+	o := s.find(ats, "at-a")
+	if o == nil || o.meta.GetDeletionTimestamp() != nil {
+		return false
+	}
+	s.hold(o.uid())
+	s.delete(o)
+	return true
+}}
+
+var removeNode = edit{"removes node a", func(s *state) bool {
+	o := s.find(nodes, "a")
+	if o == nil {
+		return false
+	}
+	s.delete(o)
+	return true
+}}
+
+// firstPod returns the first Pod with a property, or nil.
+func (s *state) firstPod(has func(pod *corev1.Pod) bool) *object {
+	for _, o := range s.stored {
+		if o.kind == pods && has(o.pod()) {
+			return o
 		}
 	}
-	return false
+	return nil
+}
+
+var deletePod = edit{"deletes the Pod", func(s *state) bool {
+	o := s.firstPod(func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil })
+	if o == nil {
+		return false
+	}
+	s.delete(o)
+	return true
 }}
 
 var stripLabel = edit{"removes the label of the Pod", func(s *state) bool {
-	for _, pod := range s.pods {
-		if pod.Labels[v1alpha1.LabelAtUID] != "" {
-			pod := pod.DeepCopy()
-			delete(pod.Labels, v1alpha1.LabelAtUID)
-			s.setPod(pod)
-			return true
+	o := s.firstPod(func(pod *corev1.Pod) bool {
+		return pod.Labels[v1alpha1.LabelAtUID] != "" && plan.ControllerOf(pod) != nil
+	})
+	if o == nil {
+		return false
+	}
+	s.put(o.change("strip label", func(meta metav1.Object) { delete(meta.GetLabels(), v1alpha1.LabelAtUID) }))
+	return true
+}}
+
+var stripOwner = edit{"removes the owner of the Pod", func(s *state) bool {
+	o := s.firstPod(func(pod *corev1.Pod) bool {
+		return pod.Labels[v1alpha1.LabelAtUID] != "" && plan.ControllerOf(pod) != nil
+	})
+	if o == nil {
+		return false
+	}
+	s.put(o.change("strip owner", func(meta metav1.Object) { meta.SetOwnerReferences(nil) }))
+	return true
+}}
+
+// annotate changes the annotation of the Deployment.
+func (s *state) annotate(value string) bool {
+	o := s.find(deployments, "web")
+	if o == nil || o.meta.(*appsv1.Deployment).Spec.Template.Annotations[rollout.AnnotationRestartedAt] == value {
+		return false
+	}
+	s.put(o.change(fmt.Sprint("annotate ", value), func(meta metav1.Object) {
+		d := meta.(*appsv1.Deployment)
+		d.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: value}
+		d.Generation++
+	}))
+	return true
+}
+
+var restartIt = edit{"restarts the Deployment", func(s *state) bool {
+	s.started = insert(s.started, s.restarting()+"_user")
+	return s.annotate(s.clock().Format(time.RFC3339))
+}}
+
+// undoRestart removes the lock of the restart. By the guarantees, the restart may happen again if
+// it was not recorded.
+var undoRestart = edit{"undoes the restart", func(s *state) bool {
+	if at := s.find(ats, "at"); !s.x.strict && at != nil && (at.at().Status.Restart == nil || at.at().Status.Restart.RestartedAt == nil) {
+		s.started = slices.Clone(s.started)
+		for i, uid := range s.started {
+			if uid == at.uid()+"_restart" {
+				s.started[i] += "-undone"
+			}
 		}
 	}
-	return false
+	return s.annotate("")
+}}
+
+var deleteDeployment = edit{"deletes the Deployment", func(s *state) bool {
+	o := s.find(deployments, "web")
+	if o == nil {
+		return false
+	}
+	s.delete(o)
+	return true
 }}

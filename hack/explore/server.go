@@ -17,379 +17,300 @@ limitations under the License.
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/flowcontrol"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
-	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 )
 
-// The requests of a controller, as the API server gets them.
-type (
-	readAt    struct{ name string }
-	readPod   struct{ name string }
-	createPod struct{ pod *corev1.Pod }
-	deletePod struct {
-		name          string
-		preconditions metav1.Preconditions
-	}
-	patchPod struct {
-		name string
-		body []byte
-	}
-	patchAt struct {
-		name, subresource string
-		body              []byte
-	}
-	deleteAt struct {
-		name          string
-		preconditions metav1.Preconditions
-	}
+// verb is what a request does.
+type verb string
+
+const (
+	get         verb = "read"
+	list        verb = "list"
+	create      verb = "create"
+	remove      verb = "delete"
+	patch       verb = "patch"
+	patchStatus verb = "patch the status of"
 )
+
+// request is a request of a controller.
+type request struct {
+	verb verb
+	kind kind
+	name string
+	// uid and version are preconditions.
+	uid     types.UID
+	version int32
+	body    string   // of a patch, without the preconditions
+	object  *content // to create
+	owner   string   // of a list: the value of the label of the owner
+}
+
+// reason is why a request failed.
+type reason int8
+
+const (
+	ok reason = iota
+	notFound
+	alreadyExists
+	conflict
+	otherUID
+	lost
+	forbidden
+	proxyNotFound
+	proxyConflict
+)
+
+// answer is what a controller gets for a request.
+type answer struct {
+	instant int8
+	reason  reason
+	// claims is true if the controller claims the next write of a status for itself.
+	claims  bool
+	objects []*object
+}
 
 // errLost is the error of a request that got no answer.
 var errLost = errors.New("connection reset")
 
-// do executes a request in the state. It returns the object, and the error that the API
-// server answers.
-func (s *state) do(request any) (any, error) {
-	switch r := request.(type) {
-	case readAt:
-		if s.at == nil || s.at.Name != r.name {
-			return nil, apierrors.NewNotFound(v1alpha1.Resource("ats"), r.name)
-		}
-		return s.at, nil
-	case readPod:
-		if pod := s.pod(r.name); pod != nil {
-			return pod, nil
-		}
-		return nil, apierrors.NewNotFound(corev1.Resource("pods"), r.name)
-	case createPod:
-		if s.pod(r.pod.Name) != nil {
-			return nil, apierrors.NewAlreadyExists(corev1.Resource("pods"), r.pod.Name)
-		}
-		pod := r.pod.DeepCopy()
-		pod.UID = s.newUID(pod.Name)
-		pod.CreationTimestamp = metav1.Time{Time: s.clock().Truncate(time.Second)}
-		pod.Status.Phase = corev1.PodPending
-		s.made = append(slices.Clone(s.made), startOf(pod))
-		s.setPod(pod)
-		return s.pod(pod.Name), nil
-	case deletePod:
-		pod := s.pod(r.name)
-		if pod == nil {
-			return nil, apierrors.NewNotFound(corev1.Resource("pods"), r.name)
-		}
-		if err := check(corev1.Resource("pods"), pod, r.preconditions); err != nil {
-			return nil, err
-		}
-		s.terminate(pod)
-		return nil, nil
-	case patchPod:
-		pod := s.pod(r.name)
-		if pod == nil {
-			return nil, apierrors.NewNotFound(corev1.Resource("pods"), r.name)
-		}
-		return s.patchPod(pod, r.body)
-	case patchAt:
-		if s.at == nil || s.at.Name != r.name {
-			return nil, apierrors.NewNotFound(v1alpha1.Resource("ats"), r.name)
-		}
-		return s.patchAt(r)
-	case deleteAt:
-		if s.at == nil || s.at.Name != r.name {
-			return nil, apierrors.NewNotFound(v1alpha1.Resource("ats"), r.name)
-		}
-		if err := check(v1alpha1.Resource("ats"), s.at, r.preconditions); err != nil {
-			return nil, err
-		}
-		s.setAt(nil)
-		return nil, nil
-	}
-	panic(fmt.Sprintf("unknown request %T", request))
-}
-
-func check(resource schema.GroupResource, object metav1.Object, preconditions metav1.Preconditions) error {
-	if preconditions.UID != nil && *preconditions.UID != object.GetUID() || preconditions.ResourceVersion != nil && *preconditions.ResourceVersion != object.GetResourceVersion() {
-		return apierrors.NewConflict(resource, object.GetName(), errors.New("the precondition failed"))
-	}
-	return nil
-}
-
-// patchPod removes finalizers: the controller patches Pods for nothing else.
-func (s *state) patchPod(pod *corev1.Pod, body []byte) (any, error) {
-	var patch struct {
-		Metadata struct {
-			UID        types.UID `json:"uid"`
-			Finalizers []string  `json:"$deleteFromPrimitiveList/finalizers"`
-		} `json:"metadata"`
-	}
-	if err := json.Unmarshal(body, &patch); err != nil {
-		panic(err)
-	}
-	if patch.Metadata.UID != "" && patch.Metadata.UID != pod.UID {
-		err := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), pod.Name, nil)
+// err returns the error of a request, as client-go returns it.
+func (a answer) err(r *request) error {
+	resource := r.kind.resource()
+	switch a.reason {
+	case ok:
+		return nil
+	case notFound:
+		return apierrors.NewNotFound(resource, r.name)
+	case alreadyExists:
+		return apierrors.NewAlreadyExists(resource, r.name)
+	case conflict:
+		return apierrors.NewConflict(resource, r.name, errors.New("the object has been modified"))
+	case otherUID:
+		err := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), r.name, nil)
 		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "metadata.uid"}}
-		return nil, err
+		return err
+	case forbidden:
+		return apierrors.NewForbidden(resource, r.name, errors.New("exceeded quota"))
+	case proxyNotFound:
+		return apierrors.NewGenericServerResponse(404, "get", resource, r.name, "", 0, true)
+	case proxyConflict:
+		return apierrors.NewGenericServerResponse(409, "get", resource, r.name, "", 0, true)
+	default:
+		return errLost
 	}
-	pod = pod.DeepCopy()
-	pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(name string) bool { return slices.Contains(patch.Metadata.Finalizers, name) })
-	s.setPod(pod)
-	return pod, nil
 }
 
-func (s *state) patchAt(r patchAt) (any, error) {
-	var patch struct {
-		Metadata struct {
-			UID             types.UID `json:"uid"`
-			ResourceVersion string    `json:"resourceVersion"`
-		} `json:"metadata"`
+// isNew reports whether the request is the creation of a Pod.
+func (r *request) createsPod() bool { return r.verb == create && r.kind == pods }
+
+// restarts reports whether the request restarts a workload.
+func (r *request) restarts() bool { return r.verb == patch && r.kind == deployments }
+
+// do executes a request.
+func (s *state) do(r *request) answer {
+	failed := func(reason reason) answer { return answer{instant: s.now, reason: reason} }
+	done := func(objects ...*object) answer { return answer{instant: s.now, objects: objects} }
+	found := s.find(r.kind, r.name)
+	switch {
+	case r.verb == list:
+		var objects []*object
+		for _, o := range s.stored {
+			if o.kind == r.kind && (r.owner == "" || o.meta.GetLabels()[v1alpha1.LabelAtUID] == r.owner) {
+				objects = append(objects, o)
+			}
+		}
+		return done(objects...)
+	case r.verb == create && found != nil:
+		return failed(alreadyExists)
+	case r.verb == create:
+		return done(s.create(r.object))
+	case found == nil:
+		return failed(notFound)
+	case r.verb == get:
+		return done(found)
+	case r.uid != "" && r.uid != found.uid():
+		if r.kind == pods && r.verb == patch {
+			return failed(otherUID)
+		}
+		return failed(conflict)
+	case r.version != 0 && r.version != found.version:
+		return failed(conflict)
+	case r.verb == remove:
+		s.delete(found)
+		return done()
+	default:
+		after := found.change(string(r.verb)+r.body, func(meta metav1.Object) { applyPatch(meta, r) })
+		if after == found.content {
+			return done(found)
+		}
+		if r.restarts() {
+			s.recordRestart(found, after)
+		}
+		s.put(after)
+		if now := s.find(r.kind, r.name); now != nil {
+			return done(now)
+		}
+		return done(after.with(s.version)) // It was the last finalizer.
 	}
-	if err := json.Unmarshal(r.body, &patch); err != nil {
-		panic(err)
-	}
-	if patch.Metadata.ResourceVersion != "" && patch.Metadata.ResourceVersion != s.at.ResourceVersion {
-		return nil, apierrors.NewConflict(v1alpha1.Resource("ats"), r.name, errors.New("the object has been modified"))
-	}
-	before, err := json.Marshal(s.at)
-	if err != nil {
-		panic(err)
-	}
-	after, err := jsonpatch.MergePatch(before, r.body)
-	if err != nil {
-		panic(err)
-	}
-	at := &v1alpha1.At{}
-	if err := json.Unmarshal(after, at); err != nil {
-		panic(err)
-	}
-	if r.subresource == "status" {
-		status := at.Status
-		at = s.at.DeepCopy()
-		at.Status = status
-	}
-	s.setAt(at)
-	return s.at, nil
 }
 
-// newUID returns a UID for the next object of that name.
-func (s *state) newUID(name string) types.UID {
-	number := 0
-	s.uids = slices.Clone(s.uids)
-	i := slices.IndexFunc(s.uids, func(u counted) bool { return u.name == name })
-	if i < 0 {
-		s.uids = append(s.uids, counted{name, 0})
-		i = len(s.uids) - 1
+// create stores a new object.
+func (s *state) create(c *content) *object {
+	uid := s.newUID(c.meta)
+	s.put(c.change(fmt.Sprint("create ", uid, s.clock().UnixMilli()), func(meta metav1.Object) {
+		meta.SetNamespace(namespace)
+		meta.SetUID(uid)
+		meta.SetCreationTimestamp(metav1.Time{Time: s.clock().Truncate(time.Second)})
+		switch o := meta.(type) {
+		case *v1alpha1.At:
+			o.Generation, o.Status.Phase = 1, v1alpha1.PhasePending
+		case *corev1.Pod:
+			o.Status.Phase = corev1.PodPending
+		case *appsv1.Deployment:
+			o.Generation = 1
+		}
+	}))
+	if c.kind == ats {
+		s.holdUntilDue(uid, c.meta.(*v1alpha1.At), -1)
 	}
-	s.uids[i].number++
-	number = s.uids[i].number
-	return types.UID(name + "#" + strconv.Itoa(number))
+	return s.find(c.kind, c.meta.GetName())
 }
 
-func (s *state) newVersion() string {
-	s.version++
-	return strconv.Itoa(s.version)
-}
-
-// setAt stores the At, or removes it if at is nil, and tells the watches.
-func (s *state) setAt(at *v1alpha1.At) {
-	if at == nil {
-		s.notify(event{at: s.at, deleted: true})
-		s.at = nil
+// applyPatch changes an object by a patch. Of Pods, the controllers change nothing but
+// finalizers.
+func applyPatch(meta metav1.Object, r *request) {
+	if r.kind == pods {
+		var body struct {
+			Metadata struct {
+				Finalizers []string `json:"$deleteFromPrimitiveList/finalizers"`
+			} `json:"metadata"`
+		}
+		must(json.Unmarshal([]byte(r.body), &body))
+		meta.SetFinalizers(slices.DeleteFunc(meta.GetFinalizers(), func(name string) bool { return slices.Contains(body.Metadata.Finalizers, name) }))
 		return
 	}
-	at.ResourceVersion = s.newVersion()
-	s.at = internAt(at)
-	s.notify(event{at: s.at})
+	before, err := json.Marshal(meta)
+	must(err)
+	after, err := jsonpatch.MergePatch(before, []byte(r.body))
+	must(err)
+	switch o := meta.(type) {
+	case *v1alpha1.At:
+		var at v1alpha1.At
+		must(json.Unmarshal(after, &at))
+		if r.verb == patchStatus {
+			o.Status = at.Status
+			return
+		}
+		if !apiequality.Semantic.DeepEqual(o.Spec, at.Spec) {
+			o.Generation++
+		}
+		o.Spec, o.Labels, o.Finalizers, o.OwnerReferences = at.Spec, at.Labels, at.Finalizers, at.OwnerReferences
+	case *appsv1.Deployment:
+		var deployment appsv1.Deployment
+		must(json.Unmarshal(after, &deployment))
+		if !apiequality.Semantic.DeepEqual(o.Spec, deployment.Spec) {
+			o.Generation++
+		}
+		o.Spec = deployment.Spec
+	}
 }
 
-func (s *state) pod(name string) *corev1.Pod {
-	for _, pod := range s.pods {
-		if pod.Name == name {
-			return pod
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// find returns a stored object, or nil.
+func (s *state) find(k kind, name string) *object {
+	for _, o := range s.stored {
+		if o.is(k, name) {
+			return o
 		}
 	}
 	return nil
 }
 
-// setPod stores a Pod, or removes it if it is being deleted and has neither a finalizer nor a
-// running container.
-func (s *state) setPod(pod *corev1.Pod) {
-	s.pods = slices.DeleteFunc(slices.Clone(s.pods), func(other *corev1.Pod) bool { return other.Name == pod.Name })
-	pod.ResourceVersion = s.newVersion()
-	pod = internPod(pod)
-	if pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0 && pod.Status.Phase != corev1.PodRunning {
-		s.notify(event{pod: pod, deleted: true})
+// withUID returns the stored At with a UID, or nil.
+func (s *state) withUID(uid types.UID) *object {
+	for _, o := range s.stored {
+		if o.kind == ats && o.uid() == uid {
+			return o
+		}
+	}
+	return nil
+}
+
+// put stores an object and reports it to the watches. An object that is being deleted is gone
+// if it has neither a finalizer nor a running container.
+func (s *state) put(c *content) {
+	s.version++
+	o := c.with(s.version)
+	gone := o.meta.GetDeletionTimestamp() != nil && len(o.meta.GetFinalizers()) == 0 &&
+		(o.kind != pods || o.pod().Status.Phase != corev1.PodRunning)
+	i, found := slices.BinarySearchFunc(s.stored, o, compareObjects)
+	s.stored = slices.Clone(s.stored)
+	switch {
+	case !found:
+		s.stored = slices.Insert(s.stored, i, o)
+	case gone:
+		s.stored = slices.Delete(s.stored, i, i+1)
+	default:
+		s.stored[i] = o
+	}
+	s.notify(o, gone)
+}
+
+// delete deletes an object.
+func (s *state) delete(o *object) {
+	if o.meta.GetDeletionTimestamp() != nil {
 		return
 	}
-	s.pods = append(s.pods, pod)
-	slices.SortFunc(s.pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	s.notify(event{pod: pod})
-}
-
-// terminate begins to delete a Pod.
-func (s *state) terminate(pod *corev1.Pod) {
-	if pod.DeletionTimestamp != nil {
-		return
+	seconds := time.Duration(0)
+	if o.kind == pods {
+		seconds = 30
 	}
-	pod = pod.DeepCopy()
-	pod.DeletionTimestamp = &metav1.Time{Time: s.clock().Add(30 * time.Second).Truncate(time.Second)}
-	seconds := int64(30)
-	pod.DeletionGracePeriodSeconds = &seconds
-	s.setPod(pod)
+	when := metav1.Time{Time: s.clock().Add(seconds * time.Second).Truncate(time.Second)}
+	s.put(o.change(fmt.Sprint("delete ", when.Unix()), func(meta metav1.Object) { meta.SetDeletionTimestamp(&when) }))
 }
 
-// client is what a controller sends its requests to. A fault happens to its first request.
-type client struct {
-	kubernetes.Interface
-	state *state
-	fault fault
-	at    *v1alpha1.At // what the API server returned for a write
-	// observe is called with each request just before it is executed.
-	observe func(request any)
-}
-
-// send sends a request.
-func (c *client) send(request any) (any, error) {
-	fault := c.fault
-	c.fault = none
-	if c.state.x.send != nil {
-		request = c.state.x.send(request)
+// splitPatch removes the preconditions from a patch.
+func splitPatch(body []byte) (rest string, uid types.UID, version int32) {
+	var content map[string]any
+	must(json.Unmarshal(body, &content))
+	if metadata, ok := content["metadata"].(map[string]any); ok {
+		if text, ok := metadata["uid"].(string); ok {
+			uid = types.UID(text)
+		}
+		if text, ok := metadata["resourceVersion"].(string); ok {
+			version = parseVersion(text)
+		}
+		delete(metadata, "uid")
+		delete(metadata, "resourceVersion")
 	}
-	c.observe(request)
-	switch fault {
-	case requestLost:
-		return nil, errLost
-	case requestDelayed:
-		c.state.flying = append(slices.Clone(c.state.flying), flying{request, c.state.now})
-		return nil, errLost
-	case refused:
-		return nil, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
-	case answerLost:
-		_, _ = c.state.do(request)
-		return nil, errLost
-	}
-	object, err := c.state.do(request)
-	if at, ok := object.(*v1alpha1.At); ok && isWrite(request) {
-		c.at = at
-	}
-	return object, err
+	text, err := json.Marshal(content)
+	must(err)
+	return string(text), uid, version
 }
 
-func isWrite(request any) bool {
-	switch request.(type) {
-	case readAt, readPod:
-		return false
-	}
-	return true
-}
+func formatVersion(version int32) string { return strconv.Itoa(int(version)) }
 
-func sendFor[T any](c *client, request any) (*T, error) {
-	object, err := c.send(request)
-	if err != nil {
-		return nil, err
-	}
-	return object.(*T), nil
-}
-
-// CoreV1 implements kubernetes.Interface.
-func (c *client) CoreV1() typedcorev1.CoreV1Interface { return core{client: c} }
-
-type core struct {
-	typedcorev1.CoreV1Interface
-	client *client
-}
-
-// Pods implements typedcorev1.PodsGetter.
-func (c core) Pods(string) typedcorev1.PodInterface { return pods{client: c.client} }
-
-type pods struct {
-	typedcorev1.PodInterface
-	client *client
-}
-
-// Create implements typedcorev1.PodInterface, as do the others.
-func (p pods) Create(_ context.Context, pod *corev1.Pod, _ metav1.CreateOptions) (*corev1.Pod, error) {
-	return sendFor[corev1.Pod](p.client, createPod{pod})
-}
-
-func (p pods) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
-	return sendFor[corev1.Pod](p.client, readPod{name})
-}
-
-func (p pods) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
-	_, err := p.client.send(deletePod{name, *options.Preconditions})
-	return err
-}
-
-func (p pods) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, _ ...string) (*corev1.Pod, error) {
-	return sendFor[corev1.Pod](p.client, patchPod{name, body})
-}
-
-// cnatClient is the client for Ats.
-type cnatClient struct {
-	clientset.Interface
-	client *client
-}
-
-// CnatV1alpha1 implements clientset.Interface.
-func (c cnatClient) CnatV1alpha1() typedcnatv1alpha1.CnatV1alpha1Interface {
-	return cnatV1alpha1{client: c.client}
-}
-
-type cnatV1alpha1 struct {
-	typedcnatv1alpha1.CnatV1alpha1Interface
-	client *client
-}
-
-// RESTClient implements typedcnatv1alpha1.CnatV1alpha1Interface.
-func (cnatV1alpha1) RESTClient() rest.Interface { return unlimited{} }
-
-type unlimited struct{ rest.Interface }
-
-// GetRateLimiter implements rest.Interface.
-func (unlimited) GetRateLimiter() flowcontrol.RateLimiter { return nil }
-
-// Ats implements typedcnatv1alpha1.AtsGetter.
-func (c cnatV1alpha1) Ats(string) typedcnatv1alpha1.AtInterface { return ats{client: c.client} }
-
-type ats struct {
-	typedcnatv1alpha1.AtInterface
-	client *client
-}
-
-// Get implements typedcnatv1alpha1.AtInterface, as do the others.
-func (a ats) Get(_ context.Context, name string, _ metav1.GetOptions) (*v1alpha1.At, error) {
-	return sendFor[v1alpha1.At](a.client, readAt{name})
-}
-
-func (a ats) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
-	_, err := a.client.send(deleteAt{name, *options.Preconditions})
-	return err
-}
-
-func (a ats) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*v1alpha1.At, error) {
-	request := patchAt{name: name, body: body}
-	if len(subresources) > 0 {
-		request.subresource = subresources[0]
-	}
-	return sendFor[v1alpha1.At](a.client, request)
+func parseVersion(text string) int32 {
+	version, err := strconv.ParseInt(text, 10, 32)
+	must(err)
+	return int32(version)
 }

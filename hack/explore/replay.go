@@ -1,0 +1,437 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	kubeinformers "k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	restfake "k8s.io/client-go/rest/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/workqueue"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
+	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/steps"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/nodecache"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
+)
+
+// A sync is replayed: the real decisions and steps run from its beginning with the answers
+// that the state has, up to the request that has no answer yet. So no step has to be stopped
+// in its middle, and a state needs to have nothing of what is on a stack.
+
+// outcome is what a controller does next.
+type outcome struct {
+	// request is the next request, and step the step that it belongs to; nil if the sync ends.
+	request *request
+	step    string
+	// written and writes are what the controller remembers if the sync ends.
+	written []*object
+	writes  []write
+}
+
+// replayer replays syncs. It is for one goroutine.
+type replayer struct {
+	x       *explorer
+	clock   *clocktesting.FakePassiveClock
+	steps   *steps.Steps
+	stores  [watched]cache.Indexer
+	reached string
+	answers []answer
+	// pending is the first request without an answer.
+	pending *request
+	writes  []write
+}
+
+// errPending is the error of a request without an answer. What follows from it is ignored.
+var errPending = errors.New("pending")
+
+type noRecorder struct{ record.EventRecorder }
+
+// Event implements record.EventRecorder.
+func (noRecorder) Event(runtime.Object, string, string, string) {}
+
+// syncedNodes is an informer that need not run.
+type syncedNodes struct {
+	coreinformers.TypedNodeInformer
+}
+
+// Informer implements coreinformers.TypedNodeInformer.
+func (n syncedNodes) Informer() cache.SharedIndexInformer {
+	return syncedInformer{n.TypedNodeInformer.Informer()}
+}
+
+type syncedInformer struct{ cache.SharedIndexInformer }
+
+// HasSyncedChecker implements cache.SharedIndexInformer.
+func (syncedInformer) HasSyncedChecker() cache.DoneChecker { return synced{} }
+
+type synced struct{}
+
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Name implements cache.DoneChecker.
+func (synced) Name() string { return "nodes" }
+
+// Done implements cache.DoneChecker.
+func (synced) Done() <-chan struct{} { return closed }
+
+func newReplayer(x *explorer) *replayer {
+	p := &replayer{x: x, clock: clocktesting.NewFakePassiveClock(epoch)}
+	kube := kubeClient{replayer: p}
+	kubeInformers := kubeinformers.NewSharedInformerFactory(kube, 0).Core().V1()
+	atInformer := informers.NewSharedInformerFactory(cnatClient{replayer: p}, 0).Cnat().V1alpha1().Ats()
+	known, err := steps.NewCache(atInformer, kubeInformers.Pods())
+	must(err)
+	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, steps.Keep, func(string) {})
+	must(err)
+	p.stores = [watched]cache.Indexer{ats: atInformer.Informer().GetIndexer(), pods: kubeInformers.Pods().Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer()}
+	p.steps = &steps.Steps{
+		Cache:      known,
+		KubeClient: kube,
+		CnatClient: cnatClient{replayer: p},
+		Nodes:      nodeCache,
+		Recorder:   noRecorder{},
+		Clock:      p.clock,
+		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
+		Defaults:   plan.Defaults{Image: "busybox"},
+	}
+	return p
+}
+
+// replay returns what a controller does at an instant: in the sync that it is in, or in a new
+// one of the At with the given name.
+func (p *replayer) replay(c *controller, name string, now int8) outcome {
+	p.prepare(c, now)
+	key := cache.NewObjectName(namespace, name)
+	world := p.steps.World(key, p.steps.Freshness.AsOf(p.clock.Now()), p.clock.Now())
+	tracked := world.Pods
+	step := p.follow(key, world, now, p.x.decide)
+	for _, pod := range tracked {
+		if p.pending != nil {
+			break
+		}
+		step = p.follow(key, world, now, func(w plan.World) plan.Decision { return p.x.cleanUp(w, pod) })
+	}
+	if p.pending != nil {
+		return outcome{request: p.pending, step: name + ": " + step}
+	}
+	o := outcome{writes: slices.Concat(c.writes, p.writes)}
+	for _, cached := range c.cache {
+		if cached.kind == ats {
+			if latest := p.steps.Written.Latest(cached.at()); latest.ResourceVersion != cached.at().ResourceVersion {
+				o.written = append(o.written, intern(latest.DeepCopy()).with(parseVersion(latest.ResourceVersion)))
+			}
+		}
+	}
+	return o
+}
+
+// prepare gives the steps what the controller knows.
+func (p *replayer) prepare(c *controller, now int8) {
+	var all [watched][]any
+	for _, o := range c.cache {
+		all[o.kind] = append(all[o.kind], o.meta)
+	}
+	for k := range all {
+		must(p.stores[k].Replace(all[k], ""))
+	}
+	p.answers, p.pending, p.writes = nil, nil, nil
+	if c.sync != nil {
+		p.answers = c.sync.answers
+	}
+	p.steps.Failures = workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0)
+	p.steps.Targets = workload.NewTargets(p.clock)
+	p.steps.Written = staleness.NewWritten(func(ns, name string) (*v1alpha1.At, error) { return p.steps.Ats.Ats(ns).Get(name) }, plan.KeepAt)
+	for _, o := range c.written {
+		p.steps.Written.Remember(o.at())
+	}
+	// The writes are remembered as if none of them were in the cache.
+	p.reached = "1"
+	p.steps.Freshness = staleness.NewTracker(func() string { return p.reached })
+	for _, w := range c.writes {
+		sent := p.x.timeOf(w.instant)
+		p.steps.Freshness.Answered(p.steps.Freshness.Sending(sent), formatVersion(w.version), sent)
+	}
+	p.reached = formatVersion(c.reached)
+	p.tick(now)
+}
+
+// tick sets the clock to when the next request is answered.
+func (p *replayer) tick(now int8) {
+	if len(p.answers) > 0 {
+		now = p.answers[0].instant
+	}
+	p.clock.SetTime(p.x.timeOf(now))
+}
+
+// maxSteps is that of the controller.
+const maxSteps = 10
+
+// follow is that of the controller. It returns what the step does that has no answer yet.
+func (p *replayer) follow(name cache.ObjectName, world *plan.World, now int8, decide func(plan.World) plan.Decision) string {
+	for range maxSteps {
+		p.tick(now)
+		world.Now, world.Forecast = p.clock.Now(), &plan.Forecast{}
+		decision := decide(*world)
+		if all, ok := decision.Action.(plan.CreateAts); ok {
+			// The real step creates them in parallel: here, one after the other.
+			decision.Action = plan.CreateAts{Ats: all.Ats[:1]}
+		}
+		what := plan.NameOf(decision.Action)
+		if decision.Status != nil {
+			what = strings.TrimSpace("writes status " + string(decision.Status.Phase) + " " + decision.Status.Reason)
+		}
+		_, again, err := p.steps.Take(context.Background(), name, world, decision)
+		if p.pending != nil {
+			return what
+		}
+		if !again || err != nil {
+			return ""
+		}
+	}
+	return ""
+}
+
+// send returns the answer to a request.
+func (p *replayer) send(r *request) ([]*object, error) {
+	if p.pending != nil {
+		return nil, errPending
+	}
+	if p.x.send != nil {
+		p.x.send(r)
+	}
+	if len(p.answers) == 0 {
+		p.pending = r
+		return nil, errPending
+	}
+	a := p.answers[0]
+	p.clock.SetTime(p.x.timeOf(a.instant))
+	p.answers = p.answers[1:]
+	if r.createsPod() && a.reason == ok && !a.claims {
+		p.steps.Freshness.Claim(p.clock.Now()) // Another worker has claimed it.
+	}
+	if r.verb == patchStatus && a.reason == ok && a.objects[0].version != r.version {
+		p.writes = append(p.writes, write{a.objects[0].version, a.instant})
+	}
+	err := a.err(r)
+	if p.x.receive != nil {
+		err = p.x.receive(r, err)
+	}
+	return a.objects, err
+}
+
+func send[T any](p *replayer, r *request) (T, error) {
+	var none T
+	objects, err := p.send(r)
+	if err != nil {
+		return none, err
+	}
+	return objects[0].meta.(T), nil
+}
+
+func (p *replayer) delete(k kind, name string, options metav1.DeleteOptions) error {
+	_, err := p.send(&request{verb: remove, kind: k, name: name, uid: *options.Preconditions.UID, version: parseVersion(*options.Preconditions.ResourceVersion)})
+	return err
+}
+
+func sendPatch[T any](p *replayer, k kind, name string, body []byte, subresources []string) (T, error) {
+	r := &request{verb: patch, kind: k, name: name}
+	if len(subresources) > 0 {
+		r.verb = patchStatus
+	}
+	r.body, r.uid, r.version = splitPatch(body)
+	return send[T](p, r)
+}
+
+// The clients. They have the methods that the steps use.
+type (
+	kubeClient struct {
+		kubernetes.Interface
+		*replayer
+	}
+	core struct {
+		typedcorev1.CoreV1Interface
+		*replayer
+	}
+	podClient struct {
+		typedcorev1.PodInterface
+		*replayer
+	}
+	nodeClient struct {
+		typedcorev1.NodeInterface
+		*replayer
+	}
+	apps struct {
+		typedappsv1.AppsV1Interface
+		*replayer
+	}
+	deploymentClient struct {
+		typedappsv1.DeploymentInterface
+		*replayer
+	}
+	cnatClient struct {
+		clientset.Interface
+		*replayer
+	}
+	cnatV1alpha1 struct {
+		typedcnatv1alpha1.CnatV1alpha1Interface
+		*replayer
+	}
+	atClient struct {
+		typedcnatv1alpha1.AtInterface
+		*replayer
+	}
+)
+
+// CoreV1 implements kubernetes.Interface.
+func (c kubeClient) CoreV1() typedcorev1.CoreV1Interface { return core{replayer: c.replayer} }
+
+// AppsV1 implements kubernetes.Interface.
+func (c kubeClient) AppsV1() typedappsv1.AppsV1Interface { return apps{replayer: c.replayer} }
+
+// Pods implements typedcorev1.PodsGetter.
+func (c core) Pods(string) typedcorev1.PodInterface { return podClient{replayer: c.replayer} }
+
+// Nodes implements typedcorev1.NodesGetter.
+func (c core) Nodes() typedcorev1.NodeInterface { return nodeClient{replayer: c.replayer} }
+
+// Create implements typedcorev1.PodInterface, as do the next methods.
+func (c podClient) Create(_ context.Context, pod *corev1.Pod, _ metav1.CreateOptions) (*corev1.Pod, error) {
+	return send[*corev1.Pod](c.replayer, &request{verb: create, kind: pods, name: pod.Name, object: intern(pod)})
+}
+
+func (c podClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
+	return send[*corev1.Pod](c.replayer, &request{verb: get, kind: pods, name: name})
+}
+
+func (c podClient) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
+	return c.delete(pods, name, options)
+}
+
+func (c podClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*corev1.Pod, error) {
+	return sendPatch[*corev1.Pod](c.replayer, pods, name, body, subresources)
+}
+
+// Get implements typedcorev1.NodeInterface.
+func (c nodeClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
+	return send[*corev1.Node](c.replayer, &request{verb: get, kind: nodes, name: name})
+}
+
+// Deployments implements typedappsv1.DeploymentsGetter.
+func (c apps) Deployments(string) typedappsv1.DeploymentInterface {
+	return deploymentClient{replayer: c.replayer}
+}
+
+// Get implements typedappsv1.DeploymentInterface.
+func (c deploymentClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*appsv1.Deployment, error) {
+	return send[*appsv1.Deployment](c.replayer, &request{verb: get, kind: deployments, name: name})
+}
+
+// Patch implements typedappsv1.DeploymentInterface.
+func (c deploymentClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*appsv1.Deployment, error) {
+	return sendPatch[*appsv1.Deployment](c.replayer, deployments, name, body, subresources)
+}
+
+// CnatV1alpha1 implements clientset.Interface.
+func (c cnatClient) CnatV1alpha1() typedcnatv1alpha1.CnatV1alpha1Interface {
+	return cnatV1alpha1{replayer: c.replayer}
+}
+
+// RESTClient implements typedcnatv1alpha1.CnatV1alpha1Interface.
+func (cnatV1alpha1) RESTClient() rest.Interface { return discoveryClient }
+
+// discoveryClient has no rate limit. It answers that the API server has Ats.
+var discoveryClient = unlimited{&restfake.RESTClient{
+	NegotiatedSerializer: scheme.Codecs,
+	Client: restfake.CreateHTTPClient(func(r *http.Request) (*http.Response, error) {
+		recorder := httptest.NewRecorder()
+		recorder.Header().Set("Content-Type", "application/json")
+		if strings.TrimSuffix(r.URL.Path, "/") == "/apis" {
+			fmt.Fprintf(recorder, `{"groups":[{"name":%q}]}`, v1alpha1.SchemeGroupVersion.Group)
+		} else {
+			fmt.Fprint(recorder, `{"resources":[{"name":"ats"}]}`)
+		}
+		return recorder.Result(), nil
+	}),
+}}
+
+type unlimited struct{ rest.Interface }
+
+// GetRateLimiter implements rest.Interface.
+func (unlimited) GetRateLimiter() flowcontrol.RateLimiter { return nil }
+
+// Ats implements typedcnatv1alpha1.AtsGetter.
+func (c cnatV1alpha1) Ats(string) typedcnatv1alpha1.AtInterface {
+	return atClient{replayer: c.replayer}
+}
+
+// Create implements typedcnatv1alpha1.AtInterface, as do the others.
+func (c atClient) Create(_ context.Context, at *v1alpha1.At, _ metav1.CreateOptions) (*v1alpha1.At, error) {
+	return send[*v1alpha1.At](c.replayer, &request{verb: create, kind: ats, name: at.Name, object: intern(at.DeepCopy())})
+}
+
+func (c atClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*v1alpha1.At, error) {
+	return send[*v1alpha1.At](c.replayer, &request{verb: get, kind: ats, name: name})
+}
+
+func (c atClient) List(_ context.Context, options metav1.ListOptions) (*v1alpha1.AtList, error) {
+	_, owner, _ := strings.Cut(options.LabelSelector, "=")
+	objects, err := c.send(&request{verb: list, kind: ats, owner: owner})
+	found := &v1alpha1.AtList{}
+	for _, o := range objects {
+		found.Items = append(found.Items, *o.at())
+	}
+	return found, err
+}
+
+func (c atClient) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
+	return c.delete(ats, name, options)
+}
+
+func (c atClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*v1alpha1.At, error) {
+	return sendPatch[*v1alpha1.At](c.replayer, ats, name, body, subresources)
+}

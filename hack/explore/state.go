@@ -1,0 +1,352 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
+)
+
+// state is all that decides what can happen next. What it refers to is never changed, only
+// replaced.
+type state struct {
+	x       *explorer
+	now     int8 // in instants
+	stored  []*object
+	version int32 // the last resource version
+
+	controllers [2]controller
+	flying      []flying // requests that may be executed later
+	left        budget
+
+	// What happened, for the checks.
+	made      []types.UID // all Pods and Ats that have existed, sorted
+	started   []types.UID // Pods whose command may have started, and restarts
+	ended     []ended
+	held      []hold
+	highest   []status
+	violation string
+}
+
+// ended is a Pod whose command ended.
+type ended struct {
+	uid  types.UID
+	code int32
+}
+
+// hold says that an At must not start since an instant, or from the beginning if that is -1.
+type hold struct {
+	uid   types.UID
+	since int8
+	// until is when it may start, in seconds, or 0 for never.
+	until int64
+}
+
+// status is what never goes back.
+type status struct {
+	uid    types.UID
+	phase  int
+	failed int32
+}
+
+// budget is what may still go wrong, or be done by users.
+type budget struct{ faults, edits, crashes int }
+
+// event is news for a watch.
+type event struct {
+	*object
+	deleted bool
+}
+
+// controller is one of two that are running, such as during a network partition. Its caches
+// change only while it is between two syncs.
+type controller struct {
+	cache []*object
+	news  [watched][]event // that its watches have not delivered
+	// reached is the resource version up to which the cache of Ats is complete.
+	reached int32
+	// written are Ats as it has written them, if that is not in the cache yet. writes are its
+	// writes of the last half second.
+	written []*object
+	writes  []write
+	sync    *syncing // nil: idle
+}
+
+type write struct {
+	version int32
+	instant int8
+}
+
+// syncing is a sync in progress.
+type syncing struct {
+	name    string // of the At
+	answers []answer
+}
+
+type flying struct {
+	request *request
+	since   int8
+}
+
+func (s *state) copy() *state {
+	n := *s
+	return &n
+}
+
+func (s *state) clock() time.Time { return s.x.timeOf(s.now) }
+
+func (x *explorer) timeOf(instant int8) time.Time {
+	return epoch.Add(time.Duration(x.instants[instant] * float64(time.Second)))
+}
+
+// since returns how many seconds ago an instant was.
+func (s *state) since(instant int8) float64 {
+	return s.x.instants[s.now] - s.x.instants[instant]
+}
+
+// notify gives the watches a new version of an object.
+func (s *state) notify(o *object, deleted bool) {
+	if o.kind >= watched {
+		return
+	}
+	// The watch of Pods selects those with the label.
+	deleted = deleted || o.kind == pods && o.meta.GetLabels()[v1alpha1.LabelAtUID] == ""
+	e := event{o.kept().with(o.version), deleted}
+	for i := range s.controllers {
+		news := &s.controllers[i].news[o.kind]
+		*news = append(slices.Clip(*news), e)
+	}
+}
+
+// restart makes a controller forget everything, and list.
+func (s *state) restart(i int) {
+	c := controller{reached: s.version}
+	for _, o := range s.stored {
+		if o.kind < watched && (o.kind != pods || o.meta.GetLabels()[v1alpha1.LabelAtUID] != "") {
+			c.cache = append(c.cache, o.kept().with(o.version))
+		}
+	}
+	s.controllers[i] = c
+}
+
+// deliver delivers the oldest news of each kind.
+func (c *controller) deliver(numbers [watched]int) {
+	for k, number := range numbers {
+		if number == 0 {
+			continue
+		}
+		for _, e := range c.news[k][:number] {
+			c.cache = slices.DeleteFunc(slices.Clone(c.cache), func(o *object) bool { return o.is(e.kind, e.name()) })
+			if !e.deleted {
+				c.cache = append(c.cache, e.object)
+			}
+			if e.kind == ats {
+				c.reached = e.version
+			}
+		}
+		c.news[k] = c.news[k][number:]
+	}
+	slices.SortFunc(c.cache, compareObjects)
+	c.written = slices.DeleteFunc(slices.Clone(c.written), func(w *object) bool {
+		return !slices.ContainsFunc(c.cache, func(o *object) bool { return o.kind == ats && o.uid() == w.uid() && w.version > o.version })
+	})
+}
+
+// forget removes what no longer makes a difference.
+func (c *controller) forget(s *state) {
+	if len(c.writes) > 0 {
+		c.writes = slices.DeleteFunc(slices.Clone(c.writes), func(w write) bool { return s.since(w.instant) >= staleness.FreshFor.Seconds() })
+	}
+}
+
+// encoder makes a key. Of resource versions, only the order matters: their ranks are encoded.
+type encoder struct {
+	bytes    []byte
+	versions []int // at which positions of bytes there is a version
+	ranks    []int32
+}
+
+func (e *encoder) int(n int64) { e.bytes = binary.AppendVarint(e.bytes, n) }
+
+func (e *encoder) string(text string) {
+	e.int(int64(len(text)))
+	e.bytes = append(e.bytes, text...)
+}
+
+func (e *encoder) uids(uids []types.UID) {
+	e.int(int64(len(uids)))
+	for _, uid := range uids {
+		e.string(string(uid))
+	}
+}
+
+func (e *encoder) version(version int32) {
+	e.versions = append(e.versions, len(e.bytes))
+	e.bytes = binary.BigEndian.AppendUint32(e.bytes, uint32(version))
+}
+
+func (e *encoder) objects(objects []*object) {
+	e.int(int64(len(objects)))
+	for _, o := range objects {
+		e.object(o)
+	}
+}
+
+func (e *encoder) object(o *object) {
+	e.bytes = binary.BigEndian.AppendUint32(e.bytes, o.id)
+	e.version(o.version)
+}
+
+// known encodes what decides the next request of a controller.
+func (e *encoder) known(c *controller) {
+	e.objects(c.cache)
+	e.objects(c.written)
+	e.int(int64(len(c.writes)))
+	for _, w := range c.writes {
+		e.version(w.version)
+		e.int(int64(w.instant))
+	}
+	e.int(int64(c.arrived()))
+	if c.sync == nil {
+		e.int(-1)
+		return
+	}
+	e.string(c.sync.name)
+	e.int(int64(len(c.sync.answers)))
+	for _, a := range c.sync.answers {
+		e.int(int64(a.instant))
+		e.int(int64(a.reason))
+		if a.claims {
+			e.int(1)
+		}
+		e.objects(a.objects)
+	}
+}
+
+// arrived returns how many of the writes are in the cache.
+func (c *controller) arrived() int {
+	i := slices.IndexFunc(c.writes, func(w write) bool { return w.version > c.reached })
+	if i < 0 {
+		return len(c.writes)
+	}
+	return i
+}
+
+func (e *encoder) controller(c *controller) {
+	e.known(c)
+	for _, news := range c.news {
+		e.int(int64(len(news)))
+		for _, n := range news {
+			e.object(n.object)
+			if n.deleted {
+				e.int(1)
+			}
+		}
+	}
+}
+
+func (e *encoder) request(r *request) {
+	e.string(string(r.verb) + string(rune('0'+r.kind)) + r.name + "/" + string(r.uid) + "/" + r.owner + "/" + r.body)
+	e.version(r.version)
+	if r.object != nil {
+		e.int(int64(r.object.id))
+	}
+}
+
+// rank replaces each version by its rank, from 2 on. 1 is before all of them.
+func (e *encoder) rank() {
+	for _, at := range e.versions {
+		e.ranks = append(e.ranks, int32(binary.BigEndian.Uint32(e.bytes[at:])))
+	}
+	slices.Sort(e.ranks)
+	e.ranks = slices.Compact(e.ranks)
+	for _, at := range e.versions {
+		binary.BigEndian.PutUint32(e.bytes[at:], uint32(e.rankOf(int32(binary.BigEndian.Uint32(e.bytes[at:])))))
+	}
+}
+
+func (e *encoder) rankOf(version int32) int32 {
+	rank, _ := slices.BinarySearch(e.ranks, version)
+	return int32(rank) + 2
+}
+
+// versionOf is the inverse of rankOf.
+func (e *encoder) versionOf(rank int32) int32 { return e.ranks[rank-2] }
+
+// key identifies a state or a turn.
+type key [2]uint64
+
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func (e *encoder) key() key {
+	e.rank()
+	return key{maphash.Bytes(seeds[0], e.bytes), maphash.Bytes(seeds[1], e.bytes)}
+}
+
+// key identifies a state: equal states have equal keys. The two controllers are
+// interchangeable.
+func (s *state) key() key {
+	a := s.encode(0, 1).key()
+	b := s.encode(1, 0).key()
+	if b[0] < a[0] {
+		return b
+	}
+	return a
+}
+
+func (s *state) encode(first, second int) *encoder {
+	e := &encoder{bytes: make([]byte, 0, 1024), versions: make([]int, 0, 64)}
+	e.int(int64(s.now))
+	e.objects(s.stored)
+	e.controller(&s.controllers[first])
+	e.controller(&s.controllers[second])
+	e.int(int64(len(s.flying)))
+	for _, f := range s.flying {
+		e.int(int64(f.since))
+		e.request(f.request)
+	}
+	e.int(int64(s.left.faults))
+	e.int(int64(s.left.edits))
+	e.int(int64(s.left.crashes))
+	e.uids(s.made)
+	e.uids(s.started)
+	e.int(int64(len(s.ended)))
+	for _, end := range s.ended {
+		e.string(string(end.uid))
+		e.int(int64(end.code))
+	}
+	e.int(int64(len(s.held)))
+	for _, h := range s.held {
+		e.string(string(h.uid))
+		e.int(int64(h.since))
+		e.int(h.until)
+	}
+	e.int(int64(len(s.highest)))
+	for _, h := range s.highest {
+		e.string(string(h.uid))
+		e.int(int64(h.phase))
+		e.int(int64(h.failed))
+	}
+	return e
+}
