@@ -239,7 +239,7 @@ echo "${output}"
 
 say "The same without YAML"
 export PATH="${tmp}:${PATH}" # kubectl finds kubectl-at there
-run kubectl at now + 5 seconds --logs -- echo YAY | tee "${tmp}/second" || true # checked below
+run kubectl at now + 5 seconds --logs -- echo YAY 2>&1 | tee "${tmp}/second" || true # checked below
 our_ats+=("$(sed -n 's/ created$//p' "${tmp}/second")")
 grep -qx YAY "${tmp}/second" || fail "the output of kubectl at has no YAY"
 

@@ -482,6 +482,67 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+// TestHints checks that the commands in hints reach the same namespace and cluster.
+func TestHints(t *testing.T) {
+	forbidden := apierrors.NewForbidden(v1alpha1.Resource("ats"), "", errors.New(`User "x" cannot list resource "ats" in API group "cnat.programming-kubernetes.info" at the cluster scope`))
+	for name, tc := range map[string]struct {
+		args   string
+		before func(*v1alpha1.At)
+		err    error
+		want   string
+	}{
+		"none in the namespace": {"show none -n default", nil, nil, "kubectl at -n default list --all shows the Ats of the namespace, kubectl at list --all -A those of all namespaces.\n"},
+		"a name that is taken":  {"now --name=at -n default -- x", nil, nil, "remove that At with kubectl at -n default rm NAME.\n"},
+		"suspended":             {"now --name=new -n default --suspend --tz=UTC -- x", nil, nil, "suspended, due Fri 27 Mar 2026 14:00:00 UTC: it does not start until kubectl at -n default resume new\n"},
+		"suspended, run now": {
+			"run-now at --tz=UTC", func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, nil,
+			"suspended, due Fri 27 Mar 2026 14:00:00 UTC: it does not start until kubectl at resume at\n",
+		},
+		"another CronAt":     {"move cronat/backup now -n default", nil, nil, "kubectl edit -n default cronat backup\n"},
+		"may not view":       {"list -A -n default", nil, forbidden, "\nYou need the cluster role view in all namespaces, or another role that allows this. Ask a cluster administrator; kubectl auth -n default whoami shows your user.\n"},
+		"another word: list": {"get -n default --all", done(v1alpha1.ReasonCompleted, 0), nil, "DONE"},
+		"another word: show": {"describe at", nil, nil, "Command    echo YAY\n"},
+		"another word: rm":   {"cancel at", nil, nil, "deleted\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "", newAt("at", tc.before))
+			if tc.err != nil {
+				w.cnat.PrependReactor("list", "*", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, tc.err })
+			}
+			w.run(t, strings.Fields(tc.args)...)
+			if got := w.stdout.String() + w.stderr.String(); !strings.Contains(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestKubectl(t *testing.T) {
+	w := newWorld(t, "")
+	if err := w.command().ParseFlags([]string{"--context", "a&b", "-n=x", "--kubeconfig=/none"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"kubectl at --kubeconfig=/none --context='a&b' -n x rm a-n -f",
+		"kubectl at --kubeconfig=/none --context='a&b' list -A",
+		"kubectl patch --kubeconfig=/none --context='a&b' cronjob/a -n y",
+	} {
+		verb, rest, _ := strings.Cut(strings.TrimPrefix(want, "kubectl "), " ")
+		if got := w.kubectl("%s %s", verb, strings.TrimPrefix(strings.TrimPrefix(rest, "--kubeconfig=/none --context='a&b' "), "-n x ")); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// TestLogsOnly checks that only the log is written to standard output.
+func TestLogsOnly(t *testing.T) {
+	w := newWorld(t, "")
+	code := w.run(t, "now", "--name=at", "--logs", "--timeout=10ms", "--", "x")
+	if code != exitTimeout || w.stdout.Len() > 0 || !strings.HasPrefix(w.stderr.String(), "at.cnat.programming-kubernetes.info/at created\n") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, w.stdout.String(), w.stderr.String())
+	}
+}
+
 func TestEdit(t *testing.T) {
 	running := func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }
 	for name, tc := range map[string]struct {

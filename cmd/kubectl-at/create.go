@@ -168,11 +168,18 @@ func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, ins
 	if err := output.print(c, at); err != nil {
 		return err
 	}
-	verb := output.runs()
+	return c.announceAt(ctx, output, at, instant, now, w)
+}
+
+// announceAt prints when an At that has been written runs, and follows it.
+func (c *cli) announceAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time, w *wait) error {
 	if ptr.Deref(at.Spec.Suspend, false) {
-		verb = "suspended, due"
-	}
-	if err := c.announce(verb, instant, now, ""); err != nil {
+		zone, err := c.zone()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.ErrOut, "suspended, due %s: it does not start until %s\n", instant.In(zone).Format(longTime), c.kubectl("at resume %s", at.Name))
+	} else if err := c.announce(output.runs(), instant, now, ""); err != nil {
 		return err
 	}
 	if w.enabled() {

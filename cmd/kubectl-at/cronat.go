@@ -63,10 +63,10 @@ func splitName(arg string) (name string, isCronAt bool, err error) {
 
 // atName returns the name of an At from an argument. If the argument names a CronAt, the
 // error contains instead, which says what to do.
-func atName(arg, instead string) (string, error) {
+func atName(arg string, instead func(name string) string) (string, error) {
 	name, isCronAt, err := splitName(arg)
 	if isCronAt {
-		return "", usageError("%s is a CronAt: %s", arg, fmt.Sprintf(instead, name))
+		return "", usageError("%s is a CronAt: %s", arg, instead(name))
 	}
 	return name, err
 }
@@ -171,7 +171,7 @@ func (c *cli) showCronAt(ctx context.Context, name string) error {
 	c.fields(
 		headOf(refCronAt(cronAt), cronAt.Namespace, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds),
 		[]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}},
-		nextTimesOf(cronAt, zone, now), stateOfCronAt(cronAt, now))
+		nextTimesOf(cronAt, zone, now), c.stateOfCronAt(cronAt, now))
 	if atsErr != nil {
 		fmt.Fprintf(c.ErrOut, "Cannot list its Ats: %v\n", atsErr)
 	} else if ats := atsOf(cronAt, ats.Items); len(ats) > 0 {
@@ -208,11 +208,11 @@ func nextTimesOf(cronAt *v1alpha1.CronAt, zone *time.Location, now time.Time) []
 }
 
 // stateOfCronAt describes what a CronAt has done and what prevents more.
-func stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
+func (c *cli) stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
 	status := &cronAt.Status
 	why := status.Message
 	if status.Reason == "" && isUnattendedCronAt(cronAt, now) {
-		why = "No controller is processing it: " + noController
+		why = c.noController("No")
 	}
 	missed := ""
 	if status.Missed != nil {

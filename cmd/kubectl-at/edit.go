@@ -29,7 +29,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -89,8 +88,8 @@ func (c *cli) suspendCronAt(ctx context.Context, output *output, name string, sp
 			return nil
 		}
 		// The controller would suspend it again.
-		return fmt.Errorf("%s is suspended by the annotation of its workload: run kubectl annotate %s %s -n %s %s-",
-			refCronAt(cronAt), strings.ToLower(workload.Kind), workload.Name, cronAt.Namespace, v1alpha1.AnnotationRestartSuspend)
+		return fmt.Errorf("%s is suspended by the annotation of its workload: run %s",
+			refCronAt(cronAt), c.kubectl("annotate %s %s -n %s %s-", strings.ToLower(workload.Kind), workload.Name, cronAt.Namespace, v1alpha1.AnnotationRestartSuspend))
 	})
 	if err != nil {
 		return err
@@ -109,7 +108,7 @@ func (c *cli) moveCommand() *cobra.Command {
   kubectl at move backup-x2b4f now + 2 hours`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := atName(args[0], "change its schedule with kubectl edit cronat %s")
+			name, err := atName(args[0], func(name string) string { return "change its schedule with " + c.kubectl("edit cronat %s", name) })
 			if err != nil {
 				return err
 			}
@@ -183,7 +182,7 @@ func (c *cli) move(ctx context.Context, output *output, name string, t timespec.
 		case w.logs && errLogs(&at.Spec.RunSpec) != nil:
 			return errLogs(&at.Spec.RunSpec)
 		case at.Status.Phase == v1alpha1.PhaseRunning:
-			return fmt.Errorf("%s has already started: its time cannot be changed. kubectl at logs %s -f follows it, kubectl at rm %s stops it", ref(at), name, name)
+			return fmt.Errorf("%s has already started: its time cannot be changed. %s follows it, %s stops it", ref(at), c.kubectl("at logs %s -f", name), c.kubectl("at rm %s", name))
 		case at.Status.Phase == v1alpha1.PhaseDone:
 			return fmt.Errorf("%s is done: create a new one to run its command again", ref(at))
 		}
@@ -192,23 +191,14 @@ func (c *cli) move(ctx context.Context, output *output, name string, t timespec.
 	if err != nil {
 		return err
 	}
-	if err := c.announce(output.runs(), t.Instant, now, ""); err != nil {
-		return err
-	}
-	if w.enabled() {
-		return c.follow(ctx, at, w)
-	}
-	if ptr.Deref(at.Spec.Suspend, false) {
-		fmt.Fprintf(c.ErrOut, "%s is suspended: it does not start until kubectl at resume %s.\n", ref(at), name)
-	}
-	return nil
+	return c.announceAt(ctx, output, at, t.Instant, now, w)
 }
 
 func (c *cli) rmCommand() *cobra.Command {
 	var output *output
 	cmd := &cobra.Command{
 		Use:     "rm NAME|cronat/NAME...",
-		Aliases: []string{"delete"},
+		Aliases: []string{"delete", "remove", "cancel", "atrm"},
 		Short:   "Delete Ats and CronAts, and stop running Ats",
 		Long: `Delete Ats and CronAts. Ats that have not started do not run; running Ats are
 stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted with it.`,

@@ -20,9 +20,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"unicode"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -70,12 +73,28 @@ func (p printable) Write(data []byte) (int, error) {
 	return len(data), err
 }
 
+// kubectl returns a command line for a hint. It reaches the same cluster and namespace as
+// this one.
+func kubectl(flags *pflag.FlagSet, format string, args ...any) string {
+	verb, rest, _ := strings.Cut(fmt.Sprintf(format, args...), " ")
+	line := "kubectl " + verb
+	for _, flag := range []struct{ name, written string }{{"kubeconfig", "--kubeconfig="}, {"context", "--context="}, {"cluster", "--cluster="}, {"namespace", "-n "}} {
+		isNamespace := flag.name == "namespace" && (strings.Contains(rest, " -A") || strings.Contains(rest, " -n "))
+		if flags != nil && flags.Changed(flag.name) && !isNamespace {
+			line += " " + flag.written + quote(flags.Lookup(flag.name).Value.String())
+		}
+	}
+	return line + " " + rest
+}
+
+func (c *cli) kubectl(format string, args ...any) string { return kubectl(c.flags, format, args...) }
+
 // report prints an error with a hint, and returns the exit code.
-func report(out io.Writer, err error) int {
+func report(root *cobra.Command, err error) int {
 	if err == nil {
 		return 0
 	}
-	code := exitError
+	out, code := root.ErrOrStderr(), exitError
 	var withCode *coded
 	if errors.As(err, &withCode) {
 		code = withCode.code
@@ -86,14 +105,17 @@ func report(out io.Writer, err error) int {
 		return exitUsage
 	}
 	fmt.Fprintf(out, "error: %s\n", err)
-	if hint := hintOn(err); hint != "" {
+	if hint := hintOn(err, root.PersistentFlags()); hint != "" {
 		fmt.Fprintln(out, hint)
 	}
 	return code
 }
 
+// viewing matches the answer that the user may not read something.
+var viewing = regexp.MustCompile(` cannot (get|list|watch) `)
+
 // hintOn returns a hint about an error from the API server or from the connection to it.
-func hintOn(err error) string {
+func hintOn(err error, flags *pflag.FlagSet) string {
 	switch {
 	case clientcmd.IsEmptyConfig(err):
 		return "Choose a cluster with --kubeconfig, --context or $KUBECONFIG."
@@ -102,17 +124,25 @@ func hintOn(err error) string {
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		return "The cluster does not know Ats: cnat is not installed. Install it with kubectl apply -f install.yaml, which is part of each release, or choose another cluster with --context."
 	case apierrors.IsNotFound(err) && kindOf(err) == "ats":
-		return "kubectl at list --all shows the Ats of the namespace, kubectl at list --all -A those of all namespaces."
+		return kubectl(flags, "at list --all") + " shows the Ats of the namespace, " + kubectl(flags, "at list --all -A") + " those of all namespaces."
 	case apierrors.IsNotFound(err) && kindOf(err) == "cronats":
-		return "kubectl at list shows the CronAts of the namespace, kubectl at list -A those of all namespaces."
+		return kubectl(flags, "at list") + " shows the CronAts of the namespace, " + kubectl(flags, "at list -A") + " those of all namespaces."
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "):
-		return "You need the cluster role edit in that namespace (view is enough to read), or another role that allows this. Ask a cluster administrator; kubectl auth whoami shows your user."
+		role := "edit"
+		if viewing.MatchString(err.Error()) {
+			role = "view"
+		}
+		where := "that namespace"
+		if strings.Contains(err.Error(), " at the cluster scope") {
+			where = "all namespaces"
+		}
+		return fmt.Sprintf("You need the cluster role %s in %s, or another role that allows this. Ask a cluster administrator; %s shows your user.", role, where, kubectl(flags, "auth whoami"))
 	case apierrors.IsUnauthorized(err):
 		return "The cluster does not accept your credentials: log in again, or choose another user with --user or --context."
 	case apierrors.IsAlreadyExists(err) && kindOf(err) == "cronats":
-		return "Choose another --name, or remove that CronAt with kubectl at rm cronat/NAME."
+		return "Choose another --name, or remove that CronAt with " + kubectl(flags, "at rm cronat/NAME") + "."
 	case apierrors.IsAlreadyExists(err):
-		return "Choose another --name, or remove that At with kubectl at rm."
+		return "Choose another --name, or remove that At with " + kubectl(flags, "at rm NAME") + "."
 	case utilnet.IsConnectionRefused(err):
 		return "The API server does not respond: check that the cluster is running, and that $KUBECONFIG and --context select the right one."
 	}

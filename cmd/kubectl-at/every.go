@@ -253,7 +253,7 @@ func (o *every) migrate(cronAt *v1alpha1.CronAt, cronJob *batchv1.CronJob) (note
 		notes = append(notes, fmt.Sprintf("These fields of the Jobs of %s have no counterpart in an At and are omitted: %s", name, strings.Join(lost, ", ")))
 	}
 	if !ptr.Deref(cronJob.Spec.Suspend, false) {
-		notes = append(notes, fmt.Sprintf(`%s still runs: suspend it with kubectl patch %s -n %s -p '{"spec":{"suspend":true}}'`, name, name, cronJob.Namespace))
+		notes = append(notes, fmt.Sprintf(`%s still runs: suspend it with %s`, name, o.kubectl(`patch %s -n %s -p '{"spec":{"suspend":true}}'`, name, cronJob.Namespace)))
 	}
 	return notes, nil
 }
@@ -286,7 +286,7 @@ func withoutCounterpart(job *batchv1.JobSpec) []string {
 // announceNext prints when a CronAt that has been written is next due.
 func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Time) error {
 	if ptr.Deref(cronAt.Spec.Suspend, false) {
-		fmt.Fprintf(c.ErrOut, "suspended: nothing starts until kubectl at resume %s\n", refCronAt(cronAt))
+		fmt.Fprintf(c.ErrOut, "suspended: nothing starts until %s\n", c.kubectl("at resume %s", refCronAt(cronAt)))
 		return nil
 	}
 	spread := ""

@@ -48,7 +48,7 @@ func (c *cli) listCommand() *cobra.Command {
 	flags := genericclioptions.NewPrintFlags("").WithTypeSetter(scheme.Scheme)
 	cmd := &cobra.Command{
 		Use:     "list",
-		Aliases: []string{"ls"},
+		Aliases: []string{"ls", "get", "atq"},
 		Short:   "List what is scheduled, in order of time",
 		Long: `List scheduled and running Ats in order of time, and the CronAts. With --all, list finished
 Ats, too, and the Ats of the nodes on which an At of --nodes runs. Formats other than a
@@ -134,7 +134,7 @@ func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, options printe
 		return err
 	}
 	if len(ats) == 0 && len(cronAts) == 0 {
-		fmt.Fprintln(c.ErrOut, "Nothing is scheduled. kubectl at list --all also shows what is done, -A all namespaces.")
+		fmt.Fprintf(c.ErrOut, "Nothing is scheduled. %s also shows what is done, %s all namespaces.\n", c.kubectl("at list --all"), c.kubectl("at list -A"))
 		return nil
 	}
 	if len(ats) > 0 {

@@ -60,7 +60,9 @@ and print the output of that attempt and all later ones, until the end of the ru
 			if attempt < 0 {
 				return usageError("--attempt is %d: the first one is 1", attempt)
 			}
-			name, err := atName(args[0], "each of its Ats has its own output, and kubectl at show cronat/%s lists them")
+			name, err := atName(args[0], func(name string) string {
+				return "each of its Ats has its own output, and " + c.kubectl("at show cronat/%s", name) + " lists them"
+			})
 			if err != nil {
 				return err
 			}
@@ -83,9 +85,9 @@ func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32)
 	newest := newestAttempt(at)
 	switch {
 	case at.Status.Nodes != nil || at.Spec.Nodes != nil && newest < 0:
-		return errNodesLogs(at)
+		return c.errNodesLogs(at)
 	case at.Spec.Restart != nil && newest < 0:
-		return fmt.Errorf("%s restarts %s, which has no output: see kubectl at show %s", ref(at), targetOf(&at.Spec.RunSpec), at.Name)
+		return fmt.Errorf("%s restarts %s, which has no output: see %s", ref(at), targetOf(&at.Spec.RunSpec), c.kubectl("at show %s", at.Name))
 	case follow && attempt == 0:
 		logs := c.streamLogs(ctx, c.Out, c.namespace)
 		logs.next = max(newest, 0)

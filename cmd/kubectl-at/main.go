@@ -63,6 +63,7 @@ func main() {
 type cli struct {
 	genericiooptions.IOStreams
 	config *genericclioptions.ConfigFlags
+	flags  *pflag.FlagSet // of all commands
 	now    func() time.Time
 	stderr io.Writer // ErrOut without printable
 
@@ -99,6 +100,7 @@ func (c *cli) command() *cobra.Command {
 		return usageError("%w: see %s --help", err, cmd.CommandPath())
 	})
 	flags := root.PersistentFlags()
+	c.flags = flags
 	c.config.AddFlags(flags)
 	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
 	flags.StringVar(&c.fakeTime, "now", "", "RFC 3339 instant to use as the current time, for tests")
@@ -156,7 +158,7 @@ Flags of all commands:
 // execute runs the command and returns its exit code.
 func execute(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(protectNumbers(root, args))
-	return report(root.ErrOrStderr(), root.ExecuteContext(ctx))
+	return report(root, root.ExecuteContext(ctx))
 }
 
 // minus replaces the hyphen of a word such as -05:00, which would be parsed as a flag.
@@ -255,6 +257,7 @@ func ref(at *v1alpha1.At) string { return fmt.Sprintf("at/%s", at.Name) }
 type output struct {
 	flags  *genericclioptions.PrintFlags
 	dryRun string
+	logs   bool // Standard output is for the log.
 }
 
 // noDryRunValue is the value of --dry-run if none is given.
@@ -317,6 +320,9 @@ func (o *output) print(c *cli, object runtime.Object) error {
 	printer, err := o.flags.ToPrinter()
 	if err != nil {
 		return err
+	}
+	if o.logs {
+		return printer.PrintObj(object, c.ErrOut)
 	}
 	return printer.PrintObj(object, c.Out)
 }

@@ -146,7 +146,7 @@ func countsOf(nodes *v1alpha1.AtNodesStatus) string {
 }
 
 // errNodesLogs says where to find the output of a run on nodes.
-func errNodesLogs(at *v1alpha1.At) error {
-	return fmt.Errorf("%s runs on several nodes, and each node has an At with its own output: kubectl at logs %s-NODE prints it, kubectl get at -l %s=%s lists them",
-		ref(at), at.Name, v1alpha1.LabelAtUID, at.UID)
+func (c *cli) errNodesLogs(at *v1alpha1.At) error {
+	return fmt.Errorf("%s runs on several nodes, and each node has an At with its own output: %s prints it, %s lists them",
+		ref(at), c.kubectl("at logs %s-NODE", at.Name), c.kubectl("get at -l %s=%s", v1alpha1.LabelAtUID, at.UID))
 }

@@ -291,12 +291,20 @@ func shellCommand(args []string) string {
 	}
 	quoted := make([]string, len(args))
 	for i, arg := range args {
-		if !harmless.MatchString(arg) || i == 0 && reserved.MatchString(arg) {
-			arg = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+		quoted[i] = quote(arg)
+		if i == 0 && reserved.MatchString(arg) && quoted[i] == arg {
+			quoted[i] = "'" + arg + "'"
 		}
-		quoted[i] = arg
 	}
 	return strings.Join(quoted, " ")
+}
+
+// quote returns a word as a shell reads it, except for the first one of a line.
+func quote(word string) string {
+	if harmless.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // seconds is a flag that contains a number of whole seconds, given as a duration: 90s,

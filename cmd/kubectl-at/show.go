@@ -37,8 +37,9 @@ import (
 
 func (c *cli) showCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "show NAME|cronat/NAME",
-		Short: "Show the details of an At or a CronAt",
+		Use:     "show NAME|cronat/NAME",
+		Aliases: []string{"describe"},
+		Short:   "Show the details of an At or a CronAt",
 		Long: `Show the details of an At: what it runs and when, its state and the reason, its attempts and
 its events. Or those of a CronAt: what it runs, its next times, its Ats and its events.`,
 		Example: `  kubectl at show backup-x2b4f
@@ -74,7 +75,7 @@ func (c *cli) show(ctx context.Context, name string) error {
 	pods, podsErr := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
 
 	now := c.now()
-	c.fields(headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, zone, now), stateOf(at, now))
+	c.fields(headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, zone, now), c.stateOf(at, now))
 	if podsErr != nil {
 		fmt.Fprintf(c.ErrOut, "Cannot list its Pods: %v\n", podsErr)
 	} else if len(pods.Items) > 0 {
@@ -154,12 +155,12 @@ func whenOf(at *v1alpha1.At, zone *time.Location, now time.Time) []field {
 }
 
 // stateOf describes the state of an At.
-func stateOf(at *v1alpha1.At, now time.Time) []field {
+func (c *cli) stateOf(at *v1alpha1.At, now time.Time) []field {
 	state := string(at.Status.Phase)
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason
 	}
-	why, message := whyOf(at, now), ""
+	why, message := c.whyOf(at, now), ""
 	if at.Status.Phase == v1alpha1.PhaseDone && at.Status.Message != why {
 		message = at.Status.Message
 	}
@@ -175,7 +176,7 @@ func stateOf(at *v1alpha1.At, now time.Time) []field {
 }
 
 // whyOf explains the state of an At in a sentence.
-func whyOf(at *v1alpha1.At, now time.Time) string {
+func (c *cli) whyOf(at *v1alpha1.At, now time.Time) string {
 	switch {
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		for _, condition := range at.Status.Conditions {
@@ -185,11 +186,11 @@ func whyOf(at *v1alpha1.At, now time.Time) string {
 		}
 		return at.Status.Message
 	case isUnattended(at, now):
-		return unattendedMessage
+		return c.noController("Its time has passed and no")
 	case at.Status.Message != "":
 		return at.Status.Message
 	case ptr.Deref(at.Spec.Suspend, false) && at.Status.Phase == v1alpha1.PhasePending:
-		return "It is suspended: it does not start until kubectl at resume " + at.Name + "."
+		return "It is suspended: it does not start until " + c.kubectl("at resume %s", at.Name) + "."
 	case at.Status.Reason != "":
 		return ""
 	case at.Status.Phase == v1alpha1.PhaseRunning:

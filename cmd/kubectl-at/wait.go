@@ -55,6 +55,7 @@ func (w *wait) addFlags(flags *pflag.FlagSet) {
 func (w *wait) enabled() bool { return w.wait || w.logs }
 
 func (w *wait) validate(output *output) error {
+	output.logs = w.logs
 	switch {
 	case w.enabled() && output.dryRun != "none":
 		return usageError("--wait cannot be used with --dry-run=%s: remove one of the two", output.dryRun)
@@ -149,7 +150,7 @@ func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason + ": " + at.Status.Message
 	}
-	goesOn := fmt.Sprintf("%s is %s. The run continues: see kubectl at show %s; kubectl at rm %s removes it", ref(at), state, at.Name, at.Name)
+	goesOn := fmt.Sprintf("%s is %s. The run continues: see %s; %s removes it", ref(at), state, c.kubectl("at show %s", at.Name), c.kubectl("at rm %s", at.Name))
 	if context.Cause(ctx) == errTimeout { //nolint:errorlint // It is that very error, or another cause.
 		return withCode(exitTimeout, "%w: %s", errTimeout, goesOn)
 	}
@@ -188,11 +189,11 @@ type hinter struct {
 func (h *hinter) look(at *v1alpha1.At) {
 	if ptr.Deref(at.Spec.Suspend, false) && !h.suspended {
 		h.suspended = true
-		fmt.Fprintf(h.ErrOut, "%s is suspended: it does not start until kubectl at resume %s.\n", ref(at), at.Name)
+		fmt.Fprintf(h.ErrOut, "%s is suspended: it does not start until %s.\n", ref(at), h.kubectl("at resume %s", at.Name))
 	}
 	if isUnattended(at, h.now()) && !h.unattended {
 		h.unattended = true
-		fmt.Fprintf(h.ErrOut, "%s\n", unattendedMessage)
+		fmt.Fprintf(h.ErrOut, "%s\n", h.noController("Its time has passed and no"))
 	}
 }
 
@@ -204,9 +205,9 @@ func isUnattended(at *v1alpha1.At, now time.Time) bool {
 }
 
 // noController asks the user to check the controller.
-const noController = "is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller."
-
-const unattendedMessage = "Its time has passed and no controller is processing it: " + noController
+func (c *cli) noController(beginning string) string {
+	return beginning + " controller is processing it: is cnat-controller running? See " + c.kubectl("get pods -A -l app.kubernetes.io/name=cnat-controller") + "."
+}
 
 // progress is a terminal line that shows the progress of a run. Without a terminal, it
 // prints nothing.

@@ -79,7 +79,7 @@ func TestWhy(t *testing.T) {
 	}{
 		"scheduled":     {nil, "It is waiting for its scheduled time."},
 		"due":           {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, "It is about to start."},
-		"nobody":        {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T13:59:00Z" }, unattendedMessage},
+		"nobody":        {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T13:59:00Z" }, "Its time has passed and no controller is processing it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller."},
 		"suspended":     {func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, "It is suspended: it does not start until kubectl at resume at."},
 		"with a reason": {func(at *v1alpha1.At) { at.Status.Reason, at.Status.Message = "PodRefused", "exceeded quota" }, "exceeded quota"},
 		"running":       {func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }, "Its command is running."},
@@ -92,7 +92,7 @@ func TestWhy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := whyOf(newAt("at", tc.change), now); got != tc.want {
+			if got := (&cli{}).whyOf(newAt("at", tc.change), now); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})

@@ -152,7 +152,7 @@ func TestKubectlAtNotInstalled(t *testing.T) {
 	k := at{namespace: newNamespace(t)}
 	k.run(t, "now + 1 hours", "--name=at", "--", "true").want(t, 0, atResource+`at created\n`, runs)
 	k.run(t, "list").want(t, 0, `NAME [^\n]*\nat [^\n]*\n`, "")
-	k.run(t, "show", "none").want(t, 1, "", `error: [^\n]*"none" not found\nkubectl at list --all[^\n]*\n`)
+	k.run(t, "show", "none").want(t, 1, "", `error: [^\n]*"none" not found\nkubectl at (-n \S+ )?list --all[^\n]*\n`)
 	k.run(t, "every", "@daily", "--", "true").want(t, 1, "",
 		`error: [^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know CronAts: cnat is not installed or too old\. Install it with [^\n]*\n`)
 }
@@ -168,7 +168,7 @@ func TestKubectlAt(t *testing.T) {
 		// expectations
 		code   int
 		stdout string // after the line with the created object
-		stderr string // after the line with the time of the run
+		stderr string // after that line, and the one with the time of the run
 	}{
 		"the README's": {
 			args:   []string{"now", "+", "2", "seconds", "--logs", "--", "echo", "YAY"},
@@ -248,7 +248,11 @@ func TestKubectlAt(t *testing.T) {
 			if name == "suspended" {
 				first = "suspended, due " + due
 			}
-			k.run(t, tc.args...).want(t, tc.code, atResource+`[a-z0-9-]+ created\n`+tc.stdout, first+tc.stderr)
+			created := atResource + `[a-z0-9-]+ created\n`
+			if slices.Contains(tc.args, "--logs") { // Standard output is for the log.
+				first, created = created+first, ""
+			}
+			k.run(t, tc.args...).want(t, tc.code, created+tc.stdout, first+tc.stderr)
 		})
 	}
 }
@@ -267,7 +271,7 @@ func TestKubectlAtErrors(t *testing.T) {
 		"no time":                      {args: []string{"--", "true"}, code: 2, stderr: `error: there is no time: [^\n]*\n`},
 		"not a time":                   {args: []string{"now", "and", "then", "--", "true"}, code: 2, stderr: `error: [^\n]*\nnow and then\n *\^+\n`},
 		"a wrong schedule":             {args: []string{"every", "0 25 * * *", "--", "true"}, code: 2, stderr: `error: schedule "0 25 \* \* \*" is invalid: [^\n]*: write minute, hour, [^\n]*\n`},
-		"no such CronAt":               {args: []string{"show", "cronat/none"}, code: 1, stderr: `error: [^\n]*"none" not found\nkubectl at list shows the CronAts[^\n]*\n`},
+		"no such CronAt":               {args: []string{"show", "cronat/none"}, code: 1, stderr: `error: [^\n]*"none" not found\nkubectl at -n \S+ list shows the CronAts[^\n]*\n`},
 		"an unknown flag":              {args: []string{"now", "--retires=3", "--", "true"}, code: 2, stderr: `error: unknown flag: --retires[^\n]*\n`},
 		"a bad number":                 {args: []string{"now", "--retries", "-1", "--", "true"}, code: 2, stderr: `error: [^\n]*--retries[^\n]*\n`},
 		"a bad duration":               {args: []string{"now", "--ttl=soon", "--", "true"}, code: 2, stderr: `error: [^\n]*write whole seconds[^\n]*\n`},
@@ -275,7 +279,7 @@ func TestKubectlAtErrors(t *testing.T) {
 		"a bad output":                 {args: []string{"now", "-o", "xml", "--", "true"}, code: 2, stderr: `error: [^\n]*"xml"[^\n]*\n`},
 		"no name":                      {args: []string{"rm"}, code: 2, stderr: `error: [^\n]*\n`},
 		"a name that is taken":         {args: []string{"now", "--name=taken", "--", "true"}, code: 1, stderr: `error: [^\n]*"taken" already exists\nChoose another --name[^\n]*\n`},
-		"no such At":                   {args: []string{"show", "none"}, code: 1, stderr: `error: [^\n]*"none" not found\nkubectl at list --all[^\n]*\n`},
+		"no such At":                   {args: []string{"show", "none"}, code: 1, stderr: `error: [^\n]*"none" not found\nkubectl at (-n \S+ )?list --all[^\n]*\n`},
 		"nothing to copy":              {args: []string{"now", "--from=cronjob/none"}, code: 1, stderr: `error: [^\n]*"none" not found\n`},
 		"forbidden":                    {args: []string{"now", "--as=stranger", "--", "true"}, code: 1, stderr: `error: [^\n]*is forbidden: User "stranger" cannot create[^\n]*\nYou need the cluster role edit[^\n]*\n`},
 		"no API server":                {args: []string{"list", "--server=https://127.0.0.1:1"}, code: 1, stderr: `error: [^\n]*refused\nThe API server does not respond[^\n]*\n`},
@@ -343,7 +347,7 @@ func TestKubectlAtInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", runs+`error: stopped watching: at/at is RUNNING\. The run continues: [^\n]*\n`)
+	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", atResource+`at created\n`+runs+`error: stopped watching: at/at is RUNNING\. The run continues: [^\n]*\n`)
 	execLast(t, k.namespace, "at-pod", "touch", "/tmp/over")
 	k.run(t, "logs", "at", "-f").want(t, 0, "begun\nover\n", "")
 	wantEnd(t, waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
@@ -379,35 +383,36 @@ spec:
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
-		args   []string
-		stdout string
-		labels map[string]string // of the Pod, besides the controller's own
+		args    []string
+		created string
+		stdout  string
+		labels  map[string]string // of the Pod, besides the controller's own
 	}{
-		"a CronJob": {args: []string{"--from=cronjob/backup"}, stdout: atResource + "backup-[a-z0-9]{5} created\nfrom cronjob\n"},
+		"a CronJob": {args: []string{"--from=cronjob/backup"}, created: "backup-[a-z0-9]{5}", stdout: "from cronjob\n"},
 		"a CronJob, another command": {
-			args:   []string{"--from=cj/backup", "--name=replaced", "--", `echo "replaced $WHERE"`},
-			stdout: atResource + "replaced created\nreplaced cronjob\n",
+			args:    []string{"--from=cj/backup", "--name=replaced", "--", `echo "replaced $WHERE"`},
+			created: "replaced", stdout: "replaced cronjob\n",
 		},
 		"a CronJob, another environment": {
-			args:   []string{"--from=cronjob/backup", "--env=WHERE=elsewhere"},
-			stdout: atResource + "backup-[a-z0-9]{5} created\nfrom elsewhere\n",
+			args:    []string{"--from=cronjob/backup", "--env=WHERE=elsewhere"},
+			created: "backup-[a-z0-9]{5}", stdout: "from elsewhere\n",
 		},
-		"a Job": {args: []string{"--from=job/import"}, stdout: atResource + "import-[a-z0-9]{5} created\nfrom job\n"},
+		"a Job": {args: []string{"--from=job/import"}, created: "import-[a-z0-9]{5}", stdout: "from job\n"},
 		"a Deployment, another command": {
-			args:   []string{"--from=deployment/shop", "--", "sh", "-c", "echo from $WHERE"},
-			stdout: atResource + "shop-[a-z0-9]{5} created\nfrom deployment\n",
+			args:    []string{"--from=deployment/shop", "--", "sh", "-c", "echo from $WHERE"},
+			created: "shop-[a-z0-9]{5}", stdout: "from deployment\n",
 		},
-		"a file": {args: []string{"-f", template}, stdout: atResource + "from-file-[a-z0-9]{5} created\nfrom file\n", labels: map[string]string{"a": "b"}},
+		"a file": {args: []string{"-f", template}, created: "from-file-[a-z0-9]{5}", stdout: "from file\n", labels: map[string]string{"a": "b"}},
 		"a file, another command": {
-			args:   []string{"-f", template, "--", "echo", "replaced"},
-			stdout: atResource + "from-file-[a-z0-9]{5} created\nreplaced\n", labels: map[string]string{"a": "b"},
+			args:    []string{"-f", template, "--", "echo", "replaced"},
+			created: "from-file-[a-z0-9]{5}", stdout: "replaced\n", labels: map[string]string{"a": "b"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := k.run(t, append([]string{"now", "--logs"}, tc.args...)...)
-			got.want(t, 0, tc.stdout, runs)
-			name := regexp.MustCompile(`/(\S+) created`).FindStringSubmatch(got.stdout)
+			got.want(t, 0, tc.stdout, atResource+tc.created+` created\n`+runs)
+			name := regexp.MustCompile(`/(\S+) created`).FindStringSubmatch(got.stderr)
 			if name == nil {
 				return
 			}
@@ -450,7 +455,7 @@ func TestKubectlAtChanges(t *testing.T) {
 
 	k.run(t, "suspend", "at").want(t, 0, atResource+`at suspended\n`, "")
 	waitAt(t, k.namespace, "at", "to be suspended", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonSuspended })
-	k.run(t, "run-now", "at").want(t, 0, atResource+`at moved to now\n`, runs+`at/at is suspended: [^\n]*\n`)
+	k.run(t, "run-now", "at").want(t, 0, atResource+`at moved to now\n`, `suspended, due `+due)
 	utc.run(t, "show", "at").want(t, 0, `Name +at\nNamespace +cnat-test-\w+\nCommand +echo YAY; sleep 999; true\nWhen .* UTC, \S+ ago\n.*State +PENDING, Suspended\nWhy .*`, "")
 	k.run(t, "resume", "at").want(t, 0, atResource+`at resumed\n`, "")
 	waitPhase(t, k.namespace, "at", v1alpha1.PhaseRunning)
@@ -512,7 +517,7 @@ func TestKubectlAtEvery(t *testing.T) {
 	k.run(t, "list").want(t, 0, `NAME +SCHEDULE [^\n]*\ncronat/backup +30 2 1 1 \* +Europe/Berlin +`+next.In(berlin).Format("2006-01-02 15:04:05 MST")+` [^\n]*\n`, "")
 
 	// A manual run does not count for the CronAt, but is deleted with it.
-	k.run(t, "run-now", "cronat/backup", "--logs").want(t, 0, atResource+`backup-manual-[a-z0-9]{5} created\nYAY\n`, runs)
+	k.run(t, "run-now", "cronat/backup", "--logs").want(t, 0, `YAY\n`, atResource+`backup-manual-[a-z0-9]{5} created\n`+runs)
 	k.run(t, "show", "cronat/backup").want(t, 0, `.*Active +0\nAts\n[^\n]*\nbackup-manual-[a-z0-9]{5} +[^\n]* DONE +Completed +echo YAY +0 +[^\n]*\n.*`, "")
 	k.run(t, "show", "backup").want(t, 1, "", `error: there is no At "backup", but there is a CronAt: write cronat/backup\n`)
 	k.run(t, "suspend", "cronat/backup").want(t, 0, cronAtResource+`backup suspended\n`, `suspended: [^\n]*\n`)
