@@ -37,7 +37,7 @@ Everything before -- is the TIME, with or without quotes:
   10:12   1012   10am   tomorrow 10:12   next friday   24 dec 10:12
   2035-12-24 10:12   24.12.2035   2035-12-24T10:12:00+01:00
 
-A time zone (Europe/Berlin, UTC, +01:00) or "+ 2 hours" may follow. Without a zone, the time
+A time zone (Europe/Berlin, UTC, UTC+1) or "+ 2 hours" may follow. Without a zone, the time
 is in the zone of --tz or of your machine. A time that has passed today means tomorrow; a date in
 the past is an error. kubectl at explain TIME shows how a time is understood.
 

@@ -206,7 +206,16 @@ func (p *parser) part() (part, error) {
 		p.next()
 		location, err := zones.Load(t.text)
 		if err != nil {
-			return noPart, p.fail(t.span, "%q cannot be loaded: write an offset instead, such as +01:00", p.quote(t.span))
+			return noPart, p.fail(t.span, "%q cannot be loaded: write an offset instead, such as UTC+01:00", p.quote(t.span))
+		}
+		isUTC := t.text == "UTC" || t.text == "GMT"
+		if isUTC && p.is(0, sign, "+", "-") && p.peek(0).joined && p.peek(1).joined && p.isOffset(1, 1, 2, 4) {
+			return p.offset(t, p.next())
+		}
+		if isUTC && p.is(0, sign, "+", "-") && p.peek(0).joined && p.peek(1).joined && p.is(2, word, "h", "hr", "hrs", "hour", "hours") {
+			at := t.through(p.peek(2).span)
+			return noPart, p.fail(at, "%q can be an offset or a sum: write %q or %q", p.quote(at),
+				p.quote(t.through(p.peek(1).span)), p.quote(t.span)+" "+p.peek(0).text+" "+p.quote(p.peek(1).through(p.peek(2).span)))
 		}
 		return p.setZone(location, t.span)
 	case sign:
@@ -295,8 +304,9 @@ func (p *parser) signed() (part, error) {
 		return noPart, p.unexpected(p.peek(0))
 	}
 	plus := p.next()
-	if p.is(1, sign, ":") || p.isShortOffset() {
-		return p.offset(plus)
+	n := p.peek(0)
+	if p.is(1, sign, ":") || p.hasInstant() && n.joined && p.isOffset(0, 2, 4) {
+		return p.offset(plus, plus)
 	}
 	factor := 1
 	if plus.text == "-" {
@@ -305,38 +315,56 @@ func (p *parser) signed() (part, error) {
 	return noPart, p.amounts(plus, factor)
 }
 
-// isShortOffset reports whether a sign and four digits are an offset, not a number
-// without a unit: the digits are joined to the sign, and there is more than "now" before
-// it.
-func (p *parser) isShortOffset() bool {
-	n := p.peek(0)
-	_, hasNow := p.seen[present]
-	onlyNow := hasNow && len(p.seen) == 1 && len(p.steps) == 0
-	return n.kind == number && len(n.text) == 4 && n.joined && !p.isUnit(1) && !onlyNow
+// hasInstant reports whether the words so far are a full date and a time of day, to which only
+// an offset is missing.
+func (p *parser) hasInstant() bool {
+	return p.clock != nil && p.date != nil && p.date.way == absolute && p.firstSum == nil
 }
 
-// offset reads an offset after its sign.
-func (p *parser) offset(plus token) (part, error) {
+// isOffset reports whether a token is a number of one of these lengths, without a unit.
+func (p *parser) isOffset(n int, lengths ...int) bool {
+	t := p.peek(n)
+	return t.kind == number && slices.Contains(lengths, len(t.text)) && !p.isUnit(n+1)
+}
+
+// offset reads an offset after its sign. begin is the sign, or the UTC or GMT before it.
+// Without them, an offset could be a sum, a time, or the end of a period: it needs an instant
+// before it, as in RFC 3339.
+func (p *parser) offset(begin, plus token) (part, error) {
 	first := p.next()
-	hours, minutes, at := first.text, "", plus.through(first.span)
+	hours, minutes, at := first.text, "00", begin.through(first.span)
 	if len(hours) == 4 {
 		hours, minutes = hours[:2], hours[2:]
-	} else {
-		at = at.through(p.next().span)
+	} else if p.is(0, sign, ":") {
+		at, minutes = at.through(p.next().span), ""
 		if p.peek(0).kind == number {
 			t := p.next()
 			minutes, at = t.text, at.through(t.span)
 		}
 	}
 	h, m := atoi(hours), atoi(minutes)
-	if first.kind != number || len(hours) != 2 || len(minutes) != 2 || h > 23 || m > 59 {
+	isUTC := begin.kind == zone
+	_, isDated := p.seen[aDate]
+	switch {
+	case !isUTC && plus.text == "-" && isDated && p.clock == nil:
+		return noPart, p.fail(at, "%q is not an offset, because there is no time of day before it: write the time without the sign", p.quote(at))
+	case !isUTC && !(p.hasInstant() && first.joined):
+		amount := fmt.Sprintf("%s %dh", plus.text, h)
+		if m > 0 {
+			amount += fmt.Sprintf("%dm", m)
+		}
+		return noPart, p.fail(at, "%q is neither an amount nor an offset: write %q to count from there, or an offset such as UTC+01:00", p.quote(at), amount)
+	case first.kind != number || len(hours) > 2 || len(hours) < 2 && !isUTC || len(minutes) != 2 || m > 59:
 		return noPart, p.fail(at, "%q is not an offset: write hours and minutes with two digits each, such as +01:00", p.quote(at))
 	}
 	seconds := h*3600 + m*60
 	if plus.text == "-" {
 		seconds = -seconds
 	}
-	return p.setZone(time.FixedZone(plus.text+hours+":"+minutes, seconds), at)
+	if seconds < -12*3600 || seconds > 14*3600 {
+		return noPart, p.fail(at, "%q is not an offset, because no clocks have it: write one from -12:00 to +14:00", p.quote(at))
+	}
+	return p.setZone(time.FixedZone(fmt.Sprintf("%s%02d:%02d", plus.text, h, m), seconds), at)
 }
 
 // amounts reads at least one number with a unit, after the word or sign that introduces
@@ -366,7 +394,7 @@ func (p *parser) amounts(begin token, factor int) error {
 			}
 			hint := ""
 			if n.joined && begin.kind == sign {
-				hint = ", or an offset such as +01:00"
+				hint = ", or an offset such as UTC+01:00"
 			}
 			return p.fail(n.span, "%q has no unit: write one after it, such as %q%s", p.quote(n.span), p.quote(n.span)+" hours", hint)
 		}
@@ -533,15 +561,15 @@ func (p *parser) time() (part, error) {
 	case len(hours) > 2 || len(minutes) != 2 || len(seconds) != 2:
 		problem = "write it as 10:12 or 1012"
 	case half != "" && (c.hour < 1 || c.hour > 12):
-		problem = "hours go from 1 to 12 before " + half
+		problem = "write hours from 1 to 12 before " + half
 	case c.hour == 24:
-		problem = "hours go from 00 to 23, write 00:00 of the next day"
+		problem = "write 00:00 of the next day"
 	case c.hour > 23:
-		problem = "hours go from 00 to 23"
+		problem = "write hours from 00 to 23"
 	case c.minute > 59:
-		problem = "minutes go from 00 to 59"
+		problem = "write minutes from 00 to 59"
 	case c.second > 59:
-		problem = "seconds go from 00 to 59"
+		problem = "write seconds from 00 to 59"
 	}
 	if problem != "" {
 		return noPart, p.fail(at, "%q is not a time of day: %s", p.quote(at), problem)
@@ -584,7 +612,7 @@ func (p *parser) unknownWord(t token, words []string) error {
 	if len(words) == len(unitWords) {
 		return p.fail(t.span, "%q is not a unit: write minutes, hours, days, weeks, months or years", quoted)
 	}
-	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin or +01:00", quoted)
+	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin or UTC+01:00", quoted)
 }
 
 // atoi returns the value of at most nine digits, or 0 if there are none.

@@ -35,14 +35,16 @@ limitations under the License.
 //	unit    = "second" | "minute" | "hour" | period .
 //	period  = "day" | "week" | "month" | "year" .
 //	year    = YYYY | YY .
-//	zone    = "UTC" | "Z" | ( "+" | "-" ) HH [ ":" ] MM
-//	        | a name in the IANA time zone database .
+//	zone    = "Z" | ( "UTC" | "GMT" ) [ ( "+" | "-" ) ( H | offset ) ]
+//	        | ( "+" | "-" ) offset | a name in the IANA time zone database .
+//	offset  = HH [ [ ":" ] MM ] .
 //
 // The parts may come in any order, such as "10:12 tomorrow" or "tomorrow 10:12", but only
 // sums and the zone may follow a number with a unit. There is at most one time of day
 // (or "now"), one date and one zone, and a zone alone is not enough. "next week" is a
-// date if there is no other one before it, else a sum. There is no space between the sign of an
-// offset and four digits. Such an offset must not follow "now" alone: "now + 1000" lacks a unit.
+// date if there is no other one before it, else a sum. A sign is that of an offset only after a
+// date with its year and a time of day, without a space behind it: otherwise, "sat 22:00-02:00" or
+// "noon + 01:30" would have a meaning that nobody intends. UTC+01:00 may follow any time.
 //
 // Weekdays and months may be shortened to three letters, units to s, sec, m, min, h,
 // hr, d, w and y, and units may be plural. "m" is a minute.
