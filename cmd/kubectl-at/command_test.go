@@ -251,7 +251,7 @@ func TestHelp(t *testing.T) {
 	}
 	defer func() { _ = null.Close() }()
 	w.In = null
-	if code := w.run(t); code != 0 || !strings.Contains(w.stdout.String(), "Exit codes:") {
+	if code := w.run(t); code != 0 || !strings.Contains(w.stdout.String(), "Exit codes:") || !strings.Contains(w.stdout.String(), "kubectl at -n NAMESPACE") {
 		t.Errorf("exit code %d, stdout %q", code, w.stdout.String())
 	}
 }

@@ -45,6 +45,9 @@ Everything after -- is the COMMAND: a single argument is a command line for /bin
 run exactly as they are, in /bin/sh: kill, test or exit is a shell built-in. Without a
 COMMAND, it is read from standard input.
 
+Flags follow at, since kubectl takes none before the name of a plugin: kubectl at -n NAMESPACE
+list, not kubectl -n NAMESPACE at list.
+
 kubectl at every SCHEDULE runs it repeatedly. It creates a CronAt, which other commands
 accept as cronat/NAME; NAME alone means an At.
 
