@@ -31,6 +31,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -140,6 +142,40 @@ func TestCreate(t *testing.T) {
 				}},
 			}}}},
 		},
+		"an image, and its program": {
+			args: []string{"now", "--tz=UTC", "--image=shop:1", "--", "/shop", "$(HOME)", "$HOME"},
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy:                corev1.RestartPolicyNever,
+				AutomountServiceAccountToken: ptr.To(false),
+				EnableServiceLinks:           ptr.To(false),
+				SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+				Containers: []corev1.Container{{
+					Name: "command", Image: "shop:1", Command: []string{"/shop", "$$(HOME)", "$HOME"},
+					SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false)},
+				}},
+			}}}},
+		},
+		"the main container of a template": {
+			args: []string{"now", "--tz=UTC", "-f", "-", "--env=A=b", "--env-from=secret/s", "--env-from=cm/c", "--service-account=sa", "--", "x", "y"},
+			stdin: `{metadata: {annotations: {kubectl.kubernetes.io/default-container: b}},
+				spec: {serviceAccount: old, serviceAccountName: old, containers: [{name: a, image: a}, {name: b, image: b, args: [z]}]}}`,
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Template: &corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{defaultContainer: "b"}},
+				Spec: corev1.PodSpec{
+					RestartPolicy: corev1.RestartPolicyNever, ServiceAccountName: "sa",
+					Containers: []corev1.Container{
+						{
+							Name: "b", Image: "b", Command: []string{"x", "y"}, Env: []corev1.EnvVar{{Name: "A", Value: "b"}},
+							EnvFrom: []corev1.EnvFromSource{
+								{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}},
+								{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}},
+							},
+						},
+						{Name: "a", Image: "a"},
+					},
+				},
+			}}},
+		},
 		"a template and a command": {
 			args: []string{"now", "--tz=UTC", "-f", "-", "--", "x"}, stdin: "spec: {containers: [{name: a, image: b}]}",
 			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "x", Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
@@ -159,7 +195,7 @@ func TestCreate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tc.spec, at.Spec); diff != "" {
+			if diff := cmp.Diff(tc.spec, at.Spec, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("the spec (-want +got):\n%s", diff)
 			}
 		})
@@ -186,6 +222,9 @@ func TestUsage(t *testing.T) {
 		"two templates":                            {[]string{"now", "--from=job/x", "-f", "-"}, "remove one of the two"},
 		"a bad source":                             {[]string{"now", "--from=pod/x"}, "must begin with cronjob/, job/ or deployment/"},
 		"a bad environment":                        {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
+		"another source of an environment":         {[]string{"now", "--env-from=pod/x", "--", "x"}, "write secret/NAME or configmap/NAME"},
+		"a bad service account":                    {[]string{"now", "--service-account=A", "--", "x"}, `--service-account is "A"`},
+		"bad labels":                               {[]string{"now", "--labels=a", "--", "x"}, "write NAME=VALUE, separated by commas"},
 		"a bad name":                               {[]string{"now", "--name=A", "--", "x"}, `--name is "A"`},
 		"a ttl too long":                           {[]string{"now", "--ttl=1193047h", "--", "x"}, "must be at most 2147483647s"},
 		"negative retries":                         {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},
@@ -479,6 +518,65 @@ func TestTerminal(t *testing.T) {
 				t.Errorf("got %q", out)
 			}
 		})
+	}
+}
+
+// TestServer copies the Pod of a Deployment.
+func TestServer(t *testing.T) {
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shop"}}
+	deployment.Spec.Template.Annotations = map[string]string{defaultContainer: "shop"}
+	deployment.Spec.Template.Spec.Containers = []corev1.Container{{Name: "proxy", Image: "proxy:1"}, {Name: "shop", Image: "shop:1", Args: []string{"serve"}}}
+	for name, tc := range map[string]struct {
+		args  []string
+		stdin string
+		// expectations
+		containers []corev1.Container // nil: an error
+		command    string
+		stderr     string
+	}{
+		"another command":   {args: []string{"--", "x"}, containers: []corev1.Container{{Name: "shop", Image: "shop:1", Args: []string{"serve"}}}, command: "x", stderr: "Of deployment/shop, only the container shop is copied: the others would not end.\n"},
+		"another program":   {args: []string{"--", "x", "y"}, containers: []corev1.Container{{Name: "shop", Image: "shop:1", Command: []string{"x", "y"}}}},
+		"on standard input": {stdin: "x\n", containers: []corev1.Container{{Name: "shop", Image: "shop:1", Args: []string{"serve"}}}, command: "x"},
+		"its own command":   {stderr: "there is no command: write it after --, or pipe it into the standard input. That of deployment/shop would not end\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, tc.stdin)
+			w.kube = kubefake.NewSimpleClientset(deployment)
+			code := w.run(t, append([]string{"now", "--name=at", "--from=deploy/shop"}, tc.args...)...)
+			stderr := strings.ReplaceAll(w.stderr.String(), "deploy/", "deployment/")
+			if code != 0 && tc.containers != nil || !strings.Contains(stderr, tc.stderr) {
+				t.Fatalf("exit code %d, stderr %q, want %q", code, w.stderr.String(), tc.stderr)
+			}
+			at, err := w.cnat.CnatV1alpha1().Ats("default").Get(t.Context(), "at", metav1.GetOptions{})
+			if tc.containers == nil {
+				if !apierrors.IsNotFound(err) || code != exitUsage {
+					t.Errorf("exit code %d, got %v and %v", code, at, err)
+				}
+				return
+			}
+			if diff := cmp.Diff(tc.containers, at.Spec.Template.Spec.Containers); diff != "" || at.Spec.Command != tc.command {
+				t.Errorf("command %q, want %q; containers -want +got:\n%s", at.Spec.Command, tc.command, diff)
+			}
+		})
+	}
+}
+
+// TestDefaultPod has options for the Pod, but no image.
+func TestDefaultPod(t *testing.T) {
+	w := newWorld(t, "")
+	if code := w.run(t, "now", "--name=at", "--labels=a=b,c=d", "--service-account=sa", "--", "x", "y"); code != 0 {
+		t.Fatalf("exit code %d: %s", code, w.stderr.String())
+	}
+	at, err := w.cnat.CnatV1alpha1().Ats("default").Get(t.Context(), "at", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := at.Spec.Template.Spec
+	if at.Spec.Command != "x y" || spec.ServiceAccountName != "sa" || spec.AutomountServiceAccountToken != nil || spec.Containers[0].Image != defaultImage {
+		t.Errorf("got %v", at.Spec)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "b", "c": "d"}, at.Labels); diff != "" {
+		t.Errorf("labels: %s", diff)
 	}
 }
 

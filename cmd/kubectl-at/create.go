@@ -41,9 +41,10 @@ A time zone (Europe/Berlin, UTC, UTC+1) or "+ 2 hours" may follow. Without a zon
 is in the zone of --tz or of your machine. A time that has passed today means tomorrow; a date in
 the past is an error. kubectl at explain TIME shows how a time is understood.
 
-Everything after -- is the COMMAND: a single argument is a command line for /bin/sh; several
-run exactly as they are, in /bin/sh: kill, test or exit is a shell built-in. Without a
-COMMAND, it is read from standard input.
+Everything after -- is the COMMAND: a single argument is a command line for /bin/sh. Several
+run exactly as they are: with --image, --from or -f as a program and its arguments, without a
+shell; otherwise in /bin/sh, where kill, test or exit is a shell built-in. Without a COMMAND, it
+is read from standard input.
 
 Flags follow at, since kubectl takes none before the name of a plugin: kubectl at -n NAMESPACE
 list, not kubectl -n NAMESPACE at list.

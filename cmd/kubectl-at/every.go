@@ -19,6 +19,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -178,6 +179,12 @@ func (o *every) newCronAt(ctx context.Context, words, command []string, now time
 		if _, err := nextOf(cronAt, now); err != nil {
 			return nil, nil, err
 		}
+	}
+	if len(metadata.Labels) > 0 {
+		labels := maps.Clone(metadata.Labels)
+		maps.Copy(labels, cronAt.Spec.AtTemplate.Metadata.Labels)
+		maps.Copy(labels, metadata.Labels)
+		cronAt.Spec.AtTemplate.Metadata.Labels = labels
 	}
 	if o.changed("suspend") {
 		cronAt.Spec.Suspend = &o.suspend

@@ -65,15 +65,18 @@ func TestEvery(t *testing.T) {
 		"all of its fields": {
 			args: []string{
 				"@every 90m", "--tz=UTC", "--concurrency=forbid", "--starting-deadline=1h", "--spread=0", "--successful-history=0", "--failed-history=5",
-				"--retries=2", "--active-deadline=10m", "--ttl=1d", "--node=n", "--", "x",
+				"--retries=2", "--active-deadline=10m", "--ttl=1d", "--node=n", "--labels=a=b", "--", "x",
 			},
 			spec: v1alpha1.CronAtSpec{
 				Schedule: "@every 90m", TimeZone: ptr.To("UTC"), ConcurrencyPolicy: v1alpha1.ForbidConcurrent,
 				StartingDeadlineSeconds: ptr.To[int64](3600), SpreadSeconds: ptr.To[int32](0),
 				SuccessfulAtsHistoryLimit: ptr.To[int32](0), FailedAtsHistoryLimit: ptr.To[int32](5),
-				AtTemplate: runs(v1alpha1.RunSpec{
-					Command: "x", Node: "n", BackoffLimit: ptr.To[int32](2), ActiveDeadlineSeconds: ptr.To[int64](600), TTLSecondsAfterFinished: ptr.To[int32](86400),
-				}),
+				AtTemplate: v1alpha1.AtTemplateSpec{
+					Metadata: v1alpha1.AtTemplateMeta{Labels: map[string]string{"a": "b"}},
+					Spec: v1alpha1.RunSpec{
+						Command: "x", Node: "n", BackoffLimit: ptr.To[int32](2), ActiveDeadlineSeconds: ptr.To[int64](600), TTLSecondsAfterFinished: ptr.To[int32](86400),
+					},
+				},
 			},
 			stderr: "runs next Fri 27 Mar 2026 15:30:00 UTC, in 1h30m\n",
 		},

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -320,14 +321,14 @@ func (l *podLog) watchPod(ctx context.Context, seen func(*corev1.Pod) bool) erro
 	return watchObject(ctx, l.ErrOut, l.kube.CoreV1().Pods(l.namespace), l.pod, seen)
 }
 
+// mainContainer returns the index of the container that counts.
+func mainContainer(annotations map[string]string, containers []corev1.Container) int {
+	return max(0, slices.IndexFunc(containers, func(container corev1.Container) bool { return container.Name == annotations[defaultContainer] }))
+}
+
 // containerOf returns the name and the status of the container that counts.
 func containerOf(pod *corev1.Pod) (string, *corev1.ContainerStatus) {
-	name := pod.Spec.Containers[0].Name
-	for _, container := range pod.Spec.Containers {
-		if container.Name == pod.Annotations[defaultContainer] {
-			name = container.Name
-		}
-	}
+	name := pod.Spec.Containers[mainContainer(pod.Annotations, pod.Spec.Containers)].Name
 	for i := range pod.Status.ContainerStatuses {
 		if pod.Status.ContainerStatuses[i].Name == name {
 			return name, &pod.Status.ContainerStatuses[i]

@@ -33,6 +33,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
@@ -55,6 +56,7 @@ type run struct {
 	restart          string
 	pod              podFlags
 	nodes            nodeFlags
+	labels           string
 }
 
 // addRun adds the flags to a command that creates an object.
@@ -68,6 +70,7 @@ func (c *cli) addRun(cmd *cobra.Command) *run {
 	flags.Var(&r.startingDeadline, "starting-deadline", "Maximum delay of the start; after it, the run fails without starting")
 	flags.Var(&r.ttl, "ttl", "Delete the At and its Pods this long after its end")
 	flags.StringVar(&r.restart, "restart", "", "Restart deployment/NAME, statefulset/NAME or daemonset/NAME, like kubectl rollout restart, instead of running a command")
+	flags.StringVarP(&r.labels, "labels", "l", "", "Labels of the new object, such as app=shop,team=a; those of a CronAt also apply to its Ats")
 	r.pod.addFlags(flags)
 	r.nodes.addFlags(flags)
 	return r
@@ -83,6 +86,9 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	if problems := validation.IsDNS1123Subdomain(r.name); cmd.Flags().Changed("name") && len(problems) > 0 {
 		return usageError("--name is %q: %s", r.name, strings.Join(problems, "; "))
 	}
+	if _, err := labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
+		return usageError("--labels is %q: write NAME=VALUE, separated by commas", r.labels)
+	}
 	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(w), r.pod.validate()); err != nil {
 		return err
 	}
@@ -97,13 +103,19 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta, v1alpha1.RunSpec, source, error) {
 	var from source
 	metadata := metav1.ObjectMeta{Name: r.name}
-	spec := v1alpha1.RunSpec{Command: shellCommand(command), ActiveDeadlineSeconds: r.activeDeadline.value}
+	what := shellCommand(command)
+	spec := v1alpha1.RunSpec{Command: what, ActiveDeadlineSeconds: r.activeDeadline.value}
 	namespace, isGiven, err := r.config.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return metadata, spec, from, err
 	}
 	if !r.output.isClient() || isGiven { // Like kubectl create. Otherwise the output fits any namespace.
 		metadata.Namespace = namespace
+	}
+	if r.labels != "" {
+		if metadata.Labels, err = labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
+			return metadata, spec, from, err
+		}
 	}
 	if err := r.nodes.apply(&spec); err != nil {
 		return metadata, spec, from, err
@@ -126,9 +138,14 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 		if spec.Command, err = r.readCommand(ctx); err != nil {
 			return metadata, spec, from, err
 		}
+		what = spec.Command
+	}
+	if len(command) > 1 && (r.pod.hasPod() || r.pod.image != "") {
+		// That image may have no shell.
+		spec.Command = ""
+		spec.Template.Spec.Containers[0].Command, spec.Template.Spec.Containers[0].Args = verbatim(command), nil
 	}
 	if metadata.Name == "" {
-		what := spec.Command
 		switch {
 		case spec.Restart != nil:
 			what = "restart-" + spec.Restart.Name
@@ -142,16 +159,19 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 
 // readCommand reads the command from standard input.
 func (r *run) readCommand(ctx context.Context) (string, error) {
-	const missing = "there is no command: write it after --, or pipe it into the standard input"
+	missing := "there is no command: write it after --, or pipe it into the standard input"
+	if r.pod.isServer() {
+		missing += ". That of " + r.pod.from + " would not end"
+	}
 	if isTerminal(r.In) {
-		return "", usageError(missing)
+		return "", usageError("%s", missing)
 	}
 	lines, err := interruptible(ctx, func() ([]byte, error) { return io.ReadAll(r.In) })
 	if err != nil {
 		return "", fmt.Errorf("read the command from standard input: %w", err)
 	}
 	if strings.TrimSpace(string(lines)) == "" {
-		return "", usageError(missing)
+		return "", usageError("%s", missing)
 	}
 	return strings.TrimRight(string(lines), "\n"), nil
 }
@@ -214,7 +234,7 @@ func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
 	if cmd.ArgsLenAtDash() >= 0 {
 		return usageError("--restart does not run a command: remove what follows --")
 	}
-	for _, flag := range []string{"from", "filename", "image", "env", "node", "nodes", "retries"} {
+	for _, flag := range []string{"from", "filename", "image", "env", "env-from", "service-account", "node", "nodes", "retries"} {
 		if cmd.Flags().Changed(flag) {
 			return usageError("--%s applies to a command, but --restart runs none: remove one of the two", flag)
 		}
@@ -257,7 +277,7 @@ func targetOf(spec *v1alpha1.RunSpec) string {
 const maxStem = 40
 
 var (
-	assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+	assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=[^$\\'"\x60]*$`)
 	notInName  = regexp.MustCompile(`[^a-z0-9]+`)
 )
 
@@ -270,6 +290,9 @@ func stem(what string) string {
 	words := append(strings.Fields(what), "at") // if there is no program
 	for assignment.MatchString(words[0]) {
 		words = words[1:]
+	}
+	if strings.ContainsAny(words[0], "=$`\\'\"") { // It may be a part of a secret.
+		return "at"
 	}
 	name := notInName.ReplaceAllString(strings.ToLower(path.Base(words[0])), "-")
 	name = strings.Trim(name, "-")
@@ -297,6 +320,19 @@ func shellCommand(args []string) string {
 		}
 	}
 	return strings.Join(quoted, " ")
+}
+
+// verbatim protects the arguments of a container from the kubelet, which replaces $(NAME) and
+// $$.
+func verbatim(args []string) []string {
+	var all []string
+	for _, arg := range args {
+		if strings.Contains(arg, "$(") || strings.Contains(arg, "$$") {
+			arg = strings.ReplaceAll(arg, "$", "$$")
+		}
+		all = append(all, arg)
+	}
+	return all
 }
 
 // quote returns a word as a shell reads it, except for the first one of a line.

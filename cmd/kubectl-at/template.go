@@ -32,6 +32,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -46,14 +47,16 @@ const defaultImage = "busybox:1.37.0"
 
 // podFlags specify the Pod that runs the command.
 type podFlags struct {
-	image, from, file string
-	env               []string
+	image, from, file, serviceAccount string
+	env, envFrom                      []string
 }
 
 func (f *podFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.image, "image", "", "Image in which the command runs")
 	flags.StringArrayVar(&f.env, "env", nil, "Environment variable as NAME=VALUE; can be repeated. Without --image, --from or -f, the image is then "+defaultImage)
-	flags.StringVar(&f.from, "from", "", "Copy the Pod of cronjob/NAME, job/NAME or deployment/NAME")
+	flags.StringArrayVar(&f.envFrom, "env-from", nil, "Environment variables from secret/NAME or configmap/NAME; can be repeated")
+	flags.StringVar(&f.serviceAccount, "service-account", "", "Service account of the Pod, whose token the command can use")
+	flags.StringVar(&f.from, "from", "", "Copy the Pod of cronjob/NAME or job/NAME; or the main container of deployment/NAME, for another command")
 	flags.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file with a Pod or a Pod template; - means standard input")
 }
 
@@ -66,11 +69,42 @@ func (f *podFlags) validate() error {
 			return usageError("--env is %q: write NAME=VALUE", env)
 		}
 	}
+	for _, from := range f.envFrom {
+		if _, err := parseEnvFrom(from); err != nil {
+			return err
+		}
+	}
+	if problems := validation.IsDNS1123Subdomain(f.serviceAccount); f.serviceAccount != "" && len(problems) > 0 {
+		return usageError("--service-account is %q: %s", f.serviceAccount, strings.Join(problems, "; "))
+	}
 	return nil
 }
 
+// parseEnvFrom returns the source of --env-from.
+func parseEnvFrom(text string) (corev1.EnvFromSource, error) {
+	kind, name, _ := strings.Cut(text, "/")
+	reference := corev1.LocalObjectReference{Name: name}
+	switch kind = strings.ToLower(kind); {
+	case name == "":
+	case kind == "secret" || kind == "secrets":
+		return corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: reference}}, nil
+	case kind == "configmap" || kind == "configmaps" || kind == "cm":
+		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: reference}}, nil
+	}
+	return corev1.EnvFromSource{}, usageError("--env-from is %q: write secret/NAME or configmap/NAME", text)
+}
+
+// isServer reports whether the Pod is that of a server, whose own command does not end.
+func (f *podFlags) isServer() bool {
+	kind, _, _ := strings.Cut(f.from, "/")
+	return kindOfSource(kind) == "deployment"
+}
+
+// hasPod reports whether the Pod is copied.
+func (f *podFlags) hasPod() bool { return f.from != "" || f.file != "" }
+
 // runs reports whether the Pod has its own command.
-func (f *podFlags) runs() bool { return f.from != "" || f.file != "" }
+func (f *podFlags) runs() bool { return f.hasPod() && !f.isServer() }
 
 // source is the object from which a template was copied. cronJob is set if it is a
 // CronJob.
@@ -79,7 +113,7 @@ type source struct {
 	cronJob *batchv1.CronJob
 }
 
-// podTemplate returns the template of the Pod, or nil if the controller's default
+// podTemplate returns the template of the Pod, with the main container first, or nil if the controller's default
 // suffices, and the object from which it was copied.
 func (r *run) podTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source, error) {
 	var template *corev1.PodTemplateSpec
@@ -100,7 +134,7 @@ func (r *run) podTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source,
 			SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 			Containers:                   []corev1.Container{{Name: "command", SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false)}}},
 		}}
-	case len(f.env) > 0:
+	case len(f.env) > 0 || len(f.envFrom) > 0 || f.serviceAccount != "":
 		// The same rights as the Pod of an At without a template.
 		template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, plan.Defaults{Image: defaultImage}).Spec}
 	default:
@@ -112,7 +146,21 @@ func (r *run) podTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source,
 	if len(template.Spec.Containers) == 0 {
 		return nil, source{}, usageError("the Pod has no container")
 	}
-	first := &template.Spec.Containers[0]
+	spec := &template.Spec
+	// The API runs a command in the first container, and reports the exit code of the main one.
+	i := mainContainer(template.Annotations, spec.Containers)
+	spec.Containers = slices.Concat(spec.Containers[i:i+1], spec.Containers[:i], spec.Containers[i+1:])
+	if f.isServer() && len(spec.Containers) > 1 {
+		fmt.Fprintf(r.ErrOut, "Of %s, only the container %s is copied: the others would not end.\n", f.from, spec.Containers[0].Name)
+		spec.Containers = spec.Containers[:1]
+	}
+	if f.serviceAccount != "" {
+		spec.ServiceAccountName, spec.DeprecatedServiceAccount = f.serviceAccount, ""
+		if !f.hasPod() {
+			spec.AutomountServiceAccountToken = nil
+		}
+	}
+	first := &spec.Containers[0]
 	if f.image != "" {
 		first.Image = f.image
 	}
@@ -120,6 +168,13 @@ func (r *run) podTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source,
 		name, value, _ := strings.Cut(env, "=")
 		first.Env = slices.DeleteFunc(first.Env, func(v corev1.EnvVar) bool { return v.Name == name })
 		first.Env = append(first.Env, corev1.EnvVar{Name: name, Value: value})
+	}
+	for _, text := range f.envFrom {
+		envFrom, err := parseEnvFrom(text)
+		if err != nil {
+			return nil, source{}, err
+		}
+		first.EnvFrom = append(first.EnvFrom, envFrom)
 	}
 	return template, from, nil
 }
