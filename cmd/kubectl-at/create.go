@@ -34,7 +34,7 @@ const createLong = `Run a command once, at a given time, in a Pod of the cluster
 Everything before -- is the TIME, with or without quotes:
 
   now   now + 2 hours   +90m   in 2h30m   noon   midnight   teatime
-  10:12   1012   10am   tomorrow 10:12   next friday   24 dec 10:12
+  10:12   1012   10am   tomorrow 10:12   friday noon   24 dec 10:12
   2035-12-24 10:12   24.12.2035   2035-12-24T10:12:00+01:00
 
 A time zone (Europe/Berlin, UTC, UTC+1) or "+ 2 hours" may follow. Without a zone, the time

@@ -41,7 +41,7 @@ func (c *cli) explainCommand() *cobra.Command {
 		Short: "Show how a time is understood",
 		Long:  "Show how a time is understood: the instant in the relevant time zones, and the rule that applies. It needs no cluster.",
 		Example: `  kubectl at explain tomorrow 10:12
-  kubectl at explain --tz America/New_York next friday noon`,
+  kubectl at explain --tz America/New_York friday noon`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, words []string) error {
 			t, now, err := c.parseTime(words, past)

@@ -28,6 +28,7 @@ type candidate struct {
 	// wallClock is the wall-clock time, represented in UTC, unless the candidate is now.
 	wallClock time.Time
 	isNow     bool
+	isBare    bool // now, not a date
 	// how describes the candidate.
 	how string
 	// err is set if the day does not exist. wallClock is on a later day then.
@@ -49,24 +50,39 @@ func (s *spec) evaluate(options Options) (Time, error) {
 		c.zone = options.Zone
 	}
 	c.now = options.Now.Truncate(time.Second).In(c.zone)
-	y, m, d := c.now.Date()
-	c.today = time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+	c.today = dayOf(c.now)
+	if here := dayOf(c.now.In(options.Zone)); !here.Equal(c.today) && c.dependsOn(here) {
+		return Time{}, c.fail(c.whole, "%q depends on the zone, because it is %s in %s now, but %s in %s: write the date", c.quote(c.whole),
+			here.Format("2 January"), nameOf(options.Zone), c.today.Format("2 January"), nameOf(c.zone))
+	}
 
-	candidates := c.candidates()
+	candidates, err := c.candidates()
+	if err != nil {
+		return Time{}, err
+	}
 	passed := ""
-	for _, from := range candidates {
-		instant, err := c.reach(from)
-		if instant.Before(c.now) {
+	for i, from := range candidates {
+		base, _ := c.reach(from, nil)
+		instant, err := c.reach(from, c.steps)
+		hasPassed := instant.Before(c.now)
+		switch {
+		case i+1 < len(candidates) && hasPassed != base.Before(c.now):
+			return Time{}, c.fail(c.whole, "%q can count from %s or from %s: write the date too", c.quote(c.whole),
+				from.wallClock.Format("Monday 2 January"), candidates[i+1].wallClock.Format("Monday 2 January"))
+		case hasPassed && c.date != nil && i+1 < len(candidates) && from.err == nil && base.After(c.now.AddDate(0, -1, 0)):
+			return Time{}, c.fail(c.whole, "%q has just passed: write the year too", c.quote(c.whole))
+		case hasPassed:
 			passed = c.describe(from) + " has passed, so "
 			continue
-		}
-		if err != nil {
+		case err != nil:
 			return Time{}, err
+		case c.clock == nil && !from.isBare && dayOf(base).Equal(c.today):
+			return Time{}, c.fail(c.whole, "%q is today, without a time of day: write one too, such as 10:12, or only \"now\"", c.quote(c.whole))
 		}
 		return Time{Instant: instant, How: passed + c.describe(from) + " in " + nameOf(c.zone)}, nil
 	}
 
-	instant, err := c.reach(candidates[0])
+	instant, err := c.reach(candidates[0], c.steps)
 	if err != nil {
 		return Time{}, err
 	}
@@ -80,32 +96,80 @@ func (s *spec) evaluate(options Options) (Time, error) {
 	return Time{Instant: instant, How: c.describe(candidates[0]) + " in " + nameOf(c.zone)}, nil
 }
 
-// candidates returns the times that the spec can mean, earliest first.
-func (c *calendar) candidates() []candidate {
-	thisYear := c.today.Year()
-	switch {
-	case c.date == nil && c.clock == nil:
-		return []candidate{{isNow: true, how: "now"}}
-	case c.date == nil:
-		return []candidate{c.on(c.today), c.on(c.today.AddDate(0, 0, 1))}
-	case c.date.way == relative:
-		d, err := c.add(c.today, step{n: c.date.n, unit: c.date.unit, span: c.date.span})
-		from := c.on(d)
-		from.err = err
-		if c.date.unit != day {
-			from.how = "next " + unitNames[c.date.unit] + " (" + from.how + ")"
-		}
-		return []candidate{from}
-	case c.date.way == onWeekday:
-		days := (int(c.date.weekday) - int(c.today.Weekday()) + 7) % 7
-		return []candidate{c.on(c.today.AddDate(0, 0, days)), c.on(c.today.AddDate(0, 0, days+7))}
-	case c.date.way == nextWeekday:
-		days := (int(c.date.weekday)-int(c.today.Weekday())+6)%7 + 1
-		return []candidate{c.on(c.today.AddDate(0, 0, days))}
-	case c.date.way == yearless:
-		return []candidate{c.onDate(thisYear, c.date.month, c.date.n), c.onDate(thisYear+1, c.date.month, c.date.n)}
+// dayOf returns 00:00 of the day of an instant in its zone, represented in UTC.
+func dayOf(instant time.Time) time.Time {
+	y, m, d := instant.Date()
+	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+}
+
+// dependsOn reports whether the spec means another day if it is another day than today.
+func (c *calendar) dependsOn(day time.Time) bool {
+	if c.date != nil {
+		return c.date.way == relative
 	}
-	return []candidate{c.onDate(c.date.year, c.date.month, c.date.n)}
+	_, isNextWeek := c.seen[nextWeek]
+	return c.weekday != nil && (isNextWeek || c.weekday.next || c.weekday.day == c.today.Weekday() || c.weekday.day == day.Weekday())
+}
+
+// candidates returns the times that the spec can mean, earliest first.
+func (c *calendar) candidates() ([]candidate, error) {
+	thisYear := c.today.Year()
+	_, isNextYear := c.seen[nextYear]
+	var all []candidate
+	switch {
+	case c.date == nil && c.weekday == nil && c.clock == nil:
+		return []candidate{{isNow: true, isBare: true, how: "now"}}, nil
+	case c.date == nil && c.weekday == nil:
+		return []candidate{c.on(c.today), c.on(c.today.AddDate(0, 0, 1))}, nil
+	case c.date == nil:
+		return c.weekdays()
+	case c.date.way == relative:
+		all = []candidate{c.on(c.today.AddDate(0, 0, c.date.n))}
+	case c.date.way == yearless && isNextYear:
+		all = []candidate{c.onDate(thisYear+1, c.date.month, c.date.n)}
+	case c.date.way == yearless:
+		all = []candidate{c.onDate(thisYear, c.date.month, c.date.n), c.onDate(thisYear+1, c.date.month, c.date.n)}
+	default:
+		all = []candidate{c.onDate(c.date.year, c.date.month, c.date.n)}
+	}
+	for i := range all {
+		if date := all[i].wallClock; all[i].err == nil && c.weekday != nil && c.weekday.day != date.Weekday() {
+			all[i].err = c.fail(c.weekday.span, "%q is wrong, because %s is a %s: write one of the two", c.quote(c.weekday.span), date.Format("2 January 2006"), date.Weekday())
+		}
+	}
+	return all, nil
+}
+
+// weekdays returns the candidates for a weekday without a date.
+func (c *calendar) weekdays() ([]candidate, error) {
+	// How many days ago this week began, and how many days after that the weekday is.
+	sinceMonday, sinceSunday := int(c.today.Weekday()+6)%7, int(c.today.Weekday())
+	afterMonday, afterSunday := int(c.weekday.day+6)%7, int(c.weekday.day)
+	first := c.today.AddDate(0, 0, (afterSunday-sinceSunday+7)%7)
+	at, isNextWeek := c.seen[nextWeek]
+	if !isNextWeek && !c.weekday.next {
+		return []candidate{c.on(first), c.on(first.AddDate(0, 0, 7))}, nil
+	}
+	// The week begins on Monday or on Sunday. "next friday" can also be the first one.
+	meant := c.today.AddDate(0, 0, 7-sinceMonday+afterMonday)
+	readings := []time.Time{meant, c.today.AddDate(0, 0, 7-sinceSunday+afterSunday)}
+	at = c.weekday.through(at)
+	if c.weekday.next {
+		at = c.weekday.span
+		if first.Equal(c.today) {
+			first = first.AddDate(0, 0, 7)
+		}
+		readings = append(readings, first)
+	}
+	for _, reading := range readings {
+		if !reading.Equal(meant) {
+			if reading.After(meant) {
+				meant, reading = reading, meant
+			}
+			return nil, c.fail(at, "%q can be %s or %s: write the date", c.quote(at), reading.Format("Monday 2 January"), meant.Format("Monday 2 January"))
+		}
+	}
+	return []candidate{c.on(meant)}, nil
 }
 
 // onDate returns the candidate on a date, which may not exist.
@@ -140,15 +204,17 @@ func (c *calendar) on(date time.Time) candidate {
 	}
 }
 
-// reach returns the instant of a candidate after its sums were added. If there is an
+// reach returns the instant of a candidate after steps were added. If there is an
 // error, the instant is the latest one that could be meant, or now if it is out of range.
-func (c *calendar) reach(from candidate) (time.Time, error) {
+func (c *calendar) reach(from candidate, steps []step) (time.Time, error) {
 	instant, wallClock, isInstant, first := c.now, from.wallClock, from.isNow, from.err
 	at := c.whole
 	if c.clock != nil {
 		at = c.clock.span
 	} else if c.date != nil {
 		at = c.date.span
+	} else if c.weekday != nil {
+		at = c.weekday.span
 	}
 	resolve := func() {
 		if !isInstant {
@@ -160,7 +226,7 @@ func (c *calendar) reach(from candidate) (time.Time, error) {
 		}
 	}
 
-	for _, s := range c.steps {
+	for _, s := range steps {
 		switch {
 		case s.n == 0:
 		case s.unit.period():
@@ -256,7 +322,7 @@ func daysIn(y int, m time.Month) int {
 func (c *calendar) describe(from candidate) string {
 	how := from.how
 	switch {
-	case c.date == nil && c.clock == nil:
+	case from.isBare:
 		how += " (" + c.now.Format("Monday 2 January 2006 at 15:04:05") + ")"
 	case c.clock == nil:
 		how += " at " + c.now.Format("15:04:05") + " (the time of day now)"

@@ -53,9 +53,9 @@ type span struct {
 	from, to int
 }
 
-// through returns the span that begins with s and ends with last.
-func (s span) through(last span) span {
-	return span{s.from, last.to}
+// through returns the span from the first to the last of two words.
+func (s span) through(other span) span {
+	return span{min(s.from, other.from), max(s.to, other.to)}
 }
 
 const (

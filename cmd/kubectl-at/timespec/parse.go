@@ -28,11 +28,12 @@ import (
 
 // spec is a parsed text.
 type spec struct {
-	text  string
-	clock *clock         // nil: the current time of day
-	date  *date          // nil: the next day on which the clock shows the time
-	zone  *time.Location // nil: that of the options
-	steps []step
+	text    string
+	clock   *clock         // nil: the current time of day
+	date    *date          // nil: the next day on which the clock shows the time
+	weekday *weekday       // the next such day, or with a date, a check
+	zone    *time.Location // nil: that of the options
+	steps   []step
 	// seen has the words of each part.
 	seen map[part]span
 	// firstSum is the position of the first sum with a sign. Only a zone may follow it.
@@ -48,6 +49,9 @@ const (
 	present   part = "now"
 	timeOfDay part = "time of day"
 	aDate     part = "date"
+	aWeekday  part = "weekday"
+	nextWeek  part = "week"
+	nextYear  part = "year"
 	timeZone  part = "time zone"
 	// noPart is a sum. A text can have any number of sums.
 	noPart part = ""
@@ -61,12 +65,10 @@ type clock struct {
 // date is a day, specified in one of several ways.
 type date struct {
 	way way
-	// n is the number of units from today, or the day of the month.
-	n       int
-	unit    unit
-	weekday time.Weekday
-	month   time.Month
-	year    int
+	// n is the number of days from today, or the day of the month.
+	n     int
+	month time.Month
+	year  int
 	// shortYear is the year as written, if it has two digits.
 	shortYear string
 	span
@@ -75,12 +77,17 @@ type date struct {
 type way int
 
 const (
-	relative    way = iota // n units from today
-	onWeekday              // the first such weekday, beginning with today
-	nextWeekday            // the first such weekday after today
-	yearless               // day n of month
-	absolute               // day n of month of year
+	relative way = iota // n days from today
+	yearless            // day n of month
+	absolute            // day n of month of year
 )
+
+type weekday struct {
+	day time.Weekday
+	// next is true after "next".
+	next bool
+	span
+}
 
 // step is a number of units to add.
 type step struct {
@@ -107,10 +114,44 @@ func parse(text string) (*spec, error) {
 			return nil, err
 		}
 	}
-	if at, ok := p.seen[timeZone]; ok && len(p.seen) == 1 && len(p.steps) == 0 {
-		return nil, p.fail(at, "%q is a time zone without a time: write a time before it, such as 10:12", p.quote(at))
+	return p.spec, p.check()
+}
+
+// check returns an error for parts that have no meaning together.
+func (s *spec) check() error {
+	has := func(parts ...part) (at span, ok bool) {
+		for _, part := range parts {
+			if at, ok = s.seen[part]; ok {
+				return at, true
+			}
+		}
+		return at, false
 	}
-	return p.spec, nil
+	if at, ok := has(timeZone); ok && len(s.seen) == 1 && len(s.steps) == 0 {
+		return s.fail(at, "%q is a time zone without a time: write a time before it, such as 10:12", s.quote(at))
+	}
+	if now, ok := has(present); ok {
+		if at, ok := has(timeOfDay, aDate, aWeekday, nextWeek, nextYear); ok {
+			return s.fail(at, "%q and %q are two times: write only one", s.quote(now), s.quote(at))
+		}
+	}
+	if at, ok := has(nextWeek); ok && (s.weekday == nil || s.weekday.next || s.date != nil) {
+		return s.fail(at, "%q is not a day: write a weekday with it, such as \"monday %s\", or \"+ 1 week\"", s.quote(at), s.quote(at))
+	}
+	if at, ok := has(nextYear); ok && (s.date == nil || s.date.way != yearless) {
+		return s.fail(at, "%q is not a day: write a date with it, such as \"24 dec %s\", or \"+ 1 year\"", s.quote(at), s.quote(at))
+	}
+	if s.date != nil && s.weekday != nil && s.weekday.next {
+		return s.fail(s.weekday.span, "%q and %q are two dates: write only one", s.quote(s.date.span), s.quote(s.weekday.span))
+	}
+	if s.clock == nil && (s.date != nil || s.weekday != nil) {
+		for _, step := range s.steps {
+			if !step.unit.period() {
+				return s.fail(step.span, "%q needs a time of day to count from: write one, such as 10:12, before it", s.quote(step.span))
+			}
+		}
+	}
+	return nil
 }
 
 // fail returns the error that something is wrong with the words at a position.
@@ -173,11 +214,6 @@ func (p *parser) once(part part, at span) error {
 		return p.fail(at, "%q follows a sum: write it before %q", p.quote(at), p.quote(*p.firstSum))
 	}
 	p.seen[part] = at
-	now, hasNow := p.seen[present]
-	clock, hasClock := p.seen[timeOfDay]
-	if hasNow && hasClock {
-		return p.fail(at, "%q and %q are two times of day: write only one", p.quote(now), p.quote(clock))
-	}
 	return nil
 }
 
@@ -189,6 +225,11 @@ func (p *parser) setClock(c clock) (part, error) {
 func (p *parser) setDate(d date) (part, error) {
 	p.date = &d
 	return aDate, p.once(aDate, d.span)
+}
+
+func (p *parser) setWeekday(w weekday) (part, error) {
+	p.weekday = &w
+	return aWeekday, p.once(aWeekday, w.span)
 }
 
 func (p *parser) setZone(location *time.Location, at span) (part, error) {
@@ -237,8 +278,8 @@ func (p *parser) word(t token) (part, error) {
 		p.next()
 		return p.dayOfMonth(n, t, t.through(n.span))
 	}
-	if weekday, ok := weekdays[t.text]; ok {
-		return p.setDate(date{way: onWeekday, weekday: weekday, span: t.span})
+	if day, ok := weekdays[t.text]; ok {
+		return p.setWeekday(weekday{day: day, span: t.span})
 	}
 	switch t.text {
 	case "now":
@@ -250,9 +291,9 @@ func (p *parser) word(t token) (part, error) {
 	case "teatime":
 		return p.setClock(clock{hour: 16, span: t.span})
 	case "today":
-		return p.setDate(date{way: relative, unit: day, span: t.span})
+		return p.setDate(date{way: relative, span: t.span})
 	case "tomorrow":
-		return p.setDate(date{way: relative, n: 1, unit: day, span: t.span})
+		return p.setDate(date{way: relative, n: 1, span: t.span})
 	case "next":
 		return p.nextOne(t)
 	case "in":
@@ -266,7 +307,7 @@ func (p *parser) word(t token) (part, error) {
 			want = aDate
 		}
 		if p.peek(0).kind != end && !p.is(0, word, "at", "on") {
-			if got, err := p.part(); err != nil || got == want {
+			if got, err := p.part(); err != nil || got == want || want == aDate && got == aWeekday {
 				return got, err
 			}
 		}
@@ -279,23 +320,23 @@ func (p *parser) word(t token) (part, error) {
 func (p *parser) nextOne(next token) (part, error) {
 	t := p.peek(0)
 	at := next.through(t.span)
-	if weekday, ok := weekdays[t.text]; ok && t.kind == word {
+	if day, ok := weekdays[t.text]; ok && t.kind == word {
 		p.next()
-		return p.setDate(date{way: nextWeekday, weekday: weekday, span: at})
+		return p.setWeekday(weekday{day: day, next: true, span: at})
 	}
-	if !p.isUnit(0) {
-		if t.kind == unknown {
-			return noPart, p.unexpected(t)
-		}
-		return noPart, p.fail(next.span, "%q needs a weekday or a unit after it: write one, such as \"next friday\" or \"next week\"", p.quote(next.span))
+	switch {
+	case p.is(0, word, "week"):
+		p.next()
+		return nextWeek, p.once(nextWeek, at)
+	case p.is(0, word, "year"):
+		p.next()
+		return nextYear, p.once(nextYear, at)
+	case p.isUnit(0):
+		return noPart, p.fail(at, "%q is not a time: write \"+ 1 %s\" to count from now, or a date such as 24 dec", p.quote(at), unitNames[units[t.text]])
+	case t.kind == unknown:
+		return noPart, p.unexpected(t)
 	}
-	p.next()
-	u := units[t.text]
-	if _, dated := p.seen[aDate]; !dated && len(p.steps) == 0 && u.period() {
-		return p.setDate(date{way: relative, n: 1, unit: u, span: at})
-	}
-	p.steps = append(p.steps, step{n: 1, unit: u, span: at})
-	return noPart, nil
+	return noPart, p.fail(next.span, "%q needs a weekday after it: write one, such as \"next friday\", or a date", p.quote(next.span))
 }
 
 // signed reads an offset, or the amounts to add or subtract.

@@ -23,14 +23,14 @@ limitations under the License.
 // may be joined if that is not ambiguous, as in "8:15amjan24".
 //
 //	text    = ( "in" amounts | part ) { part } .
-//	part    = "now" | clock | date | zone | sum .
+//	part    = "now" | clock | date | "next" ( "week" | "year" ) | zone | sum .
 //	clock   = [ "at" ] ( time [ "am" | "pm" ] | "noon" | "midnight" | "teatime" ) .
 //	time    = H | HH | HHMM | HH ":" MM [ ":" SS [ "." fraction ] ] .
-//	date    = [ "on" ] ( "today" | "tomorrow" | [ "next" ] weekday | "next" period
+//	date    = [ "on" ] ( "today" | "tomorrow" | [ "next" ] weekday
 //	        | month DD [ [ "," ] year ] | DD month [ [ "," ] year ]
 //	        | year "-" MM "-" DD [ "T" time ] | DD "." MM "." year
 //	        | MM "/" DD "/" year | MMDDYY | MMDDYYYY ) .
-//	sum     = ( "+" | "-" ) amounts | "next" unit .
+//	sum     = ( "+" | "-" ) amounts .
 //	amounts = number unit { number unit } .
 //	unit    = "second" | "minute" | "hour" | period .
 //	period  = "day" | "week" | "month" | "year" .
@@ -41,10 +41,11 @@ limitations under the License.
 //
 // The parts may come in any order, such as "10:12 tomorrow" or "tomorrow 10:12", but only
 // sums and the zone may follow a number with a unit. There is at most one time of day
-// (or "now"), one date and one zone, and a zone alone is not enough. "next week" is a
-// date if there is no other one before it, else a sum. A sign is that of an offset only after a
-// date with its year and a time of day, without a space behind it: otherwise, "sat 22:00-02:00" or
-// "noon + 01:30" would have a meaning that nobody intends. UTC+01:00 may follow any time.
+// (or "now"), one date and one zone, and a zone alone is not enough. A weekday with another
+// date is a check. "next week" needs a weekday, "next year" a day and a month. A sign is that
+// of an offset only after a date with its year and a time of day, without a space behind it:
+// otherwise, "sat 22:00-02:00" or "noon + 01:30" would have a meaning that nobody intends.
+// UTC+01:00 may follow any time.
 //
 // Weekdays and months may be shortened to three letters, units to s, sec, m, min, h,
 // hr, d, w and y, and units may be plural. "m" is a minute.
@@ -53,9 +54,9 @@ limitations under the License.
 //
 //   - A time without a date is today, or tomorrow if that has passed. Likewise, a weekday
 //     is in the next seven days, including today, and a date without a year is this year
-//     or next year. Sums count: at 17:00, "4pm + 3 days" is three days after today.
-//   - "next friday" is the first Friday after today. "next week" is now + 1 week.
-//   - A date without a time of day is at the current time of day. So "today" is now.
+//     or next year.
+//   - "friday next week" is the Friday of the next calendar week.
+//   - A date without a time of day is at the current time of day, unless it is today.
 //   - After a day and a month, a number of two or four digits is the year, unless ":",
 //     "am" or "pm" follows: "24 dec 2015" is in the year 2015, not at 20:15.
 //   - A two-digit year is in 1970 to 2069.
@@ -64,9 +65,17 @@ limitations under the License.
 //     time after them. Seconds, minutes and hours are elapsed time.
 //   - Now is the start of the current second, without a fraction.
 //
-// In some cases, at(1) guesses, but Parse returns an error: for a time that the zone's clocks
-// skip or repeat, for a day that does not exist in the month, even as the result of a sum
-// (31 January + 1 month), and for a given date, including today, that is in the past.
+// What two people can read differently is an error, even where at(1) guesses:
+//
+//   - a time that the zone's clocks skip or repeat
+//   - a day that does not exist in the month, even as the result of a sum (31 January + 1 month)
+//   - a given date, including today, that is in the past, and one without a year that has passed in
+//     the last month
+//   - today without a time of day
+//   - "next friday" on a Wednesday, and a day of the next week if that depends on whether weeks begin
+//     on Monday or Sunday
+//   - "tomorrow" with a zone in which it is already tomorrow
+//   - a sum that starts from a time that has passed today: noon + 3 hours, at one o'clock
 package timespec
 
 import (
