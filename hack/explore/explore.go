@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -375,7 +376,10 @@ func (x *explorer) cluster(s *state) []transition {
 }
 
 func (s *state) startPod(o *object) {
-	s.put(o.change("start", func(meta metav1.Object) { meta.(*corev1.Pod).Status.Phase = corev1.PodRunning }))
+	s.put(o.change("start", func(meta metav1.Object) {
+		pod := meta.(*corev1.Pod)
+		pod.Spec.NodeName, pod.Status.Phase = cmp.Or(pod.Annotations[v1alpha1.AnnotationNode], "a"), corev1.PodRunning
+	}))
 	s.recordStart(o)
 }
 

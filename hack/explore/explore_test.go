@@ -82,6 +82,9 @@ func within(instants []float64, left budget, edits ...edit) func(x *explorer) {
 // after explores from the end of a history on.
 func after(history ...string) func(x *explorer) { return func(x *explorer) { x.begins = history } }
 
+// succeeds lets no command fail.
+func succeeds(x *explorer) { x.scenario.fails = false }
+
 // ran is the history of an At that ran, and whose Pod is recorded.
 var ran = []string{"controller A: at: LookForAt", "controller A: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod"}
 
@@ -181,7 +184,7 @@ var mutants = map[string]mutant{
 		}
 		w.Pods = failed
 	})},
-	"maxConcurrent is ignored": {"nodes", "run at the same time", all(after("the kubelet starts at-a-pod"), sends(func(r *request) {
+	"maxConcurrent is ignored": {"nodes", "run at the same time", all(within([]float64{60}, budget{}), succeeds, after("the kubelet starts at-a-pod"), sends(func(r *request) {
 		if r.verb == create && r.kind == ats {
 			r.object = r.object.change("not suspended", func(meta metav1.Object) { meta.(*v1alpha1.At).Spec.Suspend = nil })
 		}

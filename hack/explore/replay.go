@@ -48,6 +48,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
@@ -217,15 +218,11 @@ func (p *replayer) follow(name cache.ObjectName, world *plan.World, now int8, de
 		p.tick(now)
 		world.Now, world.Forecast = p.clock.Now(), &plan.Forecast{}
 		decision := decide(*world)
-		if all, ok := decision.Action.(plan.CreateAts); ok {
-			// The real step creates them in parallel: here, one after the other.
-			decision.Action = plan.CreateAts{Ats: all.Ats[:1]}
-		}
 		what := plan.NameOf(decision.Action)
 		if decision.Status != nil {
 			what = strings.TrimSpace("writes status " + string(decision.Status.Phase) + " " + decision.Status.Reason)
 		}
-		_, again, err := p.steps.Take(context.Background(), name, world, decision)
+		_, again, err := p.steps.Take(queue.OneByOne(context.Background()), name, world, decision)
 		if p.pending != nil {
 			return what
 		}

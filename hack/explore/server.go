@@ -31,6 +31,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -172,7 +173,9 @@ func (s *state) do(r *request) answer {
 func (s *state) create(c *content) *object {
 	uid := s.newUID(c.meta)
 	s.put(c.change(fmt.Sprint("create ", uid, s.clock().UnixMilli()), func(meta metav1.Object) {
-		meta.SetNamespace(namespace)
+		if c.kind != nodes {
+			meta.SetNamespace(namespace)
+		}
 		meta.SetUID(uid)
 		meta.SetCreationTimestamp(metav1.Time{Time: s.clock().Truncate(time.Second)})
 		switch o := meta.(type) {
@@ -285,7 +288,10 @@ func (s *state) delete(o *object) {
 		seconds = 30
 	}
 	when := metav1.Time{Time: s.clock().Add(seconds * time.Second).Truncate(time.Second)}
-	s.put(o.change(fmt.Sprint("delete ", when.Unix()), func(meta metav1.Object) { meta.SetDeletionTimestamp(&when) }))
+	s.put(o.change(fmt.Sprint("delete ", when.Unix()), func(meta metav1.Object) {
+		meta.SetDeletionTimestamp(&when)
+		meta.SetDeletionGracePeriodSeconds(ptr.To(int64(seconds)))
+	}))
 }
 
 // splitPatch removes the preconditions from a patch.

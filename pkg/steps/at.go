@@ -17,18 +17,22 @@ limitations under the License.
 package steps
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -37,30 +41,35 @@ import (
 // created: there must be no waiting for -kube-api-qps in between.
 func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
 	before := *world
-	// First the parent: an edit of the At itself is more likely just before it starts.
-	parentName, parentAsOf := "", s.Freshness.AsOf(s.Clock.Now())
-	var parent *v1alpha1.At
-	if before.At != nil && !staleness.IsFresh(parentAsOf, s.Clock.Now()) {
-		parentName = plan.ParentName(before.At)
-	}
-	requests := int32(2)
-	if parentName != "" {
-		requests = 3
-	}
-	if _, err := s.waitAhead(ctx, requests); err != nil {
-		return err
-	}
-	if parentName != "" {
-		var err error
-		if parent, err = s.getAt(ctx, name.Namespace, parentName); err != nil {
-			return fmt.Errorf("read the parent: %w", err)
+	names := []string{name.Name}
+	if before.At != nil && !staleness.IsFresh(s.Freshness.AsOf(s.Clock.Now()), s.Clock.Now()) {
+		if parent := plan.ParentName(before.At); parent != "" {
+			names = append(names, parent)
 		}
 	}
-	at, err := s.getAt(ctx, name.Namespace, name.Name)
-	if err != nil {
-		return fmt.Errorf("read the At: %w", err)
+	if _, err := s.waitAhead(ctx, int32(len(names))+1); err != nil {
+		return err
 	}
-	world.At, world.AtIsLive, world.AtAsOf = at, true, s.Clock.Now()
+	// Both at the same time: one after the other, one of them would always be too old on a slow
+	// API server.
+	var ats [2]*v1alpha1.At
+	var asOf [2]time.Time
+	var errs [2]error
+	workqueue.ParallelizeUntil(ctx, queue.Parallel(ctx, len(names)), len(names), func(i int) {
+		errs[i] = queue.Recovered(func() (err error) {
+			ats[i], err = s.getAt(ctx, name.Namespace, names[i])
+			return err
+		})
+		asOf[i] = s.Clock.Now()
+	})
+	if err := cmp.Or(errs[:]...); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err // Then not all were read.
+	}
+	at := ats[0]
+	world.At, world.AtIsLive, world.AtAsOf = at, true, asOf[0]
 	if at == nil {
 		return nil
 	}
@@ -72,12 +81,10 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 	if before.ChildrenAreLive && before.At != nil && before.At.UID == at.UID {
 		world.Children, world.ChildrenAreLive = before.Children, true
 	}
-	if parentName != "" && parentName == plan.ParentName(at) {
-		// The parent was read just before the At. With a time of its own, one of the two would
-		// always be too old on a slow API server.
-		world.ParentAsOf = world.AtAsOf
+	if len(names) > 1 && names[1] == plan.ParentName(at) {
+		world.ParentAsOf = asOf[1]
 		// The cache has the parent, too, as it has its child: unless the parent is gone.
-		if parent == nil || world.Parent != nil && staleness.IsNewer(parent, world.Parent) {
+		if parent := ats[1]; parent == nil || world.Parent != nil && staleness.IsNewer(parent, world.Parent) {
 			world.Parent = parent
 		}
 	}
@@ -91,7 +98,10 @@ func (s *Steps) getAt(ctx context.Context, namespace, name string) (*v1alpha1.At
 	if err == nil {
 		return at, nil
 	}
-	return nil, answer.UnlessGone(ctx, client.RESTClient(), v1alpha1.SchemeGroupVersion.WithResource("ats"), name, err)
+	if err = answer.UnlessGone(ctx, client.RESTClient(), v1alpha1.SchemeGroupVersion.WithResource("ats"), name, err); err != nil {
+		return nil, fmt.Errorf("read At %s: %w", name, err)
+	}
+	return nil, nil
 }
 
 // releaseAt removes the finalizer from a child.

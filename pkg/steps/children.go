@@ -62,19 +62,13 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 	defer cancel(nil)
 	found := make([]*v1alpha1.At, len(children))
 	workqueue.ParallelizeUntil(ctx, queue.Parallel(ctx, parallelAts), len(children), func(i int) {
-		ats := s.CnatClient.CnatV1alpha1().Ats(children[i].Namespace)
-		child, err := ats.Create(ctx, children[i], metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			child, err = ats.Get(ctx, children[i].Name, metav1.GetOptions{})
-			if answer.IsNotFound(err, children[i].Name) {
-				err = errors.New("the At already existed but has since been deleted")
-			}
-		}
+		err := queue.Recovered(func() (err error) {
+			found[i], err = s.createAt(ctx, children[i])
+			return err
+		})
 		if err != nil {
 			cancel(err) // The others would also fail.
-			return
 		}
-		found[i] = plan.KeepAt(child)
 	})
 	created := 0
 	for _, child := range found {
@@ -89,6 +83,22 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 	}
 	klog.FromContext(ctx).V(2).Info("Created Ats for nodes", "created", created, "missing", len(children)-created)
 	return other, context.Cause(ctx)
+}
+
+// createAt creates a child, or reads the At that has its name.
+func (s *Steps) createAt(ctx context.Context, child *v1alpha1.At) (*v1alpha1.At, error) {
+	ats := s.CnatClient.CnatV1alpha1().Ats(child.Namespace)
+	found, err := ats.Create(ctx, child, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		found, err = ats.Get(ctx, child.Name, metav1.GetOptions{})
+		if answer.IsNotFound(err, child.Name) {
+			err = errors.New("the At already existed but has since been deleted")
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return plan.KeepAt(found), nil
 }
 
 // resumeAts resumes children of the At, as long as the At is fresh.

@@ -178,7 +178,7 @@ func TestTake(t *testing.T) {
 		},
 		"the At is read, without an answer": {
 			decision: act(plan.LookForAt{}), faults: map[string]error{"get ats": unavailable},
-			want: []string{"get ats"}, wantAgain: true, wantErr: "read the At: connection refused",
+			want: []string{"get ats"}, wantAgain: true, wantErr: "read At example-at: connection refused",
 		},
 		"the Pod is read":             {decision: act(plan.LookForPod{}), live: []runtime.Object{pod}, want: []string{"get pods"}, wantAgain: true, wantPods: 1},
 		"the Pod is read, it is gone": {decision: act(plan.LookForPod{}), want: []string{"get pods"}, wantAgain: true},

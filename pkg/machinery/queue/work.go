@@ -120,6 +120,9 @@ func (q *Workqueue) ShutDown() {
 // Parallel returns how many requests may be in flight at the same time for the item whose
 // context it gets, and at most the given number. The items of a namespace divide its share.
 func Parallel(ctx context.Context, most int) int {
+	if ctx.Value(oneByOneKey{}) != nil {
+		return 1
+	}
 	s, ok := ctx.Value(seatKey{}).(*seat)
 	if !ok {
 		return most
@@ -131,6 +134,13 @@ func Parallel(ctx context.Context, most int) int {
 		return most
 	}
 	return max(1, min(most, shares.of(s.namespace)/shares.inFlight[s.namespace]))
+}
+
+type oneByOneKey struct{}
+
+// OneByOne returns a context for which Parallel is 1, so that the order of requests is known.
+func OneByOne(ctx context.Context) context.Context {
+	return context.WithValue(ctx, oneByOneKey{}, true)
 }
 
 // turns decides which item is processed next.
