@@ -121,6 +121,10 @@ func TestCreate(t *testing.T) {
 			args: []string{"now", "--tz=UTC"}, stdin: "a\n\n  b\n\n",
 			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "a\n\n  b"}},
 		},
+		"a script with an interpreter": {
+			args: []string{"now", "--tz=utc"}, stdin: "#!/usr/bin/env python3\nprint('a')\n",
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "exec /usr/bin/env python3 /dev/stdin <<'END'\n#!/usr/bin/env python3\nprint('a')\nEND"}},
+		},
 		"limits": {
 			args: []string{"now", "--tz=UTC", "--active-deadline=1h", "--starting-deadline=0", "--ttl=7d", "--", "x"},
 			spec: v1alpha1.AtSpec{
@@ -231,6 +235,13 @@ func TestUsage(t *testing.T) {
 		"negative retries, apart":                  {[]string{"now", "--retries", "-1", "--", "x"}, "must not be negative"},
 		"a dry run without a value":                {[]string{"now", "--dry-run", "--", "x"}, "--dry-run has no value"},
 		"a bad output of a list":                   {[]string{"list", "-o", "xml"}, "xml"},
+		"an output of kubectl get":                 {[]string{"list", "-o", "custom-columns=A:.b"}, "Other formats: kubectl get at -o FORMAT"},
+		"a bad selector of a list":                 {[]string{"list", "-l", "a=b=c"}, `--selector is "a=b=c"`},
+		"watching a list":                          {[]string{"list", "-w"}, "kubectl get at --watch prints changes"},
+		"watching a run":                           {[]string{"now", "-w", "--", "x"}, "unknown shorthand flag: 'w' in -w: write --wait\n"},
+		"a field":                                  {[]string{"now", "--backoff-limit=3", "--", "x"}, "unknown flag: --backoff-limit: write --retries\n"},
+		"a field as in YAML":                       {[]string{"every", "@daily", "--startingDeadlineSeconds", "3", "--", "x"}, "write --starting-deadline\n"},
+		"no field":                                 {[]string{"now", "--bakoff=3", "--", "x"}, "unknown flag: --bakoff: see kubectl at --help\n"},
 		"a bad clock":                              {[]string{"now", "--now=x", "--", "x"}, "--now"},
 		"attempts from 1":                          {[]string{"logs", "x", "--attempt=-1"}, "the first one is 1"},
 	} {
@@ -363,7 +374,7 @@ func TestWait(t *testing.T) {
 		"another container fails": {args: []string{"--pass-exit-code"}, end: done(v1alpha1.ReasonPodFailed, 0), code: 3, stderr: "error: at/at failed: PodFailed: told\n"},
 		"too late":                {end: done(v1alpha1.ReasonStartingDeadlineExceeded, 0), code: 4, stderr: "error: at/at did not run: StartingDeadlineExceeded: told\n"},
 		"deleted":                 {gone: true, code: 1, stderr: "error: at/at was deleted before it ended\n"},
-		"timeout":                 {args: []string{"--timeout=10ms"}, code: 124, stderr: "error: --timeout has passed: at/at is . The run continues: see kubectl at show at; kubectl at rm at removes it\n"},
+		"timeout":                 {args: []string{"--timeout=1s"}, code: 124, stderr: "error: --timeout has passed: at/at is . The run continues: see kubectl at show at; kubectl at rm at removes it\n"},
 	} {
 		t.Run(name, inBubble(func(t *testing.T) {
 			t.Helper()
@@ -438,7 +449,7 @@ func TestList(t *testing.T) {
 		})
 	}
 	ats := []runtime.Object{
-		at("later", "2026-03-28T10:12:00+01:00", nil),
+		at("later", "2026-03-28T10:12:00+01:00", func(at *v1alpha1.At) { at.Labels = map[string]string{"a": "b"} }),
 		at("zone", "2026-03-27T20:00:00", func(at *v1alpha1.At) { at.Spec.TimeZone = ptr.To("Asia/Kolkata") }),
 		at("nobody", "2026-03-27T13:59:00Z", nil),
 		at("over", "2026-03-27T12:00:00Z", done(v1alpha1.ReasonCompleted, 0)),
@@ -460,6 +471,11 @@ func TestList(t *testing.T) {
 				"later 2026-03-28 10:12:00 CET in 19h12m PENDING - echo YAY",
 				"image 2026-03-29 14:00:00 CEST in 1d22h PENDING - image shop:1",
 			},
+		},
+		"selected": {args: []string{"list", "--tz=UTC", "-l", "a=b", "--no-headers"}, want: []string{"later 2026-03-28 09:12:00 UTC in 19h12m PENDING - echo YAY"}},
+		"labels, by its alias, any case of the zone": {
+			args: []string{"ls", "--tz=europe/berlin", "-l", "a", "--show-labels"},
+			want: []string{"NAME WHEN IN PHASE REASON COMMAND LABELS", "later 2026-03-28 10:12:00 CET in 19h12m PENDING - echo YAY a=b"},
 		},
 		"names of all": {
 			args: []string{"list", "--all", "-o", "name"},
@@ -633,9 +649,12 @@ func TestKubectl(t *testing.T) {
 }
 
 // TestLogsOnly checks that only the log is written to standard output.
-func TestLogsOnly(t *testing.T) {
+func TestLogsOnly(t *testing.T) { synctest.Test(t, testLogsOnly) }
+
+func testLogsOnly(t *testing.T) {
+	t.Helper()
 	w := newWorld(t, "")
-	code := w.run(t, "now", "--name=at", "--logs", "--timeout=10ms", "--", "x")
+	code := w.run(t, "now", "--name=at", "--logs", "--timeout=1s", "--", "x")
 	if code != exitTimeout || w.stdout.Len() > 0 || !strings.HasPrefix(w.stderr.String(), "at.cnat.programming-kubernetes.info/at created\n") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, w.stdout.String(), w.stderr.String())
 	}
@@ -689,6 +708,16 @@ func TestEdit(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestEditSeveral names an object that does not exist among others.
+func TestEditSeveral(t *testing.T) {
+	w := newWorld(t, "", newAt("a", nil), newAt("b", nil), newCronAt("c", nil))
+	code := w.run(t, "suspend", "a", "none", "x/y", "b", "cronat/c")
+	stdout := "at.cnat.programming-kubernetes.info/a suspended\nat.cnat.programming-kubernetes.info/b suspended\ncronat.cnat.programming-kubernetes.info/c suspended\n"
+	if code != exitUsage || w.stdout.String() != stdout || !strings.Contains(w.stderr.String(), `"none" not found`) {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, w.stdout.String(), w.stderr.String())
 	}
 }
 

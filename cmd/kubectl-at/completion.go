@@ -32,6 +32,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
 // completionScript is the script that kubectl calls to complete the words after kubectl
@@ -66,9 +67,9 @@ func (c *cli) addCompletions(root *cobra.Command) {
 	root.ValidArgsFunction = completeFirst(timeWords)
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
-		case "rm":
+		case "rm", "suspend", "resume":
 			cmd.ValidArgsFunction = c.completeNames(math.MaxInt, true)
-		case "show", "suspend", "resume", "run-now":
+		case "show", "run-now":
 			cmd.ValidArgsFunction = c.completeNames(1, true)
 		case "logs", "move":
 			cmd.ValidArgsFunction = c.completeNames(1, false)
@@ -80,6 +81,7 @@ func (c *cli) addCompletions(root *cobra.Command) {
 	}
 	c.addFlagCompletions(root)
 	c.completeFlag(root, "namespace", c.namespaceNames)
+	_ = root.RegisterFlagCompletionFunc("tz", cobra.FixedCompletions(zones.Names(), cobra.ShellCompDirectiveNoFileComp))
 }
 
 // addFlagCompletions sets the completions for the flags of a command that creates an
@@ -149,7 +151,7 @@ func (c *cli) namesExcept(ctx context.Context, args []string, cronAts bool) (nam
 			names = append(names, name+"\t"+answer.OneLine(description))
 		}
 	}
-	list, err := c.list(ctx)
+	list, err := c.list(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +161,7 @@ func (c *cli) namesExcept(ctx context.Context, args []string, cronAts bool) (nam
 	if !cronAts {
 		return names, nil
 	}
-	found, err := c.listCronAts(ctx)
+	found, err := c.listCronAts(ctx, metav1.ListOptions{})
 	for i := range found {
 		add(refCronAt(&found[i]), found[i].Spec.Schedule)
 	}
@@ -168,7 +170,7 @@ func (c *cli) namesExcept(ctx context.Context, args []string, cronAts bool) (nam
 
 // names returns the names of the objects that list lists, with a prefix.
 func names[L runtime.Object](cmd *cobra.Command, prefix string, list func(context.Context, metav1.ListOptions) (L, error)) (names []string, err error) {
-	err = each(cmd.Context(), list, func(item object) { names = append(names, prefix+item.GetName()) })
+	err = each(cmd.Context(), metav1.ListOptions{}, list, func(item object) { names = append(names, prefix+item.GetName()) })
 	return names, err
 }
 
@@ -198,14 +200,14 @@ func (c *cli) restartTargets(cmd *cobra.Command) ([]string, error) {
 // templates returns the Pod templates that --from can copy, by their names in --from.
 func (c *cli) templates(cmd *cobra.Command) (map[string]corev1.PodSpec, error) {
 	found := map[string]corev1.PodSpec{}
-	err := each(cmd.Context(), c.kube.BatchV1().CronJobs(c.namespace).List, func(item *batchv1.CronJob) {
+	err := each(cmd.Context(), metav1.ListOptions{}, c.kube.BatchV1().CronJobs(c.namespace).List, func(item *batchv1.CronJob) {
 		found["cronjob/"+item.Name] = item.Spec.JobTemplate.Spec.Template.Spec
 	})
 	if err == nil {
-		err = each(cmd.Context(), c.kube.BatchV1().Jobs(c.namespace).List, func(item *batchv1.Job) { found["job/"+item.Name] = item.Spec.Template.Spec })
+		err = each(cmd.Context(), metav1.ListOptions{}, c.kube.BatchV1().Jobs(c.namespace).List, func(item *batchv1.Job) { found["job/"+item.Name] = item.Spec.Template.Spec })
 	}
 	if err == nil {
-		err = each(cmd.Context(), c.kube.AppsV1().Deployments(c.namespace).List, func(item *appsv1.Deployment) { found["deployment/"+item.Name] = item.Spec.Template.Spec })
+		err = each(cmd.Context(), metav1.ListOptions{}, c.kube.AppsV1().Deployments(c.namespace).List, func(item *appsv1.Deployment) { found["deployment/"+item.Name] = item.Spec.Template.Spec })
 	}
 	return found, err
 }

@@ -90,9 +90,9 @@ func (c atClient) Get(ctx context.Context, name string, options metav1.GetOption
 
 // listCronAts returns the CronAts in the namespace. It returns none if the cluster does
 // not have the CRD, or if the user is not allowed to list them.
-func (c *cli) listCronAts(ctx context.Context) ([]v1alpha1.CronAt, error) {
+func (c *cli) listCronAts(ctx context.Context, options metav1.ListOptions) ([]v1alpha1.CronAt, error) {
 	var cronAts []v1alpha1.CronAt
-	err := each(ctx, c.cnat.CnatV1alpha1().CronAts(c.namespace).List, func(cronAt *v1alpha1.CronAt) { cronAts = append(cronAts, *cronAt) })
+	err := each(ctx, options, c.cnat.CnatV1alpha1().CronAts(c.namespace).List, func(cronAt *v1alpha1.CronAt) { cronAts = append(cronAts, *cronAt) })
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -164,7 +164,7 @@ func (c *cli) showCronAt(ctx context.Context, name string) error {
 		return err
 	}
 	// Including those of run-now, which have no label.
-	ats, atsErr := c.list(ctx)
+	ats, atsErr := c.list(ctx, metav1.ListOptions{})
 
 	now := c.now()
 	spec := &cronAt.Spec

@@ -47,37 +47,54 @@ Ats again; times that have passed do not run.`, false)
 func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Command {
 	var output *output
 	cmd := &cobra.Command{
-		Use:     verb + " NAME|cronat/NAME",
+		Use:     verb + " NAME|cronat/NAME...",
 		Short:   short,
 		Long:    long,
 		Example: fmt.Sprintf("  kubectl at %s backup-x2b4f\n  kubectl at %s cronat/backup", verb, verb),
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name, isCronAt, err := splitName(args[0])
-			if err != nil {
-				return err
-			}
-			if err := output.validate(); err != nil {
-				return err
-			}
-			if err := c.connect(); err != nil {
-				return err
-			}
+		Args:    cobra.MinimumNArgs(1),
+		RunE: c.forEach(&output, func(cmd *cobra.Command, name string, isCronAt bool) error {
 			spec := map[string]any{"suspend": suspend}
 			if isCronAt {
 				return c.suspendCronAt(cmd.Context(), output, name, spec)
 			}
-			_, err = edit(cmd.Context(), c, output, c.ats, name, spec, func(at *v1alpha1.At) error {
+			_, err := edit(cmd.Context(), c, output, c.ats, name, spec, func(at *v1alpha1.At) error {
 				if at.Status.Phase == v1alpha1.PhaseDone {
 					return fmt.Errorf("%s is done: there is nothing to %s", ref(at), verb)
 				}
 				return nil
 			})
 			return err
-		},
+		}),
 	}
 	output = addOutput(cmd, done)
 	return cmd
+}
+
+// forEach returns a command that does something with each of the named objects. It prints all
+// errors but the last one, which it returns.
+func (c *cli) forEach(output **output, do func(cmd *cobra.Command, name string, isCronAt bool) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := (*output).validate(); err != nil {
+			return err
+		}
+		var failed error
+		for _, arg := range args {
+			name, isCronAt, err := splitName(arg)
+			if err == nil {
+				err = c.connect()
+			}
+			if err == nil {
+				err = do(cmd, name, isCronAt)
+			}
+			if err != nil {
+				if failed != nil {
+					fmt.Fprintln(c.ErrOut, "error:", failed)
+				}
+				failed = err
+			}
+		}
+		return failed
+	}
 }
 
 // suspendCronAt suspends or resumes a CronAt, and prints when it is due.
@@ -205,38 +222,15 @@ stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted wit
 		Example: `  kubectl at rm backup-x2b4f
   kubectl at rm cronat/backup`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.validate(); err != nil {
-				return err
+		RunE: c.forEach(&output, func(cmd *cobra.Command, name string, isCronAt bool) error {
+			if isCronAt {
+				return remove(cmd.Context(), c, output, c.cronAts, name)
 			}
-			var failed error
-			for _, arg := range args {
-				if err := c.rm(cmd.Context(), output, arg); err != nil {
-					if failed != nil {
-						fmt.Fprintln(c.ErrOut, "error:", failed)
-					}
-					failed = err
-				}
-			}
-			return failed
-		},
+			return remove(cmd.Context(), c, output, c.ats, name)
+		}),
 	}
 	output = addOutput(cmd, "deleted")
 	return cmd
-}
-
-func (c *cli) rm(ctx context.Context, output *output, arg string) error {
-	name, isCronAt, err := splitName(arg)
-	if err != nil {
-		return err
-	}
-	if err := c.connect(); err != nil {
-		return err
-	}
-	if isCronAt {
-		return remove(ctx, c, output, c.cronAts, name)
-	}
-	return remove(ctx, c, output, c.ats, name)
 }
 
 // remove deletes an object.

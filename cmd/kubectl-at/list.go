@@ -28,6 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -44,7 +45,9 @@ import (
 const maxCommand = 40
 
 func (c *cli) listCommand() *cobra.Command {
-	var everywhere, all bool
+	var all bool
+	var selector string
+	var table printers.PrintOptions
 	flags := genericclioptions.NewPrintFlags("").WithTypeSetter(scheme.Scheme)
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -62,17 +65,21 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 			if !isTable {
 				var err error
 				if printer, err = flags.ToPrinter(); err != nil {
-					return usageError("%w", err)
+					return usageError("%w. Other formats: %s", err, c.kubectl("get at -o FORMAT"))
 				}
 			}
 			connect := c.connect
-			if everywhere {
+			if table.WithNamespace {
 				connect = c.createClients
 			}
 			if err := connect(); err != nil {
 				return err
 			}
-			list, err := c.list(cmd.Context())
+			if _, err := labels.Parse(selector); err != nil {
+				return usageError("--selector is %q: %w", selector, err)
+			}
+			options := metav1.ListOptions{LabelSelector: selector}
+			list, err := c.list(cmd.Context(), options)
 			if err != nil {
 				return err
 			}
@@ -82,7 +89,8 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 			sortAts(list.Items)
 			switch {
 			case isTable:
-				return c.printTables(cmd.Context(), list.Items, printers.PrintOptions{WithNamespace: everywhere, Wide: *flags.OutputFormat == "wide"})
+				table.Wide = *flags.OutputFormat == "wide"
+				return c.printTables(cmd.Context(), list.Items, options, table)
 			case *flags.OutputFormat == "name": // It prints no lists.
 				return meta.EachListItem(list, func(at runtime.Object) error { return printer.PrintObj(at, c.Out) })
 			}
@@ -91,15 +99,18 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 	}
 	flags.AddFlags(cmd)
 	cmd.Flag("output").Usage += " And wide."
-	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "List the Ats and CronAts of all namespaces")
+	cmd.Flags().BoolVarP(&table.WithNamespace, "all-namespaces", "A", false, "List the Ats and CronAts of all namespaces")
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "List only objects with these labels, such as app=shop")
+	cmd.Flags().BoolVar(&table.NoHeaders, "no-headers", false, "Print tables without headers")
+	cmd.Flags().BoolVar(&table.ShowLabels, "show-labels", false, "Print the labels in a further column")
 	cmd.Flags().BoolVar(&all, "all", false, "Also list finished Ats and the Ats of nodes")
 	return cmd
 }
 
 // list returns the Ats in the namespace.
-func (c *cli) list(ctx context.Context) (*v1alpha1.AtList, error) {
+func (c *cli) list(ctx context.Context, options metav1.ListOptions) (*v1alpha1.AtList, error) {
 	list := &v1alpha1.AtList{Items: []v1alpha1.At{}} // not null in JSON
-	return list, each(ctx, c.cnat.CnatV1alpha1().Ats(c.namespace).List, func(at *v1alpha1.At) {
+	return list, each(ctx, options, c.cnat.CnatV1alpha1().Ats(c.namespace).List, func(at *v1alpha1.At) {
 		// The items of a list have no kind, which -o json shows.
 		at.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))
 		list.Items = append(list.Items, *at)
@@ -107,11 +118,11 @@ func (c *cli) list(ctx context.Context) (*v1alpha1.AtList, error) {
 }
 
 // each calls do with each object that list lists, and reads them in chunks like kubectl.
-func each[T, L runtime.Object](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), do func(T)) error {
+func each[T, L runtime.Object](ctx context.Context, options metav1.ListOptions, list func(context.Context, metav1.ListOptions) (L, error), do func(T)) error {
 	chunks := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return list(ctx, options)
 	})
-	return chunks.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+	return chunks.EachListItem(ctx, options, func(object runtime.Object) error {
 		do(object.(T))
 		return nil
 	})
@@ -128,8 +139,8 @@ func instantOf(at *v1alpha1.At) time.Time {
 }
 
 // printTables prints the Ats, and the CronAts if there are any.
-func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, options printers.PrintOptions) error {
-	cronAts, err := c.listCronAts(ctx)
+func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, options metav1.ListOptions, table printers.PrintOptions) error {
+	cronAts, err := c.listCronAts(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -138,12 +149,12 @@ func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, options printe
 		return nil
 	}
 	if len(ats) > 0 {
-		if err := c.printTable(ats, options); err != nil || len(cronAts) == 0 {
+		if err := c.printTable(ats, table); err != nil || len(cronAts) == 0 {
 			return err
 		}
 		fmt.Fprintln(c.Out)
 	}
-	return c.printCronAts(cronAts, options)
+	return c.printCronAts(cronAts, table)
 }
 
 func (c *cli) printTable(ats []v1alpha1.At, options printers.PrintOptions) error {

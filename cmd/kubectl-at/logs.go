@@ -170,12 +170,21 @@ func (c *cli) streamLogs(ctx context.Context, out io.Writer, namespace string) *
 	s := &streamer{queue: make(chan podLog, 16), done: make(chan error, 1), log: podLog{cli: c, out: out, namespace: namespace}, ctx: ctx}
 	go func() {
 		var failed error
-		for log := range s.queue {
+		defer func() { s.done <- failed }()
+		for {
+			var log podLog
+			var more bool
+			select {
+			case log, more = <-s.queue:
+			case <-ctx.Done():
+			}
+			if !more {
+				return
+			}
 			if err := log.stream(ctx); err != nil && ctx.Err() == nil {
 				failed = errors.Join(failed, fmt.Errorf("read the log of Pod %s: %w", log.pod, err))
 			}
 		}
-		s.done <- failed
 	}()
 	return s
 }

@@ -20,6 +20,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -47,6 +48,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
+	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
 func main() {
@@ -97,6 +99,12 @@ func (c *cli) command() *cobra.Command {
 	root.SetErr(c.ErrOut)
 	root.SetUsageTemplate(usageTemplate)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			if hint := c.hintOnFlag(cmd, unknown.GetSpecifiedName()); hint != "" {
+				return usageError("%w: %s", err, hint)
+			}
+		}
 		return usageError("%w: see %s --help", err, cmd.CommandPath())
 	})
 	flags := root.PersistentFlags()
@@ -206,7 +214,40 @@ func text(words []string) string {
 	return strings.ReplaceAll(strings.Join(words, " "), minus, "-")
 }
 
+// renamed contains the names that a flag has elsewhere: those of fields, and of flags of
+// kubectl, in lower case without hyphens.
+var renamed = map[string]string{
+	"backofflimit": "--retries", "retry": "--retries", "maxretries": "--retries",
+	"activedeadlineseconds": "--active-deadline", "startingdeadlineseconds": "--starting-deadline", "ttlsecondsafterfinished": "--ttl",
+	"timezone": "--tz", "zone": "--tz", "concurrencypolicy": "--concurrency", "spreadseconds": "--spread",
+	"successfulatshistorylimit": "--successful-history", "successfuljobshistorylimit": "--successful-history",
+	"failedatshistorylimit": "--failed-history", "failedjobshistorylimit": "--failed-history",
+	"serviceaccountname": "--service-account", "nodename": "--node", "nodeselector": "--nodes", "selector": "--nodes",
+	"maxunavailable": "--max-concurrent", "file": "-f", "template": "-f", "follow": "--logs",
+	"schedule": "the time before --, or kubectl at every SCHEDULE", "command": "the command after --", "at": "the time before --",
+}
+
+// hintOnFlag says what to write instead of an unknown flag.
+func (c *cli) hintOnFlag(cmd *cobra.Command, name string) string {
+	switch {
+	case cmd.Name() == "list" && (name == "w" || name == "watch"):
+		return c.kubectl("get at --watch") + " prints changes"
+	case cmd.Name() == "list":
+	case name == "w" || name == "watch":
+		return "write --wait"
+	case renamed[strings.ToLower(strings.ReplaceAll(name, "-", ""))] != "":
+		return "write " + renamed[strings.ToLower(strings.ReplaceAll(name, "-", ""))]
+	}
+	return ""
+}
+
+// setClock sets the time zone and the time of the user.
 func (c *cli) setClock() error {
+	for _, name := range zones.Names() {
+		if strings.EqualFold(name, c.tz) {
+			c.tz = name
+		}
+	}
 	if c.fakeTime == "" {
 		return nil
 	}

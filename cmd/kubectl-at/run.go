@@ -173,7 +173,29 @@ func (r *run) readCommand(ctx context.Context) (string, error) {
 	if strings.TrimSpace(string(lines)) == "" {
 		return "", usageError("%s", missing)
 	}
-	return strings.TrimRight(string(lines), "\n"), nil
+	return interpreted(strings.TrimRight(string(lines), "\n")), nil
+}
+
+// shebang matches the first line of a script and, in groups, the interpreter with its argument
+// and the interpreter's name.
+var shebang = regexp.MustCompile(`^#![ \t]*(\S*?([^/\s]+)(?:[ \t]+\S.*?)?)[ \t\r]*(?:\n|$)`)
+
+// interpreted returns a command line that runs a script by its own interpreter, as if it were
+// a file.
+func interpreted(script string) string {
+	found := shebang.FindStringSubmatch(script)
+	if found == nil || found[2] == "sh" && strings.HasSuffix(found[1], "/sh") {
+		return script
+	}
+	end := "END"
+	for strings.Contains("\n"+script+"\n", "\n"+end+"\n") {
+		end += "_"
+	}
+	words := strings.SplitN(found[1], " ", 2) // Like Linux: at most one argument.
+	for i := range words {
+		words[i] = quote(strings.TrimSpace(words[i]))
+	}
+	return fmt.Sprintf("exec %s /dev/stdin <<'%s'\n%s\n%s", strings.Join(words, " "), end, script, end)
 }
 
 // interruptible reads something that might take forever, until a signal arrives.

@@ -205,6 +205,23 @@ func TestShellCommand(t *testing.T) {
 	}
 }
 
+// TestInterpreted lets a real shell run scripts.
+func TestInterpreted(t *testing.T) {
+	for script, want := range map[string]string{
+		"#!/bin/sh\necho $0":                    "sh\n", // as it is
+		"#!/bin/sh -e\nfalse\necho no":          "",
+		"#!/bin/cat\n$HOME 'x' \\\nEND\nEND_\n": "#!/bin/cat\n$HOME 'x' \\\nEND\nEND_\n\n",
+		"#! /usr/bin/env cat\nx":                "#! /usr/bin/env cat\nx\n",
+		"#!/bin/cat":                            "#!/bin/cat\n",
+		"# no interpreter\necho x":              "x\n",
+	} {
+		out, _ := exec.CommandContext(t.Context(), "sh", "-c", interpreted(script)).Output()
+		if string(out) != want {
+			t.Errorf("%q: got %q, want %q", script, out, want)
+		}
+	}
+}
+
 // FuzzShellCommand lets a real shell parse the quoted words.
 func FuzzShellCommand(f *testing.F) {
 	for _, seed := range []string{"", "a b", "it's", "$(id)", "\\", "*", "~", "a\nb", "!", "#", "ä", "-e", "\x01\xff", "a=b", "{a,b}"} {

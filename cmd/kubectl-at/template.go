@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -57,7 +58,7 @@ func (f *podFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.envFrom, "env-from", nil, "Environment variables from secret/NAME or configmap/NAME; can be repeated")
 	flags.StringVar(&f.serviceAccount, "service-account", "", "Service account of the Pod, whose token the command can use")
 	flags.StringVar(&f.from, "from", "", "Copy the Pod of cronjob/NAME or job/NAME; or the main container of deployment/NAME, for another command")
-	flags.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file with a Pod or a Pod template; - means standard input")
+	flags.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file, or a URL of one, with a Pod, a Pod template, or a Job or a CronJob, whose Pod is copied; - means standard input")
 }
 
 func (f *podFlags) validate() error {
@@ -256,10 +257,14 @@ func ofServer(template *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 // readTemplate returns the Pod template in the file of -f, and its name.
 func (r *run) readTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source, error) {
 	content, err := interruptible(ctx, func() ([]byte, error) {
-		if r.pod.file == "-" {
+		switch file := r.pod.file; {
+		case file == "-":
 			return io.ReadAll(r.In)
+		case strings.HasPrefix(file, "https://"), strings.HasPrefix(file, "http://"):
+			return download(ctx, file)
+		default:
+			return os.ReadFile(file)
 		}
-		return os.ReadFile(r.pod.file)
 	})
 	if ctx.Err() != nil {
 		return nil, source{}, err
@@ -274,7 +279,25 @@ func (r *run) readTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source
 	return cleanTemplate(*template), source{name: template.Name}, nil
 }
 
-// parseTemplate parses a Pod, a PodTemplate, or the template of another object.
+// download returns the content of a URL.
+func download(ctx context.Context, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := (&http.Client{Timeout: requestTimeout}).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return io.ReadAll(response.Body)
+}
+
+// parseTemplate parses a Pod or a PodTemplate, or the Pod template of a Job or a CronJob, or
+// one without a kind.
 func parseTemplate(content []byte) (*corev1.PodTemplateSpec, error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	content = nil
@@ -310,8 +333,15 @@ func parseTemplate(content []byte) (*corev1.PodTemplateSpec, error) {
 	case "PodTemplate":
 		var template corev1.PodTemplate
 		err := yaml.UnmarshalStrict(content, &template)
-		template.Template.Name = template.Name
-		return &template.Template, err
+		return named(template.Name, template.Template), err
+	case "Job":
+		var job batchv1.Job
+		err := yaml.UnmarshalStrict(content, &job)
+		return named(job.Name, job.Spec.Template), err
+	case "CronJob":
+		var cronJob batchv1.CronJob
+		err := yaml.UnmarshalStrict(content, &cronJob)
+		return named(cronJob.Name, cronJob.Spec.JobTemplate.Spec.Template), err
 	case "":
 		var template corev1.PodTemplateSpec
 		if err := yaml.UnmarshalStrict(content, &template); err != nil {
@@ -322,5 +352,11 @@ func parseTemplate(content []byte) (*corev1.PodTemplateSpec, error) {
 		}
 		return &template, nil
 	}
-	return nil, fmt.Errorf("it contains a %s: it must contain a Pod or a Pod template", kind.Kind)
+	return nil, fmt.Errorf("it contains a %s: it must contain a Pod, a Pod template, a Job or a CronJob", kind.Kind)
+}
+
+// named gives a template the name of its object.
+func named(name string, template corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
+	template.Name = name
+	return &template
 }

@@ -17,6 +17,10 @@ limitations under the License.
 package main
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -92,6 +96,25 @@ func TestImages(t *testing.T) {
 	}
 }
 
+// TestDownload reads the Pod from a URL.
+func TestDownload(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/pod.yaml" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprint(w, "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}")
+	}))
+	defer server.Close()
+	for path, want := range map[string]string{"/pod.yaml": "at.cnat.programming-kubernetes.info/a-", "/none.yaml": "404 Not Found"} {
+		w := newWorld(t, "")
+		code := w.run(t, "now", "-f", server.URL+path)
+		if got := w.stdout.String() + w.stderr.String(); !strings.Contains(got, want) || (code == 0) != (path == "/pod.yaml") {
+			t.Errorf("%s: exit code %d, got %q, want %q", path, code, got, want)
+		}
+	}
+}
+
 func TestParseTemplate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		content string
@@ -99,6 +122,8 @@ func TestParseTemplate(t *testing.T) {
 		fails   bool
 	}{
 		"a Pod":              {content: "kind: Pod\napiVersion: v1\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}", name: "a"},
+		"a Job":              {content: "kind: Job\nmetadata: {name: c}\nspec: {template: {spec: {containers: [{name: main, image: x}]}}}", name: "c"},
+		"a CronJob":          {content: "kind: CronJob\nmetadata: {name: d}\nspec: {jobTemplate: {spec: {template: {spec: {containers: [{name: main, image: x}]}}}}}", name: "d"},
 		"a PodTemplate":      {content: "kind: PodTemplate\nmetadata: {name: b}\ntemplate: {spec: {containers: [{name: main, image: x}]}}", name: "b"},
 		"after a separator":  {content: "# one\n---\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}\n---\n# end\n", name: "a"},
 		"two Pods":           {content: "kind: Pod\nspec: {containers: [{name: main, image: x}]}\n---\nkind: Pod\n", fails: true},

@@ -42,13 +42,14 @@ const unattended = 10 * time.Second
 // wait has the flags that follow a run.
 type wait struct {
 	wait, logs, passExitCode bool
-	timeout                  time.Duration
+	timeout                  seconds
 }
 
 func (w *wait) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&w.wait, "wait", false, "Wait for the end of the run; the exit code reports the outcome")
 	flags.BoolVar(&w.logs, "logs", false, "Print the output of each attempt while it is running, and wait for the end")
-	flags.DurationVar(&w.timeout, "timeout", 0, "With --wait or --logs: stop waiting after this time (exit code 124); the run continues")
+	w.timeout.least = 1
+	flags.Var(&w.timeout, "timeout", "With --wait or --logs: stop waiting after this time (exit code 124); the run continues")
 	flags.BoolVar(&w.passExitCode, "pass-exit-code", false, "With --wait or --logs: if the command fails, exit with its exit code")
 }
 
@@ -59,9 +60,7 @@ func (w *wait) validate(output *output) error {
 	switch {
 	case w.enabled() && output.dryRun != "none":
 		return usageError("--wait cannot be used with --dry-run=%s: remove one of the two", output.dryRun)
-	case w.timeout < 0:
-		return usageError("--timeout is %s: it must not be negative", w.timeout)
-	case !w.enabled() && (w.timeout > 0 || w.passExitCode):
+	case !w.enabled() && (w.timeout.value != nil || w.passExitCode):
 		return usageError("--timeout and --pass-exit-code require --wait or --logs")
 	}
 	return nil
@@ -69,22 +68,21 @@ func (w *wait) validate(output *output) error {
 
 // follow watches a run to its end and returns the outcome as an error.
 func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
-	if w.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errTimeout)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if w.timeout.value != nil {
+		ctx, cancel = context.WithTimeoutCause(ctx, plan.Seconds(*w.timeout.value), errTimeout)
 		defer cancel()
 	}
 	progress := newProgress(c.stderr, c.now)
 	above := *c
 	above.ErrOut = progress.above(c.ErrOut)
-	watchCtx, stopWatch := context.WithCancel(ctx)
-	defer stopWatch()
 	states, watched := make(chan *v1alpha1.At), make(chan error, 1)
 	go func() {
-		watched <- watchObject(watchCtx, above.ErrOut, c.ats, at.Name, func(next *v1alpha1.At) bool {
+		watched <- watchObject(ctx, above.ErrOut, c.ats, at.Name, func(next *v1alpha1.At) bool {
 			select {
 			case states <- next:
-			case <-watchCtx.Done():
+			case <-ctx.Done():
 			}
 			return false
 		})

@@ -38,6 +38,8 @@ import (
 )
 
 const (
+	// requestTimeout limits each request, except for those that follow something.
+	requestTimeout = 30 * time.Second
 	// retryPeriod is the interval between requests while the API server does not respond.
 	retryPeriod = time.Second
 	// maxRefusals is how often in a row the API server may reject the credentials. A token
