@@ -183,26 +183,31 @@ func shortUTC(instant time.Time) string {
 
 // fromNow describes how far in the future or past an instant is.
 func fromNow(instant, now time.Time) string {
+	seconds := instant.Unix() - now.Unix() // Sub ends at 292 years.
 	if instant.After(now) {
-		return "in " + short(instant.Sub(now))
+		return "in " + shortSeconds(seconds)
 	}
-	return short(now.Sub(instant)) + " ago"
+	return shortSeconds(-seconds) + " ago"
 }
 
 // short returns a duration in its two largest units. HumanDuration in apimachinery only
 // shows hours for eight hours or more.
 func short(d time.Duration) string {
+	return shortSeconds(int64(d / time.Second))
+}
+
+func shortSeconds(n int64) string {
 	units := []struct {
 		name string
-		size time.Duration
-	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
+		size int64
+	}{{"d", 24 * 60 * 60}, {"h", 60 * 60}, {"m", 60}, {"s", 1}}
 	for i, unit := range units {
-		if d < unit.size {
+		if n < unit.size {
 			continue
 		}
-		s := fmt.Sprintf("%d%s", d/unit.size, unit.name)
+		s := fmt.Sprintf("%d%s", n/unit.size, unit.name)
 		if i+1 < len(units) {
-			if rest := d % unit.size / units[i+1].size; rest > 0 {
+			if rest := n % unit.size / units[i+1].size; rest > 0 {
 				s += fmt.Sprintf("%d%s", rest, units[i+1].name)
 			}
 		}

@@ -18,6 +18,7 @@ package timespec
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
@@ -41,6 +42,16 @@ type calendar struct {
 	now   time.Time
 	today time.Time // 00:00 today, as a time in UTC
 	zone  *time.Location
+}
+
+// maxYears is how many years a time may be ahead. A later one is probably a mistake, unless it is
+// written in full.
+const maxYears = 10
+
+// isRFC3339 reports whether a text is an instant with an offset.
+func isRFC3339(text string) bool {
+	_, err := time.Parse(time.RFC3339, strings.ToUpper(strings.TrimSpace(text)))
+	return err == nil
 }
 
 // evaluate returns the first time that the spec can mean and that is not in the past.
@@ -78,6 +89,8 @@ func (s *spec) evaluate(options Options) (Time, error) {
 			return Time{}, err
 		case c.clock == nil && !from.isBare && dayOf(base).Equal(c.today):
 			return Time{}, c.fail(c.whole, "%q is today, without a time of day: write one too, such as 10:12, or only \"now\"", c.quote(c.whole))
+		case instant.After(c.now.AddDate(maxYears, 0, 0)) && !isRFC3339(c.text):
+			return Time{}, c.fail(c.whole, "%q is more than %d years ahead: write the exact instant if it is meant, %s", c.quote(c.whole), maxYears, Time{Instant: instant})
 		}
 		return Time{Instant: instant, How: passed + c.describe(from) + " in " + nameOf(c.zone)}, nil
 	}
@@ -87,11 +100,7 @@ func (s *spec) evaluate(options Options) (Time, error) {
 		return Time{}, err
 	}
 	if !options.AllowPast {
-		hint := ""
-		if c.date != nil && c.date.shortYear != "" {
-			hint = fmt.Sprintf(" (%s is the year; an hour needs a colon, as in %s:00)", c.date.shortYear, c.date.shortYear)
-		}
-		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s%s: write a time in the future, or add --past", c.quote(c.whole), Time{Instant: instant}, hint)
+		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or add --past", c.quote(c.whole), Time{Instant: instant})
 	}
 	return Time{Instant: instant, How: c.describe(candidates[0]) + " in " + nameOf(c.zone)}, nil
 }

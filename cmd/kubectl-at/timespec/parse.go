@@ -59,6 +59,8 @@ const (
 
 type clock struct {
 	hour, minute, second, nanosecond int
+	// short is true for a time such as 1012.
+	short bool
 	span
 }
 
@@ -69,8 +71,8 @@ type date struct {
 	n     int
 	month time.Month
 	year  int
-	// shortYear is the year as written, if it has two digits.
-	shortYear string
+	// yearAt is the position of a year behind a month, which could be a time such as 2030.
+	yearAt span
 	span
 }
 
@@ -102,7 +104,7 @@ type parser struct {
 	*spec
 }
 
-func parse(text string) (*spec, error) {
+func parse(text string, thisYear int) (*spec, error) {
 	tokens := lex(text)
 	p := parser{tokens: tokens, spec: &spec{text: text, seen: map[part]span{}}}
 	if len(tokens) == 1 {
@@ -114,11 +116,11 @@ func parse(text string) (*spec, error) {
 			return nil, err
 		}
 	}
-	return p.spec, p.check()
+	return p.spec, p.check(thisYear)
 }
 
 // check returns an error for parts that have no meaning together.
-func (s *spec) check() error {
+func (s *spec) check(thisYear int) error {
 	has := func(parts ...part) (at span, ok bool) {
 		for _, part := range parts {
 			if at, ok = s.seen[part]; ok {
@@ -140,6 +142,19 @@ func (s *spec) check() error {
 	}
 	if at, ok := has(nextYear); ok && (s.date == nil || s.date.way != yearless) {
 		return s.fail(at, "%q is not a day: write a date with it, such as \"24 dec %s\", or \"+ 1 year\"", s.quote(at), s.quote(at))
+	}
+	if s.date != nil && s.date.way != relative {
+		// A year, or a time such as 2030. Without a time, only this year and the next one are years.
+		year, at, d := s.date.year, s.date.yearAt, *s.date
+		isTime := year >= 0 && year/100 < 24 && year%100 < 60
+		isDoubtful := s.clock == nil && at != span{} && year != thisYear && year != thisYear+1 && isTime
+		if s.clock != nil && s.clock.short && d.way == yearless {
+			year, at = s.clock.hour*100+s.clock.minute, s.clock.span
+			isDoubtful = year >= thisYear && year <= thisYear+maxYears
+		}
+		if isDoubtful {
+			return s.fail(at, "%q can be a year or a time: write %02d:%02d, or the date as %04d-%02d-%02d with a time", s.quote(at), year/100, year%100, year, d.month, d.n)
+		}
 	}
 	if s.date != nil && s.weekday != nil && s.weekday.next {
 		return s.fail(s.weekday.span, "%q and %q are two dates: write only one", s.quote(s.date.span), s.quote(s.weekday.span))
@@ -223,6 +238,9 @@ func (p *parser) setClock(c clock) (part, error) {
 }
 
 func (p *parser) setDate(d date) (part, error) {
+	if d.way != relative && (d.n < 1 || d.n > 31) {
+		return noPart, p.fail(d.span, "%q is not a date, because there is no day %d: write a day from 1 to 31", p.quote(d.span), d.n)
+	}
 	p.date = &d
 	return aDate, p.once(aDate, d.span)
 }
@@ -457,18 +475,16 @@ func (p *parser) amounts(begin token, factor int) error {
 func (p *parser) numeric() (part, error) {
 	n := p.peek(0)
 	switch {
-	case p.isJoined(3, "-"):
-		return p.numericDate("YYYY-MM-DD", 0, 1, 2)
-	case p.isJoined(3, "."):
-		return p.numericDate("DD.MM.YYYY", 2, 1, 0)
-	case p.isJoined(3, "/"):
-		return p.numericDate("MM/DD/YYYY or YYYY-MM-DD", 2, 0, 1)
-	case p.isJoined(2, ".", "/"):
+	case p.isJoined(3, "-"), p.isJoined(3, "."), p.isJoined(3, "/"):
+		return p.numericDate()
+	case p.isJoined(2, "-", ".", "/") && len(p.peek(2).text) <= 2:
 		at := n.through(p.peek(2).span)
-		return noPart, p.fail(at, "%q is not understood: write a date with its year, such as 24.12.2035, or a time with a colon, such as 10:12", p.quote(at))
-	case len(n.text) == 6, len(n.text) == 8:
+		return noPart, p.fail(at, "%q is not understood: write a date as 24 dec or 2035-12-24, and a time as 10:12", p.quote(at))
+	case len(n.text) == 6:
+		return noPart, p.fail(n.span, "%q can be a date or a time: write a date as 2035-12-24, and a time as 10:12:30", p.quote(n.span))
+	case len(n.text) == 8:
 		p.next()
-		return p.checkedDate("MMDDYYYY or YYYY-MM-DD", n.text[4:], n.text[:2], n.text[2:4], n.span)
+		return p.fullDate(n.text[:4], n.text[4:6], n.text[6:], n.span)
 	case len(n.text) <= 2 && p.isMonth(1):
 		p.next()
 		m := p.next()
@@ -479,27 +495,40 @@ func (p *parser) numeric() (part, error) {
 	case len(n.text) <= 2 && p.peek(1).kind == unknown: // possibly a misspelled month
 		return noPart, p.unexpected(p.peek(1))
 	}
-	return p.time()
+	return p.time(false)
 }
 
-// numericDate reads a date of three numbers in the given order.
-func (p *parser) numericDate(form string, y, m, d int) (part, error) {
-	var n [3]token
-	for i := range n {
-		if i > 0 {
-			p.next()
-		}
-		n[i] = p.next()
+// numericDate reads a date of three numbers. The year comes first or last, and has four digits.
+// After dots, the day is first. Otherwise, some people write the day first, others the month.
+func (p *parser) numericDate() (part, error) {
+	first, separator, second := p.next(), p.next(), p.next()
+	p.next()
+	last := p.next()
+	at := first.through(last.span)
+	isDay, isMonth := atoi(first.text) <= 31, atoi(first.text) <= 12
+	switch {
+	case len(second.text) > 2 || len(first.text)+len(last.text) > 6 || len(first.text) != 4 && len(last.text) != 4:
+		return noPart, p.fail(at, "%q is not a date with four digits for the year: write one, such as 2035-12-24", p.quote(at))
+	case len(first.text) == 4:
+		return p.fullDate(first.text, second.text, last.text, at)
+	case separator.text == "." || first.text == second.text || isDay && !isMonth:
+		return p.fullDate(last.text, second.text, first.text, at)
+	case isMonth && atoi(second.text) > 12:
+		return p.fullDate(last.text, first.text, second.text, at)
 	}
-	at := n[0].through(n[2].span)
-	if len(n[m].text) > 2 || len(n[d].text) > 2 {
-		return noPart, p.fail(at, "%q is not a date: write it as %s", p.quote(at), form)
+	return noPart, p.fail(at, "%q can be two dates: write %[3]s-%02[4]d-%02[5]d or %[3]s-%02[5]d-%02[4]d", p.quote(at), "",
+		last.text, atoi(first.text), atoi(second.text))
+}
+
+// fullDate sets a date of digits only. As in ISO 8601, a T and a time may follow.
+func (p *parser) fullDate(y, m, d string, at span) (part, error) {
+	if n := atoi(m); n < 1 || n > 12 {
+		return noPart, p.fail(at, "%q is not a date, because there is no month %s: write one such as 2035-12-24", p.quote(at), m)
 	}
-	got, err := p.checkedDate(form, n[y].text, n[m].text, n[d].text, at)
-	// RFC 3339 has a T between date and time.
-	if t := p.peek(0); err == nil && form == "YYYY-MM-DD" && t.text == "t" && t.joined && p.peek(1).kind == number && p.peek(1).joined {
+	got, err := p.setDate(date{way: absolute, n: atoi(d), month: time.Month(atoi(m)), year: atoi(y), span: at})
+	if t := p.peek(0); err == nil && t.text == "t" && t.joined && p.peek(1).kind == number && p.peek(1).joined {
 		p.next()
-		if _, err := p.time(); err != nil {
+		if _, err := p.time(true); err != nil {
 			return noPart, err
 		}
 	}
@@ -514,59 +543,24 @@ func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 		p.next()
 	}
 	y := p.peek(0)
-	isYear := y.kind == number && (len(y.text) == 2 || len(y.text) == 4) &&
+	isYear := y.kind == number && len(y.text) == 4 &&
 		!p.is(1, sign, ":") && !p.is(1, word, "am", "pm") && !p.isUnit(1) && !p.isJoined(2, "-", ".", "/")
+	got := date{way: yearless, n: atoi(d.text), month: months[m.text], span: at}
 	switch {
 	case isYear:
 		p.next()
-		return p.setAbsolute(atoi(d.text), months[m.text], y.text, at.through(y.span))
+		got.way, got.year, got.yearAt, got.span = absolute, atoi(y.text), y.span, at.through(y.span)
 	case hasComma:
 		return noPart, p.fail(comma.span, "%q needs a year after it: write one, or omit the comma", ",")
 	}
-	if err := p.checkDay(atoi(d.text), at); err != nil {
-		return noPart, err
-	}
-	return p.setDate(date{way: yearless, n: atoi(d.text), month: months[m.text], span: at})
+	return p.setDate(got)
 }
 
-// checkedDate sets an all-numeric date.
-func (p *parser) checkedDate(form, y, m, d string, at span) (part, error) {
-	if len(y) != 2 && len(y) != 4 {
-		return noPart, p.fail(at, "%q is not a date: write it as %s", p.quote(at), form)
-	}
-	if n := atoi(m); n < 1 || n > 12 {
-		return noPart, p.fail(at, "%q is not a date, because there is no month %s: write it as %s", p.quote(at), m, form)
-	}
-	return p.setAbsolute(atoi(d), time.Month(atoi(m)), y, at)
-}
-
-func (p *parser) setAbsolute(d int, m time.Month, y string, at span) (part, error) {
-	if err := p.checkDay(d, at); err != nil {
-		return noPart, err
-	}
-	n, short := atoi(y), ""
-	if len(y) == 2 {
-		short = y
-		if n < 70 {
-			n += 100
-		}
-		n += 1900
-	}
-	return p.setDate(date{way: absolute, n: d, month: m, year: n, shortYear: short, span: at})
-}
-
-func (p *parser) checkDay(d int, at span) error {
-	if d < 1 || d > 31 {
-		return p.fail(at, "%q is not a date, because there is no day %d: write a day from 1 to 31", p.quote(at), d)
-	}
-	return nil
-}
-
-// time reads a time of day.
-func (p *parser) time() (part, error) {
+// time reads a time of day. After a T, it may have six digits.
+func (p *parser) time(afterT bool) (part, error) {
 	first := p.next()
 	hours, minutes, seconds, fraction := first.text, "00", "00", ""
-	at := first.span
+	at, short := first.span, false
 	read := func(into *string) { // the number behind a sign
 		at = at.through(p.next().span)
 		*into = ""
@@ -586,8 +580,8 @@ func (p *parser) time() (part, error) {
 				}
 			}
 		}
-	} else if len(hours) == 4 {
-		hours, minutes = hours[:2], hours[2:]
+	} else if len(hours) == 4 || len(hours) == 6 && afterT {
+		hours, minutes, seconds, short = hours[:2], hours[2:4], (hours[4:] + "00")[:2], true
 	}
 	half := ""
 	if p.is(0, word, "am", "pm") {
@@ -595,10 +589,12 @@ func (p *parser) time() (part, error) {
 		half, at = t.text, at.through(t.span)
 	}
 
-	c := clock{hour: atoi(hours), minute: atoi(minutes), second: atoi(seconds), span: at}
+	c := clock{hour: atoi(hours), minute: atoi(minutes), second: atoi(seconds), short: short && half == "", span: at}
 	c.nanosecond = atoi((fraction + "000000000")[:9])
 	problem := ""
 	switch {
+	case len(p.quote(at)) <= 2:
+		problem = "write an hour as 17:00 or 5pm, a day with its month, as 13 dec, and a year with four digits"
 	case len(hours) > 2 || len(minutes) != 2 || len(seconds) != 2:
 		problem = "write it as 10:12 or 1012"
 	case half != "" && (c.hour < 1 || c.hour > 12):

@@ -25,16 +25,16 @@ limitations under the License.
 //	text    = ( "in" amounts | part ) { part } .
 //	part    = "now" | clock | date | "next" ( "week" | "year" ) | zone | sum .
 //	clock   = [ "at" ] ( time [ "am" | "pm" ] | "noon" | "midnight" | "teatime" ) .
-//	time    = H | HH | HHMM | HH ":" MM [ ":" SS [ "." fraction ] ] .
+//	time    = HHMM | HH ":" MM [ ":" SS [ "." fraction ] ] | HH ( "am" | "pm" ) .
 //	date    = [ "on" ] ( "today" | "tomorrow" | [ "next" ] weekday
-//	        | month DD [ [ "," ] year ] | DD month [ [ "," ] year ]
-//	        | year "-" MM "-" DD [ "T" time ] | DD "." MM "." year
-//	        | MM "/" DD "/" year | MMDDYY | MMDDYYYY ) .
+//	        | month DD [ [ "," ] YYYY ] | DD month [ [ "," ] YYYY ]
+//	        | YYYY separator MM separator DD [ "T" time ] | DD separator MM separator YYYY
+//	        | MM ( "-" | "/" ) DD ( "-" | "/" ) YYYY | YYYYMMDD [ "T" ( time | HHMMSS ) ] ) .
+//	separator = "-" | "." | "/" .
 //	sum     = ( "+" | "-" ) amounts .
 //	amounts = number unit { number unit } .
 //	unit    = "second" | "minute" | "hour" | period .
 //	period  = "day" | "week" | "month" | "year" .
-//	year    = YYYY | YY .
 //	zone    = "Z" | ( "UTC" | "GMT" ) [ ( "+" | "-" ) ( H | offset ) ]
 //	        | ( "+" | "-" ) offset | a name in the IANA time zone database .
 //	offset  = HH [ [ ":" ] MM ] .
@@ -57,9 +57,9 @@ limitations under the License.
 //     or next year.
 //   - "friday next week" is the Friday of the next calendar week.
 //   - A date without a time of day is at the current time of day, unless it is today.
-//   - After a day and a month, a number of two or four digits is the year, unless ":",
-//     "am" or "pm" follows: "24 dec 2015" is in the year 2015, not at 20:15.
-//   - A two-digit year is in 1970 to 2069.
+//   - After a day and a month, a number of four digits is the year, unless ":", "am" or "pm"
+//     follows. If there is no time of day, it must be this year or the next one: "24 dec 2030" can
+//     be at 20:30.
 //   - "midnight" is 00:00, the first minute of a day. "teatime" is 16:00.
 //   - Days, weeks, months and years follow the calendar: the clock shows the same
 //     time after them. Seconds, minutes and hours are elapsed time.
@@ -71,6 +71,8 @@ limitations under the License.
 //   - a day that does not exist in the month, even as the result of a sum (31 January + 1 month)
 //   - a given date, including today, that is in the past, and one without a year that has passed in
 //     the last month
+//   - a time more than ten years ahead, unless it is in RFC 3339 format
+//   - a year of two digits, an hour without minutes or "am", a date such as 03/04/2027
 //   - today without a time of day
 //   - "next friday" on a Wednesday, and a day of the next week if that depends on whether weeks begin
 //     on Monday or Sunday
@@ -148,7 +150,7 @@ func printable(text string) string {
 
 // Parse returns the time that a text means. Any error is an *Error.
 func Parse(text string, options Options) (Time, error) {
-	spec, err := parse(text)
+	spec, err := parse(text, options.Now.In(options.Zone).Year())
 	if err != nil {
 		return Time{}, err
 	}
