@@ -23,6 +23,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"syscall"
@@ -374,7 +376,14 @@ func TestWait(t *testing.T) {
 		"another container fails": {args: []string{"--pass-exit-code"}, end: done(v1alpha1.ReasonPodFailed, 0), code: 3, stderr: "error: at/at failed: PodFailed: told\n"},
 		"too late":                {end: done(v1alpha1.ReasonStartingDeadlineExceeded, 0), code: 4, stderr: "error: at/at did not run: StartingDeadlineExceeded: told\n"},
 		"deleted":                 {gone: true, code: 1, stderr: "error: at/at was deleted before it ended\n"},
-		"timeout":                 {args: []string{"--timeout=1s"}, code: 124, stderr: "error: --timeout has passed: at/at is . The run continues: see kubectl at show at; kubectl at rm at removes it\n"},
+		"timeout":                 {args: []string{"--timeout=1s"}, code: 124, stderr: "error: --timeout has passed: at/at is . It stays scheduled: kubectl at wait at reports its end; kubectl at rm at removes it\n"},
+		"failure, whose message has the code": {
+			end: func(at *v1alpha1.At) {
+				done(v1alpha1.ReasonCommandFailed, 7)(at)
+				at.Status.Message = "The command ended with exit code 7."
+			},
+			code: 3, stderr: "error: at/at failed: CommandFailed: The command ended with exit code 7.\n",
+		},
 	} {
 		t.Run(name, inBubble(func(t *testing.T) {
 			t.Helper()
@@ -401,6 +410,157 @@ func TestWait(t *testing.T) {
 				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, tc.code, stderr, tc.stderr)
 			}
 		}))
+	}
+}
+
+// TestFollowOther follows a run that another command has created.
+func TestFollowOther(t *testing.T) {
+	reasons := func(at *v1alpha1.At) {
+		at.Status.Reason, at.Status.Message = v1alpha1.ReasonImagePullFailed, "no such image\x1b"
+	}
+	suspended := func(at *v1alpha1.At) {
+		at.Spec.Suspend, at.Status.Reason, at.Status.Message = ptr.To(true), v1alpha1.ReasonSuspended, "spec.suspend is true."
+	}
+	for name, tc := range map[string]struct {
+		args   string
+		before func(*v1alpha1.At)
+		end    func(*v1alpha1.At)
+		code   int
+		stderr string
+	}{
+		"success":           {args: "wait at", end: done(v1alpha1.ReasonCompleted, 0)},
+		"ended before":      {args: "wait at --pass-exit-code", before: done(v1alpha1.ReasonCommandFailed, 7), code: 7, stderr: "error: at/at failed: CommandFailed: told (exit code 7)\n"},
+		"with its log":      {args: "logs at -f", end: done(v1alpha1.ReasonCommandFailed, 7), code: 3, stderr: "error: at/at failed: CommandFailed: told (exit code 7)\n"},
+		"what it waits for": {args: "wait at", before: reasons, end: done(v1alpha1.ReasonCompleted, 0), stderr: "at/at: PENDING, ImagePullFailed: no such image\n"},
+		"for too long":      {args: "logs at -f --timeout=1s", code: 124, stderr: "error: --timeout has passed: at/at is PENDING. It stays scheduled: kubectl at wait at reports its end; kubectl at rm at removes it\n"},
+		"while suspended": {
+			args: "wait at --timeout=1s -n default", before: suspended, code: 124, stderr: "at/at is suspended: it does not start until kubectl at -n default resume at.\n" +
+				"error: --timeout has passed: at/at is PENDING, Suspended: spec.suspend is true. It stays scheduled: kubectl at -n default wait at reports its end; kubectl at -n default rm at removes it\n",
+		},
+		"a CronAt":       {args: "wait cronat/at", code: 2, stderr: "error: cronat/at is a CronAt: a CronAt does not end, but each of its Ats does: see kubectl at show cronat/at\n"},
+		"without an end": {args: "logs at --timeout=1s", code: 2, stderr: "error: --timeout and --pass-exit-code require -f\n"},
+	} {
+		t.Run(name, inBubble(func(t *testing.T) {
+			t.Helper()
+			w := newWorld(t, "", newAt("at", tc.before))
+			w.cnat.PrependWatchReactor("ats", func(kubetesting.Action) (bool, watch.Interface, error) {
+				watcher := watch.NewFakeWithChanSize(1, false)
+				if tc.end != nil {
+					watcher.Modify(newAt("at", tc.end))
+				}
+				return true, watcher, nil
+			})
+			if code := w.run(t, strings.Fields(tc.args)...); code != tc.code || w.stderr.String() != tc.stderr {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, tc.code, w.stderr.String(), tc.stderr)
+			}
+		}))
+	}
+}
+
+// TestVerdict waits for the preflight of a new object.
+func TestVerdict(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args   string
+		reason string
+		stderr string // after the line with the time
+	}{
+		"refused":              {"tomorrow 10:12 --name=at -- x", v1alpha1.ReasonPodRefused, "PodRefused: exceeded quota\n"},
+		"accepted":             {"tomorrow 10:12 --name=at -- x", "", ""},
+		"for a script":         {"tomorrow 10:12 --name=at -o name -- x", v1alpha1.ReasonPodRefused, ""},
+		"a CronAt, refused":    {"every @daily --name=at -- x", v1alpha1.ReasonPodRefused, "PodRefused: exceeded quota\n"},
+		"at once, without one": {"now --name=at -- x", v1alpha1.ReasonPodRefused, ""},
+	} {
+		t.Run(name, inBubble(func(t *testing.T) {
+			t.Helper()
+			w := newWorld(t, "")
+			w.verdict = 2 * time.Second
+			w.cnat.PrependWatchReactor("*", func(action kubetesting.Action) (bool, watch.Interface, error) {
+				watcher := watch.NewFakeWithChanSize(1, false)
+				if action.GetResource().Resource == "ats" {
+					watcher.Modify(newAt("at", func(at *v1alpha1.At) { at.UID, at.Status.Reason, at.Status.Message = "", tc.reason, "exceeded quota" }))
+				} else {
+					watcher.Modify(newCronAt("at", func(cronAt *v1alpha1.CronAt) {
+						cronAt.UID, cronAt.Status.Reason, cronAt.Status.Message = "", tc.reason, "exceeded quota"
+					}))
+				}
+				return true, watcher, nil
+			})
+			code := w.run(t, append([]string{"--tz=UTC"}, strings.Fields(tc.args)...)...)
+			if _, stderr, _ := strings.Cut(w.stderr.String(), "\n"); code != 0 || stderr != tc.stderr {
+				t.Errorf("exit code %d; stderr %q, want %q", code, w.stderr.String(), tc.stderr)
+			}
+		}))
+	}
+}
+
+// TestUnanswered interrupts requests, or gets no answer.
+func TestUnanswered(t *testing.T) {
+	const at, cronAt = ": at/x may have been created: see kubectl at show x\n", ": cronat/x may have been created: see kubectl at show cronat/x\n"
+	for name, tc := range map[string]struct {
+		args        string
+		err         error
+		interrupted bool
+		code        int
+		stderr      string
+	}{
+		"interrupted":             {"now --name=x -- x", context.Canceled, true, exitInterrupted, "error: interrupted: context canceled" + at},
+		"a CronAt, interrupted":   {"every @daily --tz=UTC --name=x -- x", context.Canceled, true, exitInterrupted, "error: interrupted: context canceled" + cronAt},
+		"no answer":               {"now --name=x -- x", errNoAnswer, false, exitError, "error: the API server has not answered for 30s" + at},
+		"cut":                     {"now --name=x -- x", io.ErrUnexpectedEOF, false, exitError, "error: unexpected EOF" + at},
+		"refused":                 {"now --name=x -- x", apierrors.NewBadRequest("no"), false, exitError, "error: no\n"},
+		"not connected":           {"now --name=x -- x", errors.New("no such host"), false, exitError, "error: no such host\n"},
+		"interrupted, not a POST": {"show x", context.Canceled, true, exitInterrupted, "error: interrupted: context canceled\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			w.cnat.PrependReactor("*", "*", func(kubetesting.Action) (bool, runtime.Object, error) {
+				if tc.interrupted {
+					cancel()
+				}
+				return true, nil, tc.err
+			})
+			if code := execute(ctx, w.command(), strings.Fields(tc.args)); code != tc.code || w.stderr.String() != tc.stderr {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, tc.code, w.stderr.String(), tc.stderr)
+			}
+		})
+	}
+}
+
+// TestLimited uses a server that does not answer, or does not end its answer.
+func TestLimited(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/nothing":
+			<-r.Context().Done()
+		case "/half":
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		case "/slow":
+			w.(http.Flusher).Flush()
+			time.Sleep(300 * time.Millisecond)
+			fmt.Fprint(w, "end")
+		}
+	}))
+	defer server.Close()
+	client := &http.Client{Transport: limited{http.DefaultTransport, 100 * time.Millisecond}}
+	for path, want := range map[string]string{"/nothing": "", "/nothing?watch=true": "", "/half": "", "/slow": "", "/slow?watch=true": "end", "/slow?follow=true": "end"} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body []byte
+		response, err := client.Do(request)
+		if err == nil {
+			body, err = io.ReadAll(response.Body)
+			_ = response.Body.Close()
+		} else if !errors.Is(err, errNoAnswer) || !isAway(err) {
+			t.Errorf("%s: %v", path, err)
+		}
+		if (err == nil) != (want != "") || string(body) != want {
+			t.Errorf("%s: got %q and %v, want %q", path, body, err, want)
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func (c *cli) addCompletions(root *cobra.Command) {
 			cmd.ValidArgsFunction = c.completeNames(math.MaxInt, true)
 		case "show", "run-now":
 			cmd.ValidArgsFunction = c.completeNames(1, true)
-		case "logs", "move":
+		case "logs", "move", "wait":
 			cmd.ValidArgsFunction = c.completeNames(1, false)
 		case "every":
 			cmd.ValidArgsFunction = completeFirst(scheduleWords)

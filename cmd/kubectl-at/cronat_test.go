@@ -255,7 +255,7 @@ func TestErrorsOfCronAts(t *testing.T) {
 		"the same, without CronAts":    {[]string{"show", "none"}, notKnown, `kubectl at list --all shows the Ats`, exitError},
 		"one that does not exist":      {[]string{"show", "cronat/none"}, nil, `kubectl at list shows the CronAts`, exitError},
 		"another kind":                 {[]string{"show", "cronjob/backup"}, nil, `"cronjob/backup" is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt`, exitUsage},
-		"the output of all":            {[]string{"logs", "cronat/backup"}, nil, "kubectl at show cronat/backup lists them", exitUsage},
+		"the output of all":            {[]string{"logs", "cronat/backup"}, nil, "each of its Ats has its own output: see kubectl at show cronat/backup\n", exitUsage},
 		"another time":                 {[]string{"move", "cronat/backup", "now"}, nil, "change its schedule with kubectl edit cronat backup", exitUsage},
 		"a name that is taken":         {[]string{"every", "@daily", "--tz=UTC", "--name=backup", "--", "x"}, nil, "remove that CronAt with kubectl at rm cronat/NAME", exitError},
 		"no CRD":                       {[]string{"every", "@daily", "--tz=UTC", "--", "x"}, notKnown, "The cluster does not know CronAts: cnat is not installed or too old. Install it with", exitError},

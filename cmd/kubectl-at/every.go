@@ -119,8 +119,9 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 		if err := o.connect(); err != nil {
 			return err
 		}
+		name := refCronAt(cronAt)
 		if cronAt, err = o.cronAts.Create(cmd.Context(), cronAt, o.output.createOptions()); err != nil {
-			return err
+			return o.maybeCreated(cmd.Context(), name, err)
 		}
 	}
 	if err := o.output.print(o.cli, cronAt); err != nil {
@@ -129,7 +130,13 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 	for _, note := range notes {
 		fmt.Fprintln(o.ErrOut, note)
 	}
-	return o.announceNext(o.output, cronAt, now)
+	if err := o.announceNext(o.output, cronAt, now); err != nil {
+		return err
+	}
+	warn(cmd.Context(), o.cli, o.output, o.cronAts, cronAt, func(cronAt *v1alpha1.CronAt) (reason, message string) {
+		return cronAt.Status.Reason, cronAt.Status.Message
+	})
+	return nil
 }
 
 func (o *every) validate(cmd *cobra.Command, words, command []string) error {

@@ -46,13 +46,15 @@ const (
 var errForeign = errors.New("that Pod belongs to another object")
 
 func (c *cli) logsCommand() *cobra.Command {
+	w := wait{logs: true}
 	var follow bool
 	var attempt int32
 	cmd := &cobra.Command{
 		Use:   "logs NAME",
 		Short: "Print the output of a run",
 		Long: `Print the output of the latest attempt, or of another one. With -f, wait for the start
-and print the output of that attempt and all later ones, until the end of the run.`,
+and print the output of that attempt and all later ones, until the end of the run; the exit
+code then reports the outcome, like that of kubectl at TIME --logs.`,
 		Example: `  kubectl at logs backup-x2b4f
   kubectl at logs backup-x2b4f -f
   kubectl at logs backup-x2b4f --attempt 1`,
@@ -61,38 +63,32 @@ and print the output of that attempt and all later ones, until the end of the ru
 			if attempt < 0 {
 				return usageError("--attempt is %d: the first one is 1", attempt)
 			}
-			name, err := atName(args[0], func(name string) string {
-				return "each of its Ats has its own output, and " + c.kubectl("at show cronat/%s", name) + " lists them"
-			})
+			if !follow && (w.timeout.value != nil || w.passExitCode) {
+				return usageError("--timeout and --pass-exit-code require -f")
+			}
+			at, err := c.getAt(cmd.Context(), args[0], "each of its Ats has its own output")
 			if err != nil {
 				return err
 			}
-			return c.logs(cmd.Context(), name, follow, attempt)
+			if follow && attempt == 0 && at.Spec.Nodes == nil && at.Spec.Restart == nil {
+				return c.follow(cmd.Context(), at, &w)
+			}
+			return c.logs(cmd.Context(), at, follow, attempt)
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print the output as it is written, until the end")
 	cmd.Flags().Int32Var(&attempt, "attempt", 0, "Number of the attempt, from 1 (default: the latest)")
+	w.addLimits(cmd.Flags(), "With -f: ")
 	return cmd
 }
 
-func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32) error {
-	if err := c.connect(); err != nil {
-		return err
-	}
-	at, err := c.ats.Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
+func (c *cli) logs(ctx context.Context, at *v1alpha1.At, follow bool, attempt int32) error {
 	newest := newestAttempt(at)
 	switch {
 	case at.Status.Nodes != nil || at.Spec.Nodes != nil && newest < 0:
 		return c.errNodesLogs(at)
 	case at.Spec.Restart != nil && newest < 0:
 		return fmt.Errorf("%s restarts %s, which has no output: see %s", ref(at), targetOf(&at.Spec.RunSpec), c.kubectl("at show %s", at.Name))
-	case follow && attempt == 0:
-		logs := c.streamLogs(ctx, c.Out, c.namespace)
-		logs.next = max(newest, 0)
-		return c.followLogs(ctx, at, logs)
 	case newest < 0:
 		return fmt.Errorf("%s has no output yet: %s", ref(at), stateLine(at, c.now()))
 	case attempt > newest+1:
@@ -110,34 +106,6 @@ func (c *cli) logs(ctx context.Context, name string, follow bool, attempt int32)
 		return fmt.Errorf("read the log of Pod %s: %w", pod, err)
 	}
 	return nil
-}
-
-// followLogs prints the output until the end of the run.
-func (c *cli) followLogs(ctx context.Context, at *v1alpha1.At, logs *streamer) error {
-	hints := hinter{cli: c}
-	uid, replaced := at.UID, false
-	err := watchObject(ctx, c.ErrOut, c.ats, at.Name, func(next *v1alpha1.At) bool {
-		if next.UID == uid {
-			at = next
-			hints.look(at)
-			logs.look(at)
-		}
-		replaced = next.UID != uid
-		return replaced || at.Status.Phase == v1alpha1.PhaseDone
-	})
-	gone := errors.Is(err, errGone)
-	if err == nil || gone {
-		err = logs.finish()
-	}
-	switch {
-	case ctx.Err() != nil:
-		return c.stopped(ctx, at)
-	case replaced:
-		return errReplaced(at)
-	case gone:
-		return errDeleted(at)
-	}
-	return err
 }
 
 // newestAttempt returns the number of the latest attempt with a Pod, starting at 0, or -1

@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"regexp"
@@ -67,7 +68,9 @@ type cli struct {
 	config *genericclioptions.ConfigFlags
 	flags  *pflag.FlagSet // of all commands
 	now    func() time.Time
-	stderr io.Writer // ErrOut without printable
+	// verdict is how long to wait for the preflight of a new object.
+	verdict time.Duration
+	stderr  io.Writer // ErrOut without printable
 
 	tz       string // --tz
 	fakeTime string // --now
@@ -83,7 +86,7 @@ type cli struct {
 
 // newCommand returns the command kubectl at. now is the clock.
 func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra.Command {
-	c := &cli{IOStreams: streams, now: now, config: genericclioptions.NewConfigFlags(true)}
+	c := &cli{IOStreams: streams, now: now, config: genericclioptions.NewConfigFlags(true), verdict: 2 * time.Second}
 	return c.command()
 }
 
@@ -116,7 +119,7 @@ func (c *cli) command() *cobra.Command {
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return c.setClock() }
 
 	root.AddCommand(
-		c.everyCommand(), c.listCommand(), c.showCommand(), c.logsCommand(), c.rmCommand(),
+		c.everyCommand(), c.listCommand(), c.showCommand(), c.logsCommand(), c.waitCommand(), c.rmCommand(),
 		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(),
 		c.explainCommand(), c.completionScriptCommand(), c.versionCommand(),
 	)
@@ -166,7 +169,12 @@ Flags of all commands:
 // execute runs the command and returns its exit code.
 func execute(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(protectNumbers(root, args))
-	return report(root, root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	var withCode *coded
+	if err != nil && ctx.Err() != nil && !errors.As(err, &withCode) {
+		err = &coded{exitInterrupted, fmt.Errorf("interrupted: %w", err)}
+	}
+	return report(root, err)
 }
 
 // minus replaces the hyphen of a word such as -05:00, which would be parsed as a flag.
@@ -283,6 +291,9 @@ func (c *cli) createClients() error {
 	config, err := c.config.ToRESTConfig()
 	if err != nil {
 		return err
+	}
+	if config.Timeout == 0 { // --request-timeout
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next, requestTimeout} })
 	}
 	if c.cnat, err = clientset.NewForConfig(config); err != nil {
 		return err

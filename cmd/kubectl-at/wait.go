@@ -22,12 +22,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -45,12 +48,51 @@ type wait struct {
 	timeout                  seconds
 }
 
+// waitCommand follows a run that another command has created.
+func (c *cli) waitCommand() *cobra.Command {
+	w := wait{wait: true}
+	cmd := &cobra.Command{
+		Use:   "wait NAME",
+		Short: "Wait for the end of a run",
+		Long: `Wait for the end of a run. The exit code reports the outcome, like that of kubectl at TIME
+--wait: see kubectl at --help. Without a terminal, it prints each reason why the command does
+not run.`,
+		Example: "  kubectl at wait backup-x2b4f --timeout 1h",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			at, err := c.getAt(cmd.Context(), args[0], "a CronAt does not end, but each of its Ats does")
+			if err != nil {
+				return err
+			}
+			return c.follow(cmd.Context(), at, &w)
+		},
+	}
+	w.addLimits(cmd.Flags(), "")
+	return cmd
+}
+
+// getAt returns the At that an argument names. If that is a CronAt, the error contains instead.
+func (c *cli) getAt(ctx context.Context, arg, instead string) (*v1alpha1.At, error) {
+	name, err := atName(arg, func(name string) string { return instead + ": see " + c.kubectl("at show cronat/%s", name) })
+	if err == nil {
+		err = c.connect()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.ats.Get(ctx, name, metav1.GetOptions{})
+}
+
 func (w *wait) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&w.wait, "wait", false, "Wait for the end of the run; the exit code reports the outcome")
 	flags.BoolVar(&w.logs, "logs", false, "Print the output of each attempt while it is running, and wait for the end")
+	w.addLimits(flags, "With --wait or --logs: ")
+}
+
+func (w *wait) addLimits(flags *pflag.FlagSet, when string) {
 	w.timeout.least = 1
-	flags.Var(&w.timeout, "timeout", "With --wait or --logs: stop waiting after this time (exit code 124); the run continues")
-	flags.BoolVar(&w.passExitCode, "pass-exit-code", false, "With --wait or --logs: if the command fails, exit with its exit code")
+	flags.Var(&w.timeout, "timeout", when+"stop waiting after this time (exit code 124); the run continues")
+	flags.BoolVar(&w.passExitCode, "pass-exit-code", false, when+"if the command fails, exit with its exit code")
 }
 
 func (w *wait) enabled() bool { return w.wait || w.logs }
@@ -91,6 +133,8 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	var logs *streamer
 	if w.logs {
 		logs = above.streamLogs(ctx, progress.clearing(c.Out), at.Namespace)
+		logs.next = max(newestAttempt(at), 0)
+		logs.look(at)
 	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -144,11 +188,14 @@ var errTimeout = errors.New("--timeout has passed")
 
 // stopped returns the error for watching that ended before the run.
 func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
-	state := string(at.Status.Phase)
+	state, goesOn := string(at.Status.Phase), "The run continues"
 	if at.Status.Reason != "" {
-		state += ", " + at.Status.Reason + ": " + at.Status.Message
+		state += ", " + at.Status.Reason + ": " + strings.TrimSuffix(at.Status.Message, ".")
 	}
-	goesOn := fmt.Sprintf("%s is %s. The run continues: see %s; %s removes it", ref(at), state, c.kubectl("at show %s", at.Name), c.kubectl("at rm %s", at.Name))
+	if at.Status.Phase != v1alpha1.PhaseRunning {
+		goesOn = "It stays scheduled"
+	}
+	goesOn = fmt.Sprintf("%s is %s. %s: %s reports its end; %s removes it", ref(at), state, goesOn, c.kubectl("at wait %s", at.Name), c.kubectl("at rm %s", at.Name))
 	if context.Cause(ctx) == errTimeout { //nolint:errorlint // It is that very error, or another cause.
 		return withCode(exitTimeout, "%w: %s", errTimeout, goesOn)
 	}
@@ -168,7 +215,7 @@ func outcome(at *v1alpha1.At, passExitCode bool) error {
 		return withCode(exitMissed, "%s did not run: %s", ref(at), how)
 	}
 	exitCode := int(ptr.Deref(at.Status.ExitCode, 0))
-	if exitCode != 0 {
+	if exitCode != 0 && !strings.Contains(how, fmt.Sprintf("exit code %d", exitCode)) {
 		how += fmt.Sprintf(" (exit code %d)", exitCode)
 	}
 	code := exitFailed
@@ -207,8 +254,8 @@ func (c *cli) noController(beginning string) string {
 	return beginning + " controller is processing it: is cnat-controller running? See " + c.kubectl("get pods -A -l app.kubernetes.io/name=cnat-controller") + "."
 }
 
-// progress is a terminal line that shows the progress of a run. Without a terminal, it
-// prints nothing.
+// progress is a terminal line that shows the progress of a run. Without a terminal, it prints
+// each reason why the run does not make progress.
 type progress struct {
 	out   io.Writer
 	now   func() time.Time
@@ -217,6 +264,7 @@ type progress struct {
 	lock   sync.Mutex
 	shown  bool
 	silent bool
+	reason string // that was printed last
 }
 
 func newProgress(out io.Writer, now func() time.Time) *progress {
@@ -233,6 +281,12 @@ func newProgress(out io.Writer, now func() time.Time) *progress {
 func (p *progress) show(at *v1alpha1.At) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
+	if p.width == 0 && at.Status.Reason != p.reason && at.Status.Phase != v1alpha1.PhaseDone {
+		p.reason = at.Status.Reason
+		if p.reason != "" && p.reason != v1alpha1.ReasonSuspended { // Users know that.
+			fmt.Fprintf(printable{p.out}, "%s: %s\n", ref(at), answer.OneLine(stateLine(at, p.now())))
+		}
+	}
 	if p.silent {
 		return
 	}

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"time"
 
@@ -46,6 +47,43 @@ const (
 	// may be renewed in the meantime.
 	maxRefusals = 5
 )
+
+// errNoAnswer means that a request has reached its limit.
+var errNoAnswer = fmt.Errorf("the API server has not answered for %s", requestTimeout)
+
+// limited limits the time for the answer to each request, and for its body, unless that follows
+// something.
+type limited struct {
+	http.RoundTripper
+	limit time.Duration
+}
+
+func (l limited) RoundTrip(request *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(request.Context())
+	timer := time.AfterFunc(l.limit, func() { cancel(errNoAnswer) })
+	response, err := l.RoundTripper.RoundTrip(request.WithContext(ctx))
+	if err != nil {
+		timer.Stop()
+		cancel(nil)
+		return nil, err
+	}
+	if query := request.URL.Query(); query.Has("watch") || query.Has("follow") {
+		timer.Stop()
+	}
+	response.Body = closing{response.Body, func() { timer.Stop(); cancel(nil) }}
+	return response, nil
+}
+
+// closing is a body that does something when it is closed.
+type closing struct {
+	io.ReadCloser
+	then func()
+}
+
+func (c closing) Close() error {
+	defer c.then()
+	return c.ReadCloser.Close()
+}
 
 // errGone means that the watched object does not exist or no longer exists.
 var errGone = errors.New("does not exist")
@@ -111,7 +149,7 @@ func isAway(err error) bool {
 	}
 	var operation *net.OpError
 	isAlert := errors.As(err, &operation) && strings.HasSuffix(operation.Op, " error") // of TLS
-	return operation != nil && !isAlert ||
+	return operation != nil && !isAlert || errors.Is(err, errNoAnswer) ||
 		utilnet.IsTimeout(err) || utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err)
 }
 
