@@ -267,7 +267,7 @@ func TestDryRun(t *testing.T) {
 	}{
 		"no namespace":    {[]string{"now + 1 h"}, "", "would run Fri 27 Mar 2026 15:00:00 UTC, in 1h\n"},
 		"a namespace":     {[]string{"now + 1 h", "-n", "default"}, "default", "would run Fri 27 Mar 2026 15:00:00 UTC, in 1h\n"},
-		"a zone in words": {[]string{"20:00 Asia/Kolkata"}, "", "would run Fri 27 Mar 2026 14:30:00 UTC (Fri 27 Mar 20:00:00 IST), in 30m\n"},
+		"a zone in words": {[]string{"20:00 Asia/Kolkata"}, "", "would run Fri 27 Mar 2026 14:30:00 UTC (Fri 27 Mar 20:00:00 Asia/Kolkata), in 30m\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "")

@@ -55,7 +55,7 @@ func (c *cli) explainCommand() *cobra.Command {
 			local := t.Instant.In(zone)
 			fmt.Fprintf(c.Out, "%-9s%s\n%-9s%s\n%-9s%s\n", "schedule", t, "local", local.Format(longTime), "UTC", t.Instant.UTC().Format(longTime))
 			if isElsewhere(t.Instant, local) {
-				fmt.Fprintf(c.Out, "%-9s%s\n", "there", t.Instant.Format(longTime))
+				fmt.Fprintf(c.Out, "%-9s%s\n", "there", inItsZone(t.Instant, "Mon 2 Jan 2006 15:04:05"))
 			}
 			fmt.Fprintf(c.Out, "%-9s%s\n%-9s%s\n", "from now", fromNow(t.Instant, now), "how", t.How)
 			return nil
@@ -147,6 +147,15 @@ func isElsewhere(instant, local time.Time) bool {
 	return there != 0 && there != here
 }
 
+// inItsZone formats an instant with the name of its zone, or its offset if there is no name.
+// TIME accepts both, but accepts an abbreviation only of the user's own zone.
+func inItsZone(instant time.Time, layout string) string {
+	if name := instant.Location().String(); name != "" {
+		return instant.Format(layout) + " " + name
+	}
+	return instant.Format(layout + " -07:00")
+}
+
 // when returns an instant in the user's time zone, in UTC, in its own zone if different,
 // and relative to now.
 func when(instant time.Time, zone *time.Location, now time.Time) string {
@@ -157,7 +166,7 @@ func when(instant time.Time, zone *time.Location, now time.Time) string {
 		others = append(others, shortUTC(local))
 	}
 	if isElsewhere(instant, local) {
-		others = append(others, instant.Format("Mon 2 Jan 15:04:05 MST"))
+		others = append(others, inItsZone(instant, "Mon 2 Jan 15:04:05"))
 	}
 	if len(others) > 0 {
 		s += " (" + strings.Join(others, ", ") + ")"

@@ -18,10 +18,14 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
+	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
 func location(t *testing.T, name string) *time.Location {
@@ -49,8 +53,8 @@ func TestWhen(t *testing.T) {
 		"seconds":                      {instant.Add(5 * time.Second), berlin, instant, "Sat 28 Mar 2026 10:12:05 CET (09:12:05Z), in 5s"},
 		"another day":                  {instant.In(auckland), auckland, instant.Add(-time.Hour), "Sat 28 Mar 2026 22:12:00 NZDT (09:12Z), in 1h"},
 		"day before, UTC":              {instant.Add(4 * time.Hour).In(auckland), auckland, instant, "Sun 29 Mar 2026 02:12:00 NZDT (Sat 28 Mar 13:12Z), in 4h"},
-		"another zone":                 {instant, auckland, instant.Add(-time.Hour), "Sat 28 Mar 2026 22:12:00 NZDT (09:12Z, Sat 28 Mar 10:12:00 CET), in 1h"},
-		"another zone, for one in UTC": {instant, time.UTC, instant.Add(-time.Hour), "Sat 28 Mar 2026 09:12:00 UTC (Sat 28 Mar 10:12:00 CET), in 1h"},
+		"another zone":                 {instant, auckland, instant.Add(-time.Hour), "Sat 28 Mar 2026 22:12:00 NZDT (09:12Z, Sat 28 Mar 10:12:00 Europe/Berlin), in 1h"},
+		"another zone, for one in UTC": {instant, time.UTC, instant.Add(-time.Hour), "Sat 28 Mar 2026 09:12:00 UTC (Sat 28 Mar 10:12:00 Europe/Berlin), in 1h"},
 		"UTC, for one elsewhere":       {instant.UTC(), berlin, instant.Add(-time.Hour), "Sat 28 Mar 2026 10:12:00 CET (09:12Z), in 1h"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,6 +73,35 @@ func TestShort(t *testing.T) {
 	} {
 		if got := short(d); got != want {
 			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+}
+
+// TestOutputIsATime parses what the program prints.
+func TestOutputIsATime(t *testing.T) {
+	now := now.AddDate(0, 0, -1)
+	for _, name := range []string{"Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "UTC"} {
+		zone := location(t, name)
+		for local := now.In(zone); local.Before(now.AddDate(1, 1, 0)); {
+			_, _, times := zones.Showing(time.Date(local.Year(), local.Month(), local.Day(), local.Hour(), local.Minute(), 0, 0, time.UTC), zone)
+			for _, text := range []string{
+				local.Format(longTime), local.Format(shortTime), local.UTC().Format(longTime),
+				inItsZone(local, "Mon 2 Jan 2006 15:04:05"), timespec.Time{Instant: local}.String(),
+			} {
+				got, err := timespec.Parse(text, timespec.Options{Now: now, Zone: zone})
+				if err != nil && times == 2 && strings.HasSuffix(text, name) {
+					continue // The name of a zone does not say which of two times is meant.
+				}
+				if err != nil || !got.Instant.Equal(local) {
+					t.Fatalf("%s in %s: got %s and %v, want %s", text, name, got, err, local)
+				}
+			}
+			_, before := local.Add(-8 * time.Hour).Zone()
+			if _, after := local.Add(8 * time.Hour).Zone(); before == after {
+				local = local.Add(6 * time.Hour)
+			} else {
+				local = local.Add(15 * time.Minute)
+			}
 		}
 	}
 }
@@ -92,8 +125,8 @@ func TestFromNow(t *testing.T) {
 func TestExplain(t *testing.T) {
 	for zone, clocks := range map[string][]string{
 		"Europe/Berlin": {"local Sat 28 Mar 2026 10:12:00 CET", "UTC Sat 28 Mar 2026 09:12:00 UTC"},
-		"UTC":           {"local Sat 28 Mar 2026 09:12:00 UTC", "UTC Sat 28 Mar 2026 09:12:00 UTC", "there Sat 28 Mar 2026 10:12:00 CET"},
-		"Asia/Kolkata":  {"local Sat 28 Mar 2026 14:42:00 IST", "UTC Sat 28 Mar 2026 09:12:00 UTC", "there Sat 28 Mar 2026 10:12:00 CET"},
+		"UTC":           {"local Sat 28 Mar 2026 09:12:00 UTC", "UTC Sat 28 Mar 2026 09:12:00 UTC", "there Sat 28 Mar 2026 10:12:00 Europe/Berlin"},
+		"Asia/Kolkata":  {"local Sat 28 Mar 2026 14:42:00 IST", "UTC Sat 28 Mar 2026 09:12:00 UTC", "there Sat 28 Mar 2026 10:12:00 Europe/Berlin"},
 	} {
 		w := newWorld(t, "")
 		code := w.run(t, "explain", "28 mar 10:12 Europe/Berlin", "--tz="+zone)

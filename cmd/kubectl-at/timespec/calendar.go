@@ -87,6 +87,8 @@ func (s *spec) evaluate(options Options) (Time, error) {
 			continue
 		case err != nil:
 			return Time{}, err
+		case !c.isAbbreviated(base):
+			return Time{}, c.notInForce(base)
 		case c.clock == nil && !from.isBare && dayOf(base).Equal(c.today):
 			return Time{}, c.fail(c.whole, "%q is today, without a time of day: write one too, such as 10:12, or only \"now\"", c.quote(c.whole))
 		case instant.After(c.now.AddDate(maxYears, 0, 0)) && !isRFC3339(c.text):
@@ -95,14 +97,36 @@ func (s *spec) evaluate(options Options) (Time, error) {
 		return Time{Instant: instant, How: passed + c.describe(from) + " in " + nameOf(c.zone)}, nil
 	}
 
+	base, _ := c.reach(candidates[0], nil)
 	instant, err := c.reach(candidates[0], c.steps)
 	if err != nil {
 		return Time{}, err
+	}
+	if !c.isAbbreviated(base) {
+		return Time{}, c.notInForce(base)
 	}
 	if !options.AllowPast {
 		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or add --past", c.quote(c.whole), Time{Instant: instant})
 	}
 	return Time{Instant: instant, How: c.describe(candidates[0]) + " in " + nameOf(c.zone)}, nil
+}
+
+// isAbbreviated reports whether the zone at an instant has the abbreviation of the text, if any.
+func (c *calendar) isAbbreviated(instant time.Time) bool {
+	if c.abbreviation == nil {
+		return true
+	}
+	short, _ := instant.Zone()
+	return strings.EqualFold(short, c.quote(*c.abbreviation))
+}
+
+// notInForce returns the error for an abbreviation that the zone does not have at an instant.
+// Elsewhere, it can mean several zones.
+func (c *calendar) notInForce(instant time.Time) error {
+	quoted := c.quote(*c.abbreviation)
+	example := abbreviations()[lower(quoted)]
+	return c.fail(*c.abbreviation, "%q is not in force in %s then, but %s is: write a zone such as %s, or an offset such as UTC%s",
+		quoted, nameOf(c.zone), instant.Format("MST"), example.zone, example.offset)
 }
 
 // dayOf returns 00:00 of the day of an instant in its zone, represented in UTC.
@@ -128,6 +152,8 @@ func (c *calendar) candidates() ([]candidate, error) {
 	switch {
 	case c.date == nil && c.weekday == nil && c.clock == nil:
 		return []candidate{{isNow: true, isBare: true, how: "now"}}, nil
+	case c.date == nil && c.weekday == nil && c.clock.midnight:
+		return []candidate{c.on(c.today.AddDate(0, 0, 1))}, nil
 	case c.date == nil && c.weekday == nil:
 		return []candidate{c.on(c.today), c.on(c.today.AddDate(0, 0, 1))}, nil
 	case c.date == nil:
@@ -282,8 +308,13 @@ func (c *calendar) outOfRange(at span) error {
 // is the later of the instants that could be meant.
 func (c *calendar) instant(wallClock time.Time, at span) (time.Time, error) {
 	earlier, later, times := zones.Showing(wallClock, c.zone)
-	if times == 1 {
+	switch {
+	case times == 1:
 		return earlier, nil
+	case times == 2 && c.abbreviation != nil && c.isAbbreviated(earlier):
+		return earlier, nil
+	case times == 2 && c.abbreviation != nil && c.isAbbreviated(later):
+		return later, nil
 	}
 	verb := "repeat"
 	if times == 0 {

@@ -242,13 +242,48 @@ func isWord(s string) bool {
 	return found
 }
 
-// zoneNames maps the names of the time zones in lower case to their names.
+// zoneNames maps the names of the time zones in lower case to their names. Names such as EST are
+// not zones here, but abbreviations: most people mean the time in New York by it, even in summer.
 var zoneNames = sync.OnceValue(func() map[string]string {
 	names := map[string]string{"z": "UTC"}
 	for _, name := range zones.Names() {
-		names[strings.ToLower(name)] = name
+		if !slices.Contains([]string{"CET", "EET", "EST", "HST", "MET", "MST", "WET"}, name) {
+			names[strings.ToLower(name)] = name
+		}
 	}
 	return names
+})
+
+// abbreviation is what an abbreviation such as PST can mean.
+type abbreviation struct {
+	zone   string
+	offset string
+}
+
+// abbreviations maps the abbreviations of the time zones in lower case to an example of each: the
+// zone where most people use it, or else the first one.
+var abbreviations = sync.OnceValue(func() map[string]abbreviation {
+	all := map[string]abbreviation{}
+	most := []string{
+		"America/New_York", "America/Chicago", "America/Denver", "America/Los_Angeles", "America/Anchorage", "America/Halifax",
+		"Europe/London", "Europe/Berlin", "Europe/Athens", "Europe/Lisbon", "Europe/Moscow",
+		"Asia/Kolkata", "Asia/Shanghai", "Asia/Seoul", "Australia/Perth", "Australia/Sydney", "Pacific/Auckland", "Pacific/Honolulu",
+	}
+	for _, name := range slices.Concat(most, zones.Names()) {
+		location, err := zones.Load(name)
+		if err != nil {
+			continue
+		}
+		for _, month := range []time.Month{time.January, time.July} {
+			instant := time.Date(2026, month, 1, 0, 0, 0, 0, location)
+			short, _ := instant.Zone()
+			short = lower(short)
+			if _, found := all[short]; !found && prefix(short, letters) == len(short) && short != "utc" {
+				all[short] = abbreviation{name, instant.Format("-07:00")}
+			}
+		}
+	}
+	return all
 })
 
 var sortedZoneNames = sync.OnceValue(func() []string {

@@ -33,7 +33,9 @@ type spec struct {
 	date    *date          // nil: the next day on which the clock shows the time
 	weekday *weekday       // the next such day, or with a date, a check
 	zone    *time.Location // nil: that of the options
-	steps   []step
+	// abbreviation is that of the zone of the options at that time, such as cet.
+	abbreviation *span
+	steps        []step
 	// seen has the words of each part.
 	seen map[part]span
 	// firstSum is the position of the first sum with a sign. Only a zone may follow it.
@@ -60,7 +62,8 @@ const (
 type clock struct {
 	hour, minute, second, nanosecond int
 	// short is true for a time such as 1012.
-	short bool
+	short    bool
+	midnight bool // as a word
 	span
 }
 
@@ -159,6 +162,9 @@ func (s *spec) check(thisYear int) error {
 	if s.date != nil && s.weekday != nil && s.weekday.next {
 		return s.fail(s.weekday.span, "%q and %q are two dates: write only one", s.quote(s.date.span), s.quote(s.weekday.span))
 	}
+	if s.clock != nil && s.clock.midnight && (s.date != nil || s.weekday != nil) {
+		return s.fail(s.clock.span, "%q begins one day and ends another: write 00:00, or 00:00 of the next day", s.quote(s.clock.span))
+	}
 	if s.clock == nil && (s.date != nil || s.weekday != nil) {
 		for _, step := range s.steps {
 			if !step.unit.period() {
@@ -203,6 +209,11 @@ func (p *parser) isUnit(n int) bool {
 
 func (p *parser) isMonth(n int) bool {
 	return p.peek(n).kind == word && months[p.peek(n).text] != 0
+}
+
+func (p *parser) isAbbreviation(n int) bool {
+	_, ok := abbreviations()[p.peek(n).text]
+	return ok && p.peek(n).kind == unknown
 }
 
 // isJoined reports whether the next tokens are n numbers without spaces, separated by one
@@ -267,6 +278,12 @@ func (p *parser) part() (part, error) {
 		if err != nil {
 			return noPart, p.fail(t.span, "%q cannot be loaded: write an offset instead, such as UTC+01:00", p.quote(t.span))
 		}
+		if hours, ok := strings.CutPrefix(t.text, "Etc/GMT+"); ok && hours != "0" {
+			return noPart, p.fail(t.span, "%q is behind UTC, not ahead: write \"UTC-%s\" or \"UTC+%s\"", p.quote(t.span), hours, hours)
+		}
+		if hours, ok := strings.CutPrefix(t.text, "Etc/GMT-"); ok && hours != "0" {
+			return noPart, p.fail(t.span, "%q is ahead of UTC, not behind: write \"UTC+%s\" or \"UTC-%s\"", p.quote(t.span), hours, hours)
+		}
 		isUTC := t.text == "UTC" || t.text == "GMT"
 		if isUTC && p.is(0, sign, "+", "-") && p.peek(0).joined && p.peek(1).joined && p.isOffset(1, 1, 2, 4) {
 			return p.offset(t, p.next())
@@ -282,6 +299,11 @@ func (p *parser) part() (part, error) {
 	case word:
 		p.next()
 		return p.word(t)
+	}
+	if p.isAbbreviation(0) {
+		p.next()
+		p.abbreviation = &t.span
+		return timeZone, p.once(timeZone, t.span)
 	}
 	return noPart, p.unexpected(t)
 }
@@ -305,7 +327,7 @@ func (p *parser) word(t token) (part, error) {
 	case "noon":
 		return p.setClock(clock{hour: 12, span: t.span})
 	case "midnight":
-		return p.setClock(clock{span: t.span})
+		return p.setClock(clock{midnight: true, span: t.span})
 	case "teatime":
 		return p.setClock(clock{hour: 16, span: t.span})
 	case "today":
@@ -458,6 +480,10 @@ func (p *parser) amounts(begin token, factor int) error {
 			return p.fail(n.span, "%q has no unit: write one after it, such as %q%s", p.quote(n.span), p.quote(n.span)+" hours", hint)
 		}
 		u := p.next()
+		if p.text[u.from:u.to] == "M" {
+			at := n.through(u.span)
+			return p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), n.text+"m", n.text+" months")
+		}
 		at = at.through(u.span)
 		p.steps = append(p.steps, step{n: factor * atoi(n.text), unit: units[u.text], span: at})
 		if p.firstSum == nil {
@@ -492,7 +518,7 @@ func (p *parser) numeric() (part, error) {
 	case p.isUnit(1):
 		at := n.through(p.peek(1).span)
 		return noPart, p.fail(at, "%q is neither a time nor a sum: write %q or %q", p.quote(at), "in "+p.quote(at), "+ "+p.quote(at))
-	case len(n.text) <= 2 && p.peek(1).kind == unknown: // possibly a misspelled month
+	case len(n.text) <= 2 && p.peek(1).kind == unknown && !p.isAbbreviation(1): // possibly a misspelled month
 		return noPart, p.unexpected(p.peek(1))
 	}
 	return p.time(false)

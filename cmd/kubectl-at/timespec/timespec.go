@@ -48,7 +48,8 @@ limitations under the License.
 // UTC+01:00 may follow any time.
 //
 // Weekdays and months may be shortened to three letters, units to s, sec, m, min, h,
-// hr, d, w and y, and units may be plural. "m" is a minute.
+// hr, d, w and y, and units may be plural. "m" is a minute, and "M" an error. An abbreviation such
+// as CET is accepted only if the zone of the options has it at that time.
 //
 // Omitted parts are filled in like in at(1):
 //
@@ -60,7 +61,7 @@ limitations under the License.
 //   - After a day and a month, a number of four digits is the year, unless ":", "am" or "pm"
 //     follows. If there is no time of day, it must be this year or the next one: "24 dec 2030" can
 //     be at 20:30.
-//   - "midnight" is 00:00, the first minute of a day. "teatime" is 16:00.
+//   - "midnight" is the next one. With a date, it is an error. "teatime" is 16:00.
 //   - Days, weeks, months and years follow the calendar: the clock shows the same
 //     time after them. Seconds, minutes and hours are elapsed time.
 //   - Now is the start of the current second, without a fraction.
