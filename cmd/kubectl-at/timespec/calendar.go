@@ -138,7 +138,7 @@ func dayOf(instant time.Time) time.Time {
 // dependsOn reports whether the spec means another day if it is another day than today.
 func (c *calendar) dependsOn(day time.Time) bool {
 	if c.date != nil {
-		return c.date.way == relative
+		return c.date.way == relative && c.clock != nil
 	}
 	_, isNextWeek := c.seen[nextWeek]
 	return c.weekday != nil && (isNextWeek || c.weekday.next || c.weekday.day == c.today.Weekday() || c.weekday.day == day.Weekday())
@@ -159,7 +159,19 @@ func (c *calendar) candidates() ([]candidate, error) {
 	case c.date == nil:
 		return c.weekdays()
 	case c.date.way == relative:
-		all = []candidate{c.on(c.today.AddDate(0, 0, c.date.n))}
+		day, first := c.today, error(nil)
+		for _, s := range c.date.steps {
+			var err error
+			if day, err = c.add(day, s); first == nil {
+				first = err
+			}
+		}
+		if !inRange(day) {
+			return nil, c.outOfRange(c.date.span)
+		}
+		from := c.on(day)
+		from.err = first
+		all = []candidate{from}
 	case c.date.way == yearless && isNextYear:
 		all = []candidate{c.onDate(thisYear+1, c.date.month, c.date.n)}
 	case c.date.way == yearless:

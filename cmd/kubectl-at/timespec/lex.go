@@ -34,7 +34,7 @@ const (
 	number       // digits
 	word         // a word of the grammar
 	zone         // the name of a time zone
-	sign         // one of : . , / - +
+	sign         // one of : . , / - + @
 	unknown      // anything else
 )
 
@@ -62,7 +62,7 @@ const (
 	spaces  = " \t\n\v\f\r"
 	digits  = "0123456789"
 	letters = "abcdefghijklmnopqrstuvwxyz"
-	signs   = ":.,/-+"
+	signs   = ":.,/-+@"
 )
 
 // lex returns the tokens of a text. The last one is the end.
@@ -228,7 +228,10 @@ var (
 		"fri": time.Friday, "friday": time.Friday, "sat": time.Saturday, "saturday": time.Saturday,
 		"sun": time.Sunday, "sunday": time.Sunday,
 	}
-	keywords = []string{"now", "in", "at", "on", "am", "pm", "noon", "midnight", "teatime", "today", "tomorrow", "next"}
+	keywords = []string{
+		"now", "in", "a", "an", "and", "from", "at", "on", "am", "pm", "noon", "midnight", "teatime",
+		"today", "tonight", "tomorrow", "next", "the", "of", "st", "nd", "rd", "th",
+	}
 	// zoneWords are names of zones that may be joined to other words.
 	zoneWords = []string{"utc", "z"}
 

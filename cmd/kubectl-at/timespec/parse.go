@@ -70,7 +70,10 @@ type clock struct {
 // date is a day, specified in one of several ways.
 type date struct {
 	way way
-	// n is the number of days from today, or the day of the month.
+	// steps are days and longer units from today.
+	steps   []step
+	tonight bool
+	// n is the day of the month.
 	n     int
 	month time.Month
 	year  int
@@ -82,7 +85,7 @@ type date struct {
 type way int
 
 const (
-	relative way = iota // n days from today
+	relative way = iota // some steps from today
 	yearless            // day n of month
 	absolute            // day n of month of year
 )
@@ -117,6 +120,9 @@ func parse(text string, thisYear int) (*spec, error) {
 	for p.peek(0).kind != end {
 		if _, err := p.part(); err != nil {
 			return nil, err
+		}
+		if p.is(0, sign, ",") && p.peek(1).kind != end {
+			p.next()
 		}
 	}
 	return p.spec, p.check(thisYear)
@@ -162,6 +168,9 @@ func (s *spec) check(thisYear int) error {
 	if s.date != nil && s.weekday != nil && s.weekday.next {
 		return s.fail(s.weekday.span, "%q and %q are two dates: write only one", s.quote(s.date.span), s.quote(s.weekday.span))
 	}
+	if s.date != nil && s.date.tonight && (s.clock == nil || s.clock.hour < 17 && !s.clock.midnight) {
+		return s.fail(s.date.span, "%q needs a time of day after 17:00: write one, such as \"%s 20:00\", or \"tomorrow 02:00\"", s.quote(s.date.span), s.quote(s.date.span))
+	}
 	if s.clock != nil && s.clock.midnight && (s.date != nil || s.weekday != nil) {
 		return s.fail(s.clock.span, "%q begins one day and ends another: write 00:00, or 00:00 of the next day", s.quote(s.clock.span))
 	}
@@ -188,6 +197,28 @@ func (s *spec) quote(at span) string {
 // peek returns the token that is n tokens ahead.
 func (p *parser) peek(n int) token {
 	return p.tokens[min(n, len(p.tokens)-1)]
+}
+
+// skip consumes n tokens and returns the position of the last one.
+func (p *parser) skip(n int) span {
+	var t token
+	for range n {
+		t = p.next()
+	}
+	return t.span
+}
+
+// dayLength returns how many tokens the number of a day has, such as 24, 24th, or 24. before a
+// month. It is 0 for anything else.
+func (p *parser) dayLength(n int) int {
+	t, suffix := p.peek(n), p.peek(n+1)
+	switch {
+	case t.kind != number || len(t.text) > 2:
+		return 0
+	case suffix.joined && (p.is(n+1, word, "st", "nd", "rd", "th") || p.is(n+1, sign, ".") && p.isMonth(n+2)):
+		return 2
+	}
+	return 1
 }
 
 // next consumes a token.
@@ -237,7 +268,11 @@ func (p *parser) once(part part, at span) error {
 		return p.fail(at, "%q is a second %s: write only one", p.quote(at), part)
 	}
 	if p.firstSum != nil && part != timeZone {
-		return p.fail(at, "%q follows a sum: write it before %q", p.quote(at), p.quote(*p.firstSum))
+		sum := p.quote(*p.firstSum)
+		if last := p.steps[len(p.steps)-1]; part == timeOfDay && last.unit.period() && last.n > 0 {
+			return p.fail(at, "%q follows a sum: write \"in %s at %s\"", p.quote(at), strings.TrimLeft(sum, "+ "), p.quote(at))
+		}
+		return p.fail(at, "%q follows a sum: write it before %q", p.quote(at), sum)
 	}
 	p.seen[part] = at
 	return nil
@@ -295,8 +330,14 @@ func (p *parser) part() (part, error) {
 		}
 		return p.setZone(location, t.span)
 	case sign:
+		if t.text == "@" {
+			return p.seconds()
+		}
 		return p.signed()
 	case word:
+		if p.is(0, word, "a", "an") {
+			return p.amountsFromNow(t)
+		}
 		p.next()
 		return p.word(t)
 	}
@@ -311,12 +352,15 @@ func (p *parser) part() (part, error) {
 // word reads the part that begins with a word that has already been consumed.
 func (p *parser) word(t token) (part, error) {
 	if _, ok := months[t.text]; ok {
-		n := p.peek(0)
-		if n.kind != number || len(n.text) > 2 || p.is(1, sign, ":") {
+		if p.is(0, word, "the") {
+			p.next()
+		}
+		length := p.dayLength(0)
+		if length == 0 || p.is(1, sign, ":") {
 			return noPart, p.fail(t.span, "%q has no day: write it with one, such as %q", p.quote(t.span), p.quote(t.span)+" 24")
 		}
-		p.next()
-		return p.dayOfMonth(n, t, t.through(n.span))
+		n := p.peek(0)
+		return p.dayOfMonth(n, t, t.through(p.skip(length)))
 	}
 	if day, ok := weekdays[t.text]; ok {
 		return p.setWeekday(weekday{day: day, span: t.span})
@@ -333,14 +377,21 @@ func (p *parser) word(t token) (part, error) {
 	case "today":
 		return p.setDate(date{way: relative, span: t.span})
 	case "tomorrow":
-		return p.setDate(date{way: relative, n: 1, span: t.span})
+		return p.setDate(date{way: relative, steps: []step{{n: 1, unit: day, span: t.span}}, span: t.span})
+	case "tonight":
+		return p.setDate(date{way: relative, tonight: true, span: t.span})
+	case "the":
+		if p.dayLength(0) == 2 {
+			return p.numeric()
+		}
 	case "next":
 		return p.nextOne(t)
 	case "in":
-		if len(p.seen) > 0 || len(p.steps) > 0 {
-			return noPart, p.fail(t.span, "%q must be the first word: write + instead of it", p.quote(t.span))
+		steps, err := p.amounts(t, 1)
+		if err != nil {
+			return noPart, err
 		}
-		return noPart, p.amounts(t, 1)
+		return p.fromNow(steps)
 	case "at", "on":
 		want := timeOfDay
 		if t.text == "on" {
@@ -393,7 +444,15 @@ func (p *parser) signed() (part, error) {
 	if plus.text == "-" {
 		factor = -1
 	}
-	return noPart, p.amounts(plus, factor)
+	steps, err := p.amounts(plus, factor)
+	if err != nil {
+		return noPart, err
+	}
+	if p.firstSum == nil {
+		p.firstSum = &steps[0].span
+	}
+	p.steps = append(p.steps, steps...)
+	return noPart, nil
 }
 
 // hasInstant reports whether the words so far are a full date and a time of day, to which only
@@ -448,58 +507,110 @@ func (p *parser) offset(begin, plus token) (part, error) {
 	return p.setZone(time.FixedZone(fmt.Sprintf("%s%02d:%02d", plus.text, h, m), seconds), at)
 }
 
-// amounts reads at least one number with a unit, after the word or sign that introduces
-// them.
-func (p *parser) amounts(begin token, factor int) error {
+// amounts reads at least one number with a unit. begin is the word or the sign that introduces
+// them, or the first number.
+func (p *parser) amounts(begin token, factor int) ([]step, error) {
+	var steps []step
 	at := begin.span
 	for {
 		n := p.peek(0)
 		example := p.quote(begin.span) + " 2 hours"
-		if n.kind == end {
-			return p.fail(begin.span, "%q needs a number and a unit after it: write them, such as %q", p.quote(begin.span), example)
-		}
-		if n.kind != number {
-			return p.fail(n.span, "%q is not a number: write a number and a unit, such as %q", p.quote(n.span), example)
-		}
-		if p.isJoined(2, ".", ",") {
+		isOne := p.is(0, word, "a", "an") && p.isUnit(1)
+		switch {
+		case n.kind == end:
+			return nil, p.fail(begin.span, "%q needs a number and a unit after it: write them, such as %q", p.quote(begin.span), example)
+		case n.kind != number && !isOne:
+			return nil, p.fail(n.span, "%q is not a number: write a number and a unit, such as %q", p.quote(n.span), example)
+		case p.isJoined(2, ".", ","):
 			at := n.through(p.peek(2).span)
-			return p.fail(at, "%q is not a whole number: write one, with a smaller unit if necessary", p.quote(at))
-		}
-		if len(n.text) > 8 {
-			return p.fail(n.span, "%q is too large: write at most eight digits", p.quote(n.span))
+			return nil, p.fail(at, "%q is not a whole number: write one, with a smaller unit if necessary", p.quote(at))
+		case len(n.text) > 8:
+			return nil, p.fail(n.span, "%q is too large: write at most eight digits", p.quote(n.span))
 		}
 		p.next()
 		if !p.isUnit(0) {
 			if u := p.peek(0); u.kind == unknown {
-				return p.unknownWord(u, unitWords)
+				return nil, p.unknownWord(u, unitWords)
 			}
 			hint := ""
 			if n.joined && begin.kind == sign {
 				hint = ", or an offset such as UTC+01:00"
 			}
-			return p.fail(n.span, "%q has no unit: write one after it, such as %q%s", p.quote(n.span), p.quote(n.span)+" hours", hint)
+			return nil, p.fail(n.span, "%q has no unit: write one after it, such as %q%s", p.quote(n.span), p.quote(n.span)+" hours", hint)
 		}
 		u := p.next()
 		if p.text[u.from:u.to] == "M" {
 			at := n.through(u.span)
-			return p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), n.text+"m", n.text+" months")
+			return nil, p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), n.text+"m", n.text+" months")
 		}
-		at = at.through(u.span)
-		p.steps = append(p.steps, step{n: factor * atoi(n.text), unit: units[u.text], span: at})
-		if p.firstSum == nil {
-			first := at
-			p.firstSum = &first
+		count := 1
+		if !isOne {
+			count = atoi(n.text)
 		}
-		if p.peek(0).kind != number || p.is(1, sign, ":") || p.is(1, word, "am", "pm") {
-			return nil
+		steps = append(steps, step{n: factor * count, unit: units[u.text], span: at.through(u.span)})
+		switch {
+		case p.is(0, word, "and"):
+			p.next()
+		case p.peek(0).kind != number || p.is(1, sign, ":") || p.is(1, word, "am", "pm"):
+			return steps, nil
 		}
 		at = p.peek(0).span // of the next amount
 	}
 }
 
+// amountsFromNow reads amounts without a sign, such as "2 hours from now".
+func (p *parser) amountsFromNow(first token) (part, error) {
+	steps, err := p.amounts(first, 1)
+	if err != nil {
+		return noPart, err
+	}
+	at := first.through(steps[len(steps)-1].span)
+	if !p.is(0, word, "from") || !p.is(1, word, "now") {
+		return noPart, p.fail(at, "%q is neither a time nor a sum: write %q or %q", p.quote(at), "in "+p.quote(at), "+ "+p.quote(at))
+	}
+	p.skip(2)
+	return p.fromNow(steps)
+}
+
+// fromNow sets the time that is some steps after now. Days and longer units are a date, with any
+// time of day.
+func (p *parser) fromNow(steps []step) (part, error) {
+	at := steps[0].through(steps[len(steps)-1].span)
+	for _, s := range steps {
+		if !s.unit.period() {
+			p.steps = append(p.steps, steps...)
+			return present, p.once(present, at)
+		}
+	}
+	return p.setDate(date{way: relative, steps: steps, span: at})
+}
+
+// seconds reads @ and the seconds since 1970, as GNU date does.
+func (p *parser) seconds() (part, error) {
+	sign, n := p.next(), p.peek(0)
+	if n.kind != number || !n.joined || len(n.text) > 10 {
+		return noPart, p.fail(sign.span, "%q needs the seconds since 1970 after it: write them with at most ten digits, such as @2082100320", "@")
+	}
+	p.next()
+	at := sign.through(n.span)
+	instant := time.Unix(int64(atoi(n.text)), 0).UTC()
+	if _, err := p.setZone(time.UTC, at); err != nil {
+		return noPart, err
+	}
+	if _, err := p.setClock(clock{hour: instant.Hour(), minute: instant.Minute(), second: instant.Second(), span: at}); err != nil {
+		return noPart, err
+	}
+	return p.setDate(date{way: absolute, year: instant.Year(), month: instant.Month(), n: instant.Day(), span: at})
+}
+
 // numeric reads a date or a time of day that begins with a number.
 func (p *parser) numeric() (part, error) {
 	n := p.peek(0)
+	length := p.dayLength(0)
+	month := length
+	if p.is(length, word, "of") {
+		month++
+	}
 	switch {
 	case p.isJoined(3, "-"), p.isJoined(3, "."), p.isJoined(3, "/"):
 		return p.numericDate()
@@ -511,15 +622,23 @@ func (p *parser) numeric() (part, error) {
 	case len(n.text) == 8:
 		p.next()
 		return p.fullDate(n.text[:4], n.text[4:6], n.text[6:], n.span)
-	case len(n.text) <= 2 && p.isMonth(1):
-		p.next()
-		m := p.next()
-		return p.dayOfMonth(n, m, n.through(m.span))
+	case length > 0 && p.isMonth(month):
+		m := p.peek(month)
+		return p.dayOfMonth(n, m, n.through(p.skip(month+1)))
+	case length == 2:
+		at := n.through(p.skip(2))
+		return noPart, p.fail(at, "%q has no month: write it with one, such as \"%s dec\"", p.quote(at), p.quote(at))
 	case p.isUnit(1):
-		at := n.through(p.peek(1).span)
-		return noPart, p.fail(at, "%q is neither a time nor a sum: write %q or %q", p.quote(at), "in "+p.quote(at), "+ "+p.quote(at))
-	case len(n.text) <= 2 && p.peek(1).kind == unknown && !p.isAbbreviation(1): // possibly a misspelled month
+		return p.amountsFromNow(n)
+	case len(n.text) == 4 && p.clock != nil && p.date != nil && p.date.way == yearless && p.date.yearAt == span{}:
+		// date(1) prints the year last.
+		p.next()
+		p.date.way, p.date.year = absolute, atoi(n.text)
+		return aDate, nil
+	case length > 0 && p.peek(1).kind == unknown && !p.isAbbreviation(1): // possibly a misspelled month
 		return noPart, p.unexpected(p.peek(1))
+	case length > 0 && p.is(1, sign, ".") && p.peek(2).kind == unknown:
+		return noPart, p.unexpected(p.peek(2))
 	}
 	return p.time(false)
 }
@@ -563,21 +682,16 @@ func (p *parser) fullDate(y, m, d string, at span) (part, error) {
 
 // dayOfMonth reads the optional year after a day and a month.
 func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
-	comma := p.peek(0)
-	hasComma := p.is(0, sign, ",")
-	if hasComma {
-		p.next()
+	year := 0
+	if p.is(0, sign, ",") {
+		year = 1
 	}
-	y := p.peek(0)
-	isYear := y.kind == number && len(y.text) == 4 &&
-		!p.is(1, sign, ":") && !p.is(1, word, "am", "pm") && !p.isUnit(1) && !p.isJoined(2, "-", ".", "/")
 	got := date{way: yearless, n: atoi(d.text), month: months[m.text], span: at}
-	switch {
-	case isYear:
-		p.next()
+	y := p.peek(year)
+	if y.kind == number && len(y.text) == 4 && !p.is(year+1, sign, ":") && !p.is(year+1, word, "am", "pm") && !p.isUnit(year+1) &&
+		!(p.is(year+1, sign, "-", ".", "/") && p.peek(year+1).joined) {
+		p.skip(year + 1)
 		got.way, got.year, got.yearAt, got.span = absolute, atoi(y.text), y.span, at.through(y.span)
-	case hasComma:
-		return noPart, p.fail(comma.span, "%q needs a year after it: write one, or omit the comma", ",")
 	}
 	return p.setDate(got)
 }
@@ -613,6 +727,15 @@ func (p *parser) time(afterT bool) (part, error) {
 	if p.is(0, word, "am", "pm") {
 		t := p.next()
 		half, at = t.text, at.through(t.span)
+	}
+
+	if hours == "12" && minutes == "00" && half == "" && p.is(0, word, "noon", "midnight") {
+		t := p.next()
+		c := clock{hour: 12, span: at.through(t.span)}
+		if t.text == "midnight" {
+			c.hour, c.midnight = 0, true
+		}
+		return p.setClock(c)
 	}
 
 	c := clock{hour: atoi(hours), minute: atoi(minutes), second: atoi(seconds), short: short && half == "", span: at}
@@ -653,9 +776,9 @@ func (p *parser) unexpected(t token) error {
 	switch {
 	case t.kind == unknown:
 		return p.unknownWord(t, allWords)
-	case t.kind == word && isUnit:
+	case isUnit && t.kind == word:
 		return p.fail(t.span, "%q has no number: write one before it, such as %q", quoted, "+ 2 "+quoted)
-	case t.kind == word:
+	case t.text == "am" || t.text == "pm":
 		return p.fail(t.span, "%q has no hour: write one before it, such as %q", quoted, "10"+quoted)
 	}
 	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 2035-12-24, or + 2 hours", quoted)

@@ -22,21 +22,24 @@ limitations under the License.
 // word. It ignores case and treats several spaces as one. Words
 // may be joined if that is not ambiguous, as in "8:15amjan24".
 //
-//	text    = ( "in" amounts | part ) { part } .
-//	part    = "now" | clock | date | "next" ( "week" | "year" ) | zone | sum .
-//	clock   = [ "at" ] ( time [ "am" | "pm" ] | "noon" | "midnight" | "teatime" ) .
+//	text    = part { [ "," ] part } .
+//	part    = "now" | clock | date | weekday | "next" ( "week" | "year" ) | fromNow | zone | sum
+//	        | "@" seconds .
+//	clock   = [ "at" ] ( time [ "am" | "pm" ] | [ "12" ] ( "noon" | "midnight" ) | "teatime" ) .
 //	time    = HHMM | HH ":" MM [ ":" SS [ "." fraction ] ] | HH ( "am" | "pm" ) .
-//	date    = [ "on" ] ( "today" | "tomorrow" | [ "next" ] weekday
-//	        | month DD [ [ "," ] YYYY ] | DD month [ [ "," ] YYYY ]
+//	date    = [ "on" ] ( "today" | "tonight" | "tomorrow"
+//	        | month [ "the" ] day [ [ "," ] YYYY ] | [ "the" ] day [ "of" ] month [ [ "," ] YYYY ]
 //	        | YYYY separator MM separator DD [ "T" time ] | DD separator MM separator YYYY
 //	        | MM ( "-" | "/" ) DD ( "-" | "/" ) YYYY | YYYYMMDD [ "T" ( time | HHMMSS ) ] ) .
 //	separator = "-" | "." | "/" .
+//	day     = DD [ "st" | "nd" | "rd" | "th" | "." ] .
+//	weekday = [ "on" ] [ "next" ] ( "monday" | ... ) .
+//	fromNow = "in" amounts | amounts "from" "now" .
 //	sum     = ( "+" | "-" ) amounts .
-//	amounts = number unit { number unit } .
-//	unit    = "second" | "minute" | "hour" | period .
-//	period  = "day" | "week" | "month" | "year" .
-//	zone    = "Z" | ( "UTC" | "GMT" ) [ ( "+" | "-" ) ( H | offset ) ]
-//	        | ( "+" | "-" ) offset | a name in the IANA time zone database .
+//	amounts = ( number | "a" | "an" ) unit { [ "and" ] number unit } .
+//	unit    = "second" | "minute" | "hour" | "day" | "week" | "month" | "year" .
+//	zone    = "Z" | ( "UTC" | "GMT" ) [ ( "+" | "-" ) ( H | offset ) ] | ( "+" | "-" ) offset
+//	        | a name in the IANA time zone database | an abbreviation .
 //	offset  = HH [ [ ":" ] MM ] .
 //
 // The parts may come in any order, such as "10:12 tomorrow" or "tomorrow 10:12", but only
@@ -58,6 +61,8 @@ limitations under the License.
 //     or next year.
 //   - "friday next week" is the Friday of the next calendar week.
 //   - A date without a time of day is at the current time of day, unless it is today.
+//   - "in 2 days" is such a date, so "in 2 days at 10:12" has a meaning. "in 2 hours" is now + 2 hours.
+//   - "tonight" is today, and needs a time after 17:00.
 //   - After a day and a month, a number of four digits is the year, unless ":", "am" or "pm"
 //     follows. If there is no time of day, it must be this year or the next one: "24 dec 2030" can
 //     be at 20:30.
