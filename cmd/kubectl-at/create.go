@@ -30,7 +30,6 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/utils/ptr"
 
-	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
@@ -136,7 +135,7 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	}
 	t, now, err := o.parseTime(words, o.past)
 	if err != nil {
-		return mistakenCommand(cmd, words, err)
+		return o.whatWasMeant(cmd, words, err)
 	}
 	metadata, spec, _, err := o.describe(cmd.Context(), command)
 	if err != nil {
@@ -150,18 +149,6 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 		at.Spec.Suspend = ptr.To(true)
 	}
 	return o.createAt(cmd.Context(), o.output, at, t.Instant, now, &o.wait)
-}
-
-// mistakenCommand adds a suggestion to an error about the first word of a time: the
-// command that may have been meant.
-func mistakenCommand(cmd *cobra.Command, words []string, err error) error {
-	var mistake *timespec.Error
-	if errors.As(err, &mistake) && mistake.Offset == 0 {
-		if names := cmd.Root().SuggestionsFor(words[0]); len(names) > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%q is neither a time nor a command. Did you mean kubectl at %s?\n", words[0], names[0])
-		}
-	}
-	return err
 }
 
 // createAt creates an At for an instant, prints it and when it runs, and follows it.

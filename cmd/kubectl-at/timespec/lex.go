@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/spelling"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
@@ -293,22 +294,6 @@ var sortedZoneNames = sync.OnceValue(func() []string {
 	return slices.Sorted(maps.Keys(zoneNames()))
 })
 
-// nearest returns the word that is most similar to s, and false if there is none. A short
-// word must be very similar.
-func nearest(s string, words []string) (string, bool) {
-	most := min(2, (len(s)+1)/3)
-	best, found := "", false
-	for _, word := range words {
-		if len(word) < 3 || len(word) < len(s)-most || len(word) > len(s)+most {
-			continue
-		}
-		if d := distance(s, word); d <= most {
-			best, most, found = word, d-1, true
-		}
-	}
-	return best, found
-}
-
 // nearestZone returns the name of a time zone that is similar to s, or whose last part is
 // s.
 func nearestZone(s string) (string, bool) {
@@ -317,35 +302,6 @@ func nearestZone(s string) (string, bool) {
 			return zoneNames()[name], true
 		}
 	}
-	if len(s) < 5 {
-		return "", false // An invalid abbreviation, such as PST, must not match another one.
-	}
-	name, found := nearest(s, sortedZoneNames())
+	name, found := spelling.Nearest(s, sortedZoneNames())
 	return zoneNames()[name], found
-}
-
-// distance returns how many letters must be added, removed, replaced, or swapped with
-// their neighbor to turn one word into the other.
-func distance(a, b string) int {
-	d := make([][]int, len(a)+1)
-	for i := range d {
-		d[i] = make([]int, len(b)+1)
-		d[i][0] = i
-	}
-	for j := range d[0] {
-		d[0][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		for j := 1; j <= len(b); j++ {
-			replace := d[i-1][j-1]
-			if a[i-1] != b[j-1] {
-				replace++
-			}
-			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, replace)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
-			}
-		}
-	}
-	return d[len(a)][len(b)]
 }

@@ -23,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/spelling"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
@@ -781,15 +782,15 @@ func (p *parser) unexpected(t token) error {
 	case t.text == "am" || t.text == "pm":
 		return p.fail(t.span, "%q has no hour: write one before it, such as %q", quoted, "10"+quoted)
 	}
-	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 2035-12-24, or + 2 hours", quoted)
+	return p.unknown(t.span)
 }
 
 // unknownWord returns the error for a token that is not one of some words. It suggests
 // the nearest of them.
 func (p *parser) unknownWord(t token, words []string) error {
 	quoted := p.quote(t.span)
-	nearest, found := nearest(t.text, words)
-	if !found {
+	nearest, found := spelling.Nearest(t.text, words)
+	if !found && t.from > p.whole.from { // A text does not begin with a zone.
 		nearest, found = nearestZone(t.text)
 	}
 	if found {
@@ -798,7 +799,15 @@ func (p *parser) unknownWord(t token, words []string) error {
 	if len(words) == len(unitWords) {
 		return p.fail(t.span, "%q is not a unit: write minutes, hours, days, weeks, months or years", quoted)
 	}
-	return p.fail(t.span, "%q is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin or UTC+01:00", quoted)
+	return p.unknown(t.span)
+}
+
+// unknown returns the error for a word that is no part of a time.
+func (p *parser) unknown(at span) error {
+	return &Error{
+		Text: p.text, Offset: at.from, Length: at.to - at.from, Unknown: true,
+		Problem: fmt.Sprintf("%q is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin", p.quote(at)),
+	}
 }
 
 // atoi returns the value of at most nine digits, or 0 if there are none.
