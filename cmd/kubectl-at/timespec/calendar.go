@@ -77,11 +77,11 @@ func (s *spec) evaluate(options Options) (Time, error) {
 		instant, err := c.reach(from, c.steps)
 		hasPassed := instant.Before(c.now)
 		switch {
+		case i+1 < len(candidates) && c.clock != nil && !c.clock.exact && base.Truncate(time.Minute).Equal(c.now.Truncate(time.Minute)):
+			return Time{}, c.fail(c.whole, "%q is this minute: write \"now\", or the date too", c.quote(c.whole))
 		case i+1 < len(candidates) && hasPassed != base.Before(c.now):
 			return Time{}, c.fail(c.whole, "%q can count from %s or from %s: write the date too", c.quote(c.whole),
 				from.wallClock.Format("Monday 2 January"), candidates[i+1].wallClock.Format("Monday 2 January"))
-		case hasPassed && c.date != nil && i+1 < len(candidates) && from.err == nil && base.After(c.now.AddDate(0, -1, 0)):
-			return Time{}, c.fail(c.whole, "%q has just passed: write the year too", c.quote(c.whole))
 		case hasPassed:
 			passed = c.describe(from) + " has passed, so "
 			continue
@@ -175,6 +175,12 @@ func (c *calendar) candidates() ([]candidate, error) {
 	case c.date.way == yearless && isNextYear:
 		all = []candidate{c.onDate(thisYear+1, c.date.month, c.date.n)}
 	case c.date.way == yearless:
+		for _, year := range []int{thisYear - 1, thisYear} {
+			from := c.onDate(year, c.date.month, c.date.n)
+			if last, _ := c.reach(from, nil); from.err == nil && last.Before(c.now) && last.After(c.now.AddDate(0, -1, 0)) {
+				return nil, c.fail(c.whole, "%q has just passed, on %s: write the year too", c.quote(c.whole), last.Format("2 January 2006"))
+			}
+		}
 		all = []candidate{c.onDate(thisYear, c.date.month, c.date.n), c.onDate(thisYear+1, c.date.month, c.date.n)}
 	default:
 		all = []candidate{c.onDate(c.date.year, c.date.month, c.date.n)}

@@ -49,7 +49,7 @@ type spec struct {
 type part string
 
 const (
-	present   part = "now"
+	present   part = "time"
 	timeOfDay part = "time of day"
 	aDate     part = "date"
 	aWeekday  part = "weekday"
@@ -63,7 +63,9 @@ const (
 type clock struct {
 	hour, minute, second, nanosecond int
 	// short is true for a time such as 1012.
-	short    bool
+	short bool
+	// exact is true if the time has seconds, or a T before it.
+	exact    bool
 	midnight bool // as a word
 	span
 }
@@ -489,6 +491,9 @@ func (p *parser) offset(begin, plus token) (part, error) {
 	switch {
 	case !isUTC && plus.text == "-" && isDated && p.clock == nil:
 		return noPart, p.fail(at, "%q is not an offset, because there is no time of day before it: write the time without the sign", p.quote(at))
+	case !isUTC && plus.text == "-" && p.clock != nil && p.clock.to == plus.from && !p.clock.exact:
+		period := p.clock.through(at)
+		return noPart, p.fail(period, "%q can be a period: write only when it begins, or for an offset \"%s UTC%s\"", p.quote(period), p.quote(p.clock.span), p.quote(at))
 	case !isUTC && !(p.hasInstant() && first.joined):
 		amount := fmt.Sprintf("%s %dh", plus.text, h)
 		if m > 0 {
@@ -537,7 +542,7 @@ func (p *parser) amounts(begin token, factor int) ([]step, error) {
 			if n.joined && begin.kind == sign {
 				hint = ", or an offset such as UTC+01:00"
 			}
-			return nil, p.fail(n.span, "%q has no unit: write one after it, such as %q%s", p.quote(n.span), p.quote(n.span)+" hours", hint)
+			return nil, p.fail(n.span, "%q has no unit: write one after it, such as %q%s", p.quote(n.span), p.quote(n.span)+" minutes", hint)
 		}
 		u := p.next()
 		if p.text[u.from:u.to] == "M" {
@@ -689,7 +694,7 @@ func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 	}
 	got := date{way: yearless, n: atoi(d.text), month: months[m.text], span: at}
 	y := p.peek(year)
-	if y.kind == number && len(y.text) == 4 && !p.is(year+1, sign, ":") && !p.is(year+1, word, "am", "pm") && !p.isUnit(year+1) &&
+	if y.kind == number && len(y.text) == 4 && y.text[0] != '0' && !p.is(year+1, sign, ":") && !p.is(year+1, word, "am", "pm") && !p.isUnit(year+1) &&
 		!(p.is(year+1, sign, "-", ".", "/") && p.peek(year+1).joined) {
 		p.skip(year + 1)
 		got.way, got.year, got.yearAt, got.span = absolute, atoi(y.text), y.span, at.through(y.span)
@@ -701,7 +706,7 @@ func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 func (p *parser) time(afterT bool) (part, error) {
 	first := p.next()
 	hours, minutes, seconds, fraction := first.text, "00", "00", ""
-	at, short := first.span, false
+	at, short, hasSeconds := first.span, false, false
 	read := func(into *string) { // the number behind a sign
 		at = at.through(p.next().span)
 		*into = ""
@@ -714,6 +719,7 @@ func (p *parser) time(afterT bool) (part, error) {
 		read(&minutes)
 		if p.is(0, sign, ":") && p.peek(0).joined {
 			read(&seconds)
+			hasSeconds = true
 			if p.is(0, sign, ".") && p.peek(0).joined {
 				read(&fraction)
 				if len(fraction) < 1 || len(fraction) > 9 {
@@ -739,7 +745,7 @@ func (p *parser) time(afterT bool) (part, error) {
 		return p.setClock(c)
 	}
 
-	c := clock{hour: atoi(hours), minute: atoi(minutes), second: atoi(seconds), short: short && half == "", span: at}
+	c := clock{hour: atoi(hours), minute: atoi(minutes), second: atoi(seconds), short: short && half == "", exact: afterT || len(first.text) == 6 || hasSeconds, span: at}
 	c.nanosecond = atoi((fraction + "000000000")[:9])
 	problem := ""
 	switch {

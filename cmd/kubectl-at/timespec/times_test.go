@@ -51,8 +51,8 @@ func TestTimes(t *testing.T) {
 			t.Errorf("line %d: %q: got\n%s, want\n%s", i+1, text, got, want)
 		}
 	}
-	if len(seen) < 800 {
-		t.Errorf("the table has %d inputs, want 800", len(seen))
+	if len(seen) < 1000 {
+		t.Errorf("the table has %d inputs, want 1000", len(seen))
 	}
 }
 

@@ -78,6 +78,7 @@ limitations under the License.
 //   - a given date, including today, that is in the past, and one without a year that has passed in
 //     the last month
 //   - a time more than ten years ahead, unless it is in RFC 3339 format
+//   - a time that is this minute, and a period such as 22:00-02:00
 //   - a year of two digits, an hour without minutes or "am", a date such as 03/04/2027
 //   - today without a time of day
 //   - "next friday" on a Wednesday, and a day of the next week if that depends on whether weeks begin
