@@ -199,9 +199,11 @@ func (s *state) checkAt(o *object) {
 		if pod := s.find(pods, recorded.Name); done && at.Status.Reason == v1alpha1.ReasonPodLost && pod != nil && pod.uid() == recorded.UID {
 			s.violation = fmt.Sprintf("it is recorded that Pod %s is lost, which exists", recorded.UID)
 		}
-		code, known := map[string]int32{v1alpha1.ReasonCompleted: 0, v1alpha1.ReasonCommandFailed: 1}[at.Status.Reason]
-		if known && done && !slices.Contains(s.ended, ended{recorded.UID, code}) {
-			s.violation = fmt.Sprintf("it is recorded that Pod %s ended with %d, which did not happen: %v", recorded.UID, code, s.ended)
+		hasEnded := func(failed bool) bool {
+			return slices.ContainsFunc(s.ended, func(end ended) bool { return end.uid == recorded.UID && (end.code != 0) == failed })
+		}
+		if reason := at.Status.Reason; done && (reason == v1alpha1.ReasonCompleted && !hasEnded(false) || reason == v1alpha1.ReasonCommandFailed && !hasEnded(true)) {
+			s.violation = fmt.Sprintf("%s is recorded for Pod %s, which did not happen: %v", reason, recorded.UID, s.ended)
 		}
 		return
 	}

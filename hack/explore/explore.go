@@ -59,7 +59,9 @@ type scenario struct {
 	// instants are the times that exist, in seconds.
 	instants []float64
 	left     budget
-	edits    []edit
+	// lag is by how many events a watch may be late while no sync is in progress.
+	lag   int
+	edits []edit
 	// fails is true if commands may fail.
 	fails bool
 	// flight is how long, in seconds, a delayed request may take.
@@ -266,8 +268,8 @@ func (x *explorer) begin(s *state, p *replayer, i int) []beginning {
 				numbers := [watched]int{ats0, pods0, nodes0}
 				d := c
 				news := ""
+				d.deliver(numbers)
 				if ats0+pods0+nodes0 > 0 {
-					d.deliver(numbers)
 					news = fmt.Sprintf(" (news of %d Ats, %d Pods, %d nodes)", ats0, pods0, nodes0)
 				}
 				for _, name := range d.names() {
@@ -296,6 +298,7 @@ func (c *controller) names() []string {
 func (x *explorer) finish(p *replayer, c controller, s *state) controller {
 	o := x.turn(p, &c, c.sync.name, s.now)
 	c.written, c.writes, c.sync = o.written, o.writes, nil
+	c.catchUp(x.scenario.lag)
 	c.forget(s)
 	return c
 }
@@ -304,28 +307,24 @@ func (x *explorer) finish(p *replayer, c controller, s *state) controller {
 func (x *explorer) execute(n *state, p *replayer, i int, b beginning, f fault, claims bool) {
 	r := b.outcome.request
 	n.observe(r)
-	a := answer{instant: n.now, reason: f.reason}
-	switch {
-	case f.what == "":
-		n.controllers[i] = b.controller
-		a = n.do(r)
-		a.claims = claims
-	case f.executes:
-		n.controllers[i] = b.controller
-		n.do(r)
-	default:
-		n.controllers[i] = b.controller
-	}
-	if f.flies {
-		n.flying = append(slices.Clip(n.flying), flying{r, n.now})
-	}
+	n.controllers[i] = b.controller
 	c := &n.controllers[i]
 	next := &syncing{name: b.name}
 	if c.sync != nil {
-		next.answers = c.sync.answers
+		next.answers = slices.Clip(c.sync.answers)
 	}
-	next.answers = append(slices.Clip(next.answers), a)
 	c.sync = next
+	a := answer{instant: n.now, reason: f.reason}
+	switch {
+	case f.what == "":
+		a = n.do(r)
+		a.claims = claims
+	case f.executes:
+		n.do(r)
+	case f.flies:
+		n.flying = append(slices.Clip(n.flying), flying{r, n.now})
+	}
+	next.answers = append(next.answers, a)
 	if x.turn(p, c, b.name, n.now).request == nil {
 		*c = x.finish(p, *c, n)
 	}

@@ -53,6 +53,7 @@ func main() {
 	faults := flag.Int("faults", -1, "The number of requests that fail. By default, that of the scenario.")
 	edits := flag.Int("edits", -1, "The number of edits by users. By default, that of the scenario.")
 	crashes := flag.Int("crashes", -1, "The number of times that a controller is killed. By default, that of the scenario.")
+	lag := flag.Int("lag", -1, "By how many events a watch may be late. By default, that of the scenario.")
 	arguments, only := os.Args[1:], ""
 	if len(arguments) > 0 && !strings.HasPrefix(arguments[0], "-") {
 		only, arguments = arguments[0], arguments[1:]
@@ -64,7 +65,7 @@ func main() {
 		if only != "" && only != s.name {
 			continue
 		}
-		for given, budget := range map[*int]*int{faults: &s.left.faults, edits: &s.left.edits, crashes: &s.left.crashes} {
+		for given, budget := range map[*int]*int{faults: &s.left.faults, edits: &s.left.edits, crashes: &s.left.crashes, lag: &s.lag} {
 			if *given >= 0 {
 				*budget = *given
 			}

@@ -160,7 +160,8 @@ func (p *replayer) replay(c *controller, name string, now int8) outcome {
 	if p.pending != nil {
 		return outcome{request: p.pending, step: name + ": " + step}
 	}
-	o := outcome{writes: slices.Concat(c.writes, p.writes)}
+	// Of several at the same time, the first one is remembered.
+	o := outcome{writes: slices.CompactFunc(slices.Concat(c.writes, p.writes), func(a, b write) bool { return a.instant == b.instant })}
 	for _, cached := range c.cache {
 		if cached.kind == ats {
 			if latest := p.steps.Written.Latest(cached.at()); latest.ResourceVersion != cached.at().ResourceVersion {

@@ -62,6 +62,7 @@ var scenarios = []scenario{
 		instants: []float64{59, 60, 60.3, 61},
 		left:     budget{edits: 2},
 		edits:    []edit{suspend, resume, postpone, deleteAt, deletePod, stripLabel, stripOwner},
+		lag:      100,
 		flight:   flight,
 	},
 	{
@@ -70,6 +71,7 @@ var scenarios = []scenario{
 		instants: []float64{60, 68, 71},
 		left:     budget{faults: 1, edits: 1},
 		edits:    []edit{suspend, deleteAt, deletePod},
+		lag:      100,
 		flight:   flight,
 	},
 	{
@@ -77,6 +79,7 @@ var scenarios = []scenario{
 		objects:  []metav1.Object{newAt(nil)},
 		instants: []float64{60, 71},
 		left:     budget{faults: 1, crashes: 1},
+		lag:      100,
 		flight:   flight,
 	},
 	{
@@ -86,6 +89,7 @@ var scenarios = []scenario{
 		left:     budget{edits: 1},
 		edits:    []edit{suspend, deleteAt, deletePod},
 		fails:    true,
+		lag:      100,
 		flight:   flight,
 	},
 	{
@@ -94,6 +98,7 @@ var scenarios = []scenario{
 		instants: []float64{60, 71},
 		left:     budget{edits: 2},
 		edits:    []edit{deleteAt, createAgain},
+		lag:      100,
 		flight:   flight,
 	},
 	{
@@ -105,6 +110,7 @@ var scenarios = []scenario{
 		left:     budget{edits: 1},
 		edits:    []edit{suspend, deleteAt, deletePod, deleteChild, removeNode},
 		fails:    true,
+		lag:      100,
 		flight:   flight,
 	},
 	{
@@ -116,6 +122,7 @@ var scenarios = []scenario{
 		instants: []float64{59, 60, 61, 71},
 		left:     budget{faults: 1, edits: 1},
 		edits:    []edit{suspend, deleteAt, restartIt, undoRestart, deleteDeployment},
+		lag:      100,
 		flight:   flight,
 	},
 }

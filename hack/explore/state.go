@@ -136,7 +136,20 @@ func (s *state) notify(o *object, deleted bool) {
 	for i := range s.controllers {
 		news := &s.controllers[i].news[o.kind]
 		*news = append(slices.Clip(*news), e)
+		s.controllers[i].catchUp(s.x.scenario.lag)
 	}
+}
+
+// catchUp delivers news until no watch lags by more events than that.
+func (c *controller) catchUp(lag int) {
+	if c.sync != nil {
+		return
+	}
+	var late [watched]int
+	for k, news := range c.news {
+		late[k] = max(0, len(news)-lag)
+	}
+	c.deliver(late)
 }
 
 // restart makes a controller forget everything, and list.
@@ -152,10 +165,10 @@ func (s *state) restart(i int) {
 
 // deliver delivers the oldest news of each kind.
 func (c *controller) deliver(numbers [watched]int) {
+	if numbers == [watched]int{} {
+		return
+	}
 	for k, number := range numbers {
-		if number == 0 {
-			continue
-		}
 		for _, e := range c.news[k][:number] {
 			c.cache = slices.DeleteFunc(slices.Clone(c.cache), func(o *object) bool { return o.is(e.kind, e.name()) })
 			if !e.deleted {
