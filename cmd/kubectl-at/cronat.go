@@ -246,8 +246,8 @@ func (c *cli) runCronAt(ctx context.Context, output *output, name string, t time
 	if err != nil {
 		return err
 	}
-	if err := errLogs(&cronAt.Spec.AtTemplate.Spec); w.logs && err != nil {
-		return err
+	if w.logs && cronAt.Spec.AtTemplate.Spec.Restart != nil {
+		return errLogsOfRestart
 	}
 	return c.createAt(ctx, output, manualAt(cronAt, t), t.Instant, now, w)
 }

@@ -248,25 +248,25 @@ func TestErrorsOfCronAts(t *testing.T) {
 		stderr string
 		code   int
 	}{
-		"a CronAt without its kind":    {[]string{"show", "backup"}, nil, `error: there is no At "backup", but there is a CronAt: write cronat/backup`, exitError},
-		"to be removed":                {[]string{"rm", "backup"}, nil, `write cronat/backup`, exitError},
-		"to be suspended":              {[]string{"suspend", "backup"}, nil, `write cronat/backup`, exitError},
-		"an At that does not exist":    {[]string{"show", "none"}, nil, `kubectl at list --all shows the Ats`, exitError},
-		"the same, without CronAts":    {[]string{"show", "none"}, notKnown, `kubectl at list --all shows the Ats`, exitError},
-		"one that does not exist":      {[]string{"show", "cronat/none"}, nil, `kubectl at list shows the CronAts`, exitError},
-		"another kind":                 {[]string{"show", "cronjob/backup"}, nil, `"cronjob/backup" is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt`, exitUsage},
-		"the output of all":            {[]string{"logs", "cronat/backup"}, nil, "each of its Ats has its own output: see kubectl at show cronat/backup\n", exitUsage},
-		"another time":                 {[]string{"move", "cronat/backup", "now"}, nil, "change its schedule with kubectl edit cronat backup", exitUsage},
-		"a name that is taken":         {[]string{"every", "@daily", "--tz=UTC", "--name=backup", "--", "x"}, nil, "remove that CronAt with kubectl at rm cronat/NAME", exitError},
-		"no CRD":                       {[]string{"every", "@daily", "--tz=UTC", "--", "x"}, notKnown, "The cluster does not know CronAts: cnat is not installed or too old. Install it with", exitError},
-		"following with a dry run":     {[]string{"run-now", "cronat/backup", "--wait", "--dry-run=client"}, nil, "--wait cannot be used with --dry-run=client", exitUsage},
-		"following several at a time":  {[]string{"run-now", "cronat/nodes", "--logs"}, nil, "use --wait", exitUsage},
-		"following a moved At's nodes": {[]string{"run-now", "nodes", "--logs"}, nil, "use --wait", exitUsage},
+		"a CronAt without its kind": {[]string{"show", "backup"}, nil, `error: there is no At "backup", but there is a CronAt: write cronat/backup`, exitError},
+		"to be removed":             {[]string{"rm", "backup"}, nil, `write cronat/backup`, exitError},
+		"to be suspended":           {[]string{"suspend", "backup"}, nil, `write cronat/backup`, exitError},
+		"an At that does not exist": {[]string{"show", "none"}, nil, `kubectl at list --all shows the Ats`, exitError},
+		"the same, without CronAts": {[]string{"show", "none"}, notKnown, `kubectl at list --all shows the Ats`, exitError},
+		"one that does not exist":   {[]string{"show", "cronat/none"}, nil, `kubectl at list shows the CronAts`, exitError},
+		"another kind":              {[]string{"show", "cronjob/backup"}, nil, `"cronjob/backup" is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt`, exitUsage},
+		"the output of all":         {[]string{"logs", "cronat/backup"}, nil, "each of its Ats has its own output: see kubectl at show cronat/backup\n", exitUsage},
+		"another time":              {[]string{"move", "cronat/backup", "now"}, nil, "change its schedule with kubectl edit cronat backup", exitUsage},
+		"a name that is taken":      {[]string{"every", "@daily", "--tz=UTC", "--name=backup", "--", "x"}, nil, "remove that CronAt with kubectl at rm cronat/NAME", exitError},
+		"no CRD":                    {[]string{"every", "@daily", "--tz=UTC", "--", "x"}, notKnown, "The cluster does not know CronAts: cnat is not installed or too old. Install it with", exitError},
+		"following with a dry run":  {[]string{"run-now", "cronat/backup", "--wait", "--dry-run=client"}, nil, "--wait cannot be used with --dry-run=client", exitUsage},
+		"the output of a restart":   {[]string{"run-now", "cronat/restart", "--logs"}, nil, "use --wait", exitUsage},
+		"the output of a moved one": {[]string{"run-now", "restart", "--logs"}, nil, "use --wait", exitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "", newCronAt("backup", nil),
-				newCronAt("nodes", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Nodes = &v1alpha1.AtNodes{} }),
-				newAt("nodes", func(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} }))
+				newCronAt("restart", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Restart = &v1alpha1.AtRestart{} }),
+				newAt("restart", func(at *v1alpha1.At) { at.Spec.Restart = &v1alpha1.AtRestart{} }))
 			if tc.err != nil {
 				w.cnat.PrependReactor("*", "cronats", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, tc.err })
 			}

@@ -196,8 +196,8 @@ func (c *cli) move(ctx context.Context, output *output, name string, t timespec.
 	spec := map[string]any{"schedule": t.String(), "timeZone": nil}
 	at, err := edit(ctx, c, output, c.ats, name, spec, func(at *v1alpha1.At) error {
 		switch {
-		case w.logs && errLogs(&at.Spec.RunSpec) != nil:
-			return errLogs(&at.Spec.RunSpec)
+		case w.logs && at.Spec.Restart != nil:
+			return errLogsOfRestart
 		case at.Status.Phase == v1alpha1.PhaseRunning:
 			return fmt.Errorf("%s has already started: its time cannot be changed. %s follows it, %s stops it", ref(at), c.kubectl("at logs %s -f", name), c.kubectl("at rm %s", name))
 		case at.Status.Phase == v1alpha1.PhaseDone:

@@ -28,6 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -52,7 +53,8 @@ func (c *cli) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs NAME",
 		Short: "Print the output of a run",
-		Long: `Print the output of the latest attempt, or of another one. With -f, wait for the start
+		Long: `Print the output of the latest attempt, or of another one; with --nodes that on each node, each
+line with the name of the node. With -f, wait for the start
 and print the output of that attempt and all later ones, until the end of the run; the exit
 code then reports the outcome, like that of kubectl at TIME --logs.`,
 		Example: `  kubectl at logs backup-x2b4f
@@ -70,7 +72,7 @@ code then reports the outcome, like that of kubectl at TIME --logs.`,
 			if err != nil {
 				return err
 			}
-			if follow && attempt == 0 && at.Spec.Nodes == nil && at.Spec.Restart == nil {
+			if follow && attempt == 0 && at.Spec.Restart == nil {
 				return c.follow(cmd.Context(), at, &w)
 			}
 			return c.logs(cmd.Context(), at, follow, attempt)
@@ -85,27 +87,29 @@ code then reports the outcome, like that of kubectl at TIME --logs.`,
 func (c *cli) logs(ctx context.Context, at *v1alpha1.At, follow bool, attempt int32) error {
 	newest := newestAttempt(at)
 	switch {
-	case at.Status.Nodes != nil || at.Spec.Nodes != nil && newest < 0:
-		return c.errNodesLogs(at)
+	case at.Spec.Nodes != nil && follow:
+		return usageError("--attempt cannot be used with -f for several nodes: remove one of the two")
+	case at.Spec.Nodes != nil:
+		return c.printNodeLogs(ctx, at, attempt)
 	case at.Spec.Restart != nil && newest < 0:
 		return fmt.Errorf("%s restarts %s, which has no output: see %s", ref(at), targetOf(&at.Spec.RunSpec), c.kubectl("at show %s", at.Name))
 	case newest < 0:
-		return fmt.Errorf("%s has no output yet: %s", ref(at), stateLine(at, c.now()))
+		return c.errNoOutput(at)
 	case attempt > newest+1:
 		return fmt.Errorf("%s has no attempt %d: the latest is %d", ref(at), attempt, newest+1)
 	}
 	if attempt > 0 {
 		newest = attempt - 1
 	}
-	pod := podName(at, newest)
-	log := podLog{cli: c, out: c.Out, namespace: c.namespace, pod: pod, at: at}
+	log := podLog{cli: c, out: c.Out, at: at, attempt: newest}
 	if follow {
 		return log.stream(ctx)
 	}
-	if err := log.print(ctx); err != nil {
-		return fmt.Errorf("read the log of Pod %s: %w", pod, err)
-	}
-	return nil
+	return log.print(ctx)
+}
+
+func (c *cli) errNoOutput(at *v1alpha1.At) error {
+	return fmt.Errorf("%s has no output yet: %s", ref(at), stateLine(at, c.now()))
 }
 
 // newestAttempt returns the number of the latest attempt with a Pod, starting at 0, or -1
@@ -134,8 +138,9 @@ type streamer struct {
 	ctx   context.Context
 }
 
-func (c *cli) streamLogs(ctx context.Context, out io.Writer, namespace string) *streamer {
-	s := &streamer{queue: make(chan podLog, 16), done: make(chan error, 1), log: podLog{cli: c, out: out, namespace: namespace}, ctx: ctx}
+// streamLogs prints the output of the latest attempt of a run, and of later ones.
+func (c *cli) streamLogs(ctx context.Context, out io.Writer, at *v1alpha1.At) *streamer {
+	s := &streamer{next: max(newestAttempt(at), 0), queue: make(chan podLog, 16), done: make(chan error, 1), log: podLog{cli: c, out: out}, ctx: ctx}
 	go func() {
 		var failed error
 		defer func() { s.done <- failed }()
@@ -150,7 +155,7 @@ func (c *cli) streamLogs(ctx context.Context, out io.Writer, namespace string) *
 				return
 			}
 			if err := log.stream(ctx); err != nil && ctx.Err() == nil {
-				failed = errors.Join(failed, fmt.Errorf("read the log of Pod %s: %w", log.pod, err))
+				failed = errors.Join(failed, err)
 			}
 		}
 	}()
@@ -164,9 +169,7 @@ func (s *streamer) look(at *v1alpha1.At) {
 	}
 	for ; s.next <= newestAttempt(at); s.next++ {
 		log := s.log
-		log.pod = podName(at, s.next)
-		log.attempt = s.next
-		log.at = at
+		log.attempt, log.at = s.next, at
 		select {
 		case s.queue <- log:
 		case <-s.ctx.Done():
@@ -187,18 +190,34 @@ func (s *streamer) finish() error {
 // podLog prints the log of the container that counts.
 type podLog struct {
 	*cli
-	out            io.Writer
-	namespace, pod string
-	attempt        int32
-	at             *v1alpha1.At
+	out     io.Writer
+	at      *v1alpha1.At
+	attempt int32 // from 0
+}
+
+func (l *podLog) pod() string { return podName(l.at, l.attempt) }
+
+// ended returns the result of printing a log, and ends its last line if others follow.
+func (l *podLog) ended(err error) error {
+	if lines, ok := l.out.(*prefixed); ok {
+		lines.end()
+	}
+	if err != nil {
+		return fmt.Errorf("read the log of Pod %s: %w", l.pod(), err)
+	}
+	return nil
 }
 
 // stream prints the log from the start of the container to the end of the Pod, including
 // the log of a Pod that has already ended, or of a restarted container.
 func (l *podLog) stream(ctx context.Context) error {
 	if l.attempt > 0 {
-		fmt.Fprintf(l.ErrOut, "attempt %d: pod/%s\n", l.attempt+1, l.pod)
+		fmt.Fprintf(l.ErrOut, "attempt %d: pod/%s\n", l.attempt+1, l.pod())
 	}
+	return l.ended(l.streamAll(ctx))
+}
+
+func (l *podLog) streamAll(ctx context.Context) error {
 	for restart := int32(-1); ; {
 		var container string
 		var status *corev1.ContainerStatus
@@ -266,21 +285,22 @@ func (l *podLog) hasEnded(ctx context.Context, restart int32) bool {
 
 // print prints the log so far.
 func (l *podLog) print(ctx context.Context) error {
-	pod, err := l.kube.CoreV1().Pods(l.namespace).Get(ctx, l.pod, metav1.GetOptions{})
-	if err != nil {
-		return err
+	pod, err := l.pods().Get(ctx, l.pod(), metav1.GetOptions{})
+	if err == nil && !plan.IsOf(pod, l.at) {
+		err = errForeign
 	}
-	if !plan.IsOf(pod, l.at) {
-		return errForeign
+	if err == nil {
+		container, _ := containerOf(pod)
+		_, err = l.copy(ctx, &corev1.PodLogOptions{Container: container}, 0)
 	}
-	container, _ := containerOf(pod)
-	_, err = l.copy(ctx, &corev1.PodLogOptions{Container: container}, 0)
-	return err
+	return l.ended(err)
 }
+
+func (l *podLog) pods() corev1client.PodInterface { return l.kube.CoreV1().Pods(l.at.Namespace) }
 
 // copy prints a log except for its first bytes, and returns how many bytes it printed.
 func (l *podLog) copy(ctx context.Context, options *corev1.PodLogOptions, skip int64) (int64, error) {
-	stream, err := l.kube.CoreV1().Pods(l.namespace).GetLogs(l.pod, options).Stream(ctx)
+	stream, err := l.pods().GetLogs(l.pod(), options).Stream(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -295,7 +315,7 @@ func (l *podLog) copy(ctx context.Context, options *corev1.PodLogOptions, skip i
 }
 
 func (l *podLog) watchPod(ctx context.Context, seen func(*corev1.Pod) bool) error {
-	return watchObject(ctx, l.ErrOut, l.kube.CoreV1().Pods(l.namespace), l.pod, seen)
+	return watchObject(ctx, l.ErrOut, l.pods(), l.pod(), seen)
 }
 
 // mainContainer returns the index of the container that counts.

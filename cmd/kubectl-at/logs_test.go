@@ -96,7 +96,7 @@ func TestStream(t *testing.T) {
 				t.Fatal(err)
 			}
 			var stdout bytes.Buffer
-			s := (&cli{kube: kube}).streamLogs(t.Context(), &stdout, "default")
+			s := (&cli{kube: kube}).streamLogs(t.Context(), &stdout, at)
 			s.look(at)
 			if err := s.finish(); errors.Is(err, errForeign) != (name == "a Pod of another object") || err != nil && !errors.Is(err, errForeign) || stdout.String() != tc.want {
 				t.Errorf("got %q, %v, want %q", stdout.String(), err, tc.want)

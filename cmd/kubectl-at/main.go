@@ -291,7 +291,8 @@ func (c *cli) createClients() error {
 	if err != nil {
 		return err
 	}
-	if config.Timeout == 0 { // --request-timeout
+	config.QPS, config.Burst = 50, 100 // for the output of many nodes
+	if config.Timeout == 0 {           // --request-timeout
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next, requestTimeout} })
 	}
 	if c.cnat, err = clientset.NewForConfig(config); err != nil {

@@ -17,14 +17,22 @@ limitations under the License.
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -52,7 +60,7 @@ func (f *nodeFlags) addFlags(flags *pflag.FlagSet) {
 	flags.Int32Var(&f.maxFailed, "max-failed", 0, "With --nodes: do not start it on further nodes after it has failed on more than this number (default: no limit)")
 }
 
-func (f *nodeFlags) validate(w *wait) error {
+func (f *nodeFlags) validate() error {
 	given := f.flags.Changed
 	switch {
 	case given("node") && given("nodes"):
@@ -65,8 +73,6 @@ func (f *nodeFlags) validate(w *wait) error {
 		return usageError("--max-concurrent is %q: write a number of at least 1, or a percentage from 1%% to 100%%", f.maxConcurrent)
 	case f.maxFailed < 0:
 		return usageError("--max-failed is %d: it must not be negative", f.maxFailed)
-	case given("nodes") && w.logs:
-		return errLogsOfNodes
 	}
 	_, err := f.selector()
 	return err
@@ -145,8 +151,136 @@ func countsOf(nodes *v1alpha1.AtNodesStatus) string {
 	return counts
 }
 
-// errNodesLogs says where to find the output of a run on nodes.
-func (c *cli) errNodesLogs(at *v1alpha1.At) error {
-	return fmt.Errorf("%s runs on several nodes, and each node has an At with its own output: %s prints it, %s lists them",
-		ref(at), c.kubectl("at logs %s-NODE", at.Name), c.kubectl("get at -l %s=%s", v1alpha1.LabelAtUID, at.UID))
+// ofNodes selects the Ats of the nodes of an At.
+func ofNodes(at *v1alpha1.At) metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)}
+}
+
+// nodeAts returns the Ats of the nodes of an At, sorted by node.
+func (c *cli) nodeAts(ctx context.Context, at *v1alpha1.At) ([]v1alpha1.At, error) {
+	list, err := c.list(ctx, ofNodes(at))
+	slices.SortFunc(list.Items, func(a, b v1alpha1.At) int { return strings.Compare(a.Spec.Node, b.Spec.Node) })
+	return list.Items, err
+}
+
+// printNodes prints the Ats of the nodes of an At.
+func (c *cli) printNodes(ctx context.Context, at *v1alpha1.At) error {
+	ats, err := c.nodeAts(ctx, at)
+	if err != nil {
+		fmt.Fprintf(c.ErrOut, "Cannot list the Ats of its nodes: %v\n", err)
+	}
+	if len(ats) == 0 {
+		return nil
+	}
+	fmt.Fprintln(c.Out, "Nodes")
+	var rows []metav1.TableRow
+	for i := range ats {
+		at := &ats[i]
+		rows = append(rows, row(at, at.Spec.Node, at.Name, string(at.Status.Phase), reasonOf(at, c.now()), exitCodeOf(at)))
+	}
+	return c.printRows(printers.PrintOptions{}, columns(0, "Node", "Name", "Phase", "Reason", "Exit"), rows)
+}
+
+// nodeLogs prints the output of the Ats of nodes, each line with its node.
+type nodeLogs struct {
+	*cli
+	ctx     context.Context
+	out     io.Writer
+	lock    sync.Mutex // of out
+	at      *v1alpha1.At
+	streams map[types.UID]*streamer
+	stop    context.CancelFunc
+	watched chan error
+}
+
+func (c *cli) streamNodes(ctx context.Context, out io.Writer, at *v1alpha1.At) *nodeLogs {
+	n := &nodeLogs{cli: c, ctx: ctx, out: out, at: at, streams: map[types.UID]*streamer{}, watched: make(chan error, 1)}
+	ctx, n.stop = context.WithCancel(ctx)
+	go func() {
+		n.watched <- watchObjects(ctx, c.ErrOut, c.ats, ofNodes(at), "", func(at *v1alpha1.At) bool {
+			n.lookAt(at)
+			return false
+		})
+	}()
+	return n
+}
+
+// look does nothing: the states of the nodes' Ats are watched.
+func (n *nodeLogs) look(*v1alpha1.At) {}
+
+// lookAt detects new attempts of the At of a node.
+func (n *nodeLogs) lookAt(at *v1alpha1.At) {
+	stream := n.streams[at.UID]
+	if stream == nil {
+		stream = n.streamLogs(n.ctx, &prefixed{out: n.out, lock: &n.lock, prefix: "[" + at.Spec.Node + "] "}, at)
+		n.streams[at.UID] = stream
+	}
+	stream.look(at)
+}
+
+// finish waits until everything is printed.
+func (n *nodeLogs) finish() error {
+	n.stop()
+	<-n.watched
+	ats, err := n.nodeAts(n.ctx, n.at)
+	for i := range ats {
+		n.lookAt(&ats[i])
+	}
+	for _, stream := range n.streams {
+		err = errors.Join(err, stream.finish())
+	}
+	return err
+}
+
+// printNodeLogs prints the output so far of an attempt, from 1, on each node, or of the latest
+// ones.
+func (c *cli) printNodeLogs(ctx context.Context, at *v1alpha1.At, attempt int32) error {
+	ats, failed := c.nodeAts(ctx, at)
+	var lock sync.Mutex
+	found := false
+	for i := range ats {
+		newest := newestAttempt(&ats[i])
+		if newest < 0 || attempt > newest+1 {
+			continue
+		}
+		found = true
+		log := podLog{cli: c, out: &prefixed{out: c.Out, lock: &lock, prefix: "[" + ats[i].Spec.Node + "] "}, at: &ats[i], attempt: newest}
+		if attempt > 0 {
+			log.attempt = attempt - 1
+		}
+		failed = errors.Join(failed, log.print(ctx))
+	}
+	if !found && failed == nil {
+		return c.errNoOutput(at)
+	}
+	return failed
+}
+
+// prefixed writes whole lines with a prefix.
+type prefixed struct {
+	out    io.Writer
+	lock   *sync.Mutex // of out
+	prefix string
+	rest   []byte
+}
+
+func (p *prefixed) Write(data []byte) (int, error) {
+	p.rest = append(p.rest, data...)
+	end := bytes.LastIndexByte(p.rest, '\n') + 1
+	var lines []byte
+	for line := range bytes.Lines(p.rest[:end]) {
+		lines = append(append(lines, p.prefix...), line...)
+	}
+	p.rest = slices.Clone(p.rest[end:])
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	_, err := p.out.Write(lines)
+	return len(data), err
+}
+
+// end writes the last line, if it has no end.
+func (p *prefixed) end() {
+	if len(p.rest) > 0 {
+		_, _ = p.Write([]byte("\n"))
+	}
 }

@@ -17,7 +17,9 @@ limitations under the License.
 package main
 
 import (
+	"bytes"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -26,7 +28,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -89,7 +93,6 @@ func TestUsageOfNodes(t *testing.T) {
 		"none at a time":       {[]string{"--nodes=all", "--max-concurrent=0"}, `--max-concurrent is "0"`},
 		"more than all":        {[]string{"--nodes=all", "--max-concurrent=101%"}, `--max-concurrent is "101%"`},
 		"negative failures":    {[]string{"--nodes=all", "--max-failed=-1"}, "must not be negative"},
-		"logs":                 {[]string{"--nodes=all", "--logs"}, "use --wait, and print the output of a node with kubectl at logs NAME-NODE"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "")
@@ -115,7 +118,9 @@ func family() []runtime.Object {
 		}
 	})
 	child := newAt("patch-n1", func(at *v1alpha1.At) {
-		at.Spec.Node = "n1"
+		at.Spec.Node, at.UID = "n1", "n1"
+		at.Labels = map[string]string{v1alpha1.LabelAtUID: "uid"}
+		at.Status = v1alpha1.AtStatus{Phase: v1alpha1.PhaseRunning, Failed: 1, Pod: &v1alpha1.AtPod{Name: "patch-n1-pod-1"}}
 		at.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(parent, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
 	})
 	return []runtime.Object{parent, child}
@@ -137,6 +142,7 @@ func TestShowNodes(t *testing.T) {
 			"Runs on    nodes with pool=workers, 10% at the same time, until more than 3 have failed\n",
 			"Nodes      1 of 5 succeeded, 1 failed, 1 active, 2 waiting\n",
 			"Why        It failed on 1 of 5 nodes: n2 (CommandFailed: no space left on device).\n",
+			"Nodes\nNODE   NAME       PHASE     REASON   EXIT\nn1     patch-n1   RUNNING   -        -\n",
 		},
 		"patch-n1": {"Runs on    node n1\n"},
 	} {
@@ -156,13 +162,73 @@ func TestPlaceOf(t *testing.T) {
 	}
 }
 
+// TestLogsOfNodes prints the output of a node, which is "fake logs".
 func TestLogsOfNodes(t *testing.T) {
-	for _, args := range []string{"logs patch", "logs patch -f", "logs patch --attempt=1"} {
-		w := newWorld(t, "", family()...)
-		want := "error: at/patch runs on several nodes, and each node has an At with its own output: kubectl at logs patch-NODE prints it, kubectl get at -l cnat.programming-kubernetes.info/at-uid=uid lists them\n"
-		if code := w.run(t, strings.Fields(args)...); code != exitError || w.stderr.String() != want {
-			t.Errorf("%s: exit code %d, stderr %q, want %q", args, code, w.stderr.String(), want)
+	const line = "[n1] fake logs\n"
+	for args, want := range map[string]struct{ stdout, stderr string }{
+		"logs patch":                {line, ""},
+		"logs patch --attempt=1":    {line, ""},
+		"logs patch --attempt=3":    {"", "error: at/patch has no output yet: RUNNING for 0s, nodes: 1 of 5 succeeded, 1 failed, 1 active, 2 waiting\n"},
+		"logs patch --attempt=1 -f": {"", "error: --attempt cannot be used with -f for several nodes: remove one of the two\n"},
+		"logs patch -f":             {line, "attempt 2: pod/patch-n1-pod-1\nerror: at/patch failed: NodesFailed\n"},
+		"now --name=patch --nodes=all --logs --tz=UTC -- x": {
+			line, "at.cnat.programming-kubernetes.info/patch created\nruns Fri 27 Mar 2026 14:00:00 UTC, at once\nattempt 2: pod/patch-n1-pod-1\nerror: at/patch failed: NodesFailed\n",
+		},
+	} {
+		t.Run(args, inBubble(func(t *testing.T) {
+			t.Helper()
+			objects := family()
+			if strings.HasPrefix(args, "now") {
+				objects = objects[1:]
+				objects[0].(*v1alpha1.At).Labels[v1alpha1.LabelAtUID] = ""
+			}
+			w := newWorld(t, "", objects...)
+			var pods []runtime.Object
+			for _, name := range []string{"patch-n1-pod", "patch-n1-pod-1"} {
+				pods = append(pods, &corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: "default", Name: name,
+						OwnerReferences: []metav1.OwnerReference{{UID: "n1", Controller: ptr.To(true)}},
+					},
+					Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}},
+					Status: corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{
+						{Name: "a", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}},
+					}},
+				})
+			}
+			w.kube = kubefake.NewSimpleClientset(pods...)
+			w.cnat.PrependWatchReactor("ats", func(action kubetesting.Action) (bool, watch.Interface, error) {
+				watcher := watch.NewFakeWithChanSize(1, false)
+				parent := family()[0].(*v1alpha1.At)
+				if strings.HasPrefix(args, "now") {
+					parent.UID = ""
+				}
+				parent.Status.Phase, parent.Status.Reason, parent.Status.Message = v1alpha1.PhaseDone, v1alpha1.ReasonNodesFailed, ""
+				if action.(kubetesting.WatchAction).GetWatchRestrictions().Labels.Empty() {
+					watcher.Modify(parent)
+				}
+				return true, watcher, nil
+			})
+			w.run(t, strings.Fields(args)...)
+			if w.stdout.String() != want.stdout || w.stderr.String() != want.stderr {
+				t.Errorf("stdout %q, want %q; stderr %q, want %q", w.stdout.String(), want.stdout, w.stderr.String(), want.stderr)
+			}
+		}))
+	}
+}
+
+func TestPrefixed(t *testing.T) {
+	var out bytes.Buffer
+	p := &prefixed{out: &out, lock: &sync.Mutex{}, prefix: "[n] "}
+	for _, data := range []string{"a", "b\nc\n\nd", "e", "\n", "f"} {
+		if n, err := p.Write([]byte(data)); n != len(data) || err != nil {
+			t.Errorf("%q: %d, %v", data, n, err)
 		}
+	}
+	p.end()
+	p.end()
+	if want := "[n] ab\n[n] c\n[n] \n[n] de\n[n] f\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }
 

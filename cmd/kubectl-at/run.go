@@ -89,7 +89,7 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	if _, err := labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
 		return usageError("--labels is %q: write NAME=VALUE, separated by commas", r.labels)
 	}
-	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(w), r.pod.validate()); err != nil {
+	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(), r.pod.validate()); err != nil {
 		return err
 	}
 	if cmd.ArgsLenAtDash() >= 0 && strings.TrimSpace(strings.Join(command, "")) == "" {
@@ -268,22 +268,8 @@ func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
 	return err
 }
 
-// errLogsOfRestart and errLogsOfNodes say what to use instead of --logs.
-var (
-	errLogsOfRestart = usageError("--logs prints the output of a command, but a restart has none: use --wait")
-	errLogsOfNodes   = usageError("--logs follows a single run, but there is one on each node: use --wait, and print the output of a node with kubectl at logs NAME-NODE")
-)
-
-// errLogs returns why --logs cannot follow a run, or nil if it can.
-func errLogs(spec *v1alpha1.RunSpec) error {
-	switch {
-	case spec.Nodes != nil:
-		return errLogsOfNodes
-	case spec.Restart != nil:
-		return errLogsOfRestart
-	}
-	return nil
-}
+// errLogsOfRestart says what to use instead of --logs.
+var errLogsOfRestart = usageError("--logs prints the output of a command, but a restart has none: use --wait")
 
 // targetOf returns the name of the workload to restart, as kubectl prints it, or "" if
 // there is none.

@@ -76,6 +76,11 @@ func (c *cli) show(ctx context.Context, name string) error {
 
 	now := c.now()
 	c.fields(headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, zone, now), c.stateOf(at, now))
+	if at.Spec.Nodes != nil {
+		if err := c.printNodes(ctx, at); err != nil {
+			return err
+		}
+	}
 	if podsErr != nil {
 		fmt.Fprintf(c.ErrOut, "Cannot list its Pods: %v\n", podsErr)
 	} else if len(pods.Items) > 0 {

@@ -130,12 +130,17 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		})
 	}()
 
-	var logs *streamer
-	if w.logs {
-		logs = above.streamLogs(ctx, progress.clearing(c.Out), at.Namespace)
-		logs.next = max(newestAttempt(at), 0)
-		logs.look(at)
+	var logs interface {
+		look(at *v1alpha1.At)
+		finish() error
+	} = (*streamer)(nil)
+	switch out := progress.clearing(c.Out); {
+	case w.logs && at.Spec.Nodes != nil:
+		logs = above.streamNodes(ctx, out, at)
+	case w.logs:
+		logs = above.streamLogs(ctx, out, at)
 	}
+	logs.look(at)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	hints, watching := hinter{cli: &above}, false
@@ -190,7 +195,7 @@ var errTimeout = errors.New("--timeout has passed")
 func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
 	state, goesOn := string(at.Status.Phase), "The run continues"
 	if at.Status.Reason != "" {
-		state += ", " + at.Status.Reason + ": " + strings.TrimSuffix(at.Status.Message, ".")
+		state += ", " + strings.TrimSuffix(reasonLine(at), ".")
 	}
 	if at.Status.Phase != v1alpha1.PhaseRunning {
 		goesOn = "It stays scheduled"
@@ -202,15 +207,20 @@ func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
 	return withCode(exitInterrupted, "stopped watching: %s", goesOn)
 }
 
+// reasonLine returns the reason for the state of an At, and the message.
+func reasonLine(at *v1alpha1.At) string {
+	if at.Status.Message == "" {
+		return at.Status.Reason
+	}
+	return at.Status.Reason + ": " + at.Status.Message
+}
+
 // outcome returns the outcome of a run as an error, or nil if it succeeded.
 func outcome(at *v1alpha1.At, passExitCode bool) error {
 	if meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete) {
 		return nil
 	}
-	how := at.Status.Reason
-	if at.Status.Message != "" {
-		how += ": " + at.Status.Message
-	}
+	how := reasonLine(at)
 	if at.Status.Reason == v1alpha1.ReasonStartingDeadlineExceeded {
 		return withCode(exitMissed, "%s did not run: %s", ref(at), how)
 	}
@@ -342,7 +352,7 @@ func stateLine(at *v1alpha1.At, now time.Time) string {
 	instant, err := plan.Instant(&at.Spec)
 	switch {
 	case at.Status.Reason != "":
-		line += ", " + at.Status.Reason + ": " + at.Status.Message
+		line += ", " + reasonLine(at)
 	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Nodes != nil:
 		line += fmt.Sprintf(" for %s, nodes: %s", runningFor(at, now), countsOf(at.Status.Nodes))
 	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Restart != nil:

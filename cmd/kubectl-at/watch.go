@@ -108,9 +108,15 @@ type listerWatcher[L runtime.Object] interface {
 // of several consecutive errors to errOut.
 func watchObject[T object, L runtime.Object](ctx context.Context, errOut io.Writer, client listerWatcher[L], name string, seen func(T) bool) error {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	return watchObjects(ctx, errOut, client, metav1.ListOptions{FieldSelector: selector}, name, seen)
+}
+
+// watchObjects does the same for all selected objects. Without a name, it does not end when
+// they are deleted.
+func watchObjects[T object, L runtime.Object](ctx context.Context, errOut io.Writer, client listerWatcher[L], options metav1.ListOptions, name string, seen func(T) bool) error {
 	failed, refused := false, 0
 	for {
-		done, err := watchOnce(ctx, client, selector, name, func(item T) bool {
+		done, err := watchOnce(ctx, client, options, name, func(item T) bool {
 			failed, refused = false, 0
 			return seen(item)
 		})
@@ -153,8 +159,8 @@ func isAway(err error) bool {
 		utilnet.IsTimeout(err) || utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err)
 }
 
-func watchOnce[T object, L runtime.Object](ctx context.Context, client listerWatcher[L], selector, name string, seen func(T) bool) (bool, error) {
-	list, err := client.List(ctx, metav1.ListOptions{FieldSelector: selector})
+func watchOnce[T object, L runtime.Object](ctx context.Context, client listerWatcher[L], options metav1.ListOptions, name string, seen func(T) bool) (bool, error) {
+	list, err := client.List(ctx, options)
 	if err != nil {
 		return false, err
 	}
@@ -162,9 +168,9 @@ func watchOnce[T object, L runtime.Object](ctx context.Context, client listerWat
 	if err != nil {
 		return false, err
 	}
-	found := false
+	found := name == ""
 	for _, item := range items {
-		if item, ok := item.(T); ok && item.GetName() == name {
+		if item, ok := item.(T); ok && (name == "" || item.GetName() == name) {
 			found = true
 			if seen(item) {
 				return true, nil
@@ -178,7 +184,8 @@ func watchOnce[T object, L runtime.Object](ctx context.Context, client listerWat
 	if err != nil {
 		return false, err
 	}
-	watcher, err := client.Watch(ctx, metav1.ListOptions{FieldSelector: selector, ResourceVersion: listMeta.GetResourceVersion()})
+	options.ResourceVersion = listMeta.GetResourceVersion()
+	watcher, err := client.Watch(ctx, options)
 	if err != nil {
 		return false, err
 	}
@@ -187,13 +194,13 @@ func watchOnce[T object, L runtime.Object](ctx context.Context, client listerWat
 			return false, apierrors.FromObject(event.Object)
 		}
 		item, ok := event.Object.(T)
-		if !ok || item.GetName() != name {
+		if !ok || name != "" && item.GetName() != name {
 			return false, nil
 		}
 		if seen(item) {
 			return true, nil
 		}
-		if event.Type == watch.Deleted {
+		if event.Type == watch.Deleted && name != "" {
 			return false, errGone
 		}
 		return false, nil
