@@ -240,6 +240,7 @@ func TestUsage(t *testing.T) {
 		"another source of an environment":         {[]string{"now", "--env-from=pod/x", "--", "x"}, "write secret/NAME or configmap/NAME"},
 		"a bad service account":                    {[]string{"now", "--service-account=A", "--", "x"}, `--service-account is "A"`},
 		"bad labels":                               {[]string{"now", "--labels=a", "--", "x"}, "write NAME=VALUE, separated by commas"},
+		"a command that is too long":               {[]string{"now", "--", strings.Repeat("ä", 32768)}, "the command has 32768 characters, and 32767 are allowed: put it into the image, or into a ConfigMap"},
 		"a bad name":                               {[]string{"now", "--name=A", "--", "x"}, `--name is "A"`},
 		"a ttl too long":                           {[]string{"now", "--ttl=1193047h", "--", "x"}, "must be at most 2147483647s"},
 		"negative retries":                         {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},

@@ -55,7 +55,7 @@ func splitName(arg string) (name string, isCronAt bool, err error) {
 	case name == "":
 	case kind == "at" || kind == "ats":
 		return name, false, nil
-	case kind == "cronat" || kind == "cronats":
+	case kind == "cronat" || kind == "cronats" || kind == "ca":
 		return name, true, nil
 	}
 	return "", false, usageError("%q is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt", arg)

@@ -67,7 +67,7 @@ func lines(text string) []string {
 func TestSplitName(t *testing.T) {
 	for arg, want := range map[string]string{
 		"x": "x", "at/x": "x", "ats/x": "x", "At.cnat.programming-kubernetes.info/x": "x",
-		"cronat/x": "cronat/x", "cronats/x": "cronat/x", "cronat.cnat.programming-kubernetes.info/x": "cronat/x",
+		"cronat/x": "cronat/x", "ca/x": "cronat/x", "cronats/x": "cronat/x", "cronat.cnat.programming-kubernetes.info/x": "cronat/x",
 		"cronjob/x": "", "/x": "", "cronat/": "",
 	} {
 		name, isCronAt, err := splitName(arg)

@@ -28,6 +28,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -139,6 +140,9 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 			return metadata, spec, from, err
 		}
 		what = spec.Command
+	}
+	if n := utf8.RuneCountInString(spec.Command); n > maxCommandLength {
+		return metadata, spec, from, usageError("the command has %d characters, and %d are allowed: put it into the image, or into a ConfigMap that a Pod of -f mounts", n, maxCommandLength)
 	}
 	if len(command) > 1 && (r.pod.hasPod() || r.pod.image != "") {
 		// That image may have no shell.
@@ -279,6 +283,9 @@ func targetOf(spec *v1alpha1.RunSpec) string {
 	}
 	return strings.ToLower(string(spec.Restart.Kind)) + "/" + spec.Restart.Name
 }
+
+// maxCommandLength is the maximum of spec.command.
+const maxCommandLength = 32767
 
 // maxStem keeps the name of the Pod, which extends that of the At, below 63 characters,
 // so that it is not shortened.
