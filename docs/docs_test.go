@@ -47,6 +47,10 @@ var (
 	repoPath   = regexp.MustCompile(`^(\.ci|\.github|artifacts|cmd|docs|hack|pkg|signals)/[\w./-]*$`)
 	identifier = regexp.MustCompile(`^(?:\w+\.)?([A-Za-z]\w*)$`)
 	words      = regexp.MustCompile(`(?m)^([^#\t\n][^\t\n]*)\t+([^\t\n]+)$`)
+
+	// An input and its meaning, in the table and on the page about times.
+	timesRow     = regexp.MustCompile(`(?m)^(\S.*?) +(?:=>|!!) (.*)$`)
+	timesExample = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (.*) \\|$")
 )
 
 // TestLinks follows the links to files of the repository, and to their headings. Links to other
@@ -202,6 +206,30 @@ func TestReference(t *testing.T) {
 		if found < 10 {
 			t.Errorf("only %d names were found for %s", found, page)
 		}
+	}
+}
+
+// TestTimes finds the examples of the page about times in the table that the program is tested
+// with.
+func TestTimes(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join(root, "cmd/kubectl-at/timespec/testdata/times.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(content), "\nnow: 2026-11-25T14:30:12+01:00 Europe/Berlin\n")
+	table, _, _ = strings.Cut(table, "\nnow: ")
+	meanings := map[string]string{}
+	for _, row := range timesRow.FindAllStringSubmatch(table, -1) {
+		meanings[row[1]] = row[2]
+	}
+	examples := timesExample.FindAllStringSubmatch(files(t, ".md")["docs/reference/times.md"], -1)
+	for _, example := range examples {
+		if want := meanings[example[1]]; example[2] != want {
+			t.Errorf("docs/reference/times.md says about %q:\n%s, want:\n%s", example[1], example[2], want)
+		}
+	}
+	if len(examples) < 100 {
+		t.Errorf("only %d examples were found", len(examples))
 	}
 }
 

@@ -75,7 +75,11 @@ func (p *parser) amounts(begin token, factor int) ([]step, error) {
 		u := p.next()
 		if p.text[u.from:u.to] == "M" {
 			at := n.through(u.span)
-			return nil, p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), n.text+"m", n.text+" months")
+			months := n.text + " months"
+			if atoi(n.text) == 1 {
+				months = "1 month"
+			}
+			return nil, p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), n.text+"m", months)
 		}
 		count := 1
 		if !isOne {
