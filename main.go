@@ -365,7 +365,7 @@ func run(ctx context.Context, o *options) error {
 			controller.Run(ctx, o.workers)
 			wg.Wait()
 		}, func(ctx context.Context) error {
-			return uninstall.Release(ctx, controller.steps, cronController, o.namespace)
+			return uninstall.Release(ctx, controller.steps, cronController.Steps, o.namespace)
 		})
 		if uninstalled {
 			end()

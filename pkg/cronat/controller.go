@@ -26,7 +26,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -37,22 +36,17 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
-	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
-	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // queueName is the name of the queue, for its metrics.
 const queueName = "cronats"
-
-// byCronAt is the index of Ats by the CronAt that created them.
-const byCronAt = "cronat"
 
 // maxDelay is the maximum time until a CronAt is synced again: one that is deleted stays
 // in the queue until then.
@@ -72,13 +66,10 @@ const finishTimeout = 3 * time.Second
 
 // Controller creates the Ats of each CronAt, one for each scheduled time.
 type Controller struct {
-	client   clientset.Interface
-	recorder record.EventRecorder
-	clock    clock.WithTicker
-
-	lister    listers.CronAtLister
-	atIndexer cache.Indexer
-	synced    []cache.DoneChecker
+	// Steps takes the steps that package cronplan decides on.
+	Steps  *cronsteps.Steps
+	clock  clock.WithTicker
+	synced []cache.DoneChecker
 
 	// working is false while the controller is on standby: its informers fill the caches,
 	// but nothing is enqueued.
@@ -86,17 +77,6 @@ type Controller struct {
 	queue   *queue.Retrying
 	// records limits how many new Ats are recorded immediately.
 	records flowcontrol.PassiveRateLimiter
-
-	// written has the statuses that this process has written and that are not in the cache
-	// yet.
-	written *staleness.Written[*v1alpha1.CronAt]
-	// freshness tells how old the CronAts in the cache can be.
-	freshness *staleness.Tracker
-
-	// counted records since when this process knows that an At with the finalizer is
-	// counted.
-	countedLock sync.Mutex
-	counted     map[types.UID]time.Time
 }
 
 // NewController returns a controller that uses the given informers, which the caller
@@ -110,31 +90,15 @@ func NewController(
 	recorder record.EventRecorder,
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
-	c := &Controller{
-		client:    client,
-		recorder:  recorder,
-		clock:     wallClock,
-		lister:    cronAtInformer.Lister(),
-		atIndexer: atInformer.Informer().GetIndexer(),
-		queue:     queue.NewRetrying(queueName, queue.NewFair(), wallClock),
-		records:   flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
-		counted:   map[types.UID]time.Time{},
-	}
-	c.freshness = staleness.NewTracker(cronAtInformer.Informer().GetIndexer().LastStoreSyncResourceVersion)
-	c.written = staleness.NewWritten(func(namespace, name string) (*v1alpha1.CronAt, error) { return c.lister.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
-
-	if err := cronAtInformer.Informer().SetTransform(keep); err != nil {
-		return nil, fmt.Errorf("set the transform of the informer: %w", err)
-	}
-	err := atInformer.Informer().AddIndexers(cache.Indexers{byCronAt: func(obj any) ([]string, error) {
-		at := obj.(*v1alpha1.At)
-		if name := cronplan.CronAtName(at); name != "" {
-			return []string{cache.NewObjectName(at.Namespace, name).String()}, nil
-		}
-		return nil, nil
-	}})
+	taken, err := cronsteps.New(client, cronAtInformer, atInformer, recorder, wallClock)
 	if err != nil {
-		return nil, fmt.Errorf("add the index of Ats: %w", err)
+		return nil, err
+	}
+	c := &Controller{
+		Steps:   taken,
+		clock:   wallClock,
+		queue:   queue.NewRetrying(queueName, queue.NewFair(), wallClock),
+		records: flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
 	}
 	logger := klog.FromContext(ctx)
 	cronAtHandler, err := cronAtInformer.TypedInformer().AddTypedEventHandler(informers.CronAtHandlerFuncs{
@@ -151,7 +115,7 @@ func NewController(
 		DeleteFunc: func(at informers.DeletedAt) {
 			if at.OptionalObj != nil {
 				c.enqueueOwner(at.OptionalObj)
-				c.forgetCounted(at.OptionalObj.UID)
+				c.Steps.Forget(at.OptionalObj.UID)
 			}
 		},
 	})
@@ -200,14 +164,12 @@ func (c *Controller) IsBusy() bool { return c.queue.IsBusy() }
 
 // enqueueAll enqueues all CronAts, including deleted ones that still have Ats.
 func (c *Controller) enqueueAll() {
-	cronAts, _ := c.lister.List(labels.Everything()) // Reading from a cache cannot fail.
+	cronAts, _ := c.Steps.CronAts.List(labels.Everything()) // Reading from a cache cannot fail.
 	for _, cronAt := range cronAts {
 		c.queue.Add(cache.MetaObjectToName(cronAt))
 	}
-	for _, key := range c.atIndexer.ListIndexFuncValues(byCronAt) {
-		if name, err := cache.ParseObjectName(key); err == nil {
-			c.queue.Add(name)
-		}
+	for _, name := range c.Steps.Owners() {
+		c.queue.Add(name)
 	}
 }
 
@@ -222,7 +184,7 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 // updateCronAt enqueues a CronAt whose spec has changed, or that is being deleted. If
 // only the status has changed, the controller has written it itself.
 func (c *Controller) updateCronAt(logger klog.Logger, old, cur *v1alpha1.CronAt) {
-	c.written.Seen(cur)
+	c.Steps.Written.Seen(cur)
 	isOther := old.UID != cur.UID
 	if isOther {
 		// The informer missed that the old one was deleted before a new one of that name was
@@ -240,7 +202,7 @@ func (c *Controller) updateCronAt(logger klog.Logger, old, cur *v1alpha1.CronAt)
 func (c *Controller) deleteCronAt(logger klog.Logger, cronAt informers.DeletedCronAt) {
 	logger.V(2).Info("CronAt deleted", "cronAt", klog.KRef(cronAt.GetObjectName().Parts()))
 	if cronAt.OptionalObj != nil {
-		c.written.Forget(cronAt.OptionalObj.UID)
+		c.Steps.Written.Forget(cronAt.OptionalObj.UID)
 	}
 	c.enqueue(cronAt.GetObjectName())
 }
@@ -302,23 +264,12 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
 	ctx = connect.WithTurns(ctx)
-	world := &cronplan.World{CronAtAsOf: c.freshness.AsOf(c.clock.Now())}
-	// The only possible error: it is not in the cache.
-	if cronAt, err := c.lister.CronAts(name.Namespace).Get(name.Name); err == nil {
-		world.CronAt = c.written.Latest(cronAt)
-	}
-	objects, err := c.atIndexer.ByIndex(byCronAt, name.String())
-	utilruntime.Must(err) // An error would mean that the index does not exist.
-	for _, object := range objects {
-		world.Ats = append(world.Ats, object.(*v1alpha1.At))
-	}
+	world := c.Steps.World(name)
 	steps := maxSteps + len(world.Ats)
 	for range steps {
-		world.Now = c.clock.Now()
-		c.addCounted(world)
-		decision := cronplan.Decide(*world)
+		decision := c.Steps.Decide(world)
 		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay)
-		decision, again, err := c.act(ctx, name, world, decision)
+		decision, again, err := c.Steps.Take(ctx, name, world, decision)
 		if err != nil {
 			return decision.Delay, err
 		}
@@ -327,52 +278,4 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 		}
 	}
 	return 0, fmt.Errorf("no result after %d steps: the API server does not store all fields; is its CronAt CRD outdated?", steps)
-}
-
-// Leave takes the steps that cronplan.Leave decides for a CronAt and those of its Ats that
-// have the finalizer.
-func (c *Controller) Leave(ctx context.Context, name cache.ObjectName, ats []*v1alpha1.At) error {
-	world := &cronplan.World{Ats: ats, CronAtIsLive: name.Name == ""}
-	for range maxSteps + len(ats) {
-		world.Now = c.clock.Now()
-		decision := cronplan.Leave(*world)
-		if decision.Action == nil && decision.Status == nil {
-			return nil
-		}
-		if _, _, err := c.act(ctx, name, world, decision); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("no result after many steps for CronAt %s", name)
-}
-
-// addCounted adds to world since when its Ats are known to be counted.
-func (c *Controller) addCounted(world *cronplan.World) {
-	c.countedLock.Lock()
-	defer c.countedLock.Unlock()
-	world.CountedSince = map[types.UID]time.Time{}
-	for _, at := range world.Ats {
-		if !plan.IsScheduled(at) || !world.IsCounted(at) {
-			continue
-		}
-		if _, seen := c.counted[at.UID]; !seen {
-			c.counted[at.UID] = world.Now
-		}
-		world.CountedSince[at.UID] = c.counted[at.UID]
-	}
-}
-
-// forgetCounted is called for an At that is gone or released.
-func (c *Controller) forgetCounted(uid types.UID) {
-	c.countedLock.Lock()
-	defer c.countedLock.Unlock()
-	delete(c.counted, uid)
-}
-
-// keep is the transform of the informer.
-func keep(obj any) (any, error) {
-	if cronAt, ok := obj.(*v1alpha1.CronAt); ok {
-		return cronplan.KeepCronAt(cronAt), nil
-	}
-	return obj, nil
 }

@@ -613,7 +613,7 @@ func TestHandlers(t *testing.T) {
 		if got := c.queue.Len(); got != 0 {
 			t.Errorf("%d items in the queue of a standby", got)
 		}
-		c.lister = nil
+		c.Steps.CronAts = nil
 		name := cache.NewObjectName(namespace, "backup")
 		c.queue.Add(name)
 		if !c.processNextWorkItem(t.Context()) || !c.queue.IsRetried(name) {

@@ -32,8 +32,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/cronat"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -47,7 +47,7 @@ const (
 
 // Release removes the finalizers of all Pods and Ats of a namespace, or of all namespaces.
 // It returns when none is left, or with an error when ctx is done.
-func Release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, namespace string) error {
+func Release(ctx context.Context, ats *steps.Steps, cronAts *cronsteps.Steps, namespace string) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, searchPeriod, true, func(ctx context.Context) (bool, error) {
 		var left int
@@ -65,7 +65,7 @@ func Release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, 
 
 // release takes the next steps for each object that has a finalizer, and returns their
 // number.
-func release(ctx context.Context, ats *steps.Steps, cronAts *cronat.Controller, namespace string) (int, error) {
+func release(ctx context.Context, ats *steps.Steps, cronAts *cronsteps.Steps, namespace string) (int, error) {
 	podsOf := map[cache.ObjectName][]*corev1.Pod{}
 	err := connect.Each(ctx, ats.KubeClient.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID}, func(pod *corev1.Pod) {
 		if slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking) {

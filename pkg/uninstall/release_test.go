@@ -17,7 +17,6 @@ limitations under the License.
 package uninstall
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -37,7 +36,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/cronat"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -66,7 +65,7 @@ func (l *leaving) release(transport http.RoundTripper, namespace string) error {
 	l.t.Helper()
 	kubeClient, cnatClient := harness.NewClients(l.t, transport)
 	informers := cnatinformers.NewSharedInformerFactory(cnatClient, 0).Cnat().V1alpha1()
-	cronAts, err := cronat.NewController(l.t.Context(), cnatClient, informers.CronAts(), informers.Ats(), &record.FakeRecorder{}, clock.RealClock{})
+	cronAts, err := cronsteps.New(cnatClient, informers.CronAts(), informers.Ats(), &record.FakeRecorder{}, clock.RealClock{})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -79,11 +78,6 @@ func (l *leaving) release(transport http.RoundTripper, namespace string) error {
 		Cache:    known,
 		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 	}
-	defer func() {
-		ctx, cancel := context.WithCancel(l.t.Context())
-		cancel()
-		cronAts.Run(ctx, 1) // which ends its queues
-	}()
 	return Release(l.t.Context(), ats, cronAts, namespace)
 }
 
