@@ -143,7 +143,8 @@ func TestUsageOfEvery(t *testing.T) {
 
 func TestDryRunOfEvery(t *testing.T) {
 	w := newWorld(t, "")
-	args := []string{"every", "30 2 * * *", "--now=2026-03-28T12:00:00+01:00", "--tz=Europe/Berlin", "--spread=5m", "--dry-run=client", "-o", "jsonpath={.kind} {.spec.timeZone}", "--", "x"}
+	w.now = func() time.Time { return time.Date(2026, 3, 28, 11, 0, 0, 0, time.UTC) }
+	args := []string{"every", "30 2 * * *", "--tz=Europe/Berlin", "--spread=5m", "--dry-run=client", "-o", "jsonpath={.kind} {.spec.timeZone}", "--", "x"}
 	want := "would run next Sun 29 Mar 2026 03:00:00 CEST (01:00Z), in 14h, plus a delay of less than 5m\n"
 	if code := w.run(t, args...); code != 0 || w.stdout.String() != "CronAt Europe/Berlin" || w.stderr.String() != want || len(w.cnat.Actions()) > 0 {
 		t.Errorf("exit code %d; stdout %q; stderr %q, want %q; requests: %v", code, w.stdout.String(), w.stderr.String(), want, w.cnat.Actions())

@@ -52,12 +52,15 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
+// wallClock returns the current time. Integration tests replace it.
+var wallClock = clock.RealClock{}.Now
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // A second signal terminates the program immediately.
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	rest.SetDefaultWarningHandler(rest.NewWarningWriter(printable{os.Stderr}, rest.WarningWriterOptions{Deduplicate: true}))
-	code := execute(ctx, newCommand(streams, clock.RealClock{}.Now), os.Args[1:])
+	code := execute(ctx, newCommand(streams, wallClock), os.Args[1:])
 	stop()
 	os.Exit(code)
 }
@@ -72,8 +75,7 @@ type cli struct {
 	verdict time.Duration
 	stderr  io.Writer // ErrOut without printable
 
-	tz       string // --tz
-	fakeTime string // --now
+	tz string // --tz
 
 	cnat clientset.Interface
 	kube kubernetes.Interface
@@ -113,9 +115,13 @@ func (c *cli) command() *cobra.Command {
 	c.flags = flags
 	c.config.AddFlags(flags)
 	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
-	flags.StringVar(&c.fakeTime, "now", "", "RFC 3339 instant to use as the current time, for tests")
-	_ = flags.MarkHidden("now") // The flag exists.
-	root.PersistentPreRunE = func(*cobra.Command, []string) error { return c.setClock() }
+	root.PersistentPreRun = func(*cobra.Command, []string) {
+		for _, name := range zones.Names() {
+			if strings.EqualFold(name, c.tz) {
+				c.tz = name
+			}
+		}
+	}
 
 	root.AddCommand(
 		c.everyCommand(), c.listCommand(), c.showCommand(), c.logsCommand(), c.waitCommand(), c.rmCommand(),
@@ -246,24 +252,6 @@ func (c *cli) hintOnFlag(cmd *cobra.Command, name string) string {
 		return "write " + renamed[strings.ToLower(strings.ReplaceAll(name, "-", ""))]
 	}
 	return ""
-}
-
-// setClock sets the time zone and the time of the user.
-func (c *cli) setClock() error {
-	for _, name := range zones.Names() {
-		if strings.EqualFold(name, c.tz) {
-			c.tz = name
-		}
-	}
-	if c.fakeTime == "" {
-		return nil
-	}
-	now, err := time.Parse(time.RFC3339, c.fakeTime)
-	if err != nil {
-		return usageError("--now is %q: write an RFC 3339 instant", c.fakeTime)
-	}
-	c.now = func() time.Time { return now }
-	return nil
 }
 
 // connect prepares requests in the user's namespace. It is called when they are needed:

@@ -585,9 +585,9 @@ func TestKubectlAtRestart(t *testing.T) {
 // be written.
 func TestKubectlAtDryRun(t *testing.T) {
 	t.Parallel()
-	k := at{namespace: newNamespace(t), env: []string{"TZ=UTC"}}
+	k := at{namespace: newNamespace(t), env: []string{"TZ=UTC", "KUBECTL_AT_NOW=2026-12-01T00:00:00Z"}}
 	args := func(more ...string) []string {
-		return append([]string{"2026-12-24T10:12:00+01:00", "--past", "--name=at", "--now=2026-12-01T00:00:00Z"}, more...)
+		return append([]string{"2026-12-24T10:12:00+01:00", "--past", "--name=at"}, more...)
 	}
 	line := `would run Thu 24 Dec 2026 09:12:00 UTC \(Thu 24 Dec 10:12:00 \+01:00\), in 23d9h\n`
 	k.run(t, args("--dry-run=client", "--", "true")...).want(t, 0, atResource+`at created \(dry run\)\n`, line)
@@ -703,12 +703,13 @@ func TestKubectlAtZones(t *testing.T) {
 			if tc.problem != "" {
 				line, code = `error: [^\n]*`+tc.problem+`[^\n]*\n`+regexp.QuoteMeta(tc.time)+`\n *\^+\n`, 2
 			}
-			flags := []string{"--now=" + tc.now, "--dry-run=server", "-o", "jsonpath={.spec.schedule}", "--", "true"}
+			now := "KUBECTL_AT_NOW=" + tc.now
+			flags := []string{"--dry-run=server", "-o", "jsonpath={.spec.schedule}", "--", "true"}
 			// By $TZ in words, and by --tz in one.
-			at{namespace: namespace, env: []string{"TZ=" + tc.zone}}.run(t, append(words, flags...)...).want(t, code, schedule, line)
-			at{namespace: namespace, env: []string{"TZ=Pacific/Apia"}}.run(t, append([]string{tc.time, "--tz=" + tc.zone}, flags...)...).want(t, code, schedule, line)
+			at{namespace: namespace, env: []string{now, "TZ=" + tc.zone}}.run(t, append(words, flags...)...).want(t, code, schedule, line)
+			at{namespace: namespace, env: []string{now, "TZ=Pacific/Apia"}}.run(t, append([]string{tc.time, "--tz=" + tc.zone}, flags...)...).want(t, code, schedule, line)
 			// explain needs no cluster.
-			explained := at{env: []string{"TZ=" + tc.zone, "KUBECONFIG=/none"}}.run(t, append([]string{"explain", "--now=" + tc.now}, words...)...)
+			explained := at{env: []string{now, "TZ=" + tc.zone, "KUBECONFIG=/none"}}.run(t, append([]string{"explain"}, words...)...)
 			if tc.problem != "" {
 				explained.want(t, 2, "", line)
 			} else {

@@ -125,7 +125,7 @@ func setUpAndRun(m *testing.M) (int, error) {
 	programs := os.Getenv(programsVariable)
 	if programs == "" {
 		programs = dir
-		build := exec.Command("go", slices.Concat([]string{"build", fmt.Sprintf("-race=%v", raceEnabled), "-o", programs + "/"}, packages)...)
+		build := exec.Command("go", slices.Concat([]string{"build", "-tags=e2e", fmt.Sprintf("-race=%v", raceEnabled), "-o", programs + "/"}, packages)...)
 		if out, err := build.CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("build %v: %w\n%s", packages, err, out)
 		}
