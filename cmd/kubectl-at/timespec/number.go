@@ -97,7 +97,7 @@ func (p *parser) fullDate(y, m, d string, at span) (part, error) {
 // dayOfMonth reads the optional year after a day and a month.
 func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 	year := 0
-	if p.is(0, sign, ",") {
+	if p.is(0, sign, ",") || p.is(0, sign, "-", ".", "/") && p.peek(0).joined && p.peek(1).joined {
 		year = 1
 	}
 	got := date{way: yearless, n: atoi(d.text), month: months[m.text], span: at}
@@ -110,14 +110,14 @@ func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 	return p.setDate(got)
 }
 
-// dayLength returns how many tokens the number of a day has, such as 24, 24th, or 24. before a
-// month. It is 0 for anything else.
+// dayLength returns how many tokens the number of a day has, such as 24, 24th, or 24. or 24- before
+// a month. It is 0 for anything else.
 func (p *parser) dayLength(n int) int {
 	t, suffix := p.peek(n), p.peek(n+1)
 	switch {
 	case t.kind != number || len(t.text) > 2:
 		return 0
-	case suffix.joined && (p.is(n+1, word, "st", "nd", "rd", "th") || p.is(n+1, sign, ".") && p.isMonth(n+2)):
+	case suffix.joined && (p.is(n+1, word, "st", "nd", "rd", "th") || p.is(n+1, sign, "-", ".", "/") && p.isMonth(n+2)):
 		return 2
 	}
 	return 1

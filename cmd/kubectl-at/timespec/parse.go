@@ -197,7 +197,7 @@ func (p *parser) once(part part, at span) error {
 	}
 	if p.firstSum != nil && part != timeZone {
 		sum := p.quote(*p.firstSum)
-		if last := p.steps[len(p.steps)-1]; part == timeOfDay && last.unit.period() && last.n > 0 {
+		if last := p.steps[len(p.steps)-1]; part == timeOfDay && last.unit.period() && last.n > 0 && p.date == nil && p.weekday == nil {
 			return p.fail(at, "%q follows a sum: write \"in %s at %s\"", p.quote(at), strings.TrimLeft(sum, "+ "), p.quote(at))
 		}
 		return p.fail(at, "%q follows a sum: write it before %q", p.quote(at), sum)

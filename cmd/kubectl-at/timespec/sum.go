@@ -48,7 +48,10 @@ func (p *parser) amounts(begin token, factor int) ([]step, error) {
 	at := begin.span
 	for {
 		n := p.peek(0)
-		example := p.quote(begin.span) + " 2 hours"
+		example := "in 2 hours"
+		if begin.kind == sign {
+			example = begin.text + " 2 hours"
+		}
 		isOne := p.is(0, word, "a", "an") && p.isUnit(1)
 		switch {
 		case n.kind == end:

@@ -35,14 +35,15 @@ func (p *parser) zoneName() (part, error) {
 	if hours, ok := strings.CutPrefix(t.text, "Etc/GMT"); ok && atoi(hours) != 0 {
 		return noPart, p.fail(t.span, "%q has the sign of POSIX, so it is UTC%+d: write \"UTC%+d\" or \"UTC%+d\"", p.quote(t.span), -atoi(hours), -atoi(hours), atoi(hours))
 	}
-	if isUTC := t.text == "UTC" || t.text == "GMT"; isUTC && p.is(0, sign, "+", "-") && plus.joined && n.joined {
-		if p.isOffset(1, 1, 2, 4) {
+	written := lower(p.quote(t.span))
+	if (written == "utc" || written == "gmt") && p.is(0, sign, "+", "-") && n.joined {
+		if plus.joined && p.isOffset(1, 1, 2, 4) {
 			return p.offset(t, p.next())
 		}
 		if p.isUnit(2) && units[p.peek(2).text] == hour {
 			amount := p.quote(n.through(p.peek(2).span))
 			at := t.through(p.peek(2).span)
-			return noPart, p.fail(at, "%q can be an offset or a sum: write %q or %q", p.quote(at), p.quote(t.through(n.span)), p.quote(t.span)+" "+plus.text+" "+amount)
+			return noPart, p.fail(at, "%q can be an offset or a sum: write %q or %q", p.quote(at), p.quote(t.span)+plus.text+n.text, p.quote(t.span)+" "+plus.text+" "+amount)
 		}
 	}
 	return p.setZone(location, t.span)
