@@ -288,6 +288,15 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
+// TestUnit checks that a duration without a unit is explained.
+func TestUnit(t *testing.T) {
+	w := newWorld(t, "")
+	code := w.run(t, "now", "--ttl=10", "--active-deadline=10s", "--starting-deadline=0", "--dry-run=client", "--", "x")
+	if want := "--ttl 10 means 10 seconds\nwould run "; code != 0 || !strings.HasPrefix(w.stderr.String(), want) {
+		t.Errorf("exit code %d, stderr %q, want %q", code, w.stderr.String(), want)
+	}
+}
+
 func TestListOfNone(t *testing.T) {
 	w := newWorld(t, "")
 	if code := w.run(t, "list", "-o", "json"); code != 0 || !strings.Contains(w.stdout.String(), `"items": []`) {

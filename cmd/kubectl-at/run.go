@@ -93,6 +93,11 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(), r.pod.validate()); err != nil {
 		return err
 	}
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if s, ok := flag.Value.(*seconds); ok && s.bare {
+			fmt.Fprintf(r.ErrOut, "--%s %d means %d seconds\n", flag.Name, *s.value, *s.value)
+		}
+	})
 	if cmd.ArgsLenAtDash() >= 0 && strings.TrimSpace(strings.Join(command, "")) == "" {
 		return usageError("there is no command after --: write one, or remove --")
 	}
@@ -364,6 +369,7 @@ type seconds struct {
 	value *int64
 	least int64
 	most  int64 // 0: no limit
+	bare  bool  // It was given without a unit.
 }
 
 var _ pflag.Value = &seconds{}
@@ -379,9 +385,10 @@ func (s *seconds) Type() string { return "duration" }
 
 func (s *seconds) Set(text string) error {
 	var n int64
+	s.bare = false
 	days, isDays := strings.CutSuffix(text, "d")
 	if number, err := strconv.ParseInt(text, 10, 32); err == nil {
-		n = number
+		n, s.bare = number, number != 0
 	} else if number, err := strconv.ParseInt(days, 10, 16); err == nil && isDays {
 		n = number * 24 * 3600
 	} else {
