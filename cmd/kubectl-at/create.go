@@ -43,8 +43,9 @@ Everything before -- is the TIME, with or without quotes:
   2035-12-24 10:12   24.12.2035   2035-12-24T10:12:00+01:00
 
 A time zone (Europe/Berlin, UTC, UTC+1) or "+ 2 hours" may follow. Without a zone, the time
-is in the zone of --tz or of your machine. A time that has passed today means tomorrow; a date in
-the past is an error. kubectl at explain TIME shows how a time is understood.
+is in the zone of --tz or of your machine. A time that has passed today means tomorrow. A date in
+the past, and what two people can read differently, is an error that says what to write.
+kubectl at explain TIME shows how a time is understood.
 
 Everything after -- is the COMMAND: a single argument is a command line for /bin/sh. Several
 run exactly as they are: with --image, --from or -f as a program and its arguments, without a

@@ -71,44 +71,52 @@ func (s *spec) evaluate(options Options) (Time, error) {
 	if err != nil {
 		return Time{}, err
 	}
-	passed := ""
-	for i, from := range candidates {
-		base, _ := c.reach(from, nil)
-		instant, err := c.reach(from, c.steps)
-		hasPassed := instant.Before(c.now)
-		switch {
-		case i+1 < len(candidates) && c.clock != nil && !c.clock.exact && base.Truncate(time.Minute).Equal(c.now.Truncate(time.Minute)):
-			return Time{}, c.fail(c.whole, "%q is this minute: write \"now\", or the date too", c.quote(c.whole))
-		case i+1 < len(candidates) && hasPassed != base.Before(c.now):
-			return Time{}, c.fail(c.whole, "%q can count from %s or from %s: write the date too", c.quote(c.whole),
-				from.wallClock.Format("Monday 2 January"), candidates[i+1].wallClock.Format("Monday 2 January"))
-		case hasPassed:
-			passed = c.describe(from) + " has passed, so "
-			continue
-		case err != nil:
+	from, passed := candidates[0], ""
+	if len(candidates) > 1 {
+		if err := c.doubt(from, candidates[1]); err != nil {
 			return Time{}, err
-		case !c.isAbbreviated(base):
-			return Time{}, c.notInForce(base)
-		case c.clock == nil && !from.isBare && dayOf(base).Equal(c.today):
-			return Time{}, c.fail(c.whole, "%q is today, without a time of day: write one too, such as 10:12, or only \"now\"", c.quote(c.whole))
-		case instant.After(c.now.AddDate(maxYears, 0, 0)) && !isRFC3339(c.text):
-			return Time{}, c.fail(c.whole, "%q is more than %d years ahead: write the exact instant if it is meant, %s", c.quote(c.whole), maxYears, Time{Instant: instant})
 		}
-		return Time{Instant: instant, How: passed + c.describe(from) + " in " + nameOf(c.zone)}, nil
+		if c.hasPassed(from) && !c.hasPassed(candidates[1]) {
+			passed = c.describe(from) + " has passed, so "
+			from = candidates[1]
+		}
 	}
 
-	base, _ := c.reach(candidates[0], nil)
-	instant, err := c.reach(candidates[0], c.steps)
-	if err != nil {
+	base, _ := c.reach(from, nil)
+	instant, err := c.reach(from, c.steps)
+	hasPassed := instant.Before(c.now)
+	switch {
+	case err != nil:
 		return Time{}, err
-	}
-	if !c.isAbbreviated(base) {
+	case !c.isAbbreviated(base):
 		return Time{}, c.notInForce(base)
-	}
-	if !options.AllowPast {
+	case hasPassed && !options.AllowPast:
 		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or add --past", c.quote(c.whole), Time{Instant: instant})
+	case !hasPassed && c.clock == nil && !from.isBare && dayOf(base).Equal(c.today):
+		return Time{}, c.fail(c.whole, "%q is today, without a time of day: write one too, such as 10:12, or only \"now\"", c.quote(c.whole))
+	case instant.After(c.now.AddDate(maxYears, 0, 0)) && !isRFC3339(c.text):
+		return Time{}, c.fail(c.whole, "%q is more than %d years ahead: write the exact instant if it is meant, %s", c.quote(c.whole), maxYears, Time{Instant: instant})
 	}
-	return Time{Instant: instant, How: c.describe(candidates[0]) + " in " + nameOf(c.zone)}, nil
+	return Time{Instant: instant, How: passed + c.describe(from) + " in " + nameOf(c.zone)}, nil
+}
+
+// hasPassed reports whether a candidate and the sums are in the past.
+func (c *calendar) hasPassed(from candidate) bool {
+	instant, _ := c.reach(from, c.steps)
+	return instant.Before(c.now)
+}
+
+// doubt returns an error if it is not clear which of two candidates is meant.
+func (c *calendar) doubt(first, next candidate) error {
+	base, _ := c.reach(first, nil)
+	if c.clock != nil && !c.clock.exact && base.Truncate(time.Minute).Equal(c.now.Truncate(time.Minute)) {
+		return c.fail(c.whole, "%q is this minute: write \"now\", or the date too", c.quote(c.whole))
+	}
+	if c.hasPassed(first) != base.Before(c.now) {
+		return c.fail(c.whole, "%q can count from %s or from %s: write the date too", c.quote(c.whole),
+			first.wallClock.Format("Monday 2 January"), next.wallClock.Format("Monday 2 January"))
+	}
+	return nil
 }
 
 // isAbbreviated reports whether the zone at an instant has the abbreviation of the text, if any.
