@@ -56,6 +56,16 @@ func (s *state) observe(r *request) {
 		what, uid = "Pod "+r.name+" is created", metav1.GetControllerOfNoCopy(r.object.meta).UID
 	case r.restarts():
 		what, uid = r.name+" is restarted", s.restarting()
+	case r.createsScheduled():
+		what, uid = "At "+r.name+" is created", metav1.GetControllerOfNoCopy(r.object.meta).UID
+		if due, err := plan.Instant(&r.object.meta.(*v1alpha1.At).Spec); err != nil || s.clock().Before(due) {
+			s.violation = what + " before it is due"
+		}
+		for _, o := range s.stored { // Neither Forbid nor Replace lets two run at the same time.
+			if o.kind == ats && o.name() != r.name && ownerOf(o.uid()) == uid && o.at().Status.Phase != v1alpha1.PhaseDone {
+				s.violation = what + " although At " + o.name() + " has not ended"
+			}
+		}
 	default:
 		return
 	}
@@ -169,15 +179,32 @@ func (s *state) check() {
 		return
 	}
 	for _, o := range s.stored {
-		if o.kind == ats {
+		switch o.kind {
+		case ats:
 			s.checkAt(o)
+		case cronAts:
+			s.checkCronAt(o)
 		}
 	}
 }
 
-func (s *state) checkAt(o *object) {
-	at := o.at()
-	now := status{o.uid(), ranks[at.Status.Phase], at.Status.Failed}
+// checkCronAt checks that the last scheduled time does not go back, and that no time has run
+// twice.
+func (s *state) checkCronAt(o *object) {
+	now := status{uid: o.uid()}
+	if last := o.cronAt().Status.LastScheduleTime; last != nil {
+		now.phase = int(last.Sub(epoch).Seconds())
+	}
+	s.checkStatus(now)
+	for _, uid := range s.made {
+		if ownerOf(uid) == o.uid() && !strings.HasSuffix(string(uid), "_1") {
+			s.violation = fmt.Sprintf("At %s is created twice for one time", attemptOf(uid))
+		}
+	}
+}
+
+// checkStatus checks that a status does not go back.
+func (s *state) checkStatus(now status) {
 	i := slices.IndexFunc(s.highest, func(h status) bool { return h.uid == now.uid })
 	switch {
 	case i < 0:
@@ -185,11 +212,16 @@ func (s *state) checkAt(o *object) {
 		slices.SortFunc(s.highest, func(a, b status) int { return strings.Compare(string(a.uid), string(b.uid)) })
 	case now.phase < s.highest[i].phase || now.failed < s.highest[i].failed:
 		s.violation = fmt.Sprintf("the status goes back: from %+v to %+v", s.highest[i], now)
-		return
 	case now != s.highest[i]:
 		s.highest = slices.Clone(s.highest)
 		s.highest[i] = now
 	}
+}
+
+func (s *state) checkAt(o *object) {
+	at := o.at()
+	now := status{o.uid(), ranks[at.Status.Phase], at.Status.Failed}
+	s.checkStatus(now)
 	done := now.phase == ranks[v1alpha1.PhaseDone]
 	if recorded := at.Status.Pod; recorded != nil {
 		if !slices.Contains(s.made, recorded.UID) || ownerOf(recorded.UID) != o.uid() {
@@ -266,11 +298,11 @@ func (x *explorer) goOn(s *state, p *replayer) (string, *state) {
 			return n.finishSync(p, i, c.sync.name)
 		}
 		c := &n.controllers[i]
-		c.deliver([watched]int{len(c.news[ats]), len(c.news[pods]), len(c.news[nodes])})
+		c.catchUp(0)
 	}
 	before := n.key()
 	for i := range n.controllers {
-		for _, name := range n.controllers[i].names() {
+		for _, name := range x.names(&n.controllers[i]) {
 			// A sync that only reads changes nothing.
 			if what, synced := n.copy().finishSync(p, i, name); synced.key() != before {
 				return what, synced
@@ -297,6 +329,7 @@ func (s *state) finishSync(p *replayer, i int, name string) (string, *state) {
 			if c.sync != nil {
 				*c = s.x.finish(p, *c, s)
 			}
+			c.counted = o.counted
 			return what, s
 		}
 		what += ": " + o.step
@@ -311,6 +344,11 @@ func (s *state) finishSync(p *replayer, i int, name string) (string, *state) {
 // hasEnded returns what is wrong in a state in which nothing more happens.
 func (s *state) hasEnded() error {
 	for _, o := range s.stored {
+		if o.kind == cronAts {
+			if err := s.hasEndedCronAt(o.cronAt()); err != nil {
+				return err
+			}
+		}
 		// A Pod without its label is an exception of the guarantees.
 		tracked := slices.Contains(o.meta.GetFinalizers(), v1alpha1.FinalizerTracking)
 		switch {
@@ -318,11 +356,34 @@ func (s *state) hasEnded() error {
 			return fmt.Errorf("the finalizer of Pod %s stays", o.name())
 		case o.kind == ats && o.meta.GetDeletionTimestamp() != nil:
 			return fmt.Errorf("At %s is not gone", o.name())
+		case s.x.own() != ats:
 		case o.kind == ats && !s.isSuspended(o) && o.at().Status.Phase != v1alpha1.PhaseDone:
 			return fmt.Errorf("At %s is %s, %s: %s", o.name(), o.at().Status.Phase, o.at().Status.Reason, o.at().Status.Message)
 		case o.kind == ats && tracked && o.at().Status.Phase == v1alpha1.PhaseDone && !s.isSuspended(o):
 			return fmt.Errorf("the finalizer of At %s stays", o.name())
 		}
+	}
+	return nil
+}
+
+// hasEndedCronAt returns what is wrong with a CronAt in which nothing more happens.
+func (s *state) hasEndedCronAt(cronAt *v1alpha1.CronAt) error {
+	ended := 0
+	for _, o := range s.stored {
+		if o.kind == ats && metav1.IsControlledBy(o.meta, cronAt) {
+			ended++
+			if slices.Contains(o.meta.GetFinalizers(), v1alpha1.FinalizerScheduled) {
+				return fmt.Errorf("the finalizer of At %s stays", o.name())
+			}
+		}
+	}
+	switch last := cronAt.Status.LastScheduleTime; {
+	case ended > int(ptr.Deref(cronAt.Spec.SuccessfulAtsHistoryLimit, 3)):
+		return fmt.Errorf("%d Ats are kept", ended)
+	case cronAt.Status.Active > 0:
+		return fmt.Errorf("%d Ats count as active", cronAt.Status.Active)
+	case !ptr.Deref(cronAt.Spec.Suspend, false) && (last == nil || last.Time.Before(s.x.scenario.last)):
+		return fmt.Errorf("the last time is %v, want %s", last, s.x.scenario.last)
 	}
 	return nil
 }

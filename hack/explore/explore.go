@@ -19,6 +19,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +31,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -64,6 +67,8 @@ type scenario struct {
 	edits []edit
 	// fails is true if commands may fail.
 	fails bool
+	// last is the last time of a CronAt.
+	last time.Time
 	// flight is how long, in seconds, a delayed request may take.
 	flight float64
 }
@@ -81,6 +86,8 @@ type explorer struct {
 	instants []float64
 	decide   func(plan.World) plan.Decision
 	cleanUp  func(plan.World, *corev1.Pod) plan.Decision
+	// mutateCronAt lets a mutant change the world of a CronAt before each decision.
+	mutateCronAt func(s *cronsteps.Steps, w *cronplan.World)
 	// send and receive let a mutant change a request, and the error of its answer.
 	send    func(r *request)
 	receive func(r *request, err error) error
@@ -128,7 +135,7 @@ func (e *encoder) ranked(c *controller) *controller {
 		}
 		return to
 	}
-	n := &controller{cache: objects(c.cache), written: objects(c.written), reached: 1}
+	n := &controller{own: c.own, cache: objects(c.cache), written: objects(c.written), counted: c.counted, reached: 1}
 	for _, w := range c.writes {
 		n.writes = append(n.writes, write{e.rankOf(w.version), w.instant})
 	}
@@ -179,6 +186,13 @@ func (x *explorer) transitions(s *state, p *replayer) []transition {
 	for i := range s.controllers {
 		who := "controller " + string(rune('A'+i))
 		for _, b := range x.begin(s, p, i) {
+			if b.outcome.request == nil {
+				add(who+b.news+": "+b.name+": sees that an At is counted", func(n *state) {
+					n.controllers[i] = b.controller
+					n.controllers[i].counted = b.outcome.counted
+				})
+				continue
+			}
 			for j, f := range faults {
 				if j > 0 && s.left.faults == 0 {
 					break
@@ -187,7 +201,7 @@ func (x *explorer) transitions(s *state, p *replayer) []transition {
 					continue // It is the same as a lost request.
 				}
 				for _, claims := range []bool{false, true} {
-					if claims && (j > 0 || !b.outcome.request.createsPod()) {
+					if claims && (j > 0 || !b.outcome.request.starts()) {
 						break
 					}
 					add(who+b.news+": "+b.outcome.step, func(n *state) { x.execute(n, p, i, b, f, claims) })
@@ -244,14 +258,15 @@ func (s *state) tick() *state {
 	return n
 }
 
-// beginning is a sync that begins or goes on.
+// beginning is a sync that begins or goes on, or one without a request that changes what the
+// controller knows.
 type beginning struct {
 	controller controller
 	name, news string
 	outcome    outcome
 }
 
-// begin returns the syncs in which a controller can send a request now: the one that it is in,
+// begin returns the syncs in which a controller can do something now: the one that it is in,
 // or those that begin after its watches have delivered some of their news.
 func (x *explorer) begin(s *state, p *replayer, i int) []beginning {
 	c := s.controllers[i]
@@ -262,32 +277,69 @@ func (x *explorer) begin(s *state, p *replayer, i int) []beginning {
 		c = x.finish(p, c, s)
 	}
 	var all []beginning
-	for ats0 := range len(c.news[ats]) + 1 {
-		for pods0 := range len(c.news[pods]) + 1 {
-			for nodes0 := range len(c.news[nodes]) + 1 {
-				numbers := [watched]int{ats0, pods0, nodes0}
-				d := c
-				news := ""
-				d.deliver(numbers)
-				if ats0+pods0+nodes0 > 0 {
-					news = fmt.Sprintf(" (news of %d Ats, %d Pods, %d nodes)", ats0, pods0, nodes0)
-				}
-				for _, name := range d.names() {
-					if o := x.turn(p, &d, name, s.now); o.request != nil {
-						all = append(all, beginning{d, name, news, o})
-					}
-				}
+	for numbers := range c.deliveries() {
+		d := c
+		d.deliver(numbers)
+		for _, name := range x.names(&d) {
+			if o := x.turn(p, &d, name, s.now); o.request != nil || len(o.counted) > len(d.counted) {
+				all = append(all, beginning{d, name, newsOf(numbers), o})
 			}
 		}
 	}
 	return all
 }
 
-// names returns the names of the Ats that a controller can sync.
-func (c *controller) names() []string {
+// deliveries returns how many news of each kind the watches can deliver.
+func (c *controller) deliveries() iter.Seq[[watched]int] {
+	return func(yield func([watched]int) bool) {
+		var numbers [watched]int
+		for {
+			if !yield(numbers) {
+				return
+			}
+			k := 0
+			for k < len(numbers) && numbers[k] == len(c.news[k]) {
+				numbers[k] = 0
+				k++
+			}
+			if k == len(numbers) {
+				return
+			}
+			numbers[k]++
+		}
+	}
+}
+
+func newsOf(numbers [watched]int) string {
+	var news []string
+	for k, number := range numbers {
+		if number > 0 {
+			news = append(news, fmt.Sprintf("%d %s", number, kind(k)))
+		}
+	}
+	if len(news) == 0 {
+		return ""
+	}
+	return " (news of " + strings.Join(news, ", ") + ")"
+}
+
+// own returns what the controllers control: the kind of the first object.
+func (x *explorer) own() kind { return kindOf(x.scenario.objects[0]) }
+
+// names returns the names of what a controller can sync.
+func (x *explorer) names(c *controller) []string {
 	var names []string
 	for _, o := range c.cache {
-		if name := o.belongsTo(); name != "" && !slices.Contains(names, name) {
+		name := ""
+		switch {
+		case o.kind == c.own:
+			name = o.name()
+		case o.kind == pods:
+			name = plan.AtName(o.pod())
+		case o.kind == ats:
+			name = cronplan.CronAtName(o.at())
+		}
+		if name != "" && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -297,7 +349,7 @@ func (c *controller) names() []string {
 // finish ends a sync that has nothing left to do.
 func (x *explorer) finish(p *replayer, c controller, s *state) controller {
 	o := x.turn(p, &c, c.sync.name, s.now)
-	c.written, c.writes, c.sync = o.written, o.writes, nil
+	c.written, c.writes, c.counted, c.sync = o.written, o.writes, o.counted, nil
 	c.catchUp(x.scenario.lag)
 	c.forget(s)
 	return c
@@ -344,6 +396,10 @@ func (x *explorer) cluster(s *state) []transition {
 			add("the garbage collector deletes", func(n *state) { n.delete(o) })
 		}
 		switch o.kind {
+		case ats:
+			if x.own() == cronAts {
+				x.runAt(o, add)
+			}
 		case pods:
 			pod := o.pod()
 			ends := func(code int32) func(n *state) { return func(n *state) { n.endPod(o, code) } }
@@ -372,6 +428,32 @@ func (x *explorer) cluster(s *state) []transition {
 		}
 	}
 	return all
+}
+
+// runAt lets an At of a CronAt start and end. Its controller is explored elsewhere.
+func (x *explorer) runAt(o *object, add func(what string, do func(n *state))) {
+	at := o.at()
+	become := func(what string, change func(at *v1alpha1.At)) func(n *state) {
+		return func(n *state) {
+			n.put(o.change(fmt.Sprint(what, n.clock().Unix()), func(meta metav1.Object) { change(meta.(*v1alpha1.At)) }))
+		}
+	}
+	if at.DeletionTimestamp == nil && at.Status.Phase == v1alpha1.PhasePending {
+		add("the Pod starts of", become("start", func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }))
+	}
+	if at.DeletionTimestamp == nil && at.Status.Phase == v1alpha1.PhaseRunning {
+		add("the command ends of", func(n *state) {
+			become("end", func(at *v1alpha1.At) {
+				at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonCompleted
+				at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Time{Time: n.clock()}}}
+			})(n)
+		})
+	}
+	if slices.Contains(at.Finalizers, metav1.FinalizerDeleteDependents) {
+		add("the Pods are gone of", become("gone", func(at *v1alpha1.At) {
+			at.Finalizers = slices.DeleteFunc(at.Finalizers, func(name string) bool { return name == metav1.FinalizerDeleteDependents })
+		}))
+	}
 }
 
 func (s *state) startPod(o *object) {

@@ -28,6 +28,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -55,6 +57,11 @@ func cleansUp(change func(w plan.World, pod *corev1.Pod, d plan.Decision) plan.D
 	return func(x *explorer) {
 		x.cleanUp = func(w plan.World, pod *corev1.Pod) plan.Decision { return change(w, pod, plan.CleanUp(w, pod)) }
 	}
+}
+
+// cronAt returns a mutant of the world that the decisions for a CronAt are made on.
+func cronAt(change func(s *cronsteps.Steps, w *cronplan.World)) func(x *explorer) {
+	return func(x *explorer) { x.mutateCronAt = change }
 }
 
 // sends returns a mutant of the requests.
@@ -138,7 +145,7 @@ var mutants = map[string]mutant{
 	"a suspension is ignored":        {"at", "after the At was suspended", decides(func(w *plan.World) { w.At.Spec.Suspend = nil })},
 	"an edit of the time is ignored": {"at", "before it is due", decides(func(w *plan.World) { w.At.Spec.Schedule = epoch.Format(time.RFC3339) })},
 	"an orphan is released without a look": {"successor", "runs twice", all(within([]float64{60}, budget{edits: 3}, deleteAt, createAgain, deletePod),
-		after("a user deletes the At", "a user creates the At again", "controller A (news of 2 Ats, 0 Pods, 0 nodes): at: LookForAt", "controller A: at: CreatePod", "the kubelet starts at-pod"),
+		after("a user deletes the At", "a user creates the At again", "controller A (news of 2 Ats): at: LookForAt", "controller A: at: CreatePod", "the kubelet starts at-pod"),
 		cleansUp(func(_ plan.World, pod *corev1.Pod, d plan.Decision) plan.Decision {
 			if _, looks := d.Action.(plan.LookForAt); looks {
 				return plan.Decision{Action: plan.ReleasePod{Pod: pod}}
@@ -234,6 +241,31 @@ var mutants = map[string]mutant{
 	"a restart is not read after its workload": {"restart", "is restarted twice", all(within([]float64{60}, budget{edits: 1}, undoRestart), decides(func(w *plan.World) {
 		w.AtIsLive, w.AtAsOf = w.AtIsLive || w.At.Status.Restart != nil, w.Now
 	}))},
+	"no live read of a CronAt": {"forbid", "after the At was suspended", cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		w.CronAtIsLive, w.CronAtAsOf = true, s.Clock.Now()
+	})},
+	"an At of a CronAt without a finalizer": {"forbid", "is created twice", all(within([]float64{0, 60}, budget{edits: 1}, deleteScheduled), sends(func(r *request) {
+		if r.createsScheduled() {
+			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
+		}
+	}))},
+	"an At of a CronAt is released at once": {"forbid", "is created twice", all(within([]float64{0, 60}, budget{edits: 1}, deleteScheduled), cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		for _, at := range w.Ats {
+			s.Counted[at.UID] = epoch
+		}
+	}))},
+	"Forbid is ignored": {"forbid", "has not ended", cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
+		if w.CronAt != nil {
+			w.CronAt = w.CronAt.DeepCopy()
+			w.CronAt.Spec.ConcurrencyPolicy = v1alpha1.AllowConcurrent
+		}
+	})},
+	"the history is kept": {"forbid", "Ats are kept", cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
+		if w.CronAt != nil {
+			w.CronAt = w.CronAt.DeepCopy()
+			w.CronAt.Spec.SuccessfulAtsHistoryLimit = ptr.To[int32](3)
+		}
+	})},
 	"the lock of a restart is ignored": {"restart", "At at is RUNNING", decides(func(w *plan.World) {
 		if w.Target != nil {
 			target := *w.Target

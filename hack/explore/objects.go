@@ -30,7 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 )
 
@@ -41,16 +41,17 @@ const (
 	ats kind = iota
 	pods
 	nodes
+	cronAts
 	deployments
 	watched = deployments
 )
 
 func (k kind) resource() schema.GroupResource {
-	return [...]schema.GroupResource{v1alpha1.Resource("ats"), corev1.Resource("pods"), corev1.Resource("nodes"), {Group: appsv1.GroupName, Resource: "deployments"}}[k]
+	return [...]schema.GroupResource{v1alpha1.Resource("ats"), corev1.Resource("pods"), corev1.Resource("nodes"), v1alpha1.Resource("cronats"), {Group: appsv1.GroupName, Resource: "deployments"}}[k]
 }
 
 func (k kind) String() string {
-	return [...]string{"Ats", "Pods", "nodes", "Deployments"}[k]
+	return [...]string{"Ats", "Pods", "nodes", "CronAts", "Deployments"}[k]
 }
 
 // content is an object without its resource version. Equal ones are the same pointer.
@@ -71,10 +72,11 @@ type object struct {
 	meta    metav1.Object // with the resource version
 }
 
-func (o *object) name() string     { return o.meta.GetName() }
-func (o *object) uid() types.UID   { return o.meta.GetUID() }
-func (o *object) at() *v1alpha1.At { return o.meta.(*v1alpha1.At) }
-func (o *object) pod() *corev1.Pod { return o.meta.(*corev1.Pod) }
+func (o *object) name() string             { return o.meta.GetName() }
+func (o *object) uid() types.UID           { return o.meta.GetUID() }
+func (o *object) at() *v1alpha1.At         { return o.meta.(*v1alpha1.At) }
+func (o *object) pod() *corev1.Pod         { return o.meta.(*corev1.Pod) }
+func (o *object) cronAt() *v1alpha1.CronAt { return o.meta.(*v1alpha1.CronAt) }
 func (o *object) is(k kind, name string) bool {
 	return o.kind == k && o.name() == name
 }
@@ -101,7 +103,11 @@ func intern(meta metav1.Object) *content {
 		if k >= watched {
 			return c
 		}
-		kept, _ := steps.Keep(clone(meta)) // It never fails.
+		keep := steps.Keep
+		if k == cronAts {
+			keep = cronsteps.Keep
+		}
+		kept, _ := keep(clone(meta)) // It never fails.
 		return intern(kept.(metav1.Object))
 	})
 	known, _ := contents.LoadOrStore(key, c)
@@ -148,6 +154,8 @@ func kindOf(meta metav1.Object) kind {
 		return pods
 	case *corev1.Node:
 		return nodes
+	case *v1alpha1.CronAt:
+		return cronAts
 	case *appsv1.Deployment:
 		return deployments
 	}
@@ -161,6 +169,8 @@ func clone(meta metav1.Object) metav1.Object {
 	case *corev1.Pod:
 		return o.DeepCopy()
 	case *corev1.Node:
+		return o.DeepCopy()
+	case *v1alpha1.CronAt:
 		return o.DeepCopy()
 	case *appsv1.Deployment:
 		return o.DeepCopy()
@@ -206,16 +216,4 @@ func isWithin(uid, other types.UID) bool {
 func insert[T ~string](list []T, element T) []T {
 	i, _ := slices.BinarySearch(list, element)
 	return slices.Insert(slices.Clone(list), i, element)
-}
-
-// belongsTo returns the name of the At that a cached object is about, or "".
-func (o *object) belongsTo() string {
-	switch o.kind {
-	case ats:
-		return o.name()
-	case pods:
-		return plan.AtName(o.pod())
-	default:
-		return ""
-	}
 }

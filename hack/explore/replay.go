@@ -24,6 +24,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -44,10 +45,13 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -68,6 +72,7 @@ type outcome struct {
 	// written and writes are what the controller remembers if the sync ends.
 	written []*object
 	writes  []write
+	counted []counted
 }
 
 // replayer replays syncs. It is for one goroutine.
@@ -75,6 +80,7 @@ type replayer struct {
 	x       *explorer
 	clock   *clocktesting.FakePassiveClock
 	steps   *steps.Steps
+	cron    *cronsteps.Steps
 	stores  [watched]cache.Indexer
 	reached string
 	answers []answer
@@ -106,6 +112,39 @@ type syncedInformer struct{ cache.SharedIndexInformer }
 // HasSyncedChecker implements cache.SharedIndexInformer.
 func (syncedInformer) HasSyncedChecker() cache.DoneChecker { return synced{} }
 
+// sortedAts and sortedPods are informers with an index that has an order: that of a real one is
+// random, and a replay must take the same steps.
+type (
+	sortedAts      struct{ cnatinformers.TypedAtInformer }
+	sortedPods     struct{ coreinformers.TypedPodInformer }
+	sortedInformer struct{ cache.SharedIndexInformer }
+	sortedIndexer  struct{ cache.Indexer }
+)
+
+// Informer implements cnatinformers.TypedAtInformer.
+func (a sortedAts) Informer() cache.SharedIndexInformer {
+	return sortedInformer{a.TypedAtInformer.Informer()}
+}
+
+// Informer implements coreinformers.TypedPodInformer.
+func (p sortedPods) Informer() cache.SharedIndexInformer {
+	return sortedInformer{p.TypedPodInformer.Informer()}
+}
+
+// GetIndexer implements cache.SharedIndexInformer.
+func (i sortedInformer) GetIndexer() cache.Indexer {
+	return sortedIndexer{i.SharedIndexInformer.GetIndexer()}
+}
+
+// ByIndex implements cache.Indexer.
+func (i sortedIndexer) ByIndex(index, value string) ([]any, error) {
+	objects, err := i.Indexer.ByIndex(index, value)
+	slices.SortFunc(objects, func(a, b any) int {
+		return strings.Compare(a.(metav1.Object).GetName(), b.(metav1.Object).GetName())
+	})
+	return objects, err
+}
+
 type synced struct{}
 
 var closed = func() chan struct{} {
@@ -124,12 +163,15 @@ func newReplayer(x *explorer) *replayer {
 	p := &replayer{x: x, clock: clocktesting.NewFakePassiveClock(epoch)}
 	kube := kubeClient{replayer: p}
 	kubeInformers := kubeinformers.NewSharedInformerFactory(kube, 0).Core().V1()
-	atInformer := informers.NewSharedInformerFactory(cnatClient{replayer: p}, 0).Cnat().V1alpha1().Ats()
-	known, err := steps.NewCache(atInformer, kubeInformers.Pods())
+	cnatInformers := informers.NewSharedInformerFactory(cnatClient{replayer: p}, 0).Cnat().V1alpha1()
+	atInformer, podInformer := sortedAts{cnatInformers.Ats()}, sortedPods{kubeInformers.Pods()}
+	known, err := steps.NewCache(atInformer, podInformer)
 	must(err)
 	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, steps.Keep, func(string) {})
 	must(err)
-	p.stores = [watched]cache.Indexer{ats: atInformer.Informer().GetIndexer(), pods: kubeInformers.Pods().Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer()}
+	p.cron, err = cronsteps.New(cnatClient{replayer: p}, cnatInformers.CronAts(), atInformer, noRecorder{}, p.clock)
+	must(err)
+	p.stores = [watched]cache.Indexer{cronAts: cnatInformers.CronAts().Informer().GetIndexer(), ats: atInformer.Informer().GetIndexer(), pods: podInformer.Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer()}
 	p.steps = &steps.Steps{
 		Cache:      known,
 		KubeClient: kube,
@@ -148,6 +190,41 @@ func newReplayer(x *explorer) *replayer {
 func (p *replayer) replay(c *controller, name string, now int8) outcome {
 	p.prepare(c, now)
 	key := cache.NewObjectName(namespace, name)
+	step := ""
+	if c.own == cronAts {
+		step = p.syncCronAt(key, now)
+	} else {
+		step = p.syncAt(key, now)
+	}
+	if p.pending != nil {
+		return outcome{request: p.pending, step: name + ": " + step}
+	}
+	// Of several at the same time, the first one is remembered.
+	o := outcome{writes: slices.CompactFunc(slices.Concat(c.writes, p.writes), func(a, b write) bool { return a.instant == b.instant })}
+	for _, cached := range c.cache {
+		if cached.kind == c.own {
+			if latest := p.latest(cached.meta); latest.GetResourceVersion() != cached.meta.GetResourceVersion() {
+				o.written = append(o.written, intern(clone(latest)).with(parseVersion(latest.GetResourceVersion())))
+			}
+		}
+		if since, ok := p.cron.Counted[cached.uid()]; ok {
+			instant := slices.IndexFunc(p.x.instants, func(seconds float64) bool { return p.x.at(seconds).Equal(since) })
+			o.counted = append(o.counted, counted{cached.uid(), int8(instant)})
+		}
+	}
+	return o
+}
+
+func (p *replayer) latest(cached metav1.Object) metav1.Object {
+	if cronAt, ok := cached.(*v1alpha1.CronAt); ok {
+		return p.cron.Written.Latest(cronAt)
+	}
+	return p.steps.Written.Latest(cached.(*v1alpha1.At))
+}
+
+// syncAt is syncHandler of the controller of Ats. It returns what the step does that has no
+// answer yet.
+func (p *replayer) syncAt(key cache.ObjectName, now int8) string {
 	world := p.steps.World(key, p.steps.Freshness.AsOf(p.clock.Now()), p.clock.Now())
 	tracked := world.Pods
 	step := p.follow(key, world, now, p.x.decide)
@@ -157,19 +234,31 @@ func (p *replayer) replay(c *controller, name string, now int8) outcome {
 		}
 		step = p.follow(key, world, now, func(w plan.World) plan.Decision { return p.x.cleanUp(w, pod) })
 	}
-	if p.pending != nil {
-		return outcome{request: p.pending, step: name + ": " + step}
-	}
-	// Of several at the same time, the first one is remembered.
-	o := outcome{writes: slices.CompactFunc(slices.Concat(c.writes, p.writes), func(a, b write) bool { return a.instant == b.instant })}
-	for _, cached := range c.cache {
-		if cached.kind == ats {
-			if latest := p.steps.Written.Latest(cached.at()); latest.ResourceVersion != cached.at().ResourceVersion {
-				o.written = append(o.written, intern(latest.DeepCopy()).with(parseVersion(latest.ResourceVersion)))
-			}
+	return step
+}
+
+// syncCronAt is that of the controller of CronAts.
+func (p *replayer) syncCronAt(key cache.ObjectName, now int8) string {
+	world := p.cron.World(key)
+	for range maxSteps + len(world.Ats) {
+		p.tick(now)
+		if p.x.mutateCronAt != nil {
+			p.x.mutateCronAt(p.cron, world)
+		}
+		decision := p.cron.Decide(world)
+		what := strings.TrimPrefix(fmt.Sprintf("%T", decision.Action), "cronplan.")
+		if decision.Status != nil {
+			what = strings.TrimSpace("writes status " + decision.Status.Reason)
+		}
+		_, again, err := p.cron.Take(queue.OneByOne(context.Background()), key, world, decision)
+		if p.pending != nil {
+			return what
+		}
+		if !again || err != nil {
+			return ""
 		}
 	}
-	return o
+	return ""
 }
 
 // prepare gives the steps what the controller knows.
@@ -188,8 +277,17 @@ func (p *replayer) prepare(c *controller, now int8) {
 	p.steps.Failures = workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0)
 	p.steps.Targets = workload.NewTargets(p.clock)
 	p.steps.Written = staleness.NewWritten(func(ns, name string) (*v1alpha1.At, error) { return p.steps.Ats.Ats(ns).Get(name) }, plan.KeepAt)
+	p.cron.Written = staleness.NewWritten(func(ns, name string) (*v1alpha1.CronAt, error) { return p.cron.CronAts.CronAts(ns).Get(name) }, cronplan.KeepCronAt)
 	for _, o := range c.written {
-		p.steps.Written.Remember(o.at())
+		if o.kind == cronAts {
+			p.cron.Written.Remember(o.cronAt())
+		} else {
+			p.steps.Written.Remember(o.at())
+		}
+	}
+	p.cron.Counted = map[types.UID]time.Time{}
+	for _, known := range c.counted {
+		p.cron.Counted[known.uid] = p.x.timeOf(known.since)
 	}
 	// The writes are remembered as if none of them were in the cache.
 	p.reached = "1"
@@ -198,6 +296,7 @@ func (p *replayer) prepare(c *controller, now int8) {
 		sent := p.x.timeOf(w.instant)
 		p.steps.Freshness.Answered(p.steps.Freshness.Sending(sent), formatVersion(w.version), sent)
 	}
+	p.cron.Freshness = p.steps.Freshness
 	p.reached = formatVersion(c.reached)
 	p.tick(now)
 }
@@ -249,10 +348,10 @@ func (p *replayer) send(r *request) ([]*object, error) {
 	a := p.answers[0]
 	p.clock.SetTime(p.x.timeOf(a.instant))
 	p.answers = p.answers[1:]
-	if r.createsPod() && a.reason == ok && !a.claims {
+	if r.starts() && a.reason == ok && !a.claims {
 		p.steps.Freshness.Claim(p.clock.Now()) // Another worker has claimed it.
 	}
-	if r.verb == patchStatus && a.reason == ok && a.objects[0].version != r.version {
+	if r.verb == patchStatus && r.kind == p.x.own() && a.reason == ok && a.objects[0].version != r.version {
 		p.writes = append(p.writes, write{a.objects[0].version, a.instant})
 	}
 	err := a.err(r)
@@ -272,7 +371,11 @@ func send[T any](p *replayer, r *request) (T, error) {
 }
 
 func (p *replayer) delete(k kind, name string, options metav1.DeleteOptions) error {
-	_, err := p.send(&request{verb: remove, kind: k, name: name, uid: *options.Preconditions.UID, version: parseVersion(*options.Preconditions.ResourceVersion)})
+	r := &request{verb: remove, kind: k, name: name, uid: *options.Preconditions.UID, version: parseVersion(*options.Preconditions.ResourceVersion)}
+	if options.PropagationPolicy != nil {
+		r.body = string(*options.PropagationPolicy)
+	}
+	_, err := p.send(r)
 	return err
 }
 
@@ -321,6 +424,10 @@ type (
 	}
 	atClient struct {
 		typedcnatv1alpha1.AtInterface
+		*replayer
+	}
+	cronAtClient struct {
+		typedcnatv1alpha1.CronAtInterface
 		*replayer
 	}
 )
@@ -432,4 +539,19 @@ func (c atClient) Delete(_ context.Context, name string, options metav1.DeleteOp
 
 func (c atClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*v1alpha1.At, error) {
 	return sendPatch[*v1alpha1.At](c.replayer, ats, name, body, subresources)
+}
+
+// CronAts implements typedcnatv1alpha1.CronAtsGetter.
+func (c cnatV1alpha1) CronAts(string) typedcnatv1alpha1.CronAtInterface {
+	return cronAtClient{replayer: c.replayer}
+}
+
+// Get implements typedcnatv1alpha1.CronAtInterface.
+func (c cronAtClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*v1alpha1.CronAt, error) {
+	return send[*v1alpha1.CronAt](c.replayer, &request{verb: get, kind: cronAts, name: name})
+}
+
+// Patch implements typedcnatv1alpha1.CronAtInterface.
+func (c cronAtClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*v1alpha1.CronAt, error) {
+	return sendPatch[*v1alpha1.CronAt](c.replayer, cronAts, name, body, subresources)
 }

@@ -125,6 +125,35 @@ var scenarios = []scenario{
 		lag:      100,
 		flight:   flight,
 	},
+	{
+		name: "forbid", doc: "a CronAt with two times that do not overlap, and no history",
+		objects:  []metav1.Object{newCronAt(v1alpha1.ForbidConcurrent)},
+		instants: []float64{0, 60, 61, 120, 130},
+		last:     epoch.Add(2 * due * time.Second),
+		left:     budget{faults: 1, edits: 1},
+		edits:    []edit{suspendCronAt, deleteCronAt, deleteScheduled},
+		lag:      100,
+		flight:   flight,
+	},
+	{
+		name: "replace", doc: "a CronAt whose second time replaces the first one",
+		objects:  []metav1.Object{newCronAt(v1alpha1.ReplaceConcurrent)},
+		instants: []float64{0, 60, 61, 120, 130},
+		last:     epoch.Add(2 * due * time.Second),
+		left:     budget{faults: 1, edits: 1},
+		edits:    []edit{suspendCronAt, deleteCronAt, deleteScheduled},
+		lag:      100,
+		flight:   flight,
+	},
+}
+
+// newCronAt returns a CronAt with two times, one minute after the other.
+func newCronAt(policy v1alpha1.ConcurrencyPolicy) *v1alpha1.CronAt {
+	return &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: "cron"}, Spec: v1alpha1.CronAtSpec{
+		Schedule: "1,2 0 1 1 *", TimeZone: ptr.To("Etc/UTC"), ConcurrencyPolicy: policy,
+		SuccessfulAtsHistoryLimit: ptr.To[int32](0), FailedAtsHistoryLimit: ptr.To[int32](0),
+		AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}},
+	}}
 }
 
 func newDeployment() *appsv1.Deployment {
@@ -293,4 +322,37 @@ var deleteDeployment = edit{"deletes the Deployment", func(s *state) bool {
 	}
 	s.delete(o)
 	return true
+}}
+
+var suspendCronAt = edit{"suspends the CronAt", func(s *state) bool {
+	o := s.find(cronAts, "cron")
+	if o == nil || ptr.Deref(o.cronAt().Spec.Suspend, false) {
+		return false
+	}
+	s.hold(o.uid())
+	s.put(o.change("suspend", func(meta metav1.Object) {
+		meta.(*v1alpha1.CronAt).Spec.Suspend = ptr.To(true)
+		meta.SetGeneration(2)
+	}))
+	return true
+}}
+
+var deleteCronAt = edit{"deletes the CronAt", func(s *state) bool {
+	o := s.find(cronAts, "cron")
+	if o == nil {
+		return false
+	}
+	s.hold(o.uid())
+	s.delete(o)
+	return true
+}}
+
+var deleteScheduled = edit{"deletes the At of a time", func(s *state) bool {
+	for _, o := range s.stored {
+		if o.kind == ats && o.meta.GetDeletionTimestamp() == nil {
+			s.delete(o)
+			return true
+		}
+	}
+	return false
 }}

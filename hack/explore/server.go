@@ -34,6 +34,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // verb is what a request does.
@@ -56,7 +57,7 @@ type request struct {
 	// uid and version are preconditions.
 	uid     types.UID
 	version int32
-	body    string   // of a patch, without the preconditions
+	body    string   // of a patch, without the preconditions; of a deletion, the propagation policy
 	object  *content // to create
 	owner   string   // of a list: the value of the label of the owner
 }
@@ -115,8 +116,16 @@ func (a answer) err(r *request) error {
 	}
 }
 
-// isNew reports whether the request is the creation of a Pod.
+// createsPod reports whether the request is the creation of a Pod.
 func (r *request) createsPod() bool { return r.verb == create && r.kind == pods }
+
+// createsScheduled reports whether the request is the creation of an At by a CronAt.
+func (r *request) createsScheduled() bool {
+	return r.verb == create && r.kind == ats && plan.IsScheduled(r.object.meta.(*v1alpha1.At))
+}
+
+// starts reports whether the controller may claim a write after the request.
+func (r *request) starts() bool { return r.createsPod() || r.createsScheduled() }
 
 // restarts reports whether the request restarts a workload.
 func (r *request) restarts() bool { return r.verb == patch && r.kind == deployments }
@@ -130,7 +139,7 @@ func (s *state) do(r *request) answer {
 	case r.verb == list:
 		var objects []*object
 		for _, o := range s.stored {
-			if o.kind == r.kind && (r.owner == "" || o.meta.GetLabels()[v1alpha1.LabelAtUID] == r.owner) {
+			if labels := o.meta.GetLabels(); o.kind == r.kind && (labels[v1alpha1.LabelAtUID] == r.owner || labels[v1alpha1.LabelCronAtUID] == r.owner) {
 				objects = append(objects, o)
 			}
 		}
@@ -150,6 +159,12 @@ func (s *state) do(r *request) answer {
 		return failed(conflict)
 	case r.version != 0 && r.version != found.version:
 		return failed(conflict)
+	case r.verb == remove && r.body == string(metav1.DeletePropagationForeground):
+		s.put(found.change("foreground", func(meta metav1.Object) {
+			meta.SetFinalizers(append(meta.GetFinalizers(), metav1.FinalizerDeleteDependents))
+		}))
+		s.delete(s.find(r.kind, r.name))
+		return done()
 	case r.verb == remove:
 		s.delete(found)
 		return done()
@@ -181,13 +196,15 @@ func (s *state) create(c *content) *object {
 		switch o := meta.(type) {
 		case *v1alpha1.At:
 			o.Generation, o.Status.Phase = 1, v1alpha1.PhasePending
+		case *v1alpha1.CronAt:
+			o.Generation = 1
 		case *corev1.Pod:
 			o.Status.Phase = corev1.PodPending
 		case *appsv1.Deployment:
 			o.Generation = 1
 		}
 	}))
-	if c.kind == ats {
+	if c.kind == ats && s.x.own() == ats {
 		s.holdUntilDue(uid, c.meta.(*v1alpha1.At), -1)
 	}
 	return s.find(c.kind, c.meta.GetName())
@@ -222,6 +239,10 @@ func applyPatch(meta metav1.Object, r *request) {
 			o.Generation++
 		}
 		o.Spec, o.Labels, o.Finalizers, o.OwnerReferences = at.Spec, at.Labels, at.Finalizers, at.OwnerReferences
+	case *v1alpha1.CronAt:
+		var cronAt v1alpha1.CronAt // Its controller writes nothing but the status.
+		must(json.Unmarshal(after, &cronAt))
+		o.Status = cronAt.Status
 	case *appsv1.Deployment:
 		var deployment appsv1.Deployment
 		must(json.Unmarshal(after, &deployment))
@@ -248,10 +269,10 @@ func (s *state) find(k kind, name string) *object {
 	return nil
 }
 
-// withUID returns the stored At with a UID, or nil.
+// withUID returns the stored At or CronAt with a UID, or nil.
 func (s *state) withUID(uid types.UID) *object {
 	for _, o := range s.stored {
-		if o.kind == ats && o.uid() == uid {
+		if (o.kind == ats || o.kind == cronAts) && o.uid() == uid {
 			return o
 		}
 	}

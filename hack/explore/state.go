@@ -79,18 +79,26 @@ type event struct {
 	deleted bool
 }
 
-// controller is one of two that are running, such as during a network partition. Its caches
+// controller is a controller of Ats or of CronAts, one of two that are running, such as during a network partition. Its caches
 // change only while it is between two syncs.
 type controller struct {
+	own   kind // what it controls
 	cache []*object
 	news  [watched][]event // that its watches have not delivered
-	// reached is the resource version up to which the cache of Ats is complete.
+	// reached is the resource version up to which the cache of its own kind is complete.
 	reached int32
 	// written are Ats as it has written them, if that is not in the cache yet. writes are its
 	// writes of the last half second.
 	written []*object
 	writes  []write
+	// counted is since when it knows that Ats of a CronAt are counted.
+	counted []counted
 	sync    *syncing // nil: idle
+}
+
+type counted struct {
+	uid   types.UID
+	since int8
 }
 
 type write struct {
@@ -116,8 +124,10 @@ func (s *state) copy() *state {
 
 func (s *state) clock() time.Time { return s.x.timeOf(s.now) }
 
-func (x *explorer) timeOf(instant int8) time.Time {
-	return epoch.Add(time.Duration(x.instants[instant] * float64(time.Second)))
+func (x *explorer) timeOf(instant int8) time.Time { return x.at(x.instants[instant]) }
+
+func (*explorer) at(seconds float64) time.Time {
+	return epoch.Add(time.Duration(seconds * float64(time.Second)))
 }
 
 // since returns how many seconds ago an instant was.
@@ -154,7 +164,7 @@ func (c *controller) catchUp(lag int) {
 
 // restart makes a controller forget everything, and list.
 func (s *state) restart(i int) {
-	c := controller{reached: s.version}
+	c := controller{own: s.x.own(), reached: s.version}
 	for _, o := range s.stored {
 		if o.kind < watched && (o.kind != pods || o.meta.GetLabels()[v1alpha1.LabelAtUID] != "") {
 			c.cache = append(c.cache, o.kept().with(o.version))
@@ -174,7 +184,7 @@ func (c *controller) deliver(numbers [watched]int) {
 			if !e.deleted {
 				c.cache = append(c.cache, e.object)
 			}
-			if e.kind == ats {
+			if e.kind == c.own {
 				c.reached = e.version
 			}
 		}
@@ -182,13 +192,13 @@ func (c *controller) deliver(numbers [watched]int) {
 	}
 	slices.SortFunc(c.cache, compareObjects)
 	c.written = slices.DeleteFunc(slices.Clone(c.written), func(w *object) bool {
-		return !slices.ContainsFunc(c.cache, func(o *object) bool { return o.kind == ats && o.uid() == w.uid() && w.version > o.version })
+		return !slices.ContainsFunc(c.cache, func(o *object) bool { return o.kind == c.own && o.uid() == w.uid() && w.version > o.version })
 	})
 }
 
-// forget removes what no longer makes a difference.
+// forget removes what no longer makes a difference. A sync in progress began with it.
 func (c *controller) forget(s *state) {
-	if len(c.writes) > 0 {
+	if len(c.writes) > 0 && c.sync == nil {
 		c.writes = slices.DeleteFunc(slices.Clone(c.writes), func(w write) bool { return s.since(w.instant) >= staleness.FreshFor.Seconds() })
 	}
 }
@@ -241,6 +251,10 @@ func (e *encoder) known(c *controller) {
 		e.int(int64(w.instant))
 	}
 	e.int(int64(c.arrived()))
+	for _, counted := range c.counted {
+		e.string(string(counted.uid))
+		e.int(int64(counted.since))
+	}
 	if c.sync == nil {
 		e.int(-1)
 		return

@@ -71,10 +71,10 @@ type Steps struct {
 	Freshness *staleness.Tracker
 
 	ats cache.Indexer
-	// counted records since when this process knows that an At with the finalizer is
+	// Counted records since when this process knows that an At with the finalizer is
 	// counted.
+	Counted map[types.UID]time.Time
 	lock    sync.Mutex
-	counted map[types.UID]time.Time
 }
 
 // New returns Steps with the caches of two informers. It sets the transform of that of CronAts
@@ -86,7 +86,7 @@ func New(client clientset.Interface, cronAtInformer informers.TypedCronAtInforme
 		Clock:    wallClock,
 		CronAts:  cronAtInformer.Lister(),
 		ats:      atInformer.Informer().GetIndexer(),
-		counted:  map[types.UID]time.Time{},
+		Counted:  map[types.UID]time.Time{},
 	}
 	s.Freshness = staleness.NewTracker(cronAtInformer.Informer().GetIndexer().LastStoreSyncResourceVersion)
 	s.Written = staleness.NewWritten(func(namespace, name string) (*v1alpha1.CronAt, error) { return s.CronAts.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
@@ -157,10 +157,10 @@ func (s *Steps) addCounted(world *cronplan.World) {
 		if !plan.IsScheduled(at) || !world.IsCounted(at) {
 			continue
 		}
-		if _, seen := s.counted[at.UID]; !seen {
-			s.counted[at.UID] = world.Now
+		if _, seen := s.Counted[at.UID]; !seen {
+			s.Counted[at.UID] = world.Now
 		}
-		world.CountedSince[at.UID] = s.counted[at.UID]
+		world.CountedSince[at.UID] = s.Counted[at.UID]
 	}
 }
 
@@ -168,7 +168,7 @@ func (s *Steps) addCounted(world *cronplan.World) {
 func (s *Steps) Forget(uid types.UID) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	delete(s.counted, uid)
+	delete(s.Counted, uid)
 }
 
 // Leave takes the steps that cronplan.Leave decides for a CronAt and those of its Ats that
