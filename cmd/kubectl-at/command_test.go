@@ -249,6 +249,7 @@ func TestUsage(t *testing.T) {
 		"a bad output of a list":                   {[]string{"list", "-o", "xml"}, "xml"},
 		"an output of kubectl get":                 {[]string{"list", "-o", "custom-columns=A:.b"}, "Other formats: kubectl get at -o FORMAT"},
 		"a bad selector of a list":                 {[]string{"list", "-l", "a=b=c"}, `--selector is "a=b=c"`},
+		"a list of one":                            {[]string{"get", "backup"}, "a list has no names: write kubectl at show backup: see"},
 		"watching a list":                          {[]string{"list", "-w"}, "kubectl get at --watch prints changes"},
 		"watching a run":                           {[]string{"now", "-w", "--", "x"}, "unknown shorthand flag: 'w' in -w: write --wait\n"},
 		"a field":                                  {[]string{"now", "--backoff-limit=3", "--", "x"}, "unknown flag: --backoff-limit: write --retries\n"},

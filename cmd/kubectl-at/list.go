@@ -58,7 +58,12 @@ Ats, too, and the Ats of the nodes on which an At of --nodes runs. Formats other
 table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 		Example: `  kubectl at list
   kubectl at list -A --all -o wide`,
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("a list has no names: write %s", c.kubectl("at show %s", args[0]))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			isTable := *flags.OutputFormat == "" || *flags.OutputFormat == "wide"
 			var printer printers.ResourcePrinter

@@ -141,10 +141,10 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 		return metadata, spec, from, err
 	}
 	if spec.Command == "" && spec.Restart == nil && !r.pod.runs() {
-		if spec.Command, err = r.readCommand(ctx); err != nil {
+		if what, err = r.readCommand(ctx); err != nil {
 			return metadata, spec, from, err
 		}
-		what = spec.Command
+		spec.Command = interpreted(what)
 	}
 	if n := utf8.RuneCountInString(spec.Command); n > maxCommandLength {
 		return metadata, spec, from, usageError("the command has %d characters, and %d are allowed: put it into the image, or into a ConfigMap that a Pod of -f mounts", n, maxCommandLength)
@@ -182,7 +182,7 @@ func (r *run) readCommand(ctx context.Context) (string, error) {
 	if strings.TrimSpace(string(lines)) == "" {
 		return "", usageError("%s", missing)
 	}
-	return interpreted(strings.TrimRight(string(lines), "\n")), nil
+	return strings.TrimRight(string(lines), "\n"), nil
 }
 
 // shebang matches the first line of a script and, in groups, the interpreter with its argument

@@ -157,6 +157,7 @@ func TestStem(t *testing.T) {
 		"A=1":                                "at",
 		strings.Repeat("a", 100):             strings.Repeat("a", maxStem),
 		"tool " + strings.Repeat("word ", 9): "tool",
+		"#!/usr/bin/awk -f\nBEGIN {}":        "awk",
 		"2024-report":                        "2024-report",
 		"login hunter2":                      "login",
 	} {

@@ -196,6 +196,10 @@ func TestKubectlAt(t *testing.T) {
 			args: []string{"now", "--logs"}, stdin: "A='b c'\nfor i in 1 2; do\n  echo \"$i $A\"\ndone\n",
 			stdout: "1 b c\n2 b c\n",
 		},
+		"a script on standard input": {
+			args: []string{"now", "--logs"}, stdin: "#!/bin/awk -f\nBEGIN { print \"$awk\" }\n",
+			stdout: `\$awk\n`,
+		},
 		"an environment": {
 			args:   []string{"now", "--logs", "--env", "A=b c", "--env=B=", "--", `echo "$A,$B,$(id -u)"`},
 			stdout: "b c,,65534\n",
@@ -473,6 +477,7 @@ func TestKubectlAtChanges(t *testing.T) {
 		k.run(t, args...).want(t, 1, "", `error: at/at is done: [^\n]*\n`)
 	}
 	k.run(t, "logs", "at").want(t, 0, "YAY\n", "")
+	k.run(t, "wait", "at").want(t, 0, "", "")
 	k.run(t, "logs", "at", "--attempt=1").want(t, 0, "YAY\n", "")
 	k.run(t, "logs", "at", "--attempt=2").want(t, 1, "", `error: at/at has no attempt 2: [^\n]*\n`)
 	k.run(t, "list").want(t, 0, `NAME [^\n]*\nsooner [^\n]*\n`, "")
