@@ -235,7 +235,7 @@ func TestUsage(t *testing.T) {
 		"timeout alone":                            {[]string{"now", "--timeout=1s", "--", "x"}, "require --wait or --logs"},
 		"a bad dry run":                            {[]string{"now", "--dry-run=maybe", "--", "x"}, "must be none, client or server"},
 		"two templates":                            {[]string{"now", "--from=job/x", "-f", "-"}, "remove one of the two"},
-		"a bad source":                             {[]string{"now", "--from=pod/x"}, "must begin with cronjob/, job/ or deployment/"},
+		"a bad source":                             {[]string{"now", "--from=pod/x"}, `--from is "pod/x": write cronjob/NAME, job/NAME or deployment/NAME`},
 		"a bad environment":                        {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
 		"another source of an environment":         {[]string{"now", "--env-from=pod/x", "--", "x"}, "write secret/NAME or configmap/NAME"},
 		"a bad service account":                    {[]string{"now", "--service-account=A", "--", "x"}, `--service-account is "A"`},

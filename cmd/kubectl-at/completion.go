@@ -222,8 +222,8 @@ func (c *cli) sources(cmd *cobra.Command) ([]string, error) {
 func (c *cli) images(cmd *cobra.Command) ([]string, error) {
 	templates, err := c.templates(cmd)
 	from := cmd.Flag("from").Value.String()
-	if kind, name, found := strings.Cut(from, "/"); found {
-		from = kindOfSource(kind) + "/" + name
+	if kind, name := (&podFlags{from: from}).source(); kind != "" {
+		from = kind + "/" + name
 	}
 	var images []string
 	for name, spec := range templates {

@@ -46,17 +46,12 @@ func refCronAt(cronAt *v1alpha1.CronAt) string { return cronAtPrefix + cronAt.Na
 // splitName returns the name of an object from an argument such as cronat/backup. A name
 // without a kind is that of an At.
 func splitName(arg string) (name string, isCronAt bool, err error) {
-	kind, name, found := strings.Cut(arg, "/")
-	if !found {
+	if !strings.Contains(arg, "/") {
 		return arg, false, nil
 	}
-	kind, _ = strings.CutSuffix(strings.ToLower(kind), "."+v1alpha1.SchemeGroupVersion.Group)
-	switch {
-	case name == "":
-	case kind == "at" || kind == "ats":
-		return name, false, nil
-	case kind == "cronat" || kind == "cronats" || kind == "ca":
-		return name, true, nil
+	kind, name := reference(arg, "at", "cronat")
+	if kind != "" {
+		return name, kind == "cronat", nil
 	}
 	return "", false, usageError("%q is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt", arg)
 }

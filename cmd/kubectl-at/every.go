@@ -143,7 +143,7 @@ func (o *every) validate(cmd *cobra.Command, words, command []string) error {
 	if len(words) == 0 && o.pod.from == "" {
 		return usageError(`there is no schedule: write it before --, as in kubectl at every "0 3 * * *" -- echo YAY`)
 	}
-	if kind, _, _ := strings.Cut(o.pod.from, "/"); len(words) == 0 && kindOfSource(kind) != "cronjob" {
+	if kind, _ := o.pod.source(); len(words) == 0 && kind != "cronjob" {
 		return usageError("there is no schedule, and only a CronJob has one: write it, as in kubectl at every @daily --from %s", o.pod.from)
 	}
 	for _, policy := range concurrencyPolicies {

@@ -21,10 +21,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -239,19 +241,15 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// restartKinds maps the names that kubectl accepts to the kinds of workloads that can be
-// restarted.
+// restartKinds are the kinds of workloads that can be restarted.
 var restartKinds = map[string]v1alpha1.RestartKind{
-	"deployment": v1alpha1.RestartDeployment, "deployments": v1alpha1.RestartDeployment, "deploy": v1alpha1.RestartDeployment,
-	"statefulset": v1alpha1.RestartStatefulSet, "statefulsets": v1alpha1.RestartStatefulSet, "sts": v1alpha1.RestartStatefulSet,
-	"daemonset": v1alpha1.RestartDaemonSet, "daemonsets": v1alpha1.RestartDaemonSet, "ds": v1alpha1.RestartDaemonSet,
+	"deployment": v1alpha1.RestartDeployment, "statefulset": v1alpha1.RestartStatefulSet, "daemonset": v1alpha1.RestartDaemonSet,
 }
 
 // parseRestart returns the workload of --restart.
 func parseRestart(text string) (*v1alpha1.AtRestart, error) {
-	kind, name, _ := strings.Cut(text, "/")
-	kind, _ = strings.CutSuffix(strings.ToLower(kind), ".apps")
-	if restartKinds[kind] == "" || name == "" {
+	kind, name := reference(text, slices.Collect(maps.Keys(restartKinds))...)
+	if kind == "" {
 		return nil, usageError("--restart is %q: write deployment/NAME, statefulset/NAME or daemonset/NAME", text)
 	}
 	return &v1alpha1.AtRestart{Kind: restartKinds[kind], Name: name}, nil

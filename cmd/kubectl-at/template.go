@@ -65,6 +65,9 @@ func (f *podFlags) validate() error {
 	if f.from != "" && f.file != "" {
 		return usageError("--from and -f both specify the Pod: remove one of the two")
 	}
+	if kind, _ := f.source(); f.from != "" && kind == "" {
+		return usageError("--from is %q: write cronjob/NAME, job/NAME or deployment/NAME", f.from)
+	}
 	for _, env := range f.env {
 		if name, _, found := strings.Cut(env, "="); !found || name == "" {
 			return usageError("--env is %q: write NAME=VALUE", env)
@@ -83,22 +86,26 @@ func (f *podFlags) validate() error {
 
 // parseEnvFrom returns the source of --env-from.
 func parseEnvFrom(text string) (corev1.EnvFromSource, error) {
-	kind, name, _ := strings.Cut(text, "/")
-	reference := corev1.LocalObjectReference{Name: name}
-	switch kind = strings.ToLower(kind); {
-	case name == "":
-	case kind == "secret" || kind == "secrets":
-		return corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: reference}}, nil
-	case kind == "configmap" || kind == "configmaps" || kind == "cm":
-		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: reference}}, nil
+	kind, name := reference(text, "secret", "configmap")
+	local := corev1.LocalObjectReference{Name: name}
+	switch kind {
+	case "secret":
+		return corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local}}, nil
+	case "configmap":
+		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local}}, nil
 	}
 	return corev1.EnvFromSource{}, usageError("--env-from is %q: write secret/NAME or configmap/NAME", text)
 }
 
+// source returns the kind and the name of the object in --from.
+func (f *podFlags) source() (kind, name string) {
+	return reference(f.from, "cronjob", "job", "deployment")
+}
+
 // isServer reports whether the Pod is that of a server, whose own command does not end.
 func (f *podFlags) isServer() bool {
-	kind, _, _ := strings.Cut(f.from, "/")
-	return kindOfSource(kind) == "deployment"
+	kind, _ := f.source()
+	return kind == "deployment"
 }
 
 // hasPod reports whether the Pod is copied.
@@ -182,14 +189,11 @@ func (r *run) podTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source,
 
 // copyTemplate returns the Pod template of --from and its object.
 func (r *run) copyTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source, error) {
-	kind, name, found := strings.Cut(r.pod.from, "/")
-	if !found || name == "" {
-		return nil, source{}, usageError("--from is %q: write cronjob/NAME, job/NAME or deployment/NAME", r.pod.from)
-	}
+	kind, name := r.pod.source()
 	if err := r.connect(); err != nil {
 		return nil, source{}, err
 	}
-	switch kindOfSource(kind) {
+	switch kind {
 	case "cronjob":
 		cronJob, err := r.kube.BatchV1().CronJobs(r.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -202,28 +206,13 @@ func (r *run) copyTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source
 			return nil, source{}, err
 		}
 		return cleanTemplate(job.Spec.Template), source{name: name}, nil
-	case "deployment":
+	default:
 		deployment, err := r.kube.AppsV1().Deployments(r.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return nil, source{}, err
 		}
 		return ofServer(cleanTemplate(deployment.Spec.Template)), source{name: name}, nil
 	}
-	return nil, source{}, usageError("--from is %q: it must begin with cronjob/, job/ or deployment/", r.pod.from)
-}
-
-// kindOfSource returns the kind in --from, which may have any name that kubectl accepts,
-// or "" if it cannot be copied.
-func kindOfSource(name string) string {
-	switch strings.ToLower(name) {
-	case "cronjob", "cronjobs", "cj", "cronjobs.batch", "cronjob.batch":
-		return "cronjob"
-	case "job", "jobs", "jobs.batch", "job.batch":
-		return "job"
-	case "deployment", "deployments", "deploy", "deployments.apps", "deployment.apps":
-		return "deployment"
-	}
-	return ""
 }
 
 // cleanTemplate returns a template without the fields that tie it to its controller. A
