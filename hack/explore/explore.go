@@ -69,8 +69,6 @@ type scenario struct {
 	fails bool
 	// last is the last time of a CronAt.
 	last time.Time
-	// flight is how long, in seconds, a delayed request may take.
-	flight float64
 }
 
 // edit is something that users do.
@@ -223,7 +221,7 @@ func (x *explorer) transitions(s *state, p *replayer) []transition {
 	for i, f := range s.flying {
 		without := func(n *state) { n.flying = slices.Delete(slices.Clone(n.flying), i, i+1) }
 		what := fmt.Sprintf("%s %s", f.request.verb, f.request.name)
-		if s.since(f.since) <= x.scenario.flight {
+		if s.since(f.since) <= flight {
 			add("a delayed request arrives: "+what, func(n *state) {
 				without(n)
 				n.do(f.request)

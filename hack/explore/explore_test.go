@@ -79,10 +79,11 @@ func all(mutations ...func(x *explorer)) func(x *explorer) {
 }
 
 // within limits a scenario to some instants, to faults and crashes, and to what users may do.
+// Watches may be behind by any number of events.
 func within(instants []float64, left budget, edits ...edit) func(x *explorer) {
 	return func(x *explorer) {
 		x.scenario.instants, x.scenario.left, x.scenario.edits = instants, left, edits
-		x.instants = later(instants)
+		x.instants, x.scenario.lag = later(instants), 100
 	}
 }
 
@@ -96,7 +97,9 @@ func succeeds(x *explorer) { x.scenario.fails = false }
 var ran = []string{"controller A: at: LookForAt", "controller A: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod"}
 
 var mutants = map[string]mutant{
-	"no live read": {"at", "after the At was suspended", decides(func(w *plan.World) { w.AtIsLive, w.AtAsOf = true, w.Now })},
+	"no live read": {"lag", "after the At was suspended", all(within([]float64{59, 60}, budget{edits: 1}, suspend), decides(func(w *plan.World) {
+		w.AtIsLive, w.AtAsOf = true, w.Now
+	}))},
 	"no finalizer": {"at", "runs twice", all(within([]float64{60}, budget{crashes: 1, edits: 1}, deletePod), sends(func(r *request) {
 		if r.createsPod() {
 			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
@@ -253,6 +256,9 @@ var mutants = map[string]mutant{
 		for _, at := range w.Ats {
 			s.Counted[at.UID] = epoch
 		}
+	}))},
+	"the Ats of a CronAt are listed only once": {"forbid", "has not ended", all(within([]float64{0, 60, 120}, budget{}), cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		w.AtsAsOf = s.Clock.Now()
 	}))},
 	"Forbid is ignored": {"forbid", "has not ended", cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
 		if w.CronAt != nil {

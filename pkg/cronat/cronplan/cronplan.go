@@ -57,8 +57,10 @@ type World struct {
 	// CountedSince maps the UIDs of Ats to the time when the controller first saw that the
 	// At is counted (see IsCounted).
 	CountedSince map[types.UID]time.Time
-	// AtsAreLive is true if the CronAt's Ats were read from the API server in this sync.
+	// AtsAreLive is true if the CronAt's Ats were read from the API server in this sync, and
+	// AtsAsOf is when.
 	AtsAreLive bool
+	AtsAsOf    time.Time
 	// Now is the wall-clock time.
 	Now time.Time
 }

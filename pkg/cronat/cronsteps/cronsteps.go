@@ -259,6 +259,11 @@ func (s *Steps) waitAhead(ctx context.Context, requests int32) (waited bool, err
 	return connect.WaitAhead(ctx, s.Client.CnatV1alpha1().RESTClient().GetRateLimiter(), requests)
 }
 
+// maxListAge is the age after which the Ats of a CronAt are listed again before one is created.
+// If this process was paused, another controller may have created the At of an earlier time
+// meanwhile, which is still running. Scheduled times are at least a minute apart.
+const maxListAge = 10 * time.Second
+
 // lookForCronAt reads the CronAt when an At may be created immediately afterwards.
 func (s *Steps) lookForCronAt(ctx context.Context, name cache.ObjectName, world *cronplan.World) error {
 	if _, err := s.waitAhead(ctx, 2); err != nil {
@@ -272,7 +277,7 @@ func (s *Steps) lookForCronAt(ctx context.Context, name cache.ObjectName, world 
 			return fmt.Errorf("read the CronAt: %w", err)
 		}
 	}
-	if cronAt == nil || world.CronAt == nil || cronAt.UID != world.CronAt.UID {
+	if cronAt == nil || world.CronAt == nil || cronAt.UID != world.CronAt.UID || s.Clock.Since(world.AtsAsOf) > maxListAge {
 		world.AtsAreLive = false
 	}
 	world.CronAt, world.CronAtIsLive, world.CronAtAsOf = cronAt, true, s.Clock.Now()
@@ -292,7 +297,7 @@ func (s *Steps) lookForAts(ctx context.Context, world *cronplan.World) error {
 	if err != nil {
 		return fmt.Errorf("list the Ats: %w", err)
 	}
-	world.AtsAreLive = true
+	world.AtsAreLive, world.AtsAsOf = true, s.Clock.Now()
 	return nil
 }
 
