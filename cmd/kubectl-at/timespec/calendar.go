@@ -92,8 +92,8 @@ func (s *spec) evaluate(options Options) (Time, error) {
 		return Time{}, c.notInForce(base)
 	case hasPassed && !options.AllowPast:
 		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or add --past", c.quote(c.whole), Time{Instant: instant})
-	case !hasPassed && c.clock == nil && !from.isBare && dayOf(base).Equal(c.today):
-		return Time{}, c.fail(c.whole, "%q is today, without a time of day: write one too, such as 10:12, or only \"now\"", c.quote(c.whole))
+	case !hasPassed && c.clock == nil && !from.isBare && dayOf(base).Equal(c.today) && (c.date == nil || dayOf(instant).Equal(c.today)):
+		return Time{}, c.fail(c.start(), "%q is today, without a time of day: write one too, such as 10:12, or only \"now\"", c.quote(c.start()))
 	case instant.After(c.now.AddDate(maxYears, 0, 0)) && !isRFC3339(c.text):
 		return Time{}, c.fail(c.whole, "%q is more than %d years ahead: write the exact instant if it is meant, %s", c.quote(c.whole), maxYears, Time{Instant: instant})
 	}
@@ -265,18 +265,24 @@ func (c *calendar) on(date time.Time) candidate {
 	}
 }
 
+// start returns the words to which the sums are added.
+func (c *calendar) start() span {
+	switch {
+	case c.clock != nil:
+		return c.clock.span
+	case c.date != nil:
+		return c.date.span
+	case c.weekday != nil:
+		return c.weekday.span
+	}
+	return c.whole
+}
+
 // reach returns the instant of a candidate after steps were added. If there is an
 // error, the instant is the latest one that could be meant, or now if it is out of range.
 func (c *calendar) reach(from candidate, steps []step) (time.Time, error) {
 	instant, wallClock, isInstant, first := c.now, from.wallClock, from.isNow, from.err
-	at := c.whole
-	if c.clock != nil {
-		at = c.clock.span
-	} else if c.date != nil {
-		at = c.date.span
-	} else if c.weekday != nil {
-		at = c.weekday.span
-	}
+	at := c.start()
 	resolve := func() {
 		if !isInstant {
 			var err error
