@@ -71,7 +71,7 @@ func TestMemory(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the controller: %v\n%s", err, out)
 	}
-	c := startBinary(t, plain, []string{"GOMEMLIMIT=512000000"}, namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", "-v=2", "-leader-elect", "-leader-elect-resource-namespace="+namespace)
+	c := startBinary(t, plain, []string{"GOMEMLIMIT=512000000"}, namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", "-v=2")
 	url := served(t, c, "health")
 	waitLog(t, c, "Starting controller")
 	eventually(t, "the controller to be ready", func(context.Context) (bool, error) {
