@@ -16,7 +16,10 @@ limitations under the License.
 
 package timespec
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // numeric reads a date or a time of day that begins with a number.
 func (p *parser) numeric() (part, error) {
@@ -58,10 +61,15 @@ func (p *parser) numeric() (part, error) {
 	return p.time(false)
 }
 
-// numericDate reads a date of three numbers. The year comes first or last, and has four digits.
-// After dots, the day is first. Otherwise, some people write the day first, others the month.
+// numericDate reads a date of three numbers, or with the name of a month between two. The year comes
+// first or last, and has four digits. After dots, the day is first. Otherwise, some people write the day
+// first, others the month.
 func (p *parser) numericDate() (part, error) {
 	first, separator, second := p.next(), p.next(), p.next()
+	isNamed := second.kind == word
+	if isNamed {
+		second.text = fmt.Sprintf("%02d", months[second.text])
+	}
 	p.next()
 	last := p.next()
 	at := first.through(last.span)
@@ -71,7 +79,7 @@ func (p *parser) numericDate() (part, error) {
 		return noPart, p.fail(at, "%q is not a date with four digits for the year: write one, such as 2035-12-24", p.quote(at))
 	case len(first.text) == 4:
 		return p.fullDate(first.text, second.text, last.text, at)
-	case separator.text == "." || m == n || m > 12:
+	case isNamed || separator.text == "." || m == n || m > 12:
 		return p.fullDate(last.text, second.text, first.text, at)
 	case n > 12:
 		return p.fullDate(last.text, first.text, second.text, at)
@@ -97,7 +105,7 @@ func (p *parser) fullDate(y, m, d string, at span) (part, error) {
 // dayOfMonth reads the optional year after a day and a month.
 func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 	year := 0
-	if p.is(0, sign, ",") || p.is(0, sign, "-", ".", "/") && p.peek(0).joined && p.peek(1).joined {
+	if p.is(0, sign, ",") {
 		year = 1
 	}
 	got := date{way: yearless, n: atoi(d.text), month: months[m.text], span: at}

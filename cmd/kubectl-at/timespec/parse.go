@@ -176,12 +176,12 @@ func (p *parser) isMonth(n int) bool {
 }
 
 // isJoined reports whether the next tokens are n numbers without spaces, separated by one
-// of the given signs.
+// of the given signs. The second of three can be the name of a month.
 func (p *parser) isJoined(numbers int, signs ...string) bool {
 	for n := range 2*numbers - 1 {
 		switch {
 		case n > 0 && !p.peek(n).joined,
-			n%2 == 0 && p.peek(n).kind != number,
+			n%2 == 0 && p.peek(n).kind != number && !(numbers == 3 && n == 2 && p.isMonth(n)),
 			n%2 == 1 && !p.is(n, sign, signs...):
 			return false
 		}

@@ -29,7 +29,8 @@ limitations under the License.
 //	time    = HHMM | HH ":" MM [ ":" SS [ "." fraction ] ] | HH ( "am" | "pm" ) .
 //	date    = [ "on" ] ( "today" | "tonight" | "tomorrow"
 //	        | month [ "the" ] day [ [ "," ] YYYY ] | [ "the" ] day [ "of" ] month [ [ "," ] YYYY ]
-//	        | YYYY separator MM separator DD [ "T" time ] | DD separator MM separator YYYY
+//	        | YYYY separator ( MM | month ) separator DD [ "T" time ]
+//	        | DD separator ( MM | month ) separator YYYY
 //	        | MM ( "-" | "/" ) DD ( "-" | "/" ) YYYY | YYYYMMDD [ "T" ( time | HHMMSS ) ] ) .
 //	separator = "-" | "." | "/" .
 //	day     = DD [ "st" | "nd" | "rd" | "th" | "." ] .
