@@ -17,7 +17,6 @@ limitations under the License.
 package timespec
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -408,10 +407,7 @@ func (c *calendar) describe(from candidate) string {
 		if n < 0 {
 			sign, n = "-", -n
 		}
-		how += fmt.Sprintf(" %s %d %s", sign, n, unitNames[s.unit])
-		if n != 1 {
-			how += "s"
-		}
+		how += " " + sign + " " + countOf(n, s.unit)
 	}
 	return how
 }

@@ -17,6 +17,7 @@ limitations under the License.
 package timespec
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -167,9 +168,9 @@ func pathLike(s string) int {
 
 // split returns the words that are joined in s, or s itself if it is a word or contains
 // anything else. Each part has at least two letters, so that a misspelled word is seldom
-// split.
+// split. The plural of a word is not: "mondays" is not "mon days".
 func split(s string) []string {
-	if isWord(s) || len(s) > 40 {
+	if isWord(s) || isWord(strings.TrimSuffix(s, "s")) || len(s) > 40 {
 		return []string{s}
 	}
 	for n := len(s) - 2; n >= 2; n-- {
@@ -201,6 +202,14 @@ var unitNames = [...]string{"second", "minute", "hour", "day", "week", "month", 
 // period reports whether a unit is counted by the calendar, not as elapsed time.
 func (u unit) period() bool {
 	return u >= day
+}
+
+// countOf returns a number of units in words.
+func countOf(n int, u unit) string {
+	if n == 1 {
+		return "1 " + unitNames[u]
+	}
+	return fmt.Sprintf("%d %ss", n, unitNames[u])
 }
 
 // units, months, weekdays and keywords are the words of the grammar.

@@ -340,12 +340,12 @@ func (p *parser) nextOne(next token) (part, error) {
 // unexpected returns the error for a token in the wrong place.
 func (p *parser) unexpected(t token) error {
 	quoted := p.quote(t.span)
-	_, isUnit := units[t.text]
+	unit, isUnit := units[t.text]
 	switch {
 	case t.kind == unknown:
 		return p.unknownWord(t, allWords)
 	case isUnit && t.kind == word:
-		return p.fail(t.span, "%q has no number: write one before it, such as %q", quoted, "+ 2 "+quoted)
+		return p.fail(t.span, "%q has no number: write one before it, such as %q", quoted, "+ "+countOf(2, unit))
 	case t.text == "am" || t.text == "pm":
 		return p.fail(t.span, "%q has no hour: write one before it, such as %q", quoted, "10"+quoted)
 	}

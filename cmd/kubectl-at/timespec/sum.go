@@ -57,7 +57,14 @@ func (p *parser) amounts(begin token, factor int) ([]step, error) {
 		case n.kind == end:
 			return nil, p.fail(begin.span, "%q needs a number and a unit after it: write them, such as %q", p.quote(begin.span), example)
 		case n.kind != number && !isOne:
-			return nil, p.fail(n.span, "%q is not a number: write a number and a unit, such as %q", p.quote(n.span), example)
+			at := n.span
+			if p.is(0, word, "a", "an") { // "a few"
+				at = at.through(p.peek(1).span)
+			}
+			return nil, p.fail(at, "%q is not a number: write a number and a unit, such as %q", p.quote(at), example)
+		case p.isJoined(2, ":"):
+			at := n.through(p.peek(2).span)
+			return nil, p.fail(at, "%q is a time of day: write an amount as 1h30m, or omit %q", p.quote(at), p.quote(begin.span))
 		case p.isJoined(2, ".", ","):
 			at := n.through(p.peek(2).span)
 			return nil, p.fail(at, "%q is not a whole number: write one, with a smaller unit if necessary", p.quote(at))
@@ -70,25 +77,24 @@ func (p *parser) amounts(begin token, factor int) ([]step, error) {
 				return nil, p.unknownWord(u, unitWords)
 			}
 			hint := ""
-			if n.joined && begin.kind == sign {
+			if begin.kind == sign && (n.joined || p.zone != nil) {
 				hint = ", or an offset such as UTC+01:00"
 			}
-			return nil, p.fail(n.span, "%q has no unit: write one after it, such as %q%s", p.quote(n.span), p.quote(n.span)+" minutes", hint)
+			return nil, p.fail(n.span, "%q has no unit: write one after it, such as %q%s", p.quote(n.span), countOf(atoi(n.text), minute), hint)
 		}
 		u := p.next()
 		if p.text[u.from:u.to] == "M" {
 			at := n.through(u.span)
-			months := n.text + " months"
-			if atoi(n.text) == 1 {
-				months = "1 month"
-			}
-			return nil, p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), n.text+"m", months)
+			return nil, p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), n.text+"m", countOf(atoi(n.text), month))
 		}
 		count := 1
 		if !isOne {
 			count = atoi(n.text)
 		}
 		steps = append(steps, step{n: factor * count, unit: units[u.text], span: at.through(u.span)})
+		if p.is(0, sign, ",") && (p.is(1, word, "and") || p.peek(1).kind == number && p.isUnit(2)) {
+			p.next()
+		}
 		switch {
 		case p.is(0, word, "and"):
 			p.next()

@@ -37,7 +37,7 @@ limitations under the License.
 //	weekday = [ "on" ] [ "next" ] ( "monday" | ... ) .
 //	fromNow = "in" amounts | amounts "from" "now" .
 //	sum     = ( "+" | "-" ) amounts .
-//	amounts = ( number | "a" | "an" ) unit { [ "and" ] number unit } .
+//	amounts = ( number | "a" | "an" ) unit { [ "," ] [ "and" ] number unit } .
 //	unit    = "second" | "minute" | "hour" | "day" | "week" | "month" | "year" .
 //	zone    = "Z" | ( "UTC" | "GMT" ) [ ( "+" | "-" ) ( H | offset ) ] | ( "+" | "-" ) offset
 //	        | a name in the IANA time zone database | an abbreviation .
