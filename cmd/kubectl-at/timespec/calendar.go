@@ -92,7 +92,11 @@ func (s *spec) evaluate(options Options) (Time, error) {
 	case hasPassed && !options.AllowPast:
 		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or add --past", c.quote(c.whole), Time{Instant: instant})
 	case !hasPassed && c.clock == nil && !from.isBare && dayOf(base).Equal(c.today) && (c.date == nil || dayOf(instant).Equal(c.today)):
-		return Time{}, c.fail(c.start(), "%q is today, without a time of day: write one too, such as 10:12, or only \"now\"", c.quote(c.start()))
+		at := c.whole
+		if len(c.steps) > 0 {
+			at = c.start()
+		}
+		return Time{}, c.fail(at, "%q is today, without a time of day: write one too, such as 10:12, or only \"now\"", c.quote(at))
 	case instant.After(c.now.AddDate(maxYears, 0, 0)) && !isRFC3339(c.text):
 		return Time{}, c.fail(c.whole, "%q is more than %d years ahead: write the exact instant if it is meant, %s", c.quote(c.whole), maxYears, Time{Instant: instant})
 	}
