@@ -243,6 +243,12 @@ run kubectl at now + 5 seconds --logs -- echo YAY 2>&1 | tee "${tmp}/second" || 
 our_ats+=("$(sed -n 's/ created$//p' "${tmp}/second")")
 grep -qx YAY "${tmp}/second" || fail "the output of kubectl at has no YAY"
 
+say "A time means what a person means, or it is refused"
+run kubectl at explain monday next week 09:00
+if run kubectl at now + 01:30 -- echo YAY; then
+    fail "a time with two meanings is not refused"
+fi
+
 say "Once on every node"
 name="cnat-demo-$$"
 our_ats+=("at/${name}")

@@ -190,18 +190,18 @@ type nodeLogs struct {
 	at      *v1alpha1.At
 	streams map[types.UID]*streamer
 	stop    context.CancelFunc
-	watched chan error
+	watched sync.WaitGroup
 }
 
 func (c *cli) streamNodes(ctx context.Context, out io.Writer, at *v1alpha1.At) *nodeLogs {
-	n := &nodeLogs{cli: c, ctx: ctx, out: out, at: at, streams: map[types.UID]*streamer{}, watched: make(chan error, 1)}
+	n := &nodeLogs{cli: c, ctx: ctx, out: out, at: at, streams: map[types.UID]*streamer{}}
 	ctx, n.stop = context.WithCancel(ctx)
-	go func() {
-		n.watched <- watchObjects(ctx, c.ErrOut, c.ats, ofNodes(at), "", func(at *v1alpha1.At) bool {
+	n.watched.Go(func() {
+		_ = watchObjects(ctx, c.ErrOut, c.ats, ofNodes(at), "", func(at *v1alpha1.At) bool {
 			n.lookAt(at)
 			return false
-		})
-	}()
+		}) // What it missed is read by finish.
+	})
 	return n
 }
 
@@ -221,7 +221,7 @@ func (n *nodeLogs) lookAt(at *v1alpha1.At) {
 // finish waits until everything is printed.
 func (n *nodeLogs) finish() error {
 	n.stop()
-	<-n.watched
+	n.watched.Wait()
 	ats, err := n.nodeAts(n.ctx, n.at)
 	for i := range ats {
 		n.lookAt(&ats[i])

@@ -223,6 +223,16 @@ func (s *state) checkAt(o *object) {
 	now := status{o.uid(), ranks[at.Status.Phase], at.Status.Failed}
 	s.checkStatus(now)
 	done := now.phase == ranks[v1alpha1.PhaseDone]
+	hasFailed := slices.ContainsFunc(s.ended, func(end ended) bool { return end.code != 0 })
+	switch reason := at.Status.Reason; {
+	case !done:
+	case reason != v1alpha1.ReasonCompleted && !hasFailed && s.left.edits == s.x.scenario.left.edits:
+		s.violation = fmt.Sprintf("%s is recorded, without any cause: %s", reason, at.Status.Message)
+		return
+	case reason == v1alpha1.ReasonCompleted && s.x.own() == ats && at.Status.Pod == nil && at.Status.Nodes == nil && at.Status.Restart == nil:
+		s.violation = "Completed is recorded, and nothing has run"
+		return
+	}
 	if recorded := at.Status.Pod; recorded != nil {
 		if !slices.Contains(s.made, recorded.UID) || ownerOf(recorded.UID) != o.uid() {
 			s.violation = fmt.Sprintf("Pod %s is recorded, which was not created for At %s", recorded.UID, o.uid())
@@ -355,10 +365,10 @@ func (s *state) hasEnded() error {
 		case o.kind == pods && tracked && o.meta.GetLabels()[v1alpha1.LabelAtUID] != "":
 			return fmt.Errorf("the finalizer of Pod %s stays", o.name())
 		case o.kind == ats && o.meta.GetDeletionTimestamp() != nil:
-			return fmt.Errorf("At %s is not gone", o.name())
+			return fmt.Errorf("the deleted At %s stays", o.name())
 		case s.x.own() != ats:
 		case o.kind == ats && !s.isSuspended(o) && o.at().Status.Phase != v1alpha1.PhaseDone:
-			return fmt.Errorf("At %s is %s, %s: %s", o.name(), o.at().Status.Phase, o.at().Status.Reason, o.at().Status.Message)
+			return fmt.Errorf("the end: At %s is %s, %s: %s", o.name(), o.at().Status.Phase, o.at().Status.Reason, o.at().Status.Message)
 		case o.kind == ats && tracked && o.at().Status.Phase == v1alpha1.PhaseDone && !s.isSuspended(o):
 			return fmt.Errorf("the finalizer of At %s stays", o.name())
 		}
@@ -436,7 +446,6 @@ type result struct {
 // visit is a state to explore, and where it comes from.
 type visit struct {
 	state  *state
-	what   uint32 // in names
 	parent int32
 	index  int32
 	err    error

@@ -329,12 +329,12 @@ func (x *explorer) names(c *controller) []string {
 	var names []string
 	for _, o := range c.cache {
 		name := ""
-		switch {
-		case o.kind == c.own:
+		switch o.kind {
+		case c.own:
 			name = o.name()
-		case o.kind == pods:
+		case pods:
 			name = plan.AtName(o.pod())
-		case o.kind == ats:
+		case ats:
 			name = cronplan.CronAtName(o.at())
 		}
 		if name != "" && !slices.Contains(names, name) {

@@ -142,7 +142,7 @@ var mutants = map[string]mutant{
 	"a second too early": {"at", "before it is due", decides(func(w *plan.World) {
 		w.Now, w.AtAsOf = w.Now.Add(time.Second), w.AtAsOf.Add(time.Second)
 	})},
-	"a minute too late": {"at", "At at is PENDING", decides(func(w *plan.World) {
+	"an hour too late": {"at", "At at is PENDING", decides(func(w *plan.World) {
 		w.Now, w.AtAsOf = w.Now.Add(-time.Hour), w.AtAsOf.Add(-time.Hour)
 	})},
 	"a suspension is ignored":        {"at", "after the At was suspended", decides(func(w *plan.World) { w.At.Spec.Suspend = nil })},
@@ -155,10 +155,10 @@ var mutants = map[string]mutant{
 			}
 			return d
 		}))},
-	"a proxy's 404 is believed": {"late", "is lost, which exists", all(within([]float64{60}, budget{faults: 1, edits: 1}, stripLabel),
+	"a proxy's 404 is believed": {"late", "PodLost is recorded", all(within([]float64{60}, budget{faults: 1, edits: 1}, stripLabel),
 		after("the kubelet starts at-pod"), func(x *explorer) {
 			x.receive = func(r *request, err error) error {
-				if apierrors.IsNotFound(err) { //nolint:forbidigo // That is the defect.
+				if apierrors.IsNotFound(err) {
 					return answer{reason: notFound}.err(r)
 				}
 				return err
@@ -230,8 +230,8 @@ var mutants = map[string]mutant{
 			return d
 		}
 	}},
-	"children start before all exist": {"nodes", "At at is RUNNING", decides(func(w *plan.World) { w.Parent = nil })},
-	"a child of a parent that is gone is kept": {"nodes", "is not gone", decides(func(w *plan.World) {
+	"children without a parent": {"nodes", "At at is RUNNING", decides(func(w *plan.World) { w.Parent = nil })},
+	"a child of a parent that is gone is kept": {"nodes", "the deleted At at-a stays", decides(func(w *plan.World) {
 		if w.Parent == nil && plan.ParentName(w.At) != "" {
 			w.At = nil
 		}
@@ -272,7 +272,17 @@ var mutants = map[string]mutant{
 			w.CronAt.Spec.SuccessfulAtsHistoryLimit = ptr.To[int32](3)
 		}
 	})},
-	"the lock of a restart is ignored": {"restart", "At at is RUNNING", decides(func(w *plan.World) {
+	"a workload from before its restart": {"restart", "without any cause", all(within([]float64{60}, budget{}), func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			if w.At != nil && w.At.Status.Restart != nil && w.At.Status.Restart.RestartedAt != nil && w.Target != nil {
+				target := *w.Target
+				target.RestartedAt = nil
+				w.Target = &target
+			}
+			return plan.Decide(w)
+		}
+	})},
+	"a restart is never seen": {"restart", "At at is RUNNING", decides(func(w *plan.World) {
 		if w.Target != nil {
 			target := *w.Target
 			target.RestartedAt = nil
@@ -344,9 +354,11 @@ func TestKey(t *testing.T) {
 						all = append(all, t.next)
 					}
 					next[s.key()] = successors
-					for k, what := range successors {
-						if _, ok := known[k]; again && !ok {
-							t.Fatalf("%q leads from a state to another one than from an equal state", what)
+					for _, pair := range [][2]map[key]string{{successors, known}, {known, successors}} {
+						for k, what := range pair[0] {
+							if _, ok := pair[1][k]; again && !ok {
+								t.Fatalf("%q leads from a state to another one than from an equal state", what)
+							}
 						}
 					}
 				}

@@ -48,7 +48,7 @@ func later(instants []float64) []float64 {
 }
 
 func main() {
-	limit := flag.Int("limit", 1_000_000, "The number of states after which to stop.")
+	limit := flag.Int("limit", 1_200_000, "The number of states after which to stop.")
 	strict := flag.Bool("strict", false, "Also check what docs/concepts/guarantees.md excludes, to see it happen.")
 	faults := flag.Int("faults", -1, "The number of requests that fail. By default, that of the scenario.")
 	edits := flag.Int("edits", -1, "The number of edits by users. By default, that of the scenario.")
@@ -60,6 +60,10 @@ func main() {
 	}
 	_ = flag.CommandLine.Parse(arguments) // It exits with an error.
 	klog.LogToStderr(false)
+	if only != "" && !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == only }) {
+		fmt.Fprintf(os.Stderr, "there is no scenario %q: see hack/explore/scenarios.go\n", only)
+		os.Exit(2)
+	}
 	failed := false
 	for _, s := range scenarios {
 		if only != "" && only != s.name {

@@ -489,7 +489,7 @@ func (c cnatClient) CnatV1alpha1() typedcnatv1alpha1.CnatV1alpha1Interface {
 // RESTClient implements typedcnatv1alpha1.CnatV1alpha1Interface.
 func (cnatV1alpha1) RESTClient() rest.Interface { return discoveryClient }
 
-// discoveryClient has no rate limit. It answers that the API server has Ats.
+// discoveryClient has no rate limit. It answers that the API server has Ats and CronAts.
 var discoveryClient = unlimited{&restfake.RESTClient{
 	NegotiatedSerializer: scheme.Codecs,
 	Client: restfake.CreateHTTPClient(func(r *http.Request) (*http.Response, error) {
@@ -498,7 +498,7 @@ var discoveryClient = unlimited{&restfake.RESTClient{
 		if strings.TrimSuffix(r.URL.Path, "/") == "/apis" {
 			fmt.Fprintf(recorder, `{"groups":[{"name":%q}]}`, v1alpha1.SchemeGroupVersion.Group)
 		} else {
-			fmt.Fprint(recorder, `{"resources":[{"name":"ats"}]}`)
+			fmt.Fprint(recorder, `{"resources":[{"name":"ats"},{"name":"cronats"}]}`)
 		}
 		return recorder.Result(), nil
 	}),

@@ -61,7 +61,14 @@ var scenarios = []scenario{
 		objects:  []metav1.Object{newAt(nil)},
 		instants: []float64{59, 60, 60.3, 61},
 		left:     budget{edits: 1},
-		edits:    []edit{suspend, resume, postpone, deleteAt, deletePod, stripLabel, stripOwner},
+		edits:    []edit{suspend, postpone, deleteAt, deletePod, stripLabel, stripOwner},
+	},
+	{
+		name: "resume", doc: "an At that is suspended and resumed",
+		objects:  []metav1.Object{newAt(nil)},
+		instants: []float64{59, 60, 61},
+		left:     budget{edits: 2},
+		edits:    []edit{suspend, resume},
 	},
 	{
 		name: "lag", doc: "one At, and watches that are behind by any number of events",
@@ -74,7 +81,6 @@ var scenarios = []scenario{
 		objects:  []metav1.Object{newAt(nil)},
 		instants: []float64{60, 68, 71},
 		left:     budget{faults: 1},
-		edits:    []edit{suspend, deleteAt, deletePod},
 		lag:      1,
 	},
 	{
@@ -88,6 +94,7 @@ var scenarios = []scenario{
 		name: "retries", doc: "one At with a second attempt",
 		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](1) })},
 		instants: []float64{60, 71, 90},
+		left:     budget{edits: 1},
 		edits:    []edit{suspend, deleteAt, deletePod},
 		fails:    true,
 	},
@@ -177,7 +184,7 @@ var resume = edit{"resumes the At", func(s *state) bool {
 	if o == nil || !ptr.Deref(o.at().Spec.Suspend, false) {
 		return false
 	}
-	s.held = slices.DeleteFunc(slices.Clone(s.held), func(h hold) bool { return h.until == 0 })
+	s.held = slices.DeleteFunc(slices.Clone(s.held), func(h hold) bool { return h.until == 0 && h.uid == o.uid() })
 	s.editAt("resume", func(at *v1alpha1.At) { at.Spec.Suspend = nil })
 	return true
 }}

@@ -20,6 +20,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -110,7 +111,11 @@ func (a answer) err(r *request) error {
 	case proxyNotFound:
 		return apierrors.NewGenericServerResponse(404, "get", resource, r.name, "", 0, true)
 	case proxyConflict:
-		return apierrors.NewGenericServerResponse(409, "get", resource, r.name, "", 0, true)
+		method := http.MethodGet
+		if r.verb == create {
+			method = http.MethodPost // Then, client-go takes it for AlreadyExists.
+		}
+		return apierrors.NewGenericServerResponse(409, method, resource, r.name, "", 0, true)
 	default:
 		return errLost
 	}

@@ -63,7 +63,8 @@ type hold struct {
 	until int64
 }
 
-// status is what never goes back.
+// status is what never goes back. phase is the phase of an At, or the last scheduled time of a
+// CronAt.
 type status struct {
 	uid    types.UID
 	phase  int
@@ -212,6 +213,14 @@ type encoder struct {
 
 func (e *encoder) int(n int64) { e.bytes = binary.AppendVarint(e.bytes, n) }
 
+func (e *encoder) bool(b bool) {
+	if b {
+		e.int(1)
+	} else {
+		e.int(0)
+	}
+}
+
 func (e *encoder) string(text string) {
 	e.int(int64(len(text)))
 	e.bytes = append(e.bytes, text...)
@@ -251,6 +260,7 @@ func (e *encoder) known(c *controller) {
 		e.int(int64(w.instant))
 	}
 	e.int(int64(c.arrived()))
+	e.int(int64(len(c.counted)))
 	for _, counted := range c.counted {
 		e.string(string(counted.uid))
 		e.int(int64(counted.since))
@@ -264,9 +274,7 @@ func (e *encoder) known(c *controller) {
 	for _, a := range c.sync.answers {
 		e.int(int64(a.instant))
 		e.int(int64(a.reason))
-		if a.claims {
-			e.int(1)
-		}
+		e.bool(a.claims)
 		e.objects(a.objects)
 	}
 }
@@ -286,9 +294,7 @@ func (e *encoder) controller(c *controller) {
 		e.int(int64(len(news)))
 		for _, n := range news {
 			e.object(n.object)
-			if n.deleted {
-				e.int(1)
-			}
+			e.bool(n.deleted)
 		}
 	}
 }

@@ -22,7 +22,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -285,7 +284,7 @@ func (t *Tenant) Edit(ctx context.Context) (int, error) {
 // what came before, so it is asked until it answers.
 func (t *Tenant) create(ctx context.Context, resource schema.GroupVersionResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	var created *unstructured.Unstructured
-	err := retry.OnError(wait.Backoff{Duration: time.Second, Steps: math.MaxInt}, apierrors.IsInternalError, func() error {
+	err := retry.OnError(wait.Backoff{Duration: time.Second, Steps: 300}, apierrors.IsInternalError, func() error {
 		var err error
 		created, err = t.Client.Resource(resource).Namespace(t.Namespace).Create(ctx, object, metav1.CreateOptions{})
 		return err

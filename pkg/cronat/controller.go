@@ -90,12 +90,12 @@ func NewController(
 	recorder record.EventRecorder,
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
-	taken, err := cronsteps.New(client, cronAtInformer, atInformer, recorder, wallClock)
+	cronSteps, err := cronsteps.New(client, cronAtInformer, atInformer, recorder, wallClock)
 	if err != nil {
 		return nil, err
 	}
 	c := &Controller{
-		Steps:   taken,
+		Steps:   cronSteps,
 		clock:   wallClock,
 		queue:   queue.NewRetrying(queueName, queue.NewFair(), wallClock),
 		records: flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),

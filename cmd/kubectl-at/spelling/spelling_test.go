@@ -24,7 +24,7 @@ import (
 func TestNearest(t *testing.T) {
 	words := strings.Fields("now noon monday sunday second seconds tomorrow wednesday december hours list logs show rm Europe/Berlin")
 	for word, want := range map[string]string{
-		"tomorow": "tomorrow", "tommorow": "tomorrow", "wendsday": "wednesday", "dezember": "december", "hurs": "hours", "lits": "list",
+		"tomorow": "tomorrow", "wendsday": "wednesday", "dezember": "december", "hurs": "hours", "lits": "list",
 		"secnd": "second", "list": "list", "Europe/Berln": "Europe/Berlin",
 		"soon": "", "new": "", "q": "", "nwo": "", "": "", "midday": "", "sunset": "", "r": "", "m": "", "lots": "logs",
 	} {

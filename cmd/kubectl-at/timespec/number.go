@@ -111,7 +111,7 @@ func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 	got := date{way: yearless, n: atoi(d.text), month: months[m.text], span: at}
 	y := p.peek(year)
 	if y.kind == number && len(y.text) == 4 && y.text[0] != '0' && !p.is(year+1, sign, ":") && !p.is(year+1, word, "am", "pm") && !p.isUnit(year+1) &&
-		!(p.is(year+1, sign, "-", ".", "/") && p.peek(year+1).joined) {
+		(!p.is(year+1, sign, "-", ".", "/") || !p.peek(year+1).joined) {
 		p.skip(year + 1)
 		got.way, got.year, got.yearAt, got.span = absolute, atoi(y.text), y.span, at.through(y.span)
 	}

@@ -181,7 +181,7 @@ func (p *parser) isJoined(numbers int, signs ...string) bool {
 	for n := range 2*numbers - 1 {
 		switch {
 		case n > 0 && !p.peek(n).joined,
-			n%2 == 0 && p.peek(n).kind != number && !(numbers == 3 && n == 2 && p.isMonth(n)),
+			n%2 == 0 && p.peek(n).kind != number && (numbers != 3 || n != 2 || !p.isMonth(n)),
 			n%2 == 1 && !p.is(n, sign, signs...):
 			return false
 		}

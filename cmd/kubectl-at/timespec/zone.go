@@ -85,7 +85,7 @@ func (p *parser) offset(begin, plus token) (part, error) {
 	case !isUTC && plus.text == "-" && p.clock != nil && p.clock.to == plus.from && !p.clock.exact:
 		period := p.clock.through(at)
 		return noPart, p.fail(period, "%q can be a period: write only when it begins, or for an offset \"%s UTC%s\"", p.quote(period), p.quote(p.clock.span), p.quote(at))
-	case !isUTC && !(p.hasInstant() && first.joined):
+	case !isUTC && (!p.hasInstant() || !first.joined):
 		amount := fmt.Sprintf("%s %dh", plus.text, h)
 		if m > 0 {
 			amount += fmt.Sprintf("%dm", m)

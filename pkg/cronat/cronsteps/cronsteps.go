@@ -72,7 +72,7 @@ type Steps struct {
 
 	ats cache.Indexer
 	// Counted records since when this process knows that an At with the finalizer is
-	// counted.
+	// counted. It is for hack/explore, and not to be used during a sync.
 	Counted map[types.UID]time.Time
 	lock    sync.Mutex
 }

@@ -120,7 +120,7 @@ func (q *Workqueue) ShutDown() {
 // Parallel returns how many requests may be in flight at the same time for the item whose
 // context it gets, and at most the given number. The items of a namespace divide its share.
 func Parallel(ctx context.Context, most int) int {
-	if ctx.Value(oneByOneKey{}) != nil {
+	if IsOneByOne(ctx) {
 		return 1
 	}
 	s, ok := ctx.Value(seatKey{}).(*seat)
@@ -138,10 +138,14 @@ func Parallel(ctx context.Context, most int) int {
 
 type oneByOneKey struct{}
 
-// OneByOne returns a context for which Parallel is 1, so that the order of requests is known.
+// OneByOne returns a context with which requests are sent one after the other, for
+// hack/explore, which must know their order.
 func OneByOne(ctx context.Context) context.Context {
 	return context.WithValue(ctx, oneByOneKey{}, true)
 }
+
+// IsOneByOne reports whether a context comes from OneByOne.
+func IsOneByOne(ctx context.Context) bool { return ctx.Value(oneByOneKey{}) != nil }
 
 // turns decides which item is processed next.
 type turns struct {
