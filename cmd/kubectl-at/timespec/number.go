@@ -180,6 +180,8 @@ func (p *parser) time(afterT bool) (part, error) {
 	switch {
 	case len(p.quote(at)) <= 2:
 		problem = "write an hour as 17:00 or 5pm, a day with its month, as 13 dec, and a year with four digits"
+	case len(hours) > 8:
+		problem = "write a date as 2035-12-24, a time as 10:12, and the seconds since 1970 as @2082100320"
 	case len(hours) > 2 || len(minutes) != 2 || len(seconds) != 2:
 		problem = "write it as 10:12 or 1012"
 	case half != "" && (c.hour < 1 || c.hour > 12):

@@ -23,6 +23,18 @@ func (p *parser) signed() (part, error) {
 	}
 	plus := p.next()
 	n := p.peek(0)
+	if _, isWeekday := weekdays[n.text]; isWeekday && plus.text == "-" && p.weekday != nil {
+		at := p.weekday.through(n.span)
+		return noPart, p.fail(at, "%q is several days: write only one", p.quote(at))
+	}
+	if p.is(1, word, "am", "pm") && p.isPeriod(plus, n) {
+		at := p.clock.through(p.peek(1).span)
+		return noPart, p.fail(at, "%q can be a period: write only when it begins", p.quote(at))
+	}
+	// 0100 and 1000-1200 are times without a colon.
+	if p.isOffset(0, 4) && (n.text[0] == '0' || p.isPeriod(plus, n)) {
+		return p.offset(plus, plus)
+	}
 	if p.is(1, sign, ":") || p.hasInstant() && n.joined && p.isOffset(0, 2, 4) {
 		return p.offset(plus, plus)
 	}

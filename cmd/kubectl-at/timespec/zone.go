@@ -82,9 +82,12 @@ func (p *parser) offset(begin, plus token) (part, error) {
 	switch {
 	case !isUTC && plus.text == "-" && isDated && p.clock == nil:
 		return noPart, p.fail(at, "%q is not an offset, because there is no time of day before it: write the time without the sign", p.quote(at))
-	case !isUTC && plus.text == "-" && p.clock != nil && p.clock.to == plus.from && !p.clock.exact:
-		period := p.clock.through(at)
-		return noPart, p.fail(period, "%q can be a period: write only when it begins, or for an offset \"%s UTC%s\"", p.quote(period), p.quote(p.clock.span), p.quote(at))
+	case !isUTC && p.isPeriod(plus, first):
+		period, hint := p.clock.through(at), ""
+		if h <= 12 {
+			hint = fmt.Sprintf(", or for an offset \"%s UTC%s\"", p.quote(p.clock.span), strings.ReplaceAll(p.quote(at), " ", ""))
+		}
+		return noPart, p.fail(period, "%q can be a period: write only when it begins%s", p.quote(period), hint)
 	case !isUTC && (!p.hasInstant() || !first.joined):
 		amount := fmt.Sprintf("%s %dh", plus.text, h)
 		if m > 0 {
@@ -102,6 +105,15 @@ func (p *parser) offset(begin, plus token) (part, error) {
 		return noPart, p.fail(at, "%q is not an offset, because no clocks have it: write one from -12:00 to +14:00", p.quote(at))
 	}
 	return p.setZone(time.FixedZone(fmt.Sprintf("%s%02d:%02d", plus.text, h, m), seconds), at)
+}
+
+// isPeriod reports whether a sign and a number follow a time of day as in 22:00-02:00 or 22:00 - 02:00.
+// Behind "22:00 -02:00", there is an offset.
+func (p *parser) isPeriod(plus, n token) bool {
+	if plus.text != "-" || p.clock == nil || p.clock.exact {
+		return false
+	}
+	return p.clock.to == plus.from || !n.joined && strings.TrimSpace(p.text[p.clock.to:plus.from]) == ""
 }
 
 func (p *parser) isAbbreviation(n int) bool {
