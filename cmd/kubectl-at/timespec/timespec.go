@@ -61,7 +61,8 @@ limitations under the License.
 //     is in the next seven days, including today, and a date without a year is this year
 //     or next year.
 //   - "friday next week" is the Friday of the next calendar week.
-//   - A date without a time of day is at the current time of day, unless it is today.
+//   - A date without a time of day is at the current time of day, unless it is today. "today + 1 day"
+//     is tomorrow.
 //   - "in 2 days" is such a date, so "in 2 days at 10:12" has a meaning. "in 2 hours" is now + 2 hours.
 //   - "tonight" is today, and needs a time after 17:00.
 //   - After a day and a month, a number of four digits is the year, unless ":", "am" or "pm"
@@ -79,7 +80,7 @@ limitations under the License.
 //   - a given date, including today, that is in the past, and one without a year that has passed in
 //     the last month
 //   - a time more than ten years ahead, unless it is in RFC 3339 format
-//   - a time that is this minute, and a period such as 22:00-02:00
+//   - a time that is this minute, a period such as 22:00-02:00, and several days such as mon-fri
 //   - a year of two digits, an hour without minutes or "am", a date such as 03/04/2027
 //   - today without a time of day
 //   - "next friday" on a Wednesday, and a day of the next week if that depends on whether weeks begin
