@@ -428,7 +428,7 @@ func (x *explorer) cluster(s *state) []transition {
 	return all
 }
 
-// runAt lets an At of a CronAt start and end. Its controller is explored elsewhere.
+// runAt lets an At of a CronAt start and end. The other scenarios explore the controller of Ats.
 func (x *explorer) runAt(o *object, add func(what string, do func(n *state))) {
 	at := o.at()
 	become := func(what string, change func(at *v1alpha1.At)) func(n *state) {

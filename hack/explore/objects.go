@@ -26,6 +26,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -163,19 +164,7 @@ func kindOf(meta metav1.Object) kind {
 }
 
 func clone(meta metav1.Object) metav1.Object {
-	switch o := meta.(type) {
-	case *v1alpha1.At:
-		return o.DeepCopy()
-	case *corev1.Pod:
-		return o.DeepCopy()
-	case *corev1.Node:
-		return o.DeepCopy()
-	case *v1alpha1.CronAt:
-		return o.DeepCopy()
-	case *appsv1.Deployment:
-		return o.DeepCopy()
-	}
-	panic("unknown kind")
+	return meta.(runtime.Object).DeepCopyObject().(metav1.Object)
 }
 
 // A UID says whose object it is: <name>_<number> or, if it has an owner,

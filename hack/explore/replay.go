@@ -44,6 +44,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
@@ -166,11 +168,11 @@ func newReplayer(x *explorer) *replayer {
 	cnatInformers := informers.NewSharedInformerFactory(cnatClient{replayer: p}, 0).Cnat().V1alpha1()
 	atInformer, podInformer := sortedAts{cnatInformers.Ats()}, sortedPods{kubeInformers.Pods()}
 	known, err := steps.NewCache(atInformer, podInformer)
-	must(err)
+	utilruntime.Must(err)
 	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, steps.Keep, func(string) {})
-	must(err)
+	utilruntime.Must(err)
 	p.cron, err = cronsteps.New(cnatClient{replayer: p}, cnatInformers.CronAts(), atInformer, noRecorder{}, p.clock)
-	must(err)
+	utilruntime.Must(err)
 	p.stores = [watched]cache.Indexer{cronAts: cnatInformers.CronAts().Informer().GetIndexer(), ats: atInformer.Informer().GetIndexer(), pods: podInformer.Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer()}
 	p.steps = &steps.Steps{
 		Cache:      known,
@@ -268,7 +270,7 @@ func (p *replayer) prepare(c *controller, now int8) {
 		all[o.kind] = append(all[o.kind], o.meta)
 	}
 	for k := range all {
-		must(p.stores[k].Replace(all[k], ""))
+		utilruntime.Must(p.stores[k].Replace(all[k], ""))
 	}
 	p.answers, p.pending, p.writes = nil, nil, nil
 	if c.sync != nil {

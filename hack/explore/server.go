@@ -34,6 +34,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -224,18 +226,18 @@ func applyPatch(meta metav1.Object, r *request) {
 				Finalizers []string `json:"$deleteFromPrimitiveList/finalizers"`
 			} `json:"metadata"`
 		}
-		must(json.Unmarshal([]byte(r.body), &body))
+		utilruntime.Must(json.Unmarshal([]byte(r.body), &body))
 		meta.SetFinalizers(slices.DeleteFunc(meta.GetFinalizers(), func(name string) bool { return slices.Contains(body.Metadata.Finalizers, name) }))
 		return
 	}
 	before, err := json.Marshal(meta)
-	must(err)
+	utilruntime.Must(err)
 	after, err := jsonpatch.MergePatch(before, []byte(r.body))
-	must(err)
+	utilruntime.Must(err)
 	switch o := meta.(type) {
 	case *v1alpha1.At:
 		var at v1alpha1.At
-		must(json.Unmarshal(after, &at))
+		utilruntime.Must(json.Unmarshal(after, &at))
 		if r.verb == patchStatus {
 			o.Status = at.Status
 			return
@@ -246,21 +248,15 @@ func applyPatch(meta metav1.Object, r *request) {
 		o.Spec, o.Labels, o.Finalizers, o.OwnerReferences = at.Spec, at.Labels, at.Finalizers, at.OwnerReferences
 	case *v1alpha1.CronAt:
 		var cronAt v1alpha1.CronAt // Its controller writes nothing but the status.
-		must(json.Unmarshal(after, &cronAt))
+		utilruntime.Must(json.Unmarshal(after, &cronAt))
 		o.Status = cronAt.Status
 	case *appsv1.Deployment:
 		var deployment appsv1.Deployment
-		must(json.Unmarshal(after, &deployment))
+		utilruntime.Must(json.Unmarshal(after, &deployment))
 		if !apiequality.Semantic.DeepEqual(o.Spec, deployment.Spec) {
 			o.Generation++
 		}
 		o.Spec = deployment.Spec
-	}
-}
-
-func must(err error) {
-	if err != nil {
-		panic(err)
 	}
 }
 
@@ -323,7 +319,7 @@ func (s *state) delete(o *object) {
 // splitPatch removes the preconditions from a patch.
 func splitPatch(body []byte) (rest string, uid types.UID, version int32) {
 	var content map[string]any
-	must(json.Unmarshal(body, &content))
+	utilruntime.Must(json.Unmarshal(body, &content))
 	if metadata, ok := content["metadata"].(map[string]any); ok {
 		if text, ok := metadata["uid"].(string); ok {
 			uid = types.UID(text)
@@ -335,7 +331,7 @@ func splitPatch(body []byte) (rest string, uid types.UID, version int32) {
 		delete(metadata, "resourceVersion")
 	}
 	text, err := json.Marshal(content)
-	must(err)
+	utilruntime.Must(err)
 	return string(text), uid, version
 }
 
@@ -343,6 +339,6 @@ func formatVersion(version int32) string { return strconv.Itoa(int(version)) }
 
 func parseVersion(text string) int32 {
 	version, err := strconv.ParseInt(text, 10, 32)
-	must(err)
+	utilruntime.Must(err)
 	return int32(version)
 }

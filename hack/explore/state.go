@@ -80,8 +80,8 @@ type event struct {
 	deleted bool
 }
 
-// controller is a controller of Ats or of CronAts, one of two that are running, such as during a network partition. Its caches
-// change only while it is between two syncs.
+// controller is a controller of Ats or of CronAts, one of two that are running, such as during
+// a network partition. Its caches change only while it is between two syncs.
 type controller struct {
 	own   kind // what it controls
 	cache []*object
