@@ -190,7 +190,7 @@ func TestKubectlAt(t *testing.T) {
 		},
 		"a program with a name that is shell syntax": {
 			args: []string{"now", "--wait", "--pass-exit-code", "--", "if", "true"}, code: 127,
-			stderr: `error: at/if-[a-z0-9]{5} failed: CommandFailed: /bin/sh: if: not found \(exit code 127\)\n`,
+			stderr: `error: at/at-[a-z0-9]{5} failed: CommandFailed: /bin/sh: if: not found \(exit code 127\)\n`,
 		},
 		"lines of the standard input": {
 			args: []string{"now", "--logs"}, stdin: "A='b c'\nfor i in 1 2; do\n  echo \"$i $A\"\ndone\n",
@@ -548,7 +548,7 @@ func TestKubectlAtEveryFrom(t *testing.T) {
 		`cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -n ` + k.namespace + ` [^\n]*\n`
 	k.run(t, "every", "--from=cronjob/backup", "--dry-run=server", "-o", "jsonpath={.spec.schedule}").want(t, 0, `0 0 1 1 \*`, notes+`would run next [^\n]*\n`)
 	created := k.run(t, "every", "--from=cronjob/backup")
-	created.want(t, 0, cronAtResource+`backup created\n`, notes+`runs next [^\n]* IST \([^\n]* 1 Jan 00:00:00 CET\), in [^\n]*\n`)
+	created.want(t, 0, cronAtResource+`backup created\n`, notes+`runs next [^\n]* IST \([^\n]* 1 Jan 00:00:00 Europe/Berlin\), in [^\n]*\n`)
 	// The line is a command.
 	_, command, _ := strings.Cut(created.stderr, "suspend it with ")
 	command, _, _ = strings.Cut(command, "\n")
@@ -694,7 +694,7 @@ func TestKubectlAtZones(t *testing.T) {
 		},
 		"Kolkata, the time of New York": {
 			zone: "Asia/Kolkata", now: "2026-03-29T08:00:00+05:30", time: "2026-12-24 10:12 America/New_York",
-			schedule: "2026-12-24T10:12:00-05:00", runs: "Thu 24 Dec 2026 20:42:00 IST (15:12Z, Thu 24 Dec 10:12:00 EST), in 270d12h",
+			schedule: "2026-12-24T10:12:00-05:00", runs: "Thu 24 Dec 2026 20:42:00 IST (15:12Z, Thu 24 Dec 10:12:00 America/New_York), in 270d12h",
 		},
 		"Lord Howe, whose clocks change by half an hour": {
 			zone: "Australia/Lord_Howe", now: "2026-10-03T12:00:00+10:30", time: "tomorrow 10:12",
