@@ -24,7 +24,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"syscall"
@@ -547,39 +546,73 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// TestLimited uses a server that does not answer, or does not end its answer.
+// pipes is a listener in memory, so that a real server and client can run in simulated time.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (pipes) Close() error   { return nil }
+func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
+	server, client := net.Pipe()
+	p <- server
+	return client, nil
+}
+
+// TestLimited uses a server that does not answer, or does not end its answer in time.
 func TestLimited(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/nothing":
-			<-r.Context().Done()
-		case "/half":
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
-		case "/slow":
-			w.(http.Flusher).Flush()
-			time.Sleep(300 * time.Millisecond)
-			fmt.Fprint(w, "end")
-		}
-	}))
-	defer server.Close()
-	client := &http.Client{Transport: limited{http.DefaultTransport, 100 * time.Millisecond}}
 	for path, want := range map[string]string{"/nothing": "", "/nothing?watch=true": "", "/half": "", "/slow": "", "/slow?watch=true": "end", "/slow?follow=true": "end"} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var body []byte
-		response, err := client.Do(request)
-		if err == nil {
-			body, err = io.ReadAll(response.Body)
-			_ = response.Body.Close()
-		} else if !errors.Is(err, errNoAnswer) || !isAway(err) {
-			t.Errorf("%s: %v", path, err)
-		}
-		if (err == nil) != (want != "") || string(body) != want {
-			t.Errorf("%s: got %q and %v, want %q", path, body, err, want)
-		}
+		t.Run(path, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				listener := pipes(make(chan net.Conn))
+				server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/nothing" {
+						<-r.Context().Done()
+						return
+					}
+					w.(http.Flusher).Flush()
+					var end <-chan time.Time
+					if r.URL.Path == "/slow" {
+						end = time.After(time.Minute)
+					}
+					select {
+					case <-end:
+						fmt.Fprint(w, "end")
+					case <-r.Context().Done():
+					}
+				})}
+				go func() { _ = server.Serve(listener) }()
+				transport := &http.Transport{DialContext: listener.dial}
+				defer func() {
+					transport.CloseIdleConnections()
+					close(listener)
+					_ = server.Close()
+				}()
+				client := &http.Client{Transport: limited{transport, 30 * time.Second}}
+				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server"+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var body []byte
+				response, err := client.Do(request)
+				if err == nil {
+					body, err = io.ReadAll(response.Body)
+					_ = response.Body.Close()
+				} else if !errors.Is(err, errNoAnswer) || !isAway(err) {
+					t.Error(err)
+				}
+				if (err == nil) != (want != "") || string(body) != want {
+					t.Errorf("got %q and %v, want %q", body, err, want)
+				}
+			})
+		})
 	}
 }
 
