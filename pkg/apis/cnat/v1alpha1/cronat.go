@@ -239,6 +239,11 @@ type CronAtStatus struct {
 	// +optional
 	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
 
+	// rehearsedAt is when a rehearsal of the next At last passed. Condition Rehearsed says
+	// whether that was the last one, and of which spec.
+	// +optional
+	RehearsedAt *metav1.Time `json:"rehearsedAt,omitempty"`
+
 	// missed counts the scheduled times for which no At was created: an earlier At had not
 	// ended, the controller was not running, or the API server refused the At, until a later
 	// time was due, startingDeadlineSeconds had passed, or the CronAt was edited or
@@ -257,7 +262,7 @@ type CronAtStatus struct {
 
 	// conditions are meant for programs. Suspended is True while spec.suspend is true.
 	// Blocked is True, with a reason and a message, while something keeps Ats from being
-	// created, or an At from running.
+	// created, or an At from running. Rehearsed is the result of the last rehearsal.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

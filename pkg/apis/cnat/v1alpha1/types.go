@@ -36,6 +36,10 @@ const (
 	LabelExcludeFromBackup = "velero.io/exclude-from-backup"
 )
 
+// LabelRehearsalOf holds the UID of the At or CronAt that a rehearsal Pod belongs to. Such a
+// Pod has no other label, so that no selector of a user matches it.
+const LabelRehearsalOf = "cnat.programming-kubernetes.info/rehearsal-of"
+
 // AnnotationScheduledTime is the annotation of an At's Pod that holds the instant at
 // which the run was due, in RFC 3339 format. CronJob has a similar annotation for its
 // Jobs.
@@ -103,6 +107,9 @@ const (
 	// ConditionSuspended is True while spec.suspend is true, and False afterwards. It is
 	// absent if the At was never suspended.
 	ConditionSuspended = "Suspended"
+	// ConditionRehearsed is True if the last rehearsal passed, and False if it did not. It
+	// is about the spec of its observedGeneration, and absent before the first rehearsal.
+	ConditionRehearsed = "Rehearsed"
 )
 
 // Reasons of the conditions Complete, Failed and FailureTarget, and of the events for the
@@ -210,6 +217,28 @@ const (
 	ReasonContainerNotCreated = "ContainerNotCreated"
 	// ReasonUnschedulable: the scheduler has not found a node for the Pod for a minute.
 	ReasonUnschedulable = "Unschedulable"
+	// ReasonVolumeNotMounted: the node cannot attach or mount a volume of the Pod, for
+	// example because its ConfigMap or Secret is missing. The node retries.
+	ReasonVolumeNotMounted = "VolumeNotMounted"
+	// ReasonSandboxNotCreated: the node cannot create the sandbox of the Pod: its network or
+	// its runtime class does not work. The node retries.
+	ReasonSandboxNotCreated = "SandboxNotCreated"
+	// ReasonPodPending: no container of the Pod has started for a minute for another reason,
+	// or for one that nobody reports.
+	ReasonPodPending = "PodPending"
+)
+
+// Reasons of the condition Rehearsed. If it is False, the reason can also be one of the
+// condition Blocked: what would keep the Pod from starting.
+const (
+	// ReasonPassed: each container got as far as the start of its command.
+	ReasonPassed = "Passed"
+	// ReasonRehearsalRefused: the API server accepts the Pod of the run, but refuses that of
+	// the rehearsal, for example because a policy requires probes. Nothing is known.
+	ReasonRehearsalRefused = "RehearsalRefused"
+	// ReasonContainerStarted: a container of the rehearsal started, because its image has a
+	// program at the path that should not exist. The Pod was deleted. Nothing is known.
+	ReasonContainerStarted = "ContainerStarted"
 )
 
 // Reasons of the condition Suspended and of the events for its changes.
@@ -340,6 +369,7 @@ type AtSpec struct {
 // +kubebuilder:validation:XValidation:rule="has(self.command) || has(self.template) || has(self.restart)",message="must set command, template or restart: specify what to run"
 // +kubebuilder:validation:XValidation:rule="!has(self.restart) || !has(self.command) && !has(self.template)",fieldPath=".restart",message="must not be set together with command or template: remove one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.restart) || !has(self.node) && !has(self.nodes) && !has(self.backoffLimit)",fieldPath=".restart",message="must not be set together with node, nodes or backoffLimit, which apply only to a command: remove them"
+// +kubebuilder:validation:XValidation:rule="!has(self.restart) || !has(self.rehearse) || !self.rehearse",fieldPath=".rehearse",message="must not be set together with restart, which runs no Pod: remove it"
 // +kubebuilder:validation:XValidation:rule="!has(self.node) || !has(self.nodes)",fieldPath=".nodes",message="must not be set together with node: remove one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.node) && !has(self.nodes) || !has(self.template) || !has(self.template.spec) || !has(self.template.spec.nodeName)",fieldPath=".template.spec.nodeName",message="must not be set together with node or nodes: remove it"
 type RunSpec struct {
@@ -393,6 +423,16 @@ type RunSpec struct {
 	// and are deleted with this At. Default: the command runs once.
 	// +optional
 	Nodes *AtNodes `json:"nodes,omitempty"`
+
+	// rehearse makes the controller try the Pod on a node before the command is due, without
+	// running a line of it: a minute after the At is created or edited at the latest, and ten
+	// minutes before it is due. A Pod with the same images, volumes, environment and
+	// resources goes through everything up to the start of its containers, which then run a
+	// path that does not exist. What fails is reported in condition Blocked, what passes in
+	// condition Rehearsed. For some seconds, the rehearsal needs quota and room for one Pod,
+	// pulls its images and mounts its volumes. It never delays or changes a run. Default: false.
+	// +optional
+	Rehearse bool `json:"rehearse,omitempty"`
 
 	// backoffLimit is the maximum number of retries, each in a new Pod. The first retry
 	// follows 10 seconds after the failure, the next ones after 20, 40 and so on, up to 6
@@ -501,6 +541,11 @@ type AtStatus struct {
 	// +optional
 	Message string `json:"message,omitempty"`
 
+	// rehearsedAt is when a rehearsal last passed. Condition Rehearsed says whether that was
+	// the last one, and of which spec.
+	// +optional
+	RehearsedAt *metav1.Time `json:"rehearsedAt,omitempty"`
+
 	// scheduledTime is the instant at which the run was due.
 	// +optional
 	ScheduledTime *metav1.Time `json:"scheduledTime,omitempty"`
@@ -547,7 +592,7 @@ type AtStatus struct {
 	// conditions are meant for programs. Complete or Failed is True once the At is DONE, as
 	// in Job. FailureTarget is True while the run is being stopped. Suspended is True while
 	// spec.suspend is true. Blocked is True, with a reason and a message, while something
-	// keeps the At from running.
+	// keeps the At from running. Rehearsed is the result of the last rehearsal.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

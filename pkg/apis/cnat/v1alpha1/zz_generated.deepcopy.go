@@ -232,6 +232,10 @@ func (in *AtStatus) DeepCopyInto(out *AtStatus) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.RehearsedAt != nil {
+		in, out := &in.RehearsedAt, &out.RehearsedAt
+		*out = (*in).DeepCopy()
+	}
 	if in.ScheduledTime != nil {
 		in, out := &in.ScheduledTime, &out.ScheduledTime
 		*out = (*in).DeepCopy()
@@ -456,6 +460,10 @@ func (in *CronAtStatus) DeepCopyInto(out *CronAtStatus) {
 	}
 	if in.NextScheduleTime != nil {
 		in, out := &in.NextScheduleTime, &out.NextScheduleTime
+		*out = (*in).DeepCopy()
+	}
+	if in.RehearsedAt != nil {
+		in, out := &in.RehearsedAt, &out.RehearsedAt
 		*out = (*in).DeepCopy()
 	}
 	if in.Missed != nil {
