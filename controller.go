@@ -51,6 +51,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/nodecache"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/podevents"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
@@ -126,6 +127,7 @@ func NewController(
 		KubeClient: kubeClient,
 		CnatClient: cnatClient,
 		Nodes:      c.nodes,
+		PodEvents:  podevents.NewReader(kubeClient.CoreV1(), wallClock),
 		Targets:    workload.NewTargets(wallClock),
 		Recorder:   recorder,
 		Clock:      wallClock,

@@ -106,7 +106,7 @@ func TestSyncHandler(t *testing.T) {
 			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			wantKube:   []clienttesting.Action{createPod, getPod},
 			wantCnat:   []clienttesting.Action{getAt, writeStatus(newAt(running))},
-			wantDelay:  time.Minute,
+			wantDelay:  20 * time.Second,
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
 		"due, an unrelated Pod has the name": {
@@ -119,7 +119,7 @@ func TestSyncHandler(t *testing.T) {
 		"the Pod is seen": {
 			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			wantCnat:   []clienttesting.Action{writeStatus(newAt(running))},
-			wantDelay:  time.Minute,
+			wantDelay:  20 * time.Second,
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
 		"the Pod has succeeded": {
@@ -142,7 +142,7 @@ func TestSyncHandler(t *testing.T) {
 		"the recorded Pod is missing in the cache, but exists": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			wantKube:  []clienttesting.Action{getPod},
-			wantDelay: time.Minute,
+			wantDelay: 20 * time.Second,
 		},
 		"the recorded Pod exists, but the cache has that of an earlier At": {
 			world: world{
@@ -151,7 +151,7 @@ func TestSyncHandler(t *testing.T) {
 				livePods:   []*corev1.Pod{newPod(corev1.PodPending)},
 			}, now: due,
 			wantKube:  []clienttesting.Action{getPod},
-			wantDelay: time.Minute,
+			wantDelay: 20 * time.Second,
 		},
 		"stale cache: the At is done and its Pod gone": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
@@ -160,13 +160,13 @@ func TestSyncHandler(t *testing.T) {
 		"stale cache: RUNNING is already written": {
 			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
 			written:   newAt(running, newerVersion),
-			wantDelay: time.Minute,
+			wantDelay: 20 * time.Second,
 		},
 		"beyond the starting deadline, but the Pod exists, which is not in the cache": {
-			world: world{ats: []*v1alpha1.At{newAt(withStartingDeadline)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
+			world: world{ats: []*v1alpha1.At{newAt(withShortDeadline)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(15 * time.Second),
 			wantKube:   []clienttesting.Action{getPod},
-			wantCnat:   []clienttesting.Action{writeStatus(newAt(withStartingDeadline, running))},
-			wantDelay:  time.Minute,
+			wantCnat:   []clienttesting.Action{writeStatus(newAt(withShortDeadline, running))},
+			wantDelay:  5 * time.Second,
 			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
 		},
 		"the recorded Pod is gone": {

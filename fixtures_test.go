@@ -209,6 +209,8 @@ func stopping(at *v1alpha1.At) {
 
 func withStartingDeadline(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](30) }
 
+func withShortDeadline(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](10) }
+
 func withTTL(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) }
 
 func noOwner(pod *corev1.Pod) { pod.OwnerReferences, pod.Labels, pod.Finalizers = nil, nil, nil }

@@ -465,7 +465,7 @@ func TestLastingFailure(t *testing.T) {
 			t.Errorf("reason %q after two minutes, want PodNotCreated", got)
 		}
 		let.Store(true)
-		if got := reasonAfter(2 * time.Minute); got != "" {
+		if got := reasonAfter(time.Minute); got != "" {
 			t.Errorf("reason %s when the Pod is created, want none", got)
 		}
 	})

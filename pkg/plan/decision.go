@@ -72,6 +72,10 @@ type World struct {
 	// PodIsLive is true if the Pod of the current attempt, or its absence, was read from the
 	// API server in this sync.
 	PodIsLive bool
+	// PodEvent is the newest event about the Pod of the current attempt, or nil if there is
+	// none. PodEventIsKnown is true if it was looked up in this sync.
+	PodEvent        *PodEvent
+	PodEventIsKnown bool
 	// Forecast is the result of the last preflight of the At in its current form, or nil if
 	// there was none.
 	Forecast *Forecast
@@ -142,6 +146,9 @@ type LookForAt struct{}
 // server, then decide again.
 type LookForPod struct{}
 
+// LookForPodEvent means: look up the newest event about the Pod, then decide again.
+type LookForPodEvent struct{ Pod *corev1.Pod }
+
 // LookForNodes means: read the nodes of the cluster, then decide again.
 type LookForNodes struct{}
 
@@ -209,20 +216,21 @@ func NameOf(action Action) string {
 	return reflect.TypeOf(action).Name()
 }
 
-func (LookForAt) isAction()     {}
-func (LookForPod) isAction()    {}
-func (LookForNodes) isAction()  {}
-func (LookForNode) isAction()   {}
-func (LookForTarget) isAction() {}
-func (LookForAts) isAction()    {}
-func (CreateAts) isAction()     {}
-func (ResumeAts) isAction()     {}
-func (ReleaseAt) isAction()     {}
-func (CreatePod) isAction()     {}
-func (RestartTarget) isAction() {}
-func (DeletePod) isAction()     {}
-func (ReleasePod) isAction()    {}
-func (DeleteAt) isAction()      {}
+func (LookForAt) isAction()       {}
+func (LookForPod) isAction()      {}
+func (LookForPodEvent) isAction() {}
+func (LookForNodes) isAction()    {}
+func (LookForNode) isAction()     {}
+func (LookForTarget) isAction()   {}
+func (LookForAts) isAction()      {}
+func (CreateAts) isAction()       {}
+func (ResumeAts) isAction()       {}
+func (ReleaseAt) isAction()       {}
+func (CreatePod) isAction()       {}
+func (RestartTarget) isAction()   {}
+func (DeletePod) isAction()       {}
+func (ReleasePod) isAction()      {}
+func (DeleteAt) isAction()        {}
 
 // Event is an event on an At.
 type Event struct {

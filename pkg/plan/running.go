@@ -17,12 +17,6 @@ limitations under the License.
 package plan
 
 import (
-	"slices"
-	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
@@ -35,7 +29,7 @@ func (v *view) decideRunning() Decision {
 		return d
 	}
 	d.Delay = checkDelay
-	switch {
+	switch wait, waits := v.untilPodEvent(); {
 	case isDeletedByForce(pod):
 		d.Delay = min(Grace-v.Now.Sub(pod.DeletionTimestamp.Time), checkDelay)
 	case pod.DeletionTimestamp != nil:
@@ -44,52 +38,12 @@ func (v *view) decideRunning() Decision {
 	case v.activeLeft <= 0:
 		// Write the reason before deleting the Pod: the deletion alone does not tell why.
 		return v.writeFailureTarget(v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage())
+	case waits && wait <= 0:
+		d.Action = LookForPodEvent{Pod: pod}
+	case waits:
+		d.Delay = min(v.activeLeft, wait)
 	default:
 		d.Delay = min(v.activeLeft, checkDelay)
 	}
 	return d
-}
-
-// mirrorBlocked sets condition Blocked to what the node and the scheduler report about
-// the Pod's start. It returns an event if the reason is new.
-func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
-	reason, message := podBlocker(v.pod, v.Now)
-	if reason == "" {
-		removeBlocked(status)
-		return nil
-	}
-	if blocked := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked); blocked != nil && blocked.Reason == reason {
-		// The node reports the same problem in alternating words.
-		return nil
-	}
-	return v.setBlocked(status, reason, message)
-}
-
-// podBlocker returns what keeps a Pod from starting: an API reason and a sentence. The
-// reason is empty if nothing does.
-func podBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
-	for _, condition := range pod.Status.Conditions {
-		// An autoscaled cluster takes a while to add a node.
-		if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable && now.Sub(condition.LastTransitionTime.Time) >= Grace {
-			return v1alpha1.ReasonUnschedulable, join("Pod "+pod.Name, condition.Message)
-		}
-	}
-	for _, container := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		waiting := container.State.Waiting
-		if waiting == nil {
-			continue
-		}
-		// These reasons come from the kubelet: pkg/kubelet/images/types.go and
-		// pkg/kubelet/kuberuntime/kuberuntime_container.go in Kubernetes.
-		switch waiting.Reason {
-		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
-			reason = v1alpha1.ReasonImagePullFailed
-		case "CreateContainerConfigError", "CreateContainerError":
-			reason = v1alpha1.ReasonContainerNotCreated
-		default:
-			continue
-		}
-		return reason, join("Container "+container.Name, waiting.Reason, waiting.Message)
-	}
-	return "", ""
 }

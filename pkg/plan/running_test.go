@@ -21,7 +21,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -78,7 +77,7 @@ func TestDecideRunning(t *testing.T) {
 		"the Pod changes in another way: not written": {
 			at:   newAt(withStatus(running(corev1.PodPending))),
 			pod:  newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Status.PodIP = "10.0.0.2" }),
-			want: Decision{Delay: time.Minute},
+			want: Decision{Delay: created.Add(eventDelay).Sub(now)},
 		},
 		"the Pod is being deleted: wait for its end": {
 			at:   newAt(withStatus(running(corev1.PodRunning))),
@@ -124,7 +123,7 @@ func TestDecideRunning(t *testing.T) {
 		},
 		"beyond the starting deadline, with a Pod: it continues": {
 			at: newAt(withStatus(running(corev1.PodPending)), withStartingDeadline(0)), pod: newPod(corev1.PodPending),
-			want: Decision{Delay: time.Minute},
+			want: Decision{Delay: created.Add(eventDelay).Sub(now)},
 		},
 		"the Pod is force-deleted, its node may still report: waited for": {
 			at:   newAt(withStatus(running(corev1.PodRunning))),
@@ -175,44 +174,4 @@ func TestDecideActiveDeadline(t *testing.T) {
 			want: Decision{Delay: time.Minute},
 		},
 	})
-}
-
-func TestPodBlocker(t *testing.T) {
-	type result struct{ reason, message string }
-	for waitingReason, want := range map[string]result{
-		"ErrImagePull":               {v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: words"},
-		"ImagePullBackOff":           {v1alpha1.ReasonImagePullFailed, "Container command: ImagePullBackOff: words"},
-		"InvalidImageName":           {v1alpha1.ReasonImagePullFailed, "Container command: InvalidImageName: words"},
-		"CreateContainerConfigError": {v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerConfigError: words"},
-		"CreateContainerError":       {v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerError: words"},
-		"ContainerCreating":          {},
-		"PodInitializing":            {},
-		"CrashLoopBackOff":           {},
-	} {
-		reason, message := podBlocker(newPod(corev1.PodPending, waiting(waitingReason, "words")), now)
-		if diff := cmp.Diff(want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", waitingReason, diff)
-		}
-	}
-	init := newPod(corev1.PodPending, waiting("PodInitializing", ""), func(pod *corev1.Pod) {
-		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
-			exited("first", 0, "Completed", ""),
-			{Name: "clone", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull"}}},
-		}
-	})
-	if reason, message := podBlocker(init, now); reason != v1alpha1.ReasonImagePullFailed || message != "Container clone: ErrImageNeverPull" {
-		t.Errorf("of an init container: %s, %s", reason, message)
-	}
-	unschedulable := newPod(corev1.PodPending, func(pod *corev1.Pod) {
-		pod.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
-			Message: "0/1 nodes are available", LastTransitionTime: metav1.Time{Time: due},
-		}}
-	})
-	if reason, message := podBlocker(unschedulable, due.Add(time.Minute)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
-		t.Errorf("without a node for a minute: %s, %s", reason, message)
-	}
-	if reason, _ := podBlocker(unschedulable, due.Add(time.Minute-1)); reason != "" {
-		t.Errorf("without a node for less than a minute: %s", reason)
-	}
 }

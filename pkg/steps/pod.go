@@ -56,6 +56,17 @@ func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
 	return nil
 }
 
+// lookForPodEvent looks up the newest event about a Pod. Nothing depends on it but what is
+// reported, so an error counts as no event.
+func (s *Steps) lookForPodEvent(ctx context.Context, world *plan.World, pod *corev1.Pod) error {
+	event, err := s.PodEvents.Newest(ctx, pod)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
+	}
+	world.PodEvent, world.PodEventIsKnown = event, true
+	return ctx.Err()
+}
+
 // The first creation is given up creationTimeout after the At was read, before the name of
 // a Pod that another controller has created meanwhile can be free again. If slow webhooks
 // need more, a Pod is more important than that: the time doubles with each failed creation,

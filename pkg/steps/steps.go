@@ -49,6 +49,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/nodecache"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/podevents"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
@@ -62,6 +63,7 @@ type Steps struct {
 	KubeClient kubernetes.Interface
 	CnatClient clientset.Interface
 	Nodes      *nodecache.Cache
+	PodEvents  *podevents.Reader
 	// Targets has the workloads that were read recently.
 	Targets  *workload.Targets
 	Recorder record.EventRecorder
@@ -82,6 +84,8 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		return decision, true, s.lookForAt(ctx, name, world)
 	case plan.LookForPod:
 		return decision, true, s.lookForPod(ctx, world)
+	case plan.LookForPodEvent:
+		return decision, true, s.lookForPodEvent(ctx, world, action.Pod)
 	case plan.LookForNodes:
 		return decision, true, s.lookForNodes(ctx, world)
 	case plan.LookForNode:

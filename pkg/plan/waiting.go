@@ -1,0 +1,199 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// The events of a Pod are looked up if none of its containers has started for eventDelay.
+// They take a request, and the status of most Pods says as much.
+const eventDelay = 20 * time.Second
+
+// maxEventAge is the age of a Warning event up to which it counts. The kubelet repeats one
+// every two minutes, and for a busy Pod every five.
+const maxEventAge = 6 * time.Minute
+
+// PodEvent is an event about a Pod.
+type PodEvent struct {
+	Warning         bool
+	Reason, Message string
+	// Time is when it was last recorded.
+	Time time.Time
+}
+
+// Compare returns a positive number if e says more about the present than other: it is newer or,
+// within the same second, a warning.
+func (e *PodEvent) Compare(other *PodEvent) int {
+	return cmp.Or(e.Time.Truncate(time.Second).Compare(other.Time.Truncate(time.Second)), cmp.Compare(rank(e), rank(other)), e.Time.Compare(other.Time))
+}
+
+func rank(e *PodEvent) int {
+	if e.Warning {
+		return 1
+	}
+	return 0
+}
+
+// mirrorBlocked sets condition Blocked to what keeps the containers of the Pod from starting.
+// It returns an event if the reason is new.
+func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
+	reason, message := podBlocker(v.pod, v.Now)
+	blocked := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked)
+	switch {
+	case reason != "" || !isWaiting(v.pod):
+	case v.PodEventIsKnown:
+		reason, message = silentBlocker(v.pod, v.PodEvent, v.Now)
+	case blocked != nil && isSilent(blocked.Reason):
+		return nil // until the events are looked up again
+	}
+	if reason == "" {
+		removeBlocked(status)
+		return nil
+	}
+	if blocked != nil && blocked.Reason == reason {
+		// The node reports the same problem in alternating words.
+		return nil
+	}
+	return v.setBlocked(status, reason, message)
+}
+
+// untilPodEvent returns the time until the events of the Pod must be looked up. waits is false
+// if its status says enough.
+func (v *view) untilPodEvent() (wait time.Duration, waits bool) {
+	if reason, _ := podBlocker(v.pod, v.Now); reason != "" || !isWaiting(v.pod) {
+		return 0, false
+	}
+	age := v.Now.Sub(waitsSince(v.pod))
+	switch {
+	case age < eventDelay:
+		return eventDelay - age, true
+	case !v.PodEventIsKnown:
+		return 0, true
+	case age < Grace:
+		return Grace - age, true
+	default:
+		return checkDelay, true
+	}
+}
+
+// isWaiting reports whether a Pod waits for its node, or a container of it for its start,
+// while no other runs.
+func isWaiting(pod *corev1.Pod) bool {
+	return pod.Status.Phase != corev1.PodRunning && !hasEnded(pod) && pod.DeletionTimestamp == nil &&
+		!slices.ContainsFunc(containerStatuses(pod), func(status corev1.ContainerStatus) bool { return status.State.Running != nil })
+}
+
+// waitsSince returns since when a Pod that is waiting has been: since its creation, or since
+// the end of its last init container.
+func waitsSince(pod *corev1.Pod) time.Time {
+	since := pod.CreationTimestamp.Time
+	for _, status := range pod.Status.InitContainerStatuses {
+		if terminated := status.State.Terminated; terminated != nil && terminated.FinishedAt.After(since) {
+			since = terminated.FinishedAt.Time
+		}
+	}
+	return since
+}
+
+func containerStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+}
+
+// podBlocker returns what, according to its status, keeps a Pod from starting: an API reason
+// and a sentence. The reason is empty if nothing does.
+func podBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
+	if condition := unscheduled(pod); condition != nil && condition.Reason == corev1.PodReasonUnschedulable && now.Sub(condition.LastTransitionTime.Time) >= Grace {
+		// An autoscaled cluster takes a while to add a node.
+		return v1alpha1.ReasonUnschedulable, join("Pod "+pod.Name, condition.Message)
+	}
+	for _, container := range containerStatuses(pod) {
+		waiting := container.State.Waiting
+		if waiting == nil {
+			continue
+		}
+		// These reasons come from the kubelet: pkg/kubelet/images/types.go and
+		// pkg/kubelet/kuberuntime/kuberuntime_container.go in Kubernetes.
+		switch waiting.Reason {
+		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
+			reason = v1alpha1.ReasonImagePullFailed
+		case "CreateContainerConfigError", "CreateContainerError":
+			reason = v1alpha1.ReasonContainerNotCreated
+		default:
+			continue
+		}
+		return reason, join("Container "+container.Name, waiting.Reason, waiting.Message)
+	}
+	return "", ""
+}
+
+// unscheduled returns the condition that says why a Pod has no node, or nil.
+func unscheduled(pod *corev1.Pod) *corev1.PodCondition {
+	i := slices.IndexFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+		return condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse
+	})
+	if i < 0 {
+		return nil
+	}
+	return &pod.Status.Conditions[i]
+}
+
+// silentBlocker returns what keeps a Pod from starting whose status does not say so. event is
+// the newest event about it, or nil. The reason is empty if there may be nothing.
+func silentBlocker(pod *corev1.Pod, event *PodEvent, now time.Time) (reason, message string) {
+	if event != nil && event.Warning && now.Sub(event.Time) <= maxEventAge {
+		reason, message = v1alpha1.ReasonPodPending, join("Pod "+pod.Name, event.Reason, event.Message)
+		switch event.Reason { // pkg/kubelet/events/event.go in Kubernetes, and the attach-detach controller
+		case "FailedMount", "FailedAttachVolume", "FailedMapVolume":
+			reason = v1alpha1.ReasonVolumeNotMounted
+		case "FailedCreatePodSandBox", "NetworkNotReady", "FailedPrepareDynamicResources":
+			reason = v1alpha1.ReasonSandboxNotCreated
+		}
+		return reason, message
+	}
+	if now.Sub(waitsSince(pod)) < Grace {
+		return "", ""
+	}
+	message = fmt.Sprintf("Pod %s: no container has started for a minute", pod.Name)
+	waiting := slices.IndexFunc(containerStatuses(pod), func(status corev1.ContainerStatus) bool {
+		// What every container has before its start says nothing.
+		return status.State.Waiting != nil && status.State.Waiting.Message != ""
+	})
+	switch condition := unscheduled(pod); {
+	case condition != nil:
+		message = join(message, condition.Reason, condition.Message)
+	case waiting >= 0:
+		status := containerStatuses(pod)[waiting]
+		message = join(message, "container "+status.Name, status.State.Waiting.Reason, status.State.Waiting.Message)
+	case event != nil:
+		message = join(message, event.Reason, event.Message)
+	}
+	return v1alpha1.ReasonPodPending, fmt.Sprintf("%s. See kubectl describe pod %s -n %s", message, pod.Name, pod.Namespace)
+}
+
+// isSilent reports whether silentBlocker returned the reason of a condition.
+func isSilent(reason string) bool {
+	return slices.Contains([]string{v1alpha1.ReasonVolumeNotMounted, v1alpha1.ReasonSandboxNotCreated, v1alpha1.ReasonPodPending}, reason)
+}

@@ -1,0 +1,223 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// TestDecideWaiting covers Ats whose Pod is recorded, but has not started.
+func TestDecideWaiting(t *testing.T) {
+	const (
+		pending = "Pod example-at-pod: no container has started for a minute"
+		see     = ". See kubectl describe pod example-at-pod -n default"
+	)
+	recorded := running(corev1.PodPending)
+	recordedWith := func(reason string) v1alpha1.AtStatus {
+		return running(corev1.PodPending, blocked(earlier, reason, "words"))
+	}
+	event := func(warning bool, reason string, age time.Duration, at time.Time) *PodEvent {
+		return &PodEvent{Warning: warning, Reason: reason, Message: "words", Time: at.Add(-age)}
+	}
+	after := func(age time.Duration) time.Time { return created.Add(age) }
+	for name, tc := range map[string]struct {
+		status v1alpha1.AtStatus
+		pod    func(*corev1.Pod)
+		age    time.Duration
+		known  bool
+		event  *PodEvent
+
+		wantReason, wantMessage string // of a status that is written
+		wantAction              Action
+		wantDelay               time.Duration
+	}{
+		"for less than 20 seconds: waited for": {
+			status: recorded, age: eventDelay - 1, wantDelay: 1,
+		},
+		"for 20 seconds: its events are looked up": {
+			status: recorded, age: eventDelay, wantAction: LookForPodEvent{}, wantDelay: checkDelay,
+		},
+		"no event: waited for": {
+			status: recorded, age: eventDelay, known: true, wantDelay: Grace - eventDelay,
+		},
+		"an event that is no warning: waited for": {
+			status: recorded, age: eventDelay, known: true, event: event(false, "Pulling", 0, after(eventDelay)), wantDelay: Grace - eventDelay,
+		},
+		"a volume is missing: reported": {
+			status: recorded, age: eventDelay, known: true, event: event(true, "FailedMount", 0, after(eventDelay)),
+			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMount: words",
+		},
+		"no sandbox: reported": {
+			status: recorded, age: eventDelay, known: true, event: event(true, "FailedCreatePodSandBox", 0, after(eventDelay)),
+			wantReason: v1alpha1.ReasonSandboxNotCreated, wantMessage: "Pod example-at-pod: FailedCreatePodSandBox: words",
+		},
+		"another warning: reported": {
+			status: recorded, age: eventDelay, known: true, event: event(true, "Other", 0, after(eventDelay)),
+			wantReason: v1alpha1.ReasonPodPending, wantMessage: "Pod example-at-pod: Other: words",
+		},
+		"reported, not known whether still so: kept, and looked up": {
+			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, wantAction: LookForPodEvent{}, wantDelay: checkDelay,
+		},
+		"reported, and still so: not written again": {
+			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, known: true, event: event(true, "FailedMount", time.Minute, after(time.Hour)), wantDelay: checkDelay,
+		},
+		"an old warning: only that it is pending": {
+			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, known: true, event: event(true, "FailedMount", maxEventAge+1, after(time.Hour)),
+			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": FailedMount: words" + see,
+		},
+		"no event for a minute: reported": {
+			status: recorded, age: Grace, known: true, wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
+		},
+		"pulling an image for a minute: reported": {
+			status: recorded, age: Grace, known: true, event: event(false, "Pulling", time.Minute, after(Grace)),
+			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": Pulling: words" + see,
+		},
+		"a scheduling gate for a minute: reported": {
+			status: recorded, age: Grace, known: true, pod: func(pod *corev1.Pod) {
+				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "SchedulingGated", Message: "gates"}}
+			},
+			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": SchedulingGated: gates" + see,
+		},
+		"an init container fails again and again: reported": {
+			status: recorded, age: Grace, known: true, pod: func(pod *corev1.Pod) {
+				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "clone", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}}}}
+			},
+			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": container clone: CrashLoopBackOff: back-off" + see,
+		},
+		"an init container runs: nothing is wrong": {
+			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) {
+				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "clone", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+			},
+			wantReason: "removed",
+		},
+		"an init container has just ended: waited for": {
+			status: recorded, age: time.Hour, pod: func(pod *corev1.Pod) {
+				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("clone", 0, "Completed", "")}
+				pod.Status.InitContainerStatuses[0].State.Terminated.FinishedAt = metav1.Time{Time: after(time.Hour - time.Second)}
+			},
+			wantDelay: eventDelay - time.Second,
+		},
+		"its status says why: not looked up": {
+			status: running(corev1.PodPending, imagePullFailed(earlier, "words")), age: time.Hour, pod: waiting("ImagePullBackOff", "words"), wantDelay: checkDelay,
+		},
+		"it runs: no longer reported": {
+			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning },
+			wantReason: "removed",
+		},
+		"it is being deleted: no longer reported": {
+			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: deleted,
+			wantReason: "removed",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := newPod(corev1.PodPending)
+			if tc.pod != nil {
+				tc.pod(pod)
+			}
+			explained(&tc.status)
+			w := World{At: newAt(withStatus(tc.status)), Pods: podsOf(pod), PodEvent: tc.event, PodEventIsKnown: tc.known, Now: after(tc.age)}
+			d := Decide(w)
+			want := Decision{Delay: tc.wantDelay}
+			switch tc.wantReason {
+			case "":
+			case "removed":
+				want.Status = ptr.To(running(pod.Status.Phase))
+			default:
+				since := w.Now
+				if Blocked(w.At) != nil {
+					since = earlier
+				}
+				want.Status = ptr.To(running(corev1.PodPending, blocked(since, tc.wantReason, tc.wantMessage)))
+				want.Events = []Event{warning(tc.wantReason, tc.wantMessage)}
+			}
+			if tc.wantAction != nil {
+				want.Action = LookForPodEvent{Pod: pod}
+			}
+			explained(want.Status)
+			if diff := cmp.Diff(want, d, equate); diff != "" {
+				t.Errorf("Decide (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestComparePodEvents covers which of two events is the newest.
+func TestComparePodEvents(t *testing.T) {
+	second := due.Truncate(time.Second)
+	for name, tc := range map[string]struct {
+		e, other PodEvent
+		want     int
+	}{
+		"newer":                         {PodEvent{Time: second.Add(time.Second)}, PodEvent{Time: second, Warning: true}, 1},
+		"older":                         {PodEvent{Time: second, Warning: true}, PodEvent{Time: second.Add(time.Second)}, -1},
+		"a warning of the same second":  {PodEvent{Time: second, Warning: true}, PodEvent{Time: second.Add(time.Millisecond)}, 1},
+		"newer, within the same second": {PodEvent{Time: second.Add(time.Millisecond)}, PodEvent{Time: second}, 1},
+		"the same":                      {PodEvent{Time: second}, PodEvent{Time: second}, 0},
+	} {
+		if got := tc.e.Compare(&tc.other); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
+func TestPodBlocker(t *testing.T) {
+	type result struct{ reason, message string }
+	for waitingReason, want := range map[string]result{
+		"ErrImagePull":               {v1alpha1.ReasonImagePullFailed, "Container command: ErrImagePull: words"},
+		"ImagePullBackOff":           {v1alpha1.ReasonImagePullFailed, "Container command: ImagePullBackOff: words"},
+		"InvalidImageName":           {v1alpha1.ReasonImagePullFailed, "Container command: InvalidImageName: words"},
+		"CreateContainerConfigError": {v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerConfigError: words"},
+		"CreateContainerError":       {v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerError: words"},
+		"ContainerCreating":          {},
+		"PodInitializing":            {},
+		"CrashLoopBackOff":           {},
+	} {
+		reason, message := podBlocker(newPod(corev1.PodPending, waiting(waitingReason, "words")), now)
+		if diff := cmp.Diff(want, result{reason, message}, cmp.AllowUnexported(result{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", waitingReason, diff)
+		}
+	}
+	init := newPod(corev1.PodPending, waiting("PodInitializing", ""), func(pod *corev1.Pod) {
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
+			exited("first", 0, "Completed", ""),
+			{Name: "clone", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull"}}},
+		}
+	})
+	if reason, message := podBlocker(init, now); reason != v1alpha1.ReasonImagePullFailed || message != "Container clone: ErrImageNeverPull" {
+		t.Errorf("of an init container: %s, %s", reason, message)
+	}
+	unschedulable := newPod(corev1.PodPending, func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+			Message: "0/1 nodes are available", LastTransitionTime: metav1.Time{Time: due},
+		}}
+	})
+	if reason, message := podBlocker(unschedulable, due.Add(time.Minute)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
+		t.Errorf("without a node for a minute: %s, %s", reason, message)
+	}
+	if reason, _ := podBlocker(unschedulable, due.Add(time.Minute-1)); reason != "" {
+		t.Errorf("without a node for less than a minute: %s", reason)
+	}
+}

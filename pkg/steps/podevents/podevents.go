@@ -1,0 +1,151 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+// Package podevents reads the events that say why Pods do not start.
+package podevents
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/utils/clock"
+
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// The API server reads all events of a namespace from etcd, however few are selected. So they
+// are read for all Pods of a namespace together, at most every sharedTime, and readsPerSecond
+// times in all. Those of maxNamespaces are kept.
+const (
+	sharedTime     = 10 * time.Second
+	readsPerSecond = 2
+	maxNamespaces  = 16
+)
+
+// maxEvents is the number of events to read of one namespace, and maxMessage the number of
+// bytes to keep of a message: everybody who can write events decides how many there are, and
+// how long.
+const (
+	maxEvents  = 1000
+	maxMessage = 512
+)
+
+// requestTimeout is how long reading the events of a namespace may take.
+const requestTimeout = 5 * time.Second
+
+// selector leaves out events of other objects, and of Pods that start as they should.
+var selector = func() string {
+	terms := []string{"involvedObject.kind=Pod"}
+	for _, reason := range []string{"Scheduled", "Pulled", "Created", "Started", "Killing"} {
+		terms = append(terms, "reason!="+reason)
+	}
+	return strings.Join(terms, ",")
+}()
+
+// Reader reads the events of Pods. A nil Reader finds none.
+type Reader struct {
+	client typedcorev1.EventsGetter
+	reads  flowcontrol.PassiveRateLimiter
+	recent *cache.LRUExpireCache // by namespace: newest
+}
+
+// newest has the newest event of each Pod of a namespace.
+type newest map[types.UID]*plan.PodEvent
+
+// NewReader returns a Reader that uses the given client.
+func NewReader(client typedcorev1.EventsGetter, wallClock clock.Clock) *Reader {
+	return &Reader{
+		client: client,
+		reads:  flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(readsPerSecond, 5*readsPerSecond, wallClock),
+		recent: cache.NewLRUExpireCacheWithClock(maxNamespaces, wallClock),
+	}
+}
+
+// Newest returns the newest event about a Pod, or nil if there is none. It may be a few seconds
+// old. An error means that the events cannot be read now.
+func (r *Reader) Newest(ctx context.Context, pod *corev1.Pod) (*plan.PodEvent, error) {
+	if r == nil {
+		return nil, nil
+	}
+	if recent, ok := r.recent.Get(pod.Namespace); ok {
+		return recent.(newest)[pod.UID], nil
+	}
+	if !r.reads.TryAccept() {
+		return nil, fmt.Errorf("read events: more than %d reads per second", readsPerSecond)
+	}
+	found, err := r.read(ctx, pod.Namespace)
+	// After an error, too: it would probably come again.
+	r.recent.Add(pod.Namespace, found, sharedTime)
+	return found[pod.UID], err
+}
+
+func (r *Reader) read(ctx context.Context, namespace string) (newest, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	found, number := newest{}, 0
+	err := connect.Each(ctx, r.client.Events(namespace).List, metav1.ListOptions{FieldSelector: selector}, func(event *corev1.Event) {
+		if number++; number == maxEvents {
+			cancel()
+		}
+		uid, e := event.InvolvedObject.UID, fromAPI(event)
+		if before := found[uid]; before == nil || e.Compare(before) > 0 {
+			found[uid] = e
+		}
+	})
+	if err != nil && number < maxEvents {
+		return found, fmt.Errorf("read events: %w", err)
+	}
+	return found, nil
+}
+
+// fromAPI converts an event. The old and the new API of events have different times.
+func fromAPI(event *corev1.Event) *plan.PodEvent {
+	e := &plan.PodEvent{
+		Warning: event.Type == corev1.EventTypeWarning,
+		Reason:  short(event.Reason),
+		Message: short(event.Message),
+		Time:    event.LastTimestamp.Time,
+	}
+	for _, other := range []metav1.MicroTime{event.EventTime, lastObserved(event)} {
+		if other.After(e.Time) {
+			e.Time = other.Time
+		}
+	}
+	return e
+}
+
+// short returns a copy, so that the event that it comes from is not kept.
+func short(text string) string {
+	text = answer.OneLine(text)
+	return strings.ToValidUTF8(strings.Clone(text[:min(len(text), maxMessage)]), "")
+}
+
+func lastObserved(event *corev1.Event) metav1.MicroTime {
+	if event.Series == nil {
+		return metav1.MicroTime{}
+	}
+	return event.Series.LastObservedTime
+}
