@@ -72,6 +72,7 @@ type Controller struct {
 	working   atomic.Bool
 	queue     *queue.Retrying
 	preflight *preflight.Preflight // nil: off
+	checks    *preflight.Checks    // of Ats
 	steps     *steps.Steps
 	clock     clock.WithTicker
 }
@@ -120,7 +121,8 @@ func NewController(
 		return nil, err
 	}
 	if preflights != nil {
-		c.preflight = preflight.New(*preflights, c.cache.Ats, c.nodes.List, defaults, wallClock)
+		c.preflight = preflight.New(*preflights, c.nodes.List, defaults, wallClock)
+		c.checks = c.preflight.Ats(c.cache.Ats, c.queue.Add)
 	}
 	c.steps = &steps.Steps{
 		Cache:      c.cache,
@@ -179,7 +181,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		})
 	}
 	wg.Go(func() { c.queue.RunBlocked(ctx) })
-	wg.Go(func() { c.preflight.Run(ctx, c.queue.Add) })
+	wg.Go(func() { c.preflight.Run(ctx) })
 	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
 	wg.Go(func() { c.nodes.Run(ctx) })
 	c.enqueueAll()
@@ -243,15 +245,15 @@ const maxSteps = 10
 // returns the delay and the error of the last decision.
 func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision) (time.Duration, error) {
 	for range maxSteps {
-		world.Now, world.Forecast = c.clock.Now(), c.preflight.Forecast(world.At)
-		decision := decide(*world)
+		world.Now = c.clock.Now()
 		phase := v1alpha1.AtPhase("")
 		if world.At != nil {
-			phase = world.At.Status.Phase
+			phase, world.Forecast = world.At.Status.Phase, c.checks.Forecast(world.At)
 		}
+		decision := decide(*world)
 		klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", plan.NameOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry)
 		if decision.Preflight {
-			c.preflight.Add(name)
+			c.checks.Add(name)
 		}
 		decision, again, err := c.steps.Take(ctx, name, world, decision)
 		if err != nil {

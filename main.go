@@ -303,7 +303,7 @@ func run(ctx context.Context, o *options) error {
 	cronFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
 		cnatinformers.WithNamespace(o.namespace), cnatinformers.WithTweakListOptions(connect.Current))
 	cronController, err := cronat.NewController(ctx, cnatClient,
-		cronFactory.Cnat().V1alpha1().CronAts(), atFactory.Cnat().V1alpha1().Ats(), recorder, clock.RealClock{})
+		cronFactory.Cnat().V1alpha1().CronAts(), atFactory.Cnat().V1alpha1().Ats(), controller.preflight, recorder, clock.RealClock{})
 	if err != nil {
 		return err
 	}

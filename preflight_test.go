@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 
@@ -64,7 +65,8 @@ func withPreflight(t *testing.T, test func(w *preflightWorld)) {
 		_, person := harness.NewClients(t, server)
 		w.person = person.CnatV1alpha1().Ats(name.Namespace)
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, c.cache.Ats, c.nodes.List, defaults, clock.RealClock{})
+		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, c.nodes.List, defaults, clock.RealClock{})
+		c.checks = c.preflight.Ats(c.cache.Ats, c.queue.Add)
 		work(t, c)
 		test(w)
 	})
@@ -196,7 +198,8 @@ func TestPreflightEdited(t *testing.T) {
 		w.create(time.Hour)
 		at := w.at(3 * time.Second)
 		w.setRefuses(false)
-		at.Spec.Command = "echo other"
+		at.Spec.Template = &corev1.PodTemplateSpec{}
+		at.Spec.Template.Spec.Containers = []corev1.Container{{Name: "a", Image: "other"}}
 		harness.Update(t, w.person, at)
 		if at := w.at(3 * time.Second); at.Status.Reason != "" || plan.Blocked(at) != nil || at.Status.ObservedGeneration != 2 {
 			t.Errorf("status %+v 3 s after the edit, want no trace of the refusal", at.Status)

@@ -75,7 +75,8 @@ func withTenants(t *testing.T, admission func(namespace string) time.Duration, t
 		}))
 		_, w.person = harness.NewClients(t, server)
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, c.cache.Ats, c.nodes.List, defaults, clock.RealClock{})
+		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, c.nodes.List, defaults, clock.RealClock{})
+		c.checks = c.preflight.Ats(c.cache.Ats, c.queue.Add)
 		_, ctx := ktesting.NewTestContext(t)
 		harness.Run(ctx, t, func(ctx context.Context) {
 			c.Run(ctx, tenantWorkers)

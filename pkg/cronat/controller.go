@@ -43,6 +43,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 )
 
 // queueName is the name of the queue, for its metrics.
@@ -70,6 +71,7 @@ type Controller struct {
 	Steps  *cronsteps.Steps
 	clock  clock.WithTicker
 	synced []cache.DoneChecker
+	checks *preflight.Checks
 
 	// working is false while the controller is on standby: its informers fill the caches,
 	// but nothing is enqueued.
@@ -81,12 +83,14 @@ type Controller struct {
 
 // NewController returns a controller that uses the given informers, which the caller
 // starts. The informer of Ats is shared with the controller of Ats, which sets its
-// transform. The controller is on standby until Run is called.
+// transform. preflights is nil if there are none; the caller runs it. The controller is on
+// standby until Run is called.
 func NewController(
 	ctx context.Context,
 	client clientset.Interface,
 	cronAtInformer informers.TypedCronAtInformer,
 	atInformer informers.TypedAtInformer,
+	preflights *preflight.Preflight,
 	recorder record.EventRecorder,
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
@@ -100,6 +104,7 @@ func NewController(
 		queue:   queue.NewRetrying(queueName, queue.NewFair(), wallClock),
 		records: flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
 	}
+	c.checks = preflights.CronAts(cronSteps.CronAts, c.enqueue)
 	logger := klog.FromContext(ctx)
 	cronAtHandler, err := cronAtInformer.TypedInformer().AddTypedEventHandler(informers.CronAtHandlerFuncs{
 		AddFunc:    func(cronAt *v1alpha1.CronAt) { c.enqueue(cache.MetaObjectToName(cronAt)) },
@@ -267,8 +272,14 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	world := c.Steps.World(name)
 	steps := maxSteps + len(world.Ats)
 	for range steps {
+		if world.CronAt != nil {
+			world.Forecast = c.checks.Forecast(world.CronAt)
+		}
 		decision := c.Steps.Decide(world)
 		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay)
+		if decision.Preflight {
+			c.checks.Add(name)
+		}
 		decision, again, err := c.Steps.Take(ctx, name, world, decision)
 		if err != nil {
 			return decision.Delay, err

@@ -46,6 +46,7 @@ import (
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
@@ -99,6 +100,12 @@ func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
 // run runs a controller with the given transport until stop is called.
 func run(t *testing.T, transport http.RoundTripper, wall clock.WithTicker) (stop func()) {
 	t.Helper()
+	return runWith(t, transport, wall, nil, &record.FakeRecorder{})
+}
+
+// runWith is run with preflights, which may be nil, and a recorder.
+func runWith(t *testing.T, transport http.RoundTripper, wall clock.WithTicker, preflights *preflight.Preflight, recorder record.EventRecorder) (stop func()) {
+	t.Helper()
 	// Errors that it logs because of faults are irrelevant.
 	ctx, _ := harness.Logged(t, 0)
 	_, client := harness.NewClients(t, transport)
@@ -107,13 +114,16 @@ func run(t *testing.T, transport http.RoundTripper, wall clock.WithTicker) (stop
 	if err := ats.Informer().SetTransform(func(obj any) (any, error) { return plan.KeepAt(obj.(*v1alpha1.At)), nil }); err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewController(ctx, client, factory.Cnat().V1alpha1().CronAts(), ats, &record.FakeRecorder{}, wall)
+	c, err := NewController(ctx, client, factory.Cnat().V1alpha1().CronAts(), ats, preflights, recorder, wall)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return harness.Run(ctx, t, func(ctx context.Context) {
 		factory.StartWithContext(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { preflights.Run(ctx) })
 		c.Run(ctx, 2)
+		wg.Wait()
 		factory.Shutdown()
 	})
 }
@@ -604,7 +614,7 @@ func TestHandlers(t *testing.T) {
 		w := newWorld(t)
 		_, client := harness.NewClients(t, w)
 		factory := cnatinformers.NewSharedInformerFactory(client, 0)
-		c, err := NewController(t.Context(), client, factory.Cnat().V1alpha1().CronAts(), factory.Cnat().V1alpha1().Ats(), &record.FakeRecorder{}, w.clock)
+		c, err := NewController(t.Context(), client, factory.Cnat().V1alpha1().CronAts(), factory.Cnat().V1alpha1().Ats(), nil, &record.FakeRecorder{}, w.clock)
 		if err != nil {
 			t.Fatal(err)
 		}

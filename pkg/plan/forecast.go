@@ -25,6 +25,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -48,6 +50,14 @@ func newForecast(reason, message string) *Forecast {
 // forecastPrefix marks the message of a Blocked condition as a forecast, as opposed to
 // the message of an At that is due. No other message begins with it.
 const forecastPrefix = "If it were due now: "
+
+// Sentence returns the message of condition Blocked for a forecast with a reason.
+func (f *Forecast) Sentence() string { return forecastPrefix + f.Message }
+
+// IsForecast reports whether condition Blocked, which may be nil, is a forecast.
+func IsForecast(blocked *metav1.Condition) bool {
+	return blocked != nil && strings.HasPrefix(blocked.Message, forecastPrefix)
+}
 
 // A preflight is repeated forecastLead before the At is due, or up to forecastSpread
 // earlier. Many Ats may be due at the same instant. Syncing them all at one other instant
@@ -123,11 +133,20 @@ func isAboutDryRun(err error) bool {
 	}
 }
 
-// HasForecast reports whether the Blocked condition of an At is a forecast.
-func HasForecast(at *v1alpha1.At) bool {
-	blocked := Blocked(at)
-	return blocked != nil && strings.HasPrefix(blocked.Message, forecastPrefix)
+// MayConcernCommand reports whether a refusal of a Pod may be due to the commands of its
+// containers: the API server itself accepts any command, but a webhook and a policy see
+// them, and they have a size.
+func MayConcernCommand(err error) bool {
+	if err == nil {
+		return false
+	}
+	text := strings.ToLower(err.Error())
+	return apierrors.IsRequestEntityTooLargeError(err) || strings.Contains(text, "too large") ||
+		strings.Contains(text, "admission webhook") || strings.Contains(text, "admissionpolicy")
 }
+
+// HasForecast reports whether the Blocked condition of an At is a forecast.
+func HasForecast(at *v1alpha1.At) bool { return IsForecast(Blocked(at)) }
 
 // WantsForecast reports whether an At is pending and not due yet, so that a preflight makes
 // sense.
@@ -144,13 +163,14 @@ func WantsForecast(at *v1alpha1.At, now time.Time) bool {
 func WantsForecastAtStart(at *v1alpha1.At, now time.Time) bool {
 	instant, err := Instant(&at.Spec)
 	return err == nil && WantsForecast(at, now) &&
-		(HasForecast(at) || now.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= lead(at))
+		(HasForecast(at) || now.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= Lead(at.UID))
 }
 
-// lead returns how long before the due time the second preflight takes place.
-func lead(at *v1alpha1.At) time.Duration {
+// Lead returns how long before the due time of the object with the given UID the last
+// preflight takes place.
+func Lead(uid types.UID) time.Duration {
 	hash := fnv.New32a()
-	hash.Write([]byte(at.UID))
+	hash.Write([]byte(uid))
 	return forecastLead + time.Duration(hash.Sum32()%uint32(forecastSpread/time.Millisecond))*time.Millisecond
 }
 
@@ -159,7 +179,7 @@ func lead(at *v1alpha1.At) time.Duration {
 func (v *view) decideNotDue() Decision {
 	at := v.At
 	delay := v.instant.Sub(v.Now)
-	if lead := lead(at); delay > lead {
+	if lead := Lead(at.UID); delay > lead {
 		delay -= lead
 	}
 	var d Decision
@@ -170,7 +190,7 @@ func (v *view) decideNotDue() Decision {
 	case v.Forecast == nil || v.Forecast.Reason == "":
 		d = v.writeUnblocked(delay)
 	default:
-		d = v.writeBlocked(v.Forecast.Reason, forecastPrefix+v.Forecast.Message)
+		d = v.writeBlocked(v.Forecast.Reason, v.Forecast.Sentence())
 		if d.Status == nil {
 			d.Delay = delay
 		}

@@ -44,7 +44,7 @@ const (
 func TestDecideForecast(t *testing.T) {
 	refused := &Forecast{Reason: v1alpha1.ReasonPodRefused, Message: quotaMessage}
 	written := pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))
-	untilSecond := time.Hour - lead(newAt())
+	untilSecond := time.Hour - Lead(newAt().UID)
 	for name, tc := range map[string]struct {
 		status   v1alpha1.AtStatus
 		suspend  bool
@@ -56,10 +56,10 @@ func TestDecideForecast(t *testing.T) {
 			status: pendingWith(), now: earlier, want: Decision{Preflight: true, Delay: untilSecond},
 		},
 		"it comes back when the second preflight is": {
-			status: pendingWith(), now: due.Add(-lead(newAt()) - 1), want: Decision{Preflight: true, Delay: 1},
+			status: pendingWith(), now: due.Add(-Lead(newAt().UID) - 1), want: Decision{Preflight: true, Delay: 1},
 		},
 		"time of the second preflight: then it waits until it is due": {
-			status: pendingWith(), now: due.Add(-lead(newAt())), want: Decision{Preflight: true, Delay: lead(newAt())},
+			status: pendingWith(), now: due.Add(-Lead(newAt().UID)), want: Decision{Preflight: true, Delay: Lead(newAt().UID)},
 		},
 		"accepted: no other preflight, and nothing is written": {
 			status: pendingWith(), forecast: &Forecast{}, now: earlier, want: Decision{Delay: untilSecond},
@@ -221,9 +221,9 @@ func TestLead(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for i := range 1000 {
 		at := newAt(func(at *v1alpha1.At) { at.UID = types.UID(fmt.Sprint(i)) })
-		got := lead(at)
-		if got < 10*time.Minute || got >= 11*time.Minute || got != lead(at) {
-			t.Fatalf("got %v, then %v; want from 10 to 11 minutes", got, lead(at))
+		got := Lead(at.UID)
+		if got < 10*time.Minute || got >= 11*time.Minute || got != Lead(at.UID) {
+			t.Fatalf("got %v, then %v; want from 10 to 11 minutes", got, Lead(at.UID))
 		}
 		seen[got.Truncate(10*time.Second)] = true
 	}
@@ -232,39 +232,79 @@ func TestLead(t *testing.T) {
 	}
 }
 
-func TestPodKey(t *testing.T) {
-	key := func(mutate ...func(*v1alpha1.At)) string {
+func TestPodKeys(t *testing.T) {
+	keys := func(mutate ...func(*v1alpha1.At)) (like, same string) {
 		pod := NewPod(newAt(mutate...), Defaults{Image: "image"})
 		before := pod.DeepCopy()
-		got, err := PodKey(pod)
+		like, same, err := PodKeys(pod)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, pod); diff != "" {
-			t.Errorf("PodKey changed the Pod:\n%s", diff)
+			t.Errorf("PodKeys changed the Pod:\n%s", diff)
 		}
-		return got
+		return like, same
 	}
-	for name, mutate := range map[string]func(*v1alpha1.At){
-		"name":      func(at *v1alpha1.At) { at.Name = "other" },
-		"long name": func(at *v1alpha1.At) { at.Name = strings.Repeat("a", 200) },
-		"UID":       func(at *v1alpha1.At) { at.UID = "other" },
-		"schedule":  func(at *v1alpha1.At) { at.Spec.Schedule = "2027-12-24T10:12:00Z" },
-		"edit":      func(at *v1alpha1.At) { at.Generation = 7 },
-	} {
-		if key(mutate) != key() {
-			t.Errorf("the key depends on: %s", name)
+	template := func(edit func(*corev1.PodTemplateSpec)) func(*v1alpha1.At) {
+		return func(at *v1alpha1.At) {
+			at.Spec.Template = &corev1.PodTemplateSpec{Spec: defaultTemplate(Defaults{Image: "image"}).Spec}
+			edit(at.Spec.Template)
 		}
 	}
-	for name, mutate := range map[string]func(*v1alpha1.At){
-		"namespace": func(at *v1alpha1.At) { at.Namespace = "other" },
-		"command":   func(at *v1alpha1.At) { at.Spec.Command = "other" },
-		"label": func(at *v1alpha1.At) {
-			at.Spec.Template = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: defaultTemplate(Defaults{Image: "image"}).Spec}
-		},
+	like, same := keys()
+	for name, tc := range map[string]struct {
+		mutate     func(*v1alpha1.At)
+		like, same bool // whether the keys are the same
+	}{
+		"name":      {func(at *v1alpha1.At) { at.Name = "other" }, true, true},
+		"long name": {func(at *v1alpha1.At) { at.Name = strings.Repeat("a", 200) }, true, true},
+		"UID":       {func(at *v1alpha1.At) { at.UID = "other" }, true, true},
+		"schedule":  {func(at *v1alpha1.At) { at.Spec.Schedule = "2027-12-24T10:12:00Z" }, true, true},
+		"edit":      {func(at *v1alpha1.At) { at.Generation = 7 }, true, true},
+		"command":   {func(at *v1alpha1.At) { at.Spec.Command = "other" }, true, false},
+		"arguments": {template(func(pod *corev1.PodTemplateSpec) {
+			pod.Spec.Containers[0].Args = []string{"other"}
+		}), true, true}, // spec.command replaces them
+		"command of the template": {func(at *v1alpha1.At) {
+			template(func(pod *corev1.PodTemplateSpec) { pod.Spec.Containers[0].Args = []string{"other"} })(at)
+			at.Spec.Command = ""
+		}, true, false},
+		"image":     {template(func(pod *corev1.PodTemplateSpec) { pod.Spec.Containers[0].Image = "other" }), false, false},
+		"namespace": {func(at *v1alpha1.At) { at.Namespace = "other" }, false, false},
+		"label":     {template(func(pod *corev1.PodTemplateSpec) { pod.Labels = map[string]string{"a": "b"} }), false, false},
 	} {
-		if key(mutate) == key() {
-			t.Errorf("the key does not depend on: %s", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			gotLike, gotSame := keys(tc.mutate)
+			if (gotLike == like) != tc.like || (gotSame == same) != tc.same {
+				t.Errorf("equal: like %v, same %v; want %v, %v", gotLike == like, gotSame == same, tc.like, tc.same)
+			}
+		})
+	}
+}
+
+func TestMayConcernCommand(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	forbidden := func(message string) error { return apierrors.NewForbidden(pods, "at-pod", errors.New(message)) }
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"accepted":        {nil, false},
+		"quota":           {forbidden("exceeded quota: no-pods"), false},
+		"Pod Security":    {forbidden(`violates PodSecurity "restricted:latest": privileged`), false},
+		"service account": {forbidden("error looking up service account shop/none: not found"), false},
+		"a webhook":       {forbidden(`admission webhook "a" denied the request: no curl`), true},
+		"a policy":        {forbidden("ValidatingAdmissionPolicy 'a' with binding 'b' denied request: no curl"), true},
+		"its size":        {apierrors.NewRequestEntityTooLargeError("limit is 3145728"), true},
+		"its size, etcd":  {apierrors.NewInternalError(errors.New("etcdserver: request is too large")), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.err != nil {
+				tc.err = fmt.Errorf("create Pod: %w", tc.err)
+			}
+			if got := MayConcernCommand(tc.err); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
 	}
 }

@@ -39,14 +39,14 @@ import (
 func TestDecidePending(t *testing.T) {
 	invalid := blocked(earlier, v1alpha1.ReasonInvalidSchedule, invalidMessage)
 	testDecide(t, map[string]decideCase{
-		"far from due":                     {at: newAt(), now: earlier, want: Decision{Delay: time.Hour - lead(newAt())}},
+		"far from due":                     {at: newAt(), now: earlier, want: Decision{Delay: time.Hour - Lead(newAt().UID)}},
 		"a fraction of a second from due":  {at: newAt(), now: due.Add(-1500 * time.Millisecond), want: Decision{Delay: 1500 * time.Millisecond}},
 		"a nanosecond before due: not yet": {at: newAt(), now: due.Add(-1), want: Decision{Delay: 1}},
 		"exactly due":                      {at: newAt(), now: due, want: creates(due)},
 		"fractions of a second count":      {at: newAt(withSchedule("2026-12-24T10:12:00.25Z")), now: due, want: Decision{Delay: 250 * time.Millisecond}},
 		"an offset counts":                 {at: newAt(withSchedule("2026-12-24T11:12:30+01:00")), now: due, want: Decision{Delay: 30 * time.Second}},
 		"long overdue":                     {at: newAt(withSchedule("0001-01-01T00:00:00Z")), want: creates(time.Time{})},
-		"as far as the calendar goes":      {at: newAt(withSchedule("9999-12-31T23:59:59Z")), want: Decision{Delay: math.MaxInt64 - lead(newAt())}},
+		"as far as the calendar goes":      {at: newAt(withSchedule("9999-12-31T23:59:59Z")), want: Decision{Delay: math.MaxInt64 - Lead(newAt().UID)}},
 		"invalid schedule: reported":       {at: newAt(withSchedule("tomorrow")), want: blocks(now, v1alpha1.ReasonInvalidSchedule, invalidMessage)},
 		"invalid schedule: reported once":  {at: newAt(withSchedule("tomorrow"), withStatus(pendingWith(invalid))), want: Decision{}},
 		"schedule corrected": {
@@ -84,7 +84,7 @@ func TestDecideNameTaken(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"the name belongs to an unrelated Pod, not due: ignored for now": {
 			at: newAt(), pod: newPod(corev1.PodRunning, ownedBy()), now: earlier,
-			want: Decision{Delay: time.Hour - lead(newAt())},
+			want: Decision{Delay: time.Hour - Lead(newAt().UID)},
 		},
 		"the name belongs to a Pod without an owner": {
 			at: newAt(), pod: newPod(corev1.PodSucceeded, ownedBy()),

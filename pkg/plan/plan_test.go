@@ -77,11 +77,11 @@ func TestDecide(t *testing.T) {
 		"being deleted: nothing starts": {at: newAt(func(at *v1alpha1.At) { at.DeletionTimestamp = &metav1.Time{Time: earlier} }), want: Decision{}},
 		"edited, nothing else changes, the status was never written: no write": {
 			at: newAt(func(at *v1alpha1.At) { at.Generation = 3 }), now: earlier,
-			want: Decision{Delay: time.Hour - lead(newAt())},
+			want: Decision{Delay: time.Hour - Lead(newAt().UID)},
 		},
 		"edited while pending: observed": {
 			at: newAt(withStatus(v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 1})), now: earlier,
-			want: Decision{Status: ptr.To(pendingWith()), Delay: time.Hour - lead(newAt())},
+			want: Decision{Status: ptr.To(pendingWith()), Delay: time.Hour - Lead(newAt().UID)},
 		},
 		"edited while running: observed": {
 			at: newAt(withStatus(running(corev1.PodRunning)), func(at *v1alpha1.At) { at.Generation = 3 }), pod: newPod(corev1.PodRunning),

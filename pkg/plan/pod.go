@@ -170,20 +170,33 @@ func escape(command string) string {
 	return strings.ReplaceAll(command, "$", "$$")
 }
 
-// PodKey returns a key that is the same for two Pods if they differ only in what NewPod
-// derives from the At's name, UID, generation and time. An error means that the Pod
-// cannot be encoded.
-func PodKey(pod *corev1.Pod) (string, error) {
-	same := *pod
-	same.Name, same.OwnerReferences = "", nil
-	same.Labels, same.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
+// PodKeys returns two keys. like is the same for two Pods if they differ only in what
+// NewPod derives from the At's name, UID, generation and time, and in the commands of their
+// containers. same also depends on the commands. An error means that the Pod cannot be
+// encoded.
+func PodKeys(pod *corev1.Pod) (like, same string, err error) {
+	stripped := pod.DeepCopy()
+	stripped.Name, stripped.OwnerReferences = "", nil
 	for _, key := range []string{v1alpha1.LabelAtUID, v1alpha1.LabelAtName} {
-		delete(same.Labels, key)
+		delete(stripped.Labels, key)
 	}
 	for _, key := range []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime} {
-		delete(same.Annotations, key)
+		delete(stripped.Annotations, key)
 	}
-	content, err := json.Marshal(&same)
+	if same, err = hashOf(stripped); err != nil {
+		return "", "", err
+	}
+	for _, containers := range [][]corev1.Container{stripped.Spec.InitContainers, stripped.Spec.Containers} {
+		for i := range containers {
+			containers[i].Command, containers[i].Args = nil, nil
+		}
+	}
+	like, err = hashOf(stripped)
+	return like, same, err
+}
+
+func hashOf(pod *corev1.Pod) (string, error) {
+	content, err := json.Marshal(pod)
 	if err != nil {
 		return "", fmt.Errorf("encode the Pod: %w", err)
 	}

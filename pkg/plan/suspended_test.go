@@ -48,7 +48,7 @@ func TestDecideSuspended(t *testing.T) {
 			want: Decision{Status: ptr.To(pendingWith(suspended(earlier)))},
 		},
 		"suspended and due, regardless of the starting deadline: waits": {at: newAt(withSuspended, withStartingDeadline(0)), want: Decision{}},
-		"suspended, not due": {at: newAt(withSuspended), now: earlier, want: Decision{Delay: time.Hour - lead(newAt())}},
+		"suspended, not due": {at: newAt(withSuspended), now: earlier, want: Decision{Delay: time.Hour - Lead(newAt().UID)}},
 		"suspended with a Pod: it continues": {
 			at: newAt(withSuspended), pod: newPod(corev1.PodPending),
 			want: Decision{Status: ptr.To(running(corev1.PodPending, suspended(earlier))), Events: []Event{createdEvent}},

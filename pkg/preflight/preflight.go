@@ -15,20 +15,21 @@ limitations under the License.
 */
 
 // Package preflight finds out, before an At is due, whether the API server would accept
-// its Pod: it creates the Pod with dryRun=All. Package plan decides what to do with the
+// its Pod: it creates the Pod with dryRun=All. For a CronAt, it does that with the Pod of
+// the At that it would create next. Packages plan and cronplan decide what to do with the
 // answer.
+//
+// subject.go says what is checked, ask.go asks the API server, and this file decides when,
+// and keeps the findings.
 package preflight
 
 import (
 	"context"
-	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
@@ -40,32 +41,28 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
-	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
 // queueName is the name of the queue, for its metrics.
 const queueName = "preflights"
 
-// workers is the number of Ats that are checked at the same time, apart from those of other
-// namespaces whose requests are slow. With one worker, the Ats of a namespace are checked
-// one after the other, so that they share answers.
+// workers is the number of objects that are checked at the same time, apart from those of
+// other namespaces whose requests are slow. With one worker, the objects of a namespace are
+// checked one after the other, so that they share answers.
 const workers = 1
 
-// settleTime is the delay of a preflight after an At was created or edited. It gives
-// objects that were created together with the At time to take effect, such as a namespace
-// with its service account.
+// settleTime is the delay of a preflight after an object was created or edited. It gives
+// what was created together with it time to take effect, such as a namespace with its
+// service account.
 const settleTime = time.Second
 
-// A refused At is checked again after refusedPeriod plus a random part of up to
-// refusedJitter times refusedPeriod. The Ats in a namespace with the same Pod share an
-// answer for sharedTime. They share a refusal for refusedPeriod only, so that it
+// A refused object is checked again after refusedPeriod plus a random part of up to
+// refusedJitter times refusedPeriod. The objects in a namespace whose Pods are alike share
+// an answer for sharedTime. They share a refusal for refusedPeriod only, so that it
 // disappears within a minute after its cause.
 const (
 	refusedPeriod = 20 * time.Second
@@ -84,81 +81,38 @@ const (
 // requestTimeout is how long a request may take.
 const requestTimeout = 5 * time.Second
 
-// readsPerDryRun is the maximum number of Ats to read for each dry-run, of those that the
-// cache does not have whole: if there are very many Ats, most of them have the same Pod as
+// readsPerDryRun is the maximum number of objects to read for each dry-run, of those that
+// the cache does not have whole: if there are very many, most of their Pods are like that of
 // another.
 const readsPerDryRun = 10
 
-// Preflight checks Ats that are not due yet. The methods of a nil Preflight, which means
-// that preflights are turned off, do nothing.
+// Preflight checks what is not due yet. The objects of all kinds share its limits, and the
+// namespaces take turns.
 type Preflight struct {
 	cnatClient clientset.Interface
 	kubeClient kubernetes.Interface
-	ats        listers.AtLister
 	nodes      func(context.Context) ([]*corev1.Node, error)
 	defaults   plan.Defaults
 	clock      clock.WithTicker
 
-	queue   *queue.Workqueue
+	kinds   map[string]*Checks // by prefix
+	queue   *queue.Workqueue   // of items: see Checks.item
 	reads   flowcontrol.RateLimiter
 	dryRuns flowcontrol.RateLimiter
-	// shared has the answers to the dry-runs by plan.PodKey.
+	// shared has the answers to the dry-runs by the keys of plan.PodKeys.
 	shared *utilcache.Expiring
 
 	lock sync.Mutex
-	// found has the findings for Ats that are refused, or that were refused and whose status
-	// still says so. All of these are checked again.
+	// found has the findings for items that are refused, or that were refused and whose
+	// status still says so. All of these are checked again.
 	found map[cache.ObjectName]finding
 }
 
-// finding is the result for an At.
+// finding is the result for an object.
 type finding struct {
 	uid        types.UID
 	generation int64
 	forecast   plan.Forecast
-}
-
-// verdict is the answer to the dry-run creation of a Pod.
-type verdict struct {
-	pod string // its name
-	// forecast is nil if the answer does not allow a prediction; cause says why, in one line.
-	forecast *plan.Forecast
-	cause    string
-	// retry reports whether another try may have a meaningful answer.
-	retry bool
-}
-
-// newVerdict returns the verdict that ended with the given error. It does not keep the error,
-// which can have any size.
-func newVerdict(forecast *plan.Forecast, err error) verdict {
-	v := verdict{forecast: forecast, retry: !apierrors.IsBadRequest(err)}
-	if forecast == nil {
-		v.cause = answer.OneLine(err.Error())
-	}
-	return v
-}
-
-// result returns the result of a dry-run for the metrics.
-func (v verdict) result() string {
-	switch {
-	case v.forecast == nil:
-		return metrics.PreflightUnknown
-	case v.forecast.Reason == "":
-		return metrics.PreflightAccepted
-	default:
-		return metrics.PreflightRefused
-	}
-}
-
-// of returns the answer for the dry-run of the same Pod with another name.
-func (v verdict) of(pod string) verdict {
-	if v.forecast != nil {
-		v.forecast = &plan.Forecast{
-			Reason:  v.forecast.Reason,
-			Message: strings.ReplaceAll(v.forecast.Message, strconv.Quote(v.pod), strconv.Quote(pod)),
-		}
-	}
-	return v
 }
 
 // Clients are the clients of preflights. Runs must not wait for their rate limit.
@@ -169,18 +123,19 @@ type Clients struct {
 	QPS float64
 }
 
-// New returns a Preflight. nodes lists the nodes. defaults are those for plan.NewPod.
-func New(clients Clients, ats listers.AtLister, nodes func(context.Context) ([]*corev1.Node, error), defaults plan.Defaults, wallClock clock.WithTicker) *Preflight {
+// New returns a Preflight that checks nothing until Ats or CronAts is called. nodes lists
+// the nodes. defaults are those for plan.NewPod.
+func New(clients Clients, nodes func(context.Context) ([]*corev1.Node, error), defaults plan.Defaults, wallClock clock.WithTicker) *Preflight {
 	p := &Preflight{
 		cnatClient: clients.Cnat,
 		kubeClient: clients.Kube,
-		ats:        ats,
 		nodes:      nodes,
 		defaults:   defaults,
 		clock:      wallClock,
 		reads:      flowcontrol.NewTokenBucketRateLimiter(float32(readsPerDryRun*clients.QPS), 1),
 		dryRuns:    flowcontrol.NewTokenBucketRateLimiter(float32(clients.QPS), 1),
 		shared:     utilcache.NewExpiringWithClock(wallClock),
+		kinds:      map[string]*Checks{},
 		found:      map[cache.ObjectName]finding{},
 	}
 	order := queue.NewFairOf(func() workqueue.Queue[cache.ObjectName] { return queue.NewDue(p.due) })
@@ -189,35 +144,57 @@ func New(clients Clients, ats listers.AtLister, nodes func(context.Context) ([]*
 	return p
 }
 
-// Add enqueues an At for a check after settleTime.
-func (p *Preflight) Add(name cache.ObjectName) {
-	if p != nil {
-		p.queue.AddAfter(name, settleTime)
+// Checks are the preflights of one kind of objects. If they are nil, preflights are turned
+// off.
+type Checks struct {
+	p       *Preflight
+	kind    kind
+	changed func(cache.ObjectName)
+}
+
+// Add enqueues an object for a check after settleTime.
+func (c *Checks) Add(name cache.ObjectName) {
+	if c != nil {
+		c.p.queue.AddAfter(c.item(name), settleTime)
 	}
 }
 
-// Forecast returns the finding for the current version of an At, or nil if nothing is
-// known. Nothing is known for each At whose Pod would be accepted. If p is turned off,
-// all Ats are accepted.
-func (p *Preflight) Forecast(at *v1alpha1.At) *plan.Forecast {
-	switch {
-	case p == nil:
+// Forecast returns the finding for the current version of an object, or nil if nothing is
+// known. Nothing is known for each object whose Pod would be accepted. If preflights are
+// turned off, everything is accepted.
+func (c *Checks) Forecast(object metav1.Object) *plan.Forecast {
+	if c == nil {
 		return &plan.Forecast{}
-	case at == nil:
-		return nil
 	}
-	p.lock.Lock()
-	defer p.lock.Unlock()
-	found, ok := p.found[cache.MetaObjectToName(at)]
-	if !ok || found.uid != at.UID || found.generation != at.Generation {
+	c.p.lock.Lock()
+	defer c.p.lock.Unlock()
+	found, ok := c.p.found[c.item(cache.MetaObjectToName(object))]
+	if !ok || found.uid != object.GetUID() || found.generation != object.GetGeneration() {
 		return nil
 	}
 	return &found.forecast
 }
 
-// Run checks Ats until ctx is done, and calls changed for each At whose Forecast has
-// changed.
-func (p *Preflight) Run(ctx context.Context, changed func(cache.ObjectName)) {
+// add adds a kind. changed is called for each object whose Forecast has changed.
+func (p *Preflight) add(kind kind, changed func(cache.ObjectName)) *Checks {
+	checks := &Checks{p, kind, changed}
+	p.kinds[kind.prefix()] = checks
+	return checks
+}
+
+// item returns the name of an object in the queue, where all kinds are.
+func (c *Checks) item(name cache.ObjectName) cache.ObjectName {
+	return cache.NewObjectName(name.Namespace, c.kind.prefix()+name.Name)
+}
+
+// objectOf is the reverse of item.
+func (p *Preflight) objectOf(item cache.ObjectName) (*Checks, cache.ObjectName) {
+	i := strings.LastIndex(item.Name, "/") + 1
+	return p.kinds[item.Name[:i]], cache.NewObjectName(item.Namespace, item.Name[i:])
+}
+
+// Run checks objects until ctx is done. If p is nil, it does nothing.
+func (p *Preflight) Run(ctx context.Context) {
 	if p == nil {
 		return
 	}
@@ -226,187 +203,138 @@ func (p *Preflight) Run(ctx context.Context, changed func(cache.ObjectName)) {
 	defer wg.Wait()
 	for range p.queue.Start(workers) {
 		wg.Go(func() {
-			for ctx.Err() == nil && p.processNextWorkItem(ctx, changed) {
+			for ctx.Err() == nil && p.processNextWorkItem(ctx) {
 			}
 		})
 	}
 }
 
-func (p *Preflight) processNextWorkItem(ctx context.Context, changed func(cache.ObjectName)) bool {
-	name, shutdown := p.queue.Get()
+func (p *Preflight) processNextWorkItem(ctx context.Context) bool {
+	item, shutdown := p.queue.Get()
 	if shutdown {
 		return false
 	}
-	defer p.queue.Done(name)
-	if p.lookOrRecover(p.queue.Context(ctx, name), name) {
-		changed(name)
+	defer p.queue.Done(item)
+	checks, name := p.objectOf(item)
+	if checks.lookOrRecover(p.queue.Context(ctx, item), name) {
+		checks.changed(name)
 	}
 	return true
 }
 
-// due returns when an At is due, or the zero time if the At does not exist.
-func (p *Preflight) due(name cache.ObjectName) time.Time {
-	at, err := p.ats.Ats(name.Namespace).Get(name.Name)
-	if err != nil {
-		return time.Time{}
-	}
-	instant, _ := plan.Instant(&at.Spec) // An error comes with the zero time.
-	return instant
+// due returns when an item is due, or the zero time if its object does not exist.
+func (p *Preflight) due(item cache.ObjectName) time.Time {
+	checks, name := p.objectOf(item)
+	return checks.kind.dueAt(name)
 }
 
 // lookOrRecover logs a panic.
-func (p *Preflight) lookOrRecover(ctx context.Context, name cache.ObjectName) (changed bool) {
-	logger := klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts()))
+func (c *Checks) lookOrRecover(ctx context.Context, name cache.ObjectName) (changed bool) {
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), c.kind.String(), klog.KRef(name.Parts()))
 	err := queue.Recovered(func() error {
-		changed = p.look(klog.NewContext(ctx, logger), name)
+		changed = c.look(klog.NewContext(ctx, logger), name)
 		return nil
 	})
 	if err != nil {
 		logger.Error(err, "Preflight failed")
-		p.forget(name)
+		c.p.forget(c.item(name))
 	}
 	return changed
 }
 
-// look checks an At. It reports whether the Forecast has changed.
-func (p *Preflight) look(ctx context.Context, name cache.ObjectName) bool {
-	cached, err := p.ats.Ats(name.Namespace).Get(name.Name)
-	if err != nil || !plan.WantsForecast(cached, p.clock.Now()) {
-		p.forget(name)
+// look checks an object. It reports whether the Forecast has changed.
+func (c *Checks) look(ctx context.Context, name cache.ObjectName) bool {
+	item := c.item(name)
+	s, err := c.kind.cached(name)
+	switch {
+	case err != nil || s.at == nil:
+		c.p.forget(item)
 		return false
+	case s.waits:
+		known := c.p.forget(item)
+		c.p.again(item)
+		return known
 	}
-	at := cached
-	if !plan.IsWhole(cached) {
-		at, err = p.read(ctx, name)
-		switch {
-		case err != nil:
-			return p.keep(ctx, cached, newVerdict(nil, err))
-		case !plan.WantsForecast(at, p.clock.Now()):
-			p.forget(name)
+	isWhole := s.isWhole
+	if !isWhole {
+		if s, err = c.read(ctx, name, s); err != nil {
+			return c.p.keep(ctx, item, s, newVerdict(nil, err))
+		}
+		if s.at == nil {
+			c.p.forget(item)
 			return false
 		}
 	}
-	if at.Spec.Restart != nil {
-		return p.keep(ctx, at, p.askRestart(ctx, at))
-	}
-	v := p.ask(ctx, at)
-	if plan.NeedsNodes(at) && v.forecast != nil && v.forecast.Reason == "" {
-		nodes, err := p.nodes(ctx)
-		v = newVerdict(plan.ForeseeNodes(at, nodes, err), err)
-	}
-	if at == cached && (v.result() != metrics.PreflightAccepted || plan.HasForecast(at)) {
-		// The status may have to be written, no faster than if the At had been read.
-		if err := p.reads.Wait(ctx); err != nil {
+	v := c.p.ask(ctx, s.at)
+	if isWhole && s.at.Spec.Restart == nil && (v.result() != metrics.PreflightAccepted || s.hasForecast) {
+		// The status may have to be written, no faster than if the object had been read.
+		if err := c.p.reads.Wait(ctx); err != nil {
 			return false
 		}
 	}
-	return p.keep(ctx, at, v)
+	return c.p.keep(ctx, item, s, v)
 }
 
-// read reads an At from the API server.
-func (p *Preflight) read(ctx context.Context, name cache.ObjectName) (*v1alpha1.At, error) {
-	if err := p.reads.Wait(ctx); err != nil {
-		return nil, err
+// read reads an object from the API server. After an error, it returns what was cached.
+func (c *Checks) read(ctx context.Context, name cache.ObjectName, cached *subject) (*subject, error) {
+	if err := c.p.reads.Wait(ctx); err != nil {
+		return cached, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return p.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
-}
-
-// ask returns the API server's answer to the creation of an At's Pod, which may be the
-// answer for the same Pod of another At.
-func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) verdict {
-	pod := plan.NewPod(at, p.defaults)
-	key, err := plan.PodKey(pod)
+	live, err := c.kind.live(ctx, name)
 	if err != nil {
-		return verdict{cause: answer.OneLine(err.Error())}
+		return cached, err
 	}
-	if shared, ok := p.shared.Get(key); ok {
-		metrics.Preflights.WithLabelValues(metrics.PreflightShared).Inc()
-		return shared.(verdict).of(pod.Name)
-	}
-	if err := p.dryRuns.Wait(ctx); err != nil {
-		return verdict{cause: answer.OneLine(err.Error())}
-	}
-	dryRunCtx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	_, err = p.kubeClient.CoreV1().Pods(at.Namespace).Create(dryRunCtx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if err != nil {
-		err = fmt.Errorf("create Pod: %w", err)
-	}
-	// A webhook that does not support dry-run causes a BadRequest error, and a retry will
-	// not change that.
-	v := newVerdict(plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
-	v.pod = pod.Name
-	metrics.Preflights.WithLabelValues(v.result()).Inc()
-	validFor := refusedPeriod
-	if v.result() == metrics.PreflightAccepted || v.forecast == nil && !v.retry {
-		validFor = sharedTime
-	}
-	p.shared.Set(key, v, validFor)
-	return v
+	return live, nil
 }
 
-// askRestart reads the workload of spec.restart and restarts it with dryRun.
-func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) verdict {
-	if err := p.dryRuns.Wait(ctx); err != nil {
-		return verdict{cause: answer.OneLine(err.Error())}
-	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	apps := p.kubeClient.AppsV1()
-	target, err := workload.Get(ctx, apps, at.Namespace, at.Spec.Restart)
-	forecast := plan.ForeseeRestart(at, target, err)
-	if forecast != nil && forecast.Reason == "" {
-		if _, err = workload.Restart(ctx, apps, target, p.clock.Now(), metav1.DryRunAll); err != nil {
-			err = fmt.Errorf("restart %s: %w", target, err)
-		}
-		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
-	}
-	v := newVerdict(forecast, err)
-	metrics.Preflights.WithLabelValues(v.result()).Inc()
-	return v
-}
-
-// keep stores the result of the answer for an At, and enqueues the At again if necessary.
-// It reports whether the Forecast has changed.
-func (p *Preflight) keep(ctx context.Context, at *v1alpha1.At, v verdict) bool {
+// keep stores the result of the answer for a subject, and enqueues its item again if
+// necessary. It reports whether the Forecast has changed.
+func (p *Preflight) keep(ctx context.Context, item cache.ObjectName, s *subject, v verdict) bool {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	name := cache.MetaObjectToName(at)
-	before, known := p.found[name]
-	// An At must be checked until nothing is found and its status has no forecast.
-	again := known || plan.HasForecast(at)
+	before, known := p.found[item]
+	// It must be checked until nothing is found and its status has no forecast.
+	again := known || s.hasForecast
 	switch {
-	case v.forecast != nil && (v.forecast.Reason != "" || plan.HasForecast(at)):
-		p.found[name] = finding{at.UID, at.Generation, *v.forecast}
+	case v.forecast != nil && (v.forecast.Reason != "" || s.hasForecast):
+		p.found[item] = finding{s.GetUID(), s.GetGeneration(), *v.forecast}
 		again = true
 	case v.forecast != nil:
-		delete(p.found, name)
+		delete(p.found, item)
 		again = false
 	default:
 		klog.FromContext(ctx).V(2).Info("Preflight has no result", "cause", v.cause)
 	}
 	switch {
 	case again:
-		p.queue.Forget(name)
-		p.queue.AddAfter(name, wait.Jitter(refusedPeriod, refusedJitter))
-	case v.forecast == nil && v.retry && p.queue.NumRequeues(name) < maxRetries:
-		p.queue.AddRateLimited(name)
+		p.queue.Forget(item)
+		p.again(item)
+	case v.forecast == nil && v.retry && p.queue.NumRequeues(item) < maxRetries:
+		p.queue.AddRateLimited(item)
 	default:
-		p.queue.Forget(name)
+		p.queue.Forget(item)
 	}
-	changed := p.found[name] != before
+	changed := p.found[item] != before
 	if changed {
-		klog.FromContext(ctx).V(2).Info("Preflight has a new result", "reason", p.found[name].forecast.Reason)
+		klog.FromContext(ctx).V(2).Info("Preflight has a new result", "reason", p.found[item].forecast.Reason)
 	}
 	return changed
 }
 
-// forget removes everything that is known about an At.
-func (p *Preflight) forget(name cache.ObjectName) {
-	p.queue.Forget(name)
+// again enqueues an item that is refused, or has to wait, for another check.
+func (p *Preflight) again(item cache.ObjectName) {
+	p.queue.AddAfter(item, wait.Jitter(refusedPeriod, refusedJitter))
+}
+
+// forget removes everything that is known about an item. It reports whether anything was
+// found.
+func (p *Preflight) forget(item cache.ObjectName) (known bool) {
+	p.queue.Forget(item)
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	delete(p.found, name)
+	_, known = p.found[item]
+	delete(p.found, item)
+	return known
 }

@@ -61,11 +61,15 @@ var (
 // fixture is a Preflight that uses fakes, in virtual time.
 type fixture struct {
 	*Preflight
-	t     *testing.T
-	start time.Time
-	ats   cache.Indexer
-	cnat  *cnatfake.Clientset
-	kube  *kubefake.Clientset
+	*Checks // of Ats
+	t       *testing.T
+	start   time.Time
+	ats     cache.Indexer
+	// cronAts has the CronAts, and crons are their checks.
+	cronAts cache.Indexer
+	crons   *Checks
+	cnat    *cnatfake.Clientset
+	kube    *kubefake.Clientset
 
 	lock sync.Mutex
 	// answer is the API server's answer to the creation of a Pod; nil means that it accepts
@@ -92,12 +96,22 @@ func (l countingLister) Ats(namespace string) listers.AtNamespaceLister {
 	return l.AtLister.Ats(namespace)
 }
 
+type countingCronAtLister struct {
+	listers.CronAtLister
+	lookups *atomic.Int32
+}
+
+func (l countingCronAtLister) CronAts(namespace string) listers.CronAtNamespaceLister {
+	l.lookups.Add(1)
+	return l.CronAtLister.CronAts(namespace)
+}
+
 // run calls test with a running Preflight.
 func run(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		kubeClient := kubefake.NewClientset()
-		f := &fixture{t: t, start: time.Now(), cnat: cnatfake.NewSimpleClientset(), kube: kubeClient, ats: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
+		f := &fixture{t: t, start: time.Now(), cnat: cnatfake.NewSimpleClientset(), kube: kubeClient, ats: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), cronAts: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
 		kubeClient.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			create := action.(clienttesting.CreateActionImpl)
 			if !slices.Equal(create.CreateOptions.DryRun, []string{metav1.DryRunAll}) {
@@ -120,14 +134,17 @@ func run(t *testing.T, test func(f *fixture)) {
 			f.note(&f.reads, action.(clienttesting.GetAction).GetName())
 			return false, nil, nil
 		})
-		f.Preflight = New(Clients{f.cnat, kubeClient, 5}, countingLister{listers.NewAtLister(f.ats), &f.lookups}, func(context.Context) ([]*corev1.Node, error) { return f.nodes, f.nodesErr }, plan.Defaults{Image: "image"}, clock.RealClock{})
+		f.Preflight = New(Clients{f.cnat, kubeClient, 5}, func(context.Context) ([]*corev1.Node, error) { return f.nodes, f.nodesErr }, plan.Defaults{Image: "image"}, clock.RealClock{})
+		changed := func(name cache.ObjectName) {
+			f.lock.Lock()
+			defer f.lock.Unlock()
+			f.note(&f.changed, name.Name)
+		}
+		f.Checks = f.Ats(countingLister{listers.NewAtLister(f.ats), &f.lookups}, changed)
+		f.crons = f.CronAts(countingCronAtLister{listers.NewCronAtLister(f.cronAts), &f.lookups}, changed)
 		_, ctx := ktesting.NewTestContext(t)
 		harness.Run(ctx, t, func(ctx context.Context) {
-			f.Run(ctx, func(name cache.ObjectName) {
-				f.lock.Lock()
-				defer f.lock.Unlock()
-				f.note(&f.changed, name.Name)
-			})
+			f.Run(ctx)
 		})
 		test(f)
 	})
@@ -217,6 +234,12 @@ func (f *fixture) wantNothingKept() {
 
 // edited makes an At one whose command is not in the cache.
 func edited(at *v1alpha1.At) { at.Generation = 2 }
+
+// unlike makes the Pod of an At unlike those of other Ats.
+func unlike(at *v1alpha1.At) {
+	at.Spec.Template = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": at.Name + fmt.Sprint(at.Generation)}}}
+	at.Spec.Template.Spec.Containers = []corev1.Container{{Name: "a", Image: "image"}}
+}
 
 // withForecast sets a forecast in the status of an At.
 func withForecast(at *v1alpha1.At) {
@@ -332,7 +355,7 @@ func TestEdited(t *testing.T) {
 		f.lock.Lock()
 		f.answer = nil
 		f.lock.Unlock()
-		f.store(at, withForecast, func(at *v1alpha1.At) { at.Generation, at.Spec.Command = 2, "echo other" })
+		f.store(at, withForecast, func(at *v1alpha1.At) { at.Generation = 2 }, unlike)
 		f.add(time.Second, at)
 		f.wantList("changes", &f.changed, "a 1s", "a 3s")
 		f.wantForecast(at, &plan.Forecast{})
@@ -429,11 +452,11 @@ func TestOrder(t *testing.T) {
 		const many = 50
 		ats := make([]*v1alpha1.At, many)
 		for _, i := range rand.Perm(many) {
-			ats[i] = f.at(fmt.Sprintf("at-%02d", i), time.Hour+time.Duration(i)*time.Minute)
+			ats[i] = f.at(fmt.Sprintf("at-%02d", i), time.Hour+time.Duration(i)*time.Minute, unlike)
 		}
 		// Two earlier Ats keep it busy: when it is idle, it may take any of the Ats that arrive
 		// at one instant.
-		f.add(100*time.Millisecond, f.at("early-0", time.Hour), f.at("early-1", time.Hour))
+		f.add(100*time.Millisecond, f.at("early-0", time.Hour, unlike), f.at("early-1", time.Hour, unlike))
 		for _, i := range rand.Perm(many) {
 			f.add(0, ats[i])
 		}
@@ -490,6 +513,39 @@ func TestShared(t *testing.T) {
 		for _, at := range []*v1alpha1.At{a, b} {
 			f.wantForecast(at, nil)
 		}
+	})
+}
+
+// TestCommands checks that Ats whose Pods differ only in the command share an answer,
+// except where a webhook or a policy has refused one of them, maybe for its command.
+func TestCommands(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.answer = refusal
+		a, b := f.at("a", 24*time.Hour), f.at("b", 24*time.Hour)
+		f.add(2*time.Second, a)
+		f.add(2*time.Second, b)
+		f.wantList("dry-runs", &f.dryRuns, "a-pod 1s")
+		f.wantForecast(b, podRefused("b-pod"))
+	})
+	run(t, func(f *fixture) {
+		denied := func(pod string) error {
+			return apierrors.NewForbidden(pods, pod, errors.New(`admission webhook "a" denied the request: no curl`))
+		}
+		f.answer = func(pod string) error {
+			if pod == "curl-pod" || pod == "curl-2-pod" {
+				return denied(pod)
+			}
+			return nil
+		}
+		same := func(at *v1alpha1.At) { at.Spec.Command = "curl" }
+		curl, again, other := f.at("curl", 24*time.Hour, same), f.at("curl-2", 24*time.Hour, same), f.at("other", 24*time.Hour)
+		f.add(2*time.Second, curl)
+		f.add(2*time.Second, again)
+		f.add(2*time.Second, other)
+		f.wantList("dry-runs", &f.dryRuns, "curl-pod 1s", "other-pod 5s")
+		f.wantForecast(curl, &plan.Forecast{Reason: v1alpha1.ReasonPodRefused, Message: "create Pod: " + denied("curl-pod").Error()})
+		f.wantForecast(again, &plan.Forecast{Reason: v1alpha1.ReasonPodRefused, Message: "create Pod: " + denied("curl-2-pod").Error()})
+		f.wantForecast(other, nil)
 	})
 }
 
@@ -569,10 +625,12 @@ func TestPanic(t *testing.T) {
 // removed.
 func TestOff(t *testing.T) {
 	var p *Preflight
-	p.Add(cache.ObjectName{})
-	p.Run(t.Context(), nil)
-	if diff := cmp.Diff(&plan.Forecast{}, p.Forecast(&v1alpha1.At{})); diff != "" {
-		t.Errorf("Forecast (-want +got):\n%s", diff)
+	p.Run(t.Context())
+	for _, checks := range []*Checks{p.Ats(nil, nil), p.CronAts(nil, nil)} {
+		checks.Add(cache.ObjectName{})
+		if diff := cmp.Diff(&plan.Forecast{}, checks.Forecast(&v1alpha1.At{})); diff != "" {
+			t.Errorf("Forecast (-want +got):\n%s", diff)
+		}
 	}
 }
 
@@ -635,11 +693,11 @@ func TestKeptSize(t *testing.T) {
 				f.answer = func(string) error { return err }
 				at := f.at("at", time.Hour)
 				f.add(5*time.Second, at)
-				key, err := plan.PodKey(plan.NewPod(at, f.defaults))
+				like, _, err := plan.PodKeys(plan.NewPod(at, f.defaults))
 				if err != nil {
 					t.Fatal(err)
 				}
-				shared, ok := f.shared.Get(key)
+				shared, ok := f.shared.Get(like)
 				if !ok {
 					t.Fatal("no answer is kept")
 				}

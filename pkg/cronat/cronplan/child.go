@@ -167,8 +167,8 @@ func IsSmall(cronAt *v1alpha1.CronAt) bool {
 	return plan.IsSmall(&template.Spec) && len(template.Metadata.Labels) == 0 && len(template.Metadata.Annotations) == 0
 }
 
-// isWhole reports whether a CronAt from a cache has its template.
-func isWhole(cronAt *v1alpha1.CronAt) bool {
+// IsWhole reports whether a CronAt from a cache has its template.
+func IsWhole(cronAt *v1alpha1.CronAt) bool {
 	run := &cronAt.Spec.AtTemplate.Spec
 	return run.Command != "" || run.Restart != nil
 }

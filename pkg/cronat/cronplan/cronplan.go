@@ -61,6 +61,9 @@ type World struct {
 	// AtsAsOf is when.
 	AtsAreLive bool
 	AtsAsOf    time.Time
+	// Forecast is the result of the last preflight of the CronAt in its current form, or nil
+	// if nothing is known.
+	Forecast *plan.Forecast
 	// Now is the wall-clock time.
 	Now time.Time
 }
@@ -76,6 +79,8 @@ type Decision struct {
 	Status *v1alpha1.CronAtStatus
 	// Events must be recorded after the action succeeded or the status was written.
 	Events []plan.Event
+	// Preflight is true if a preflight is needed: see Forecast.
+	Preflight bool
 	// Delay is the time after which to decide again; 0 if that is not necessary.
 	Delay time.Duration
 	// Retry is non-nil if the step must be retried with back-off, and is the cause. If it
@@ -119,7 +124,7 @@ const RecordDelay = 9500 * time.Millisecond
 
 // Decide returns the next step of a CronAt.
 func Decide(w World) Decision {
-	w.isFresh = w.CronAt != nil && (w.CronAtIsLive || isWhole(w.CronAt)) && staleness.IsFresh(w.CronAtAsOf, w.Now)
+	w.isFresh = w.CronAt != nil && (w.CronAtIsLive || IsWhole(w.CronAt)) && staleness.IsFresh(w.CronAtAsOf, w.Now)
 	w.Now = w.Now.Round(0) // without the monotonic reading
 	strangers := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || w.IsChild(at) })
 	if len(strangers) > 0 && !w.CronAtIsLive {
@@ -160,6 +165,12 @@ func decideCronAt(w World) Decision {
 		return release(w, w.children())
 	}
 	v := newView(w)
+	d := v.decide(w)
+	d.Preflight = v.wantsPreflight()
+	return d
+}
+
+func (v *view) decide(w World) Decision {
 	if v.dropped && !w.AtsAreLive {
 		// An At may have been created in time.
 		return Decision{Action: LookForAts{}}
@@ -379,9 +390,10 @@ func (v *view) untilNext() time.Duration {
 	return v.next.Add(v.shift).Sub(v.now)
 }
 
-// delay returns the time until the next At is due, or until the due time is missed.
+// delay returns the time until the next At is due or needs a preflight, or until the due
+// time is missed.
 func (v *view) delay() time.Duration {
-	delay := v.untilNext()
+	delay := sooner(v.untilNext(), v.untilForecast())
 	if left := v.timeLeft(); !v.due.IsZero() && left != math.MaxInt64 {
 		delay = sooner(delay, max(left, 1))
 	}

@@ -401,7 +401,7 @@ func TestDecide(t *testing.T) {
 		},
 	} {
 		t.Run(testName, func(t *testing.T) {
-			w := World{CronAt: tc.cronAt, CronAtIsLive: tc.live, Ats: tc.ats, AtsAreLive: tc.atsLive, Now: tc.now}
+			w := World{CronAt: tc.cronAt, CronAtIsLive: tc.live, Ats: tc.ats, AtsAreLive: tc.atsLive, Forecast: &plan.Forecast{}, Now: tc.now}
 			if tc.live {
 				w.CronAtAsOf = tc.now.Add(-tc.readFor)
 			}

@@ -36,6 +36,7 @@ import (
 // view is a world with everything derived from it.
 type view struct {
 	cronAt   *v1alpha1.CronAt
+	forecast *plan.Forecast
 	now      time.Time
 	shift    time.Duration
 	schedule *schedule // nil if it is invalid
@@ -55,7 +56,7 @@ type view struct {
 }
 
 func newView(w World) *view {
-	v := &view{cronAt: w.CronAt, now: w.Now, status: w.CronAt.Status.DeepCopy(), children: w.children()}
+	v := &view{cronAt: w.CronAt, forecast: w.Forecast, now: w.Now, status: w.CronAt.Status.DeepCopy(), children: w.children()}
 	slices.SortFunc(v.children, func(a, b *v1alpha1.At) int {
 		// In order of time: a time that is recorded after a later one would count as missed.
 		return cmp.Or(scheduledTime(a).Compare(scheduledTime(b)), strings.Compare(a.Name, b.Name))
@@ -102,11 +103,10 @@ func newView(w World) *view {
 
 func isSuspended(cronAt *v1alpha1.CronAt) bool { return ptr.Deref(cronAt.Spec.Suspend, false) }
 
-func (v *view) policy() v1alpha1.ConcurrencyPolicy {
-	if v.cronAt.Spec.ConcurrencyPolicy == "" {
-		return v1alpha1.AllowConcurrent
-	}
-	return v.cronAt.Spec.ConcurrencyPolicy
+func (v *view) policy() v1alpha1.ConcurrencyPolicy { return policyOf(v.cronAt) }
+
+func policyOf(cronAt *v1alpha1.CronAt) v1alpha1.ConcurrencyPolicy {
+	return cmp.Or(cronAt.Spec.ConcurrencyPolicy, v1alpha1.AllowConcurrent)
 }
 
 // mustWait reports whether a child that has not ended keeps others from being created.
@@ -262,7 +262,8 @@ func (v *view) miss(limit time.Time) {
 // later reports whether t is after another time, which may be nil.
 func later(than *metav1.Time, t time.Time) bool { return than == nil || t.After(than.Time) }
 
-// observeBlocker keeps condition Blocked in sync with what blocks the CronAt or a child.
+// observeBlocker keeps condition Blocked in sync with what blocks the CronAt or a child, or
+// would block the next one.
 func (v *view) observeBlocker(invalid error) {
 	if invalid != nil {
 		v.setBlocked(v1alpha1.ReasonInvalidSchedule, invalid.Error())
@@ -277,7 +278,7 @@ func (v *view) observeBlocker(invalid error) {
 			return
 		}
 	}
-	meta.RemoveStatusCondition(&v.status.Conditions, v1alpha1.ConditionBlocked)
+	v.observeForecast()
 }
 
 // isRefused reports whether the CronAt could not create its latest At.

@@ -1,0 +1,98 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package cronplan
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// NextAt returns the next At of a CronAt, as it would be created now, for a preflight: its
+// UID is that of the CronAt. It is nil if none is to come.
+func NextAt(cronAt *v1alpha1.CronAt, now time.Time) *v1alpha1.At {
+	if cronAt.DeletionTimestamp != nil {
+		return nil
+	}
+	v := newView(World{CronAt: cronAt, Now: now})
+	if v.next.IsZero() {
+		return nil
+	}
+	next := newChild(cronAt, v.next, v.shift)
+	next.UID, next.Generation = cronAt.UID, 1
+	return next
+}
+
+// MustForecastWait reports whether a preflight makes no sense until an At of the CronAt has
+// ended, or is no longer blocked: the next At would wait for it, and the Pod of the one may
+// be what is in the way of the other; and a blocked At says what is wrong.
+func MustForecastWait(cronAt *v1alpha1.CronAt) bool {
+	return ptr.Deref(Blocked(cronAt), metav1.Condition{}).Reason == v1alpha1.ReasonAtBlocked ||
+		cronAt.Status.Active > 0 && policyOf(cronAt) != v1alpha1.AllowConcurrent
+}
+
+// observeForecast keeps condition Blocked in sync with the forecast, if nothing else blocks
+// the CronAt. A forecast in the status stays until there is a new one, or until the At that
+// it was for exists and the next one has to wait.
+func (v *view) observeForecast() {
+	known := plan.IsForecast(Blocked(v.cronAt))
+	switch {
+	case v.next.IsZero(): // Nothing is to come.
+	case v.forecast == nil && known && !v.mustWait():
+		return
+	case v.forecast != nil && v.forecast.Reason != "":
+		v.setBlocked(v.forecast.Reason, v.forecast.Sentence())
+		return
+	}
+	meta.RemoveStatusCondition(&v.status.Conditions, v1alpha1.ConditionBlocked)
+}
+
+// forecastAt returns when the preflight before the next At takes place, or the zero time if
+// there is none: what is due more often reports a refusal soon enough.
+func (v *view) forecastAt() time.Time {
+	at := v.next.Add(v.shift - plan.Lead(v.cronAt.UID))
+	if v.next.IsZero() || at.Before(v.floor().Add(v.shift)) {
+		return time.Time{}
+	}
+	return at
+}
+
+// wantsPreflight reports whether a preflight is needed: the CronAt is new or was edited, it
+// has the forecast of an earlier controller, or its next At is due soon.
+func (v *view) wantsPreflight() bool {
+	if v.forecast != nil || v.next.IsZero() {
+		return false
+	}
+	at := v.forecastAt()
+	return v.cronAt.Status.ObservedGeneration != v.cronAt.Generation || plan.IsForecast(Blocked(v.cronAt)) ||
+		!at.IsZero() && !v.now.Before(at)
+}
+
+// untilForecast returns the time until the preflight before the next At, or 0 if it is past
+// or there is none.
+func (v *view) untilForecast() time.Duration {
+	at := v.forecastAt()
+	if v.forecast != nil || at.IsZero() {
+		return 0
+	}
+	return max(0, at.Sub(v.now))
+}

@@ -1,0 +1,167 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package preflight
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
+)
+
+// verdict is the answer to the dry-run creation of a Pod.
+type verdict struct {
+	pod string // its name
+	// forecast is nil if the answer does not allow a prediction; cause says why, in one line.
+	forecast *plan.Forecast
+	cause    string
+	// retry reports whether another try may have a meaningful answer.
+	retry bool
+	// byCommand reports whether the answer is only for Pods with the same commands. Of a
+	// verdict for all Pods that are alike, it means that there are such answers.
+	byCommand bool
+}
+
+// newVerdict returns the verdict that ended with the given error. It does not keep the error,
+// which can have any size.
+func newVerdict(forecast *plan.Forecast, err error) verdict {
+	v := verdict{forecast: forecast, retry: !apierrors.IsBadRequest(err)}
+	if forecast == nil {
+		v.cause = answer.OneLine(err.Error())
+	}
+	return v
+}
+
+// result returns the result of a dry-run for the metrics.
+func (v verdict) result() string {
+	switch {
+	case v.forecast == nil:
+		return metrics.PreflightUnknown
+	case v.forecast.Reason == "":
+		return metrics.PreflightAccepted
+	default:
+		return metrics.PreflightRefused
+	}
+}
+
+// named returns the answer for the dry-run of the same Pod with another name.
+func (v verdict) named(pod string) verdict {
+	if v.forecast != nil {
+		v.forecast = &plan.Forecast{
+			Reason:  v.forecast.Reason,
+			Message: strings.ReplaceAll(v.forecast.Message, strconv.Quote(v.pod), strconv.Quote(pod)),
+		}
+	}
+	return v
+}
+
+// ask returns what would happen if an At were due now.
+func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) verdict {
+	if at.Spec.Restart != nil {
+		return p.askRestart(ctx, at)
+	}
+	v := p.askPod(ctx, at)
+	if plan.NeedsNodes(at) && v.forecast != nil && v.forecast.Reason == "" {
+		nodes, err := p.nodes(ctx)
+		v = newVerdict(plan.ForeseeNodes(at, nodes, err), err)
+	}
+	return v
+}
+
+// askPod returns the API server's answer to the creation of an At's Pod, which may be the
+// answer for a Pod like it. Commands do not count: very many Ats differ in nothing else. But
+// where a webhook or a policy has refused one of these Pods, maybe for its command, each
+// command gets its own answer.
+func (p *Preflight) askPod(ctx context.Context, at *v1alpha1.At) verdict {
+	pod := plan.NewPod(at, p.defaults)
+	like, same, err := plan.PodKeys(pod)
+	if err != nil {
+		return verdict{cause: answer.OneLine(err.Error())}
+	}
+	key := like
+	shared, ok := p.known(key)
+	if shared.byCommand {
+		key = same
+		shared, ok = p.known(key)
+	}
+	if ok {
+		metrics.Preflights.WithLabelValues(metrics.PreflightShared).Inc()
+		return shared.named(pod.Name)
+	}
+	if err := p.dryRuns.Wait(ctx); err != nil {
+		return verdict{cause: answer.OneLine(err.Error())}
+	}
+	dryRunCtx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err = p.kubeClient.CoreV1().Pods(at.Namespace).Create(dryRunCtx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		err = fmt.Errorf("create Pod: %w", err)
+	}
+	// A webhook that does not support dry-run causes a BadRequest error, and a retry will
+	// not change that.
+	v := newVerdict(plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
+	v.pod = pod.Name
+	if v.result() == metrics.PreflightRefused && plan.MayConcernCommand(err) {
+		key, v.byCommand = same, true
+		p.shared.Set(like, verdict{byCommand: true}, sharedTime)
+	}
+	metrics.Preflights.WithLabelValues(v.result()).Inc()
+	validFor := refusedPeriod
+	if v.result() == metrics.PreflightAccepted || v.forecast == nil && !v.retry {
+		validFor = sharedTime
+	}
+	p.shared.Set(key, v, validFor)
+	return v
+}
+
+// known returns the verdict that is shared under a key, if there is one.
+func (p *Preflight) known(key string) (verdict, bool) {
+	if shared, ok := p.shared.Get(key); ok {
+		return shared.(verdict), true
+	}
+	return verdict{}, false
+}
+
+// askRestart reads the workload of spec.restart and restarts it with dryRun.
+func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) verdict {
+	if err := p.dryRuns.Wait(ctx); err != nil {
+		return verdict{cause: answer.OneLine(err.Error())}
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	apps := p.kubeClient.AppsV1()
+	target, err := workload.Get(ctx, apps, at.Namespace, at.Spec.Restart)
+	forecast := plan.ForeseeRestart(at, target, err)
+	if forecast != nil && forecast.Reason == "" {
+		if _, err = workload.Restart(ctx, apps, target, p.clock.Now(), metav1.DryRunAll); err != nil {
+			err = fmt.Errorf("restart %s: %w", target, err)
+		}
+		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
+	}
+	v := newVerdict(forecast, err)
+	metrics.Preflights.WithLabelValues(v.result()).Inc()
+	return v
+}
