@@ -248,7 +248,7 @@ func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *p
 		world.Now = c.clock.Now()
 		phase := v1alpha1.AtPhase("")
 		if world.At != nil {
-			phase, world.Forecast = world.At.Status.Phase, c.checks.Forecast(world.At)
+			phase, world.Forecast = world.At.Status.Phase, c.checks.Forecast(world.At, plan.RehearsedOf(&world.At.Status))
 		}
 		decision := decide(*world)
 		klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", plan.NameOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry)

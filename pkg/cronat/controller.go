@@ -273,7 +273,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	steps := maxSteps + len(world.Ats)
 	for range steps {
 		if world.CronAt != nil {
-			world.Forecast = c.checks.Forecast(world.CronAt)
+			world.Forecast = c.checks.Forecast(world.CronAt, cronplan.RehearsedOf(&world.CronAt.Status))
 		}
 		decision := c.Steps.Decide(world)
 		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay)

@@ -61,6 +61,16 @@ const (
 	PreflightShared = "shared"
 )
 
+// Values of label result of Rehearsals.
+const (
+	// RehearsalPassed: each container got as far as the start of its command.
+	RehearsalPassed = "passed"
+	// RehearsalFailed: something kept a container from starting, or the Pod was refused.
+	RehearsalFailed = "failed"
+	// RehearsalUnknown: the rehearsal was stopped, such as by an edit, and has no result.
+	RehearsalUnknown = "unknown"
+)
+
 // attemptReasons are the reasons with which an attempt, and a run, can end. runReasons are
 // those of a run without a Pod.
 var (
@@ -111,6 +121,12 @@ var (
 		Help:           "Number of preflights of Ats, by result: accepted, refused, unknown (the answer to the dry-run does not concern the Pod), shared (the answer for the same Pod of another At was used).",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"result"})
+	// Rehearsals counts the rehearsals of Ats and CronAts. Label result is one of the constants.
+	Rehearsals = metrics.NewCounterVec(&metrics.CounterOpts{
+		Name:           "cnat_rehearsals_total",
+		Help:           "Number of rehearsals of Ats and CronAts, by result: passed, failed, unknown (stopped, such as by an edit).",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"result"})
 	// CronAtMissed counts the scheduled times of CronAts for which no At was created.
 	CronAtMissed = metrics.NewCounter(&metrics.CounterOpts{
 		Name:           "cnat_cronat_missed_total",
@@ -152,12 +168,15 @@ func ResultOf(err error) string {
 // start at 0, so that the first failure is an increase.
 func Register() {
 	events.RegisterMetrics()
-	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, CronAtMissed, SyncDuration, buildInfo)
+	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, Rehearsals, CronAtMissed, SyncDuration, buildInfo)
 	for _, result := range []string{ResultSuccess, ResultBlocked, ResultError, ResultPanic} {
 		SyncDuration.WithLabelValues(result)
 	}
 	for _, result := range []string{PreflightAccepted, PreflightRefused, PreflightUnknown, PreflightShared} {
 		Preflights.WithLabelValues(result)
+	}
+	for _, result := range []string{RehearsalPassed, RehearsalFailed, RehearsalUnknown} {
+		Rehearsals.WithLabelValues(result)
 	}
 	buildInfo.WithLabelValues(version.Version, version.Revision(), runtime.Version()).Set(1)
 }

@@ -27,6 +27,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -39,6 +40,8 @@ type Forecast struct {
 	Reason string
 	// Message is the API server's refusal, as one line.
 	Message string
+	// Rehearsal is the result of a rehearsal that may not be in the status yet.
+	Rehearsal Rehearsal
 }
 
 // newForecast returns a forecast that can be kept: an API server's refusal can have any
@@ -54,8 +57,14 @@ const forecastPrefix = "If it were due now: "
 // Sentence returns the message of condition Blocked for a forecast with a reason.
 func (f *Forecast) Sentence() string { return forecastPrefix + f.Message }
 
-// IsForecast reports whether condition Blocked, which may be nil, is a forecast.
+// IsForecast reports whether condition Blocked, which may be nil, is a forecast, of a
+// preflight or a rehearsal.
 func IsForecast(blocked *metav1.Condition) bool {
+	return IsRefusal(blocked) || blocked != nil && strings.HasPrefix(blocked.Message, rehearsalPrefix)
+}
+
+// IsRefusal reports whether condition Blocked, which may be nil, is the forecast of a preflight.
+func IsRefusal(blocked *metav1.Condition) bool {
 	return blocked != nil && strings.HasPrefix(blocked.Message, forecastPrefix)
 }
 
@@ -106,7 +115,7 @@ func ForeseeNodes(at *v1alpha1.At, nodes []*corev1.Node, err error) *Forecast {
 		}
 		return newForecast(v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s does not exist.", at.Spec.Node))
 	}
-	switch chosen, err := chooseNodes(at, nodes); {
+	switch chosen, err := ChooseNodes(at, nodes); {
 	case err != nil:
 		return newForecast(v1alpha1.ReasonInvalidSelector, err.Error())
 	case len(chosen) == 0:
@@ -163,7 +172,7 @@ func WantsForecast(at *v1alpha1.At, now time.Time) bool {
 func WantsForecastAtStart(at *v1alpha1.At, now time.Time) bool {
 	instant, err := Instant(&at.Spec)
 	return err == nil && WantsForecast(at, now) &&
-		(HasForecast(at) || now.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= Lead(at.UID))
+		(HasForecast(at) || WantsRehearsal(at, now) || now.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= Lead(at.UID))
 }
 
 // Lead returns how long before the due time of the object with the given UID the last
@@ -174,27 +183,32 @@ func Lead(uid types.UID) time.Duration {
 	return forecastLead + time.Duration(hash.Sum32()%uint32(forecastSpread/time.Millisecond))*time.Millisecond
 }
 
-// decideNotDue decides for a pending At that is due at a future instant. A forecast in
-// its status stays until there is a new one.
+// decideNotDue decides for a pending At that is due at a future instant.
 func (v *view) decideNotDue() Decision {
 	at := v.At
 	delay := v.instant.Sub(v.Now)
 	if lead := Lead(at.UID); delay > lead {
 		delay -= lead
 	}
-	var d Decision
-	switch {
-	case v.Forecast == nil && HasForecast(at), v.instant.Sub(v.Now) <= forecastMargin:
+	if v.instant.Sub(v.Now) <= forecastMargin {
 		// A write this late would delay the run.
-		d.Delay = delay
-	case v.Forecast == nil || v.Forecast.Reason == "":
-		d = v.writeUnblocked(delay)
-	default:
-		d = v.writeBlocked(v.Forecast.Reason, v.Forecast.Sentence())
-		if d.Status == nil {
-			d.Delay = delay
-		}
+		return Decision{Delay: delay, Preflight: v.Forecast == nil}
 	}
-	d.Preflight = v.Forecast == nil && d.Status == nil
+	forecast := ptr.Deref(v.Forecast, Forecast{})
+	status := at.Status.DeepCopy()
+	rehearsed, events := RehearsedOf(status).Observe(at, at.Spec.Rehearse, forecast.Rehearsal, v.Now)
+	switch {
+	case v.Forecast == nil && IsRefusal(Blocked(at)): // It stays until there is a new one.
+	case forecast.Reason != "":
+		events = v.setBlocked(status, forecast.Reason, forecast.Sentence())
+	case rehearsed != nil:
+		events = v.setBlocked(status, rehearsed.Reason, rehearsed.Message)
+	default:
+		removeBlocked(status)
+	}
+	d := v.write(status, events...)
+	if d.Status == nil {
+		d.Delay, d.Preflight = delay, v.Forecast == nil
+	}
 	return d
 }

@@ -65,6 +65,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 				Restart:                 at.Spec.Restart,
 				Node:                    at.Spec.Node,
 				Nodes:                   keepNodes(at.Spec.Nodes),
+				Rehearse:                at.Spec.Rehearse,
 				BackoffLimit:            at.Spec.BackoffLimit,
 				ActiveDeadlineSeconds:   at.Spec.ActiveDeadlineSeconds,
 				TTLSecondsAfterFinished: at.Spec.TTLSecondsAfterFinished,

@@ -82,7 +82,7 @@ func (v *view) decideChildren() Decision {
 	case !v.NodesAreKnown:
 		return Decision{Action: LookForNodes{}}
 	}
-	chosen, err := chooseNodes(at, v.Nodes)
+	chosen, err := ChooseNodes(at, v.Nodes)
 	if err != nil { // The selector was read when the run started.
 		return v.writeDone(nil, v1alpha1.ReasonInvalidPod, err.Error())
 	}
@@ -158,10 +158,10 @@ var passingTaints = []string{
 	corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, "node.cloudprovider.kubernetes.io/uninitialized",
 }
 
-// chooseNodes returns the sorted names of the nodes on which an At runs its command
+// ChooseNodes returns the sorted names of the nodes on which an At runs its command
 // according to spec.nodes. The error reports what is wrong with the selector or with the
 // template's node affinity.
-func chooseNodes(at *v1alpha1.At, nodes []*corev1.Node) ([]string, error) {
+func ChooseNodes(at *v1alpha1.At, nodes []*corev1.Node) ([]string, error) {
 	selector, err := nodeSelector(at)
 	if err != nil {
 		return nil, err

@@ -171,7 +171,7 @@ func TestChooseNodes(t *testing.T) {
 		}), []string{"gpu", "plain"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := chooseNodes(newAt(withNodes(nil), tc.edit), all)
+			got, err := ChooseNodes(newAt(withNodes(nil), tc.edit), all)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,7 +182,7 @@ func TestChooseNodes(t *testing.T) {
 	}
 	at := newAt(withNodes(nil))
 	at.Spec.Nodes.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
-	if got, err := chooseNodes(at, all); err == nil {
+	if got, err := ChooseNodes(at, all); err == nil {
 		t.Errorf("a selector with an unknown operator selects %v", got)
 	}
 }

@@ -99,10 +99,10 @@ func (v *view) untilPodEvent() (wait time.Duration, waits bool) {
 	}
 }
 
-// isWaiting reports whether a Pod waits for its node, or a container of it for its start,
-// while no other runs.
+// isWaiting reports whether a container of a Pod waits for its start, while no other runs, and
+// not for the scheduler.
 func isWaiting(pod *corev1.Pod) bool {
-	return pod.Status.Phase != corev1.PodRunning && !hasEnded(pod) && pod.DeletionTimestamp == nil &&
+	return pod.Status.Phase != corev1.PodRunning && !hasEnded(pod) && pod.DeletionTimestamp == nil && !isUnschedulable(pod) &&
 		!slices.ContainsFunc(containerStatuses(pod), func(status corev1.ContainerStatus) bool { return status.State.Running != nil })
 }
 
@@ -125,9 +125,12 @@ func containerStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
 // podBlocker returns what, according to its status, keeps a Pod from starting: an API reason
 // and a sentence. The reason is empty if nothing does.
 func podBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
-	if condition := unscheduled(pod); condition != nil && condition.Reason == corev1.PodReasonUnschedulable && now.Sub(condition.LastTransitionTime.Time) >= Grace {
+	if isUnschedulable(pod) {
 		// An autoscaled cluster takes a while to add a node.
-		return v1alpha1.ReasonUnschedulable, join("Pod "+pod.Name, condition.Message)
+		if condition := unscheduled(pod); now.Sub(condition.LastTransitionTime.Time) >= Grace {
+			return v1alpha1.ReasonUnschedulable, join("Pod "+pod.Name, condition.Message)
+		}
+		return "", ""
 	}
 	for _, container := range containerStatuses(pod) {
 		waiting := container.State.Waiting
@@ -160,9 +163,17 @@ func unscheduled(pod *corev1.Pod) *corev1.PodCondition {
 	return &pod.Status.Conditions[i]
 }
 
+func isUnschedulable(pod *corev1.Pod) bool {
+	condition := unscheduled(pod)
+	return condition != nil && condition.Reason == corev1.PodReasonUnschedulable
+}
+
 // silentBlocker returns what keeps a Pod from starting whose status does not say so. event is
 // the newest event about it, or nil. The reason is empty if there may be nothing.
 func silentBlocker(pod *corev1.Pod, event *PodEvent, now time.Time) (reason, message string) {
+	if isUnschedulable(pod) {
+		return "", ""
+	}
 	if event != nil && event.Warning && now.Sub(event.Time) <= maxEventAge {
 		reason, message = v1alpha1.ReasonPodPending, join("Pod "+pod.Name, event.Reason, event.Message)
 		switch event.Reason { // pkg/kubelet/events/event.go in Kubernetes, and the attach-detach controller

@@ -94,6 +94,9 @@ type Preflight struct {
 	nodes      func(context.Context) ([]*corev1.Node, error)
 	defaults   plan.Defaults
 	clock      clock.WithTicker
+	clients    Clients
+
+	rehearsals *rehearsals // nil: off
 
 	kinds   map[string]*Checks // by prefix
 	queue   *queue.Workqueue   // of items: see Checks.item
@@ -121,6 +124,11 @@ type Clients struct {
 	Kube kubernetes.Interface
 	// QPS is the maximum number of dry-runs per second, which must be positive.
 	QPS float64
+	// Rehearsals is the maximum number of rehearsals at the same time, and NamespaceRehearsals
+	// that of one namespace. 0 turns them off.
+	Rehearsals, NamespaceRehearsals int
+	// Namespace is where to look for the Pods of earlier rehearsals; "" means all namespaces.
+	Namespace string
 }
 
 // New returns a Preflight that checks nothing until Ats or CronAts is called. nodes lists
@@ -132,6 +140,7 @@ func New(clients Clients, nodes func(context.Context) ([]*corev1.Node, error), d
 		nodes:      nodes,
 		defaults:   defaults,
 		clock:      wallClock,
+		clients:    clients,
 		reads:      flowcontrol.NewTokenBucketRateLimiter(float32(readsPerDryRun*clients.QPS), 1),
 		dryRuns:    flowcontrol.NewTokenBucketRateLimiter(float32(clients.QPS), 1),
 		shared:     utilcache.NewExpiringWithClock(wallClock),
@@ -141,6 +150,9 @@ func New(clients Clients, nodes func(context.Context) ([]*corev1.Node, error), d
 	order := queue.NewFairOf(func() workqueue.Queue[cache.ObjectName] { return queue.NewDue(p.due) })
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)
 	p.queue = queue.NewRateLimiting(queueName, order, limiter, wallClock)
+	if clients.Rehearsals > 0 && clients.NamespaceRehearsals > 0 {
+		p.rehearsals = newRehearsals(p)
+	}
 	return p
 }
 
@@ -159,20 +171,28 @@ func (c *Checks) Add(name cache.ObjectName) {
 	}
 }
 
-// Forecast returns the finding for the current version of an object, or nil if nothing is
-// known. Nothing is known for each object whose Pod would be accepted. If preflights are
-// turned off, everything is accepted.
-func (c *Checks) Forecast(object metav1.Object) *plan.Forecast {
+// Forecast returns the finding for the current version of an object, whose status says the
+// given about rehearsals, or nil if nothing is known. Nothing is known for each object whose
+// Pod would be accepted. If preflights are turned off, everything is accepted.
+func (c *Checks) Forecast(object metav1.Object, status plan.Rehearsed) *plan.Forecast {
 	if c == nil {
 		return &plan.Forecast{}
 	}
+	item := c.item(cache.MetaObjectToName(object))
+	rehearsal := c.p.rehearsals.resultOf(item, object, status)
 	c.p.lock.Lock()
 	defer c.p.lock.Unlock()
-	found, ok := c.p.found[c.item(cache.MetaObjectToName(object))]
-	if !ok || found.uid != object.GetUID() || found.generation != object.GetGeneration() {
+	found, ok := c.p.found[item]
+	switch {
+	case ok && found.uid == object.GetUID() && found.generation == object.GetGeneration():
+		forecast := found.forecast
+		forecast.Rehearsal = rehearsal
+		return &forecast
+	case rehearsal.Reason != "":
+		return &plan.Forecast{Rehearsal: rehearsal}
+	default:
 		return nil
 	}
-	return &found.forecast
 }
 
 // add adds a kind. changed is called for each object whose Forecast has changed.
@@ -201,6 +221,9 @@ func (p *Preflight) Run(ctx context.Context) {
 	defer context.AfterFunc(ctx, p.queue.ShutDown)()
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	if p.rehearsals != nil {
+		wg.Go(func() { p.rehearsals.run(ctx) })
+	}
 	for range p.queue.Start(workers) {
 		wg.Go(func() {
 			for ctx.Err() == nil && p.processNextWorkItem(ctx) {
@@ -266,7 +289,10 @@ func (c *Checks) look(ctx context.Context, name cache.ObjectName) bool {
 		}
 	}
 	v := c.p.ask(ctx, s.at)
-	if isWhole && s.at.Spec.Restart == nil && (v.result() != metrics.PreflightAccepted || s.hasForecast) {
+	if c.p.rehearsals != nil && s.wantsRehearsal && v.result() == metrics.PreflightAccepted {
+		c.p.rehearsals.queue.Add(item)
+	}
+	if isWhole && s.at.Spec.Restart == nil && (v.result() != metrics.PreflightAccepted || s.isRefused) {
 		// The status may have to be written, no faster than if the object had been read.
 		if err := c.p.reads.Wait(ctx); err != nil {
 			return false
@@ -296,9 +322,9 @@ func (p *Preflight) keep(ctx context.Context, item cache.ObjectName, s *subject,
 	defer p.lock.Unlock()
 	before, known := p.found[item]
 	// It must be checked until nothing is found and its status has no forecast.
-	again := known || s.hasForecast
+	again := known || s.isRefused
 	switch {
-	case v.forecast != nil && (v.forecast.Reason != "" || s.hasForecast):
+	case v.forecast != nil && (v.forecast.Reason != "" || s.isRefused):
 		p.found[item] = finding{s.GetUID(), s.GetGeneration(), *v.forecast}
 		again = true
 	case v.forecast != nil:

@@ -38,15 +38,27 @@ type subject struct {
 	at *v1alpha1.At
 	// isWhole is false if at may lack its command and template.
 	isWhole bool
-	// hasForecast reports whether the status of the object has a forecast.
-	hasForecast bool
+	// isRefused reports whether the status of the object says that its Pod would be refused.
+	isRefused bool
+	// rehearsed is the part of the status that is about rehearsals, and wantsRehearsal reports
+	// whether one is needed now.
+	rehearsed      plan.Rehearsed
+	wantsRehearsal bool
 	// waits reports whether other Ats of a CronAt come first, so that a check must wait.
 	waits bool
+}
+
+// due returns when the At is due.
+func (s *subject) due() time.Time {
+	instant, _ := plan.Instant(&s.at.Spec) // Otherwise there would be nothing to come.
+	return instant
 }
 
 // kind is a kind of objects that are checked.
 type kind interface {
 	fmt.Stringer // the key of the log
+	// name is the kind in an owner reference.
+	name() string
 	// prefix is what the queue puts before the name of an object, such that no other kind
 	// has that name. It is empty for Ats: there may be very many of them.
 	prefix() string
@@ -81,6 +93,7 @@ type ats struct {
 }
 
 func (ats) String() string { return "at" }
+func (ats) name() string   { return v1alpha1.AtKind }
 func (ats) prefix() string { return "" }
 
 func (k ats) cached(name cache.ObjectName) (*subject, error) {
@@ -95,8 +108,12 @@ func (k ats) subject(at *v1alpha1.At, err error) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &subject{Object: at, isWhole: plan.IsWhole(at), hasForecast: plan.HasForecast(at)}
-	if plan.WantsForecast(at, k.p.clock.Now()) {
+	now := k.p.clock.Now()
+	s := &subject{
+		Object: at, isWhole: plan.IsWhole(at), isRefused: plan.IsRefusal(plan.Blocked(at)),
+		rehearsed: plan.RehearsedOf(&at.Status), wantsRehearsal: plan.WantsRehearsal(at, now),
+	}
+	if plan.WantsForecast(at, now) {
 		s.at = at
 	}
 	return s, nil
@@ -117,6 +134,7 @@ type cronAts struct {
 }
 
 func (cronAts) String() string { return "cronAt" }
+func (cronAts) name() string   { return v1alpha1.CronAtKind }
 func (cronAts) prefix() string { return "cronAt/" } // No name has a slash.
 
 func (k cronAts) cached(name cache.ObjectName) (*subject, error) {
@@ -131,13 +149,17 @@ func (k cronAts) subject(cronAt *v1alpha1.CronAt, err error) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &subject{
-		Object:      cronAt,
-		at:          cronplan.NextAt(cronAt, k.p.clock.Now()),
-		isWhole:     cronplan.IsWhole(cronAt),
-		hasForecast: plan.IsForecast(cronplan.Blocked(cronAt)),
-		waits:       cronplan.MustForecastWait(cronAt),
-	}, nil
+	now := k.p.clock.Now()
+	s := &subject{
+		Object:    cronAt,
+		at:        cronplan.NextAt(cronAt, now),
+		isWhole:   cronplan.IsWhole(cronAt),
+		isRefused: plan.IsRefusal(cronplan.Blocked(cronAt)),
+		rehearsed: cronplan.RehearsedOf(&cronAt.Status),
+		waits:     cronplan.MustForecastWait(cronAt),
+	}
+	s.wantsRehearsal = s.at != nil && cronplan.WantsRehearsal(cronAt, s.due(), now)
+	return s, nil
 }
 
 func (k cronAts) dueAt(name cache.ObjectName) time.Time {

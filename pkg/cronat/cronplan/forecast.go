@@ -50,20 +50,40 @@ func MustForecastWait(cronAt *v1alpha1.CronAt) bool {
 		cronAt.Status.Active > 0 && policyOf(cronAt) != v1alpha1.AllowConcurrent
 }
 
-// observeForecast keeps condition Blocked in sync with the forecast, if nothing else blocks
-// the CronAt. A forecast in the status stays until there is a new one, or until the At that
-// it was for exists and the next one has to wait.
+// observeForecast keeps condition Blocked in sync with the forecast, and condition Rehearsed
+// with the last rehearsal, if nothing else blocks the CronAt. A refusal in the status stays
+// until there is a new forecast, or until the At that it was for exists and the next one has to
+// wait.
 func (v *view) observeForecast() {
-	known := plan.IsForecast(Blocked(v.cronAt))
+	forecast := ptr.Deref(v.forecast, plan.Forecast{})
+	rehearsed, events := RehearsedOf(v.status).Observe(v.cronAt, v.cronAt.Spec.AtTemplate.Spec.Rehearse, forecast.Rehearsal, v.now)
+	v.events = append(v.events, events...)
 	switch {
 	case v.next.IsZero(): // Nothing is to come.
-	case v.forecast == nil && known && !v.mustWait():
+	case v.forecast == nil && plan.IsRefusal(Blocked(v.cronAt)) && !v.mustWait():
 		return
-	case v.forecast != nil && v.forecast.Reason != "":
-		v.setBlocked(v.forecast.Reason, v.forecast.Sentence())
+	case forecast.Reason != "":
+		v.setBlocked(forecast.Reason, forecast.Sentence())
+		return
+	case rehearsed != nil && !v.mustWait():
+		v.setBlocked(rehearsed.Reason, rehearsed.Message)
 		return
 	}
 	meta.RemoveStatusCondition(&v.status.Conditions, v1alpha1.ConditionBlocked)
+}
+
+// rehearsalGap is the minimum time between two rehearsals that pass.
+const rehearsalGap = time.Hour
+
+// RehearsedOf returns the part of a CronAt's status that is about rehearsals.
+func RehearsedOf(status *v1alpha1.CronAtStatus) plan.Rehearsed {
+	return plan.Rehearsed{Conditions: &status.Conditions, At: &status.RehearsedAt}
+}
+
+// WantsRehearsal reports whether a CronAt whose next At is due at the given time needs a
+// rehearsal now, if the Pod is not refused.
+func WantsRehearsal(cronAt *v1alpha1.CronAt, due, now time.Time) bool {
+	return cronAt.Spec.AtTemplate.Spec.Rehearse && RehearsedOf(&cronAt.Status).Wants(cronAt, due, now, rehearsalGap)
 }
 
 // forecastAt returns when the preflight before the next At takes place, or the zero time if
@@ -77,13 +97,14 @@ func (v *view) forecastAt() time.Time {
 }
 
 // wantsPreflight reports whether a preflight is needed: the CronAt is new or was edited, it
-// has the forecast of an earlier controller, or its next At is due soon.
+// has the forecast of an earlier controller, its next At is due soon, or it needs a rehearsal.
 func (v *view) wantsPreflight() bool {
 	if v.forecast != nil || v.next.IsZero() {
 		return false
 	}
 	at := v.forecastAt()
 	return v.cronAt.Status.ObservedGeneration != v.cronAt.Generation || plan.IsForecast(Blocked(v.cronAt)) ||
+		WantsRehearsal(v.cronAt, v.next.Add(v.shift), v.now) ||
 		!at.IsZero() && !v.now.Before(at)
 }
 

@@ -84,6 +84,16 @@ func (q *Workqueue) Start(workers int) (goroutines int) {
 	return total
 }
 
+// StartExclusive is Start for items that occupy their workers for long: at most total of them
+// are processed at the same time, and at most perNamespace of one namespace, or 1 if the others
+// leave less.
+func (q *Workqueue) StartExclusive(total, perNamespace int) (goroutines int) {
+	q.turns.lock.Lock()
+	defer q.turns.lock.Unlock()
+	q.turns.workers, q.turns.shares = total, NewShares(perNamespace, total)
+	return total
+}
+
 // Get waits until an item may be processed, and returns it. It returns true when the queue is
 // shut down. The requests for the item need the context that Context returns.
 func (q *Workqueue) Get() (item cache.ObjectName, shutdown bool) {

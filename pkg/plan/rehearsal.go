@@ -1,0 +1,314 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// A rehearsal is a Pod like that of a run, whose containers run a path that no image has. The
+// kubelet does all that it does for a run (volumes, images, environment, sandbox, containers),
+// up to the start of the containers, which fails. So no line of the user's code runs.
+
+const (
+	// RehearsalMargin is the minimum time before an At is due at which a rehearsal may begin.
+	// The Pod of the rehearsal is gone RehearsalLead before the At is due.
+	RehearsalMargin = time.Minute
+	RehearsalLead   = 30 * time.Second
+	// rehearsalSettle is how long the node may report an error that may pass by itself, such as
+	// for a ConfigMap that was created together with the At.
+	rehearsalSettle = 10 * time.Second
+	// rehearsalTime is how long a rehearsal may take, and rehearsalPullTime if it pulls images.
+	rehearsalTime     = 2 * time.Minute
+	rehearsalPullTime = 10 * time.Minute
+	// RehearsalPeriod is the interval between rehearsals that do not pass.
+	RehearsalPeriod = 10 * time.Minute
+)
+
+// rehearsalPrefix begins the message of a rehearsal that did not pass.
+const rehearsalPrefix = "Rehearsed at "
+
+// startErrors are the reasons of containers that were created, but whose command could not be
+// started, for different runtimes.
+var startErrors = []string{"StartError", "ContainerCannotRun", "RunContainerError"}
+
+// Rehearsal is the result of a rehearsal. The zero value means that there is none.
+type Rehearsal struct {
+	// Reason is ReasonPassed, or why the rehearsal did not pass.
+	Reason string
+	// Message says more about it.
+	Message string
+	// Time is when the rehearsal ended, in whole seconds.
+	Time time.Time
+}
+
+// NewRehearsal returns the result of a rehearsal that ended now.
+func NewRehearsal(reason, message string, now time.Time) Rehearsal {
+	f := newForecast(reason, message)
+	return Rehearsal{Reason: f.Reason, Message: f.Message, Time: now.Truncate(time.Second)}
+}
+
+// foreseesFailure reports whether the run would fail, too. Otherwise nothing is known of it,
+// or the rehearsal has passed.
+func foreseesFailure(reason string) bool {
+	return !slices.Contains([]string{
+		v1alpha1.ReasonPassed, v1alpha1.ReasonRehearsalRefused, v1alpha1.ReasonContainerStarted,
+		// That concerns the moment of the rehearsal.
+		v1alpha1.ReasonEvicted, v1alpha1.ReasonPodDeleted,
+	}, reason)
+}
+
+// NewRehearsalPod returns the Pod of a rehearsal for the Pod of a run. owner is the At or the
+// CronAt, of the given kind.
+func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.Pod {
+	spec := run.Spec.DeepCopy()
+	for i := range spec.Containers {
+		rehearse(&spec.Containers[i], owner.GetUID())
+	}
+	// The kubelet would not try a second init container after the first has failed.
+	missing := resourcehelper.PodRequests(run, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})
+	without := run.DeepCopy()
+	without.Spec.InitContainers = slices.DeleteFunc(without.Spec.InitContainers, func(c corev1.Container) bool { return !isSidecar(&c) })
+	for name, quantity := range resourcehelper.PodRequests(without, resourcehelper.PodResourcesOptions{ExcludeOverhead: true}) {
+		left := missing[name]
+		left.Sub(quantity)
+		missing[name] = left
+	}
+	for _, container := range spec.InitContainers {
+		if !isSidecar(&container) {
+			// It runs before the others, not beside them.
+			takeMissing(container.Resources.Requests, container.Resources.Limits, missing)
+		}
+		rehearse(&container, owner.GetUID())
+		spec.Containers = append(spec.Containers, container)
+	}
+	spec.InitContainers, spec.ReadinessGates = nil, nil
+	spec.RestartPolicy = corev1.RestartPolicyNever
+	spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
+	// In case that no controller is left to delete it.
+	spec.ActiveDeadlineSeconds = ptr.To(int64((rehearsalPullTime + rehearsalTime) / time.Second))
+	// A rehearsal must not preempt other Pods.
+	spec.PriorityClassName, spec.Priority, spec.PreemptionPolicy = "", nil, nil
+
+	annotations := maps.Clone(run.Annotations)
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return strings.HasPrefix(key, v1alpha1.SchemeGroupVersion.Group+"/") })
+	const suffix = "-rehearsal"
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            Shorten(owner.GetName(), validation.DNS1123LabelMaxLength-len(suffix)) + suffix,
+			Namespace:       owner.GetNamespace(),
+			Labels:          map[string]string{v1alpha1.LabelRehearsalOf: string(owner.GetUID())},
+			Annotations:     annotations,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, v1alpha1.SchemeGroupVersion.WithKind(kind))},
+		},
+		Spec: *spec,
+	}
+}
+
+// rehearsalPath is the command of a rehearsal's containers. No image has it.
+func rehearsalPath(owner types.UID) string { return "/cnat-rehearsal-" + string(owner) }
+
+// rehearse makes a container run rehearsalPath. What comes after its start is removed.
+func rehearse(container *corev1.Container, owner types.UID) {
+	container.Command, container.Args = []string{rehearsalPath(owner)}, nil
+	container.Ports, container.Lifecycle, container.ResizePolicy = nil, nil, nil
+	container.LivenessProbe, container.ReadinessProbe, container.StartupProbe = nil, nil, nil
+	container.RestartPolicy, container.RestartPolicyRules = nil, nil
+	container.Stdin, container.StdinOnce, container.TTY = false, false, false
+}
+
+func isSidecar(container *corev1.Container) bool {
+	return ptr.Deref(container.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways
+}
+
+// takeMissing sets the given requests and limits to what is missing of them, and to 0 after
+// that, so that together the containers of a rehearsal request what the Pod of the run does.
+func takeMissing(requests, limits, missing corev1.ResourceList) {
+	for _, resources := range []corev1.ResourceList{requests, limits} {
+		for name := range resources {
+			resources[name] = resource.Quantity{}
+			if left := missing[name]; left.Sign() > 0 {
+				resources[name] = left
+			}
+		}
+	}
+	for _, resources := range []corev1.ResourceList{requests, limits} {
+		for name := range resources {
+			delete(missing, name)
+		}
+	}
+}
+
+// JudgeRehearsal returns the result of a rehearsal, or the zero value if it goes on. event is
+// the newest event about its Pod, or nil. Only the containers that made has count, the Pod as
+// it was sent to the API server: a webhook may have added others.
+func JudgeRehearsal(pod, made *corev1.Pod, event *PodEvent, now time.Time) Rehearsal {
+	path := made.Spec.Containers[0].Command[0]
+	ours, others := pod.DeepCopy(), pod.DeepCopy()
+	ours.Status.InitContainerStatuses, ours.Status.ContainerStatuses, others.Status.ContainerStatuses = nil, nil, nil
+	reached := 0
+	for _, status := range pod.Status.ContainerStatuses {
+		terminated := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated)
+		switch {
+		case !slices.ContainsFunc(made.Spec.Containers, func(c corev1.Container) bool { return c.Name == status.Name }):
+			others.Status.ContainerStatuses = append(others.Status.ContainerStatuses, status)
+		case hasReachedStart(&status, path):
+			reached++
+		case terminated != nil && slices.Contains(startErrors, terminated.Reason):
+			return NewRehearsal(v1alpha1.ReasonContainerNotCreated, join("Container "+status.Name, terminated.Reason, terminated.Message), now)
+		case status.State.Running != nil || terminated != nil && terminated.Reason != statusUnknown:
+			return NewRehearsal(v1alpha1.ReasonContainerStarted, fmt.Sprintf("Container %s started: its image has a program at %s. The Pod was deleted.", status.Name, path), now)
+		default:
+			ours.Status.ContainerStatuses = append(ours.Status.ContainerStatuses, status)
+		}
+	}
+	if reached == len(made.Spec.Containers) {
+		return NewRehearsal(v1alpha1.ReasonPassed, "Each container got as far as the start of its command.", now)
+	}
+	if hasEnded(pod) {
+		reason, message := failureReason(others)
+		return NewRehearsal(reason, message, now)
+	}
+	age := now.Sub(pod.CreationTimestamp.Time)
+	if reason, message := podBlocker(ours, now); reason != "" && age >= rehearsalSettle {
+		return NewRehearsal(reason, message, now)
+	}
+	limit := rehearsalTime
+	if event != nil && !event.Warning {
+		limit = rehearsalPullTime
+	}
+	if reason, message := silentBlocker(ours, event, now); reason != "" && (age >= limit || age >= eventDelay && event != nil && event.Warning) {
+		return NewRehearsal(reason, message, now)
+	}
+	return Rehearsal{}
+}
+
+// hasReachedStart reports whether a container got as far as the start of its command, which
+// does not exist. containerd reports that when it starts the container, CRI-O when it creates
+// it. Both name the path.
+func hasReachedStart(status *corev1.ContainerStatus, path string) bool {
+	terminated := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated)
+	return terminated != nil && slices.Contains(startErrors, terminated.Reason) && strings.Contains(terminated.Message, path) ||
+		status.State.Waiting != nil && strings.Contains(status.State.Waiting.Message, path)
+}
+
+// Rehearsed is the part of a status that is about rehearsals.
+type Rehearsed struct {
+	Conditions *[]metav1.Condition
+	At         **metav1.Time
+}
+
+// current returns condition Rehearsed if it is about the given generation, or nil.
+func (r Rehearsed) current(generation int64) *metav1.Condition {
+	condition := meta.FindStatusCondition(*r.Conditions, v1alpha1.ConditionRehearsed)
+	if condition == nil || condition.ObservedGeneration != generation || *r.At == nil {
+		return nil
+	}
+	return condition
+}
+
+// Observe updates the status of an object with a new result. Without one, it removes that of
+// another generation, or one that is no longer wanted. failure is the condition that foresees
+// that a run fails, or nil. events report a result that foresees nothing.
+func (r Rehearsed) Observe(object metav1.Object, wanted bool, result Rehearsal, now time.Time) (failure *metav1.Condition, events []Event) {
+	before := ptr.Deref(r.current(object.GetGeneration()), metav1.Condition{})
+	switch {
+	case !wanted || result.Reason == "" && before.Reason == "":
+		meta.RemoveStatusCondition(r.Conditions, v1alpha1.ConditionRehearsed)
+		*r.At = nil
+		return nil, nil
+	case result.Reason != "":
+		message := result.Message
+		if result.Reason != v1alpha1.ReasonPassed {
+			message = rehearsalPrefix + result.Time.UTC().Format(time.RFC3339) + ": " + message
+		}
+		condition := NewCondition(object, now, v1alpha1.ConditionRehearsed, result.Reason, message)
+		if result.Reason != v1alpha1.ReasonPassed {
+			condition.Status = metav1.ConditionFalse
+		}
+		meta.SetStatusCondition(r.Conditions, condition)
+		*r.At = &metav1.Time{Time: result.Time}
+	}
+	switch current := r.current(object.GetGeneration()); {
+	case foreseesFailure(current.Reason):
+		return current, nil
+	case current.Status == metav1.ConditionFalse && current.Reason != before.Reason:
+		return nil, []Event{NewEvent(corev1.EventTypeWarning, current.Reason, current.Message)}
+	default:
+		return nil, nil
+	}
+}
+
+// Has reports whether the status has a result.
+func (r Rehearsed) Has(object metav1.Object, result Rehearsal) bool {
+	condition := r.current(object.GetGeneration())
+	return condition != nil && condition.Reason == result.Reason && (*r.At).Time.Equal(result.Time)
+}
+
+// Wants reports whether a rehearsal is needed now for what is due at the given time: the
+// object is new or was edited, the last rehearsal did not pass, or the time is near and the
+// last one was more than gap before.
+func (r Rehearsed) Wants(object metav1.Object, due, now time.Time, gap time.Duration) bool {
+	left := due.Sub(now)
+	if left < RehearsalMargin {
+		return false
+	}
+	condition := r.current(object.GetGeneration())
+	switch {
+	case condition == nil:
+		return true
+	case condition.Status != metav1.ConditionTrue:
+		return now.Sub((*r.At).Time) >= RehearsalPeriod
+	default:
+		lead := Lead(object.GetUID())
+		return left <= lead && (*r.At).Before(&metav1.Time{Time: due.Add(-lead)}) && now.Sub((*r.At).Time) >= gap
+	}
+}
+
+// RehearsedOf returns the part of an At's status that is about rehearsals.
+func RehearsedOf(status *v1alpha1.AtStatus) Rehearsed {
+	return Rehearsed{&status.Conditions, &status.RehearsedAt}
+}
+
+// WantsRehearsal reports whether an At needs a rehearsal now, if its Pod is not refused.
+func WantsRehearsal(at *v1alpha1.At, now time.Time) bool {
+	instant, err := Instant(&at.Spec)
+	return at.Spec.Rehearse && err == nil && RehearsedOf(&at.Status).Wants(at, instant, now, 0)
+}
+
+// OnNode returns an At that runs only on the given node, of those that spec.nodes selects.
+func OnNode(at *v1alpha1.At, node string) *v1alpha1.At {
+	one := *at
+	one.Spec.Nodes, one.Spec.Node = nil, node
+	return &one
+}
