@@ -257,79 +257,113 @@ func run(ctx context.Context, o *options) error {
 			return err
 		}
 	}
-	// A client of its own, so that requests for the lease and for who may get the metrics
-	// do not share the workers' rate limit.
-	besideConfig := rest.CopyConfig(config)
-	besideConfig.RateLimiter = nil
+	o.leaderElectNamespace = cmp.Or(o.leaderElectNamespace, namespace)
+	p, err := newProgram(ctx, o, config, clock.RealClock{})
+	if err != nil {
+		return err
+	}
+	// The endpoints are served until the last step is done.
+	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	metrics.Register()
+	ats.Register(p.objects, clock.RealClock{}, o.metricsNamespaces)
+	if err := serve(serveCtx, o, p.lease.Check, p.controller, p.besideConfig); err != nil {
+		return err
+	}
+	return p.run(ctx)
+}
+
+// program is the wiring of the clients, informers and controllers.
+type program struct {
+	*options
+	// besideConfig is for requests that do not share the workers' rate limit: those for the lease
+	// and for who may get the metrics.
+	besideConfig *rest.Config
+	kubeClient   kubernetes.Interface
+	cnatClient   clientset.Interface
+	podFactory   kubeinformers.SharedInformerFactory
+	atFactory    cnatinformers.SharedInformerFactory
+	cronFactory  cnatinformers.SharedInformerFactory
+	recorder     *events.Recorder
+	lease        leaderelection.HealthzAdaptor
+	objects      ats.Objects
+
+	controller     *Controller
+	cronController *cronat.Controller
+	runAnnotations func(context.Context)
+}
+
+func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock clock.WithTicker) (*program, error) {
+	p := &program{options: o, besideConfig: rest.CopyConfig(config)}
+	p.besideConfig.RateLimiter = nil
 	config.Wrap(queue.NewTransport)
 	config.Wrap(connect.Patient) // above: it waits between tries
-	cnatClient, err := clientset.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("create the client for Ats: %w", err)
+	var err error
+	if p.cnatClient, err = clientset.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("create the client for Ats: %w", err)
 	}
 	// Built-in resources can be read as protobuf, which costs less. Custom resources cannot.
 	protobuf := rest.CopyConfig(config)
 	protobuf.ContentType = runtime.ContentTypeProtobuf
 	protobuf.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	kubeClient, err := kubernetes.NewForConfig(protobuf)
-	if err != nil {
-		return fmt.Errorf("create the client for Pods: %w", err)
+	if p.kubeClient, err = kubernetes.NewForConfig(protobuf); err != nil {
+		return nil, fmt.Errorf("create the client for Pods: %w", err)
 	}
 
-	podFactory := kubeinformers.NewSharedInformerFactoryWithOptions(kubeClient, 0,
+	p.podFactory = kubeinformers.NewSharedInformerFactoryWithOptions(p.kubeClient, 0,
 		kubeinformers.WithNamespace(o.namespace),
 		kubeinformers.WithTweakListOptions(func(options *metav1.ListOptions) {
 			options.LabelSelector = v1alpha1.LabelAtUID
 		}))
-	atFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
+	p.atFactory = cnatinformers.NewSharedInformerFactoryWithOptions(p.cnatClient, 0,
 		cnatinformers.WithNamespace(o.namespace))
 	// Without the index by namespace, which nobody uses: it costs 40 bytes for each At.
-	atFactory.InformerFor(&v1alpha1.At{}, func(client clientset.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
+	p.atFactory.InformerFor(&v1alpha1.At{}, func(client clientset.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
 		return atinformers.NewFilteredAtInformer(client, o.namespace, resyncPeriod, cache.Indexers{}, connect.Current)
 	})
-	recorder := events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, clock.RealClock{})
+	p.recorder = events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, wallClock)
 	preflights, err := o.preflightClients(protobuf)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	controller, err := NewController(ctx, kubeClient, cnatClient,
-		podFactory.Core().V1().Pods(),
-		kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(),
-		atFactory.Cnat().V1alpha1().Ats(),
-		preflights, recorder, o.defaults, clock.RealClock{})
+	p.controller, err = NewController(ctx, p.kubeClient, p.cnatClient,
+		p.podFactory.Core().V1().Pods(),
+		kubeinformers.NewSharedInformerFactory(p.kubeClient, 0).Core().V1().Nodes(),
+		p.atFactory.Cnat().V1alpha1().Ats(),
+		preflights, p.recorder, o.defaults, wallClock)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	cronFactory := cnatinformers.NewSharedInformerFactoryWithOptions(cnatClient, 0,
+	p.cronFactory = cnatinformers.NewSharedInformerFactoryWithOptions(p.cnatClient, 0,
 		cnatinformers.WithNamespace(o.namespace), cnatinformers.WithTweakListOptions(connect.Current))
-	cronController, err := cronat.NewController(ctx, cnatClient,
-		cronFactory.Cnat().V1alpha1().CronAts(), atFactory.Cnat().V1alpha1().Ats(), controller.preflight, recorder, clock.RealClock{})
+	p.cronController, err = cronat.NewController(ctx, p.cnatClient,
+		p.cronFactory.Cnat().V1alpha1().CronAts(), p.atFactory.Cnat().V1alpha1().Ats(), p.controller.preflight, p.recorder, wallClock)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	p.objects = ats.Objects{
+		Ats:     p.atFactory.Cnat().V1alpha1().Ats().Lister(),
+		CronAts: p.cronFactory.Cnat().V1alpha1().CronAts().Lister(),
+		// Only the leader counts them: otherwise their sum over all replicas would be wrong.
+		Working: p.controller.working.Load,
+	}
+	p.runAnnotations, p.objects.BlockedAnnotations, err = o.restartAnnotationsRunner(ctx, config, p.cnatClient, p.recorder, wallClock)
+	return p, err
+}
 
-	runAnnotations, blockedAnnotations, err := o.restartAnnotationsRunner(ctx, config, cnatClient, recorder)
-	if err != nil {
-		return err
-	}
-
-	var lease leaderelection.HealthzAdaptor
-	// The endpoints are served until the last step is done.
-	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopServing()
-	metrics.Register()
-	if err := serve(serveCtx, o, lease.Check, controller, besideConfig); err != nil {
-		return err
-	}
+// run runs the controllers until ctx is done, or the lease is lost.
+func (p *program) run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	klog.FromContext(ctx).Info("Looking for Ats", "host", config.Host, "namespace", cmp.Or(o.namespace, "all"))
-	if err := connect.WaitForServer(ctx, config.Host, listAts(cnatClient, o.namespace), hints); err != nil || ctx.Err() != nil {
+	host := p.besideConfig.Host
+	klog.FromContext(ctx).Info("Looking for Ats", "host", host, "namespace", cmp.Or(p.namespace, "all"))
+	if err := connect.WaitForServer(ctx, host, listAts(p.cnatClient, p.namespace), hints); err != nil || ctx.Err() != nil {
 		return err
 	}
 	var permissions *uninstall.Permissions
-	if o.holdPermissions {
-		permissions, err = uninstall.Find(ctx, besideConfig, controllerName, o.namespace, controllerName+"-ats")
+	if p.holdPermissions {
+		var err error
+		permissions, err = uninstall.Find(ctx, p.besideConfig, controllerName, p.namespace, controllerName+"-ats")
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -337,51 +371,43 @@ func run(ctx context.Context, o *options) error {
 			return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
 		}
 	}
-	ats.Register(ats.Objects{
-		Ats:                atFactory.Cnat().V1alpha1().Ats().Lister(),
-		CronAts:            cronFactory.Cnat().V1alpha1().CronAts().Lister(),
-		BlockedAnnotations: blockedAnnotations,
-		// Only the leader counts them: otherwise their sum over all replicas would be wrong.
-		Working: controller.working.Load,
-	}, clock.RealClock{}, o.metricsNamespaces)
-
 	// When the lease is released, so that the events do not delay the next leader.
-	defer recorder.Shutdown()
+	defer p.recorder.Shutdown()
 	// The informers run before the election, so that the caches of a standby are filled.
-	podFactory.StartWithContext(ctx)
-	atFactory.StartWithContext(ctx)
+	p.podFactory.StartWithContext(ctx)
+	p.atFactory.StartWithContext(ctx)
 	go func() {
 		// Without them, Ats must run all the same.
-		if waitForCronAts(ctx, cnatClient, o.namespace) == nil {
-			cronFactory.StartWithContext(ctx)
+		if waitForCronAts(ctx, p.cnatClient, p.namespace) == nil {
+			p.cronFactory.StartWithContext(ctx)
 		}
 	}()
 	work := func(ctx context.Context) {
-		recorder.Start(kubeClient.CoreV1(), func() bool { return controller.queue.IsBusy() || cronController.IsBusy() })
+		p.recorder.Start(p.kubeClient.CoreV1(), func() bool { return p.controller.queue.IsBusy() || p.cronController.IsBusy() })
 		uninstalled := permissions.Hold(ctx, func(ctx context.Context) {
 			var wg sync.WaitGroup
-			wg.Go(func() { cronController.Run(ctx, cronWorkers*o.workers) })
-			wg.Go(func() { runAnnotations(ctx) })
-			controller.Run(ctx, o.workers)
+			wg.Go(func() { p.cronController.Run(ctx, cronWorkers*p.workers) })
+			wg.Go(func() { p.runAnnotations(ctx) })
+			p.controller.Run(ctx, p.workers)
 			wg.Wait()
 		}, func(ctx context.Context) error {
-			return uninstall.Release(ctx, controller.steps, cronController.Steps, o.namespace)
+			return uninstall.Release(ctx, p.controller.steps, p.cronController.Steps, p.namespace)
 		})
 		if uninstalled {
 			end()
 		}
 	}
-	if !o.leaderElect {
+	if !p.leaderElect {
 		work(ctx)
 		return nil
 	}
-	return leader.Run(ctx, besideConfig, cmp.Or(o.leaderElectNamespace, namespace), controllerName, o.leaderElectIdentity, &lease, work)
+	return leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, work)
 }
 
 // restartAnnotationsRunner returns what runs the controller of restart annotations, and what
 // tells which workloads have annotations that cannot be applied. Without the flag, the first
 // does nothing, and the second is nil.
-func (o *options) restartAnnotationsRunner(ctx context.Context, config *rest.Config, cnatClient clientset.Interface, recorder record.EventRecorder) (run func(context.Context), blocked func() map[cache.ObjectName]string, err error) {
+func (o *options) restartAnnotationsRunner(ctx context.Context, config *rest.Config, cnatClient clientset.Interface, recorder record.EventRecorder, wallClock clock.WithTicker) (run func(context.Context), blocked func() map[cache.ObjectName]string, err error) {
 	if !o.restartAnnotations {
 		return func(context.Context) {}, nil, nil
 	}
@@ -389,7 +415,7 @@ func (o *options) restartAnnotationsRunner(ctx context.Context, config *rest.Con
 	if err != nil {
 		return nil, nil, fmt.Errorf("create the client for the metadata of workloads: %w", err)
 	}
-	controller, err := restartannotation.NewController(ctx, cnatClient, metadataClient, o.namespace, recorder, clock.RealClock{})
+	controller, err := restartannotation.NewController(ctx, cnatClient, metadataClient, o.namespace, recorder, wallClock)
 	if err != nil {
 		return nil, nil, err
 	}
