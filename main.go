@@ -107,6 +107,8 @@ type options struct {
 	qps          float64
 	burst        int
 	preflightQPS float64
+	// rehearsals and namespaceRehearsals limit the rehearsals at the same time.
+	rehearsals, namespaceRehearsals int
 
 	restartAnnotations bool
 	holdPermissions    bool
@@ -141,7 +143,9 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.leaderElectNamespace, "leader-elect-resource-namespace", "", "The namespace of the lease. By default it is that of the kubeconfig or of the service account.")
 	flags.StringVar(&o.leaderElectIdentity, "leader-elect-identity", "", "The name of this controller in the lease, such as the name of its Pod. After a restart with the same name it gets the lease back at once. Two running controllers must not share a name. By default each process has a new name.")
 	flags.IntVar(&o.burst, "kube-api-burst", 0, "The maximum burst of requests above -kube-api-qps. By default it is twice -kube-api-qps.")
-	flags.Float64Var(&o.preflightQPS, "preflight-qps", 5, "The maximum number of dry-runs per second for preflights, which find out before an At is due whether its Pod would be refused. They do not count towards -kube-api-qps. They come with at most ten times as many reads. 0 turns preflights off.")
+	flags.Float64Var(&o.preflightQPS, "preflight-qps", 5, "The maximum number of dry-runs per second for preflights, which find out before an At is due whether its Pod would be refused. They do not count towards -kube-api-qps. They come with at most ten times as many reads. 0 turns preflights and rehearsals off.")
+	flags.IntVar(&o.rehearsals, "rehearsals", 10, "The maximum number of rehearsals (spec.rehearse) at the same time. 0 turns rehearsals off.")
+	flags.IntVar(&o.namespaceRehearsals, "rehearsals-per-namespace", 2, "The maximum number of rehearsals of one namespace at the same time.")
 	flags.BoolVar(&o.restartAnnotations, "restart-annotations", false, "Restart workloads that have the annotation "+v1alpha1.AnnotationRestartSchedule+". This needs the permissions of artifacts/restarts and artifacts/restarts/annotations.")
 	flags.BoolVar(&o.holdPermissions, "hold-permissions", false, "Keep the controller's service account, roles and role bindings, by a finalizer, until the controller has removed the finalizers of all Pods. It is for the manifests, whose names and permissions it needs.")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "The host:port of /metrics, over HTTP unless -metrics-secure is set. If it is empty, metrics are not served. If the default address is in use, the controller logs that and works without it.")
@@ -170,6 +174,10 @@ func (o *options) validate(args []string) error {
 		return errors.New("-kube-api-burst needs -kube-api-qps: set both")
 	case o.preflightQPS < 0:
 		return fmt.Errorf("-preflight-qps is %v: it must not be negative; 0 turns preflights off", o.preflightQPS)
+	case o.rehearsals < 0:
+		return fmt.Errorf("-rehearsals is %d: it must not be negative; 0 turns rehearsals off", o.rehearsals)
+	case o.namespaceRehearsals < 1:
+		return fmt.Errorf("-rehearsals-per-namespace is %d: it must be at least 1; to turn rehearsals off, set -rehearsals=0", o.namespaceRehearsals)
 	case o.logging.Format != "text" && o.logging.Format != "json":
 		return fmt.Errorf("-logging-format is %q: it must be text or json", o.logging.Format)
 	case o.metricsNamespaces < 0:
@@ -444,7 +452,10 @@ func (o *options) preflightClients(config *rest.Config) (*preflight.Clients, err
 	if err != nil {
 		return nil, fmt.Errorf("create the client for preflights: %w", err)
 	}
-	return &preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: o.preflightQPS}, nil
+	return &preflight.Clients{
+		Cnat: cnatClient, Kube: kubeClient, QPS: o.preflightQPS,
+		Rehearsals: o.rehearsals, NamespaceRehearsals: o.namespaceRehearsals, Namespace: o.namespace,
+	}, nil
 }
 
 // serve serves health and metrics until ctx is done. config is that of the client that
