@@ -207,7 +207,7 @@ func JudgeRehearsal(pod, made *corev1.Pod, event *PodEvent, now time.Time) Rehea
 	if event != nil && !event.Warning {
 		limit = rehearsalPullTime
 	}
-	if reason, message := silentBlocker(ours, event, now); reason != "" && (age >= limit || age >= eventDelay && event != nil && event.Warning) {
+	if reason, message := silentBlocker(ours, event, now); reason != "" && (age >= limit || age >= EventDelay && event != nil && event.Warning) {
 		return NewRehearsal(reason, message, now)
 	}
 	return Rehearsal{}

@@ -77,7 +77,7 @@ func TestDecideRunning(t *testing.T) {
 		"the Pod changes in another way: not written": {
 			at:   newAt(withStatus(running(corev1.PodPending))),
 			pod:  newPod(corev1.PodPending, func(pod *corev1.Pod) { pod.Status.PodIP = "10.0.0.2" }),
-			want: Decision{Delay: created.Add(eventDelay).Sub(now)},
+			want: Decision{Delay: created.Add(EventDelay).Sub(now)},
 		},
 		"the Pod is being deleted: wait for its end": {
 			at:   newAt(withStatus(running(corev1.PodRunning))),
@@ -123,7 +123,7 @@ func TestDecideRunning(t *testing.T) {
 		},
 		"beyond the starting deadline, with a Pod: it continues": {
 			at: newAt(withStatus(running(corev1.PodPending)), withStartingDeadline(0)), pod: newPod(corev1.PodPending),
-			want: Decision{Delay: created.Add(eventDelay).Sub(now)},
+			want: Decision{Delay: created.Add(EventDelay).Sub(now)},
 		},
 		"the Pod is force-deleted, its node may still report: waited for": {
 			at:   newAt(withStatus(running(corev1.PodRunning))),

@@ -28,9 +28,9 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// The events of a Pod are looked up if none of its containers has started for eventDelay.
+// The events of a Pod are looked up if none of its containers has started for EventDelay.
 // They take a request, and the status of most Pods says as much.
-const eventDelay = 20 * time.Second
+const EventDelay = 20 * time.Second
 
 // maxEventAge is the age of a Warning event up to which it counts. The kubelet repeats one
 // every two minutes, and for a busy Pod every five.
@@ -88,8 +88,8 @@ func (v *view) untilPodEvent() (wait time.Duration, waits bool) {
 	}
 	age := v.Now.Sub(waitsSince(v.pod))
 	switch {
-	case age < eventDelay:
-		return eventDelay - age, true
+	case age < EventDelay:
+		return EventDelay - age, true
 	case !v.PodEventIsKnown:
 		return 0, true
 	case age < Grace:

@@ -54,27 +54,27 @@ func TestDecideWaiting(t *testing.T) {
 		wantDelay               time.Duration
 	}{
 		"for less than 20 seconds: waited for": {
-			status: recorded, age: eventDelay - 1, wantDelay: 1,
+			status: recorded, age: EventDelay - 1, wantDelay: 1,
 		},
 		"for 20 seconds: its events are looked up": {
-			status: recorded, age: eventDelay, wantAction: LookForPodEvent{}, wantDelay: checkDelay,
+			status: recorded, age: EventDelay, wantAction: LookForPodEvent{}, wantDelay: checkDelay,
 		},
 		"no event: waited for": {
-			status: recorded, age: eventDelay, known: true, wantDelay: Grace - eventDelay,
+			status: recorded, age: EventDelay, known: true, wantDelay: Grace - EventDelay,
 		},
 		"an event that is no warning: waited for": {
-			status: recorded, age: eventDelay, known: true, event: event(false, "Pulling", 0, after(eventDelay)), wantDelay: Grace - eventDelay,
+			status: recorded, age: EventDelay, known: true, event: event(false, "Pulling", 0, after(EventDelay)), wantDelay: Grace - EventDelay,
 		},
 		"a volume is missing: reported": {
-			status: recorded, age: eventDelay, known: true, event: event(true, "FailedMount", 0, after(eventDelay)),
+			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
 			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMount: words",
 		},
 		"no sandbox: reported": {
-			status: recorded, age: eventDelay, known: true, event: event(true, "FailedCreatePodSandBox", 0, after(eventDelay)),
+			status: recorded, age: EventDelay, known: true, event: event(true, "FailedCreatePodSandBox", 0, after(EventDelay)),
 			wantReason: v1alpha1.ReasonSandboxNotCreated, wantMessage: "Pod example-at-pod: FailedCreatePodSandBox: words",
 		},
 		"another warning: reported": {
-			status: recorded, age: eventDelay, known: true, event: event(true, "Other", 0, after(eventDelay)),
+			status: recorded, age: EventDelay, known: true, event: event(true, "Other", 0, after(EventDelay)),
 			wantReason: v1alpha1.ReasonPodPending, wantMessage: "Pod example-at-pod: Other: words",
 		},
 		"reported, not known whether still so: kept, and looked up": {
@@ -117,7 +117,7 @@ func TestDecideWaiting(t *testing.T) {
 				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("clone", 0, "Completed", "")}
 				pod.Status.InitContainerStatuses[0].State.Terminated.FinishedAt = metav1.Time{Time: after(time.Hour - time.Second)}
 			},
-			wantDelay: eventDelay - time.Second,
+			wantDelay: EventDelay - time.Second,
 		},
 		"its status says why: not looked up": {
 			status: running(corev1.PodPending, imagePullFailed(earlier, "words")), age: time.Hour, pod: waiting("ImagePullBackOff", "words"), wantDelay: checkDelay,

@@ -225,9 +225,11 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 		case err != nil:
 			return false, nil //nolint:nilerr // It is read again.
 		}
-		event, err := r.events.Newest(ctx, current)
-		if err != nil {
-			klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
+		var event *plan.PodEvent
+		if r.clock.Since(current.CreationTimestamp.Time) >= plan.EventDelay {
+			if event, err = r.events.Newest(ctx, current); err != nil {
+				klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
+			}
 		}
 		result = plan.JudgeRehearsal(current, made, event, r.clock.Now())
 		return result.Reason != "", nil

@@ -239,8 +239,8 @@ type CronAtStatus struct {
 	// +optional
 	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
 
-	// rehearsedAt is when a rehearsal of the next At last passed. Condition Rehearsed says
-	// whether that was the last one, and of which spec.
+	// rehearsedAt is when the last rehearsal of the next At ended. Condition Rehearsed says
+	// how.
 	// +optional
 	RehearsedAt *metav1.Time `json:"rehearsedAt,omitempty"`
 

@@ -107,8 +107,8 @@ const (
 	// ConditionSuspended is True while spec.suspend is true, and False afterwards. It is
 	// absent if the At was never suspended.
 	ConditionSuspended = "Suspended"
-	// ConditionRehearsed is True if the last rehearsal passed, and False if it did not. It
-	// is about the spec of its observedGeneration, and absent before the first rehearsal.
+	// ConditionRehearsed is True if the last rehearsal passed, and False if it did not. It is
+	// absent before the first rehearsal of the current spec.
 	ConditionRehearsed = "Rehearsed"
 )
 
@@ -301,6 +301,7 @@ const (
 // +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.status.pod.nodeName`
 // +kubebuilder:printcolumn:name="Started",type=date,priority=1,JSONPath=`.status.startTime`
 // +kubebuilder:printcolumn:name="Completed",type=date,priority=1,JSONPath=`.status.completionTime`
+// +kubebuilder:printcolumn:name="Rehearsed",type=date,priority=1,JSONPath=`.status.rehearsedAt`
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec == oldSelf.spec || self.spec.schedule == oldSelf.spec.schedule && (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '') && (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '') && has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template) && has(self.spec.restart) == has(oldSelf.spec.restart) && (!has(self.spec.restart) || self.spec.restart == oldSelf.spec.restart) && (has(self.spec.node) ? self.spec.node : '') == (has(oldSelf.spec.node) ? oldSelf.spec.node : '') && has(self.spec.nodes) == has(oldSelf.spec.nodes) && (!has(self.spec.nodes) || self.spec.nodes.selector == oldSelf.spec.nodes.selector)",fieldPath=".spec",message="schedule, timeZone, command, template, restart, node and nodes.selector are immutable once the At has started: delete and recreate the At to run it again"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.nodes) || !has(oldSelf.spec.nodes) || oldSelf.status.phase != 'RUNNING' || has(oldSelf.status.nodes) && has(oldSelf.status.nodes.startTime) || (has(self.spec.nodes.maxConcurrent) ? self.spec.nodes.maxConcurrent == (has(oldSelf.spec.nodes.maxConcurrent) ? oldSelf.spec.nodes.maxConcurrent : 0) : !has(oldSelf.spec.nodes.maxConcurrent))",fieldPath=".spec.nodes.maxConcurrent",message="cannot be changed while the Ats of the nodes are being created: wait until status.nodes.startTime is set"
 
@@ -541,8 +542,7 @@ type AtStatus struct {
 	// +optional
 	Message string `json:"message,omitempty"`
 
-	// rehearsedAt is when a rehearsal last passed. Condition Rehearsed says whether that was
-	// the last one, and of which spec.
+	// rehearsedAt is when the last rehearsal ended. Condition Rehearsed says how.
 	// +optional
 	RehearsedAt *metav1.Time `json:"rehearsedAt,omitempty"`
 
