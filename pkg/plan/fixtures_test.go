@@ -289,7 +289,7 @@ func explained(status *v1alpha1.AtStatus) {
 	}
 	for _, condition := range status.Conditions {
 		holds := condition.Type != v1alpha1.ConditionSuspended || status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil
-		if condition.Status == metav1.ConditionTrue && holds {
+		if condition.Status == metav1.ConditionTrue && holds && condition.Type != v1alpha1.ConditionRehearsed {
 			status.Reason, status.Message = condition.Reason, condition.Message
 		}
 	}

@@ -107,13 +107,13 @@ func TestCronAt(t *testing.T) {
 				cronAt := f.cronAt("a", mutate)
 				f.addCronAts(2*time.Second, cronAt)
 				f.wantList("changes", &f.changed, "a 3s")
-				if got, want := f.crons.Forecast(cronAt), podRefused(f.podOf("a")); got == nil || *got != *want {
+				if got, want := f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status)), podRefused(f.podOf("a")); got == nil || *got != *want {
 					t.Errorf("Forecast %+v, want %+v", got, want)
 				}
 				f.wantForecast(at, nil)
 				edited := cronAt.DeepCopy()
 				edited.Generation = 2
-				if got := f.crons.Forecast(edited); got != nil {
+				if got := f.crons.Forecast(edited, cronplan.RehearsedOf(&edited.Status)); got != nil {
 					t.Errorf("Forecast after an edit: %+v", got)
 				}
 
@@ -122,7 +122,7 @@ func TestCronAt(t *testing.T) {
 				f.answer = nil
 				f.lock.Unlock()
 				f.addCronAts(time.Minute)
-				if got := f.crons.Forecast(cronAt); got == nil || got.Reason != "" {
+				if got := f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status)); got == nil || got.Reason != "" {
 					t.Errorf("Forecast when it is fixed: %+v", got)
 				}
 				f.storeCronAt(cronAt, func(cronAt *v1alpha1.CronAt) { cronAt.Status.Conditions = nil }) // as the controller does
@@ -149,7 +149,7 @@ func TestCronAtNothingToCome(t *testing.T) {
 				cronAt := f.cronAt("a", mutate)
 				f.addCronAts(time.Hour, cronAt)
 				f.wantList("dry-runs", &f.dryRuns)
-				if got := f.crons.Forecast(cronAt); got != nil {
+				if got := f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status)); got != nil {
 					t.Errorf("Forecast %+v", got)
 				}
 				f.wantNothingKept()
@@ -178,15 +178,15 @@ func TestCronAtWaits(t *testing.T) {
 				f.wantList("changes", &f.changed, "a 1s")
 				f.storeCronAt(cronAt, wait)
 				f.addCronAts(time.Minute)
-				if got := f.taken(&f.changed); len(got) != 1 || f.crons.Forecast(cronAt) != nil {
-					t.Errorf("changes %v, Forecast %+v; want one, and nothing known", got, f.crons.Forecast(cronAt))
+				if got := f.taken(&f.changed); len(got) != 1 || f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status)) != nil {
+					t.Errorf("changes %v, Forecast %+v; want one, and nothing known", got, f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status)))
 				}
 				f.taken(&f.dryRuns)
 				f.addCronAts(10*time.Minute, cronAt)
 				f.wantList("dry-runs while it waits", &f.dryRuns)
 				f.storeCronAt(cronAt, func(cronAt *v1alpha1.CronAt) { cronAt.Status = v1alpha1.CronAtStatus{} })
 				f.addCronAts(31 * time.Second)
-				if got := f.crons.Forecast(cronAt); got == nil || got.Reason != v1alpha1.ReasonPodRefused {
+				if got := f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status)); got == nil || got.Reason != v1alpha1.ReasonPodRefused {
 					t.Errorf("Forecast %+v, want PodRefused", got)
 				}
 			})
@@ -236,7 +236,7 @@ func TestCronAtRestart(t *testing.T) {
 		})
 		f.addCronAts(2*time.Second, cronAt)
 		want := plan.Forecast{Reason: v1alpha1.ReasonTargetNotFound, Message: "Deployment web does not exist."}
-		if got := f.crons.Forecast(cronAt); got == nil || *got != want {
+		if got := f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status)); got == nil || *got != want {
 			t.Errorf("Forecast %+v, want %+v", got, want)
 		}
 	})

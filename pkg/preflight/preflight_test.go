@@ -80,6 +80,11 @@ type fixture struct {
 	changed []string     // name of the At, and when
 	lookups atomic.Int32 // in the cache
 
+	// kubelet runs a rehearsal; nil means that it passes. refuse is the answer to its creation.
+	kubelet   func(pod *corev1.Pod)
+	refuse    func(pod *corev1.Pod) error
+	rehearsed []string // name of the Pod, and when it is created
+
 	// The result of reading the nodes.
 	nodes    []*corev1.Node
 	nodesErr error
@@ -114,12 +119,15 @@ func run(t *testing.T, test func(f *fixture)) {
 		f := &fixture{t: t, start: time.Now(), cnat: cnatfake.NewSimpleClientset(), kube: kubeClient, ats: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), cronAts: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})}
 		kubeClient.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			create := action.(clienttesting.CreateActionImpl)
-			if !slices.Equal(create.CreateOptions.DryRun, []string{metav1.DryRunAll}) {
-				t.Errorf("a Pod is created with %+v, want dry-run", create.CreateOptions)
-			}
 			f.lock.Lock()
 			defer f.lock.Unlock()
 			pod := create.Object.(*corev1.Pod)
+			if pod.Labels[v1alpha1.LabelRehearsalOf] != "" {
+				return f.rehearse(pod)
+			}
+			if !slices.Equal(create.CreateOptions.DryRun, []string{metav1.DryRunAll}) {
+				t.Errorf("a Pod is created with %+v, want dry-run", create.CreateOptions)
+			}
 			f.note(&f.dryRuns, pod.Name)
 			if f.answer != nil {
 				if err := f.answer(pod.Name); err != nil {
@@ -134,7 +142,7 @@ func run(t *testing.T, test func(f *fixture)) {
 			f.note(&f.reads, action.(clienttesting.GetAction).GetName())
 			return false, nil, nil
 		})
-		f.Preflight = New(Clients{f.cnat, kubeClient, 5}, func(context.Context) ([]*corev1.Node, error) { return f.nodes, f.nodesErr }, plan.Defaults{Image: "image"}, clock.RealClock{})
+		f.Preflight = New(Clients{Cnat: f.cnat, Kube: kubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}, func(context.Context) ([]*corev1.Node, error) { return f.nodes, f.nodesErr }, plan.Defaults{Image: "image"}, clock.RealClock{})
 		changed := func(name cache.ObjectName) {
 			f.lock.Lock()
 			defer f.lock.Unlock()
@@ -213,7 +221,7 @@ func (f *fixture) wantList(what string, list *[]string, want ...string) {
 
 func (f *fixture) wantForecast(at *v1alpha1.At, want *plan.Forecast) {
 	f.t.Helper()
-	if diff := cmp.Diff(want, f.Forecast(at)); diff != "" {
+	if diff := cmp.Diff(want, f.Forecast(at, plan.RehearsedOf(&at.Status))); diff != "" {
 		f.t.Errorf("Forecast (-want +got):\n%s", diff)
 	}
 }
@@ -335,7 +343,7 @@ func TestNodes(t *testing.T) {
 				at := f.at("a", 24*time.Hour, tc.edit)
 				f.add(2*time.Second, at)
 				got := ""
-				if forecast := f.Forecast(at); forecast != nil {
+				if forecast := f.Forecast(at, plan.RehearsedOf(&at.Status)); forecast != nil {
 					got = forecast.Reason
 				}
 				if got != tc.want {
@@ -628,7 +636,7 @@ func TestOff(t *testing.T) {
 	p.Run(t.Context())
 	for _, checks := range []*Checks{p.Ats(nil, nil), p.CronAts(nil, nil)} {
 		checks.Add(cache.ObjectName{})
-		if diff := cmp.Diff(&plan.Forecast{}, checks.Forecast(&v1alpha1.At{})); diff != "" {
+		if diff := cmp.Diff(&plan.Forecast{}, checks.Forecast(&v1alpha1.At{}, plan.Rehearsed{})); diff != "" {
 			t.Errorf("Forecast (-want +got):\n%s", diff)
 		}
 	}

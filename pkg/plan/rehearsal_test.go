@@ -1,0 +1,373 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+const path = "/cnat-rehearsal-at-uid"
+
+// TestNewRehearsalPod covers what a rehearsal takes from the Pod of the run.
+func TestNewRehearsalPod(t *testing.T) {
+	at := newAt(func(at *v1alpha1.At) {
+		probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}}
+		hook := &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"touch", "/ran"}}}}
+		container := func(name string) corev1.Container {
+			return corev1.Container{
+				Name: name, Image: "image", Command: []string{"run"}, Args: []string{"it"}, WorkingDir: "/work",
+				Env: []corev1.EnvVar{{Name: "A", Value: "B"}}, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
+				Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}, ImagePullPolicy: corev1.PullAlways,
+				LivenessProbe: probe, ReadinessProbe: probe, StartupProbe: probe, Lifecycle: hook, Stdin: true, TTY: true,
+			}
+		}
+		sidecar := container("sidecar")
+		sidecar.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+		at.Spec.Template = &corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"network": "a"}},
+			Spec: corev1.PodSpec{
+				Containers:     []corev1.Container{container("main")},
+				InitContainers: []corev1.Container{container("init"), sidecar},
+				RestartPolicy:  corev1.RestartPolicyOnFailure, PriorityClassName: "high", PreemptionPolicy: ptr.To(corev1.PreemptLowerPriority), Priority: ptr.To[int32](1),
+				NodeSelector: map[string]string{"disk": "ssd"}, ServiceAccountName: "account", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
+				Tolerations: []corev1.Toleration{{Key: "gpu"}}, TerminationGracePeriodSeconds: ptr.To[int64](600), ActiveDeadlineSeconds: ptr.To[int64](5),
+				ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "gate"}}, Volumes: []corev1.Volume{{Name: "v"}},
+			},
+		}
+	})
+	run := NewPod(at, Defaults{})
+	before := run.DeepCopy()
+
+	got := NewRehearsalPod(at, v1alpha1.AtKind, run)
+
+	container := func(name string) corev1.Container {
+		return corev1.Container{
+			Name: name, Image: "image", Command: []string{path}, WorkingDir: "/work",
+			Env: []corev1.EnvVar{{Name: "A", Value: "B"}}, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
+			ImagePullPolicy: corev1.PullAlways, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		}
+	}
+	want := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "example-at-rehearsal", Namespace: "default",
+			Labels:          map[string]string{v1alpha1.LabelRehearsalOf: "at-uid"},
+			Annotations:     map[string]string{"network": "a", defaultContainer: "main"},
+			OwnerReferences: run.OwnerReferences,
+		},
+		Spec: corev1.PodSpec{
+			Containers:    []corev1.Container{container("main"), container("init"), container("sidecar")},
+			RestartPolicy: corev1.RestartPolicyNever,
+			NodeSelector:  map[string]string{"disk": "ssd"}, ServiceAccountName: "account", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
+			Tolerations: []corev1.Toleration{{Key: "gpu"}}, TerminationGracePeriodSeconds: ptr.To[int64](1), ActiveDeadlineSeconds: ptr.To[int64](720),
+			Volumes: []corev1.Volume{{Name: "v"}},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, run); diff != "" {
+		t.Errorf("the Pod of the run was changed:\n%s", diff)
+	}
+	if AtName(got) != at.Name || isTracked(got) || got.Labels[v1alpha1.LabelAtUID] != "" {
+		t.Error("the controller would take the rehearsal for an attempt")
+	}
+	at.Name = strings.Repeat("a", 253)
+	if name := NewRehearsalPod(at, v1alpha1.AtKind, run).Name; len(name) != 63 || !strings.HasSuffix(name, "-rehearsal") {
+		t.Errorf("the name of a long At is %s", name)
+	}
+}
+
+// TestRehearsalResources covers that a rehearsal needs as much room as the run, although all
+// of its containers run at the same time.
+func TestRehearsalResources(t *testing.T) {
+	list := func(cpu, memory string) corev1.ResourceList {
+		list := corev1.ResourceList{}
+		for name, quantity := range map[corev1.ResourceName]string{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory} {
+			if quantity != "" {
+				list[name] = resource.MustParse(quantity)
+			}
+		}
+		return list
+	}
+	type container struct{ cpu, memory string }
+	for name, tc := range map[string]struct {
+		main, sidecars, inits []container
+		want                  corev1.ResourceList
+	}{
+		"no init container":                 {main: []container{{"1", "1Gi"}, {"2", ""}}, want: list("3", "1Gi")},
+		"a small init container":            {main: []container{{"2", "1Gi"}}, inits: []container{{"1", "512Mi"}}, want: list("2", "1Gi")},
+		"a large init container":            {main: []container{{"2", "1Gi"}}, inits: []container{{"5", "512Mi"}}, want: list("5", "1Gi")},
+		"each larger in something":          {main: []container{{"2", "1Gi"}}, inits: []container{{"5", "1Mi"}, {"1", "4Gi"}}, want: list("5", "4Gi")},
+		"an init container before sidecars": {main: []container{{"1", ""}}, sidecars: []container{{"1", ""}}, inits: []container{{"3", ""}}, want: list("3", "")},
+		"only init containers request":      {main: []container{{"", ""}}, inits: []container{{"1", "1Gi"}, {"2", ""}}, want: list("2", "1Gi")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := &corev1.Pod{}
+			containers := func(kind string, of []container) (made []corev1.Container) {
+				for i, c := range of {
+					made = append(made, corev1.Container{Name: kind + string(rune('a'+i)), Resources: corev1.ResourceRequirements{Requests: list(c.cpu, c.memory), Limits: list(c.cpu, c.memory)}})
+				}
+				return made
+			}
+			run.Spec.Containers = containers("main", tc.main)
+			run.Spec.InitContainers = containers("init", tc.inits)
+			for _, sidecar := range containers("sidecar", tc.sidecars) {
+				sidecar.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+				run.Spec.InitContainers = append(run.Spec.InitContainers, sidecar)
+			}
+			if got := resourcehelper.PodRequests(run, resourcehelper.PodResourcesOptions{}); !cmp.Equal(tc.want, got) {
+				t.Fatalf("the run requests %v, want %v", got, tc.want)
+			}
+			rehearsal := NewRehearsalPod(newAt(), v1alpha1.AtKind, run)
+			if got := resourcehelper.PodRequests(rehearsal, resourcehelper.PodResourcesOptions{}); !cmp.Equal(tc.want, got) {
+				t.Errorf("the rehearsal requests %v, want %v", got, tc.want)
+			}
+			for _, c := range rehearsal.Spec.Containers {
+				for name, limit := range c.Resources.Limits {
+					if request := c.Resources.Requests[name]; request.Cmp(limit) > 0 {
+						t.Errorf("container %s requests %s of %s, more than its limit %s", c.Name, request.String(), name, limit.String())
+					}
+				}
+			}
+		})
+	}
+}
+
+// newRehearsal is the Pod of a rehearsal with two containers, that was created at due.
+func newRehearsal(mutate ...func(*corev1.Pod)) (pod, made *corev1.Pod) {
+	run := newPod(corev1.PodPending)
+	run.Spec.Containers = append(run.Spec.Containers, corev1.Container{Name: "second"})
+	made = NewRehearsalPod(newAt(), v1alpha1.AtKind, run)
+	pod = made.DeepCopy()
+	pod.CreationTimestamp, pod.Status.Phase, pod.Spec.NodeName = metav1.Time{Time: due}, corev1.PodPending, "node"
+	for _, m := range mutate {
+		m(pod)
+	}
+	return pod, made
+}
+
+func withStatuses(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Status.ContainerStatuses = statuses }
+}
+
+// TestJudgeRehearsal covers each result of a rehearsal.
+func TestJudgeRehearsal(t *testing.T) {
+	const notFound = `failed to create containerd task: exec: "` + path + `": stat ` + path + `: no such file or directory`
+	started := func(name string) corev1.ContainerStatus { return exited(name, 128, "StartError", notFound) }
+	waits := func(name, reason, message string) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
+	}
+	runs := func(name string) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	}
+	failed := func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }
+	unschedulable := func(pod *corev1.Pod) {
+		pod.Spec.NodeName = ""
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available", LastTransitionTime: metav1.Time{Time: due}}}
+	}
+	mount := &PodEvent{Warning: true, Reason: "FailedMount", Message: "words", Time: due}
+	pulling := &PodEvent{Reason: "Pulling", Message: "words", Time: due}
+	creating := withStatuses(waits("command", "ContainerCreating", ""), waits("second", "ContainerCreating", ""))
+
+	for name, tc := range map[string]struct {
+		pod             []func(*corev1.Pod)
+		event           *PodEvent
+		age             time.Duration
+		reason, message string // none: it goes on
+	}{
+		"containerd: passed":              {pod: []func(*corev1.Pod){failed, withStatuses(started("command"), started("second"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
+		"CRI-O: passed":                   {pod: []func(*corev1.Pod){withStatuses(waits("command", "CreateContainerError", "executable file `"+path+"` not found"), started("second"))}, age: time.Hour, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
+		"passed beside an injected one":   {pod: []func(*corev1.Pod){withStatuses(started("command"), started("second"), runs("proxy"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
+		"the second is not created yet":   {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "ContainerCreating", ""))}, age: rehearsalTime - time.Second},
+		"an error that may pass":          {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle - 1},
+		"an error that lasts":             {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle, reason: v1alpha1.ReasonContainerNotCreated, message: "Container second: CreateContainerConfigError: secret not found"},
+		"of an injected one: not ours":    {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "ContainerCreating", ""), waits("proxy", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle},
+		"another error of the start":      {pod: []func(*corev1.Pod){withStatuses(exited("command", 128, "StartError", "error mounting"), started("second"))}, reason: v1alpha1.ReasonContainerNotCreated, message: "Container command: StartError: error mounting"},
+		"one runs":                        {pod: []func(*corev1.Pod){withStatuses(runs("command"), started("second"))}, reason: v1alpha1.ReasonContainerStarted, message: "Container command started: its image has a program at " + path + ". The Pod was deleted."},
+		"one ran, and names the path":     {pod: []func(*corev1.Pod){withStatuses(exited("command", 1, "Error", "I am "+path), started("second"))}, reason: v1alpha1.ReasonContainerStarted, message: "Container command started: its image has a program at " + path + ". The Pod was deleted."},
+		"its node knows nothing of one":   {pod: []func(*corev1.Pod){withStatuses(exited("command", 137, statusUnknown, ""), started("second"))}},
+		"no node, for less than a minute": {pod: []func(*corev1.Pod){unschedulable}, age: Grace - 1, event: &PodEvent{Warning: true, Reason: "FailedScheduling", Time: due}},
+		"no node":                         {pod: []func(*corev1.Pod){unschedulable}, age: Grace, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
+		"a warning, soon":                 {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay - 1},
+		"a warning":                       {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay, reason: v1alpha1.ReasonVolumeNotMounted, message: "Pod example-at-rehearsal: FailedMount: words"},
+		"silence":                         {pod: []func(*corev1.Pod){creating}, age: rehearsalTime - 1},
+		"silence, for too long":           {pod: []func(*corev1.Pod){creating}, age: rehearsalTime, reason: v1alpha1.ReasonPodPending, message: "Pod example-at-rehearsal: no container has started for a minute. See kubectl describe pod example-at-rehearsal -n default"},
+		"it pulls":                        {pod: []func(*corev1.Pod){creating}, event: pulling, age: rehearsalPullTime - 1},
+		"it pulls, for too long":          {pod: []func(*corev1.Pod){creating}, event: pulling, age: rehearsalPullTime, reason: v1alpha1.ReasonPodPending, message: "Pod example-at-rehearsal: no container has started for a minute: Pulling: words. See kubectl describe pod example-at-rehearsal -n default"},
+		"the node refuses it":             {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = "OutOfcpu", "no room" }}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: OutOfcpu: no room"},
+		"an injected one fails before ours": {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) {
+			pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("proxy-init", 1, "Error", "no route")}
+		}}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: container proxy-init ended with exit code 1: no route"},
+		"evicted": {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }}, reason: v1alpha1.ReasonEvicted, message: "Pod example-at-rehearsal was evicted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, made := newRehearsal(tc.pod...)
+			now := due.Add(tc.age)
+			want := Rehearsal{}
+			if tc.reason != "" {
+				want = Rehearsal{Reason: tc.reason, Message: tc.message, Time: now.Truncate(time.Second)}
+			}
+			if diff := cmp.Diff(want, JudgeRehearsal(pod, made, tc.event, now)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func withRehearse(at *v1alpha1.At) {
+	at.Spec.Rehearse, at.Spec.Schedule = true, "2026-12-24T11:12:00Z"
+}
+
+// rehearsedCondition is a condition Rehearsed for generation 2.
+func rehearsedCondition(reason, message string) metav1.Condition {
+	status := metav1.ConditionFalse
+	if reason == v1alpha1.ReasonPassed {
+		status = metav1.ConditionTrue
+	}
+	return condition(v1alpha1.ConditionRehearsed, status, now, reason, message)
+}
+
+// TestDecideRehearsed covers what the status of an At says of rehearsals.
+func TestDecideRehearsed(t *testing.T) {
+	const failure = "Rehearsed at 2026-12-24T10:12:04Z: words"
+	result := func(reason string) Rehearsal { return NewRehearsal(reason, "words", now) }
+	passed := rehearsedCondition(v1alpha1.ReasonPassed, "words")
+	failed := rehearsedCondition(v1alpha1.ReasonImagePullFailed, failure)
+	with := func(conditions ...metav1.Condition) v1alpha1.AtStatus {
+		status := pendingWith(conditions...)
+		status.RehearsedAt = &metav1.Time{Time: now}
+		return status
+	}
+	pending := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending}
+	for name, tc := range map[string]struct {
+		status   v1alpha1.AtStatus
+		edit     func(*v1alpha1.At)
+		forecast *Forecast
+		want     *v1alpha1.AtStatus // nil: not written
+		events   []Event
+	}{
+		"passed": {
+			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)}, want: ptr.To(with(passed)),
+		},
+		"passed, and written": {
+			status: with(passed), forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)},
+		},
+		"failed": {
+			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonImagePullFailed)},
+			want: ptr.To(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), events: []Event{warning(v1alpha1.ReasonImagePullFailed, failure)},
+		},
+		"failed, and nothing else is known": {
+			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)),
+		},
+		"failed, and the Pod is accepted": {
+			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), forecast: &Forecast{},
+		},
+		"failed, and the Pod is refused": {
+			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), forecast: newForecast(v1alpha1.ReasonPodRefused, "quota"),
+			want: ptr.To(with(failed, blocked(now, v1alpha1.ReasonPodRefused, forecastPrefix+"quota"))), events: []Event{warning(v1alpha1.ReasonPodRefused, forecastPrefix+"quota")},
+		},
+		"failed, and the Pod is no longer refused": {
+			status: with(failed, blocked(now, v1alpha1.ReasonPodRefused, forecastPrefix+"quota")), forecast: &Forecast{},
+			want: ptr.To(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), events: []Event{warning(v1alpha1.ReasonImagePullFailed, failure)},
+		},
+		"failed, then passed": {
+			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)},
+			want: ptr.To(with(passed)),
+		},
+		"failed, and edited": {
+			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), edit: func(at *v1alpha1.At) { at.Generation++ },
+			want: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 3},
+		},
+		"failed, and no longer wanted": {
+			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), edit: func(at *v1alpha1.At) { at.Spec.Rehearse = false },
+			want: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2},
+		},
+		"refused: an event, but not Blocked": {
+			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonRehearsalRefused)},
+			want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, failure))), events: []Event{warning(v1alpha1.ReasonRehearsalRefused, failure)},
+		},
+		"evicted: an event, but not Blocked": {
+			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonEvicted)},
+			want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonEvicted, failure))), events: []Event{warning(v1alpha1.ReasonEvicted, failure)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := newAt(withStatus(tc.status), withRehearse)
+			if tc.edit != nil {
+				tc.edit(at)
+			}
+			explained(tc.want)
+			d := Decide(World{At: at, Forecast: tc.forecast, Now: now})
+			if diff := cmp.Diff(tc.want, d.Status, equate); diff != "" {
+				t.Errorf("status (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.events, d.Events); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if d.Status == nil && d.Delay == 0 {
+				t.Error("the At does not wait for its time")
+			}
+		})
+	}
+}
+
+// TestWantsRehearsal covers when a rehearsal takes place.
+func TestWantsRehearsal(t *testing.T) {
+	instant := due.Add(time.Hour)
+	lead := Lead(uid)
+	at := func(reason string, when time.Time) *v1alpha1.At {
+		at := newAt(withRehearse)
+		if reason != "" {
+			at.Status.Conditions, at.Status.RehearsedAt = []metav1.Condition{rehearsedCondition(reason, "")}, &metav1.Time{Time: when}
+		}
+		return at
+	}
+	for name, tc := range map[string]struct {
+		at   *v1alpha1.At
+		now  time.Time
+		gap  time.Duration
+		want bool
+	}{
+		"new":                               {at: at("", due), now: due, want: true},
+		"due within a minute":               {at: at("", due), now: instant.Add(-RehearsalMargin + 1)},
+		"passed":                            {at: at(v1alpha1.ReasonPassed, due), now: due.Add(time.Minute)},
+		"passed, and due soon":              {at: at(v1alpha1.ReasonPassed, due), now: instant.Add(-lead), want: true},
+		"passed, due soon, not long ago":    {at: at(v1alpha1.ReasonPassed, due), now: instant.Add(-lead), gap: time.Hour},
+		"passed since it is due soon":       {at: at(v1alpha1.ReasonPassed, instant.Add(-lead)), now: instant.Add(-RehearsalMargin)},
+		"failed a moment ago":               {at: at(v1alpha1.ReasonImagePullFailed, due), now: due.Add(RehearsalPeriod - 1)},
+		"failed":                            {at: at(v1alpha1.ReasonImagePullFailed, due), now: due.Add(RehearsalPeriod), want: true},
+		"passed, but an edit came after it": {at: func() *v1alpha1.At { at := at(v1alpha1.ReasonPassed, due); at.Generation++; return at }(), now: due, want: true},
+	} {
+		if got := RehearsedOf(&tc.at.Status).Wants(tc.at, instant, tc.now, tc.gap); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+	if WantsRehearsal(newAt(withSchedule("2026-12-24T11:12:00Z")), due) {
+		t.Error("without spec.rehearse")
+	}
+}

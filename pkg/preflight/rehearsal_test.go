@@ -1,0 +1,330 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package preflight
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+var podsResource = corev1.SchemeGroupVersion.WithResource("pods")
+
+// rehearse is the API server's answer to the creation of a rehearsal. The kubelet runs it half a
+// second later.
+func (f *fixture) rehearse(pod *corev1.Pod) (bool, runtime.Object, error) {
+	f.note(&f.rehearsed, pod.Name)
+	if f.refuse != nil {
+		if err := f.refuse(pod); err != nil {
+			return true, nil, err
+		}
+	}
+	pod = pod.DeepCopy()
+	pod.UID, pod.CreationTimestamp = types.UID(fmt.Sprint(pod.Name, time.Now())), metav1.Now()
+	if err := f.kube.Tracker().Create(podsResource, pod, pod.Namespace); err != nil {
+		return true, nil, err
+	}
+	time.AfterFunc(500*time.Millisecond, func() {
+		ran := pod.DeepCopy()
+		if f.kubelet != nil {
+			f.kubelet(ran)
+		} else {
+			start(ran)
+		}
+		_ = f.kube.Tracker().Update(podsResource, ran, ran.Namespace) // It may be gone.
+	})
+	return true, pod, nil
+}
+
+// start makes the start of each container fail, because its command does not exist.
+func start(pod *corev1.Pod) {
+	pod.Status.Phase = corev1.PodFailed
+	for _, c := range pod.Spec.Containers {
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: c.Command[0] + ": no such file"},
+		}})
+	}
+}
+
+// notPulled is a node that cannot pull the image.
+func notPulled(pod *corev1.Pod) {
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"},
+	}}}
+}
+
+func withRehearse(at *v1alpha1.At) { at.Spec.Rehearse = true }
+
+// wantRehearsal checks the result of the last rehearsal of an At.
+func (f *fixture) wantRehearsal(at *v1alpha1.At, reason, message string) {
+	f.t.Helper()
+	var got plan.Rehearsal
+	if forecast := f.Forecast(at, plan.RehearsedOf(&at.Status)); forecast != nil {
+		got = forecast.Rehearsal
+	}
+	if got.Reason != reason || !strings.HasPrefix(got.Message, message) {
+		f.t.Errorf("the rehearsal of %s is %q: %q, want %q: %q", at.Name, got.Reason, got.Message, reason, message)
+	}
+}
+
+// write writes the result of the last rehearsal of an At to its status, as its controller does.
+func (f *fixture) write(at *v1alpha1.At) {
+	f.t.Helper()
+	d := plan.Decide(plan.World{At: at, Forecast: f.Forecast(at, plan.RehearsedOf(&at.Status)), Now: time.Now()})
+	if d.Status == nil {
+		f.t.Fatal("nothing to write")
+	}
+	f.store(at, func(at *v1alpha1.At) { at.Status = *d.Status })
+}
+
+// wantNoPods checks that no rehearsal is left.
+func (f *fixture) wantNoPods() {
+	f.t.Helper()
+	pods, err := f.kube.CoreV1().Pods("").List(f.t.Context(), metav1.ListOptions{})
+	if err != nil || len(pods.Items) > 0 {
+		f.t.Errorf("error %v, %d Pods, want none", err, len(pods.Items))
+	}
+}
+
+// TestRehearsal covers the results of rehearsals, and when they are repeated.
+func TestRehearsal(t *testing.T) {
+	const hour = time.Hour
+	for name, tc := range map[string]struct {
+		at      func(*v1alpha1.At)
+		kubelet func(*corev1.Pod)
+		refuse  func(*corev1.Pod) error
+		nodes   []*corev1.Node
+		// expectations
+		reason, message string
+		rehearsals      []string // until the result is written
+		again           []string // in the twelve minutes after that
+	}{
+		"passes": {
+			reason: v1alpha1.ReasonPassed, rehearsals: []string{"at-rehearsal 1s"},
+		},
+		"fails": {
+			kubelet: notPulled, reason: v1alpha1.ReasonImagePullFailed, message: "Container command: ErrImagePull: no such image",
+			rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 10m11s"},
+		},
+		"is refused, although the run is accepted": {
+			refuse: func(pod *corev1.Pod) error { return refusal(pod.Name) }, reason: v1alpha1.ReasonRehearsalRefused, message: "create Pod: ",
+			rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 10m1s"},
+		},
+		"its name is taken, for a moment": {
+			refuse: twice(apierrors.NewAlreadyExists(pods, "at-rehearsal")), rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 1m1s", "at-rehearsal 2m1s"},
+		},
+		"the API server is busy, for a while": {
+			refuse: twice(apierrors.NewTooManyRequests("busy", 1)), rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 1m1s", "at-rehearsal 2m1s"},
+		},
+		"on a node": {
+			at: func(at *v1alpha1.At) { at.Spec.Node = "a" }, nodes: []*corev1.Node{node("a")},
+			reason: v1alpha1.ReasonPassed, rehearsals: []string{"at-rehearsal 1s"},
+		},
+		"on three of many nodes, one after the other": {
+			at: withNodes, nodes: []*corev1.Node{node("a"), node("b"), node("c"), node("d")},
+			reason: v1alpha1.ReasonPassed, rehearsals: []string{"at-rehearsal 1.02s", "at-rehearsal 2.02s", "at-rehearsal 3.02s"},
+		},
+		"on the only node, where it fails": {
+			at: withNodes, nodes: []*corev1.Node{node("a")}, kubelet: notPulled,
+			reason: v1alpha1.ReasonImagePullFailed, message: "Node a: Container command: ErrImagePull", rehearsals: []string{"at-rehearsal 1.02s"}, again: []string{"at-rehearsal 10m11.04s"},
+		},
+		"the Pod is refused: no rehearsal": {
+			at: func(at *v1alpha1.At) { at.Spec.Node = "gone" },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(f *fixture) {
+				f.kubelet, f.refuse, f.nodes = tc.kubelet, tc.refuse, tc.nodes
+				at := f.at("at", 20*hour, withRehearse)
+				if tc.at != nil {
+					f.store(at, tc.at)
+				}
+				f.add(15*time.Second, at)
+				f.wantRehearsal(at, tc.reason, tc.message)
+				f.wantList("rehearsals", &f.rehearsed, tc.rehearsals...)
+				f.wantNoPods()
+				if tc.reason != "" {
+					f.write(at)
+					f.wantRehearsal(at, "", "") // The status has it.
+				}
+				time.Sleep(12 * time.Minute)
+				f.wantList("rehearsals after the first", &f.rehearsed, tc.again...)
+			})
+		})
+	}
+}
+
+// twice refuses two Pods.
+func twice(err error) func(*corev1.Pod) error {
+	left := 2
+	return func(*corev1.Pod) error {
+		if left--; left >= 0 {
+			return err
+		}
+		return nil
+	}
+}
+
+func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+
+func withNodes(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} }
+
+// TestRehearsalEnds covers what ends a rehearsal that would go on: its Pod is gone soon after.
+func TestRehearsalEnds(t *testing.T) {
+	hang := func(*corev1.Pod) {}
+	for name, tc := range map[string]struct {
+		due  time.Duration
+		end  func(f *fixture, at *v1alpha1.At)
+		wait time.Duration
+		// expectations
+		reason  string
+		created int
+	}{
+		"its limit":       {due: time.Hour, wait: 125 * time.Second, reason: v1alpha1.ReasonPodPending, created: 1},
+		"its time":        {due: 90 * time.Second, wait: 60 * time.Second, created: 1},
+		"due in a minute": {due: time.Minute, wait: 50 * time.Second},
+		"an edit": {due: time.Hour, end: func(f *fixture, at *v1alpha1.At) {
+			f.store(at, func(at *v1alpha1.At) { at.Generation++ })
+		}, wait: 3 * time.Second, created: 1},
+		"a deletion": {due: time.Hour, end: func(f *fixture, at *v1alpha1.At) {
+			if err := f.ats.Delete(at); err != nil {
+				f.t.Error(err)
+			}
+		}, wait: 3 * time.Second, created: 1},
+		"somebody deletes its Pod": {due: time.Hour, end: func(f *fixture, _ *v1alpha1.At) {
+			if err := f.kube.CoreV1().Pods("shop").Delete(f.t.Context(), "at-rehearsal", metav1.DeleteOptions{}); err != nil {
+				f.t.Error(err)
+			}
+		}, wait: 3 * time.Second, created: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(f *fixture) {
+				f.kubelet = hang
+				at := f.at("at", tc.due, withRehearse)
+				f.add(3*time.Second, at)
+				if tc.end != nil {
+					tc.end(f, at)
+				}
+				time.Sleep(tc.wait)
+				synctest.Wait()
+				f.wantNoPods()
+				f.wantRehearsal(at, tc.reason, "")
+				if created := len(f.taken(&f.rehearsed)); created != tc.created {
+					t.Errorf("%d rehearsals, want %d", created, tc.created)
+				}
+			})
+		})
+	}
+}
+
+// TestRehearsalsAtOnce covers how many rehearsals there are at the same time.
+func TestRehearsalsAtOnce(t *testing.T) {
+	for namespaces, want := range map[int]int{1: 2, 2: 2, 20: 10} {
+		run(t, func(f *fixture) {
+			f.kubelet = notPulled // It takes ten seconds.
+			var ats []*v1alpha1.At
+			for i := range 10 * namespaces {
+				ats = append(ats, f.at(fmt.Sprintf("at-%d", i), time.Hour, withRehearse, func(at *v1alpha1.At) {
+					at.Namespace = fmt.Sprintf("shop-%d", i%namespaces)
+				}))
+			}
+			f.add(0, ats...)
+			most := 0
+			for range 60 {
+				time.Sleep(time.Second)
+				list, err := f.kube.CoreV1().Pods("").List(f.t.Context(), metav1.ListOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				most = max(most, len(list.Items))
+			}
+			if most != want {
+				t.Errorf("%d at the same time, want %d", most, want)
+			}
+			if rehearsed := len(f.taken(&f.rehearsed)); rehearsed < 4*want {
+				t.Errorf("%d rehearsals within a minute, want at least %d", rehearsed, 4*want)
+			}
+		})
+	}
+}
+
+// TestRehearsalLeft covers the Pods that a controller leaves which is killed.
+func TestRehearsalLeft(t *testing.T) {
+	left := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "at-rehearsal", UID: "left", Labels: map[string]string{v1alpha1.LabelRehearsalOf: "at"}}}
+	run(t, func(f *fixture) {
+		// It appears after the start, as if another controller had been late.
+		if err := f.kube.Tracker().Create(podsResource, left, "shop"); err != nil {
+			t.Fatal(err)
+		}
+		at := f.at("at", time.Hour, withRehearse)
+		f.refuse = func(pod *corev1.Pod) error {
+			if _, err := f.kube.Tracker().Get(podsResource, "shop", pod.Name); err == nil {
+				return apierrors.NewAlreadyExists(pods, pod.Name)
+			}
+			return nil
+		}
+		f.add(5*time.Second, at)
+		f.wantNoPods()
+		time.Sleep(time.Minute)
+		f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
+
+		if err := f.kube.Tracker().Create(podsResource, left, "shop"); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Preflight.rehearsals.removeAll(f.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.wantNoPods()
+	})
+}
+
+// TestRehearsalOfCronAt covers whose Pod it is, and that it is not repeated within an hour.
+func TestRehearsalOfCronAt(t *testing.T) {
+	run(t, func(f *fixture) {
+		var owner *metav1.OwnerReference
+		f.refuse = func(pod *corev1.Pod) error { owner = metav1.GetControllerOf(pod); return nil }
+		cronAt := f.cronAt("night", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = true })
+		f.addCronAts(15*time.Second, cronAt)
+		f.wantList("rehearsals", &f.rehearsed, "night-rehearsal 1s")
+		if want := (&metav1.OwnerReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind, Name: "night", UID: "night", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}); !cmp.Equal(owner, want) {
+			t.Errorf("owner %v, want %v", owner, want)
+		}
+		forecast := f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status))
+		if forecast == nil || forecast.Rehearsal.Reason != v1alpha1.ReasonPassed {
+			t.Fatalf("forecast %v, want a rehearsal that passed", forecast)
+		}
+		f.storeCronAt(cronAt, func(cronAt *v1alpha1.CronAt) {
+			cronplan.RehearsedOf(&cronAt.Status).Observe(cronAt, true, forecast.Rehearsal, time.Now())
+		})
+		f.addCronAts(15*time.Second, cronAt)
+		f.wantList("rehearsals after that", &f.rehearsed)
+	})
+}
