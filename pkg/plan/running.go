@@ -29,7 +29,7 @@ func (v *view) decideRunning() Decision {
 		return d
 	}
 	d.Delay = checkDelay
-	switch wait, waits := v.untilPodEvent(); {
+	switch {
 	case isDeletedByForce(pod):
 		d.Delay = min(Grace-v.Now.Sub(pod.DeletionTimestamp.Time), checkDelay)
 	case pod.DeletionTimestamp != nil:
@@ -38,12 +38,9 @@ func (v *view) decideRunning() Decision {
 	case v.activeLeft <= 0:
 		// Write the reason before deleting the Pod: the deletion alone does not tell why.
 		return v.writeFailureTarget(v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage())
-	case waits && wait <= 0:
-		d.Action = LookForPodEvent{Pod: pod}
-	case waits:
-		d.Delay = min(v.activeLeft, wait)
 	default:
-		d.Delay = min(v.activeLeft, checkDelay)
+		d = v.checkStart()
+		d.Delay = min(v.activeLeft, d.Delay)
 	}
 	return d
 }

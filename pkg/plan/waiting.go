@@ -32,6 +32,10 @@ import (
 // They take a request, and the status of most Pods says as much.
 const EventDelay = 20 * time.Second
 
+// unschedulableDelay is how long the scheduler may look for a node before that is reported: an
+// autoscaled cluster takes a while to add one.
+const unschedulableDelay = 45 * time.Second
+
 // maxEventAge is the age of a Warning event up to which it counts. The kubelet repeats one
 // every two minutes, and for a busy Pod every five.
 const maxEventAge = 6 * time.Minute
@@ -80,22 +84,27 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	return v.setBlocked(status, reason, message)
 }
 
-// untilPodEvent returns the time until the events of the Pod must be looked up. waits is false
-// if its status says enough.
-func (v *view) untilPodEvent() (wait time.Duration, waits bool) {
-	if reason, _ := podBlocker(v.pod, v.Now); reason != "" || !isWaiting(v.pod) {
-		return 0, false
+// checkStart returns what to do, and when, to find out why no container of the Pod has started.
+func (v *view) checkStart() Decision {
+	if reason, _ := podBlocker(v.pod, v.Now); reason != "" {
+		return Decision{Delay: checkDelay}
+	}
+	if isUnschedulable(v.pod) {
+		return Decision{Delay: unschedulableDelay - v.Now.Sub(unscheduled(v.pod).LastTransitionTime.Time)}
+	}
+	if !isWaiting(v.pod) {
+		return Decision{Delay: checkDelay}
 	}
 	age := v.Now.Sub(waitsSince(v.pod))
 	switch {
 	case age < EventDelay:
-		return EventDelay - age, true
+		return Decision{Delay: EventDelay - age}
 	case !v.PodEventIsKnown:
-		return 0, true
+		return Decision{Action: LookForPodEvent{Pod: v.pod}}
 	case age < Grace:
-		return Grace - age, true
+		return Decision{Delay: Grace - age}
 	default:
-		return checkDelay, true
+		return Decision{Delay: checkDelay}
 	}
 }
 
@@ -126,8 +135,7 @@ func containerStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
 // and a sentence. The reason is empty if nothing does.
 func podBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
 	if isUnschedulable(pod) {
-		// An autoscaled cluster takes a while to add a node.
-		if condition := unscheduled(pod); now.Sub(condition.LastTransitionTime.Time) >= Grace {
+		if condition := unscheduled(pod); now.Sub(condition.LastTransitionTime.Time) >= unschedulableDelay {
 			return v1alpha1.ReasonUnschedulable, join("Pod "+pod.Name, condition.Message)
 		}
 		return "", ""

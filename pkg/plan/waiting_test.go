@@ -57,7 +57,7 @@ func TestDecideWaiting(t *testing.T) {
 			status: recorded, age: EventDelay - 1, wantDelay: 1,
 		},
 		"for 20 seconds: its events are looked up": {
-			status: recorded, age: EventDelay, wantAction: LookForPodEvent{}, wantDelay: checkDelay,
+			status: recorded, age: EventDelay, wantAction: LookForPodEvent{},
 		},
 		"no event: waited for": {
 			status: recorded, age: EventDelay, known: true, wantDelay: Grace - EventDelay,
@@ -78,7 +78,7 @@ func TestDecideWaiting(t *testing.T) {
 			wantReason: v1alpha1.ReasonPodPending, wantMessage: "Pod example-at-pod: Other: words",
 		},
 		"reported, not known whether still so: kept, and looked up": {
-			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, wantAction: LookForPodEvent{}, wantDelay: checkDelay,
+			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, wantAction: LookForPodEvent{},
 		},
 		"reported, and still so: not written again": {
 			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, known: true, event: event(true, "FailedMount", time.Minute, after(time.Hour)), wantDelay: checkDelay,
@@ -99,6 +99,12 @@ func TestDecideWaiting(t *testing.T) {
 				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "SchedulingGated", Message: "gates"}}
 			},
 			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": SchedulingGated: gates" + see,
+		},
+		"no node, for a moment: waited for": {
+			status: recorded, age: EventDelay, pod: func(pod *corev1.Pod) {
+				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.Time{Time: after(time.Second)}}}
+			},
+			wantDelay: unschedulableDelay - EventDelay + time.Second,
 		},
 		"an init container fails again and again: reported": {
 			status: recorded, age: Grace, known: true, pod: func(pod *corev1.Pod) {
@@ -214,10 +220,10 @@ func TestPodBlocker(t *testing.T) {
 			Message: "0/1 nodes are available", LastTransitionTime: metav1.Time{Time: due},
 		}}
 	})
-	if reason, message := podBlocker(unschedulable, due.Add(time.Minute)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
-		t.Errorf("without a node for a minute: %s, %s", reason, message)
+	if reason, message := podBlocker(unschedulable, due.Add(unschedulableDelay)); reason != v1alpha1.ReasonUnschedulable || message != "Pod example-at-pod: 0/1 nodes are available" {
+		t.Errorf("without a node for long: %s, %s", reason, message)
 	}
-	if reason, _ := podBlocker(unschedulable, due.Add(time.Minute-1)); reason != "" {
-		t.Errorf("without a node for less than a minute: %s", reason)
+	if reason, _ := podBlocker(unschedulable, due.Add(unschedulableDelay-1)); reason != "" {
+		t.Errorf("without a node for less: %s", reason)
 	}
 }

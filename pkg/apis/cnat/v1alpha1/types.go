@@ -215,7 +215,7 @@ const (
 	// ReasonContainerNotCreated: the node cannot create a container of the Pod, for example
 	// because a ConfigMap or Secret for its environment is missing. The node retries.
 	ReasonContainerNotCreated = "ContainerNotCreated"
-	// ReasonUnschedulable: the scheduler has not found a node for the Pod for a minute.
+	// ReasonUnschedulable: the scheduler has not found a node for the Pod for 45 seconds.
 	ReasonUnschedulable = "Unschedulable"
 	// ReasonVolumeNotMounted: the node cannot attach or mount a volume of the Pod, for
 	// example because its ConfigMap or Secret is missing. The node retries.
