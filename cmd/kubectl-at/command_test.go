@@ -70,6 +70,7 @@ func newWorld(t *testing.T, stdin string, ats ...runtime.Object) *world {
 		kube:      kubefake.NewSimpleClientset(),
 	}
 	w.cli.cnat = w.cnat
+	w.getter = fakeServer{getter{w.config}, w}
 	return w
 }
 
@@ -162,7 +163,7 @@ func TestCreate(t *testing.T) {
 		},
 		"the main container of a template": {
 			args: []string{"now", "--tz=UTC", "-f", "-", "--env=A=b", "--env-from=secret/s", "--env-from=cm/c", "--service-account=sa", "--", "x", "y"},
-			stdin: `{metadata: {annotations: {kubectl.kubernetes.io/default-container: b}},
+			stdin: `{apiVersion: v1, kind: Pod, metadata: {annotations: {kubectl.kubernetes.io/default-container: b}},
 				spec: {serviceAccount: old, serviceAccountName: old, containers: [{name: a, image: a}, {name: b, image: b, args: [z]}]}}`,
 			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Template: &corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{defaultContainer: "b"}},
@@ -182,7 +183,7 @@ func TestCreate(t *testing.T) {
 			}}},
 		},
 		"a template and a command": {
-			args: []string{"now", "--tz=UTC", "-f", "-", "--", "x"}, stdin: "spec: {containers: [{name: a, image: b}]}",
+			args: []string{"now", "--tz=UTC", "-f", "-", "--", "x"}, stdin: "{apiVersion: v1, kind: Pod, spec: {containers: [{name: a, image: b}]}}",
 			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "x", Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "a", Image: "b"}},
 			}}}},
@@ -527,7 +528,7 @@ func TestUnanswered(t *testing.T) {
 		"cut":                     {"now --name=x -- x", io.ErrUnexpectedEOF, false, exitError, "error: unexpected EOF" + at},
 		"refused":                 {"now --name=x -- x", apierrors.NewBadRequest("no"), false, exitError, "error: no\n"},
 		"not connected":           {"now --name=x -- x", errors.New("no such host"), false, exitError, "error: no such host\n"},
-		"interrupted, not a POST": {"show x", context.Canceled, true, exitInterrupted, "error: interrupted: context canceled\n"},
+		"interrupted, not a POST": {"show x", context.Canceled, true, exitInterrupted, `error: interrupted: Get "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x": context canceled` + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "")
@@ -595,7 +596,7 @@ func TestLimited(t *testing.T) {
 					close(listener)
 					_ = server.Close()
 				}()
-				client := &http.Client{Transport: limited{transport, 30 * time.Second}}
+				client := &http.Client{Transport: limited{transport, t.Context(), 30 * time.Second}}
 				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server"+path, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -824,7 +825,7 @@ func TestHints(t *testing.T) {
 			"run-now at --tz=UTC", func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, nil,
 			"suspended, due Fri 27 Mar 2026 14:00:00 UTC: it does not start until kubectl at resume at\n",
 		},
-		"another CronAt":     {"move cronat/backup now -n default", nil, nil, "kubectl edit -n default cronat backup\n"},
+		"another CronAt":     {"move cronat/backup now -n default", nil, nil, "kubectl edit -n default cronat/backup\n"},
 		"may not view":       {"list -A -n default", nil, forbidden, "\nYou need the cluster role view in all namespaces, or another role that allows this. Ask a cluster administrator; kubectl auth -n default whoami shows your user.\n"},
 		"another word: list": {"get -n default --all", done(v1alpha1.ReasonCompleted, 0), nil, "DONE"},
 		"another word: show": {"describe at", nil, nil, "Command    echo YAY\n"},

@@ -17,20 +17,16 @@ limitations under the License.
 package main
 
 import (
-	"context"
+	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/resource"
 
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
@@ -68,43 +64,83 @@ func (c *cli) addCompletions(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
 		case "rm", "suspend", "resume":
-			cmd.ValidArgsFunction = c.completeNames(math.MaxInt, true)
-		case "show", "run-now":
-			cmd.ValidArgsFunction = c.completeNames(1, true)
+			cmd.ValidArgsFunction = c.completeNames(math.MaxInt, "ats", "cronats")
+		case "show", "run-now", "check":
+			cmd.ValidArgsFunction = c.completeNames(1, "ats", "cronats")
 		case "logs", "move", "wait":
-			cmd.ValidArgsFunction = c.completeNames(1, false)
+			cmd.ValidArgsFunction = c.completeNames(1, "ats")
 		case "every":
 			cmd.ValidArgsFunction = completeFirst(scheduleWords)
 			c.addFlagCompletions(cmd)
-			_ = cmd.RegisterFlagCompletionFunc("concurrency", cobra.FixedCompletions(concurrencyPolicies, cobra.ShellCompDirectiveNoFileComp))
+			completeWords(cmd, "concurrency", concurrencyPolicies...)
 		}
 	}
 	c.addFlagCompletions(root)
-	c.completeFlag(root, "namespace", c.namespaceNames)
-	_ = root.RegisterFlagCompletionFunc("tz", cobra.FixedCompletions(zones.Names(), cobra.ShellCompDirectiveNoFileComp))
+	c.completeObjects(root, "namespace", name, "namespaces")
+	completeWords(root, "tz", zones.Names()...)
 }
 
-// addFlagCompletions sets the completions for the flags of a command that creates an
-// object.
+// addFlagCompletions sets the completions for the flags of a command that creates an object.
 func (c *cli) addFlagCompletions(cmd *cobra.Command) {
-	c.completeFlag(cmd, "from", c.sources)
-	c.completeFlag(cmd, "image", c.images)
-	c.completeFlag(cmd, "node", c.nodeNames)
-	c.completeFlag(cmd, "restart", c.restartTargets)
-	// This cannot fail: the flag exists and has no completion yet.
-	_ = cmd.RegisterFlagCompletionFunc("nodes", cobra.FixedCompletions([]string{allNodes}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
+	sources := []string{"cronjobs", "jobs", "deployments", "statefulsets", "daemonsets", "ats", "cronats"}
+	c.completeObjects(cmd, "from", kindAndName, sources...)
+	c.completeObjects(cmd, "image", func(info *resource.Info) (images []string) {
+		from, err := sourceOf(info.Object)
+		if wanted := cmd.Flag("from").Value.String(); err != nil || from.spec.Template == nil || wanted != "" && !isNamed(info, wanted) {
+			return nil
+		}
+		for _, container := range from.spec.Template.Spec.Containers {
+			images = append(images, answer.OneLine(container.Image))
+		}
+		return images
+	}, sources...)
+	c.completeObjects(cmd, "node", name, "nodes")
+	c.completeObjects(cmd, "restart", kindAndName, "deployments", "statefulsets", "daemonsets")
+	completeWords(cmd, "nodes", allNodes)
+	completeWords(cmd, "dry-run", "none", "client", "server")
 }
 
-// completeFlag completes a flag with what find finds in the cluster.
-func (c *cli) completeFlag(cmd *cobra.Command, name string, find func(*cobra.Command) ([]string, error)) {
-	_ = cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if err := c.connect(); err != nil {
-			return completions(begun, nil, err)
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	// This cannot fail: the flag exists and has no completion yet.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// completeObjects completes a flag with what words returns for the objects of some kinds.
+func (c *cli) completeObjects(cmd *cobra.Command, flag string, words func(*resource.Info) []string, resources ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, begun string) (found []string, _ cobra.ShellCompDirective) {
+		infos, err := c.listAll(resources)
+		for _, info := range infos {
+			found = append(found, words(info)...)
 		}
-		found, err := find(cmd)
 		return completions(begun, found, err)
 	})
+}
+
+// listAll returns the objects of some kinds, except for those that the user may not list.
+func (c *cli) listAll(resources []string) (infos []*resource.Info, err error) {
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	for _, kind := range resources {
+		found, failed := c.list(kind, "")
+		infos, err = append(infos, found...), cmp.Or(err, failed)
+	}
+	if len(infos) > 0 {
+		return infos, nil
+	}
+	return nil, err
+}
+
+// isNamed reports whether KIND/NAME is an object.
+func isNamed(info *resource.Info, text string) bool {
+	kind, name := reference(text)
+	return kind == info.Mapping.GroupVersionKind.Kind && name == info.Name
+}
+
+func name(info *resource.Info) []string { return []string{info.Name} }
+
+func kindAndName(info *resource.Info) []string {
+	return []string{strings.ToLower(info.Mapping.GroupVersionKind.Kind) + "/" + info.Name}
 }
 
 // completeFirst completes the first argument with one of some words.
@@ -130,109 +166,25 @@ func completions(begun string, found []string, err error) ([]string, cobra.Shell
 
 // completeNames completes the names of Ats and, if they are accepted, of CronAts, for at
 // most max arguments.
-func (c *cli) completeNames(max int, cronAts bool) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (c *cli) completeNames(max int, resources ...string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= max {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		names, err := c.namesExcept(cmd.Context(), args, cronAts)
+		infos, err := c.listAll(resources)
+		var names []string
+		for _, info := range infos {
+			name, description := info.Name, ""
+			switch object := info.Object.(type) {
+			case *v1alpha1.At:
+				description = stateLine(object, c.now())
+			case *v1alpha1.CronAt:
+				name, description = ref(object), object.Spec.Schedule
+			}
+			if !slices.Contains(args, name) {
+				names = append(names, name+"\t"+answer.OneLine(description))
+			}
+		}
 		return completions(begun, names, err)
 	}
-}
-
-// namesExcept returns the names of Ats and, if they are accepted, of CronAts, with their
-// descriptions, except for those that are already among the arguments.
-func (c *cli) namesExcept(ctx context.Context, args []string, cronAts bool) (names []string, err error) {
-	if err := c.connect(); err != nil {
-		return nil, err
-	}
-	add := func(name, description string) {
-		if !slices.Contains(args, name) {
-			names = append(names, name+"\t"+answer.OneLine(description))
-		}
-	}
-	list, err := c.list(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	for i := range list.Items {
-		add(list.Items[i].Name, stateLine(&list.Items[i], c.now()))
-	}
-	if !cronAts {
-		return names, nil
-	}
-	found, err := c.listCronAts(ctx, metav1.ListOptions{})
-	for i := range found {
-		add(refCronAt(&found[i]), found[i].Spec.Schedule)
-	}
-	return names, err
-}
-
-// names returns the names of the objects that list lists, with a prefix.
-func names[L runtime.Object](cmd *cobra.Command, prefix string, list func(context.Context, metav1.ListOptions) (L, error)) (names []string, err error) {
-	err = each(cmd.Context(), metav1.ListOptions{}, list, func(item object) { names = append(names, prefix+item.GetName()) })
-	return names, err
-}
-
-func (c *cli) namespaceNames(cmd *cobra.Command) ([]string, error) {
-	return names(cmd, "", c.kube.CoreV1().Namespaces().List)
-}
-
-func (c *cli) nodeNames(cmd *cobra.Command) ([]string, error) {
-	return names(cmd, "", c.kube.CoreV1().Nodes().List)
-}
-
-// restartTargets returns the possible values of --restart.
-func (c *cli) restartTargets(cmd *cobra.Command) ([]string, error) {
-	apps := c.kube.AppsV1()
-	deployments, err := names(cmd, "deployment/", apps.Deployments(c.namespace).List)
-	if err != nil {
-		return nil, err
-	}
-	statefulSets, err := names(cmd, "statefulset/", apps.StatefulSets(c.namespace).List)
-	if err != nil {
-		return nil, err
-	}
-	daemonSets, err := names(cmd, "daemonset/", apps.DaemonSets(c.namespace).List)
-	return slices.Concat(deployments, statefulSets, daemonSets), err
-}
-
-// templates returns the Pod templates that --from can copy, by their names in --from.
-func (c *cli) templates(cmd *cobra.Command) (map[string]corev1.PodSpec, error) {
-	found := map[string]corev1.PodSpec{}
-	err := each(cmd.Context(), metav1.ListOptions{}, c.kube.BatchV1().CronJobs(c.namespace).List, func(item *batchv1.CronJob) {
-		found["cronjob/"+item.Name] = item.Spec.JobTemplate.Spec.Template.Spec
-	})
-	if err == nil {
-		err = each(cmd.Context(), metav1.ListOptions{}, c.kube.BatchV1().Jobs(c.namespace).List, func(item *batchv1.Job) { found["job/"+item.Name] = item.Spec.Template.Spec })
-	}
-	if err == nil {
-		err = each(cmd.Context(), metav1.ListOptions{}, c.kube.AppsV1().Deployments(c.namespace).List, func(item *appsv1.Deployment) { found["deployment/"+item.Name] = item.Spec.Template.Spec })
-	}
-	return found, err
-}
-
-func (c *cli) sources(cmd *cobra.Command) ([]string, error) {
-	templates, err := c.templates(cmd)
-	return slices.Collect(maps.Keys(templates)), err
-}
-
-// images returns the images of the object in --from or, without it, of all possible
-// objects.
-func (c *cli) images(cmd *cobra.Command) ([]string, error) {
-	templates, err := c.templates(cmd)
-	from := cmd.Flag("from").Value.String()
-	if kind, name := (&podFlags{from: from}).source(); kind != "" {
-		from = kind + "/" + name
-	}
-	var images []string
-	for name, spec := range templates {
-		if from != "" && name != from {
-			continue
-		}
-		for _, container := range spec.Containers {
-			images = append(images, answer.OneLine(container.Image))
-		}
-	}
-	return images, err
 }

@@ -18,20 +18,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/utils/ptr"
 
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 const createLong = `Run a command once, at a given time, in a Pod of the cluster.
@@ -134,7 +128,7 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if err := o.validate(cmd, command, &o.wait); err != nil {
 		return err
 	}
-	t, now, err := o.parseTime(words, o.past)
+	t, now, err := o.parseTime(words, timespec.Options{AllowPast: o.past})
 	if err != nil {
 		return o.whatWasMeant(cmd, words, err)
 	}
@@ -154,58 +148,16 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 
 // createAt creates an At for an instant, prints it and when it runs, and follows it.
 func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time, w *wait) error {
-	if !output.isClient() {
-		err := c.connect()
-		if err != nil {
-			return err
-		}
-		name := ref(at)
-		if at, err = c.ats.Create(ctx, at, output.createOptions()); err != nil {
-			return c.maybeCreated(ctx, name, err)
-		}
-	}
-	if err := output.print(c, at); err != nil {
+	if err := c.create(ctx, output, at); err != nil {
 		return err
 	}
 	if err := c.announceAt(ctx, output, at, instant, now, w); err != nil || w.enabled() {
 		return err
 	}
 	if instant.After(now) {
-		warn(ctx, c, output, c.ats, at, func(at *v1alpha1.At) (reason, message string) { return at.Status.Reason, at.Status.Message })
+		c.warn(ctx, output, at)
 	}
 	return nil
-}
-
-// maybeCreated adds to an error that the object may exist, unless the answer of the API server
-// says that it does not.
-func (c *cli) maybeCreated(ctx context.Context, name string, err error) error {
-	switch {
-	case ctx.Err() != nil, errors.Is(err, errNoAnswer), utilnet.IsTimeout(err), utilnet.IsProbableEOF(err), utilnet.IsConnectionReset(err),
-		utilnet.IsHTTP2ConnectionLost(err), apierrors.IsTimeout(err):
-		return fmt.Errorf("%w: %s may have been created: see %s", err, name, c.kubectl("at show %s", strings.TrimPrefix(name, "at/")))
-	}
-	return err
-}
-
-// warn waits for the preflight of a new object, and prints why it would be refused. Scripts,
-// which use -o, do not wait.
-func warn[P object, L runtime.Object](ctx context.Context, c *cli, output *output, client listerWatcher[L], created P, state func(P) (reason, message string)) {
-	if output.dryRun != "none" || *output.flags.OutputFormat != "" || c.verdict == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.verdict)
-	defer cancel()
-	// The object exists, whatever happens now.
-	_ = watchObject(ctx, io.Discard, client, created.GetName(), func(next P) bool {
-		reason, message := state(next)
-		if next.GetUID() != created.GetUID() || reason == "" {
-			return false
-		}
-		if reason != v1alpha1.ReasonSuspended {
-			fmt.Fprintf(c.ErrOut, "%s: %s\n", reason, answer.OneLine(message))
-		}
-		return true
-	})
 }
 
 // announceAt prints when an At that has been written runs, and follows it.

@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,61 +32,13 @@ import (
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
-	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// cronAtPrefix distinguishes the name of a CronAt from that of an At.
-const cronAtPrefix = "cronat/"
-
-// refCronAt returns the name of a CronAt for a message, as kubectl prints it.
-func refCronAt(cronAt *v1alpha1.CronAt) string { return cronAtPrefix + cronAt.Name }
-
-// splitName returns the name of an object from an argument such as cronat/backup. A name
-// without a kind is that of an At.
-func splitName(arg string) (name string, isCronAt bool, err error) {
-	if !strings.Contains(arg, "/") {
-		return arg, false, nil
-	}
-	kind, name := reference(arg, "at", "cronat")
-	if kind != "" {
-		return name, kind == "cronat", nil
-	}
-	return "", false, usageError("%q is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt", arg)
-}
-
-// atName returns the name of an At from an argument. If the argument names a CronAt, the
-// error contains instead, which says what to do.
-func atName(arg string, instead func(name string) string) (string, error) {
-	name, isCronAt, err := splitName(arg)
-	if isCronAt {
-		return "", usageError("%s is a CronAt: %s", arg, instead(name))
-	}
-	return name, err
-}
-
-// atClient is the client for Ats. If there is no At of a name but a CronAt, its error
-// says so.
-type atClient struct {
-	cnatclient.AtInterface
-	cronAts cnatclient.CronAtInterface
-}
-
-func (c atClient) Get(ctx context.Context, name string, options metav1.GetOptions) (*v1alpha1.At, error) {
-	at, err := c.AtInterface.Get(ctx, name, options)
-	if apierrors.IsNotFound(err) {
-		if _, err := c.cronAts.Get(ctx, name, options); err == nil {
-			return nil, fmt.Errorf("there is no At %q, but there is a CronAt: write %s%s", name, cronAtPrefix, name)
-		}
-	}
-	return at, err
-}
-
-// listCronAts returns the CronAts in the namespace. It returns none if the cluster does
-// not have the CRD, or if the user is not allowed to list them.
-func (c *cli) listCronAts(ctx context.Context, options metav1.ListOptions) ([]v1alpha1.CronAt, error) {
-	var cronAts []v1alpha1.CronAt
-	err := each(ctx, options, c.cnat.CnatV1alpha1().CronAts(c.namespace).List, func(cronAt *v1alpha1.CronAt) { cronAts = append(cronAts, *cronAt) })
+// listCronAts returns the CronAts with these labels in the namespace. It returns none if the cluster
+// does not have the CRD, or if the user is not allowed to list them.
+func (c *cli) listCronAts(selector string) (all []*v1alpha1.CronAt, err error) {
+	infos, err := c.list("cronats", selector)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -95,27 +46,29 @@ func (c *cli) listCronAts(ctx context.Context, options metav1.ListOptions) ([]v1
 		fmt.Fprintf(c.ErrOut, "Cannot list CronAts: %v\n", err)
 		return nil, nil
 	}
-	return cronAts, err
+	for _, info := range infos {
+		all = append(all, info.Object.(*v1alpha1.CronAt))
+	}
+	return all, err
 }
 
-func (c *cli) printCronAts(cronAts []v1alpha1.CronAt, options printers.PrintOptions) error {
+func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOptions) error {
 	zone, err := c.zone()
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(cronAts, func(a, b v1alpha1.CronAt) int {
+	slices.SortStableFunc(cronAts, func(a, b *v1alpha1.CronAt) int {
 		return ptr.Deref(a.Status.NextScheduleTime, metav1.Time{}).Compare(ptr.Deref(b.Status.NextScheduleTime, metav1.Time{}).Time)
 	})
 	now := c.now()
 	var rows []metav1.TableRow
-	for i := range cronAts {
-		cronAt := &cronAts[i]
+	for _, cronAt := range cronAts {
 		next := ""
 		if at := cronAt.Status.NextScheduleTime; at != nil {
 			next = at.In(zone).Format(shortTime)
 		}
 		rows = append(rows, row(
-			cronAt, refCronAt(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
+			cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
 			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOfCronAt(cronAt, now),
 			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand),
 		))
@@ -146,30 +99,22 @@ func isUnattendedCronAt(cronAt *v1alpha1.CronAt, now time.Time) bool {
 // nextTimes is the number of times that the page of a CronAt shows.
 const nextTimes = 3
 
-func (c *cli) showCronAt(ctx context.Context, name string) error {
-	if err := c.connect(); err != nil {
-		return err
-	}
+func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
 	zone, err := c.zone()
 	if err != nil {
 		return err
 	}
-	cronAt, err := c.cronAts.Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	// Including those of run-now, which have no label.
-	ats, atsErr := c.list(ctx, metav1.ListOptions{})
+	ats, atsErr := c.listAts("") // Those of run-now have no label.
 
 	now := c.now()
 	spec := &cronAt.Spec
-	c.fields(
-		headOf(refCronAt(cronAt), cronAt.Namespace, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds),
+	printFields(c.Out,
+		headOf(ref(cronAt), cronAt.Namespace, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds),
 		[]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}},
 		nextTimesOf(cronAt, zone, now), c.stateOfCronAt(cronAt, now))
 	if atsErr != nil {
 		fmt.Fprintf(c.ErrOut, "Cannot list its Ats: %v\n", atsErr)
-	} else if ats := atsOf(cronAt, ats.Items); len(ats) > 0 {
+	} else if ats := atsOf(cronAt, ats); len(ats) > 0 {
 		fmt.Fprintln(c.Out, "Ats")
 		if err := c.printTable(ats, printers.PrintOptions{Wide: true}); err != nil {
 			return err
@@ -223,28 +168,11 @@ func (c *cli) stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
 	}
 }
 
-// atsOf returns the Ats that belong to a CronAt, sorted by time.
-func atsOf(cronAt *v1alpha1.CronAt, ats []v1alpha1.At) []v1alpha1.At {
-	ats = slices.DeleteFunc(ats, func(at v1alpha1.At) bool {
+// atsOf returns the Ats that belong to a CronAt.
+func atsOf(cronAt *v1alpha1.CronAt, ats []*v1alpha1.At) []*v1alpha1.At {
+	return slices.DeleteFunc(ats, func(at *v1alpha1.At) bool {
 		return !slices.ContainsFunc(at.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == cronAt.UID })
 	})
-	sortAts(ats)
-	return ats
-}
-
-// runCronAt creates an At from a CronAt outside its schedule.
-func (c *cli) runCronAt(ctx context.Context, output *output, name string, t timespec.Time, now time.Time, w *wait) error {
-	if err := c.connect(); err != nil {
-		return err
-	}
-	cronAt, err := c.cronAts.Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	if w.logs && cronAt.Spec.AtTemplate.Spec.Restart != nil {
-		return errLogsOfRestart
-	}
-	return c.createAt(ctx, output, manualAt(cronAt, t), t.Instant, now, w)
 }
 
 // manualAt returns an At from a CronAt. The CronAt owns it for garbage collection, but is

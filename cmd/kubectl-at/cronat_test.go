@@ -64,22 +64,6 @@ func lines(text string) []string {
 	return all
 }
 
-func TestSplitName(t *testing.T) {
-	for arg, want := range map[string]string{
-		"x": "x", "at/x": "x", "ats/x": "x", "At.cnat.programming-kubernetes.info/x": "x",
-		"cronat/x": "cronat/x", "ca/x": "cronat/x", "cronats/x": "cronat/x", "cronat.cnat.programming-kubernetes.info/x": "cronat/x",
-		"cronjob/x": "", "/x": "", "cronat/": "",
-	} {
-		name, isCronAt, err := splitName(arg)
-		if isCronAt {
-			name = cronAtPrefix + name
-		}
-		if name != want || err == nil != (want != "") {
-			t.Errorf("%s: got %q and %v, want %q", arg, name, err, want)
-		}
-	}
-}
-
 func TestListOfCronAts(t *testing.T) {
 	const header = "NAME SCHEDULE TIMEZONE NEXT IN LAST ACTIVE REASON COMMAND"
 	ats := []string{"NAME WHEN IN PHASE REASON COMMAND", "at 2026-03-28 09:12:00 UTC in 19h12m PENDING - echo YAY"}
@@ -256,7 +240,7 @@ func TestErrorsOfCronAts(t *testing.T) {
 		"one that does not exist":   {[]string{"show", "cronat/none"}, nil, `kubectl at list shows the CronAts`, exitError},
 		"another kind":              {[]string{"show", "cronjob/backup"}, nil, `"cronjob/backup" is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt`, exitUsage},
 		"the output of all":         {[]string{"logs", "cronat/backup"}, nil, "each of its Ats has its own output: see kubectl at show cronat/backup\n", exitUsage},
-		"another time":              {[]string{"move", "cronat/backup", "now"}, nil, "change its schedule with kubectl edit cronat backup", exitUsage},
+		"another time":              {[]string{"move", "cronat/backup", "now"}, nil, "change its schedule with kubectl edit cronat/backup", exitUsage},
 		"a name that is taken":      {[]string{"every", "@daily", "--tz=UTC", "--name=backup", "--", "x"}, nil, "remove that CronAt with kubectl at rm cronat/NAME", exitError},
 		"no CRD":                    {[]string{"every", "@daily", "--tz=UTC", "--", "x"}, notKnown, "The cluster does not know CronAts: cnat is not installed or too old. Install it with", exitError},
 		"following with a dry run":  {[]string{"run-now", "cronat/backup", "--wait", "--dry-run=client"}, nil, "--wait cannot be used with --dry-run=client", exitUsage},

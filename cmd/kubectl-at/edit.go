@@ -19,19 +19,17 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/retry"
+	"k8s.io/cli-runtime/pkg/resource"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 func (c *cli) suspendCommand() *cobra.Command {
@@ -45,46 +43,53 @@ Ats again; times that have passed do not run.`, false)
 }
 
 func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Command {
-	var output *output
 	cmd := &cobra.Command{
 		Use:     verb + " NAME|cronat/NAME...",
 		Short:   short,
 		Long:    long,
 		Example: fmt.Sprintf("  kubectl at %s backup-x2b4f\n  kubectl at %s cronat/backup", verb, verb),
-		Args:    cobra.MinimumNArgs(1),
-		RunE: c.forEach(&output, func(cmd *cobra.Command, name string, isCronAt bool) error {
-			spec := map[string]any{"suspend": suspend}
-			if isCronAt {
-				return c.suspendCronAt(cmd.Context(), output, name, spec)
-			}
-			_, err := edit(cmd.Context(), c, output, c.ats, name, spec, func(at *v1alpha1.At) error {
-				if at.Status.Phase == v1alpha1.PhaseDone {
-					return fmt.Errorf("%s is done: there is nothing to %s", ref(at), verb)
-				}
-				return nil
-			})
-			return err
-		}),
 	}
-	output = addOutput(cmd, done)
+	c.forEach(cmd, done, func(output *output, info *resource.Info) error {
+		err := c.edit(output, info, func() error {
+			switch object := info.Object.(type) {
+			case *v1alpha1.At:
+				if object.Status.Phase == v1alpha1.PhaseDone {
+					return fmt.Errorf("%s is done: there is nothing to %s", ref(object), verb)
+				}
+				object.Spec.Suspend = &suspend
+			case *v1alpha1.CronAt:
+				workload := metav1.GetControllerOf(object)
+				if workload != nil && !suspend && object.Labels[v1alpha1.AnnotationRestartSuspend] != "" {
+					// The controller would suspend it again.
+					return fmt.Errorf("%s is suspended by the annotation of its workload: run %s", ref(object),
+						c.kubectl("annotate %s %s -n %s %s-", strings.ToLower(workload.Kind), workload.Name, object.Namespace, v1alpha1.AnnotationRestartSuspend))
+				}
+				object.Spec.Suspend = &suspend
+			}
+			return nil
+		})
+		if cronAt, isCronAt := info.Object.(*v1alpha1.CronAt); isCronAt && err == nil {
+			return c.announceNext(output, cronAt, c.now().Truncate(time.Second))
+		}
+		return err
+	})
 	return cmd
 }
 
-// forEach returns a command that does something with each of the named objects. It prints all
-// errors but the last one, which it returns.
-func (c *cli) forEach(output **output, do func(cmd *cobra.Command, name string, isCronAt bool) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := (*output).validate(); err != nil {
+// forEach makes a command do something with each of the named objects. It prints all errors but
+// the last one, which it returns.
+func (c *cli) forEach(cmd *cobra.Command, done string, do func(*output, *resource.Info) error) {
+	output := addOutput(cmd, done)
+	cmd.Args = cobra.MinimumNArgs(1)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		if err := output.validate(); err != nil {
 			return err
 		}
 		var failed error
 		for _, arg := range args {
-			name, isCronAt, err := splitName(arg)
+			info, err := c.get(arg)
 			if err == nil {
-				err = c.connect()
-			}
-			if err == nil {
-				err = do(cmd, name, isCronAt)
+				err = do(output, info)
 			}
 			if err != nil {
 				if failed != nil {
@@ -97,21 +102,18 @@ func (c *cli) forEach(output **output, do func(cmd *cobra.Command, name string, 
 	}
 }
 
-// suspendCronAt suspends or resumes a CronAt, and prints when it is due.
-func (c *cli) suspendCronAt(ctx context.Context, output *output, name string, spec map[string]any) error {
-	cronAt, err := edit(ctx, c, output, c.cronAts, name, spec, func(cronAt *v1alpha1.CronAt) error {
-		workload := metav1.GetControllerOf(cronAt)
-		if workload == nil || spec["suspend"] == true || cronAt.Labels[v1alpha1.AnnotationRestartSuspend] == "" {
-			return nil
-		}
-		// The controller would suspend it again.
-		return fmt.Errorf("%s is suspended by the annotation of its workload: run %s",
-			refCronAt(cronAt), c.kubectl("annotate %s %s -n %s %s-", strings.ToLower(workload.Kind), workload.Name, cronAt.Namespace, v1alpha1.AnnotationRestartSuspend))
-	})
-	if err != nil {
-		return err
+func (c *cli) rmCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "rm NAME|cronat/NAME...",
+		Aliases: []string{"delete", "remove", "cancel", "atrm"},
+		Short:   "Delete Ats and CronAts, and stop running Ats",
+		Long: `Delete Ats and CronAts. Ats that have not started do not run; running Ats are
+stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted with it.`,
+		Example: `  kubectl at rm backup-x2b4f
+  kubectl at rm cronat/backup`,
 	}
-	return c.announceNext(output, cronAt, c.now().Truncate(time.Second))
+	c.forEach(cmd, "deleted", c.remove)
+	return cmd
 }
 
 func (c *cli) moveCommand() *cobra.Command {
@@ -120,29 +122,38 @@ func (c *cli) moveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "move NAME TIME",
 		Short: "Change the time of an At",
-		Long:  "Change the time of an At that has not started. See kubectl at --help for the syntax of TIME.",
+		Long: `Change the time of an At that has not started. See kubectl at --help for the syntax of TIME. A
+TIME without a date is on the day on which the At is due. One without a zone is in the zone of the
+At, which it keeps, unless there is --tz.`,
 		Example: `  kubectl at move backup-x2b4f tomorrow 10:12
+  kubectl at move backup-x2b4f 11:30
   kubectl at move backup-x2b4f now + 2 hours`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := atName(args[0], func(name string) string { return "change its schedule with " + c.kubectl("edit cronat %s", name) })
-			if err != nil {
-				return err
-			}
 			if err := output.validate(); err != nil {
 				return err
 			}
-			t, now, err := c.parseTime(args[1:], past)
+			at, info, err := c.getAt(args[0], "change its schedule with", "edit")
 			if err != nil {
 				return err
 			}
-			return c.move(cmd.Context(), output, name, t, now, &wait{})
+			zone, err := c.zoneOfAt(at)
+			if err != nil {
+				return err
+			}
+			t, now, err := c.parseTime(args[1:], timespec.Options{Zone: zone, AllowPast: past, On: instantOf(at).In(zone)})
+			if err != nil {
+				return err
+			}
+			return c.move(cmd.Context(), output, info, t, now, &wait{})
 		},
 	}
 	output = addOutput(cmd, "moved")
 	cmd.Flags().BoolVar(&past, "past", false, "Allow a time in the past, which means immediately")
 	return cmd
 }
+
+const movedToNow = "moved to now"
 
 func (c *cli) runNowCommand() *cobra.Command {
 	var output *output
@@ -151,7 +162,7 @@ func (c *cli) runNowCommand() *cobra.Command {
 		Use:   "run-now NAME|cronat/NAME",
 		Short: "Run an At now instead of at its time, or a CronAt once more",
 		Long: `Run an At that has not started yet now instead of at its time. A suspended At starts when it is
-resumed.
+resumed. This uses up the planned run; kubectl at now --from at/NAME is an additional one.
 
 For a CronAt, create an additional At now, like kubectl create job --from for a CronJob, even
 if the CronAt is suspended. This At does not count as part of the schedule: it runs regardless
@@ -161,13 +172,6 @@ limits. It is deleted with the CronAt.`,
   kubectl at run-now cronat/backup --logs`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, isCronAt, err := splitName(args[0])
-			if err != nil {
-				return err
-			}
-			if isCronAt {
-				output.flags.NamePrintFlags.Operation = "created"
-			}
 			if err := cmp.Or(output.validate(), w.validate(output)); err != nil {
 				return err
 			}
@@ -175,131 +179,63 @@ limits. It is deleted with the CronAt.`,
 			if err != nil {
 				return err
 			}
+			info, err := c.get(args[0])
+			if err != nil {
+				return err
+			}
 			now := c.now().Truncate(time.Second)
 			t := timespec.Time{Instant: now.In(zone)}
-			if isCronAt {
-				return c.runCronAt(cmd.Context(), output, name, t, now, &w)
+			switch object := info.Object.(type) {
+			case *v1alpha1.At:
+				fmt.Fprintf(c.ErrOut, "This uses up its planned run: %s is an additional one\n", c.kubectl("at now --from %s", ref(object)))
+				return c.move(cmd.Context(), output, info, t, now, &w)
+			case *v1alpha1.CronAt:
+				if w.logs && object.Spec.AtTemplate.Spec.Restart != nil {
+					return errLogsOfRestart
+				}
+				done := &output.flags.NamePrintFlags.Operation
+				*done = strings.Replace(*done, movedToNow, "created", 1)
+				return c.createAt(cmd.Context(), output, manualAt(object, t), t.Instant, now, &w)
 			}
-			return c.move(cmd.Context(), output, name, t, now, &w)
+			return nil
 		},
 	}
-	output = addOutput(cmd, "moved to now")
+	output = addOutput(cmd, movedToNow)
 	w.addFlags(cmd.Flags())
 	return cmd
 }
 
-// move changes the time of an At, prints when that is, and follows the run.
-func (c *cli) move(ctx context.Context, output *output, name string, t timespec.Time, now time.Time, w *wait) error {
-	if err := c.connect(); err != nil {
-		return err
-	}
-	spec := map[string]any{"schedule": t.String(), "timeZone": nil}
-	at, err := edit(ctx, c, output, c.ats, name, spec, func(at *v1alpha1.At) error {
+// move changes the time of an At, prints what it was and is, and follows the run.
+func (c *cli) move(ctx context.Context, output *output, info *resource.Info, t timespec.Time, now time.Time, w *wait) error {
+	var was v1alpha1.AtSpec
+	err := c.edit(output, info, func() error {
+		at := info.Object.(*v1alpha1.At)
+		was = at.Spec
 		switch {
 		case w.logs && at.Spec.Restart != nil:
 			return errLogsOfRestart
 		case at.Status.Phase == v1alpha1.PhaseRunning:
-			return fmt.Errorf("%s has already started: its time cannot be changed. %s follows it, %s stops it", ref(at), c.kubectl("at logs %s -f", name), c.kubectl("at rm %s", name))
+			return fmt.Errorf("%s has already started: its time cannot be changed. %s follows it, %s stops it", ref(at), c.kubectl("at logs %s -f", at.Name), c.kubectl("at rm %s", at.Name))
 		case at.Status.Phase == v1alpha1.PhaseDone:
-			return fmt.Errorf("%s is done: create a new one to run its command again", ref(at))
+			return fmt.Errorf("%s is done: %s runs it once more", ref(at), c.kubectl("at TIME --from at/%s", at.Name))
+		}
+		at.Spec.Schedule, at.Spec.TimeZone = t.String(), nil
+		if zone := was.TimeZone; zone != nil && t.Instant.Location().String() == *zone {
+			// Keep the zone, unless its clocks show that time twice.
+			kept := v1alpha1.AtSpec{Schedule: t.Instant.Format(wallClockTime), TimeZone: zone}
+			if instant, err := plan.Instant(&kept); err == nil && instant.Equal(t.Instant) {
+				at.Spec.Schedule, at.Spec.TimeZone = kept.Schedule, zone
+			}
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	return c.announceAt(ctx, output, at, t.Instant, now, w)
-}
-
-func (c *cli) rmCommand() *cobra.Command {
-	var output *output
-	cmd := &cobra.Command{
-		Use:     "rm NAME|cronat/NAME...",
-		Aliases: []string{"delete", "remove", "cancel", "atrm"},
-		Short:   "Delete Ats and CronAts, and stop running Ats",
-		Long: `Delete Ats and CronAts. Ats that have not started do not run; running Ats are
-stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted with it.`,
-		Example: `  kubectl at rm backup-x2b4f
-  kubectl at rm cronat/backup`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: c.forEach(&output, func(cmd *cobra.Command, name string, isCronAt bool) error {
-			if isCronAt {
-				return remove(cmd.Context(), c, output, c.cronAts, name)
-			}
-			return remove(cmd.Context(), c, output, c.ats, name)
-		}),
-	}
-	output = addOutput(cmd, "deleted")
-	return cmd
-}
-
-// remove deletes an object.
-func remove[P object](ctx context.Context, c *cli, output *output, client client[P], name string) error {
-	seen, err := client.Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	if !output.isClient() {
-		options := metav1.DeleteOptions{DryRun: output.serverDryRun(), Preconditions: metav1.NewUIDPreconditions(string(seen.GetUID()))}
-		if err := client.Delete(ctx, name, options); err != nil {
+	if before, err := plan.Instant(&was); err == nil {
+		if err := c.announce("was", before, now, ""); err != nil {
 			return err
 		}
 	}
-	return output.print(c, seen)
-}
-
-// client is the client for one kind of object in one namespace.
-type client[P object] interface {
-	Get(ctx context.Context, name string, options metav1.GetOptions) (P, error)
-	Delete(ctx context.Context, name string, options metav1.DeleteOptions) error
-	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, options metav1.PatchOptions, subresources ...string) (P, error)
-}
-
-// edit changes the spec of an object that allowed has accepted, and prints it. If the
-// object changes in the meantime, edit calls allowed again.
-func edit[T any, P interface {
-	*T
-	object
-}](ctx context.Context, c *cli, output *output, client client[P], name string, spec map[string]any, allowed func(P) error) (P, error) {
-	var edited P
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		seen, err := client.Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if err := allowed(seen); err != nil {
-			return err
-		}
-		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"resourceVersion": seen.GetResourceVersion()},
-			"spec":     spec,
-		})
-		if err != nil {
-			return err
-		}
-		if output.isClient() {
-			edited, err = patched((*T)(seen), patch)
-			return err
-		}
-		edited, err = client.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: output.serverDryRun(), FieldManager: fieldManager})
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return edited, output.print(c, edited)
-}
-
-// patched returns the result of a merge patch of an object.
-func patched[T any](object *T, patch []byte) (*T, error) {
-	original, err := json.Marshal(object)
-	if err != nil {
-		return nil, err
-	}
-	merged, err := jsonpatch.MergePatch(original, patch)
-	if err != nil {
-		return nil, err
-	}
-	result := new(T)
-	return result, json.Unmarshal(merged, result)
+	return c.announceAt(ctx, output, info.Object.(*v1alpha1.At), t.Instant, now, w)
 }

@@ -119,10 +119,12 @@ func hintOn(err error, flags *pflag.FlagSet) string {
 	switch {
 	case clientcmd.IsEmptyConfig(err):
 		return "Choose a cluster with --kubeconfig, --context or $KUBECONFIG."
-	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) && kindOf(err) == "cronats":
-		return "The cluster does not know CronAts: cnat is not installed or too old. Install it with kubectl apply -f install.yaml, which is part of each release, or choose another cluster with --context."
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		return "The cluster does not know Ats: cnat is not installed. Install it with kubectl apply -f install.yaml, which is part of each release, or choose another cluster with --context."
+		what := "Ats: cnat is not installed"
+		if kindOf(err) == "cronats" {
+			what = "CronAts: cnat is not installed or too old"
+		}
+		return "The cluster does not know " + what + ". Install it with kubectl apply -f install.yaml, which is part of each release, or choose another cluster with --context."
 	case apierrors.IsNotFound(err) && kindOf(err) == "ats":
 		return kubectl(flags, "at list --all") + " shows the Ats of the namespace, " + kubectl(flags, "at list --all -A") + " those of all namespaces."
 	case apierrors.IsNotFound(err) && kindOf(err) == "cronats":

@@ -115,16 +115,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 	if err != nil {
 		return err
 	}
-	if !o.output.isClient() {
-		if err := o.connect(); err != nil {
-			return err
-		}
-		name := refCronAt(cronAt)
-		if cronAt, err = o.cronAts.Create(cmd.Context(), cronAt, o.output.createOptions()); err != nil {
-			return o.maybeCreated(cmd.Context(), name, err)
-		}
-	}
-	if err := o.output.print(o.cli, cronAt); err != nil {
+	if err := o.run.create(cmd.Context(), o.output, cronAt); err != nil {
 		return err
 	}
 	for _, note := range notes {
@@ -133,9 +124,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 	if err := o.announceNext(o.output, cronAt, now); err != nil {
 		return err
 	}
-	warn(cmd.Context(), o.cli, o.output, o.cronAts, cronAt, func(cronAt *v1alpha1.CronAt) (reason, message string) {
-		return cronAt.Status.Reason, cronAt.Status.Message
-	})
+	o.warn(cmd.Context(), o.output, cronAt)
 	return nil
 }
 
@@ -143,7 +132,7 @@ func (o *every) validate(cmd *cobra.Command, words, command []string) error {
 	if len(words) == 0 && o.pod.from == "" {
 		return usageError(`there is no schedule: write it before --, as in kubectl at every "0 3 * * *" -- echo YAY`)
 	}
-	if kind, _ := o.pod.source(); len(words) == 0 && kind != "cronjob" {
+	if kind, _ := reference(o.pod.from); len(words) == 0 && kind != "CronJob" {
 		return usageError("there is no schedule, and only a CronJob has one: write it, as in kubectl at every @daily --from %s", o.pod.from)
 	}
 	for _, policy := range concurrencyPolicies {
@@ -300,7 +289,7 @@ func withoutCounterpart(job *batchv1.JobSpec) []string {
 // announceNext prints when a CronAt that has been written is next due.
 func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Time) error {
 	if ptr.Deref(cronAt.Spec.Suspend, false) {
-		fmt.Fprintf(c.ErrOut, "suspended: nothing starts until %s\n", c.kubectl("at resume %s", refCronAt(cronAt)))
+		fmt.Fprintf(c.ErrOut, "suspended: nothing starts until %s\n", c.kubectl("at resume %s", ref(cronAt)))
 		return nil
 	}
 	spread := ""

@@ -18,7 +18,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,7 +31,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
-	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -64,7 +62,7 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(*cobra.Command, []string) error {
 			isTable := *flags.OutputFormat == "" || *flags.OutputFormat == "wide"
 			var printer printers.ResourcePrinter
 			if !isTable {
@@ -73,30 +71,33 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 					return usageError("%w. Other formats: %s", err, c.kubectl("get at -o FORMAT"))
 				}
 			}
-			connect := c.connect
-			if table.WithNamespace {
-				connect = c.createClients
-			}
-			if err := connect(); err != nil {
-				return err
-			}
 			if _, err := labels.Parse(selector); err != nil {
 				return usageError("--selector is %q: %w", selector, err)
 			}
-			options := metav1.ListOptions{LabelSelector: selector}
-			list, err := c.list(cmd.Context(), options)
+			if err := c.connect(); err != nil {
+				return err
+			}
+			if table.WithNamespace {
+				c.namespace = ""
+			}
+			ats, err := c.listAts(selector)
 			if err != nil {
 				return err
 			}
 			if !all {
-				list.Items = slices.DeleteFunc(list.Items, func(at v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone || plan.ParentName(&at) != "" })
+				ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone || plan.ParentName(at) != "" })
 			}
-			sortAts(list.Items)
-			switch {
-			case isTable:
+			if isTable {
 				table.Wide = *flags.OutputFormat == "wide"
-				return c.printTables(cmd.Context(), list.Items, options, table)
-			case *flags.OutputFormat == "name": // It prints no lists.
+				return c.printTables(ats, selector, table)
+			}
+			list := &v1alpha1.AtList{Items: []v1alpha1.At{}} // not null in JSON
+			for _, at := range ats {
+				// The items of a list have no kind, which -o json shows.
+				at.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))
+				list.Items = append(list.Items, *at)
+			}
+			if *flags.OutputFormat == "name" { // It prints no lists.
 				return meta.EachListItem(list, func(at runtime.Object) error { return printer.PrintObj(at, c.Out) })
 			}
 			return printer.PrintObj(list, c.Out)
@@ -112,31 +113,6 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 	return cmd
 }
 
-// list returns the Ats in the namespace.
-func (c *cli) list(ctx context.Context, options metav1.ListOptions) (*v1alpha1.AtList, error) {
-	list := &v1alpha1.AtList{Items: []v1alpha1.At{}} // not null in JSON
-	return list, each(ctx, options, c.cnat.CnatV1alpha1().Ats(c.namespace).List, func(at *v1alpha1.At) {
-		// The items of a list have no kind, which -o json shows.
-		at.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))
-		list.Items = append(list.Items, *at)
-	})
-}
-
-// each calls do with each object that list lists, and reads them in chunks like kubectl.
-func each[T, L runtime.Object](ctx context.Context, options metav1.ListOptions, list func(context.Context, metav1.ListOptions) (L, error), do func(T)) error {
-	chunks := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return list(ctx, options)
-	})
-	return chunks.EachListItem(ctx, options, func(object runtime.Object) error {
-		do(object.(T))
-		return nil
-	})
-}
-
-func sortAts(ats []v1alpha1.At) {
-	slices.SortStableFunc(ats, func(a, b v1alpha1.At) int { return instantOf(&a).Compare(instantOf(&b)) })
-}
-
 // instantOf returns when an At is due; invalid schedules come first.
 func instantOf(at *v1alpha1.At) time.Time {
 	instant, _ := plan.Instant(&at.Spec)
@@ -144,8 +120,8 @@ func instantOf(at *v1alpha1.At) time.Time {
 }
 
 // printTables prints the Ats, and the CronAts if there are any.
-func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, options metav1.ListOptions, table printers.PrintOptions) error {
-	cronAts, err := c.listCronAts(ctx, options)
+func (c *cli) printTables(ats []*v1alpha1.At, selector string, table printers.PrintOptions) error {
+	cronAts, err := c.listCronAts(selector)
 	if err != nil {
 		return err
 	}
@@ -162,15 +138,14 @@ func (c *cli) printTables(ctx context.Context, ats []v1alpha1.At, options metav1
 	return c.printCronAts(cronAts, table)
 }
 
-func (c *cli) printTable(ats []v1alpha1.At, options printers.PrintOptions) error {
+func (c *cli) printTable(ats []*v1alpha1.At, options printers.PrintOptions) error {
 	zone, err := c.zone()
 	if err != nil {
 		return err
 	}
 	now := c.now()
 	var rows []metav1.TableRow
-	for i := range ats {
-		at := &ats[i]
+	for _, at := range ats {
 		when, in := at.Spec.Schedule, ""
 		if instant, err := plan.Instant(&at.Spec); err == nil {
 			when, in = instant.In(zone).Format(shortTime), fromNow(instant, now)

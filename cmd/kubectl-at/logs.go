@@ -68,7 +68,7 @@ code then reports the outcome, like that of kubectl at TIME --logs.`,
 			if !follow && (w.timeout.value != nil || w.passExitCode) {
 				return usageError("--timeout and --pass-exit-code require -f")
 			}
-			at, err := c.getAt(cmd.Context(), args[0], "each of its Ats has its own output")
+			at, _, err := c.getAt(args[0], "each of its Ats has its own output: see", "at show")
 			if err != nil {
 				return err
 			}

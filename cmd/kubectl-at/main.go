@@ -19,6 +19,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ import (
 	"os/signal"
 	"regexp"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -39,12 +41,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/client-go/kubernetes"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // like kubectl
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
@@ -69,6 +71,7 @@ func main() {
 type cli struct {
 	genericiooptions.IOStreams
 	config *genericclioptions.ConfigFlags
+	getter resource.RESTClientGetter
 	flags  *pflag.FlagSet // of all commands
 	now    func() time.Time
 	// verdict is how long to wait for the preflight of a new object.
@@ -80,7 +83,7 @@ type cli struct {
 	cnat clientset.Interface
 	kube kubernetes.Interface
 
-	// connect sets these. Without it, list reads all namespaces.
+	// connect sets these. An empty namespace means all of them.
 	namespace string
 	ats       cnatclient.AtInterface
 	cronAts   cnatclient.CronAtInterface
@@ -89,6 +92,7 @@ type cli struct {
 // newCommand returns the command kubectl at. now is the clock.
 func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra.Command {
 	c := &cli{IOStreams: streams, now: now, config: genericclioptions.NewConfigFlags(true), verdict: 2 * time.Second}
+	c.getter = getter{c.config}
 	return c.command()
 }
 
@@ -115,7 +119,8 @@ func (c *cli) command() *cobra.Command {
 	c.flags = flags
 	c.config.AddFlags(flags)
 	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
-	root.PersistentPreRun = func(*cobra.Command, []string) {
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		c.config.WithWrapConfigFn(func(config *rest.Config) *rest.Config { return c.limits(cmd.Context(), config) })
 		for _, name := range zones.Names() {
 			if strings.EqualFold(name, c.tz) {
 				c.tz = name
@@ -125,7 +130,7 @@ func (c *cli) command() *cobra.Command {
 
 	root.AddCommand(
 		c.everyCommand(), c.listCommand(), c.showCommand(), c.logsCommand(), c.waitCommand(), c.rmCommand(),
-		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(),
+		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(), c.checkCommand(),
 		c.explainCommand(), c.completionScriptCommand(), c.versionCommand(),
 	)
 	for _, cmd := range root.Commands() {
@@ -188,17 +193,17 @@ const minus = "\u2212"
 var negative = regexp.MustCompile(`^-[0-9]`)
 
 // protectNumbers replaces the hyphen at the beginning of numbers before --, unless they
-// are the value of a flag: no flag begins with a digit, but UTC offsets do. text restores
-// it.
+// may be the value of the flag before them: no flag begins with a digit, but UTC offsets do. text
+// restores it.
 func protectNumbers(root *cobra.Command, args []string) []string {
-	protected := make([]string, len(args))
-	dash := false
+	protected := slices.Clone(args)
 	for i, arg := range args {
-		dash = dash || arg == "--"
-		if !dash && negative.MatchString(arg) && (i == 0 || !takesValue(root, args[i-1])) {
-			arg = minus + arg[1:]
+		if arg == "--" {
+			break
 		}
-		protected[i] = arg
+		if negative.MatchString(arg) && (i == 0 || !takesValue(root, args[i-1])) {
+			protected[i] = minus + arg[1:]
+		}
 	}
 	return protected
 }
@@ -207,16 +212,12 @@ func protectNumbers(root *cobra.Command, args []string) []string {
 // argument.
 func takesValue(root *cobra.Command, arg string) bool {
 	for _, cmd := range append(root.Commands(), root) {
-		for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
-			var flag *pflag.Flag
-			if name, isLong := strings.CutPrefix(arg, "--"); isLong {
-				flag = flags.Lookup(name)
-			} else if len(arg) == 2 && arg[0] == '-' {
-				flag = flags.ShorthandLookup(arg[1:])
-			}
-			if flag != nil {
-				return flag.NoOptDefVal == ""
-			}
+		flag := cmd.Flag(strings.TrimPrefix(arg, "--"))
+		if len(arg) == 2 && arg[0] == '-' {
+			flag = cmp.Or(cmd.Flags().ShorthandLookup(arg[1:]), cmd.PersistentFlags().ShorthandLookup(arg[1:]))
+		}
+		if flag != nil && arg[0] == '-' {
+			return flag.NoOptDefVal == ""
 		}
 	}
 	return false
@@ -256,42 +257,37 @@ func (c *cli) hintOnFlag(cmd *cobra.Command, name string) string {
 
 // connect prepares requests in the user's namespace. It is called when they are needed:
 // explain, version and a client dry run need no cluster.
-func (c *cli) connect() error {
-	namespace, _, err := c.config.ToRawKubeConfigLoader().Namespace()
-	if err != nil {
+func (c *cli) connect() (err error) {
+	if c.namespace, _, err = c.config.ToRawKubeConfigLoader().Namespace(); err != nil {
 		return err
 	}
-	if err := c.createClients(); err != nil {
-		return err
+	if c.cnat == nil {
+		config, err := c.getter.ToRESTConfig()
+		if err != nil {
+			return err
+		}
+		if c.cnat, err = clientset.NewForConfig(config); err != nil {
+			return err
+		}
+		if c.kube, err = kubernetes.NewForConfig(config); err != nil {
+			return err
+		}
 	}
 	client := c.cnat.CnatV1alpha1()
-	c.namespace, c.cronAts = namespace, client.CronAts(namespace)
-	c.ats = atClient{client.Ats(namespace), c.cronAts}
+	c.ats, c.cronAts = client.Ats(c.namespace), client.CronAts(c.namespace)
 	return nil
 }
 
-// createClients creates the clients if necessary.
-func (c *cli) createClients() error {
-	if c.cnat != nil {
-		return nil
-	}
-	config, err := c.config.ToRESTConfig()
-	if err != nil {
-		return err
-	}
+// limits lets requests end with the command, and after a time.
+func (c *cli) limits(ctx context.Context, config *rest.Config) *rest.Config {
 	config.QPS, config.Burst = 50, 100 // for the output of many nodes
-	if config.Timeout == 0 {           // --request-timeout
-		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next, requestTimeout} })
+	limit := requestTimeout
+	if config.Timeout != 0 { // --request-timeout
+		limit = config.Timeout
 	}
-	if c.cnat, err = clientset.NewForConfig(config); err != nil {
-		return err
-	}
-	c.kube, err = kubernetes.NewForConfig(config)
-	return err
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next, ctx, limit} })
+	return config
 }
-
-// ref returns the name of an At for a message, as kubectl prints it.
-func ref(at *v1alpha1.At) string { return fmt.Sprintf("at/%s", at.Name) }
 
 // output prints the objects that a command has written, like kubectl.
 type output struct {
@@ -351,10 +347,6 @@ func (o *output) serverDryRun() []string {
 // fieldManager is the name under which the API server records the changes by this
 // program.
 const fieldManager = "kubectl-at"
-
-func (o *output) createOptions() metav1.CreateOptions {
-	return metav1.CreateOptions{DryRun: o.serverDryRun(), FieldValidation: metav1.FieldValidationStrict, FieldManager: fieldManager}
-}
 
 func (o *output) print(c *cli, object runtime.Object) error {
 	printer, err := o.flags.ToPrinter()

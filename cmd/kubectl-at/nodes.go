@@ -157,15 +157,15 @@ func ofNodes(at *v1alpha1.At) metav1.ListOptions {
 }
 
 // nodeAts returns the Ats of the nodes of an At, sorted by node.
-func (c *cli) nodeAts(ctx context.Context, at *v1alpha1.At) ([]v1alpha1.At, error) {
-	list, err := c.list(ctx, ofNodes(at))
-	slices.SortFunc(list.Items, func(a, b v1alpha1.At) int { return strings.Compare(a.Spec.Node, b.Spec.Node) })
-	return list.Items, err
+func (c *cli) nodeAts(at *v1alpha1.At) ([]*v1alpha1.At, error) {
+	ats, err := c.listAts(ofNodes(at).LabelSelector)
+	slices.SortFunc(ats, func(a, b *v1alpha1.At) int { return strings.Compare(a.Spec.Node, b.Spec.Node) })
+	return ats, err
 }
 
 // printNodes prints the Ats of the nodes of an At.
-func (c *cli) printNodes(ctx context.Context, at *v1alpha1.At) error {
-	ats, err := c.nodeAts(ctx, at)
+func (c *cli) printNodes(at *v1alpha1.At) error {
+	ats, err := c.nodeAts(at)
 	if err != nil {
 		fmt.Fprintf(c.ErrOut, "Cannot list the Ats of its nodes: %v\n", err)
 	}
@@ -174,8 +174,7 @@ func (c *cli) printNodes(ctx context.Context, at *v1alpha1.At) error {
 	}
 	fmt.Fprintln(c.Out, "Nodes")
 	var rows []metav1.TableRow
-	for i := range ats {
-		at := &ats[i]
+	for _, at := range ats {
 		rows = append(rows, row(at, at.Spec.Node, at.Name, string(at.Status.Phase), reasonOf(at, c.now()), exitCodeOf(at)))
 	}
 	return c.printRows(printers.PrintOptions{}, columns(0, "Node", "Name", "Phase", "Reason", "Exit"), rows)
@@ -222,9 +221,9 @@ func (n *nodeLogs) lookAt(at *v1alpha1.At) {
 func (n *nodeLogs) finish() error {
 	n.stop()
 	n.watched.Wait()
-	ats, err := n.nodeAts(n.ctx, n.at)
-	for i := range ats {
-		n.lookAt(&ats[i])
+	ats, err := n.nodeAts(n.at)
+	for _, at := range ats {
+		n.lookAt(at)
 	}
 	for _, stream := range n.streams {
 		err = errors.Join(err, stream.finish())
@@ -235,16 +234,16 @@ func (n *nodeLogs) finish() error {
 // printNodeLogs prints the output so far of an attempt, from 1, on each node, or of the latest
 // ones.
 func (c *cli) printNodeLogs(ctx context.Context, at *v1alpha1.At, attempt int32) error {
-	ats, failed := c.nodeAts(ctx, at)
+	ats, failed := c.nodeAts(at)
 	var lock sync.Mutex
 	found := false
-	for i := range ats {
-		newest := newestAttempt(&ats[i])
+	for _, at := range ats {
+		newest := newestAttempt(at)
 		if newest < 0 || attempt > newest+1 {
 			continue
 		}
 		found = true
-		log := podLog{cli: c, out: &prefixed{out: c.Out, lock: &lock, prefix: "[" + ats[i].Spec.Node + "] "}, at: &ats[i], attempt: newest}
+		log := podLog{cli: c, out: &prefixed{out: c.Out, lock: &lock, prefix: "[" + at.Spec.Node + "] "}, at: at, attempt: newest}
 		if attempt > 0 {
 			log.attempt = attempt - 1
 		}

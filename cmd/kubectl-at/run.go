@@ -19,14 +19,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"os"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,13 +105,9 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	return nil
 }
 
-// describe returns the metadata and the run for the flags, and the object from which the
-// Pod was copied.
-func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta, v1alpha1.RunSpec, source, error) {
-	var from source
-	metadata := metav1.ObjectMeta{Name: r.name}
-	what := shellCommand(command)
-	spec := v1alpha1.RunSpec{Command: what, ActiveDeadlineSeconds: r.activeDeadline.value}
+// describe returns the metadata and the run for the flags, and the object from which it was copied.
+func (r *run) describe(ctx context.Context, command []string) (metadata metav1.ObjectMeta, spec v1alpha1.RunSpec, from source, err error) {
+	metadata.Name = r.name
 	namespace, isGiven, err := r.config.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return metadata, spec, from, err
@@ -125,25 +120,36 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 			return metadata, spec, from, err
 		}
 	}
-	if err := r.nodes.apply(&spec); err != nil {
+	if r.restart != "" {
+		spec.Restart, err = parseRestart(r.restart)
+	} else if from, err = r.copied(ctx); err == nil {
+		spec = from.spec
+	}
+	if err == nil {
+		err = r.nodes.apply(&spec)
+	}
+	if err != nil {
 		return metadata, spec, from, err
 	}
 	if r.retries > 0 {
 		spec.BackoffLimit = ptr.To(r.retries)
 	}
+	if r.activeDeadline.value != nil {
+		spec.ActiveDeadlineSeconds = r.activeDeadline.value
+	}
 	if r.ttl.value != nil {
 		spec.TTLSecondsAfterFinished = ptr.To(int32(*r.ttl.value))
 	}
-	if r.restart != "" {
-		spec.Restart, err = parseRestart(r.restart)
-	} else {
-		spec.Template, from, err = r.podTemplate(ctx)
-	}
-	if err != nil {
-		return metadata, spec, from, err
-	}
-	if spec.Command == "" && spec.Restart == nil && !r.pod.runs() {
-		if what, err = r.readCommand(ctx); err != nil {
+	what := shellCommand(command)
+	switch {
+	case len(command) > 1 && spec.Template != nil && (r.pod.isCopied() || r.pod.image != ""):
+		// That image may have no shell.
+		spec.Command = ""
+		spec.Template.Spec.Containers[0].Command, spec.Template.Spec.Containers[0].Args = verbatim(command), nil
+	case what != "":
+		spec.Command = what
+	case spec.Restart == nil && (!r.pod.isCopied() || from.isServer):
+		if what, err = r.readCommand(ctx, from); err != nil {
 			return metadata, spec, from, err
 		}
 		spec.Command = interpreted(what)
@@ -151,17 +157,10 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 	if n := utf8.RuneCountInString(spec.Command); n > maxCommandLength {
 		return metadata, spec, from, usageError("the command has %d characters, and %d are allowed: put it into the image, or into a ConfigMap that a Pod of -f mounts", n, maxCommandLength)
 	}
-	if len(command) > 1 && (r.pod.hasPod() || r.pod.image != "") {
-		// That image may have no shell.
-		spec.Command = ""
-		spec.Template.Spec.Containers[0].Command, spec.Template.Spec.Containers[0].Args = verbatim(command), nil
-	}
 	if metadata.Name == "" {
-		switch {
-		case spec.Restart != nil:
+		what = cmp.Or(from.name, what)
+		if r.restart != "" {
 			what = "restart-" + spec.Restart.Name
-		case from.name != "":
-			what = from.name
 		}
 		metadata.Name = generateName(what)
 	}
@@ -169,10 +168,10 @@ func (r *run) describe(ctx context.Context, command []string) (metav1.ObjectMeta
 }
 
 // readCommand reads the command from standard input.
-func (r *run) readCommand(ctx context.Context) (string, error) {
+func (r *run) readCommand(ctx context.Context, from source) (string, error) {
 	missing := "there is no command: write it after --, or pipe it into the standard input"
-	if r.pod.isServer() {
-		missing += ". That of " + r.pod.from + " would not end"
+	if from.isServer {
+		missing += ". That of " + cmp.Or(r.pod.from, r.pod.file) + " would not end"
 	}
 	if isTerminal(r.In) {
 		return "", usageError("%s", missing)
@@ -210,20 +209,25 @@ func interpreted(script string) string {
 }
 
 // interruptible reads something that might take forever, until a signal arrives.
-func interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
-	var content []byte
-	done := make(chan error, 1)
+func interruptible[T any](ctx context.Context, read func() (T, error)) (content T, err error) {
+	type result struct {
+		content T
+		err     error
+	}
+	done := make(chan result, 1)
 	go func() {
-		var err error
-		content, err = read()
-		done <- err
+		content, err := read()
+		done <- result{content, err}
 	}()
 	select {
-	case err := <-done:
-		return content, err
+	case result := <-done:
+		return result.content, result.err
 	case <-ctx.Done():
-		return nil, withCode(exitInterrupted, "interrupted: nothing was created")
 	}
+	if errors.Is(context.Cause(ctx), errNoAnswer) {
+		return content, context.Cause(ctx)
+	}
+	return content, withCode(exitInterrupted, "interrupted: nothing was created")
 }
 
 // hasInput reports whether standard input is a program or a file.
@@ -241,18 +245,14 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// restartKinds are the kinds of workloads that can be restarted.
-var restartKinds = map[string]v1alpha1.RestartKind{
-	"deployment": v1alpha1.RestartDeployment, "statefulset": v1alpha1.RestartStatefulSet, "daemonset": v1alpha1.RestartDaemonSet,
-}
-
 // parseRestart returns the workload of --restart.
 func parseRestart(text string) (*v1alpha1.AtRestart, error) {
-	kind, name := reference(text, slices.Collect(maps.Keys(restartKinds))...)
-	if kind == "" {
-		return nil, usageError("--restart is %q: write deployment/NAME, statefulset/NAME or daemonset/NAME", text)
+	kind, name := reference(text)
+	switch restart := v1alpha1.RestartKind(kind); restart {
+	case v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet, v1alpha1.RestartDaemonSet:
+		return &v1alpha1.AtRestart{Kind: restart, Name: name}, nil
 	}
-	return &v1alpha1.AtRestart{Kind: restartKinds[kind], Name: name}, nil
+	return nil, usageError("--restart is %q: write deployment/NAME, statefulset/NAME or daemonset/NAME", text)
 }
 
 // validateRestart rejects flags that apply to a command together with --restart.

@@ -117,18 +117,12 @@ func TestPagesOfRestart(t *testing.T) {
 	}
 }
 
-func TestRestartTargets(t *testing.T) {
+func TestCompleteRestart(t *testing.T) {
 	w := newWorld(t, "")
 	named := metav1.ObjectMeta{Namespace: "default", Name: "web"}
 	w.kube = kubefake.NewSimpleClientset(&appsv1.Deployment{ObjectMeta: named}, &appsv1.StatefulSet{ObjectMeta: named}, &appsv1.DaemonSet{ObjectMeta: named})
-	root := w.command()
-	root.SetContext(t.Context())
-	if err := w.connect(); err != nil {
-		t.Fatal(err)
-	}
-	got, err := w.restartTargets(root)
-	if diff := cmp.Diff([]string{"deployment/web", "statefulset/web", "daemonset/web"}, got); err != nil || diff != "" {
-		t.Errorf("%v, -want +got:\n%s", err, diff)
+	if code := w.run(t, "__complete", "now", "--restart", ""); code != 0 || !strings.HasPrefix(w.stdout.String(), "daemonset/web\ndeployment/web\nstatefulset/web\n:") {
+		t.Errorf("exit code %d, stdout %q", code, w.stdout.String())
 	}
 }
 

@@ -19,6 +19,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -46,27 +47,20 @@ its events. Or those of a CronAt: what it runs, its next times, its Ats and its 
   kubectl at show cronat/backup`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, isCronAt, err := splitName(args[0])
-			switch {
-			case err != nil:
+			info, err := c.get(args[0])
+			if err != nil {
 				return err
-			case isCronAt:
-				return c.showCronAt(cmd.Context(), name)
 			}
-			return c.show(cmd.Context(), name)
+			if cronAt, isCronAt := info.Object.(*v1alpha1.CronAt); isCronAt {
+				return c.showCronAt(cmd.Context(), cronAt)
+			}
+			return c.show(cmd.Context(), info.Object.(*v1alpha1.At))
 		},
 	}
 }
 
-func (c *cli) show(ctx context.Context, name string) error {
-	if err := c.connect(); err != nil {
-		return err
-	}
+func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 	zone, err := c.zone()
-	if err != nil {
-		return err
-	}
-	at, err := c.ats.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -75,9 +69,9 @@ func (c *cli) show(ctx context.Context, name string) error {
 	pods, podsErr := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
 
 	now := c.now()
-	c.fields(headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, zone, now), c.stateOf(at, now))
+	printFields(c.Out, headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, zone, now), c.stateOf(at, now))
 	if at.Spec.Nodes != nil {
-		if err := c.printNodes(ctx, at); err != nil {
+		if err := c.printNodes(at); err != nil {
 			return err
 		}
 	}
@@ -94,10 +88,10 @@ func (c *cli) show(ctx context.Context, name string) error {
 // field is a line of a page. Without a label, it continues the previous line.
 type field struct{ label, value string }
 
-func (c *cli) fields(parts ...[]field) {
+func printFields(out io.Writer, parts ...[]field) {
 	for _, field := range slices.Concat(parts...) {
 		if field.value != "" {
-			fmt.Fprintf(c.Out, "%-11s%s\n", field.label, answer.OneLine(field.value))
+			fmt.Fprintf(out, "%-11s%s\n", field.label, answer.OneLine(field.value))
 		}
 	}
 }

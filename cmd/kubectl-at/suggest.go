@@ -41,7 +41,7 @@ func (o *create) whatWasMeant(cmd *cobra.Command, words []string, err error) err
 		return err
 	}
 	for n := len(words) - 1; n > 0 && cmd.ArgsLenAtDash() < 0; n-- {
-		if _, _, err := o.parseTime(words[:n], o.past); err == nil {
+		if _, _, err := o.parseTime(words[:n], timespec.Options{AllowPast: o.past}); err == nil {
 			time, command := strings.Join(words[:n], " "), strings.Join(words[n:], " ")
 			return usageError("%q is not part of a time: write -- before the command, as in kubectl at %s -- %s", command, time, command)
 		}

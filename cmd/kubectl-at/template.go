@@ -17,26 +17,24 @@ limitations under the License.
 package main
 
 import (
-	"bufio"
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/yaml"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -45,6 +43,9 @@ import (
 // defaultImage is the image of a template that is only needed for --env. It equals the
 // default of the controller's -default-image.
 const defaultImage = "busybox:1.37.0"
+
+// sourceKinds are the kinds of --from.
+var sourceKinds = []string{"CronJob", "Job", "Deployment", "StatefulSet", "DaemonSet", v1alpha1.AtKind, v1alpha1.CronAtKind}
 
 // podFlags specify the Pod that runs the command.
 type podFlags struct {
@@ -57,16 +58,16 @@ func (f *podFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.env, "env", nil, "Environment variable as NAME=VALUE; can be repeated. Without --image, --from or -f, the image is then "+defaultImage)
 	flags.StringArrayVar(&f.envFrom, "env-from", nil, "Environment variables from secret/NAME or configmap/NAME; can be repeated")
 	flags.StringVar(&f.serviceAccount, "service-account", "", "Service account of the Pod, whose token the command can use")
-	flags.StringVar(&f.from, "from", "", "Copy the Pod of cronjob/NAME or job/NAME; or the main container of deployment/NAME, for another command")
-	flags.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file, or a URL of one, with a Pod, a Pod template, or a Job or a CronJob, whose Pod is copied; - means standard input")
+	flags.StringVar(&f.from, "from", "", "Copy the Pod of cronjob/NAME or job/NAME; the main container of deployment/NAME, for another command; or the whole run of at/NAME or cronat/NAME")
+	flags.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file, or a URL of one, with a Pod, or with what makes Pods, such as a PodTemplate, a Job or a CronJob; - means standard input")
 }
 
 func (f *podFlags) validate() error {
 	if f.from != "" && f.file != "" {
 		return usageError("--from and -f both specify the Pod: remove one of the two")
 	}
-	if kind, _ := f.source(); f.from != "" && kind == "" {
-		return usageError("--from is %q: write cronjob/NAME, job/NAME or deployment/NAME", f.from)
+	if kind, _ := reference(f.from); f.from != "" && !slices.Contains(sourceKinds, kind) {
+		return usageError("--from is %q: write cronjob/NAME, job/NAME or deployment/NAME; or at/NAME or cronat/NAME for the same run once more", f.from)
 	}
 	for _, env := range f.env {
 		if name, _, found := strings.Cut(env, "="); !found || name == "" {
@@ -85,57 +86,84 @@ func (f *podFlags) validate() error {
 }
 
 // parseEnvFrom returns the source of --env-from.
-func parseEnvFrom(text string) (corev1.EnvFromSource, error) {
-	kind, name := reference(text, "secret", "configmap")
+func parseEnvFrom(text string) (from corev1.EnvFromSource, err error) {
+	kind, name := reference(text)
 	local := corev1.LocalObjectReference{Name: name}
 	switch kind {
-	case "secret":
-		return corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local}}, nil
-	case "configmap":
-		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local}}, nil
+	case "Secret":
+		from.SecretRef = &corev1.SecretEnvSource{LocalObjectReference: local}
+	case "ConfigMap":
+		from.ConfigMapRef = &corev1.ConfigMapEnvSource{LocalObjectReference: local}
+	default:
+		err = usageError("--env-from is %q: write secret/NAME or configmap/NAME", text)
 	}
-	return corev1.EnvFromSource{}, usageError("--env-from is %q: write secret/NAME or configmap/NAME", text)
+	return from, err
 }
 
-// source returns the kind and the name of the object in --from.
-func (f *podFlags) source() (kind, name string) {
-	return reference(f.from, "cronjob", "job", "deployment")
-}
+func (f *podFlags) isCopied() bool { return f.from != "" || f.file != "" }
 
-// isServer reports whether the Pod is that of a server, whose own command does not end.
-func (f *podFlags) isServer() bool {
-	kind, _ := f.source()
-	return kind == "deployment"
-}
-
-// hasPod reports whether the Pod is copied.
-func (f *podFlags) hasPod() bool { return f.from != "" || f.file != "" }
-
-// runs reports whether the Pod has its own command.
-func (f *podFlags) runs() bool { return f.hasPod() && !f.isServer() }
-
-// source is the object from which a template was copied. cronJob is set if it is a
-// CronJob.
+// source is what a run is copied from.
 type source struct {
-	name    string
-	cronJob *batchv1.CronJob
+	name string
+	spec v1alpha1.RunSpec
+	// isServer is true if its own command does not end.
+	isServer bool
+	cronJob  *batchv1.CronJob // if it is one
 }
 
-// podTemplate returns the template of the Pod, with the main container first, or nil if the controller's default
-// suffices, and the object from which it was copied.
-func (r *run) podTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source, error) {
-	var template *corev1.PodTemplateSpec
-	var from source
-	var err error
+// sourceOf returns what an object runs.
+func sourceOf(object runtime.Object) (from source, err error) {
+	var template corev1.PodTemplateSpec
+	switch object := object.(type) {
+	case *v1alpha1.At:
+		return source{name: object.Name, spec: object.Spec.RunSpec}, nil
+	case *v1alpha1.CronAt:
+		return source{name: object.Name, spec: object.Spec.AtTemplate.Spec}, nil
+	case *batchv1.CronJob:
+		from.name, template, from.cronJob = object.Name, object.Spec.JobTemplate.Spec.Template, object
+	case *batchv1.Job:
+		from.name, template = object.Name, object.Spec.Template
+	case *corev1.PodTemplate:
+		from.name, template = object.Name, object.Template
+	case *corev1.Pod:
+		from.name, template = object.Name, corev1.PodTemplateSpec{ObjectMeta: object.ObjectMeta, Spec: object.Spec}
+	case *appsv1.Deployment:
+		from.name, template, from.isServer = object.Name, object.Spec.Template, true
+	case *appsv1.StatefulSet:
+		from.name, template, from.isServer = object.Name, object.Spec.Template, true
+	case *appsv1.DaemonSet:
+		from.name, template, from.isServer = object.Name, object.Spec.Template, true
+	default:
+		return from, fmt.Errorf("a %s runs nothing: choose a Pod, or what makes Pods or Ats", object.GetObjectKind().GroupVersionKind().Kind)
+	}
+	if len(template.Spec.Containers) == 0 {
+		return from, errors.New("the Pod has no container")
+	}
+	from.spec.Template = cleanTemplate(template)
+	if from.isServer {
+		ofServer(from.spec.Template)
+	}
+	return from, nil
+}
+
+// copied returns what --from or -f name, with the other flags for the Pod. The main container is
+// the first one. The template is nil if the controller's default suffices.
+func (r *run) copied(ctx context.Context) (from source, err error) {
 	f := &r.pod
 	switch {
 	case f.from != "":
-		template, from, err = r.copyTemplate(ctx)
+		from, err = r.readObject()
 	case f.file != "":
-		template, from, err = r.readTemplate(ctx)
+		from, err = r.readFile(ctx)
+	}
+	if err != nil {
+		return from, err
+	}
+	switch {
+	case from.spec.Template != nil:
 	case f.image != "":
 		// Settings that are safe for any image. The image determines the user and its rights.
-		template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		from.spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 			RestartPolicy:                corev1.RestartPolicyNever,
 			AutomountServiceAccountToken: ptr.To(false),
 			EnableServiceLinks:           ptr.To(false),
@@ -144,34 +172,26 @@ func (r *run) podTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source,
 		}}
 	case len(f.env) > 0 || len(f.envFrom) > 0 || f.serviceAccount != "":
 		// The same rights as the Pod of an At without a template.
-		template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, plan.Defaults{Image: defaultImage}).Spec}
+		from.spec.Template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, plan.Defaults{Image: defaultImage}).Spec}
 	default:
-		return nil, source{}, nil
+		return from, nil
 	}
-	if err != nil {
-		return nil, source{}, err
-	}
-	if len(template.Spec.Containers) == 0 {
-		return nil, source{}, usageError("the Pod has no container")
-	}
-	spec := &template.Spec
+	spec := &from.spec.Template.Spec
 	// The API runs a command in the first container, and reports the exit code of the main one.
-	i := mainContainer(template.Annotations, spec.Containers)
+	i := mainContainer(from.spec.Template.Annotations, spec.Containers)
 	spec.Containers = slices.Concat(spec.Containers[i:i+1], spec.Containers[:i], spec.Containers[i+1:])
-	if f.isServer() && len(spec.Containers) > 1 {
-		fmt.Fprintf(r.ErrOut, "Of %s, only the container %s is copied: the others would not end.\n", f.from, spec.Containers[0].Name)
+	if from.isServer && len(spec.Containers) > 1 {
+		fmt.Fprintf(r.ErrOut, "Of %s, only the container %s is copied: the others would not end.\n", cmp.Or(f.from, f.file), spec.Containers[0].Name)
 		spec.Containers = spec.Containers[:1]
 	}
 	if f.serviceAccount != "" {
 		spec.ServiceAccountName, spec.DeprecatedServiceAccount = f.serviceAccount, ""
-		if !f.hasPod() {
+		if !f.isCopied() {
 			spec.AutomountServiceAccountToken = nil
 		}
 	}
 	first := &spec.Containers[0]
-	if f.image != "" {
-		first.Image = f.image
-	}
+	first.Image = cmp.Or(f.image, first.Image)
 	for _, env := range f.env {
 		name, value, _ := strings.Cut(env, "=")
 		first.Env = slices.DeleteFunc(first.Env, func(v corev1.EnvVar) bool { return v.Name == name })
@@ -180,39 +200,63 @@ func (r *run) podTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source,
 	for _, text := range f.envFrom {
 		envFrom, err := parseEnvFrom(text)
 		if err != nil {
-			return nil, source{}, err
+			return from, err
 		}
 		first.EnvFrom = append(first.EnvFrom, envFrom)
 	}
-	return template, from, nil
+	return from, nil
 }
 
-// copyTemplate returns the Pod template of --from and its object.
-func (r *run) copyTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source, error) {
-	kind, name := r.pod.source()
+// readObject returns the object of --from.
+func (r *run) readObject() (source, error) {
 	if err := r.connect(); err != nil {
-		return nil, source{}, err
+		return source{}, err
 	}
-	switch kind {
-	case "cronjob":
-		cronJob, err := r.kube.BatchV1().CronJobs(r.namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, source{}, err
-		}
-		return cleanTemplate(cronJob.Spec.JobTemplate.Spec.Template), source{name, cronJob}, nil
-	case "job":
-		job, err := r.kube.BatchV1().Jobs(r.namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, source{}, err
-		}
-		return cleanTemplate(job.Spec.Template), source{name: name}, nil
-	default:
-		deployment, err := r.kube.AppsV1().Deployments(r.namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return nil, source{}, err
-		}
-		return ofServer(cleanTemplate(deployment.Spec.Template)), source{name: name}, nil
+	infos, err := r.find().ResourceNames("", r.pod.from).Do().Infos()
+	if err != nil {
+		return source{}, err
 	}
+	return sourceOf(infos[0].Object)
+}
+
+// readFile returns the object in the file of -f.
+func (r *run) readFile(ctx context.Context) (source, error) {
+	files := resource.NewLocalBuilder().Unstructured().Flatten()
+	if r.pod.file == "-" {
+		files.Stream(r.In, "the standard input")
+	} else {
+		files.FilenameParam(false, &resource.FilenameOptions{Filenames: []string{r.pod.file}})
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, requestTimeout, errNoAnswer)
+		defer cancel()
+	}
+	infos, err := interruptible(ctx, func() ([]*resource.Info, error) { return files.Do().Infos() })
+	if ctx.Err() != nil {
+		return source{}, err
+	}
+	if err == nil && len(infos) != 1 {
+		err = fmt.Errorf("it contains %d objects: it must contain one", len(infos))
+	}
+	var from source
+	if err == nil {
+		from, err = sourceIn(infos[0].Object.(*unstructured.Unstructured))
+	}
+	if err != nil {
+		return source{}, usageError("-f %s: %w", r.pod.file, err)
+	}
+	return from, nil
+}
+
+// sourceIn returns what an object in a file runs.
+func sourceIn(content *unstructured.Unstructured) (source, error) {
+	object, err := kinds.New(content.GroupVersionKind())
+	if err != nil {
+		return source{}, fmt.Errorf("it contains a %s of apiVersion %q: it must contain a Pod, or what makes Pods, such as a Job", content.GetKind(), content.GetAPIVersion())
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(content.Object, object, true); err != nil {
+		return source{}, err
+	}
+	return sourceOf(object)
 }
 
 // cleanTemplate returns a template without the fields that tie it to its controller. A
@@ -234,118 +278,10 @@ func cleanTemplate(template corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
 // ofServer changes the template of a server. A Service may select its Pods by any of
 // their labels, and must not select the run. The probes expect a server, which does not
 // run in it.
-func ofServer(template *corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
+func ofServer(template *corev1.PodTemplateSpec) {
 	template.Labels = nil
 	for i := range template.Spec.Containers {
 		container := &template.Spec.Containers[i]
 		container.LivenessProbe, container.ReadinessProbe, container.StartupProbe = nil, nil, nil
 	}
-	return template
-}
-
-// readTemplate returns the Pod template in the file of -f, and its name.
-func (r *run) readTemplate(ctx context.Context) (*corev1.PodTemplateSpec, source, error) {
-	content, err := interruptible(ctx, func() ([]byte, error) {
-		switch file := r.pod.file; {
-		case file == "-":
-			return io.ReadAll(r.In)
-		case strings.HasPrefix(file, "https://"), strings.HasPrefix(file, "http://"):
-			return download(ctx, file)
-		default:
-			return os.ReadFile(file)
-		}
-	})
-	if ctx.Err() != nil {
-		return nil, source{}, err
-	}
-	if err != nil {
-		return nil, source{}, usageError("%w", err)
-	}
-	template, err := parseTemplate(content)
-	if err != nil {
-		return nil, source{}, usageError("-f %s: %w", r.pod.file, err)
-	}
-	return cleanTemplate(*template), source{name: template.Name}, nil
-}
-
-// download returns the content of a URL.
-func download(ctx context.Context, url string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := (&http.Client{Timeout: requestTimeout}).Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return io.ReadAll(response.Body)
-}
-
-// parseTemplate parses a Pod or a PodTemplate, or the Pod template of a Job or a CronJob, or
-// one without a kind.
-func parseTemplate(content []byte) (*corev1.PodTemplateSpec, error) {
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
-	content = nil
-	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		var value any
-		if err := yaml.Unmarshal(document, &value); err != nil {
-			return nil, err
-		}
-		switch {
-		case value == nil: // only comments
-		case content != nil:
-			return nil, errors.New("it contains more than one document: it must contain one Pod or Pod template")
-		default:
-			content = document
-		}
-	}
-	var kind metav1.TypeMeta
-	if err := yaml.Unmarshal(content, &kind); err != nil {
-		return nil, err
-	}
-	switch kind.Kind {
-	case "Pod":
-		var pod corev1.Pod
-		err := yaml.UnmarshalStrict(content, &pod)
-		return &corev1.PodTemplateSpec{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}, err
-	case "PodTemplate":
-		var template corev1.PodTemplate
-		err := yaml.UnmarshalStrict(content, &template)
-		return named(template.Name, template.Template), err
-	case "Job":
-		var job batchv1.Job
-		err := yaml.UnmarshalStrict(content, &job)
-		return named(job.Name, job.Spec.Template), err
-	case "CronJob":
-		var cronJob batchv1.CronJob
-		err := yaml.UnmarshalStrict(content, &cronJob)
-		return named(cronJob.Name, cronJob.Spec.JobTemplate.Spec.Template), err
-	case "":
-		var template corev1.PodTemplateSpec
-		if err := yaml.UnmarshalStrict(content, &template); err != nil {
-			return nil, err
-		}
-		if len(template.Spec.Containers) == 0 {
-			return nil, errors.New("it contains no Pod: spec.containers is missing")
-		}
-		return &template, nil
-	}
-	return nil, fmt.Errorf("it contains a %s: it must contain a Pod, a Pod template, a Job or a CronJob", kind.Kind)
-}
-
-// named gives a template the name of its object.
-func named(name string, template corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
-	template.Name = name
-	return &template
 }

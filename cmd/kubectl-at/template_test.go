@@ -66,32 +66,23 @@ func TestOfServer(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "shop", "team": "a"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{LivenessProbe: &corev1.Probe{}, ReadinessProbe: &corev1.Probe{}, StartupProbe: &corev1.Probe{}}}},
 	}
-	got := ofServer(template)
+	ofServer(template)
 	want := &corev1.PodTemplateSpec{
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{}}},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, template); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-func TestImages(t *testing.T) {
+func TestCompleteImages(t *testing.T) {
 	cronJob := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup"}}
 	cronJob.Spec.JobTemplate.Spec.Template.Spec.Containers = []corev1.Container{{Image: "backup:1"}}
-	for from, want := range map[string][]string{"": {"backup:1"}, "cronjob/backup": {"backup:1"}, "cj/backup": {"backup:1"}, "job/backup": nil} {
+	for from, want := range map[string]string{"": "backup:1\n", "--from=cronjob/backup": "backup:1\n", "--from=cj/backup": "backup:1\n", "--from=job/backup": ""} {
 		w := newWorld(t, "")
 		w.kube = kubefake.NewSimpleClientset(cronJob)
-		root := w.command()
-		root.SetContext(t.Context())
-		if err := w.connect(); err != nil {
-			t.Fatal(err)
-		}
-		if err := root.Flags().Set("from", from); err != nil {
-			t.Fatal(err)
-		}
-		got, err := w.images(root)
-		if diff := cmp.Diff(want, got); err != nil || diff != "" {
-			t.Errorf("--from=%s: %v, -want +got:\n%s", from, err, diff)
+		if code := w.run(t, "__complete", "now", from, "--image", ""); code != 0 || !strings.HasPrefix(w.stdout.String(), want+":") {
+			t.Errorf("%s: exit code %d, stdout %q, want %q", from, code, w.stdout.String(), want)
 		}
 	}
 }
@@ -103,7 +94,7 @@ func TestDownload(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		fmt.Fprint(w, "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}")
+		fmt.Fprint(w, "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}")
 	}))
 	defer server.Close()
 	for path, want := range map[string]string{"/pod.yaml": "at.cnat.programming-kubernetes.info/a-", "/none.yaml": "404 Not Found"} {
@@ -115,33 +106,41 @@ func TestDownload(t *testing.T) {
 	}
 }
 
-func TestParseTemplate(t *testing.T) {
+func TestFile(t *testing.T) {
+	const pod, spec = "apiVersion: v1\nkind: Pod\n", "spec: {containers: [{name: main, image: x}]}"
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n"
 	for name, tc := range map[string]struct {
 		content string
-		name    string // of the result
-		fails   bool
+		fails   string
 	}{
-		"a Pod":              {content: "kind: Pod\napiVersion: v1\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}", name: "a"},
-		"a Job":              {content: "kind: Job\nmetadata: {name: c}\nspec: {template: {spec: {containers: [{name: main, image: x}]}}}", name: "c"},
-		"a CronJob":          {content: "kind: CronJob\nmetadata: {name: d}\nspec: {jobTemplate: {spec: {template: {spec: {containers: [{name: main, image: x}]}}}}}", name: "d"},
-		"a PodTemplate":      {content: "kind: PodTemplate\nmetadata: {name: b}\ntemplate: {spec: {containers: [{name: main, image: x}]}}", name: "b"},
-		"after a separator":  {content: "# one\n---\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main, image: x}]}\n---\n# end\n", name: "a"},
-		"two Pods":           {content: "kind: Pod\nspec: {containers: [{name: main, image: x}]}\n---\nkind: Pod\n", fails: true},
-		"a template":         {content: "metadata: {labels: {a: b}}\nspec: {containers: [{name: main, image: x}]}"},
-		"JSON":               {content: `{"spec": {"containers": [{"name": "main"}]}}`},
-		"another kind":       {content: "kind: Service", fails: true},
-		"a misspelled field": {content: "kind: Pod\nspec: {containers: [{name: main, imige: x}]}", fails: true},
-		"nothing":            {content: "", fails: true},
-		"not YAML":           {content: "{", fails: true},
-		"only the Pod spec":  {content: "containers: [{name: main}]", fails: true},
+		"a Pod":              {content: pod + spec},
+		"a Job":              {content: "apiVersion: batch/v1\nkind: Job\nspec: {template: {" + spec + "}}"},
+		"a CronJob":          {content: "apiVersion: batch/v1\nkind: CronJob\nspec: {jobTemplate: {spec: {template: {" + spec + "}}}}"},
+		"a PodTemplate":      {content: "apiVersion: v1\nkind: PodTemplate\ntemplate: {" + spec + "}"},
+		"a Deployment":       {content: "apiVersion: apps/v1\nkind: Deployment\nspec: {template: {" + spec + "}}"},
+		"an At":              {content: "apiVersion: cnat.programming-kubernetes.info/v1alpha1\nkind: At\nspec: {template: {" + spec + "}}"},
+		"a CronAt":           {content: "apiVersion: cnat.programming-kubernetes.info/v1alpha1\nkind: CronAt\nspec: {atTemplate: {spec: {template: {" + spec + "}}}}"},
+		"after a separator":  {content: "# one\n---\n" + pod + spec + "\n---\n# end\n"},
+		"JSON":               {content: `{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "main", "image": "x"}]}}`},
+		"two Pods":           {content: pod + spec + "\n---\n" + pod + spec, fails: "it contains 2 objects: it must contain one"},
+		"no kind":            {content: spec, fails: "Object 'Kind' is missing"},
+		"no version":         {content: "kind: Job\n" + spec, fails: `it contains a Job of apiVersion ""`},
+		"another kind":       {content: service, fails: "a Service runs nothing"},
+		"a misspelled field": {content: pod + "spec: {containers: [{name: main, imige: x}]}", fails: `unknown field "spec.containers[0].imige"`},
+		"no container":       {content: pod + "spec: {}", fails: "the Pod has no container"},
+		"nothing":            {content: "", fails: "it contains 0 objects"},
+		"not YAML":           {content: "{", fails: "error parsing the standard input"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			template, err := parseTemplate([]byte(tc.content))
-			if (err != nil) != tc.fails {
-				t.Fatalf("error %v", err)
-			}
-			if err == nil && (template.Name != tc.name || template.Spec.Containers[0].Name != "main") {
-				t.Errorf("got %+v", template)
+			w := newWorld(t, tc.content)
+			args := []string{"now", "-f", "-", "--dry-run=client", "-o", "jsonpath={.spec.template.spec.containers[*].name}", "--", "x"}
+			code := w.run(t, args...)
+			if tc.fails != "" {
+				if code != exitUsage || !strings.Contains(w.stderr.String(), tc.fails) {
+					t.Errorf("exit code %d, stderr %q, want %q", code, w.stderr.String(), tc.fails)
+				}
+			} else if code != 0 || w.stdout.String() != "main" {
+				t.Errorf("exit code %d, stdout %q, stderr %q", code, w.stdout.String(), w.stderr.String())
 			}
 		})
 	}

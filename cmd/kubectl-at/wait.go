@@ -30,7 +30,6 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -60,7 +59,7 @@ not run.`,
 		Example: "  kubectl at wait backup-x2b4f --timeout 1h",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			at, err := c.getAt(cmd.Context(), args[0], "a CronAt does not end, but each of its Ats does")
+			at, _, err := c.getAt(args[0], "a CronAt does not end, but each of its Ats does: see", "at show")
 			if err != nil {
 				return err
 			}
@@ -69,18 +68,6 @@ not run.`,
 	}
 	w.addLimits(cmd.Flags(), "")
 	return cmd
-}
-
-// getAt returns the At that an argument names. If that is a CronAt, the error contains instead.
-func (c *cli) getAt(ctx context.Context, arg, instead string) (*v1alpha1.At, error) {
-	name, err := atName(arg, func(name string) string { return instead + ": see " + c.kubectl("at show cronat/%s", name) })
-	if err == nil {
-		err = c.connect()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return c.ats.Get(ctx, name, metav1.GetOptions{})
 }
 
 func (w *wait) addFlags(flags *pflag.FlagSet) {

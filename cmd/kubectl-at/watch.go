@@ -52,25 +52,28 @@ const (
 var errNoAnswer = fmt.Errorf("the API server has not answered for %s", requestTimeout)
 
 // limited limits the time for the answer to each request, and for its body, unless that follows
-// something.
+// something. A request ends with the command, even if it has a context of its own.
 type limited struct {
 	http.RoundTripper
-	limit time.Duration
+	command context.Context
+	limit   time.Duration
 }
 
 func (l limited) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(request.Context())
 	timer := time.AfterFunc(l.limit, func() { cancel(errNoAnswer) })
+	stop := context.AfterFunc(l.command, func() { cancel(l.command.Err()) })
 	response, err := l.RoundTripper.RoundTrip(request.WithContext(ctx))
 	if err != nil {
 		timer.Stop()
+		stop()
 		cancel(nil)
 		return nil, err
 	}
 	if query := request.URL.Query(); query.Has("watch") || query.Has("follow") {
 		timer.Stop()
 	}
-	response.Body = closing{response.Body, func() { timer.Stop(); cancel(nil) }}
+	response.Body = closing{response.Body, func() { timer.Stop(); stop(); cancel(nil) }}
 	return response, nil
 }
 
@@ -87,12 +90,6 @@ func (c closing) Close() error {
 
 // errGone means that the watched object does not exist or no longer exists.
 var errGone = errors.New("does not exist")
-
-// object is an object that can be watched.
-type object interface {
-	runtime.Object
-	metav1.Object
-}
 
 // listerWatcher is the client for one kind of object in one namespace.
 type listerWatcher[L runtime.Object] interface {

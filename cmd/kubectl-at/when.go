@@ -26,12 +26,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
 const (
 	longTime  = "Mon 2 Jan 2006 15:04:05 MST"
 	shortTime = "2006-01-02 15:04:05 MST"
+	// wallClockTime is a schedule that needs a time zone.
+	wallClockTime = "2006-01-02T15:04:05.999999999"
 )
 
 func (c *cli) explainCommand() *cobra.Command {
@@ -44,7 +47,7 @@ func (c *cli) explainCommand() *cobra.Command {
   kubectl at explain --tz America/New_York friday noon`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, words []string) error {
-			t, now, err := c.parseTime(words, past)
+			t, now, err := c.parseTime(words, timespec.Options{AllowPast: past})
 			if err != nil {
 				return err
 			}
@@ -117,16 +120,35 @@ func localZone(path string, zone *time.Location) string {
 	return name
 }
 
-// parseTime parses the words of a time. It also returns the current time that they refer
-// to.
-func (c *cli) parseTime(words []string, past bool) (t timespec.Time, now time.Time, err error) {
-	now = c.now().Truncate(time.Second) // as t
-	zone, err := c.zone()
-	if err != nil {
-		return t, now, err
+// parseTime parses the words of a time, in the user's zone unless the options have one. It also
+// returns the current time that they refer to.
+func (c *cli) parseTime(words []string, options timespec.Options) (t timespec.Time, now time.Time, err error) {
+	options.Now = c.now().Truncate(time.Second) // as t
+	if options.Zone == nil {
+		options.Zone, err = c.zone()
 	}
-	t, err = timespec.Parse(text(words), timespec.Options{Now: now, Zone: zone, AllowPast: past})
-	return t, now, err
+	if err == nil {
+		t, err = timespec.Parse(text(words), options)
+	}
+	return t, options.Now, err
+}
+
+// zoneOfAt returns the zone of an At: that of --tz, if it is given, or the one that the At names. Otherwise
+// it only has an offset: that is the user's zone if it has the same offset then.
+func (c *cli) zoneOfAt(at *v1alpha1.At) (*time.Location, error) {
+	zone, err := c.zone()
+	if err != nil || c.tz != "" {
+		return zone, err
+	}
+	if at.Spec.TimeZone != nil {
+		return zones.Load(*at.Spec.TimeZone)
+	}
+	instant := instantOf(at)
+	_, there := instant.Zone()
+	if _, here := instant.In(zone).Zone(); here == there {
+		return zone, nil
+	}
+	return instant.Location(), nil
 }
 
 // announce prints when something runs, and a remark.

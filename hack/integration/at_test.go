@@ -624,7 +624,7 @@ func TestKubectlAtDryRun(t *testing.T) {
 func writeTemplate(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pod.yaml")
-	if err := os.WriteFile(path, []byte("spec: {containers: [{name: main}]}"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("{apiVersion: v1, kind: Pod, spec: {containers: [{name: main}]}}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -41,6 +41,7 @@ type calendar struct {
 	now   time.Time
 	today time.Time // 00:00 today, as a time in UTC
 	zone  *time.Location
+	on    time.Time // of the options
 }
 
 // maxYears is how many years a time may be ahead. A later one is probably a mistake, unless it is
@@ -55,7 +56,7 @@ func isRFC3339(text string) bool {
 
 // evaluate returns the first time that the spec can mean and that is not in the past.
 func (s *spec) evaluate(options Options) (Time, error) {
-	c := calendar{spec: s, zone: s.zone}
+	c := calendar{spec: s, zone: s.zone, on: options.On}
 	if c.zone == nil {
 		c.zone = options.Zone
 	}
@@ -163,10 +164,15 @@ func (c *calendar) candidates() ([]candidate, error) {
 	switch {
 	case c.date == nil && c.weekday == nil && c.clock == nil:
 		return []candidate{{isNow: true, isBare: true, how: "now"}}, nil
+	case c.date == nil && c.weekday == nil && !c.on.IsZero():
+		if c.clock.midnight {
+			return nil, c.fail(c.clock.span, "%q begins one day and ends another: write 00:00 and the date", c.quote(c.clock.span))
+		}
+		return []candidate{c.at(dayOf(c.on))}, nil
 	case c.date == nil && c.weekday == nil && c.clock.midnight:
-		return []candidate{c.on(c.today.AddDate(0, 0, 1))}, nil
+		return []candidate{c.at(c.today.AddDate(0, 0, 1))}, nil
 	case c.date == nil && c.weekday == nil:
-		return []candidate{c.on(c.today), c.on(c.today.AddDate(0, 0, 1))}, nil
+		return []candidate{c.at(c.today), c.at(c.today.AddDate(0, 0, 1))}, nil
 	case c.date == nil:
 		return c.weekdays()
 	case c.date.way == relative:
@@ -180,7 +186,7 @@ func (c *calendar) candidates() ([]candidate, error) {
 		if !inRange(day) {
 			return nil, c.outOfRange(c.date.span)
 		}
-		from := c.on(day)
+		from := c.at(day)
 		from.err = first
 		all = []candidate{from}
 	case c.date.way == yearless && isNextYear:
@@ -212,7 +218,7 @@ func (c *calendar) weekdays() ([]candidate, error) {
 	first := c.today.AddDate(0, 0, (afterSunday-sinceSunday+7)%7)
 	at, isNextWeek := c.seen[nextWeek]
 	if !isNextWeek && !c.weekday.next {
-		return []candidate{c.on(first), c.on(first.AddDate(0, 0, 7))}, nil
+		return []candidate{c.at(first), c.at(first.AddDate(0, 0, 7))}, nil
 	}
 	// The week begins on Monday or on Sunday. "next friday" can also be the first one.
 	meant := c.today.AddDate(0, 0, 7-sinceMonday+afterMonday)
@@ -233,20 +239,20 @@ func (c *calendar) weekdays() ([]candidate, error) {
 			return nil, c.fail(at, "%q can be %s or %s: write the date", c.quote(at), reading.Format("Monday 2 January"), meant.Format("Monday 2 January"))
 		}
 	}
-	return []candidate{c.on(meant)}, nil
+	return []candidate{c.at(meant)}, nil
 }
 
 // onDate returns the candidate on a date, which may not exist.
 func (c *calendar) onDate(y int, m time.Month, d int) candidate {
-	from := c.on(time.Date(y, m, d, 0, 0, 0, 0, time.UTC))
+	from := c.at(time.Date(y, m, d, 0, 0, 0, 0, time.UTC))
 	if days := daysIn(y, m); d > days {
 		from.err = c.fail(c.date.span, "%q is not a date, because %s %d has %d days: write a day that exists", c.quote(c.date.span), m, y, days)
 	}
 	return from
 }
 
-// on returns the candidate on a day.
-func (c *calendar) on(date time.Time) candidate {
+// at returns the candidate on a day.
+func (c *calendar) at(date time.Time) candidate {
 	how := date.Format("Monday 2 January 2006")
 	switch date {
 	case c.today:

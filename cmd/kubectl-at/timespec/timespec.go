@@ -102,6 +102,9 @@ type Options struct {
 	Now time.Time
 	// Zone is the zone of a text without a zone. It is required.
 	Zone *time.Location
+	// On is a time on the day of a text that has a time of day but no date. If it is zero, that is
+	// today, or tomorrow.
+	On time.Time
 	// AllowPast accepts a time in the past. It does not change which time is meant.
 	AllowPast bool
 }

@@ -1,0 +1,251 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/resource"
+	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/retry"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
+)
+
+const (
+	// cronAtPrefix distinguishes the name of a CronAt from that of an At.
+	cronAtPrefix = "cronat/"
+	// chunkSize is the number of objects in an answer, as in kubectl.
+	chunkSize = 500
+)
+
+// kinds contains the types of all objects that an argument can name.
+var kinds = func() *runtime.Scheme {
+	all := runtime.NewScheme()
+	utilruntime.Must(kubescheme.AddToScheme(all))
+	utilruntime.Must(scheme.AddToScheme(all))
+	return all
+}()
+
+// mapper knows the names of these kinds, with their short names. So no command asks the API server for
+// them, and a client dry run needs none.
+var mapper = func() meta.RESTMapper {
+	all := meta.NewDefaultRESTMapper(nil)
+	for short, kind := range map[string]schema.GroupVersionKind{
+		"at": v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind), "ca": v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind),
+		"cj": batchv1.SchemeGroupVersion.WithKind("CronJob"), "job": batchv1.SchemeGroupVersion.WithKind("Job"),
+		"deploy": appsv1.SchemeGroupVersion.WithKind("Deployment"), "sts": appsv1.SchemeGroupVersion.WithKind("StatefulSet"), "ds": appsv1.SchemeGroupVersion.WithKind("DaemonSet"),
+		"podtemplate": corev1.SchemeGroupVersion.WithKind("PodTemplate"), "cm": corev1.SchemeGroupVersion.WithKind("ConfigMap"), "secret": corev1.SchemeGroupVersion.WithKind("Secret"),
+		"ns": corev1.SchemeGroupVersion.WithKind("Namespace"), "no": corev1.SchemeGroupVersion.WithKind("Node"),
+	} {
+		scope := meta.RESTScopeNamespace
+		if short == "ns" || short == "no" {
+			scope = meta.RESTScopeRoot
+		}
+		plural, _ := meta.UnsafeGuessKindToResource(kind)
+		all.Add(kind, scope)
+		all.AddSpecific(kind, plural, plural.GroupVersion().WithResource(short), scope)
+	}
+	return all
+}()
+
+// getter connects to the cluster, and knows the kinds without it.
+type getter struct{ *genericclioptions.ConfigFlags }
+
+func (getter) ToRESTMapper() (meta.RESTMapper, error) { return mapper, nil }
+
+// reference returns the kind and the name of KIND/NAME, by any name of the kind that kubectl accepts, or "".
+func reference(text string) (kind, name string) {
+	kind, name, _ = strings.Cut(text, "/")
+	_, resource := schema.ParseResourceArg(kind)
+	found, err := mapper.KindFor(resource.WithVersion(""))
+	if err != nil || name == "" || strings.Contains(name, "/") {
+		return "", ""
+	}
+	return found.Kind, name
+}
+
+// find looks for objects in the namespace, or in all of them, by any name of a kind that kubectl
+// accepts.
+func (c *cli) find() *resource.Builder {
+	return resource.NewBuilder(c.getter).WithScheme(kinds, kinds.PrioritizedVersionsAllGroups()...).
+		NamespaceParam(c.namespace).DefaultNamespace().AllNamespaces(c.namespace == "")
+}
+
+// get reads the At or the CronAt that an argument names. A name without a kind is that of an At.
+func (c *cli) get(arg string) (*resource.Info, error) {
+	if kind, _ := reference(arg); strings.Contains(arg, "/") && kind != v1alpha1.AtKind && kind != v1alpha1.CronAtKind {
+		return nil, usageError("%q is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt", arg)
+	}
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	infos, err := c.find().ResourceNames("ats", arg).Do().Infos()
+	if err == nil {
+		return infos[0], nil
+	}
+	if apierrors.IsNotFound(err) && !strings.Contains(arg, "/") {
+		if _, err := c.get(cronAtPrefix + arg); err == nil {
+			return nil, fmt.Errorf("there is no At %q, but there is a CronAt: write %s%s", arg, cronAtPrefix, arg)
+		}
+	}
+	return nil, err
+}
+
+// getAt reads the At that an argument names. If that is a CronAt, the error says instead, and which
+// command of kubectl.
+func (c *cli) getAt(arg, instead, command string) (*v1alpha1.At, *resource.Info, error) {
+	if kind, name := reference(arg); kind == v1alpha1.CronAtKind {
+		return nil, nil, usageError("%s is a CronAt: %s %s", arg, instead, c.kubectl("%s cronat/%s", command, name))
+	}
+	info, err := c.get(arg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return info.Object.(*v1alpha1.At), info, nil
+}
+
+// list returns the objects of a kind with these labels in the namespace.
+func (c *cli) list(kind, selector string) ([]*resource.Info, error) {
+	return c.find().ResourceTypes(kind).LabelSelectorParam(selector).SelectAllParam(selector == "").RequestChunksOf(chunkSize).Flatten().Do().Infos()
+}
+
+// listAts returns the Ats with these labels, sorted by time.
+func (c *cli) listAts(selector string) ([]*v1alpha1.At, error) {
+	infos, err := c.list("ats", selector)
+	var ats []*v1alpha1.At
+	for _, info := range infos {
+		ats = append(ats, info.Object.(*v1alpha1.At))
+	}
+	slices.SortStableFunc(ats, func(a, b *v1alpha1.At) int { return instantOf(a).Compare(instantOf(b)) })
+	return ats, err
+}
+
+// object is an object of the API.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// ref returns the name of an At or a CronAt for a message, as kubectl prints it.
+func ref(object metav1.Object) string {
+	if _, isCronAt := object.(*v1alpha1.CronAt); isCronAt {
+		return cronAtPrefix + object.GetName()
+	}
+	return "at/" + object.GetName()
+}
+
+// create creates an At or a CronAt, and prints it.
+func (c *cli) create(ctx context.Context, output *output, object object) error {
+	if output.isClient() {
+		return output.print(c, object)
+	}
+	err := c.connect()
+	if err != nil {
+		return err
+	}
+	options := metav1.CreateOptions{DryRun: output.serverDryRun(), FieldValidation: metav1.FieldValidationStrict, FieldManager: fieldManager}
+	switch object := object.(type) {
+	case *v1alpha1.At:
+		var created *v1alpha1.At
+		if created, err = c.ats.Create(ctx, object, options); err == nil {
+			*object = *created
+		}
+	case *v1alpha1.CronAt:
+		var created *v1alpha1.CronAt
+		if created, err = c.cronAts.Create(ctx, object, options); err == nil {
+			*object = *created
+		}
+	}
+	switch {
+	case err == nil:
+		return output.print(c, object)
+	case ctx.Err() != nil, errors.Is(err, errNoAnswer), utilnet.IsTimeout(err), utilnet.IsProbableEOF(err), utilnet.IsConnectionReset(err),
+		utilnet.IsHTTP2ConnectionLost(err), apierrors.IsTimeout(err): // The API server has not said that there is none.
+		return fmt.Errorf("%w: %s may have been created: see %s", err, ref(object), c.kubectl("at show %s", strings.TrimPrefix(ref(object), "at/")))
+	}
+	return err
+}
+
+// edit changes an object with change, which may refuse that, and prints it. If the object has
+// changed in the meantime, edit reads it and calls change again.
+func (c *cli) edit(output *output, info *resource.Info, change func() error) error {
+	helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.dryRun == "server").WithFieldManager(fieldManager)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		before, err := json.Marshal(info.Object)
+		if err != nil {
+			return err
+		}
+		if err := change(); err != nil || output.isClient() {
+			return err
+		}
+		after, err := json.Marshal(info.Object)
+		if err != nil {
+			return err
+		}
+		// The version, which the patch then contains, is the precondition.
+		if before, err = jsonpatch.MergePatch(before, []byte(`{"metadata":{"resourceVersion":null}}`)); err != nil {
+			return err
+		}
+		patch, err := jsonpatch.CreateMergePatch(before, after)
+		if err != nil {
+			return err
+		}
+		patched, err := helper.Patch(info.Namespace, info.Name, types.MergePatchType, patch, nil)
+		if apierrors.IsConflict(err) {
+			return cmp.Or(info.Get(), err)
+		}
+		info.Object = patched
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return output.print(c, info.Object)
+}
+
+// remove deletes an object, unless another one has its name by now, and prints it.
+func (c *cli) remove(output *output, info *resource.Info) error {
+	if !output.isClient() {
+		options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(info.Object.(metav1.Object).GetUID()))}
+		helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.dryRun == "server")
+		if _, err := helper.DeleteWithOptions(info.Namespace, info.Name, options); err != nil {
+			return err
+		}
+	}
+	return output.print(c, info.Object)
+}
