@@ -17,7 +17,6 @@ limitations under the License.
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -51,27 +50,29 @@ the Pod now. The exit code is 3 if it is refused. The output says what was not c
 			if err != nil {
 				return err
 			}
-			return c.check(cmd.Context(), info.Object.(object), c.Out)
+			of := info.Object.(object)
+			return c.check(cmd.Context(), of, min(changedAt(of).Add(verdictTime).Sub(c.now()), verdictTime), c.Out)
 		},
 	}
 }
 
-// check prints the verdict on an At or a CronAt, and returns a refusal as an error.
-func (c *cli) check(ctx context.Context, of object, out io.Writer) error {
+// check prints the verdict on an At or a CronAt, and returns a refusal as an error. It waits for a time
+// for the controller.
+func (c *cli) check(ctx context.Context, of object, limit time.Duration, out io.Writer) error {
 	if at, isAt := of.(*v1alpha1.At); isAt && (at.Status.Phase == v1alpha1.PhaseRunning || at.Status.Phase == v1alpha1.PhaseDone) {
 		return fmt.Errorf("%s has started: see %s", ref(of), c.kubectl("at show %s", of.GetName()))
 	}
-	why := c.refusal(ctx, of, min(changedAt(of).Add(verdictTime).Sub(c.now()), verdictTime))
+	why := c.refusal(ctx, of, limit)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	// The verdict of a rehearsal belongs here: it knows what dry-runs cannot know.
-	asked, refused := "", ""
+	asked := ""
 	if why == "" {
-		asked, refused = c.dryRunPod(ctx, of)
+		asked, why = c.dryRunPod(ctx, of)
 	}
-	if why = cmp.Or(why, refused); why != "" {
-		return withCode(exitFailed, "%s would not start: %s", ref(of), answer.OneLine(why))
+	if why != "" {
+		return refused(of, why)
 	}
 	printFields(out, []field{
 		{"Preflight", "The controller has reported nothing against " + ref(of) + "."},
@@ -92,20 +93,31 @@ func changedAt(of object) time.Time {
 	return at
 }
 
-// warn waits for the preflight of a new object, and prints why it would be refused. Scripts, which
-// use -o, do not wait.
-func (c *cli) warn(ctx context.Context, output *output, of object) {
+// warn prints why a new object would be refused, or checks it if --check says so. Scripts, which use
+// -o, do not wait.
+func (c *cli) warn(ctx context.Context, output *output, of object) error {
 	why := ""
 	switch {
-	case output.isClient() || *output.flags.OutputFormat != "":
+	case output.isClient(), *output.flags.OutputFormat != "" && !output.check:
 	case output.dryRun == "server":
 		_, why = c.dryRunPod(ctx, of)
+	case output.check:
+		return c.check(ctx, of, verdictTime, c.ErrOut)
 	default:
 		why = c.refusal(ctx, of, c.verdict)
 	}
-	if why != "" {
+	switch {
+	case why == "":
+	case output.check:
+		return refused(of, why)
+	default:
 		fmt.Fprintln(c.ErrOut, answer.OneLine(why))
 	}
+	return nil
+}
+
+func refused(of object, why string) error {
+	return withCode(exitFailed, "%s would not start: %s", ref(of), answer.OneLine(why))
 }
 
 // refusal waits until the controller reports why an object would not start, and returns that, or

@@ -890,6 +890,34 @@ func TestEdit(t *testing.T) {
 			},
 			after: func(at *v1alpha1.At) { at.Spec.Schedule, at.Spec.TimeZone = "2026-03-27T16:00:00Z", nil }, stdout: "moved\n",
 		},
+		"move on its day, in its zone": {
+			args: []string{"move", "at", "11:30"},
+			before: func(at *v1alpha1.At) {
+				at.Spec.Schedule, at.Spec.TimeZone = "2027-07-01T10:12:00", ptr.To("Europe/Berlin")
+			},
+			after: func(at *v1alpha1.At) {
+				at.Spec.Schedule, at.Spec.TimeZone = "2027-07-01T11:30:00", ptr.To("Europe/Berlin")
+			}, stdout: "moved\n",
+		},
+		"move to a time that is shown twice": {
+			args: []string{"move", "at", "2026-10-25T02:30:00+01:00"},
+			before: func(at *v1alpha1.At) {
+				at.Spec.Schedule, at.Spec.TimeZone = "2026-10-25T10:12:00", ptr.To("Europe/Berlin")
+			},
+			after: func(at *v1alpha1.At) { at.Spec.Schedule, at.Spec.TimeZone = "2026-10-25T02:30:00+01:00", nil }, stdout: "moved\n",
+		},
+		"move on its day, by its offset": {
+			args: []string{"move", "at", "3am"}, before: func(at *v1alpha1.At) { at.Spec.Schedule = "2027-07-01T10:12:00+05:30" },
+			after: func(at *v1alpha1.At) { at.Spec.Schedule = "2027-07-01T03:00:00+05:30" }, stdout: "moved\n",
+		},
+		"move, with a zone": {
+			args: []string{"move", "at", "3am", "Asia/Kolkata"}, before: func(at *v1alpha1.At) { at.Spec.Schedule = "2027-07-01T10:12:00+02:00" },
+			after: func(at *v1alpha1.At) { at.Spec.Schedule = "2027-07-01T03:00:00+05:30" }, stdout: "moved\n",
+		},
+		"move, in another zone": {
+			args: []string{"move", "at", "3am", "--tz=Asia/Kolkata"}, before: func(at *v1alpha1.At) { at.Spec.Schedule = "2027-07-01T01:12:00+02:00" },
+			after: func(at *v1alpha1.At) { at.Spec.Schedule = "2027-07-01T03:00:00+05:30" }, stdout: "moved\n",
+		},
 		"run now": {args: []string{"run-now", "at", "--tz=UTC"}, after: func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, stdout: "moved to now\n"},
 		"suspend": {args: []string{"suspend", "at"}, after: func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, stdout: "suspended\n"},
 		"suspend a running At": {
@@ -919,6 +947,108 @@ func TestEdit(t *testing.T) {
 			}
 			if diff := cmp.Diff(newAt("at", tc.after), got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestMoveSays checks that the old and the new time are printed.
+func TestMoveSays(t *testing.T) {
+	const was = "was Sat 28 Mar 2026 09:12:00 UTC (Sat 28 Mar 10:12:00 +01:00), in 19h12m"
+	for args, want := range map[string]string{
+		"move at 11:30 --tz=UTC": was + "\nruns Sat 28 Mar 2026 11:30:00 UTC, in 21h30m\n",
+		"move at midnight":       "error: \"midnight\" begins one day and ends another: write 00:00 and the date\nmidnight\n^^^^^^^^\n",
+		"run-now at --tz=UTC":    was + ": this uses up its planned run; kubectl at now --from at/at is an additional one\nruns Fri 27 Mar 2026 14:00:00 UTC, at once\n",
+	} {
+		w := newWorld(t, "", newAt("at", nil))
+		if w.run(t, strings.Fields(args)...); w.stderr.String() != want {
+			t.Errorf("%s: got %q, want %q", args, w.stderr.String(), want)
+		}
+	}
+}
+
+// TestAgain runs the same once more.
+func TestAgain(t *testing.T) {
+	spec := func(change func(*v1alpha1.RunSpec)) v1alpha1.RunSpec {
+		spec := v1alpha1.RunSpec{
+			Command: "echo YAY", Node: "n", BackoffLimit: ptr.To[int32](2), ActiveDeadlineSeconds: ptr.To[int64](60),
+			Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "b"}}}},
+		}
+		if change != nil {
+			change(&spec)
+		}
+		return spec
+	}
+	for args, want := range map[string]v1alpha1.RunSpec{
+		"--from=at/at":          spec(nil),
+		"--from=cronats/backup": {Command: "echo YAY", BackoffLimit: ptr.To[int32](2)},
+		"--from=at/restart":     {Restart: &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}},
+		"--from=at/at -- x":     spec(func(spec *v1alpha1.RunSpec) { spec.Command = "x" }),
+		"--from=at/at --retries=3 --ttl=1m --active-deadline=5m --image=c": spec(func(spec *v1alpha1.RunSpec) {
+			spec.BackoffLimit, spec.TTLSecondsAfterFinished, spec.ActiveDeadlineSeconds = ptr.To[int32](3), ptr.To[int32](60), ptr.To[int64](300)
+			spec.Template.Spec.Containers[0].Image = "c"
+		}),
+		"--from=at/at --nodes=all -- x y": spec(func(spec *v1alpha1.RunSpec) {
+			spec.Command, spec.Node, spec.Nodes = "", "", &v1alpha1.AtNodes{}
+			spec.Template.Spec.Containers[0].Command = []string{"x", "y"}
+		}),
+	} {
+		w := newWorld(t, "", newCronAt("backup", nil), newAt("at", func(at *v1alpha1.At) {
+			done(v1alpha1.ReasonCommandFailed, 7)(at)
+			at.Spec.Suspend, at.Spec.RunSpec = ptr.To(true), spec(nil)
+		}), newAt("restart", func(at *v1alpha1.At) {
+			at.Spec.RunSpec = v1alpha1.RunSpec{Restart: &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}}
+		}))
+		if code := w.run(t, append([]string{"now", "--name=again", "--tz=UTC"}, strings.Fields(args)...)...); code != 0 {
+			t.Errorf("%s: exit code %d: %s", args, code, w.stderr.String())
+			continue
+		}
+		at, err := w.cnat.CnatV1alpha1().Ats("default").Get(t.Context(), "again", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: want}, at.Spec); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", args, diff)
+		}
+	}
+}
+
+// TestShow shows a failed run, and one that does not start.
+func TestShow(t *testing.T) {
+	warning := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}, InvolvedObject: corev1.ObjectReference{UID: "pod"}, LastTimestamp: metav1.NewTime(now.Add(-time.Minute)),
+		Type: corev1.EventTypeWarning, Reason: "FailedMount", Message: `configmap "c" not found`,
+	}
+	failed := newAt("at", done(v1alpha1.ReasonCommandFailed, 7))
+	for name, tc := range map[string]struct {
+		at   *v1alpha1.At
+		pod  *corev1.Pod
+		want string
+		not  string
+	}{
+		"failed":    {at: failed, want: "Again      kubectl at now --from at/at\n", not: "Warnings"},
+		"pending":   {at: newAt("at", inPhase(corev1.PodPending)), pod: podWith(corev1.ContainerState{}), want: "Warnings of its Pod\nWHEN     TYPE      REASON        MESSAGE\n1m ago   Warning   FailedMount   configmap \"c\" not found\n", not: "running"},
+		"of its At": {at: newAt("at", inPhase(corev1.PodPending)), want: "Why        Its Pod is Pending since Fri 27 Mar 2026 13:00:00 UTC, 1h ago: its command has not started.\nWarnings of its Pod\n", not: "running"},
+		"running":   {at: newAt("at", inPhase(corev1.PodRunning)), pod: podWith(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), want: "Why        Its command is running.\n", not: "Warnings"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "", tc.at)
+			kube := kubefake.NewSimpleClientset()
+			if tc.pod != nil {
+				kube = kubefake.NewSimpleClientset(tc.pod)
+			}
+			// The fake clientset ignores the field selector.
+			kube.PrependReactor("list", "events", func(action kubetesting.Action) (bool, runtime.Object, error) {
+				events := &corev1.EventList{}
+				if selector := action.(kubetesting.ListAction).GetListRestrictions().Fields.String(); selector == "involvedObject.uid=pod,type=Warning" || selector == "type=Warning,involvedObject.uid=pod" {
+					events.Items = append(events.Items, *warning)
+				}
+				return true, events, nil
+			})
+			w.kube = kube
+			code := w.run(t, "show", "at", "--tz=UTC")
+			if out := w.stdout.String(); code != 0 || !strings.Contains(out, tc.want) || strings.Contains(out, tc.not) {
+				t.Errorf("exit code %d; got:\n%s%s\nwant:\n%s\nnot %q", code, out, w.stderr.String(), tc.want, tc.not)
 			}
 		})
 	}

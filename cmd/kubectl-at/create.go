@@ -148,28 +148,24 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 
 // createAt creates an At for an instant, prints it and when it runs, and follows it.
 func (c *cli) createAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time, w *wait) error {
+	if output.check && !instant.After(now) {
+		return usageError("--check is for a later time: this run starts at once, and --wait reports how it ends")
+	}
 	if err := c.create(ctx, output, at); err != nil {
 		return err
 	}
-	if err := c.announceAt(ctx, output, at, instant, now, w); err != nil || w.enabled() {
+	if err := c.announceAt(ctx, output, at, instant, now, w); err != nil || w.enabled() || !instant.After(now) {
 		return err
 	}
-	if instant.After(now) {
-		c.warn(ctx, output, at)
-	}
-	return nil
+	return c.warn(ctx, output, at)
 }
 
 // announceAt prints when an At that has been written runs, and follows it.
 func (c *cli) announceAt(ctx context.Context, output *output, at *v1alpha1.At, instant, now time.Time, w *wait) error {
 	if ptr.Deref(at.Spec.Suspend, false) {
-		zone, err := c.zone()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(c.ErrOut, "suspended, due %s: it does not start until %s\n", instant.In(zone).Format(longTime), c.kubectl("at resume %s", at.Name))
-	} else if err := c.announce(output.runs(), instant, now, ""); err != nil {
-		return err
+		fmt.Fprintf(c.ErrOut, "suspended, due %s: it does not start until %s\n", instant.In(c.local()).Format(longTime), c.kubectl("at resume %s", at.Name))
+	} else {
+		c.announce(output.runs(), instant, now, "")
 	}
 	if w.enabled() {
 		return c.follow(ctx, at, w)

@@ -53,10 +53,6 @@ func (c *cli) listCronAts(selector string) (all []*v1alpha1.CronAt, err error) {
 }
 
 func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOptions) error {
-	zone, err := c.zone()
-	if err != nil {
-		return err
-	}
 	slices.SortStableFunc(cronAts, func(a, b *v1alpha1.CronAt) int {
 		return ptr.Deref(a.Status.NextScheduleTime, metav1.Time{}).Compare(ptr.Deref(b.Status.NextScheduleTime, metav1.Time{}).Time)
 	})
@@ -65,7 +61,7 @@ func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOpt
 	for _, cronAt := range cronAts {
 		next := ""
 		if at := cronAt.Status.NextScheduleTime; at != nil {
-			next = at.In(zone).Format(shortTime)
+			next = at.In(c.local()).Format(shortTime)
 		}
 		rows = append(rows, row(
 			cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
@@ -100,10 +96,6 @@ func isUnattendedCronAt(cronAt *v1alpha1.CronAt, now time.Time) bool {
 const nextTimes = 3
 
 func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
-	zone, err := c.zone()
-	if err != nil {
-		return err
-	}
 	ats, atsErr := c.listAts("") // Those of run-now have no label.
 
 	now := c.now()
@@ -111,7 +103,7 @@ func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
 	printFields(c.Out,
 		headOf(ref(cronAt), cronAt.Namespace, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds),
 		[]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}},
-		nextTimesOf(cronAt, zone, now), c.stateOfCronAt(cronAt, now))
+		nextTimesOf(cronAt, c.local(), now), c.stateOfCronAt(cronAt, now))
 	if atsErr != nil {
 		fmt.Fprintf(c.ErrOut, "Cannot list its Ats: %v\n", atsErr)
 	} else if ats := atsOf(cronAt, ats); len(ats) > 0 {
@@ -120,7 +112,7 @@ func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
 			return err
 		}
 	}
-	return c.events(ctx, cronAt, now)
+	return c.events(ctx, "Events", cronAt.Namespace, cronAt.UID, now)
 }
 
 // policyOf describes the other settings of a CronAt.

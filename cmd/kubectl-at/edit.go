@@ -145,7 +145,7 @@ At, which it keeps, unless there is --tz.`,
 			if err != nil {
 				return err
 			}
-			return c.move(cmd.Context(), output, info, t, now, &wait{})
+			return c.move(cmd.Context(), output, info, t, now, &wait{}, "")
 		},
 	}
 	output = addOutput(cmd, "moved")
@@ -175,20 +175,15 @@ limits. It is deleted with the CronAt.`,
 			if err := cmp.Or(output.validate(), w.validate(output)); err != nil {
 				return err
 			}
-			zone, err := c.zone()
-			if err != nil {
-				return err
-			}
 			info, err := c.get(args[0])
 			if err != nil {
 				return err
 			}
 			now := c.now().Truncate(time.Second)
-			t := timespec.Time{Instant: now.In(zone)}
+			t := timespec.Time{Instant: now.In(c.local())}
 			switch object := info.Object.(type) {
 			case *v1alpha1.At:
-				fmt.Fprintf(c.ErrOut, "This uses up its planned run: %s is an additional one\n", c.kubectl("at now --from %s", ref(object)))
-				return c.move(cmd.Context(), output, info, t, now, &w)
+				return c.move(cmd.Context(), output, info, t, now, &w, fmt.Sprintf(": this uses up its planned run; %s is an additional one", c.kubectl("at now --from %s", ref(object))))
 			case *v1alpha1.CronAt:
 				if w.logs && object.Spec.AtTemplate.Spec.Restart != nil {
 					return errLogsOfRestart
@@ -205,8 +200,8 @@ limits. It is deleted with the CronAt.`,
 	return cmd
 }
 
-// move changes the time of an At, prints what it was and is, and follows the run.
-func (c *cli) move(ctx context.Context, output *output, info *resource.Info, t timespec.Time, now time.Time, w *wait) error {
+// move changes the time of an At, prints what it was, with a remark, and what it is, and follows the run.
+func (c *cli) move(ctx context.Context, output *output, info *resource.Info, t timespec.Time, now time.Time, w *wait, remark string) error {
 	var was v1alpha1.AtSpec
 	err := c.edit(output, info, func() error {
 		at := info.Object.(*v1alpha1.At)
@@ -233,9 +228,7 @@ func (c *cli) move(ctx context.Context, output *output, info *resource.Info, t t
 		return err
 	}
 	if before, err := plan.Instant(&was); err == nil {
-		if err := c.announce("was", before, now, ""); err != nil {
-			return err
-		}
+		c.announce("was", before, now, remark)
 	}
 	return c.announceAt(ctx, output, info.Object.(*v1alpha1.At), t.Instant, now, w)
 }

@@ -124,8 +124,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 	if err := o.announceNext(o.output, cronAt, now); err != nil {
 		return err
 	}
-	o.warn(cmd.Context(), o.output, cronAt)
-	return nil
+	return o.warn(cmd.Context(), o.output, cronAt)
 }
 
 func (o *every) validate(cmd *cobra.Command, words, command []string) error {
@@ -303,5 +302,6 @@ func (c *cli) announceNext(output *output, cronAt *v1alpha1.CronAt, now time.Tim
 	if err != nil {
 		return err
 	}
-	return c.announce(output.runs()+" next", next, now, spread)
+	c.announce(output.runs()+" next", next, now, spread)
+	return nil
 }

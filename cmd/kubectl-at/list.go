@@ -139,16 +139,12 @@ func (c *cli) printTables(ats []*v1alpha1.At, selector string, table printers.Pr
 }
 
 func (c *cli) printTable(ats []*v1alpha1.At, options printers.PrintOptions) error {
-	zone, err := c.zone()
-	if err != nil {
-		return err
-	}
 	now := c.now()
 	var rows []metav1.TableRow
 	for _, at := range ats {
 		when, in := at.Spec.Schedule, ""
 		if instant, err := plan.Instant(&at.Spec); err == nil {
-			when, in = instant.In(zone).Format(shortTime), fromNow(instant, now)
+			when, in = instant.In(c.local()).Format(shortTime), fromNow(instant, now)
 		}
 		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
 		rows = append(rows, row(

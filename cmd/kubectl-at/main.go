@@ -119,13 +119,18 @@ func (c *cli) command() *cobra.Command {
 	c.flags = flags
 	c.config.AddFlags(flags)
 	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
-	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		c.config.WithWrapConfigFn(func(config *rest.Config) *rest.Config { return c.limits(cmd.Context(), config) })
 		for _, name := range zones.Names() {
 			if strings.EqualFold(name, c.tz) {
 				c.tz = name
 			}
 		}
+		if c.tz == "" {
+			return nil
+		}
+		_, err := c.zone()
+		return err
 	}
 
 	root.AddCommand(
@@ -294,6 +299,7 @@ type output struct {
 	flags  *genericclioptions.PrintFlags
 	dryRun string
 	logs   bool // Standard output is for the log.
+	check  bool // --check
 }
 
 // noDryRunValue is the value of --dry-run if none is given.

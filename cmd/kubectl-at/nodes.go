@@ -95,7 +95,9 @@ func (f *nodeFlags) selector() (*metav1.LabelSelector, error) {
 
 // apply sets the fields for the flags.
 func (f *nodeFlags) apply(spec *v1alpha1.RunSpec) error {
-	spec.Node = f.node
+	if f.node != "" {
+		spec.Node, spec.Nodes = f.node, nil
+	}
 	if !f.flags.Changed("nodes") {
 		return nil
 	}
@@ -103,7 +105,7 @@ func (f *nodeFlags) apply(spec *v1alpha1.RunSpec) error {
 	if err != nil {
 		return err
 	}
-	spec.Nodes = &v1alpha1.AtNodes{Selector: *selector}
+	spec.Node, spec.Nodes = "", &v1alpha1.AtNodes{Selector: *selector}
 	if f.maxConcurrent != "" {
 		spec.Nodes.MaxConcurrent = ptr.To(intstr.Parse(f.maxConcurrent))
 	}

@@ -73,6 +73,7 @@ func (c *cli) addRun(cmd *cobra.Command) *run {
 	flags.Var(&r.ttl, "ttl", "Delete the At and its Pods this long after its end")
 	flags.StringVar(&r.restart, "restart", "", "Restart deployment/NAME, statefulset/NAME or daemonset/NAME, like kubectl rollout restart, instead of running a command")
 	flags.StringVarP(&r.labels, "labels", "l", "", "Labels of the new object, such as app=shop,team=a; those of a CronAt also apply to its Ats")
+	flags.BoolVar(&r.output.check, "check", false, "Wait for the preflight, like kubectl at check, and exit with 3 if the run would be refused")
 	r.pod.addFlags(flags)
 	r.nodes.addFlags(flags)
 	return r

@@ -26,8 +26,10 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
 
@@ -60,16 +62,19 @@ its events. Or those of a CronAt: what it runs, its next times, its Ats and its 
 }
 
 func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
-	zone, err := c.zone()
-	if err != nil {
-		return err
-	}
 	// A user who can see Ats may not be able to see Pods or events: print the rest of the
 	// page anyway.
 	pods, podsErr := c.kube.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(at.UID)})
+	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	var newest *corev1.Pod
+	for i := range pods.Items {
+		if at.Status.Pod != nil && pods.Items[i].UID == at.Status.Pod.UID {
+			newest = &pods.Items[i]
+		}
+	}
 
 	now := c.now()
-	printFields(c.Out, headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, zone, now), c.stateOf(at, now))
+	printFields(c.Out, headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, c.local(), now), c.stateOf(at, newest, now))
 	if at.Spec.Nodes != nil {
 		if err := c.printNodes(at); err != nil {
 			return err
@@ -82,7 +87,12 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 			return err
 		}
 	}
-	return c.events(ctx, at, now)
+	if pod := at.Status.Pod; at.Status.Phase == v1alpha1.PhaseRunning && pod != nil && !hasRun(at, newest) {
+		if err := c.events(ctx, "Warnings of its Pod", at.Namespace, pod.UID, now, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)); err != nil {
+			return err
+		}
+	}
+	return c.events(ctx, "Events", at.Namespace, at.UID, now)
 }
 
 // field is a line of a page. Without a label, it continues the previous line.
@@ -154,12 +164,12 @@ func whenOf(at *v1alpha1.At, zone *time.Location, now time.Time) []field {
 }
 
 // stateOf describes the state of an At.
-func (c *cli) stateOf(at *v1alpha1.At, now time.Time) []field {
+func (c *cli) stateOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []field {
 	state := string(at.Status.Phase)
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason
 	}
-	why, message := c.whyOf(at, now), ""
+	why, message := c.whyOf(at, newest, now), ""
 	if at.Status.Phase == v1alpha1.PhaseDone && at.Status.Message != why {
 		message = at.Status.Message
 	}
@@ -171,11 +181,30 @@ func (c *cli) stateOf(at *v1alpha1.At, now time.Time) []field {
 		{"Started", since(at.Status.StartTime, now)},
 		{"Ended", since(at.Status.CompletionTime, now)},
 		{"Exit code", exitCodeOf(at)},
+		{"Again", c.againOf(at)},
 	}
 }
 
+// againOf returns how to make a failed run once more.
+func (c *cli) againOf(at *v1alpha1.At) string {
+	if !meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionFailed) {
+		return ""
+	}
+	return c.kubectl("at now --from %s", ref(at))
+}
+
+// hasRun reports whether the command of the newest attempt is running or has ended. If the user cannot
+// see its Pod, pod is nil.
+func hasRun(at *v1alpha1.At, pod *corev1.Pod) bool {
+	if pod == nil {
+		return at.Status.Pod.Phase != corev1.PodPending
+	}
+	_, status := containerOf(pod)
+	return status != nil && hasStarted(status)
+}
+
 // whyOf explains the state of an At in a sentence.
-func (c *cli) whyOf(at *v1alpha1.At, now time.Time) string {
+func (c *cli) whyOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) string {
 	switch {
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		for _, condition := range at.Status.Conditions {
@@ -192,8 +221,18 @@ func (c *cli) whyOf(at *v1alpha1.At, now time.Time) string {
 		return "It is suspended: it does not start until " + c.kubectl("at resume %s", at.Name) + "."
 	case at.Status.Reason != "":
 		return ""
-	case at.Status.Phase == v1alpha1.PhaseRunning:
+	case at.Status.Phase == v1alpha1.PhaseRunning && (at.Status.Pod == nil || at.Status.Pod.Phase == ""):
+		return "It has started."
+	case at.Status.Phase == v1alpha1.PhaseRunning && !hasRun(at, newest):
+		began := ptr.Deref(at.Status.StartTime, at.CreationTimestamp)
+		if newest != nil {
+			began = newest.CreationTimestamp
+		}
+		return fmt.Sprintf("Its Pod is %s since %s, %s: its command has not started.", at.Status.Pod.Phase, began.In(c.local()).Format(longTime), since(&began, now))
+	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Pod.Phase == corev1.PodRunning:
 		return "Its command is running."
+	case at.Status.Phase == v1alpha1.PhaseRunning:
+		return "Its Pod has ended."
 	case instantOf(at).After(now):
 		return "It is waiting for its scheduled time."
 	}
@@ -210,7 +249,6 @@ func since(t *metav1.Time, now time.Time) string {
 
 // attempts prints the Pods of a run.
 func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error {
-	slices.SortFunc(pods, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	fmt.Fprintln(c.Out, "Attempts")
 	var rows []metav1.TableRow
 	for i := range pods {
@@ -234,12 +272,12 @@ func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error 
 	return c.printRows(printers.PrintOptions{}, columns(0, "#", "Pod", "Phase", "Exit", "Node", "Created", "Ran"), rows)
 }
 
-// events prints the events of an object.
-func (c *cli) events(ctx context.Context, of metav1.Object, now time.Time) error {
-	selector := fields.OneTermEqualSelector("involvedObject.uid", string(of.GetUID())).String()
-	list, err := c.kube.CoreV1().Events(of.GetNamespace()).List(ctx, metav1.ListOptions{FieldSelector: selector})
+// events prints the events of the object with a UID.
+func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID, now time.Time, selectors ...fields.Selector) error {
+	selectors = append(selectors, fields.OneTermEqualSelector("involvedObject.uid", string(uid)))
+	list, err := c.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.AndSelectors(selectors...).String()})
 	if err != nil {
-		fmt.Fprintf(c.ErrOut, "Cannot list its events: %v\n", err)
+		fmt.Fprintf(c.ErrOut, "Cannot list %s: %v\n", strings.ToLower(title[:1])+title[1:], err)
 		return nil
 	}
 	events := list.Items
@@ -247,7 +285,7 @@ func (c *cli) events(ctx context.Context, of metav1.Object, now time.Time) error
 		return nil
 	}
 	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
-	fmt.Fprintln(c.Out, "Events")
+	fmt.Fprintln(c.Out, title)
 	var rows []metav1.TableRow
 	for i := range events {
 		event := &events[i]

@@ -87,6 +87,8 @@ func (w *wait) enabled() bool { return w.wait || w.logs }
 func (w *wait) validate(output *output) error {
 	output.logs = w.logs
 	switch {
+	case w.enabled() && output.check:
+		return usageError("--check cannot be used with --wait: remove one of the two")
 	case w.enabled() && output.dryRun != "none":
 		return usageError("--wait cannot be used with --dry-run=%s: remove one of the two", output.dryRun)
 	case !w.enabled() && (w.timeout.value != nil || w.passExitCode):

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -75,26 +76,49 @@ func TestProgress(t *testing.T) {
 func TestWhy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*v1alpha1.At)
+		pod    *corev1.Pod
 		want   string
 	}{
-		"scheduled":     {nil, "It is waiting for its scheduled time."},
-		"due":           {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, "It is about to start."},
-		"nobody":        {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T13:59:00Z" }, "Its time has passed and no controller is processing it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller."},
-		"suspended":     {func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, "It is suspended: it does not start until kubectl at resume at."},
-		"with a reason": {func(at *v1alpha1.At) { at.Status.Reason, at.Status.Message = "PodRefused", "exceeded quota" }, "exceeded quota"},
-		"running":       {func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }, "Its command is running."},
+		"scheduled":     {nil, nil, "It is waiting for its scheduled time."},
+		"due":           {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, nil, "It is about to start."},
+		"nobody":        {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T13:59:00Z" }, nil, "Its time has passed and no controller is processing it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller."},
+		"suspended":     {func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, nil, "It is suspended: it does not start until kubectl at resume at."},
+		"with a reason": {func(at *v1alpha1.At) { at.Status.Reason, at.Status.Message = "PodRefused", "exceeded quota" }, nil, "exceeded quota"},
+		"started":       {inPhase(""), nil, "It has started."},
+		"running":       {inPhase(corev1.PodRunning), nil, "Its command is running."},
+		"running Pod":   {inPhase(corev1.PodRunning), podWith(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), "Its command is running."},
+		"pending":       {inPhase(corev1.PodPending), nil, "Its Pod is Pending since Fri 27 Mar 2026 13:00:00 UTC, 1h ago: its command has not started."},
+		"pending Pod":   {inPhase(corev1.PodPending), podWith(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}), "Its Pod is Pending since Fri 27 Mar 2026 13:59:00 UTC, 1m ago: its command has not started."},
+		"sidecar":       {inPhase(corev1.PodRunning), podWith(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}), "Its Pod is Running since Fri 27 Mar 2026 13:59:00 UTC, 1m ago: its command has not started."},
+		"ended":         {inPhase(corev1.PodSucceeded), nil, "Its Pod has ended."},
 		"done": {
 			func(at *v1alpha1.At) {
 				done(v1alpha1.ReasonCommandFailed, 1)(at)
 				at.Status.Conditions[0].Message = "The command ended with exit code 1."
 			},
-			"The command ended with exit code 1.",
+			nil, "The command ended with exit code 1.",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := (&cli{}).whyOf(newAt("at", tc.change), now); got != tc.want {
+			if got := (&cli{tz: "UTC"}).whyOf(newAt("at", tc.change), tc.pod, now); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// inPhase returns a change that makes an At run in a Pod of a phase.
+func inPhase(phase corev1.PodPhase) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		at.Status.Phase, at.Status.Pod = v1alpha1.PhaseRunning, &v1alpha1.AtPod{Name: "at-pod", UID: "pod", Phase: phase}
+	}
+}
+
+// podWith returns the Pod of an At with a state of its container.
+func podWith(state corev1.ContainerState) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "at-pod", UID: "pod", Labels: map[string]string{v1alpha1.LabelAtUID: "uid"}, CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "command"}}},
+		Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "command", State: state}}},
 	}
 }

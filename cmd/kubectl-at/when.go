@@ -51,11 +51,7 @@ func (c *cli) explainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			zone, err := c.zone()
-			if err != nil {
-				return err
-			}
-			local := t.Instant.In(zone)
+			local := t.Instant.In(c.local())
 			fmt.Fprintf(c.Out, "%-9s%s\n%-9s%s\n%-9s%s\n", "schedule", t, "local", local.Format(longTime), "UTC", t.Instant.UTC().Format(longTime))
 			if isElsewhere(t.Instant, local) {
 				fmt.Fprintf(c.Out, "%-9s%s\n", "there", inItsZone(t.Instant, "Mon 2 Jan 2006 15:04:05"))
@@ -70,23 +66,28 @@ func (c *cli) explainCommand() *cobra.Command {
 
 // zone returns the user's time zone.
 func (c *cli) zone() (*time.Location, error) {
-	if c.tz == "" {
-		name := strings.TrimPrefix(os.Getenv("TZ"), ":")
-		if name == "" || strings.HasPrefix(name, "/") {
-			return time.Local, nil
-		}
-		// time.Local is the same zone without its name, or UTC if Go cannot read $TZ.
-		zone, err := time.LoadLocation(name)
-		if err != nil {
-			return nil, usageError("$TZ is %q, which is not a known time zone: specify one with --tz, such as Europe/Berlin", os.Getenv("TZ"))
-		}
-		return zone, nil
+	name := strings.TrimPrefix(os.Getenv("TZ"), ":")
+	what := fmt.Sprintf("$TZ is %q, which is not a known time zone: specify one with --tz", os.Getenv("TZ"))
+	switch {
+	case c.tz != "":
+		name, what = c.tz, fmt.Sprintf("--tz is %q: write a name from the IANA time zone database", c.tz)
+	case name == "" || strings.HasPrefix(name, "/"):
+		return time.Local, nil
 	}
-	zone, err := time.LoadLocation(c.tz)
+	// If Go cannot read $TZ, time.Local is UTC.
+	zone, err := time.LoadLocation(name)
 	if err != nil {
-		return nil, usageError("--tz is %q: write a name from the IANA time zone database, such as Europe/Berlin", c.tz)
+		return nil, usageError("%s, such as Europe/Berlin", what)
 	}
 	return zone, nil
+}
+
+// local returns that zone for output, or UTC if it is unknown: all output has the zone.
+func (c *cli) local() *time.Location {
+	if zone, err := c.zone(); err == nil {
+		return zone
+	}
+	return time.UTC
 }
 
 // zoneName returns the name of that zone, which a CronAt stores.
@@ -152,13 +153,8 @@ func (c *cli) zoneOfAt(at *v1alpha1.At) (*time.Location, error) {
 }
 
 // announce prints when something runs, and a remark.
-func (c *cli) announce(verb string, instant, now time.Time, remark string) error {
-	zone, err := c.zone()
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(c.ErrOut, "%s %s%s\n", verb, when(instant, zone, now), remark)
-	return nil
+func (c *cli) announce(verb string, instant, now time.Time, remark string) {
+	fmt.Fprintf(c.ErrOut, "%s %s%s\n", verb, when(instant, c.local(), now), remark)
 }
 
 // isElsewhere reports whether an instant is in a zone whose clocks show something else

@@ -1,0 +1,103 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+const unchecked = "Unchecked  Do image, ConfigMaps, Secrets and volumes exist? Does a node have room? What does the command do?\n"
+
+func TestCheck(t *testing.T) {
+	const mayNot = `pods is forbidden: User "x" cannot create resource "pods" in API group ""`
+	quota := apierrors.NewForbidden(corev1.Resource("pods"), "at-pod", errors.New("exceeded quota: q"))
+	blocked := func(at *v1alpha1.At) {
+		at.Status.Reason, at.Status.Message = v1alpha1.ReasonPodRefused, "If it were due now: exceeded quota"
+	}
+	edited := func(at *v1alpha1.At) { blocked(at); at.Generation = 2 }
+	for name, tc := range map[string]struct {
+		args    string
+		before  func(*v1alpha1.At)
+		later   func(*v1alpha1.At) // what the controller writes
+		refused error              // the answer to the dry-run of the Pod
+		// expectations
+		code   int
+		out    string // the end of all output
+		waited time.Duration
+	}{
+		"accepted":                  {args: "check at", out: "Preflight  The controller has reported nothing against at/at.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
+		"accepted, new":             {args: "check at", before: createdNow, waited: verdictTime, out: unchecked},
+		"refused before":            {args: "check at/at", before: blocked, code: 3, out: "error: at/at would not start: PodRefused: If it were due now: exceeded quota\n"},
+		"refused while it waits":    {args: "check at", before: createdNow, later: blocked, code: 3, out: "error: at/at would not start: PodRefused: If it were due now: exceeded quota\n"},
+		"refused before it changed": {args: "check at", before: func(at *v1alpha1.At) { edited(at); createdNow(at) }, later: func(at *v1alpha1.At) { at.Generation = 2 }, waited: verdictTime, out: unchecked},
+		"refused by the dry-run":    {args: "check at", refused: quota, code: 3, out: "would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"no permission":             {args: "check at", refused: errors.New(mayNot), out: "Dry-run    You are not allowed to create Pods, so the Pod was not tried.\n" + unchecked},
+		"no answer":                 {args: "check at", refused: apierrors.NewServiceUnavailable("no"), out: "Dry-run    The API server does not say whether it accepts the Pod: no\n" + unchecked},
+		"a restart":                 {args: "check at", before: func(at *v1alpha1.At) { at.Spec.Restart = &v1alpha1.AtRestart{} }, refused: quota, out: "against at/at.\n" + unchecked},
+		"running":                   {args: "check at", before: inPhase(corev1.PodRunning), code: 1, out: "error: at/at has started: see kubectl at show at\n"},
+		"a CronAt":                  {args: "check cronat/backup", out: "Preflight  The controller has reported nothing against cronat/backup.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
+		"a CronAt, refused":         {args: "check ca/backup", refused: quota, code: 3, out: "error: cronat/backup would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"on creation":               {args: "now + 1 h --name=new --check -- x", waited: verdictTime, out: unchecked},
+		"on creation, refused":      {args: "now + 1 h --name=new --check -o name -- x", refused: quota, waited: verdictTime, code: 3, out: "error: at/new would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"on creation of a CronAt":   {args: "every @daily --name=new --tz=UTC --check -- x", refused: quota, waited: verdictTime, code: 3, out: "error: cronat/new would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"server dry run":            {args: "now + 1 h --name=new --dry-run=server -- x", refused: quota, out: "PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"server dry run, checked":   {args: "now + 1 h --name=new --dry-run=server --check -- x", refused: quota, code: 3, out: "error: at/new would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"at once":                   {args: "now --check -- x", code: 2, out: "--wait reports how it ends\n"},
+		"and wait":                  {args: "now + 1 h --check --wait -- x", code: 2, out: "--check cannot be used with --wait: remove one of the two\n"},
+	} {
+		t.Run(name, inBubble(func(t *testing.T) {
+			t.Helper()
+			w := newWorld(t, "", newAt("at", tc.before), newCronAt("backup", nil))
+			kube := kubefake.NewSimpleClientset()
+			kube.PrependReactor("create", "pods", func(action kubetesting.Action) (bool, runtime.Object, error) {
+				if dryRun := action.(kubetesting.CreateActionImpl).CreateOptions.DryRun; len(dryRun) != 1 {
+					t.Errorf("a Pod is created: %v", dryRun)
+				}
+				return tc.refused != nil, nil, tc.refused
+			})
+			w.kube = kube
+			w.cnat.PrependWatchReactor("ats", func(kubetesting.Action) (bool, watch.Interface, error) {
+				watcher := watch.NewFakeWithChanSize(1, false)
+				if tc.later != nil {
+					watcher.Modify(newAt("at", tc.later))
+				}
+				return true, watcher, nil
+			})
+			began := time.Now()
+			code := w.run(t, strings.Fields(tc.args)...)
+			waited := time.Since(began)
+			if out := w.stdout.String() + w.stderr.String(); code != tc.code || !strings.HasSuffix(out, tc.out) || waited != tc.waited {
+				t.Errorf("exit code %d, want %d, after %v, want %v; got:\n%s\nwant:\n%s", code, tc.code, waited, tc.waited, out, tc.out)
+			}
+		}))
+	}
+}
+
+func createdNow(at *v1alpha1.At) { at.CreationTimestamp = metav1.NewTime(now) }
