@@ -446,6 +446,7 @@ func TestFollowOther(t *testing.T) {
 		end    func(*v1alpha1.At)
 		code   int
 		stderr string
+		after  time.Duration // 0: at most a second
 	}{
 		"success":           {args: "wait at", end: done(v1alpha1.ReasonCompleted, 0)},
 		"ended before":      {args: "wait at --pass-exit-code", before: done(v1alpha1.ReasonCommandFailed, 7), code: 7, stderr: "error: at/at failed: CommandFailed: told (exit code 7)\n"},
@@ -456,6 +457,7 @@ func TestFollowOther(t *testing.T) {
 			args: "wait at --timeout=1s -n default", before: suspended, code: 124, stderr: "at/at is suspended: it does not start until kubectl at -n default resume at.\n" +
 				"error: --timeout has passed: at/at is PENDING, Suspended: spec.suspend is true. It stays scheduled: kubectl at -n default wait at reports its end; kubectl at -n default rm at removes it\n",
 		},
+		"for a day":      {args: "wait at", code: 124, after: 19*time.Hour + 12*time.Minute + 24*time.Hour, stderr: "error: the run was due a day ago, and there is no --timeout: at/at is PENDING. It stays scheduled: kubectl at wait at reports its end; kubectl at rm at removes it\n"},
 		"a CronAt":       {args: "wait cronat/at", code: 2, stderr: "error: cronat/at is a CronAt: a CronAt does not end, but each of its Ats does: see kubectl at show cronat/at\n"},
 		"without an end": {args: "logs at --timeout=1s", code: 2, stderr: "error: --timeout and --pass-exit-code require -f\n"},
 	} {
@@ -469,8 +471,12 @@ func TestFollowOther(t *testing.T) {
 				}
 				return true, watcher, nil
 			})
+			began := time.Now()
 			if code := w.run(t, strings.Fields(tc.args)...); code != tc.code || w.stderr.String() != tc.stderr {
 				t.Errorf("exit code %d, want %d; stderr %q, want %q", code, tc.code, w.stderr.String(), tc.stderr)
+			}
+			if after := time.Since(began).Truncate(2 * time.Second); after != tc.after {
+				t.Errorf("it ends after %v, want %v", after, tc.after)
 			}
 		}))
 	}

@@ -20,11 +20,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/cli-runtime/pkg/resource"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
@@ -231,4 +233,25 @@ func (c *cli) move(ctx context.Context, output *output, info *resource.Info, t t
 		c.announce("was", before, now, remark)
 	}
 	return c.announceAt(ctx, output, info.Object.(*v1alpha1.At), t.Instant, now, w)
+}
+
+// manualAt returns an At from a CronAt. The CronAt owns it for garbage collection, but is
+// not its controller. Otherwise it would count as an At of the schedule: Forbid would
+// wait for it, Replace would delete it, and the history limits would count it.
+func manualAt(cronAt *v1alpha1.CronAt, t timespec.Time) *v1alpha1.At {
+	template := cronAt.Spec.AtTemplate.DeepCopy()
+	at := &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        plan.ChildName(cronAt.Name, "manual-"+rand.String(5)),
+			Namespace:   cronAt.Namespace,
+			Labels:      template.Metadata.Labels,
+			Annotations: map[string]string{v1alpha1.AnnotationInstantiate: "manual"},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind, Name: cronAt.Name, UID: cronAt.UID,
+			}},
+		},
+		Spec: v1alpha1.AtSpec{Schedule: t.String(), RunSpec: template.Spec},
+	}
+	maps.Copy(at.Annotations, template.Metadata.Annotations)
+	return at
 }

@@ -31,6 +31,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/spelling"
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 )
 
@@ -158,4 +159,43 @@ func kindOf(err error) string {
 		return status.Status().Details.Kind
 	}
 	return ""
+}
+
+// whatWasMeant replaces an error about words that no time has: perhaps they are a misspelled
+// command of kubectl at, or the command to run, without -- before it.
+func (o *create) whatWasMeant(cmd *cobra.Command, words []string, err error) error {
+	var mistake *timespec.Error
+	if !errors.As(err, &mistake) || !mistake.Unknown {
+		return err
+	}
+	words = strings.Fields(text(words))
+	if mistake.Offset == 0 {
+		if name, found := nearestCommand(cmd.Root(), words[0]); found {
+			return usageError("%q is neither a time nor a command: did you mean kubectl at %s?", words[0], name)
+		}
+		return err
+	}
+	for n := len(words) - 1; n > 0 && cmd.ArgsLenAtDash() < 0; n-- {
+		if _, _, err := o.parseTime(words[:n], timespec.Options{AllowPast: o.past}); err == nil {
+			time, command := strings.Join(words[:n], " "), strings.Join(words[n:], " ")
+			return usageError("%q is not part of a time: write -- before the command, as in kubectl at %s -- %s", command, time, command)
+		}
+	}
+	return err
+}
+
+// nearestCommand returns the command for a misspelled or shortened name. It never returns one
+// that deletes.
+func nearestCommand(root *cobra.Command, word string) (string, bool) {
+	var names []string
+	for _, cmd := range root.Commands() {
+		if !cmd.IsAvailableCommand() || cmd.Name() == "rm" {
+			continue
+		}
+		if len(word) >= 3 && strings.HasPrefix(cmd.Name(), word) {
+			return cmd.Name(), true
+		}
+		names = append(names, cmd.Name())
+	}
+	return spelling.Nearest(word, names)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/spf13/cobra"
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -251,38 +252,33 @@ func (o *every) migrate(cronAt *v1alpha1.CronAt, cronJob *batchv1.CronJob) (note
 		}
 		spec.TimeZone = &zone
 	}
-	if lost := withoutCounterpart(&job.Spec); len(lost) > 0 {
+	lost, err := withoutCounterpart(&job.Spec)
+	if len(lost) > 0 {
 		notes = append(notes, fmt.Sprintf("These fields of the Jobs of %s have no counterpart in an At and are omitted: %s", name, strings.Join(lost, ", ")))
 	}
 	if !ptr.Deref(cronJob.Spec.Suspend, false) {
 		notes = append(notes, fmt.Sprintf(`%s still runs: suspend it with %s`, name, o.kubectl(`patch %s -n %s -p '{"spec":{"suspend":true}}'`, name, cronJob.Namespace)))
 	}
-	return notes, nil
+	return notes, err
 }
 
-// withoutCounterpart returns the fields of a Job that have an effect and that an At does
-// not have.
-func withoutCounterpart(job *batchv1.JobSpec) []string {
-	var lost []string
-	for _, field := range []struct {
-		name string
-		set  bool
-	}{
-		{"parallelism", ptr.Deref(job.Parallelism, 1) != 1},
-		{"completions", ptr.Deref(job.Completions, 1) != 1},
-		{"completionMode", ptr.Deref(job.CompletionMode, batchv1.NonIndexedCompletion) != batchv1.NonIndexedCompletion},
-		{"backoffLimitPerIndex", job.BackoffLimitPerIndex != nil},
-		{"maxFailedIndexes", job.MaxFailedIndexes != nil},
-		{"podFailurePolicy", job.PodFailurePolicy != nil},
-		{"successPolicy", job.SuccessPolicy != nil},
-		{"suspend", ptr.Deref(job.Suspend, false)},
-		{"managedBy", ptr.Deref(job.ManagedBy, batchv1.JobControllerName) != batchv1.JobControllerName},
-	} {
-		if field.set {
-			lost = append(lost, field.name)
+// counterparts contains the fields of a Job that an At has, too, or that have no effect: with these
+// values, or with any (nil).
+var counterparts = map[string]any{
+	"template": nil, "backoffLimit": nil, "activeDeadlineSeconds": nil, "ttlSecondsAfterFinished": nil, "selector": nil, "manualSelector": nil, "podReplacementPolicy": nil,
+	"parallelism": int64(1), "completions": int64(1), "completionMode": string(batchv1.NonIndexedCompletion), "suspend": false, "managedBy": batchv1.JobControllerName,
+}
+
+// withoutCounterpart returns the other fields of a Job.
+func withoutCounterpart(job *batchv1.JobSpec) (lost []string, err error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(job)
+	for name, value := range fields {
+		if same, known := counterparts[name]; !known || same != nil && same != value {
+			lost = append(lost, name)
 		}
 	}
-	return lost
+	slices.Sort(lost)
+	return lost, err
 }
 
 // announceNext prints when a CronAt that has been written is next due.

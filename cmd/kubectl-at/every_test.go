@@ -228,7 +228,7 @@ func TestMigrate(t *testing.T) {
 			},
 			name: "backup",
 			spec: v1alpha1.CronAtSpec{Schedule: "0 3 * * *", TimeZone: ptr.To("UTC"), AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](6)}}},
-			stderr: "These fields of the Jobs of cronjob/backup have no counterpart in an At and are omitted: parallelism, completions, completionMode, podFailurePolicy\n" +
+			stderr: "These fields of the Jobs of cronjob/backup have no counterpart in an At and are omitted: completionMode, completions, parallelism, podFailurePolicy\n" +
 				stillRuns + "runs next Sat 28 Mar 2026 08:45:00 +0545 (03:00Z), in 13h\n",
 		},
 	} {

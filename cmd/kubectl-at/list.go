@@ -25,6 +25,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -221,4 +222,61 @@ func clip(text string, max int) string {
 		return text
 	}
 	return string(runes[:max-1]) + "…"
+}
+
+// listCronAts returns the CronAts with these labels in the namespace. It returns none if the cluster
+// does not have the CRD, or if the user is not allowed to list them.
+func (c *cli) listCronAts(selector string) (all []*v1alpha1.CronAt, err error) {
+	infos, err := c.list("cronats", selector)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case apierrors.IsForbidden(err):
+		fmt.Fprintf(c.ErrOut, "Cannot list CronAts: %v\n", err)
+		return nil, nil
+	}
+	for _, info := range infos {
+		all = append(all, info.Object.(*v1alpha1.CronAt))
+	}
+	return all, err
+}
+
+func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOptions) error {
+	slices.SortStableFunc(cronAts, func(a, b *v1alpha1.CronAt) int {
+		return ptr.Deref(a.Status.NextScheduleTime, metav1.Time{}).Compare(ptr.Deref(b.Status.NextScheduleTime, metav1.Time{}).Time)
+	})
+	now := c.now()
+	var rows []metav1.TableRow
+	for _, cronAt := range cronAts {
+		next := ""
+		if at := cronAt.Status.NextScheduleTime; at != nil {
+			next = at.In(c.local()).Format(shortTime)
+		}
+		rows = append(rows, row(
+			cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
+			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOfCronAt(cronAt, now),
+			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand),
+		))
+	}
+	return c.printRows(options, columns(0, "Name", "Schedule", "TimeZone", "Next", "In", "Last", "Active", "Reason", "Command"), rows)
+}
+
+func zoneOf(cronAt *v1alpha1.CronAt) string { return ptr.Deref(cronAt.Spec.TimeZone, "UTC") }
+
+// reasonOfCronAt returns why no At is created, even if there is no controller to report
+// it.
+func reasonOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) string {
+	if cronAt.Status.Reason == "" && isUnattendedCronAt(cronAt, now) {
+		return "NoController"
+	}
+	return cronAt.Status.Reason
+}
+
+// isUnattendedCronAt reports whether no controller has processed a new or due CronAt for
+// a while.
+func isUnattendedCronAt(cronAt *v1alpha1.CronAt, now time.Time) bool {
+	if next := cronAt.Status.NextScheduleTime; next != nil {
+		return now.Sub(next.Time) > unattended
+	}
+	return cronAt.Status.ObservedSchedule == nil && now.Sub(cronAt.CreationTimestamp.Time) > unattended
 }

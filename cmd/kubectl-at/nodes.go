@@ -50,6 +50,7 @@ type nodeFlags struct {
 	node, nodes   string
 	maxConcurrent string
 	maxFailed     int32
+	selector      metav1.LabelSelector // after validate
 }
 
 func (f *nodeFlags) addFlags(flags *pflag.FlagSet) {
@@ -74,45 +75,35 @@ func (f *nodeFlags) validate() error {
 	case f.maxFailed < 0:
 		return usageError("--max-failed is %d: it must not be negative", f.maxFailed)
 	}
-	_, err := f.selector()
-	return err
-}
-
-// selector returns the label selector of --nodes.
-func (f *nodeFlags) selector() (*metav1.LabelSelector, error) {
-	if !f.flags.Changed("nodes") || f.nodes == allNodes {
-		return &metav1.LabelSelector{}, nil
+	if !given("nodes") || f.nodes == allNodes {
+		return nil
 	}
 	if strings.TrimSpace(f.nodes) == "" {
-		return nil, usageError("--nodes is empty: write a label selector, such as pool=workers, or %s for all nodes", allNodes)
+		return usageError("--nodes is empty: write a label selector, such as pool=workers, or %s for all nodes", allNodes)
 	}
 	selector, err := metav1.ParseToLabelSelector(f.nodes)
 	if err != nil {
-		return nil, usageError("--nodes is %q: %w", f.nodes, err)
+		return usageError("--nodes is %q: %w", f.nodes, err)
 	}
-	return selector, nil
+	f.selector = *selector
+	return nil
 }
 
 // apply sets the fields for the flags.
-func (f *nodeFlags) apply(spec *v1alpha1.RunSpec) error {
+func (f *nodeFlags) apply(spec *v1alpha1.RunSpec) {
 	if f.node != "" {
 		spec.Node, spec.Nodes = f.node, nil
 	}
 	if !f.flags.Changed("nodes") {
-		return nil
+		return
 	}
-	selector, err := f.selector()
-	if err != nil {
-		return err
-	}
-	spec.Node, spec.Nodes = "", &v1alpha1.AtNodes{Selector: *selector}
+	spec.Node, spec.Nodes = "", &v1alpha1.AtNodes{Selector: f.selector}
 	if f.maxConcurrent != "" {
 		spec.Nodes.MaxConcurrent = ptr.To(intstr.Parse(f.maxConcurrent))
 	}
 	if f.flags.Changed("max-failed") {
 		spec.Nodes.MaxFailed = ptr.To(f.maxFailed)
 	}
-	return nil
 }
 
 // placeOf describes where an At runs; "" means on any node.

@@ -126,12 +126,10 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 	} else if from, err = r.copied(ctx); err == nil {
 		spec = from.spec
 	}
-	if err == nil {
-		err = r.nodes.apply(&spec)
-	}
 	if err != nil {
 		return metadata, spec, from, err
 	}
+	r.nodes.apply(&spec)
 	if r.retries > 0 {
 		spec.BackoffLimit = ptr.To(r.retries)
 	}

@@ -34,6 +34,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -292,4 +293,79 @@ func (c *cli) events(ctx context.Context, title, namespace string, uid types.UID
 		rows = append(rows, row(event, since(&event.LastTimestamp, now), event.Type, event.Reason, event.Message))
 	}
 	return c.printRows(printers.PrintOptions{}, columns(0, "When", "Type", "Reason", "Message"), rows)
+}
+
+// nextTimes is the number of times that the page of a CronAt shows.
+const nextTimes = 3
+
+func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
+	ats, atsErr := c.listAts("") // Those of run-now have no label.
+
+	now := c.now()
+	spec := &cronAt.Spec
+	printFields(c.Out,
+		headOf(ref(cronAt), cronAt.Namespace, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds),
+		[]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}},
+		nextTimesOf(cronAt, c.local(), now), c.stateOfCronAt(cronAt, now))
+	if atsErr != nil {
+		fmt.Fprintf(c.ErrOut, "Cannot list its Ats: %v\n", atsErr)
+	} else if ats := atsOf(cronAt, ats); len(ats) > 0 {
+		fmt.Fprintln(c.Out, "Ats")
+		if err := c.printTable(ats, printers.PrintOptions{Wide: true}); err != nil {
+			return err
+		}
+	}
+	return c.events(ctx, "Events", cronAt.Namespace, cronAt.UID, now)
+}
+
+// policyOf describes the other settings of a CronAt.
+func policyOf(spec *v1alpha1.CronAtSpec) string {
+	policy := string(spec.ConcurrencyPolicy)
+	if spread := ptr.Deref(spec.SpreadSeconds, 0); spread > 0 {
+		policy += ", spread over " + short(plan.Seconds(spread))
+	}
+	return policy + fmt.Sprintf(", keeps %d succeeded and %d failed", ptr.Deref(spec.SuccessfulAtsHistoryLimit, 3), ptr.Deref(spec.FailedAtsHistoryLimit, 1))
+}
+
+// nextTimesOf shows when a CronAt is due, in the user's time zone and its own.
+func nextTimesOf(cronAt *v1alpha1.CronAt, zone *time.Location, now time.Time) []field {
+	times, err := cronplan.Next(cronAt, now, nextTimes)
+	if err != nil {
+		return []field{{"Next", "never: " + err.Error()}}
+	}
+	var all []field
+	label := "Next"
+	for _, next := range times {
+		all = append(all, field{label, when(next, zone, now)})
+		label = ""
+	}
+	return all
+}
+
+// stateOfCronAt describes what a CronAt has done and what prevents more.
+func (c *cli) stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
+	status := &cronAt.Status
+	why := status.Message
+	if status.Reason == "" && isUnattendedCronAt(cronAt, now) {
+		why = c.noController("No")
+	}
+	missed := ""
+	if status.Missed != nil {
+		missed = fmt.Sprintf("%d, the last %s", status.Missed.Count, since(&status.Missed.Last, now))
+	}
+	return []field{
+		{"Active", fmt.Sprint(status.Active)},
+		{"State", reasonOfCronAt(cronAt, now)},
+		{"Why", why},
+		{"Last", since(status.LastScheduleTime, now)},
+		{"Succeeded", since(status.LastSuccessfulTime, now)},
+		{"Missed", missed},
+	}
+}
+
+// atsOf returns the Ats that belong to a CronAt.
+func atsOf(cronAt *v1alpha1.CronAt, ats []*v1alpha1.At) []*v1alpha1.At {
+	return slices.DeleteFunc(ats, func(at *v1alpha1.At) bool {
+		return !slices.ContainsFunc(at.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == cronAt.UID })
+	})
 }

@@ -51,6 +51,7 @@ var sourceKinds = []string{"CronJob", "Job", "Deployment", "StatefulSet", "Daemo
 type podFlags struct {
 	image, from, file, serviceAccount string
 	env, envFrom                      []string
+	sources                           []corev1.EnvFromSource // envFrom, after validate
 }
 
 func (f *podFlags) addFlags(flags *pflag.FlagSet) {
@@ -74,30 +75,22 @@ func (f *podFlags) validate() error {
 			return usageError("--env is %q: write NAME=VALUE", env)
 		}
 	}
-	for _, from := range f.envFrom {
-		if _, err := parseEnvFrom(from); err != nil {
-			return err
+	for _, text := range f.envFrom {
+		kind, name := reference(text)
+		local := corev1.LocalObjectReference{Name: name}
+		switch kind {
+		case "Secret":
+			f.sources = append(f.sources, corev1.EnvFromSource{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local}})
+		case "ConfigMap":
+			f.sources = append(f.sources, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local}})
+		default:
+			return usageError("--env-from is %q: write secret/NAME or configmap/NAME", text)
 		}
 	}
 	if problems := validation.IsDNS1123Subdomain(f.serviceAccount); f.serviceAccount != "" && len(problems) > 0 {
 		return usageError("--service-account is %q: %s", f.serviceAccount, strings.Join(problems, "; "))
 	}
 	return nil
-}
-
-// parseEnvFrom returns the source of --env-from.
-func parseEnvFrom(text string) (from corev1.EnvFromSource, err error) {
-	kind, name := reference(text)
-	local := corev1.LocalObjectReference{Name: name}
-	switch kind {
-	case "Secret":
-		from.SecretRef = &corev1.SecretEnvSource{LocalObjectReference: local}
-	case "ConfigMap":
-		from.ConfigMapRef = &corev1.ConfigMapEnvSource{LocalObjectReference: local}
-	default:
-		err = usageError("--env-from is %q: write secret/NAME or configmap/NAME", text)
-	}
-	return from, err
 }
 
 func (f *podFlags) isCopied() bool { return f.from != "" || f.file != "" }
@@ -197,13 +190,7 @@ func (r *run) copied(ctx context.Context) (from source, err error) {
 		first.Env = slices.DeleteFunc(first.Env, func(v corev1.EnvVar) bool { return v.Name == name })
 		first.Env = append(first.Env, corev1.EnvVar{Name: name, Value: value})
 	}
-	for _, text := range f.envFrom {
-		envFrom, err := parseEnvFrom(text)
-		if err != nil {
-			return from, err
-		}
-		first.EnvFrom = append(first.EnvFrom, envFrom)
-	}
+	first.EnvFrom = append(first.EnvFrom, f.sources...)
 	return from, nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -78,7 +79,7 @@ func (w *wait) addFlags(flags *pflag.FlagSet) {
 
 func (w *wait) addLimits(flags *pflag.FlagSet, when string) {
 	w.timeout.least = 1
-	flags.Var(&w.timeout, "timeout", when+"stop waiting after this time (exit code 124); the run continues")
+	flags.Var(&w.timeout, "timeout", when+"stop waiting after this time (exit code 124); the run continues (default: a day after the run is due)")
 	flags.BoolVar(&w.passExitCode, "pass-exit-code", false, when+"if the command fails, exit with its exit code")
 }
 
@@ -99,12 +100,12 @@ func (w *wait) validate(output *output) error {
 
 // follow watches a run to its end and returns the outcome as an error.
 func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	limit, cause := max(0, min(instantOf(at).Sub(c.now()), math.MaxInt64-patience))+patience, errPatience
 	if w.timeout.value != nil {
-		ctx, cancel = context.WithTimeoutCause(ctx, plan.Seconds(*w.timeout.value), errTimeout)
-		defer cancel()
+		limit, cause = plan.Seconds(*w.timeout.value), errTimeout
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
+	defer cancel()
 	progress := newProgress(c.stderr, c.now)
 	above := *c
 	above.ErrOut = progress.above(c.ErrOut)
@@ -178,7 +179,11 @@ func errReplaced(at *v1alpha1.At) error {
 	return fmt.Errorf("%s was deleted and created again before it ended", ref(at))
 }
 
-var errTimeout = errors.New("--timeout has passed")
+// patience is how long to wait after the time of a run without --timeout: a script must not
+// wait forever for what is suspended, blocked or hanging.
+const patience = 24 * time.Hour
+
+var errTimeout, errPatience = errors.New("--timeout has passed"), errors.New("the run was due a day ago, and there is no --timeout")
 
 // stopped returns the error for watching that ended before the run.
 func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
@@ -190,8 +195,8 @@ func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
 		goesOn = "It stays scheduled"
 	}
 	goesOn = fmt.Sprintf("%s is %s. %s: %s reports its end; %s removes it", ref(at), state, goesOn, c.kubectl("at wait %s", at.Name), c.kubectl("at rm %s", at.Name))
-	if context.Cause(ctx) == errTimeout { //nolint:errorlint // It is that very error, or another cause.
-		return withCode(exitTimeout, "%w: %s", errTimeout, goesOn)
+	if cause := context.Cause(ctx); errors.Is(cause, errTimeout) || errors.Is(cause, errPatience) {
+		return withCode(exitTimeout, "%w: %s", cause, goesOn)
 	}
 	return withCode(exitInterrupted, "stopped watching: %s", goesOn)
 }
