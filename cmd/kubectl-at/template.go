@@ -127,7 +127,7 @@ func sourceOf(object runtime.Object) (from source, err error) {
 	case *appsv1.DaemonSet:
 		from.name, template, from.isServer = object.Name, object.Spec.Template, true
 	default:
-		return from, fmt.Errorf("a %s runs nothing: choose a Pod, or what makes Pods or Ats", object.GetObjectKind().GroupVersionKind().Kind)
+		return from, fmt.Errorf("it contains a %s: it must contain a Pod, or what makes Pods, such as a Job", object.GetObjectKind().GroupVersionKind().Kind)
 	}
 	if len(template.Spec.Containers) == 0 {
 		return from, errors.New("the Pod has no container")

@@ -125,7 +125,7 @@ func TestFile(t *testing.T) {
 		"two Pods":           {content: pod + spec + "\n---\n" + pod + spec, fails: "it contains 2 objects: it must contain one"},
 		"no kind":            {content: spec, fails: "Object 'Kind' is missing"},
 		"no version":         {content: "kind: Job\n" + spec, fails: `it contains a Job of apiVersion ""`},
-		"another kind":       {content: service, fails: "a Service runs nothing"},
+		"another kind":       {content: service, fails: "it contains a Service: it must contain a Pod"},
 		"a misspelled field": {content: pod + "spec: {containers: [{name: main, imige: x}]}", fails: `unknown field "spec.containers[0].imige"`},
 		"no container":       {content: pod + "spec: {}", fails: "the Pod has no container"},
 		"nothing":            {content: "", fails: "it contains 0 objects"},

@@ -463,7 +463,7 @@ func TestKubectlAtChanges(t *testing.T) {
 
 	k.run(t, "suspend", "at").want(t, 0, atResource+`at suspended\n`, "")
 	waitAt(t, k.namespace, "at", "to be suspended", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonSuspended })
-	k.run(t, "run-now", "at").want(t, 0, atResource+`at moved to now\n`, `suspended, due `+due)
+	k.run(t, "run-now", "at").want(t, 0, atResource+`at moved to now\n`, `was [^\n]*: this uses up its planned run; kubectl at -n \S+ now --from at/at is an additional one\nsuspended, due `+due)
 	utc.run(t, "show", "at").want(t, 0, `Name +at\nNamespace +cnat-test-\w+\nCommand +echo YAY; sleep 999; true\nWhen .* UTC, \S+ ago\n.*State +PENDING, Suspended\nWhy .*`, "")
 	k.run(t, "resume", "at").want(t, 0, atResource+`at resumed\n`, "")
 	waitPhase(t, k.namespace, "at", v1alpha1.PhaseRunning)
@@ -476,6 +476,8 @@ func TestKubectlAtChanges(t *testing.T) {
 	for _, args := range [][]string{{"run-now", "at"}, {"suspend", "at"}, {"resume", "at"}} {
 		k.run(t, args...).want(t, 1, "", `error: at/at is done: [^\n]*\n`)
 	}
+	k.run(t, "now", "--from=at/at", "--name=again", "--logs", "--", "echo again").want(t, 0, "again\n", atResource+`again created\n`+runs)
+	k.run(t, "rm", "again").want(t, 0, atResource+`again deleted\n`, "")
 	k.run(t, "logs", "at").want(t, 0, "YAY\n", "")
 	k.run(t, "wait", "at").want(t, 0, "", "")
 	k.run(t, "logs", "at", "--attempt=1").want(t, 0, "YAY\n", "")
@@ -485,9 +487,9 @@ func TestKubectlAtChanges(t *testing.T) {
 	k.run(t, "show", "at").want(t, 0, `Name +at\n.*State +DONE, Completed\nWhy +The command ended with exit code 0\.\n.*Exit code +0\nAttempts\n# +POD +PHASE +EXIT +NODE +CREATED +RAN *\n`+
 		`1 +at-pod +Succeeded +0 +\S+ +\S+ ago +\w+\nEvents\n.* SuccessfulCreate .* Completed .*`, "")
 
-	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=client").want(t, 0, atResource+`sooner moved \(dry run\)\n`, wouldRun)
-	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=server").want(t, 0, atResource+`sooner moved \(server dry run\)\n`, wouldRun)
-	k.run(t, "move", "sooner", "now", "+", "2", "hours").want(t, 0, atResource+`sooner moved\n`, `runs [^\n]*, in 2h\n`)
+	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=client").want(t, 0, atResource+`sooner moved \(dry run\)\n`, `was [^\n]*\n`+wouldRun)
+	k.run(t, "move", "sooner", "now + 3 hours", "--dry-run=server").want(t, 0, atResource+`sooner moved \(server dry run\)\n`, `was [^\n]*\n`+wouldRun)
+	k.run(t, "move", "sooner", "now", "+", "2", "hours").want(t, 0, atResource+`sooner moved\n`, `was [^\n]*\nruns [^\n]*, in 2h\n`)
 	utc.run(t, "list").want(t, 0, `NAME [^\n]*\nsooner`+when+`in (2h|1h\d+m) [^\n]*\n`, "")
 
 	k.run(t, "rm", "sooner", "--dry-run=server").want(t, 0, atResource+`sooner deleted \(server dry run\)\n`, "")
@@ -497,6 +499,73 @@ func TestKubectlAtChanges(t *testing.T) {
 		return apierrors.IsNotFound(err), ignoreNotFound(err)
 	})
 	k.run(t, "list", "--all").want(t, 0, "", `Nothing is scheduled\. [^\n]*\n`)
+}
+
+// TestKubectlAtMove moves Ats on their own days, in their own zones.
+func TestKubectlAtMove(t *testing.T) {
+	t.Parallel()
+	k := at{namespace: newNamespace(t), env: []string{"TZ=UTC"}}
+	for _, zone := range []*string{nil, ptr.To("Europe/Berlin")} {
+		july := newAt(k.namespace, "july", time.Now(), "true")
+		july.Spec.Schedule, july.Spec.TimeZone = "2035-07-01T10:12:00+02:00", zone
+		want := "2035-07-01T03:00:00+02:00"
+		if zone != nil {
+			july.Spec.Schedule, want = "2035-07-01T10:12:00", "2035-07-01T03:00:00"
+		}
+		createAt(t, july)
+		k.run(t, "move", "july", "3am").want(t, 0, atResource+`july moved\n`,
+			`was Sun 1 Jul 2035 08:12:00 UTC \(Sun 1 Jul 10:12:00 \S+\), in [^\n]*\nruns Sun 1 Jul 2035 01:00:00 UTC \(Sun 1 Jul 03:00:00 \S+\), in [^\n]*\n`)
+		moved, err := cnatClient.CnatV1alpha1().Ats(k.namespace).Get(t.Context(), "july", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if moved.Spec.Schedule != want || ptr.Deref(moved.Spec.TimeZone, "") != ptr.Deref(zone, "") {
+			t.Errorf("schedule %q in %q, want %q in %q", moved.Spec.Schedule, ptr.Deref(moved.Spec.TimeZone, ""), want, ptr.Deref(zone, ""))
+		}
+		k.run(t, "rm", "july").want(t, 0, atResource+`july deleted\n`, "")
+	}
+}
+
+// TestKubectlAtCheck checks runs, with a quota and without.
+func TestKubectlAtCheck(t *testing.T) {
+	t.Parallel()
+	k := at{namespace: newNamespace(t)}
+	startController(t, k.namespace)
+	kubectl(t, "", "create", "quota", "-n", k.namespace, "none", "--hard=pods=0")
+	eventually(t, "the quota to apply", func(ctx context.Context) (bool, error) {
+		quota, err := kubeClient.CoreV1().ResourceQuotas(k.namespace).Get(ctx, "none", metav1.GetOptions{})
+		return err == nil && len(quota.Status.Hard) > 0, err
+	})
+	const refused = `error: \S+ would not start: PodRefused: [^\n]*exceeded quota[^\n]*\n`
+	k.run(t, "now + 1 hours", "--name=refused", "--check", "--", "true").want(t, 3, atResource+`refused created\n`, runs+refused)
+	k.run(t, "check", "refused").want(t, 3, "", refused)
+	k.run(t, "now + 1 hours", "--name=tried", "--dry-run=server", "--", "true").want(t, 0, atResource+`tried created \(server dry run\)\n`, wouldRun+`PodRefused: [^\n]*exceeded quota[^\n]*\n`)
+	k.run(t, "every", "@yearly", "--tz=UTC", "--name=refused", "--check", "--", "true").want(t, 3, cronAtResource+`refused created\n`, `runs next [^\n]*\n`+refused)
+
+	kubectl(t, "", "delete", "quota", "-n", k.namespace, "none")
+	const accepted = `Preflight  The controller has reported nothing against \S+\.\nDry-run    The API server accepts the Pod now, if you create it\.\nUnchecked  [^\n]*\n`
+	k.run(t, "now + 1 hours", "--name=accepted", "--check", "--", "true").want(t, 0, atResource+`accepted created\n`, runs+accepted)
+	k.run(t, "check", "at/accepted").want(t, 0, accepted, "")
+	kubectl(t, "", "create", "rolebinding", "-n", k.namespace, "viewer", "--clusterrole=view", "--user=viewer")
+	k.run(t, "check", "accepted", "--as=viewer").want(t, 0, `Preflight  [^\n]*\nDry-run    You are not allowed to create Pods, so the Pod was not tried\.\nUnchecked  [^\n]*\n`, "")
+}
+
+// TestKubectlAtPending shows an At whose Pod does not start.
+func TestKubectlAtPending(t *testing.T) {
+	t.Parallel()
+	k := at{namespace: newNamespace(t), env: []string{"TZ=UTC"}}
+	startController(t, k.namespace)
+	pod := `{"apiVersion": "v1", "kind": "Pod", "spec": {"volumes": [{"name": "v", "configMap": {"name": "none"}}],
+		"containers": [{"name": "main", "image": "busybox:1.37.0", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}}`
+	at{namespace: k.namespace, stdin: pod}.run(t, "now", "--name=at", "-f", "-", "--", "true").want(t, 0, atResource+`at created\n`, runs)
+	eventually(t, "the kubelet's warning", func(ctx context.Context) (bool, error) {
+		events, err := kubeClient.CoreV1().Events(k.namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedMount"})
+		return err == nil && len(events.Items) > 0, err
+	})
+	k.run(t, "show", "at").want(t, 0, `Name +at\n.*Warnings of its Pod\n[^\n]*\n[^\n]* FailedMount +[^\n]*configmap "none" not found[^\n]*\nEvents\n.*`, "")
+	if page := k.run(t, "show", "at").stdout; strings.Contains(page, "is running") {
+		t.Errorf("the command does not run, but the page says so:\n%s", page)
+	}
 }
 
 // TestKubectlAtEvery changes a CronAt manually throughout its lifecycle.
