@@ -531,23 +531,24 @@ func TestKubectlAtCheck(t *testing.T) {
 	t.Parallel()
 	k := at{namespace: newNamespace(t)}
 	startController(t, k.namespace)
+	const accepted = `Preflight  The controller has reported nothing against \S+\.\nDry-run    The API server accepts the Pod now, if you create it\.\nUnchecked  [^\n]*\n`
+	k.run(t, "now + 1 hours", "--name=accepted", "--check", "--", "true").want(t, 0, atResource+`accepted created\n`, runs+accepted)
+	k.run(t, "check", "at/accepted").want(t, 0, accepted, "")
+	kubectl(t, "", "create", "role", "-n", k.namespace, "ats", "--verb=get,list,watch", "--resource=ats.cnat.programming-kubernetes.info")
+	kubectl(t, "", "create", "rolebinding", "-n", k.namespace, "ats", "--role=ats", "--user=viewer")
+	k.run(t, "check", "accepted", "--as=viewer").want(t, 0, `Preflight  [^\n]*\nDry-run    You are not allowed to create Pods, so the Pod was not tried\.\nUnchecked  [^\n]*\n`, "")
+
 	kubectl(t, "", "create", "quota", "-n", k.namespace, "none", "--hard=pods=0")
 	eventually(t, "the quota to apply", func(ctx context.Context) (bool, error) {
 		quota, err := kubeClient.CoreV1().ResourceQuotas(k.namespace).Get(ctx, "none", metav1.GetOptions{})
 		return err == nil && len(quota.Status.Hard) > 0, err
 	})
+	// The command is another one: equal Pods share the answer to the dry-run.
 	const refused = `error: \S+ would not start: PodRefused: [^\n]*exceeded quota[^\n]*\n`
-	k.run(t, "now + 1 hours", "--name=refused", "--check", "--", "true").want(t, 3, atResource+`refused created\n`, runs+refused)
+	k.run(t, "now + 1 hours", "--name=refused", "--check", "--", "exit").want(t, 3, atResource+`refused created\n`, runs+refused)
 	k.run(t, "check", "refused").want(t, 3, "", refused)
-	k.run(t, "now + 1 hours", "--name=tried", "--dry-run=server", "--", "true").want(t, 0, atResource+`tried created \(server dry run\)\n`, wouldRun+`PodRefused: [^\n]*exceeded quota[^\n]*\n`)
-	k.run(t, "every", "@yearly", "--tz=UTC", "--name=refused", "--check", "--", "true").want(t, 3, cronAtResource+`refused created\n`, `runs next [^\n]*\n`+refused)
-
-	kubectl(t, "", "delete", "quota", "-n", k.namespace, "none")
-	const accepted = `Preflight  The controller has reported nothing against \S+\.\nDry-run    The API server accepts the Pod now, if you create it\.\nUnchecked  [^\n]*\n`
-	k.run(t, "now + 1 hours", "--name=accepted", "--check", "--", "true").want(t, 0, atResource+`accepted created\n`, runs+accepted)
-	k.run(t, "check", "at/accepted").want(t, 0, accepted, "")
-	kubectl(t, "", "create", "rolebinding", "-n", k.namespace, "viewer", "--clusterrole=view", "--user=viewer")
-	k.run(t, "check", "accepted", "--as=viewer").want(t, 0, `Preflight  [^\n]*\nDry-run    You are not allowed to create Pods, so the Pod was not tried\.\nUnchecked  [^\n]*\n`, "")
+	k.run(t, "now + 1 hours", "--name=tried", "--dry-run=server", "--", "exit").want(t, 0, atResource+`tried created \(server dry run\)\n`, wouldRun+`PodRefused: [^\n]*exceeded quota[^\n]*\n`)
+	k.run(t, "every", "@yearly", "--tz=UTC", "--name=refused", "--check", "--", "exit").want(t, 3, cronAtResource+`refused created\n`, `runs next [^\n]*\n`+refused)
 }
 
 // TestKubectlAtPending shows an At whose Pod does not start.
@@ -810,11 +811,11 @@ func TestKubectlAtCompletion(t *testing.T) {
 		"other names":   {[]string{"rm", "-n", k.namespace, "two", "cronat/three", ""}, []string{"one"}},
 		"one name":      {[]string{"show", "-n", k.namespace, "one", ""}, nil},
 		"namespaces":    {[]string{"list", "-n", "kube-s"}, []string{"kube-system"}},
-		"what to copy":  {[]string{"now", "-n", k.namespace, "--from", ""}, []string{"cronjob/backup"}},
+		"what to copy":  {[]string{"now", "-n", k.namespace, "--from", ""}, []string{"at/one", "at/two", "cronat/three", "cronjob/backup"}},
 		"images":        {[]string{"now", "-n", k.namespace, "--image", ""}, []string{"example.org/backup:1"}},
 		"times":         {[]string{"tom"}, []string{"tomorrow"}},
 		"schedules":     {[]string{"every", "@d"}, []string{"@daily"}},
-		"a CronJob":     {[]string{"every", "-n", k.namespace, "--from", "cro"}, []string{"cronjob/backup"}},
+		"a CronJob":     {[]string{"every", "-n", k.namespace, "--from", "cronj"}, []string{"cronjob/backup"}},
 		"policies":      {[]string{"every", "--concurrency", ""}, []string{"Allow", "Forbid", "Replace"}},
 		"subcommands":   {[]string{"run"}, []string{"run-now"}},
 		"a flag's name": {[]string{"now", "--activ"}, []string{"--active-deadline"}},
