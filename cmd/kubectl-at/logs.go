@@ -22,12 +22,14 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -128,63 +130,95 @@ func podName(at *v1alpha1.At, attempt int32) string {
 	return plan.PodName(at)
 }
 
-// streamer prints the output of the attempts of a run one after the other. A nil streamer
-// prints nothing.
-type streamer struct {
-	next  int32 // the number of the attempt that has not been seen
-	queue chan podLog
-	done  chan error
-	log   podLog
-	ctx   context.Context
+// streams prints the output of the attempts of a run: those of an At one after the other, those of
+// the Ats of nodes at the same time, each line with its node. A nil one prints nothing.
+type streams struct {
+	*cli
+	ctx     context.Context
+	out     io.Writer
+	lock    sync.Mutex // of out and failed
+	of      map[types.UID]*stream
+	printed sync.WaitGroup
+	failed  error
+	looked  func() error // looks for all attempts of the Ats of nodes; nil without nodes
+}
+
+// stream is the output of one At.
+type stream struct {
+	next int32         // the number of the attempt that has not been seen
+	last chan struct{} // is closed after the last one that has been seen is printed
 }
 
 // streamLogs prints the output of the latest attempt of a run, and of later ones.
-func (c *cli) streamLogs(ctx context.Context, out io.Writer, at *v1alpha1.At) *streamer {
-	s := &streamer{next: max(newestAttempt(at), 0), queue: make(chan podLog, 16), done: make(chan error, 1), log: podLog{cli: c, out: out}, ctx: ctx}
-	go func() {
-		var failed error
-		defer func() { s.done <- failed }()
-		for {
-			var log podLog
-			var more bool
-			select {
-			case log, more = <-s.queue:
-			case <-ctx.Done():
-			}
-			if !more {
-				return
-			}
-			if err := log.stream(ctx); err != nil && ctx.Err() == nil {
-				failed = errors.Join(failed, err)
-			}
-		}
-	}()
+func (c *cli) streamLogs(ctx context.Context, out io.Writer, at *v1alpha1.At) *streams {
+	s := &streams{cli: c, ctx: ctx, out: out, of: map[types.UID]*stream{}}
+	if at.Spec.Nodes != nil {
+		s.lookAtNodes(at)
+	}
 	return s
 }
 
+// lookAtNodes detects new attempts of the Ats of nodes.
+func (s *streams) lookAtNodes(parent *v1alpha1.At) {
+	ctx, stop := context.WithCancel(s.ctx)
+	var watched sync.WaitGroup
+	s.looked = func() error {
+		stop()
+		watched.Wait()
+		ats, err := s.nodeAts(parent)
+		for _, at := range ats {
+			s.look(at)
+		}
+		return err
+	}
+	watched.Go(func() {
+		_ = watchObjects(ctx, s.ErrOut, s.ats, ofNodes(parent), "", func(at *v1alpha1.At) bool {
+			s.look(at)
+			return false
+		}) // What it missed is read in the end.
+	})
+}
+
 // look detects new attempts.
-func (s *streamer) look(at *v1alpha1.At) {
-	if s == nil {
+func (s *streams) look(at *v1alpha1.At) {
+	if s == nil || at.Spec.Nodes != nil {
 		return
 	}
-	for ; s.next <= newestAttempt(at); s.next++ {
-		log := s.log
-		log.attempt, log.at = s.next, at
-		select {
-		case s.queue <- log:
-		case <-s.ctx.Done():
-			return
+	of := s.of[at.UID]
+	if of == nil {
+		of = &stream{max(newestAttempt(at), 0), make(chan struct{})}
+		close(of.last)
+		s.of[at.UID] = of
+	}
+	for ; of.next <= newestAttempt(at); of.next++ {
+		log, before, last := podLog{cli: s.cli, out: s.out, at: at, attempt: of.next}, of.last, make(chan struct{})
+		if s.looked != nil {
+			log.out = ofNode(at, s.out, &s.lock)
 		}
+		of.last = last
+		s.printed.Go(func() {
+			defer close(last)
+			<-before
+			if err := log.stream(s.ctx); err != nil && s.ctx.Err() == nil {
+				s.lock.Lock()
+				defer s.lock.Unlock()
+				s.failed = errors.Join(s.failed, err)
+			}
+		})
 	}
 }
 
 // finish waits until everything is printed.
-func (s *streamer) finish() error {
+func (s *streams) finish() error {
 	if s == nil {
 		return nil
 	}
-	close(s.queue)
-	return <-s.done
+	var err error
+	if s.looked != nil {
+		err = s.looked()
+	}
+	s.printed.Wait()
+	return errors.Join(err, s.failed)
 }
 
 // podLog prints the log of the container that counts.

@@ -29,7 +29,6 @@ import (
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -173,57 +172,6 @@ func (c *cli) printNodes(at *v1alpha1.At) error {
 	return c.printRows(printers.PrintOptions{}, columns(0, "Node", "Name", "Phase", "Reason", "Exit"), rows)
 }
 
-// nodeLogs prints the output of the Ats of nodes, each line with its node.
-type nodeLogs struct {
-	*cli
-	ctx     context.Context
-	out     io.Writer
-	lock    sync.Mutex // of out
-	at      *v1alpha1.At
-	streams map[types.UID]*streamer
-	stop    context.CancelFunc
-	watched sync.WaitGroup
-}
-
-func (c *cli) streamNodes(ctx context.Context, out io.Writer, at *v1alpha1.At) *nodeLogs {
-	n := &nodeLogs{cli: c, ctx: ctx, out: out, at: at, streams: map[types.UID]*streamer{}}
-	ctx, n.stop = context.WithCancel(ctx)
-	n.watched.Go(func() {
-		_ = watchObjects(ctx, c.ErrOut, c.ats, ofNodes(at), "", func(at *v1alpha1.At) bool {
-			n.lookAt(at)
-			return false
-		}) // What it missed is read by finish.
-	})
-	return n
-}
-
-// look does nothing: the states of the nodes' Ats are watched.
-func (n *nodeLogs) look(*v1alpha1.At) {}
-
-// lookAt detects new attempts of the At of a node.
-func (n *nodeLogs) lookAt(at *v1alpha1.At) {
-	stream := n.streams[at.UID]
-	if stream == nil {
-		stream = n.streamLogs(n.ctx, &prefixed{out: n.out, lock: &n.lock, prefix: "[" + at.Spec.Node + "] "}, at)
-		n.streams[at.UID] = stream
-	}
-	stream.look(at)
-}
-
-// finish waits until everything is printed.
-func (n *nodeLogs) finish() error {
-	n.stop()
-	n.watched.Wait()
-	ats, err := n.nodeAts(n.at)
-	for _, at := range ats {
-		n.lookAt(at)
-	}
-	for _, stream := range n.streams {
-		err = errors.Join(err, stream.finish())
-	}
-	return err
-}
-
 // printNodeLogs prints the output so far of an attempt, from 1, on each node, or of the latest
 // ones.
 func (c *cli) printNodeLogs(ctx context.Context, at *v1alpha1.At, attempt int32) error {
@@ -236,7 +184,7 @@ func (c *cli) printNodeLogs(ctx context.Context, at *v1alpha1.At, attempt int32)
 			continue
 		}
 		found = true
-		log := podLog{cli: c, out: &prefixed{out: c.Out, lock: &lock, prefix: "[" + at.Spec.Node + "] "}, at: at, attempt: newest}
+		log := podLog{cli: c, out: ofNode(at, c.Out, &lock), at: at, attempt: newest}
 		if attempt > 0 {
 			log.attempt = attempt - 1
 		}
@@ -246,6 +194,11 @@ func (c *cli) printNodeLogs(ctx context.Context, at *v1alpha1.At, attempt int32)
 		return c.errNoOutput(at)
 	}
 	return failed
+}
+
+// ofNode returns a writer for the output of an At of a node.
+func ofNode(at *v1alpha1.At, out io.Writer, lock *sync.Mutex) io.Writer {
+	return &prefixed{out: out, lock: lock, prefix: "[" + at.Spec.Node + "] "}
 }
 
 // prefixed writes whole lines with a prefix.

@@ -108,7 +108,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	defer cancel()
 	progress := newProgress(c.stderr, c.now)
 	above := *c
-	above.ErrOut = progress.above(c.ErrOut)
+	above.ErrOut = progress.over(c.ErrOut, false)
 	states, watched := make(chan *v1alpha1.At), make(chan error, 1)
 	go func() {
 		watched <- watchObject(ctx, above.ErrOut, c.ats, at.Name, func(next *v1alpha1.At) bool {
@@ -120,24 +120,21 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		})
 	}()
 
-	var logs interface {
-		look(at *v1alpha1.At)
-		finish() error
-	} = (*streamer)(nil)
-	switch out := progress.clearing(c.Out); {
-	case w.logs && at.Spec.Nodes != nil:
-		logs = above.streamNodes(ctx, out, at)
-	case w.logs:
-		logs = above.streamLogs(ctx, out, at)
+	var logs *streams
+	if w.logs {
+		logs = above.streamLogs(ctx, progress.over(c.Out, true), at)
 	}
 	logs.look(at)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	hints, watching := hinter{cli: &above}, false
+	hinted, watching := map[string]bool{}, false
 	for at.Status.Phase != v1alpha1.PhaseDone {
 		progress.show(at)
 		if watching { // A new object says nothing about the controller.
-			hints.look(at)
+			if hint := above.hintOn(at); hint != "" && !hinted[hint] {
+				hinted[hint] = true
+				fmt.Fprintln(above.ErrOut, hint)
+			}
 		}
 		select {
 		case next := <-states:
@@ -229,21 +226,15 @@ func outcome(at *v1alpha1.At, passExitCode bool) error {
 	return withCode(code, "%s failed: %s", ref(at), how)
 }
 
-// hinter prints each reason why an At does not start, unless the user knows it, once.
-type hinter struct {
-	*cli
-	suspended, unattended bool
-}
-
-func (h *hinter) look(at *v1alpha1.At) {
-	if ptr.Deref(at.Spec.Suspend, false) && !h.suspended {
-		h.suspended = true
-		fmt.Fprintf(h.ErrOut, "%s is suspended: it does not start until %s.\n", ref(at), h.kubectl("at resume %s", at.Name))
+// hintOn says why an At does not start if no status does.
+func (c *cli) hintOn(at *v1alpha1.At) string {
+	switch {
+	case ptr.Deref(at.Spec.Suspend, false):
+		return fmt.Sprintf("%s is suspended: it does not start until %s.", ref(at), c.kubectl("at resume %s", at.Name))
+	case isUnattended(at, c.now()):
+		return c.noController("Its time has passed and no")
 	}
-	if isUnattended(at, h.now()) && !h.unattended {
-		h.unattended = true
-		fmt.Fprintf(h.ErrOut, "%s\n", h.noController("Its time has passed and no"))
-	}
+	return ""
 }
 
 // isUnattended reports whether an At has been due for a while without any action by a
@@ -316,20 +307,11 @@ func (p *progress) end(at *v1alpha1.At) {
 	}
 }
 
-// above returns a writer for permanent output above the line.
-func (p *progress) above(out io.Writer) io.Writer {
-	return writerFunc(func(data []byte) (int, error) {
-		p.clear()
-		return out.Write(data)
-	})
-}
-
-// clearing returns a writer for the output of the run. Writing to it removes the line
-// permanently.
-func (p *progress) clearing(out io.Writer) io.Writer {
+// over returns a writer for permanent output above the line, or instead of it.
+func (p *progress) over(out io.Writer, instead bool) io.Writer {
 	return writerFunc(func(data []byte) (int, error) {
 		p.lock.Lock()
-		p.silent = true
+		p.silent = p.silent || instead
 		p.lock.Unlock()
 		p.clear()
 		return out.Write(data)

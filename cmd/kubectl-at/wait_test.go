@@ -63,9 +63,9 @@ func TestProgress(t *testing.T) {
 	p := &progress{out: &terminal, now: func() time.Time { return now }, width: 19}
 	at := newAt("at", nil)
 	p.show(at)
-	fmt.Fprintln(p.above(&terminal), "a hint")
+	fmt.Fprintln(p.over(&terminal, false), "a hint")
 	p.show(at)
-	fmt.Fprintln(p.clearing(&output), "output")
+	fmt.Fprintln(p.over(&output, true), "output")
 	p.show(at) // no longer shown
 	const line, cleared = "\r\x1b[KPENDING, starts in", "\r\x1b[K"
 	if want := line + cleared + "a hint\n" + line + cleared; terminal.String() != want || output.String() != "output\n" {
