@@ -106,6 +106,32 @@ func TestAllowPast(t *testing.T) {
 	}
 }
 
+// TestOn reads times for something that is due on another day.
+func TestOn(t *testing.T) {
+	options := optionsOf(t, "2026-03-28T19:00:12+01:00 Europe/Berlin")
+	options.On = time.Date(2027, 7, 1, 23, 0, 0, 0, options.Zone)
+	for text, want := range map[string]string{
+		"3am":                       "2027-07-01T03:00:00+02:00",
+		"19:00":                     "2027-07-01T19:00:00+02:00", // which is this minute today
+		"noon + 1 day":              "2027-07-02T12:00:00+02:00",
+		"10:12 Asia/Kolkata":        "2027-07-01T10:12:00+05:30",
+		"tomorrow 10:12":            "2026-03-29T10:12:00+02:00",
+		"monday 10:12":              "2026-03-30T10:12:00+02:00",
+		"now + 2 hours":             "2026-03-28T21:00:12+01:00",
+		"24 dec 10:12":              "2026-12-24T10:12:00+01:00",
+		"2026-12-24T10:12:00+01:00": "2026-12-24T10:12:00+01:00",
+		"midnight":                  "",
+	} {
+		if got, err := Parse(text, options); (err != nil) != (want == "") || want != "" && got.String() != want {
+			t.Errorf("%q: got %s and %v, want %s", text, got, err, want)
+		}
+	}
+	options.On = time.Date(2026, 3, 20, 10, 0, 0, 0, options.Zone)
+	if _, err := Parse("10:12", options); err == nil || !strings.Contains(err.Error(), "is in the past, because it is 2026-03-20T10:12:00+01:00") {
+		t.Errorf("got %v, want an error", err)
+	}
+}
+
 func TestCaret(t *testing.T) {
 	options := optionsOf(t, "2026-03-28T19:00:12+01:00 Europe/Berlin")
 	for text, want := range map[string]string{
