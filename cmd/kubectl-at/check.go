@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -31,17 +32,22 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// verdictTime is how long the preflight of a new or edited object may take. If all is well, the
-// controller writes nothing, so there is nothing else to wait for.
-const verdictTime = 10 * time.Second
+const (
+	// verdictTime is how long the preflight of a new or edited object may take. If all is well,
+	// the controller writes nothing, so there is nothing else to wait for.
+	verdictTime = 10 * time.Second
+	// rehearsalTime is the same for a rehearsal, which may have to wait for others and to pull images.
+	rehearsalTime = 5 * time.Minute
+)
 
 func (c *cli) checkCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check NAME|cronat/NAME",
 		Short: "Find out whether a run would be refused",
 		Long: `Find out whether a run would be refused at its time. Wait up to 10 seconds for the preflight of the
-controller, which reports only refusals, and ask the API server whether you could create
-the Pod now. The exit code is 3 if it is refused. The output says what was not checked.`,
+controller, which reports only refusals, and up to 5 minutes for the rehearsal, if
+there is one; and ask the API server whether you could create the Pod now. The exit code is 3
+if the run would not start. The output says what was not checked.`,
 		Example: `  kubectl at check backup-x2b4f
   kubectl at check cronat/backup`,
 		Args: cobra.ExactArgs(1),
@@ -51,35 +57,66 @@ the Pod now. The exit code is 3 if it is refused. The output says what was not c
 				return err
 			}
 			of := info.Object.(object)
-			return c.check(cmd.Context(), of, min(changedAt(of).Add(verdictTime).Sub(c.now()), verdictTime), c.Out)
+			return c.check(cmd.Context(), of, c.now().Sub(changedAt(of)), c.Out)
 		},
 	}
 }
 
-// check prints the verdict on an At or a CronAt, and returns a refusal as an error. It waits for a time
-// for the controller.
-func (c *cli) check(ctx context.Context, of object, limit time.Duration, out io.Writer) error {
-	if at, isAt := of.(*v1alpha1.At); isAt && (at.Status.Phase == v1alpha1.PhaseRunning || at.Status.Phase == v1alpha1.PhaseDone) {
+// check prints the verdict on an At or a CronAt that was written some time ago, and returns a refusal
+// as an error.
+func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Writer) error {
+	if stateOf(of).hasBegun {
 		return fmt.Errorf("%s has started: see %s", ref(of), c.kubectl("at show %s", of.GetName()))
 	}
-	why := c.refusal(ctx, of, limit)
+	limit, rehearsal := verdictTime, ""
+	unchecked := "Image, ConfigMaps, Secrets, volumes, room on a node: --rehearse tries them. And what the command does."
+	if stateOf(of).run.Rehearse {
+		limit, rehearsal = rehearsalTime, "It has not ended yet: "+c.kubectl("at check %s", ref(of))+" waits again."
+	}
+	why, rehearsed := c.verdict(ctx, of, limit-max(0, ago))
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// The verdict of a rehearsal belongs here: it knows what dry-runs cannot know.
 	asked := ""
 	if why == "" {
 		asked, why = c.dryRunPod(ctx, of)
 	}
-	if why != "" {
+	switch {
+	case why != "":
 		return refused(of, why)
+	case rehearsed != nil && rehearsed.Status == metav1.ConditionTrue:
+		unchecked = "What the command does."
+		fallthrough
+	case rehearsed != nil:
+		rehearsal = rehearsed.Reason + ": " + rehearsed.Message
 	}
 	printFields(out, []field{
 		{"Preflight", "The controller has reported nothing against " + ref(of) + "."},
+		{"Rehearsal", rehearsal},
 		{"Dry-run", asked},
-		{"Unchecked", "Do image, ConfigMaps, Secrets and volumes exist? Does a node have room? What does the command do?"},
+		{"Unchecked", unchecked},
 	})
 	return nil
+}
+
+// state is what the specs and the statuses of Ats and CronAts have in common.
+type state struct {
+	run             *v1alpha1.RunSpec
+	observed        int64 // generation
+	reason, message string
+	conditions      []metav1.Condition
+	hasBegun        bool
+}
+
+func stateOf(of object) state {
+	if cronAt, isCronAt := of.(*v1alpha1.CronAt); isCronAt {
+		status := &cronAt.Status
+		return state{&cronAt.Spec.AtTemplate.Spec, status.ObservedGeneration, status.Reason, status.Message, status.Conditions, false}
+	}
+	at := of.(*v1alpha1.At)
+	status := &at.Status
+	hasBegun := status.Phase == v1alpha1.PhaseRunning || status.Phase == v1alpha1.PhaseDone
+	return state{&at.Spec.RunSpec, status.ObservedGeneration, status.Reason, status.Message, status.Conditions, hasBegun}
 }
 
 // changedAt returns when the spec of an object was last written.
@@ -102,9 +139,9 @@ func (c *cli) warn(ctx context.Context, output *output, of object) error {
 	case output.dryRun == "server":
 		_, why = c.dryRunPod(ctx, of)
 	case output.check:
-		return c.check(ctx, of, verdictTime, c.ErrOut)
+		return c.check(ctx, of, 0, c.ErrOut)
 	default:
-		why = c.refusal(ctx, of, c.verdict)
+		why, _ = c.verdict(ctx, of, c.patience)
 	}
 	switch {
 	case why == "":
@@ -120,51 +157,46 @@ func refused(of object, why string) error {
 	return withCode(exitFailed, "%s would not start: %s", ref(of), answer.OneLine(why))
 }
 
-// refusal waits until the controller reports why an object would not start, and returns that, or
-// "" after a time.
-func (c *cli) refusal(ctx context.Context, of object, limit time.Duration) (why string) {
+// verdict waits until the controller reports why an object would not start, or the result of its
+// rehearsal, and returns that; or nothing after a time.
+func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why string, rehearsed *metav1.Condition) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	seen := func(next object, generation int64, reason, message string) bool {
-		why = ""
-		if next.GetUID() != of.GetUID() || reason == "" {
+	seen := func(next object) bool {
+		if next.GetUID() != of.GetUID() {
 			return false
 		}
-		if reason != v1alpha1.ReasonSuspended && reason != v1alpha1.ReasonAtActive {
-			why = reason + ": " + message
+		why, rehearsed = "", nil
+		s := stateOf(next)
+		switch s.reason {
+		case v1alpha1.ReasonSuspended:
+			return !s.run.Rehearse
+		case "", v1alpha1.ReasonAtActive:
+		default:
+			why = s.reason + ": " + s.message
+			return s.observed == next.GetGeneration() // Otherwise it may be out of date.
 		}
-		return generation == next.GetGeneration() // Otherwise it may be out of date.
-	}
-	seenAt := func(at *v1alpha1.At) bool {
-		return seen(at, at.Status.ObservedGeneration, at.Status.Reason, at.Status.Message)
-	}
-	seenCronAt := func(cronAt *v1alpha1.CronAt) bool {
-		return seen(cronAt, cronAt.Status.ObservedGeneration, cronAt.Status.Reason, cronAt.Status.Message)
+		if condition := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionRehearsed); condition != nil && condition.ObservedGeneration == next.GetGeneration() {
+			rehearsed = condition
+		}
+		return rehearsed != nil || s.hasBegun
 	}
 	// The object exists, whatever happens now.
-	switch of := of.(type) {
-	case *v1alpha1.At:
-		if !seenAt(of) {
-			_ = watchObject(ctx, io.Discard, c.ats, of.Name, seenAt)
-		}
-	case *v1alpha1.CronAt:
-		if !seenCronAt(of) {
-			_ = watchObject(ctx, io.Discard, c.cronAts, of.Name, seenCronAt)
-		}
+	if _, isCronAt := of.(*v1alpha1.CronAt); seen(of) {
+		return why, rehearsed
+	} else if isCronAt {
+		_ = watchObject(ctx, io.Discard, c.cronAts, of.GetName(), func(next *v1alpha1.CronAt) bool { return seen(next) })
+	} else {
+		_ = watchObject(ctx, io.Discard, c.ats, of.GetName(), func(next *v1alpha1.At) bool { return seen(next) })
 	}
-	return why
+	return why, rehearsed
 }
 
 // dryRunPod asks the API server whether the user could create the Pod of an object now. The
 // controller may have other permissions.
 func (c *cli) dryRunPod(ctx context.Context, of object) (asked, refused string) {
 	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: of.GetName(), Namespace: of.GetNamespace(), UID: of.GetUID()}}
-	switch of := of.(type) {
-	case *v1alpha1.At:
-		at.Spec = of.Spec
-	case *v1alpha1.CronAt:
-		at.Spec.RunSpec = of.Spec.AtTemplate.Spec
-	}
+	at.Spec.RunSpec = *stateOf(of).run
 	if at.Spec.Restart != nil {
 		return "", ""
 	}

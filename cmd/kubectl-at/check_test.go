@@ -33,13 +33,19 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-const unchecked = "Unchecked  Do image, ConfigMaps, Secrets and volumes exist? Does a node have room? What does the command do?\n"
+const unchecked = "Unchecked  Image, ConfigMaps, Secrets, volumes, room on a node: --rehearse tries them. And what the command does.\n"
 
 func TestCheck(t *testing.T) {
 	const mayNot = `pods is forbidden: User "x" cannot create resource "pods" in API group ""`
 	quota := apierrors.NewForbidden(corev1.Resource("pods"), "at-pod", errors.New("exceeded quota: q"))
 	blocked := func(at *v1alpha1.At) {
 		at.Status.Reason, at.Status.Message = v1alpha1.ReasonPodRefused, "If it were due now: exceeded quota"
+	}
+	rehearsed := func(status metav1.ConditionStatus, generation int64) func(*v1alpha1.At) {
+		return func(at *v1alpha1.At) {
+			at.Spec.Rehearse, at.Generation = true, 2
+			at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRehearsed, Status: status, ObservedGeneration: generation, Reason: "Reason", Message: "Message."}}
+		}
 	}
 	edited := func(at *v1alpha1.At) { blocked(at); at.Generation = 2 }
 	for name, tc := range map[string]struct {
@@ -61,6 +67,10 @@ func TestCheck(t *testing.T) {
 		"no permission":             {args: "check at", refused: errors.New(mayNot), out: "Dry-run    You are not allowed to create Pods, so the Pod was not tried.\n" + unchecked},
 		"no answer":                 {args: "check at", refused: apierrors.NewServiceUnavailable("no"), out: "Dry-run    The API server does not say whether it accepts the Pod: no\n" + unchecked},
 		"a restart":                 {args: "check at", before: func(at *v1alpha1.At) { at.Spec.Restart = &v1alpha1.AtRestart{} }, refused: quota, out: "against at/at.\n" + unchecked},
+		"rehearsed before":          {args: "check at", before: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
+		"rehearsed while it waits":  {args: "check at", before: func(at *v1alpha1.At) { rehearsed(metav1.ConditionTrue, 1)(at); createdNow(at) }, later: rehearsed(metav1.ConditionTrue, 2), out: "Unchecked  What the command does.\n"},
+		"rehearsal without result":  {args: "check at", before: rehearsed(metav1.ConditionFalse, 2), out: "Rehearsal  Reason: Message.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
+		"rehearsal takes too long":  {args: "check at", before: func(at *v1alpha1.At) { at.Spec.Rehearse = true; createdNow(at) }, waited: rehearsalTime, out: "Rehearsal  It has not ended yet: kubectl at check at/at waits again.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
 		"running":                   {args: "check at", before: inPhase(corev1.PodRunning), code: 1, out: "error: at/at has started: see kubectl at show at\n"},
 		"a CronAt":                  {args: "check cronat/backup", out: "Preflight  The controller has reported nothing against cronat/backup.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
 		"a CronAt, refused":         {args: "check ca/backup", refused: quota, code: 3, out: "error: cronat/backup would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},

@@ -498,7 +498,7 @@ func TestVerdict(t *testing.T) {
 		t.Run(name, inBubble(func(t *testing.T) {
 			t.Helper()
 			w := newWorld(t, "")
-			w.verdict = 2 * time.Second
+			w.patience = 2 * time.Second
 			w.cnat.PrependWatchReactor("*", func(action kubetesting.Action) (bool, watch.Interface, error) {
 				watcher := watch.NewFakeWithChanSize(1, false)
 				if action.GetResource().Resource == "ats" {

@@ -135,8 +135,8 @@ func TestShowCronAt(t *testing.T) {
 		"Schedule 0 3 * * *, Europe/Berlin", "Policy Forbid, keeps 3 succeeded and 1 failed",
 		"Next Sat 28 Mar 2026 03:00:00 CET (02:00Z), in 12h", "Sun 29 Mar 2026 03:00:00 CEST (01:00Z), in 1d11h", "Mon 30 Mar 2026 03:00:00 CEST (01:00Z), in 2d11h",
 		"Active 0", "State AtBlocked", "Why At x is blocked.", "Last 12h ago", "Missed 2, the last 1d12h ago",
-		"Ats", "NAME WHEN IN PHASE REASON COMMAND EXIT POD NODE",
-		"backup-manual-abcde 2026-03-28 10:12:00 CET in 19h12m DONE CommandFailed echo YAY 7 - -",
+		"Ats", "NAME WHEN IN PHASE REASON COMMAND EXIT POD NODE REHEARSED",
+		"backup-manual-abcde 2026-03-28 10:12:00 CET in 19h12m DONE CommandFailed echo YAY 7 - - -",
 	}
 	if diff := cmp.Diff(want, lines(w.stdout.String())); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

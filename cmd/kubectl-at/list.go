@@ -150,10 +150,10 @@ func (c *cli) printTable(ats []*v1alpha1.At, options printers.PrintOptions) erro
 		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
 		rows = append(rows, row(
 			at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
-			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at), pod.Name, pod.NodeName,
+			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at), pod.Name, pod.NodeName, since(at.Status.RehearsedAt, now),
 		))
 	}
-	return c.printRows(options, append(columns(0, "Name", "When", "In", "Phase", "Reason", "Command"), columns(1, "Exit", "Pod", "Node")...), rows)
+	return c.printRows(options, append(columns(0, "Name", "When", "In", "Phase", "Reason", "Command"), columns(1, "Exit", "Pod", "Node", "Rehearsed")...), rows)
 }
 
 // columns returns columns of a table; those with a priority above 0 are only in a wide one.

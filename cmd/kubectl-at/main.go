@@ -74,9 +74,9 @@ type cli struct {
 	getter resource.RESTClientGetter
 	flags  *pflag.FlagSet // of all commands
 	now    func() time.Time
-	// verdict is how long to wait for the preflight of a new object.
-	verdict time.Duration
-	stderr  io.Writer // ErrOut without printable
+	// patience is how long to wait for the preflight of a new object.
+	patience time.Duration
+	stderr   io.Writer // ErrOut without printable
 
 	tz string // --tz
 
@@ -91,7 +91,7 @@ type cli struct {
 
 // newCommand returns the command kubectl at. now is the clock.
 func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra.Command {
-	c := &cli{IOStreams: streams, now: now, config: genericclioptions.NewConfigFlags(true), verdict: 2 * time.Second}
+	c := &cli{IOStreams: streams, now: now, config: genericclioptions.NewConfigFlags(true), patience: 2 * time.Second}
 	c.getter = getter{c.config}
 	return c.command()
 }

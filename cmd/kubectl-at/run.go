@@ -51,6 +51,7 @@ type run struct {
 
 	name             string
 	suspend          bool
+	rehearse         bool
 	retries          int32
 	activeDeadline   seconds
 	startingDeadline seconds
@@ -73,6 +74,7 @@ func (c *cli) addRun(cmd *cobra.Command) *run {
 	flags.Var(&r.ttl, "ttl", "Delete the At and its Pods this long after its end")
 	flags.StringVar(&r.restart, "restart", "", "Restart deployment/NAME, statefulset/NAME or daemonset/NAME, like kubectl rollout restart, instead of running a command")
 	flags.StringVarP(&r.labels, "labels", "l", "", "Labels of the new object, such as app=shop,team=a; those of a CronAt also apply to its Ats")
+	flags.BoolVar(&r.rehearse, "rehearse", false, "Try the Pod on a node before the run is due, without running its command; it needs quota and room for a moment")
 	flags.BoolVar(&r.output.check, "check", false, "Wait for the preflight, like kubectl at check, and exit with 3 if the run would be refused")
 	r.pod.addFlags(flags)
 	r.nodes.addFlags(flags)
@@ -130,6 +132,7 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 		return metadata, spec, from, err
 	}
 	r.nodes.apply(&spec)
+	spec.Rehearse = spec.Rehearse || r.rehearse
 	if r.retries > 0 {
 		spec.BackoffLimit = ptr.To(r.retries)
 	}
@@ -262,7 +265,7 @@ func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
 	if cmd.ArgsLenAtDash() >= 0 {
 		return usageError("--restart does not run a command: remove what follows --")
 	}
-	for _, flag := range []string{"from", "filename", "image", "env", "env-from", "service-account", "node", "nodes", "retries"} {
+	for _, flag := range []string{"from", "filename", "image", "env", "env-from", "service-account", "node", "nodes", "retries", "rehearse"} {
 		if cmd.Flags().Changed(flag) {
 			return usageError("--%s applies to a command, but --restart runs none: remove one of the two", flag)
 		}

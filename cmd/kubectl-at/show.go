@@ -75,7 +75,7 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 	}
 
 	now := c.now()
-	printFields(c.Out, headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, c.local(), now), c.stateOf(at, newest, now))
+	printFields(c.Out, headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, c.local(), now), c.statusOf(at, newest, now))
 	if at.Spec.Nodes != nil {
 		if err := c.printNodes(at); err != nil {
 			return err
@@ -164,8 +164,8 @@ func whenOf(at *v1alpha1.At, zone *time.Location, now time.Time) []field {
 	return append(all, field{" ", written + ", as written"})
 }
 
-// stateOf describes the state of an At.
-func (c *cli) stateOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []field {
+// statusOf describes the state of an At.
+func (c *cli) statusOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []field {
 	state := string(at.Status.Phase)
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason
@@ -179,11 +179,21 @@ func (c *cli) stateOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []fiel
 		{"Nodes", countsOf(at.Status.Nodes)},
 		{"Why", why},
 		{"Message", message},
+		{"Rehearsed", rehearsed(at.Status.Conditions, at.Status.RehearsedAt, now)},
 		{"Started", since(at.Status.StartTime, now)},
 		{"Ended", since(at.Status.CompletionTime, now)},
 		{"Exit code", exitCodeOf(at)},
 		{"Again", c.againOf(at)},
 	}
+}
+
+// rehearsed describes the last rehearsal.
+func rehearsed(conditions []metav1.Condition, at *metav1.Time, now time.Time) string {
+	condition := meta.FindStatusCondition(conditions, v1alpha1.ConditionRehearsed)
+	if condition == nil || at == nil {
+		return ""
+	}
+	return condition.Reason + ", " + since(at, now)
 }
 
 // againOf returns how to make a failed run once more.
@@ -357,6 +367,7 @@ func (c *cli) stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
 		{"Active", fmt.Sprint(status.Active)},
 		{"State", reasonOfCronAt(cronAt, now)},
 		{"Why", why},
+		{"Rehearsed", rehearsed(status.Conditions, status.RehearsedAt, now)},
 		{"Last", since(status.LastScheduleTime, now)},
 		{"Succeeded", since(status.LastSuccessfulTime, now)},
 		{"Missed", missed},

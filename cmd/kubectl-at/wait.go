@@ -100,7 +100,7 @@ func (w *wait) validate(output *output) error {
 
 // follow watches a run to its end and returns the outcome as an error.
 func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
-	limit, cause := max(0, min(instantOf(at).Sub(c.now()), math.MaxInt64-patience))+patience, errPatience
+	limit, cause := max(0, min(instantOf(at).Sub(c.now()), math.MaxInt64-overtime))+overtime, errOvertime
 	if w.timeout.value != nil {
 		limit, cause = plan.Seconds(*w.timeout.value), errTimeout
 	}
@@ -176,11 +176,11 @@ func errReplaced(at *v1alpha1.At) error {
 	return fmt.Errorf("%s was deleted and created again before it ended", ref(at))
 }
 
-// patience is how long to wait after the time of a run without --timeout: a script must not
+// overtime is how long to wait after the time of a run without --timeout: a script must not
 // wait forever for what is suspended, blocked or hanging.
-const patience = 24 * time.Hour
+const overtime = 24 * time.Hour
 
-var errTimeout, errPatience = errors.New("--timeout has passed"), errors.New("the run was due a day ago, and there is no --timeout")
+var errTimeout, errOvertime = errors.New("--timeout has passed"), errors.New("the run was due a day ago, and there is no --timeout")
 
 // stopped returns the error for watching that ended before the run.
 func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
@@ -192,7 +192,7 @@ func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
 		goesOn = "It stays scheduled"
 	}
 	goesOn = fmt.Sprintf("%s is %s. %s: %s reports its end; %s removes it", ref(at), state, goesOn, c.kubectl("at wait %s", at.Name), c.kubectl("at rm %s", at.Name))
-	if cause := context.Cause(ctx); errors.Is(cause, errTimeout) || errors.Is(cause, errPatience) {
+	if cause := context.Cause(ctx); errors.Is(cause, errTimeout) || errors.Is(cause, errOvertime) {
 		return withCode(exitTimeout, "%w: %s", cause, goesOn)
 	}
 	return withCode(exitInterrupted, "stopped watching: %s", goesOn)

@@ -457,7 +457,7 @@ func TestKubectlAtChanges(t *testing.T) {
 	utc.run(t, "list").want(t, 0, `NAME +WHEN +IN +PHASE +REASON +COMMAND *\n`+
 		`sooner`+when+`in (1h|5\dm\w*) +PENDING +- +echo 'a long command that does not fit …\n`+
 		`at`+when+`in (3h|2h\d+m) +PENDING +- +echo YAY; sleep 999; true\n`, "")
-	utc.run(t, "list", "-o", "wide").want(t, 0, `NAME .* EXIT +POD +NODE *\n.*`, "")
+	utc.run(t, "list", "-o", "wide").want(t, 0, `NAME .* EXIT +POD +NODE +REHEARSED *\n.*`, "")
 	utc.run(t, "list", "-o", "name").want(t, 0, atResource+`sooner\n`+atResource+`at\n`, "")
 	at{}.run(t, "list", "-A", "-o", "jsonpath={.items[?(@.metadata.namespace=='"+k.namespace+"')].metadata.name}").want(t, 0, `sooner at`, "")
 
@@ -531,6 +531,12 @@ func TestKubectlAtCheck(t *testing.T) {
 	t.Parallel()
 	k := at{namespace: newNamespace(t)}
 	startController(t, k.namespace)
+	k.run(t, "now + 1 hours", "--name=rehearsed", "--rehearse", "--check", "--", "true").want(t, 0, atResource+`rehearsed created\n`,
+		runs+`Preflight  [^\n]*\nRehearsal  Passed: [^\n]*\nDry-run    [^\n]*\nUnchecked  What the command does\.\n`)
+	k.run(t, "check", "rehearsed").want(t, 0, `Preflight  [^\n]*\nRehearsal  Passed: [^\n]*\nDry-run    [^\n]*\nUnchecked  What the command does\.\n`, "")
+	k.run(t, "show", "rehearsed").want(t, 0, `Name +rehearsed\n.*\nRehearsed +Passed, \w+ ago\n.*`, "")
+	k.run(t, "now + 1 hours", "--name=broken", "--rehearse", "--check", "--env-from=secret/none", "--", "true").want(t, 3, atResource+`broken created\n`,
+		runs+`error: at/broken would not start: ContainerNotCreated: [^\n]*secret "none" not found[^\n]*\n`)
 	const accepted = `Preflight  The controller has reported nothing against \S+\.\nDry-run    The API server accepts the Pod now, if you create it\.\nUnchecked  [^\n]*\n`
 	k.run(t, "now + 1 hours", "--name=accepted", "--check", "--", "true").want(t, 0, atResource+`accepted created\n`, runs+accepted)
 	k.run(t, "check", "at/accepted").want(t, 0, accepted, "")
