@@ -136,7 +136,7 @@ func (c *cli) warn(ctx context.Context, output *output, of object) error {
 	why := ""
 	switch {
 	case output.isClient(), *output.flags.OutputFormat != "" && !output.check:
-	case output.dryRun == "server":
+	case output.isServer():
 		_, why = c.dryRunPod(ctx, of)
 	case output.check:
 		return c.check(ctx, of, 0, c.ErrOut)

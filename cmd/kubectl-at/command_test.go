@@ -990,8 +990,8 @@ func TestAgain(t *testing.T) {
 		"--from=cronats/backup": {Command: "echo YAY", BackoffLimit: ptr.To[int32](2)},
 		"--from=at/restart":     {Restart: &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}},
 		"--from=at/at -- x":     spec(func(spec *v1alpha1.RunSpec) { spec.Command = "x" }),
-		"--from=at/at --retries=3 --ttl=1m --active-deadline=5m --image=c": spec(func(spec *v1alpha1.RunSpec) {
-			spec.BackoffLimit, spec.TTLSecondsAfterFinished, spec.ActiveDeadlineSeconds = ptr.To[int32](3), ptr.To[int32](60), ptr.To[int64](300)
+		"--from=at/at --retries=0 --ttl=1m --active-deadline=5m --image=c": spec(func(spec *v1alpha1.RunSpec) {
+			spec.BackoffLimit, spec.TTLSecondsAfterFinished, spec.ActiveDeadlineSeconds = ptr.To[int32](0), ptr.To[int32](60), ptr.To[int64](300)
 			spec.Template.Spec.Containers[0].Image = "c"
 		}),
 		"--from=at/at --nodes=all -- x y": spec(func(spec *v1alpha1.RunSpec) {

@@ -77,7 +77,6 @@ const defaultBackoffLimit = 6
 // every has the flags of kubectl at every.
 type every struct {
 	*run
-	changed func(flag string) bool
 
 	concurrency                      string
 	spread                           seconds
@@ -99,7 +98,6 @@ func (c *cli) everyCommand() *cobra.Command {
 	}
 	o.run = c.addRun(cmd)
 	flags := cmd.Flags()
-	o.changed = flags.Changed
 	flags.StringVar(&o.concurrency, "concurrency", "", "What to do if an earlier run has not ended: Allow (run both), Forbid (wait for its end) or Replace (delete it) (default: Allow)")
 	flags.Var(&o.spread, "spread", "Delay each run by less than this, at most 1h; the delay of a CronAt is always the same")
 	flags.Int32Var(&o.successfulHistory, "successful-history", 3, "Number of successful Ats to keep")

@@ -214,7 +214,7 @@ func TestMigrate(t *testing.T) {
 				ConcurrencyPolicy: v1alpha1.AllowConcurrent, SuccessfulAtsHistoryLimit: ptr.To[int32](3), FailedAtsHistoryLimit: ptr.To[int32](1),
 				AtTemplate: v1alpha1.AtTemplateSpec{
 					Metadata: v1alpha1.AtTemplateMeta{Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}},
-					Spec:     v1alpha1.RunSpec{Command: "x", Template: template, ActiveDeadlineSeconds: ptr.To[int64](3600), TTLSecondsAfterFinished: ptr.To[int32](0)},
+					Spec:     v1alpha1.RunSpec{Command: "x", Template: template, BackoffLimit: ptr.To[int32](0), ActiveDeadlineSeconds: ptr.To[int64](3600), TTLSecondsAfterFinished: ptr.To[int32](0)},
 				},
 			},
 			stderr: "suspended: nothing starts until kubectl at resume cronat/another\n",

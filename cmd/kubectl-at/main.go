@@ -37,7 +37,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -333,6 +332,7 @@ func (o *output) validate() error {
 }
 
 func (o *output) isClient() bool { return o.dryRun == "client" }
+func (o *output) isServer() bool { return o.dryRun == "server" }
 
 // runs describes what an At does at its time.
 func (o *output) runs() string {
@@ -340,14 +340,6 @@ func (o *output) runs() string {
 		return "runs"
 	}
 	return "would run"
-}
-
-// serverDryRun returns the value of dryRun in a request's options.
-func (o *output) serverDryRun() []string {
-	if o.dryRun == "server" {
-		return []string{metav1.DryRunAll}
-	}
-	return nil
 }
 
 // fieldManager is the name under which the API server records the changes by this

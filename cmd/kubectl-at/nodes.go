@@ -45,7 +45,7 @@ var concurrency = regexp.MustCompile(`^([1-9][0-9]*|([1-9][0-9]?|100)%)$`)
 
 // nodeFlags select the nodes on which the command runs.
 type nodeFlags struct {
-	flags         *pflag.FlagSet
+	changed       func(flag string) bool
 	node, nodes   string
 	maxConcurrent string
 	maxFailed     int32
@@ -53,7 +53,7 @@ type nodeFlags struct {
 }
 
 func (f *nodeFlags) addFlags(flags *pflag.FlagSet) {
-	f.flags = flags
+	f.changed = flags.Changed
 	flags.StringVar(&f.node, "node", "", "Name of the node on which the command runs")
 	flags.StringVar(&f.nodes, "nodes", "", "Run the command once on each node that a label selector matches, such as pool=workers; "+allNodes+" means all nodes")
 	flags.StringVar(&f.maxConcurrent, "max-concurrent", "", "With --nodes: maximum number of nodes on which it runs at the same time, as a number or a percentage (default: all)")
@@ -61,7 +61,7 @@ func (f *nodeFlags) addFlags(flags *pflag.FlagSet) {
 }
 
 func (f *nodeFlags) validate() error {
-	given := f.flags.Changed
+	given := f.changed
 	switch {
 	case given("node") && given("nodes"):
 		return usageError("--node and --nodes both specify where the command runs: remove one of the two")
@@ -93,14 +93,14 @@ func (f *nodeFlags) apply(spec *v1alpha1.RunSpec) {
 	if f.node != "" {
 		spec.Node, spec.Nodes = f.node, nil
 	}
-	if !f.flags.Changed("nodes") {
+	if !f.changed("nodes") {
 		return
 	}
 	spec.Node, spec.Nodes = "", &v1alpha1.AtNodes{Selector: f.selector}
 	if f.maxConcurrent != "" {
 		spec.Nodes.MaxConcurrent = ptr.To(intstr.Parse(f.maxConcurrent))
 	}
-	if f.flags.Changed("max-failed") {
+	if f.changed("max-failed") {
 		spec.Nodes.MaxFailed = ptr.To(f.maxFailed)
 	}
 }

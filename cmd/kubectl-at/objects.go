@@ -126,8 +126,8 @@ func (c *cli) get(arg string) (*resource.Info, error) {
 	return nil, err
 }
 
-// getAt reads the At that an argument names. If that is a CronAt, the error says instead, and which
-// command of kubectl.
+// getAt reads the At that an argument names. If that is a CronAt, the error says what to do instead,
+// with a command of kubectl.
 func (c *cli) getAt(arg, instead, command string) (*v1alpha1.At, *resource.Info, error) {
 	if kind, name := reference(arg); kind == v1alpha1.CronAtKind {
 		return nil, nil, usageError("%s is a CronAt: %s %s", arg, instead, c.kubectl("%s cronat/%s", command, name))
@@ -178,7 +178,10 @@ func (c *cli) create(ctx context.Context, output *output, object object) error {
 	if err != nil {
 		return err
 	}
-	options := metav1.CreateOptions{DryRun: output.serverDryRun(), FieldValidation: metav1.FieldValidationStrict, FieldManager: fieldManager}
+	options := metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict, FieldManager: fieldManager}
+	if output.isServer() {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
 	switch object := object.(type) {
 	case *v1alpha1.At:
 		var created *v1alpha1.At
@@ -204,7 +207,7 @@ func (c *cli) create(ctx context.Context, output *output, object object) error {
 // edit changes an object with change, which may refuse that, and prints it. If the object has
 // changed in the meantime, edit reads it and calls change again.
 func (c *cli) edit(output *output, info *resource.Info, change func() error) error {
-	helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.dryRun == "server").WithFieldManager(fieldManager)
+	helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer()).WithFieldManager(fieldManager)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		before, err := json.Marshal(info.Object)
 		if err != nil {
@@ -242,7 +245,7 @@ func (c *cli) edit(output *output, info *resource.Info, change func() error) err
 func (c *cli) remove(output *output, info *resource.Info) error {
 	if !output.isClient() {
 		options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(info.Object.(metav1.Object).GetUID()))}
-		helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.dryRun == "server")
+		helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer())
 		if _, err := helper.DeleteWithOptions(info.Namespace, info.Name, options); err != nil {
 			return err
 		}

@@ -47,7 +47,8 @@ import (
 // run has the flags that describe the run, which At and CronAt have in common.
 type run struct {
 	*cli
-	output *output
+	output  *output
+	changed func(flag string) bool
 
 	name             string
 	suspend          bool
@@ -64,7 +65,7 @@ type run struct {
 
 // addRun adds the flags to a command that creates an object.
 func (c *cli) addRun(cmd *cobra.Command) *run {
-	r := &run{cli: c, output: addOutput(cmd, "created"), activeDeadline: seconds{least: 1}, ttl: seconds{most: math.MaxInt32}}
+	r := &run{cli: c, output: addOutput(cmd, "created"), changed: cmd.Flags().Changed, activeDeadline: seconds{least: 1}, ttl: seconds{most: math.MaxInt32}}
 	flags := cmd.Flags()
 	flags.StringVar(&r.name, "name", "", "Name of the new object (default: derived from the command)")
 	flags.BoolVar(&r.suspend, "suspend", false, "Create it suspended: nothing starts until kubectl at resume")
@@ -88,7 +89,7 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	if r.retries < 0 {
 		return usageError("--retries is %d: it must not be negative", r.retries)
 	}
-	if problems := validation.IsDNS1123Subdomain(r.name); cmd.Flags().Changed("name") && len(problems) > 0 {
+	if problems := validation.IsDNS1123Subdomain(r.name); r.changed("name") && len(problems) > 0 {
 		return usageError("--name is %q: %s", r.name, strings.Join(problems, "; "))
 	}
 	if _, err := labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
@@ -133,8 +134,8 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 	}
 	r.nodes.apply(&spec)
 	spec.Rehearse = spec.Rehearse || r.rehearse
-	if r.retries > 0 {
-		spec.BackoffLimit = ptr.To(r.retries)
+	if r.changed("retries") {
+		spec.BackoffLimit = &r.retries
 	}
 	if r.activeDeadline.value != nil {
 		spec.ActiveDeadlineSeconds = r.activeDeadline.value
@@ -259,14 +260,14 @@ func parseRestart(text string) (*v1alpha1.AtRestart, error) {
 
 // validateRestart rejects flags that apply to a command together with --restart.
 func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
-	if !cmd.Flags().Changed("restart") {
+	if !r.changed("restart") {
 		return nil
 	}
 	if cmd.ArgsLenAtDash() >= 0 {
 		return usageError("--restart does not run a command: remove what follows --")
 	}
 	for _, flag := range []string{"from", "filename", "image", "env", "env-from", "service-account", "node", "nodes", "retries", "rehearse"} {
-		if cmd.Flags().Changed(flag) {
+		if r.changed(flag) {
 			return usageError("--%s applies to a command, but --restart runs none: remove one of the two", flag)
 		}
 	}

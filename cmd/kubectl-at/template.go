@@ -19,7 +19,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -129,9 +128,6 @@ func sourceOf(object runtime.Object) (from source, err error) {
 	default:
 		return from, fmt.Errorf("it contains a %s: it must contain a Pod, or what makes Pods, such as a Job", object.GetObjectKind().GroupVersionKind().Kind)
 	}
-	if len(template.Spec.Containers) == 0 {
-		return from, errors.New("the Pod has no container")
-	}
 	from.spec.Template = cleanTemplate(template)
 	if from.isServer {
 		ofServer(from.spec.Template)
@@ -170,6 +166,9 @@ func (r *run) copied(ctx context.Context) (from source, err error) {
 		return from, nil
 	}
 	spec := &from.spec.Template.Spec
+	if len(spec.Containers) == 0 {
+		return from, usageError("%s: the Pod has no container", cmp.Or(f.from, f.file))
+	}
 	// The API runs a command in the first container, and reports the exit code of the main one.
 	i := mainContainer(from.spec.Template.Annotations, spec.Containers)
 	spec.Containers = slices.Concat(spec.Containers[i:i+1], spec.Containers[:i], spec.Containers[i+1:])

@@ -128,6 +128,7 @@ func TestFile(t *testing.T) {
 		"another kind":       {content: service, fails: "it contains a Service: it must contain a Pod"},
 		"a misspelled field": {content: pod + "spec: {containers: [{name: main, imige: x}]}", fails: `unknown field "spec.containers[0].imige"`},
 		"no container":       {content: pod + "spec: {}", fails: "the Pod has no container"},
+		"an At without one":  {content: "apiVersion: cnat.programming-kubernetes.info/v1alpha1\nkind: At\nspec: {template: {}}", fails: "the Pod has no container"},
 		"nothing":            {content: "", fails: "it contains 0 objects"},
 		"not YAML":           {content: "{", fails: "error parsing the standard input"},
 	} {
