@@ -88,8 +88,8 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 			return err
 		}
 	}
-	if pod := at.Status.Pod; at.Status.Phase == v1alpha1.PhaseRunning && pod != nil && !hasRun(at, newest) {
-		if err := c.events(ctx, "Warnings of its Pod", at.Namespace, pod.UID, now, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)); err != nil {
+	if _, isWaiting := c.progressOf(at, newest, now); isWaiting {
+		if err := c.events(ctx, "Warnings of its Pod", at.Namespace, at.Status.Pod.UID, now, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)); err != nil {
 			return err
 		}
 	}
@@ -204,16 +204,6 @@ func (c *cli) againOf(at *v1alpha1.At) string {
 	return c.kubectl("at now --from %s", ref(at))
 }
 
-// hasRun reports whether the command of the newest attempt is running or has ended. If the user cannot
-// see its Pod, pod is nil.
-func hasRun(at *v1alpha1.At, pod *corev1.Pod) bool {
-	if pod == nil {
-		return at.Status.Pod.Phase != corev1.PodPending
-	}
-	_, status := containerOf(pod)
-	return status != nil && hasStarted(status)
-}
-
 // whyOf explains the state of an At in a sentence.
 func (c *cli) whyOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) string {
 	switch {
@@ -232,22 +222,39 @@ func (c *cli) whyOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) string {
 		return "It is suspended: it does not start until " + c.kubectl("at resume %s", at.Name) + "."
 	case at.Status.Reason != "":
 		return ""
-	case at.Status.Phase == v1alpha1.PhaseRunning && (at.Status.Pod == nil || at.Status.Pod.Phase == ""):
-		return "It has started."
-	case at.Status.Phase == v1alpha1.PhaseRunning && !hasRun(at, newest):
-		began := ptr.Deref(at.Status.StartTime, at.CreationTimestamp)
-		if newest != nil {
-			began = newest.CreationTimestamp
-		}
-		return fmt.Sprintf("Its Pod is %s since %s, %s: its command has not started.", at.Status.Pod.Phase, began.In(c.local()).Format(longTime), since(&began, now))
-	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Pod.Phase == corev1.PodRunning:
-		return "Its command is running."
 	case at.Status.Phase == v1alpha1.PhaseRunning:
-		return "Its Pod has ended."
+		text, _ := c.progressOf(at, newest, now)
+		return text
 	case instantOf(at).After(now):
 		return "It is waiting for its scheduled time."
 	}
 	return "It is about to start."
+}
+
+// progressOf says how far the newest attempt is, and whether its Pod has not started the command. If the
+// user cannot see the Pod, pod is nil.
+func (c *cli) progressOf(at *v1alpha1.At, pod *corev1.Pod, now time.Time) (text string, isWaiting bool) {
+	if at.Status.Phase != v1alpha1.PhaseRunning || at.Status.Pod == nil {
+		return "It has started.", false
+	}
+	phase, began := at.Status.Pod.Phase, ptr.Deref(at.Status.StartTime, at.CreationTimestamp)
+	if pod == nil && phase != corev1.PodPending {
+		return "It has started.", false
+	}
+	if pod != nil {
+		phase, began = pod.Status.Phase, pod.CreationTimestamp
+		switch _, status := containerOf(pod); {
+		case status != nil && status.State.Running != nil:
+			return "Its command is running.", false
+		case isOver(pod):
+			return "Its Pod has ended.", false
+		case status != nil && status.State.Terminated != nil:
+			return "Its command has ended, but its Pod has not.", false
+		case status != nil && hasStarted(status):
+			return "Its command has failed, and will start again.", false
+		}
+	}
+	return fmt.Sprintf("Its Pod is %s since %s, %s: its command has not started.", phase, began.In(c.local()).Format(longTime), since(&began, now)), true
 }
 
 // since describes how far in the past or future a time is; it may be nil.

@@ -131,7 +131,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	for at.Status.Phase != v1alpha1.PhaseDone {
 		progress.show(at)
 		if watching { // A new object says nothing about the controller.
-			if hint := above.hintOn(at); hint != "" && !hinted[hint] {
+			if hint := above.hintOnAt(at); hint != "" && !hinted[hint] {
 				hinted[hint] = true
 				fmt.Fprintln(above.ErrOut, hint)
 			}
@@ -226,8 +226,8 @@ func outcome(at *v1alpha1.At, passExitCode bool) error {
 	return withCode(code, "%s failed: %s", ref(at), how)
 }
 
-// hintOn says why an At does not start if no status does.
-func (c *cli) hintOn(at *v1alpha1.At) string {
+// hintOnAt says why an At does not start if no status does.
+func (c *cli) hintOnAt(at *v1alpha1.At) string {
 	switch {
 	case ptr.Deref(at.Spec.Suspend, false):
 		return fmt.Sprintf("%s is suspended: it does not start until %s.", ref(at), c.kubectl("at resume %s", at.Name))

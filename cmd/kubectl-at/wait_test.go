@@ -85,12 +85,19 @@ func TestWhy(t *testing.T) {
 		"suspended":     {func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, nil, "It is suspended: it does not start until kubectl at resume at."},
 		"with a reason": {func(at *v1alpha1.At) { at.Status.Reason, at.Status.Message = "PodRefused", "exceeded quota" }, nil, "exceeded quota"},
 		"started":       {inPhase(""), nil, "It has started."},
-		"running":       {inPhase(corev1.PodRunning), nil, "Its command is running."},
-		"running Pod":   {inPhase(corev1.PodRunning), podWith(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), "Its command is running."},
+		"no Pod":        {func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }, nil, "It has started."},
+		"Pod not seen":  {inPhase(corev1.PodRunning), nil, "It has started."},
 		"pending":       {inPhase(corev1.PodPending), nil, "Its Pod is Pending since Fri 27 Mar 2026 13:00:00 UTC, 1h ago: its command has not started."},
-		"pending Pod":   {inPhase(corev1.PodPending), podWith(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}), "Its Pod is Pending since Fri 27 Mar 2026 13:59:00 UTC, 1m ago: its command has not started."},
-		"sidecar":       {inPhase(corev1.PodRunning), podWith(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}), "Its Pod is Running since Fri 27 Mar 2026 13:59:00 UTC, 1m ago: its command has not started."},
-		"ended":         {inPhase(corev1.PodSucceeded), nil, "Its Pod has ended."},
+		"pending Pod":   {inPhase(corev1.PodPending), podWith(corev1.PodPending, corev1.ContainerState{}), "Its Pod is Pending since Fri 27 Mar 2026 13:59:00 UTC, 1m ago: its command has not started."},
+		"sidecar":       {inPhase(corev1.PodRunning), podWith(corev1.PodRunning, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}), "Its Pod is Running since Fri 27 Mar 2026 13:59:00 UTC, 1m ago: its command has not started."},
+		"running":       {inPhase(corev1.PodPending), podWith(corev1.PodRunning, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), "Its command is running."},
+		"ended":         {inPhase(corev1.PodRunning), podWith(corev1.PodRunning, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}), "Its command has ended, but its Pod has not."},
+		"evicted":       {inPhase(corev1.PodPending), podWith(corev1.PodFailed, corev1.ContainerState{}), "Its Pod has ended."},
+		"restarted": {inPhase(corev1.PodRunning), func() *corev1.Pod {
+			pod := podWith(corev1.PodRunning, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}})
+			pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{}
+			return pod
+		}(), "Its command has failed, and will start again."},
 		"done": {
 			func(at *v1alpha1.At) {
 				done(v1alpha1.ReasonCommandFailed, 1)(at)
@@ -114,11 +121,11 @@ func inPhase(phase corev1.PodPhase) func(*v1alpha1.At) {
 	}
 }
 
-// podWith returns the Pod of an At with a state of its container.
-func podWith(state corev1.ContainerState) *corev1.Pod {
+// podWith returns the Pod of an At in a phase, with a state of its container.
+func podWith(phase corev1.PodPhase, state corev1.ContainerState) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "at-pod", UID: "pod", Labels: map[string]string{v1alpha1.LabelAtUID: "uid"}, CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "command"}}},
-		Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "command", State: state}}},
+		Status:     corev1.PodStatus{Phase: phase, ContainerStatuses: []corev1.ContainerStatus{{Name: "command", State: state}}},
 	}
 }
