@@ -64,83 +64,51 @@ func (c *cli) addCompletions(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
 		case "rm", "suspend", "resume":
-			cmd.ValidArgsFunction = c.completeNames(math.MaxInt, "ats", "cronats")
+			cmd.ValidArgsFunction = c.complete(math.MaxInt, c.nameAndState, "ats", "cronats")
 		case "show", "run-now", "check":
-			cmd.ValidArgsFunction = c.completeNames(1, "ats", "cronats")
+			cmd.ValidArgsFunction = c.complete(1, c.nameAndState, "ats", "cronats")
 		case "logs", "move", "wait":
-			cmd.ValidArgsFunction = c.completeNames(1, "ats")
+			cmd.ValidArgsFunction = c.complete(1, c.nameAndState, "ats")
 		case "every":
 			cmd.ValidArgsFunction = completeFirst(scheduleWords)
 			c.addFlagCompletions(cmd)
-			completeWords(cmd, "concurrency", concurrencyPolicies...)
+			completeFlag(cmd, "concurrency", completeWords(concurrencyPolicies...))
 		}
 	}
 	c.addFlagCompletions(root)
-	c.completeObjects(root, "namespace", name, "namespaces")
-	completeWords(root, "tz", zones.Names()...)
+	completeFlag(root, "namespace", c.complete(math.MaxInt, name, "namespaces"))
+	completeFlag(root, "tz", completeWords(zones.Names()...))
 }
 
 // addFlagCompletions sets the completions for the flags of a command that creates an object.
 func (c *cli) addFlagCompletions(cmd *cobra.Command) {
-	sources := []string{"cronjobs", "jobs", "deployments", "statefulsets", "daemonsets", "ats", "cronats"}
-	c.completeObjects(cmd, "from", kindAndName, sources...)
-	c.completeObjects(cmd, "image", func(info *resource.Info) (images []string) {
+	images := func(info *resource.Info) (images []string) {
 		from, err := sourceOf(info.Object)
-		if wanted := cmd.Flag("from").Value.String(); err != nil || from.spec.Template == nil || wanted != "" && !isNamed(info, wanted) {
+		wanted, name := reference(cmd.Flag("from").Value.String())
+		if err != nil || from.spec.Template == nil || wanted != "" && (wanted != info.Mapping.GroupVersionKind.Kind || name != info.Name) {
 			return nil
 		}
 		for _, container := range from.spec.Template.Spec.Containers {
 			images = append(images, answer.OneLine(container.Image))
 		}
 		return images
-	}, sources...)
-	c.completeObjects(cmd, "node", name, "nodes")
-	c.completeObjects(cmd, "restart", kindAndName, "deployments", "statefulsets", "daemonsets")
-	completeWords(cmd, "nodes", allNodes)
-	completeWords(cmd, "dry-run", "none", "client", "server")
-}
-
-func completeWords(cmd *cobra.Command, flag string, words ...string) {
-	// This cannot fail: the flag exists and has no completion yet.
-	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// completeObjects completes a flag with what words returns for the objects of some kinds.
-func (c *cli) completeObjects(cmd *cobra.Command, flag string, words func(*resource.Info) []string, resources ...string) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, begun string) (found []string, _ cobra.ShellCompDirective) {
-		infos, err := c.listAll(resources)
-		for _, info := range infos {
-			found = append(found, words(info)...)
-		}
-		return completions(begun, found, err)
-	})
-}
-
-// listAll returns the objects of some kinds, except for those that the user may not list.
-func (c *cli) listAll(resources []string) (infos []*resource.Info, err error) {
-	if err := c.connect(); err != nil {
-		return nil, err
 	}
-	for _, kind := range resources {
-		found, failed := c.list(kind, "")
-		infos, err = append(infos, found...), cmp.Or(err, failed)
-	}
-	if len(infos) > 0 {
-		return infos, nil
-	}
-	return nil, err
+	workloads := []string{"deployments", "statefulsets", "daemonsets"}
+	sources := append([]string{"cronjobs", "jobs", "ats", "cronats"}, workloads...)
+	completeFlag(cmd, "from", c.complete(math.MaxInt, kindAndName, sources...))
+	completeFlag(cmd, "image", c.complete(math.MaxInt, images, sources...))
+	completeFlag(cmd, "node", c.complete(math.MaxInt, name, "nodes"))
+	completeFlag(cmd, "restart", c.complete(math.MaxInt, kindAndName, workloads...))
+	completeFlag(cmd, "nodes", completeWords(allNodes))
+	completeFlag(cmd, "dry-run", completeWords("none", "client", "server"))
 }
 
-// isNamed reports whether KIND/NAME is an object.
-func isNamed(info *resource.Info, text string) bool {
-	kind, name := reference(text)
-	return kind == info.Mapping.GroupVersionKind.Kind && name == info.Name
+func completeFlag(cmd *cobra.Command, flag string, complete cobra.CompletionFunc) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, complete) // The flag exists, and has no completion yet.
 }
 
-func name(info *resource.Info) []string { return []string{info.Name} }
-
-func kindAndName(info *resource.Info) []string {
-	return []string{strings.ToLower(info.Mapping.GroupVersionKind.Kind) + "/" + info.Name}
+func completeWords(words ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
 // completeFirst completes the first argument with one of some words.
@@ -149,42 +117,58 @@ func completeFirst(words []string) cobra.CompletionFunc {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return completions(begun, words, nil)
+		return completions(begun, words), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// completions returns the candidates that complete the given word.
-func completions(begun string, found []string, err error) ([]string, cobra.ShellCompDirective) {
-	if err != nil {
-		cobra.CompErrorln(err.Error())
-		return nil, cobra.ShellCompDirectiveError
-	}
-	found = slices.DeleteFunc(slices.Clone(found), func(word string) bool { return !strings.HasPrefix(word, begun) })
-	slices.Sort(found)
-	return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
-}
-
-// completeNames completes the names of Ats and, if they are accepted, of CronAts, for at
-// most max arguments.
-func (c *cli) completeNames(max int, resources ...string) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+// complete completes at most max arguments with what words returns for the objects of some kinds, except
+// for those that the user may not list.
+func (c *cli) complete(max int, words func(*resource.Info) []string, kinds ...string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, begun string) (found []string, _ cobra.ShellCompDirective) {
 		if len(args) >= max {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		infos, err := c.listAll(resources)
-		var names []string
-		for _, info := range infos {
-			name, description := info.Name, ""
-			switch object := info.Object.(type) {
-			case *v1alpha1.At:
-				description = stateLine(object, c.now())
-			case *v1alpha1.CronAt:
-				name, description = ref(object), object.Spec.Schedule
+		err := c.connect()
+		for _, kind := range kinds {
+			if c.ats == nil { // It is not connected.
+				break
 			}
-			if !slices.Contains(args, name) {
-				names = append(names, name+"\t"+answer.OneLine(description))
+			infos, failed := c.list(kind, "")
+			err = cmp.Or(err, failed)
+			for _, info := range infos {
+				found = append(found, words(info)...)
 			}
 		}
-		return completions(begun, names, err)
+		if err != nil && len(found) == 0 {
+			cobra.CompErrorln(err.Error())
+			return nil, cobra.ShellCompDirectiveError
+		}
+		isArgument := func(word string) bool {
+			name, _, _ := strings.Cut(word, "\t")
+			return slices.Contains(args, name)
+		}
+		return completions(begun, slices.DeleteFunc(found, isArgument)), cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// completions returns the words that complete the given one.
+func completions(begun string, words []string) []string {
+	words = slices.DeleteFunc(slices.Clone(words), func(word string) bool { return !strings.HasPrefix(word, begun) })
+	slices.Sort(words)
+	return slices.Compact(words)
+}
+
+func name(info *resource.Info) []string { return []string{info.Name} }
+
+func kindAndName(info *resource.Info) []string {
+	return []string{strings.ToLower(info.Mapping.GroupVersionKind.Kind) + "/" + info.Name}
+}
+
+// nameAndState returns the name of an At or a CronAt with a description.
+func (c *cli) nameAndState(info *resource.Info) []string {
+	if at, isAt := info.Object.(*v1alpha1.At); isAt {
+		return []string{at.Name + "\t" + answer.OneLine(stateLine(at, c.now()))}
+	}
+	cronAt := info.Object.(*v1alpha1.CronAt)
+	return []string{ref(cronAt) + "\t" + answer.OneLine(cronAt.Spec.Schedule)}
 }
