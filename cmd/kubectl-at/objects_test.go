@@ -68,7 +68,7 @@ func (s fakeServer) RoundTrip(request *http.Request) (*http.Response, error) {
 
 // answer does what a request asks for, as the fake clientsets do.
 func (s fakeServer) answer(request *http.Request) (runtime.Object, error) {
-	fake := &s.world.cnat.Fake
+	fake := &s.cnat.Fake
 	path := strings.Split(strings.Trim(request.URL.Path, "/"), "/")
 	group := schema.GroupVersion{Version: path[1]}
 	rest := path[2:]
