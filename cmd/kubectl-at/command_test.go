@@ -43,6 +43,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
@@ -623,6 +624,36 @@ func TestLimited(t *testing.T) {
 	}
 }
 
+// silent is a server that never answers.
+type silent struct{}
+
+func (silent) RoundTrip(request *http.Request) (*http.Response, error) {
+	<-request.Context().Done()
+	return nil, context.Cause(request.Context())
+}
+
+// TestLimitedByCommand interrupts a command whose request has a context of its own.
+func TestLimitedByCommand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		command, interrupt := context.WithTimeout(t.Context(), time.Second)
+		defer interrupt()
+		began := time.Now()
+		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://server", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := (&cli{}).limits(command, &rest.Config{Transport: silent{}})
+		client, err := rest.HTTPClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.Do(request)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("got %v after %v", err, time.Since(began))
+		}
+	})
+}
+
 // TestFollowGone deletes or replaces the At while kubectl at logs -f waits.
 func TestFollowGone(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -955,6 +986,24 @@ func TestEdit(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestEditConflict edits an At that changes in the meantime.
+func TestEditConflict(t *testing.T) {
+	w := newWorld(t, "", newAt("at", func(at *v1alpha1.At) { at.ResourceVersion = "7" }))
+	var patches []string
+	w.cnat.PrependReactor("patch", "ats", func(action kubetesting.Action) (bool, runtime.Object, error) {
+		patches = append(patches, string(action.(kubetesting.PatchAction).GetPatch()))
+		if len(patches) == 1 {
+			return true, nil, apierrors.NewConflict(v1alpha1.Resource("ats"), "at", nil)
+		}
+		return false, nil, nil
+	})
+	code := w.run(t, "suspend", "at")
+	const patch = `{"metadata":{"resourceVersion":"7"},"spec":{"suspend":true}}`
+	if diff := cmp.Diff([]string{patch, patch}, patches); code != 0 || diff != "" {
+		t.Errorf("exit code %d, stderr %q, patches -want +got:\n%s", code, w.stderr.String(), diff)
 	}
 }
 

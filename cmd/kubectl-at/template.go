@@ -19,6 +19,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -220,7 +221,10 @@ func (r *run) readFile(ctx context.Context) (source, error) {
 	if ctx.Err() != nil {
 		return source{}, err
 	}
-	if err == nil && len(infos) != 1 {
+	switch {
+	case err != nil && strings.Contains(err.Error(), "'Kind' is missing"):
+		err = errors.New("it has no kind: a Pod begins with apiVersion: v1 and kind: Pod")
+	case err == nil && len(infos) != 1:
 		err = fmt.Errorf("it contains %d objects: it must contain one", len(infos))
 	}
 	var from source

@@ -123,7 +123,7 @@ func TestFile(t *testing.T) {
 		"after a separator":  {content: "# one\n---\n" + pod + spec + "\n---\n# end\n"},
 		"JSON":               {content: `{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "main", "image": "x"}]}}`},
 		"two Pods":           {content: pod + spec + "\n---\n" + pod + spec, fails: "it contains 2 objects: it must contain one"},
-		"no kind":            {content: spec, fails: "Object 'Kind' is missing"},
+		"no kind":            {content: spec, fails: "it has no kind: a Pod begins with apiVersion: v1 and kind: Pod"},
 		"no version":         {content: "kind: Job\n" + spec, fails: `it contains a Job of apiVersion ""`},
 		"another kind":       {content: service, fails: "it contains a Service: it must contain a Pod"},
 		"a misspelled field": {content: pod + "spec: {containers: [{name: main, imige: x}]}", fails: `unknown field "spec.containers[0].imige"`},
