@@ -18,6 +18,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func TestCheck(t *testing.T) {
 	rehearsed := func(status metav1.ConditionStatus, generation int64) func(*v1alpha1.At) {
 		return func(at *v1alpha1.At) {
 			at.Spec.Rehearse, at.Generation = true, 2
-			at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRehearsed, Status: status, ObservedGeneration: generation, Reason: "Reason", Message: "Message."}}
+			at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRehearsed, Status: status, ObservedGeneration: generation, Reason: "Reason", Message: fmt.Sprintf("Message %d.", generation)}}
 		}
 	}
 	edited := func(at *v1alpha1.At) { blocked(at); at.Generation = 2 }
@@ -67,9 +68,9 @@ func TestCheck(t *testing.T) {
 		"no permission":             {args: "check at", refused: errors.New(mayNot), out: "Dry-run    You are not allowed to create Pods, so the Pod was not tried.\n" + unchecked},
 		"no answer":                 {args: "check at", refused: apierrors.NewServiceUnavailable("no"), out: "Dry-run    The API server does not say whether it accepts the Pod: no\n" + unchecked},
 		"a restart":                 {args: "check at", before: func(at *v1alpha1.At) { at.Spec.Restart = &v1alpha1.AtRestart{} }, refused: quota, out: "against at/at.\n" + unchecked},
-		"rehearsed before":          {args: "check at", before: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
-		"rehearsed while it waits":  {args: "check at", before: func(at *v1alpha1.At) { rehearsed(metav1.ConditionTrue, 1)(at); createdNow(at) }, later: rehearsed(metav1.ConditionTrue, 2), out: "Unchecked  What the command does.\n"},
-		"rehearsal without result":  {args: "check at", before: rehearsed(metav1.ConditionFalse, 2), out: "Rehearsal  Reason: Message.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
+		"rehearsed before":          {args: "check at", before: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
+		"rehearsed while it waits":  {args: "check at", before: func(at *v1alpha1.At) { rehearsed(metav1.ConditionTrue, 1)(at); createdNow(at) }, later: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
+		"rehearsal without result":  {args: "check at", before: rehearsed(metav1.ConditionFalse, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
 		"rehearsal takes too long":  {args: "check at", before: func(at *v1alpha1.At) { at.Spec.Rehearse = true; createdNow(at) }, waited: rehearsalTime, out: "Rehearsal  It has not ended yet: kubectl at check at/at waits again.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
 		"running":                   {args: "check at", before: inPhase(corev1.PodRunning), code: 1, out: "error: at/at has started: see kubectl at show at\n"},
 		"a CronAt":                  {args: "check cronat/backup", out: "Preflight  The controller has reported nothing against cronat/backup.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
@@ -87,8 +88,9 @@ func TestCheck(t *testing.T) {
 			w := newWorld(t, "", newAt("at", tc.before), newCronAt("backup", nil))
 			kube := kubefake.NewSimpleClientset()
 			kube.PrependReactor("create", "pods", func(action kubetesting.Action) (bool, runtime.Object, error) {
-				if dryRun := action.(kubetesting.CreateActionImpl).CreateOptions.DryRun; len(dryRun) != 1 {
-					t.Errorf("a Pod is created: %v", dryRun)
+				create := action.(kubetesting.CreateActionImpl)
+				if pod := create.Object.(*corev1.Pod); len(create.CreateOptions.DryRun) != 1 || len(pod.OwnerReferences)+len(pod.Finalizers) > 0 {
+					t.Errorf("created with %v: %v", create.CreateOptions, pod.ObjectMeta)
 				}
 				return tc.refused != nil, nil, tc.refused
 			})
