@@ -220,7 +220,7 @@ func (c *cli) move(ctx context.Context, output *output, info *resource.Info, t t
 		if zone := was.TimeZone; zone != nil && t.Instant.Location().String() == *zone {
 			// Keep the zone, unless its clocks show that time twice.
 			kept := v1alpha1.AtSpec{Schedule: t.Instant.Format(wallClockTime), TimeZone: zone}
-			if instant, err := plan.Instant(&kept); err == nil && instant.Equal(t.Instant) {
+			if _, err := plan.Instant(&kept); err == nil {
 				at.Spec.Schedule, at.Spec.TimeZone = kept.Schedule, zone
 			}
 		}
