@@ -133,13 +133,12 @@ func (o *every) validate(cmd *cobra.Command, words, command []string) error {
 	if kind, _ := reference(o.pod.from); len(words) == 0 && kind != "CronJob" {
 		return usageError("there is no schedule, and only a CronJob has one: write it, as in kubectl at every @daily --from %s", o.pod.from)
 	}
-	for _, policy := range concurrencyPolicies {
-		if strings.EqualFold(o.concurrency, policy) {
-			o.concurrency = policy
+	if o.changed("concurrency") {
+		i := slices.IndexFunc(concurrencyPolicies, func(policy string) bool { return strings.EqualFold(o.concurrency, policy) })
+		if i < 0 {
+			return usageError("--concurrency is %q: it must be %s", o.concurrency, strings.Join(concurrencyPolicies, ", "))
 		}
-	}
-	if o.changed("concurrency") && !slices.Contains(concurrencyPolicies, o.concurrency) {
-		return usageError("--concurrency is %q: it must be %s", o.concurrency, strings.Join(concurrencyPolicies, ", "))
+		o.concurrency = concurrencyPolicies[i]
 	}
 	if o.successfulHistory < 0 || o.failedHistory < 0 {
 		return usageError("--successful-history and --failed-history must not be negative")
