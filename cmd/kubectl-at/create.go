@@ -26,6 +26,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 const createLong = `Run a command once, at a given time, in a Pod of the cluster.
@@ -131,6 +132,9 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	t, now, err := o.parseTime(words, timespec.Options{AllowPast: o.past})
 	if err != nil {
 		return o.whatWasMeant(cmd, words, err)
+	}
+	if o.startingDeadline.value == nil && plan.IsMistake(now.Sub(t.Instant)) {
+		return usageError("%s is %s, so the controller takes it for a mistake: write now instead, or add --starting-deadline, which says how late the command may start", t, fromNow(t.Instant, now))
 	}
 	metadata, spec, _, err := o.describe(cmd.Context(), command)
 	if err != nil {

@@ -54,7 +54,7 @@ func (v *view) startNodes() Decision {
 	}
 	status := v.statusOfStart()
 	status.Nodes = &v1alpha1.AtNodesStatus{}
-	return v.write(status)
+	return v.write(status, v.ranAtOnce()...)
 }
 
 // decideNodes decides for an At whose run on nodes has started.

@@ -42,6 +42,8 @@ func (v *view) decidePending() Decision {
 		return v.decideNotDue()
 	case v.isHeld():
 		return v.writeUnblocked(0)
+	case v.isMistaken():
+		return v.writeScheduleInPast()
 	case v.At.Spec.Restart != nil:
 		return v.decideRestartDue()
 	case v.startingLeft > 0 && v.At.Spec.Nodes != nil:

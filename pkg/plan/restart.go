@@ -93,7 +93,7 @@ func (v *view) decideRestartDue() Decision {
 	status := v.statusOfStart()
 	status.Restart = &v1alpha1.AtRestartStatus{UID: target.UID, Desired: target.Desired}
 	status.Message = fmt.Sprintf("Restarting %s.", target)
-	return v.write(status)
+	return v.write(status, v.ranAtOnce()...)
 }
 
 // waitsForRollout reports whether an At is known to wait for another rollout.

@@ -56,8 +56,8 @@ const (
 	ReplaceConcurrent ConcurrencyPolicy = "Replace"
 )
 
-// Reasons of the condition Blocked of a CronAt, besides InvalidSchedule, AtNameConflict
-// and AtRefused, and of the event that is recorded when it is set.
+// Reasons of the condition Blocked of a CronAt, besides InvalidSchedule, AtNameConflict and
+// AtRefused, and the reasons that its next At would have, and of the event that is recorded when it is set.
 const (
 	// ReasonAtBlocked: an At of the CronAt is blocked. The message names the At and the
 	// cause.
@@ -95,6 +95,7 @@ const (
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Missed",type=integer,priority=1,JSONPath=`.status.missed.count`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.message`
 
 // CronAt creates Ats on a repeating schedule, as CronJob creates Jobs. CronAts belong to
 // the category all, as CronJobs do: kubectl delete all --all deletes them, too.
@@ -215,8 +216,8 @@ type CronAtStatus struct {
 	// +optional
 	Active int32 `json:"active"`
 
-	// reason explains in one word why no At was created although one is due, or why no
-	// further At will be created. Absent if there is nothing to report.
+	// reason explains in one word why no At was created although one is due, why no further
+	// At will be created, or why the next one would not run. Absent if there is nothing to report.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
@@ -262,7 +263,8 @@ type CronAtStatus struct {
 
 	// conditions are meant for programs. Suspended is True while spec.suspend is true.
 	// Blocked is True, with a reason and a message, while something keeps Ats from being
-	// created, or an At from running. Rehearsed is the result of the last rehearsal.
+	// created or an At from running, or would keep the next At from running. Rehearsed is the
+	// result of the last rehearsal.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -176,6 +176,9 @@ const (
 	// ReasonInvalidSchedule: spec.schedule and spec.timeZone do not identify exactly one
 	// instant: the time zone is unknown, or its clocks skip or repeat that time.
 	ReasonInvalidSchedule = "InvalidSchedule"
+	// ReasonScheduleInPast: spec.schedule was between a day and two years in the past when the
+	// At was created, and spec.startingDeadlineSeconds does not say that it may start so late.
+	ReasonScheduleInPast = "ScheduleInPast"
 	// ReasonInvalidSelector: spec.nodes.selector is not a label selector.
 	ReasonInvalidSelector = "InvalidSelector"
 	// ReasonNodesForbidden: the controller is not allowed to read nodes, which spec.node and
@@ -260,6 +263,9 @@ const (
 	ReasonRestarted = "Restarted"
 	// ReasonEditedTooLate: the spec was edited after the Pod was created, or just before.
 	ReasonEditedTooLate = "EditedTooLate"
+	// ReasonRanAtOnce: the At started at once, because its time was more than a day in the
+	// past when it was created or edited.
+	ReasonRanAtOnce = "RanAtOnce"
 	// ReasonUnexpectedPod: a second Pod of an attempt that was already counted is deleted.
 	// Its creation request was delayed on the way to the API server.
 	ReasonUnexpectedPod = "UnexpectedPod"
@@ -302,6 +308,7 @@ const (
 // +kubebuilder:printcolumn:name="Started",type=date,priority=1,JSONPath=`.status.startTime`
 // +kubebuilder:printcolumn:name="Completed",type=date,priority=1,JSONPath=`.status.completionTime`
 // +kubebuilder:printcolumn:name="Rehearsed",type=date,priority=1,JSONPath=`.status.rehearsedAt`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.message`
 // +kubebuilder:validation:XValidation:rule="oldSelf.status.phase == 'PENDING' || self.spec == oldSelf.spec || self.spec.schedule == oldSelf.spec.schedule && (has(self.spec.timeZone) ? self.spec.timeZone : '') == (has(oldSelf.spec.timeZone) ? oldSelf.spec.timeZone : '') && (has(self.spec.command) ? self.spec.command : '') == (has(oldSelf.spec.command) ? oldSelf.spec.command : '') && has(self.spec.template) == has(oldSelf.spec.template) && (!has(self.spec.template) || self.spec.template == oldSelf.spec.template) && has(self.spec.restart) == has(oldSelf.spec.restart) && (!has(self.spec.restart) || self.spec.restart == oldSelf.spec.restart) && (has(self.spec.node) ? self.spec.node : '') == (has(oldSelf.spec.node) ? oldSelf.spec.node : '') && has(self.spec.nodes) == has(oldSelf.spec.nodes) && (!has(self.spec.nodes) || self.spec.nodes.selector == oldSelf.spec.nodes.selector)",fieldPath=".spec",message="schedule, timeZone, command, template, restart, node and nodes.selector are immutable once the At has started: delete and recreate the At to run it again"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.nodes) || !has(oldSelf.spec.nodes) || oldSelf.status.phase != 'RUNNING' || has(oldSelf.status.nodes) && has(oldSelf.status.nodes.startTime) || (has(self.spec.nodes.maxConcurrent) ? self.spec.nodes.maxConcurrent == (has(oldSelf.spec.nodes.maxConcurrent) ? oldSelf.spec.nodes.maxConcurrent : 0) : !has(oldSelf.spec.nodes.maxConcurrent))",fieldPath=".spec.nodes.maxConcurrent",message="cannot be changed while the Ats of the nodes are being created: wait until status.nodes.startTime is set"
 
@@ -334,7 +341,9 @@ type AtSpec struct {
 	// zone, such as 2035-12-24T10:12:00Z or 2035-12-24T11:12:00+01:00, optionally with
 	// fractions of a second. If timeZone is set, it is a local time in that time zone,
 	// without an offset: 2035-12-24T11:12:00. If it is in the past, the command runs
-	// immediately. Immutable once the At has started.
+	// immediately. If it is between a day and two years in the past when the At is created,
+	// that is taken for a mistake unless startingDeadlineSeconds is set: condition Blocked
+	// reports it, and nothing runs. Immutable once the At has started.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})?$')",message="must be an RFC 3339 time with date, time and zone, such as 2035-12-24T10:12:00Z or 2035-12-24T11:12:00+01:00"

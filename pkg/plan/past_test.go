@@ -1,0 +1,133 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// createdAt makes an At created at a time that is known.
+func createdAt(t time.Time) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: t} }
+}
+
+// editedSince makes an At edited at a given time. Its status was written later.
+func editedSince(t time.Time) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		at.ManagedFields = []metav1.ManagedFieldsEntry{
+			{Time: &metav1.Time{Time: earlier}}, {Time: &metav1.Time{Time: t}}, {Time: &metav1.Time{Time: t.AddDate(1, 0, 0)}, Subresource: "status"},
+		}
+	}
+}
+
+func ownedByCronAt(at *v1alpha1.At) {
+	at.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind, Name: "a", UID: "a", Controller: ptr.To(true)}}
+}
+
+const inPastMessage = "spec.schedule was 364 days in the past when the At was created, so nothing runs: correct it. To run the At now, set spec.schedule to the present time. If an At may start that late, set spec.startingDeadlineSeconds."
+
+// TestScheduleInPast uses Ats whose time is long past. Those that were created only then do
+// not run, unless they have a starting deadline, or nobody can have mistyped the time.
+func TestScheduleInPast(t *testing.T) {
+	late := due.AddDate(0, 0, 364) // a year was mistyped
+	starts := Decision{Action: CreatePod{Due: late}, Delay: time.Minute}
+	blocks := Decision{
+		Status: ptr.To(pendingWith(blocked(late, v1alpha1.ReasonScheduleInPast, inPastMessage))),
+		Events: []Event{warning(v1alpha1.ReasonScheduleInPast, inPastMessage)},
+	}
+	startsSinceDue := Decision{Action: CreatePod{Due: due}, Delay: time.Minute}
+	for name, tc := range map[string]struct {
+		mutate []func(*v1alpha1.At)
+		status v1alpha1.AtStatus
+		now    time.Time
+		want   Decision
+	}{
+		"created 364 days later":              {[]func(*v1alpha1.At){createdAt(late)}, pendingWith(), late, blocks},
+		"and reported":                        {[]func(*v1alpha1.At){createdAt(late)}, pendingWith(blocked(late, v1alpha1.ReasonScheduleInPast, inPastMessage)), late.Add(time.Hour), Decision{}},
+		"with a starting deadline":            {[]func(*v1alpha1.At){createdAt(late), withStartingDeadline(365 * 24 * 3600)}, pendingWith(), late, starts},
+		"created a day later":                 {[]func(*v1alpha1.At){createdAt(due.AddDate(0, 0, 1))}, pendingWith(), late, Decision{Action: CreatePod{Due: due.AddDate(0, 0, 1)}, Delay: time.Minute}},
+		"the controller was away for a year":  {[]func(*v1alpha1.At){createdAt(earlier)}, pendingWith(), late, startsSinceDue},
+		"edited 364 days later":               {[]func(*v1alpha1.At){createdAt(earlier), editedSince(late)}, pendingWith(), late, starts},
+		"an At of a CronAt":                   {[]func(*v1alpha1.At){createdAt(late), ownedByCronAt}, pendingWith(), late, starts},
+		"OwnerMissing, the label was removed": {[]func(*v1alpha1.At){createdAt(late)}, pendingWith(blocked(late, v1alpha1.ReasonOwnerMissing, "")), late, starts},
+		"suspended":                           {[]func(*v1alpha1.At){createdAt(late), withSuspended}, pendingWith(suspended(earlier)), late, Decision{}},
+		"created two years later":             {[]func(*v1alpha1.At){createdAt(due.AddDate(2, 0, 0))}, pendingWith(blocked(late, v1alpha1.ReasonScheduleInPast, "")), due.AddDate(2, 0, 0), Decision{Status: ptr.To(pendingWith(blocked(late, v1alpha1.ReasonScheduleInPast, strings.Replace(inPastMessage, "364", "731", 1))))}},
+		"the example of the book":             {[]func(*v1alpha1.At){createdAt(late), withSchedule("2019-04-12T10:12:00Z")}, pendingWith(), late, starts},
+		"for a restart": {[]func(*v1alpha1.At){createdAt(late), func(at *v1alpha1.At) {
+			at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+		}}, pendingWith(), late, blocks},
+		"for nodes": {[]func(*v1alpha1.At){createdAt(late), func(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} }}, pendingWith(), late, blocks},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := newAt(append([]func(*v1alpha1.At){withStatus(tc.status)}, tc.mutate...)...)
+			got := Decide(World{At: at, AtIsLive: true, AtAsOf: tc.now, PodIsLive: true, Now: tc.now})
+			if diff := cmp.Diff(tc.want, got, equate); diff != "" {
+				t.Errorf("Decide (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRanAtOnce checks which starts long after the scheduled time have an event, also if
+// the At comes from the cache: those that follow from what a user wrote.
+func TestRanAtOnce(t *testing.T) {
+	late := due.AddDate(0, 0, 364)
+	for name, tc := range map[string]struct {
+		mutate []func(*v1alpha1.At)
+		status v1alpha1.AtStatus
+		want   bool
+	}{
+		"created then, with a starting deadline": {[]func(*v1alpha1.At){createdAt(late), withStartingDeadline(365 * 24 * 3600)}, pendingWith(), true},
+		"created then, and long before":          {[]func(*v1alpha1.At){createdAt(late.AddDate(9, 0, 0))}, pendingWith(), true},
+		"edited then":                            {[]func(*v1alpha1.At){createdAt(earlier), editedSince(late)}, pendingWith(), true},
+		"edited then, with a forecast":           {[]func(*v1alpha1.At){createdAt(earlier), editedSince(late)}, pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)), true},
+		"the controller was away":                {[]func(*v1alpha1.At){createdAt(earlier)}, pendingWith(), false},
+		"the controller was away, edited before": {[]func(*v1alpha1.At){createdAt(earlier), editedSince(due)}, pendingWith(), false},
+		"blocked, and fixed then":                {[]func(*v1alpha1.At){createdAt(earlier), editedSince(late)}, pendingWith(blocked(due, v1alpha1.ReasonPodRefused, "no")), false},
+		"suspended, and resumed then": {[]func(*v1alpha1.At){createdAt(earlier), editedSince(late)}, pendingWith(metav1.Condition{
+			Type: v1alpha1.ConditionSuspended, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonResumed,
+		}), false},
+		"an At of a CronAt": {[]func(*v1alpha1.At){createdAt(late), ownedByCronAt}, pendingWith(), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := newAt(append([]func(*v1alpha1.At){withStatus(tc.status)}, tc.mutate...)...)
+			var want []Event
+			if tc.want {
+				want = []Event{warning(v1alpha1.ReasonRanAtOnce, "It started at once: it was scheduled 364 days ago, at 2026-12-24T10:12:00Z.")}
+			}
+			for from, at := range map[string]*v1alpha1.At{"live": at, "cached": KeepAt(at)} {
+				pod := newPod(corev1.PodPending, func(pod *corev1.Pod) { delete(pod.Annotations, v1alpha1.AnnotationAtGeneration) })
+				got := Decide(World{At: at, Pods: podsOf(pod), Now: late.Add(time.Second)})
+				if len(got.Events) == 0 || got.Events[0].Reason != v1alpha1.ReasonSuccessfulCreate {
+					t.Fatalf("%s: events %v", from, got.Events)
+				}
+				if diff := cmp.Diff(want, got.Events[1:], equate); diff != "" {
+					t.Errorf("%s: events (-want +got):\n%s", from, diff)
+				}
+			}
+		})
+	}
+}
