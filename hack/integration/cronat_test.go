@@ -257,6 +257,39 @@ func TestCronAtForbid(t *testing.T) {
 	wantEachOnce(t, namespace, 3)
 }
 
+// TestCronAtBehindBlocked lets the container of the first At not be created, with Forbid:
+// the CronAt reports the cause, and counts what it misses while that lasts.
+func TestCronAtBehindBlocked(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	createCronAt(t, newCronAt(namespace, "@every 2s", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent }))
+	eventually(t, "an At", func(context.Context) (bool, error) { return len(atsIn(t, namespace)) == 1, nil })
+	pod := waitPod(t, namespace, atsIn(t, namespace)[0].Name+"-pod")
+	waiting := corev1.ContainerStatus{Name: pod.Spec.Containers[0].Name, Image: "a", State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: `configmap "none" not found`},
+	}}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"containerStatuses": []corev1.ContainerStatus{waiting}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kubeClient.CoreV1().Pods(namespace).Patch(t.Context(), pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	isBehind := func(cronAt *v1alpha1.CronAt) bool {
+		return cronAt.Status.Reason == v1alpha1.ReasonAtBlocked && ptr.Deref(cronAt.Status.Missed, v1alpha1.MissedTimes{}).Count >= 2
+	}
+	cronAt := waitCronAt(t, namespace, "to be blocked, and to miss times", isBehind)
+	wantOutput(t, cronAt.Status.Message, `^At cronat-\d+ is blocked: ContainerNotCreated: .*configmap "none" not found`)
+	count := cronAt.Status.Missed.Count
+	waitCronAt(t, namespace, "to miss more", func(cronAt *v1alpha1.CronAt) bool { return isBehind(cronAt) && cronAt.Status.Missed.Count > count })
+	if ats := atsIn(t, namespace); len(ats) != 1 {
+		t.Errorf("%d Ats, want one", len(ats))
+	}
+	endPod(t, pod, corev1.PodSucceeded, 0, "")
+	eventually(t, "the latest time to run", func(context.Context) (bool, error) { return len(createdAts(t, namespace)) == 2, nil })
+}
+
 // TestCronAtReplace uses Pods that do not end: each At is replaced by the next one, whose
 // Pod is created after the previous Pod is gone.
 func TestCronAtReplace(t *testing.T) {

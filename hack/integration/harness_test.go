@@ -575,12 +575,12 @@ func wantEnd(t *testing.T, at *v1alpha1.At, condition, reason string) {
 	}
 }
 
-// waitEvents waits until the At has the expected number of events for each reason.
-func waitEvents(t *testing.T, at *v1alpha1.At, want map[string]int32) {
+// waitEvents waits until an object has the expected number of events for each reason.
+func waitEvents(t *testing.T, object metav1.Object, want map[string]int32) {
 	t.Helper()
 	got := map[string]int32{}
 	err := poll(t.Context(), fmt.Sprintf("%s: the events %v", t.Name(), want), func(ctx context.Context) (bool, error) {
-		events, err := kubeClient.CoreV1().Events(at.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(at.UID)})
+		events, err := kubeClient.CoreV1().Events(object.GetNamespace()).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(object.GetUID())})
 		if err != nil {
 			return false, err
 		}

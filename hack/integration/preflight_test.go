@@ -20,6 +20,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -198,6 +199,57 @@ func TestPreflightOfRestart(t *testing.T) {
 	if after := getDeployment(t, namespace, "web"); after.Generation != before.Generation {
 		t.Errorf("generation %d after the preflight, want %d", after.Generation, before.Generation)
 	}
+}
+
+// TestPreflightOfCronAt makes the API server refuse the Pod of a CronAt's next At, by a
+// quota and then by an edit of the template. That is reported, with one event each, until
+// the cause is gone.
+func TestPreflightOfCronAt(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	kubectl(t, "", "create", "-n", namespace, "quota", "quota", "--hard=pods=0")
+	waitRefused(t, newAt(namespace, "at", time.Now().Add(time.Hour), "true"))
+	c := startController(t, namespace)
+	waitLog(t, c, "Starting controller of CronAts")
+	cronAt := createCronAt(t, newCronAt(namespace, "0 0 29 2 *"))
+	blocked := waitCronAt(t, namespace, "to be refused", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonPodRefused })
+	judge(t, "reported", plan.TrueCondition(blocked.Status.Conditions, v1alpha1.ConditionBlocked).LastTransitionTime.Sub(cronAt.CreationTimestamp.Time), reportTime)
+	wantOutput(t, blocked.Status.Message, `^If it were due now: create Pod: pods "cronat-\d+-pod" is forbidden: exceeded quota: quota, requested: pods=1`)
+	waitEvents(t, cronAt, map[string]int32{v1alpha1.ReasonPodRefused: 1})
+	wantOutput(t, kubectl(t, "", "get", "cronat", "-n", namespace, "-o", "wide"), `MESSAGE\n.*If it were due now: create Pod: `)
+
+	isFine := func(cronAt *v1alpha1.CronAt) bool {
+		return cronAt.Status.Reason == "" && len(cronAt.Status.Conditions) == 0
+	}
+	kubectl(t, "", "delete", "-n", namespace, "quota/quota")
+	fixed := time.Now()
+	waitCronAt(t, namespace, "not to be refused any longer", isFine)
+	judge(t, "removed", time.Since(fixed), fixTime)
+
+	template := `{"spec":{"atTemplate":{"spec":{"template":{"spec":{"containers":[{"name":"a","image":"a"}],"serviceAccountName":%s}}}}}}`
+	patchCronAt(t, namespace, strings.Replace(template, "%s", `"late"`, 1))
+	blocked = waitCronAt(t, namespace, "to be refused after an edit", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonPodRefused })
+	wantOutput(t, blocked.Status.Message, `^If it were due now: create Pod: .*serviceaccount "late" not found`)
+	waitEvents(t, cronAt, map[string]int32{v1alpha1.ReasonPodRefused: 2})
+	patchCronAt(t, namespace, strings.Replace(template, "%s", "null", 1))
+	waitCronAt(t, namespace, "to be fixed", isFine)
+	wantCreates(t, namespace, 0)
+}
+
+// TestPreflightOfManyCronAts creates CronAts that differ in nothing but the command: they
+// cost one dry-run.
+func TestPreflightOfManyCronAts(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	c := startController(t, namespace)
+	for i := range 50 {
+		createCronAt(t, newCronAt(namespace, "0 0 29 2 *", func(cronAt *v1alpha1.CronAt) {
+			cronAt.Name = fmt.Sprint("cronat-", i)
+			cronAt.Spec.AtTemplate.Spec.Command = fmt.Sprint("echo ", i)
+		}))
+	}
+	waitPreflights(t, c, "shared", "49")
+	waitPreflights(t, c, "accepted", "1")
 }
 
 // judge checks how long something took. The limit only applies where tests with time

@@ -112,13 +112,17 @@ func TestAlerts(t *testing.T) {
 				`cnat_cronats_blocked{namespace="shop",reason="AtRefused"}`:                          `_x29 2x240 stale`,
 				`cnat_cronats_blocked{namespace="_other",reason="InvalidSchedule"}`:                  `_x29 1x240 stale`,
 				`cnat_cronats_blocked{namespace="bank",reason="AtBlocked"}`:                          `_x29 1x240 stale`,
+				`cnat_ats_blocked{namespace="bank",reason="ContainerNotCreated"}`:                    `_x29 1x240 stale`, // that At
+				`cnat_cronats_blocked{namespace="bank",reason="PodRefused"}`:                         `_x29 1x240 stale`, // a forecast
 				`cnat_restart_annotations_blocked{namespace="bank",reason="InvalidRestartSchedule"}`: `_x29 3x240 stale`,
 				`cnat_restart_annotations_blocked{namespace="_other",reason="CronAtNameConflict"}`:   `_x29 1x240 stale`,
 				`cnat_restart_annotations_blocked{namespace="bank",reason="CronAtRefused",pod="a"}`:  `_x29 1x100 stale`,
 				`cnat_restart_annotations_blocked{namespace="bank",reason="CronAtRefused",pod="b"}`:  `_x130 1x50 stale`,
 			},
 			want: []string{
+				`warning CnatBlocked{namespace="bank", reason="ContainerNotCreated"} 39-269`,
 				`warning CnatCronAtBlocked{namespace="_other", reason="InvalidSchedule"} 39-269`,
+				`warning CnatCronAtBlocked{namespace="bank", reason="PodRefused"} 39-269`,
 				`warning CnatCronAtBlocked{namespace="shop", reason="AtRefused"} 39-269`,
 				`warning CnatRestartAnnotationBlocked{namespace="_other", reason="CronAtNameConflict"} 39-269`,
 				`warning CnatRestartAnnotationBlocked{namespace="bank", reason="CronAtRefused"} 39-180`,
@@ -128,6 +132,10 @@ func TestAlerts(t *testing.T) {
 		"a controller that was away comes back": {series: map[string]string{
 			`cnat_cronat_overdue_seconds{namespace="shop",cronat="nightly"}`: `_x59 7200x2 stale`,
 		}},
+		"CronAts miss times": {
+			series: map[string]string{`cnat_cronat_missed_total{namespace="cnat-system"}`: `0x59 1+1x9 10x200`},
+			want:   []string{`info CnatCronAtMissed{namespace="cnat-system"} 60-128`},
+		},
 		"a CronAt does not run": {
 			series: map[string]string{
 				`cnat_cronat_overdue_seconds{namespace="shop",cronat="nightly",pod="a"}`: `_x59 60+60x29 stale`,
