@@ -134,7 +134,7 @@ func TestAlerts(t *testing.T) {
 		}},
 		"CronAts miss times": {
 			series: map[string]string{`cnat_cronat_missed_total{namespace="cnat-system"}`: `0x59 1+1x9 10x200`},
-			want:   []string{`info CnatCronAtMissed{namespace="cnat-system"} 60-128`},
+			want:   []string{`info CnatCronAtMissed{namespace="cnat-system"} 60-127`},
 		},
 		"a CronAt does not run": {
 			series: map[string]string{
