@@ -40,8 +40,8 @@ type verdict struct {
 	cause    string
 	// retry reports whether another try may have a meaningful answer.
 	retry bool
-	// byCommand reports whether the answer is only for Pods with the same commands. Of a
-	// verdict for all Pods that are alike, it means that there are such answers.
+	// byCommand means that the answer depends on the commands, so that this is none: Pods that
+	// are alike have answers of their own.
 	byCommand bool
 }
 
@@ -125,7 +125,7 @@ func (p *Preflight) askPod(ctx context.Context, at *v1alpha1.At) verdict {
 	v := newVerdict(plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
 	v.pod = pod.Name
 	if v.result() == metrics.PreflightRefused && plan.MayConcernCommand(err) {
-		key, v.byCommand = same, true
+		key = same
 		p.shared.Set(like, verdict{byCommand: true}, sharedTime)
 	}
 	metrics.Preflights.WithLabelValues(v.result()).Inc()
