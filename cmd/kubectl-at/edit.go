@@ -147,6 +147,9 @@ At, which it keeps, unless there is --tz.`,
 			if err != nil {
 				return err
 			}
+			if plan.IsMistake(now.Sub(t.Instant)) {
+				return usageError("%s is %s, so the controller may take it for a mistake: write now instead", t, fromNow(t.Instant, now))
+			}
 			return c.move(cmd.Context(), output, info, t, now, &wait{}, "")
 		},
 	}
