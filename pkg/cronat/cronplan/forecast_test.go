@@ -116,9 +116,9 @@ func TestDecideForecast(t *testing.T) {
 			wantPreflight: true,
 		},
 		"an At is blocked: that is more than a forecast": {
-			cronAt: newCronAt(ranAtTen, oneActive, isForecast), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, blockedBy(v1alpha1.ReasonPodRefused, quota))}, forecast: refused, now: ten.Add(time.Minute),
-			wantReason: v1alpha1.ReasonAtBlocked, wantMessage: "At " + atName + " is blocked: PodRefused: " + quota,
-			wantEvents: []plan.Event{{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonAtBlocked, Message: "At " + atName + " is blocked: PodRefused: " + quota}},
+			cronAt: newCronAt(ranAtTen, oneActive, isForecast), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, blockedBy(v1alpha1.ReasonPodPending, "no"))}, forecast: refused, now: ten.Add(time.Minute),
+			wantReason: v1alpha1.ReasonAtBlocked, wantMessage: "At " + atName + " is blocked: PodPending: no",
+			wantEvents: []plan.Event{{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonAtBlocked, Message: "At " + atName + " is blocked: PodPending: no"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
