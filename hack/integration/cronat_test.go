@@ -263,7 +263,11 @@ func TestCronAtBehindBlocked(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	startController(t, namespace)
-	createCronAt(t, newCronAt(namespace, "@every 2s", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent }))
+	createCronAt(t, newCronAt(namespace, "@every 2s", func(cronAt *v1alpha1.CronAt) {
+		cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent
+		// This test plays the scheduler and the node.
+		cronAt.Spec.AtTemplate.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{SchedulerName: "none", Containers: []corev1.Container{{Name: "a", Image: "a"}}}}
+	}))
 	eventually(t, "an At", func(context.Context) (bool, error) { return len(atsIn(t, namespace)) == 1, nil })
 	pod := waitPod(t, namespace, atsIn(t, namespace)[0].Name+"-pod")
 	waiting := corev1.ContainerStatus{Name: pod.Spec.Containers[0].Name, Image: "a", State: corev1.ContainerState{

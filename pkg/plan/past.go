@@ -77,8 +77,9 @@ func (v *view) ranAtOnce() []Event {
 		"It started at once: it was scheduled %s ago, at %s.", days(v.Now.Sub(v.instant)), v.instant.UTC().Format(time.RFC3339)))}
 }
 
+// days returns a duration in whole days: the API server truncates times to seconds.
 func days(duration time.Duration) string {
-	if days := duration / (24 * time.Hour); days != 1 {
+	if days := duration.Round(24*time.Hour) / (24 * time.Hour); days != 1 {
 		return fmt.Sprintf("%d days", days)
 	}
 	return "1 day"
