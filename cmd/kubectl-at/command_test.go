@@ -257,7 +257,6 @@ func TestUsage(t *testing.T) {
 		"a field as in YAML":                       {[]string{"every", "@daily", "--startingDeadlineSeconds", "3", "--", "x"}, "write --starting-deadline\n"},
 		"no field":                                 {[]string{"now", "--bakoff=3", "--", "x"}, "unknown flag: --bakoff: see kubectl at --help\n"},
 		"a past year":                              {[]string{"2025-12-24T10:12:00Z", "--past", "--", "x"}, "2025-12-24T10:12:00Z is 93d3h ago, so the controller takes it for a mistake: write now instead, or add --starting-deadline"},
-		"a move to a past year":                    {[]string{"move", "x", "2025-12-24T10:12:00Z", "--past"}, "2025-12-24T10:12:00Z is 93d3h ago, so the controller may take it for a mistake: write now instead"},
 		"attempts from 1":                          {[]string{"logs", "x", "--attempt=-1"}, "the first one is 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -961,6 +960,7 @@ func TestEdit(t *testing.T) {
 			after: func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(false) }, stdout: "resumed\n",
 		},
 		"client dry run":        {args: []string{"suspend", "at", "--dry-run=client"}, after: func(*v1alpha1.At) {}, stdout: "suspended (dry run)\n"},
+		"move to a past year":   {args: []string{"move", "at", "2025-12-24T10:12:00Z", "--past"}, after: func(*v1alpha1.At) {}, code: exitUsage},
 		"move a running At":     {args: []string{"move", "at", "now"}, before: running, after: running, code: 1},
 		"move a finished At":    {args: []string{"run-now", "at"}, before: done(v1alpha1.ReasonCompleted, 0), after: done(v1alpha1.ReasonCompleted, 0), code: 1},
 		"suspend a finished At": {args: []string{"suspend", "at"}, before: done(v1alpha1.ReasonCompleted, 0), after: done(v1alpha1.ReasonCompleted, 0), code: 1},
