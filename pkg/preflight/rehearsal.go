@@ -139,7 +139,7 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 	if err != nil && !answer.IsNotFound(err, name.Name) {
 		r.queue.AddAfter(item, unknownPeriod)
 	}
-	if err != nil || s.at == nil || s.waits || !s.wantsRehearsal {
+	if err != nil || s.at == nil || s.waits || !s.wantsRehearsal || r.resultOf(item, s, s.rehearsed).Reason != "" {
 		return
 	}
 	timeCtx, cancel := context.WithTimeout(ctx, s.due().Sub(r.clock.Now())-plan.RehearsalLead)

@@ -182,6 +182,18 @@ func TestRehearsal(t *testing.T) {
 	}
 }
 
+// TestRehearsalOnce enqueues an At again while it is rehearsed, and before its status has the
+// result.
+func TestRehearsalOnce(t *testing.T) {
+	run(t, func(f *fixture) {
+		at := f.at("at", 20*time.Hour, withRehearse)
+		f.add(1200*time.Millisecond, at)
+		f.add(15*time.Second, at)
+		f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
+		f.wantList("rehearsals", &f.rehearsed, "at-rehearsal 1s")
+	})
+}
+
 // twice refuses two Pods.
 func twice(err error) func(*corev1.Pod) error {
 	left := 2
