@@ -115,10 +115,15 @@ func isWaiting(pod *corev1.Pod) bool {
 		!slices.ContainsFunc(containerStatuses(pod), func(status corev1.ContainerStatus) bool { return status.State.Running != nil })
 }
 
-// waitsSince returns since when a Pod that is waiting has been: since its creation, or since
+// waitsSince returns since when a Pod that is waiting has been: since it has a node, or since
 // the end of its last init container.
 func waitsSince(pod *corev1.Pod) time.Time {
 	since := pod.CreationTimestamp.Time
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionTrue && condition.LastTransitionTime.After(since) {
+			since = condition.LastTransitionTime.Time
+		}
+	}
 	for _, status := range pod.Status.InitContainerStatuses {
 		if terminated := status.State.Terminated; terminated != nil && terminated.FinishedAt.After(since) {
 			since = terminated.FinishedAt.Time

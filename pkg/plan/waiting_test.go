@@ -125,6 +125,12 @@ func TestDecideWaiting(t *testing.T) {
 			},
 			wantDelay: EventDelay - time.Second,
 		},
+		"it has just got a node: waited for": {
+			status: recorded, age: time.Hour, pod: func(pod *corev1.Pod) {
+				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: after(time.Hour - time.Second)}}}
+			},
+			wantDelay: EventDelay - time.Second,
+		},
 		"its status says why: not looked up": {
 			status: running(corev1.PodPending, imagePullFailed(earlier, "words")), age: time.Hour, pod: waiting("ImagePullBackOff", "words"), wantDelay: checkDelay,
 		},

@@ -56,10 +56,11 @@ const (
 // requestTimeout is how long reading the events of a namespace may take.
 const requestTimeout = 5 * time.Second
 
-// selector leaves out events of other objects, and of Pods that start as they should.
+// selector leaves out events of other objects, of Pods that start as they should, and of the
+// scheduler: what it says is in the status of the Pod, and these events outlast it.
 var selector = func() string {
 	terms := []string{"involvedObject.kind=Pod"}
-	for _, reason := range []string{"Scheduled", "Pulled", "Created", "Started", "Killing"} {
+	for _, reason := range []string{"FailedScheduling", "Scheduled", "Pulled", "Created", "Started", "Killing"} {
 		terms = append(terms, "reason!="+reason)
 	}
 	return strings.Join(terms, ",")
