@@ -245,7 +245,7 @@ const maxSteps = 10
 // returns the delay and the error of the last decision.
 func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision) (time.Duration, error) {
 	for range maxSteps {
-		world.Now = c.clock.Now()
+		world.Now, world.Rehearses = c.clock.Now(), c.checks.Rehearses()
 		phase := v1alpha1.AtPhase("")
 		if world.At != nil {
 			phase, world.Forecast = world.At.Status.Phase, c.checks.Forecast(world.At, plan.RehearsedOf(&world.At.Status))
@@ -387,6 +387,7 @@ func (c *Controller) enqueueAll() {
 	for _, at := range later {
 		name := cache.MetaObjectToName(at)
 		world := c.cache.World(name, time.Time{}, c.clock.Now())
+		world.Rehearses = c.checks.Rehearses()
 		decision := plan.Decide(*world)
 		switch {
 		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, world.Now):

@@ -273,6 +273,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	steps := maxSteps + len(world.Ats)
 	for range steps {
 		if world.CronAt != nil {
+			world.Rehearses = c.checks.Rehearses()
 			world.Forecast = c.checks.Forecast(world.CronAt, cronplan.RehearsedOf(&world.CronAt.Status))
 		}
 		decision := c.Steps.Decide(world)

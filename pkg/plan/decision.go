@@ -73,9 +73,12 @@ type World struct {
 	// API server in this sync.
 	PodIsLive bool
 	// PodEvent is the newest event about the Pod of the current attempt, or nil if there is
-	// none. PodEventIsKnown is true if it was looked up in this sync.
-	PodEvent        *PodEvent
-	PodEventIsKnown bool
+	// none. PodEventIsRead is true if it was looked up in this sync, and PodEventIsKnown if that
+	// succeeded.
+	PodEvent                        *PodEvent
+	PodEventIsRead, PodEventIsKnown bool
+	// Rehearses is false if rehearsals are turned off.
+	Rehearses bool
 	// Forecast is the result of the last preflight of the At in its current form, or nil if
 	// there was none.
 	Forecast *Forecast

@@ -171,8 +171,9 @@ func WantsForecast(at *v1alpha1.At, now time.Time) bool {
 // many of them.
 func WantsForecastAtStart(at *v1alpha1.At, now time.Time) bool {
 	instant, err := Instant(&at.Spec)
+	_, rehearses := UntilRehearsal(at, now)
 	return err == nil && WantsForecast(at, now) &&
-		(HasForecast(at) || WantsRehearsal(at, now) || now.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= Lead(at.UID))
+		(HasForecast(at) || rehearses || now.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= Lead(at.UID))
 }
 
 // Lead returns how long before the due time of the object with the given UID the last
@@ -196,7 +197,7 @@ func (v *view) decideNotDue() Decision {
 	}
 	forecast := ptr.Deref(v.Forecast, Forecast{})
 	status := at.Status.DeepCopy()
-	rehearsed, events := RehearsedOf(status).Observe(at, at.Spec.Rehearse, forecast.Rehearsal, v.Now)
+	rehearsed, events := RehearsedOf(status).Observe(at, at.Spec.Rehearse && v.Rehearses, forecast.Rehearsal, v.Now)
 	switch {
 	case v.Forecast == nil && IsRefusal(Blocked(at)): // It stays until there is a new one.
 	case forecast.Reason != "":

@@ -82,7 +82,7 @@ func NewRehearsal(reason, message string, now time.Time) Rehearsal {
 // or the rehearsal has passed.
 func foreseesFailure(reason string) bool {
 	return !slices.Contains([]string{
-		v1alpha1.ReasonPassed, v1alpha1.ReasonRehearsalRefused, v1alpha1.ReasonContainerStarted,
+		v1alpha1.ReasonPassed, v1alpha1.ReasonRehearsalRefused, v1alpha1.ReasonRehearsalUnschedulable, v1alpha1.ReasonContainerStarted,
 		// That concerns the moment of the rehearsal.
 		v1alpha1.ReasonEvicted, v1alpha1.ReasonPodDeleted,
 	}, reason)
@@ -115,7 +115,7 @@ func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.
 	spec.InitContainers, spec.ReadinessGates = nil, nil
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
-	// In case that no controller is left to delete it.
+	// If no controller is left to delete it, the kubelet ends it.
 	spec.ActiveDeadlineSeconds = ptr.To(int64((rehearsalPullTime + rehearsalTime) / time.Second))
 	// A rehearsal must not preempt other Pods.
 	spec.PriorityClassName, spec.Priority, spec.PreemptionPolicy = "", nil, nil
@@ -133,6 +133,12 @@ func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.
 		},
 		Spec: *spec,
 	}
+}
+
+// IsRehearsal reports whether a Pod is that of a rehearsal: a label alone can be anybody's.
+func IsRehearsal(pod *corev1.Pod) bool {
+	owner := cmp.Or(Owner(pod, v1alpha1.AtKind), Owner(pod, v1alpha1.CronAtKind))
+	return owner != nil && string(owner.UID) == pod.Labels[v1alpha1.LabelRehearsalOf] && !isTracked(pod)
 }
 
 // rehearsalPath is the command of a rehearsal's containers. No image has it.
@@ -169,48 +175,62 @@ func takeMissing(requests, limits, missing corev1.ResourceList) {
 	}
 }
 
-// JudgeRehearsal returns the result of a rehearsal, or the zero value if it goes on. event is
-// the newest event about its Pod, or nil. Only the containers that made has count, the Pod as
-// it was sent to the API server: a webhook may have added others.
-func JudgeRehearsal(pod, made *corev1.Pod, event *PodEvent, now time.Time) Rehearsal {
-	path := made.Spec.Containers[0].Command[0]
+// JudgeRehearsal returns the result of a rehearsal, or the zero value if it goes on. run is the
+// Pod of the run. event is the newest event about the Pod of the rehearsal, or nil. Only the
+// containers that run has count: a webhook may have added others.
+func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, now time.Time) Rehearsal {
+	path := rehearsalPath(types.UID(pod.Labels[v1alpha1.LabelRehearsalOf]))
+	names := slices.Concat(run.Spec.Containers, run.Spec.InitContainers)
 	ours, others := pod.DeepCopy(), pod.DeepCopy()
 	ours.Status.InitContainerStatuses, ours.Status.ContainerStatuses, others.Status.ContainerStatuses = nil, nil, nil
 	reached := 0
 	for _, status := range pod.Status.ContainerStatuses {
 		terminated := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated)
 		switch {
-		case !slices.ContainsFunc(made.Spec.Containers, func(c corev1.Container) bool { return c.Name == status.Name }):
+		case !slices.ContainsFunc(names, func(c corev1.Container) bool { return c.Name == status.Name }):
 			others.Status.ContainerStatuses = append(others.Status.ContainerStatuses, status)
 		case hasReachedStart(&status, path):
 			reached++
 		case terminated != nil && slices.Contains(startErrors, terminated.Reason):
 			return NewRehearsal(v1alpha1.ReasonContainerNotCreated, join("Container "+status.Name, terminated.Reason, terminated.Message), now)
 		case status.State.Running != nil || terminated != nil && terminated.Reason != statusUnknown:
-			return NewRehearsal(v1alpha1.ReasonContainerStarted, fmt.Sprintf("Container %s started: its image has a program at %s. The Pod was deleted.", status.Name, path), now)
+			return NewRehearsal(v1alpha1.ReasonContainerStarted, fmt.Sprintf("Container %s started: a webhook may have replaced its command, or its image has a program at %s. The Pod was deleted.", status.Name, path), now)
 		default:
 			ours.Status.ContainerStatuses = append(ours.Status.ContainerStatuses, status)
 		}
 	}
-	if reached == len(made.Spec.Containers) {
+	if reached == len(names) {
 		return NewRehearsal(v1alpha1.ReasonPassed, "Each container got as far as the start of its command.", now)
 	}
 	if hasEnded(pod) {
 		reason, message := failureReason(others)
 		return NewRehearsal(reason, message, now)
 	}
-	age := now.Sub(pod.CreationTimestamp.Time)
-	if reason, message := podBlocker(ours, now); reason != "" && age >= rehearsalSettle {
-		return NewRehearsal(reason, message, now)
-	}
 	limit := rehearsalTime
-	if event != nil && !event.Warning {
+	if event != nil && !event.Warning { // It pulls an image, or gets a new node.
 		limit = rehearsalPullTime
 	}
-	if reason, message := silentBlocker(ours, event, now); reason != "" && (age >= limit || age >= EventDelay && event != nil && event.Warning) {
+	age := now.Sub(pod.CreationTimestamp.Time)
+	reason, message := podBlocker(ours, now)
+	switch {
+	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || limit == rehearsalPullTime && age < limit):
+		return Rehearsal{}
+	case reason == v1alpha1.ReasonUnschedulable && hasMoreRights(run):
+		return NewRehearsal(v1alpha1.ReasonRehearsalUnschedulable, message+" A rehearsal has neither the priority class nor the labels of the run.", now)
+	case reason != "" && age >= rehearsalSettle:
+		return NewRehearsal(reason, message, now)
+	}
+	if reason, message := silentBlocker(ours, event, now); reason != "" && (reason != v1alpha1.ReasonPodPending && age >= EventDelay || age >= limit) {
 		return NewRehearsal(reason, message, now)
 	}
 	return Rehearsal{}
+}
+
+// hasMoreRights reports whether the scheduler may have room for the Pod of a run but not for that
+// of its rehearsal.
+func hasMoreRights(run *corev1.Pod) bool {
+	affinity := ptr.Deref(run.Spec.Affinity, corev1.Affinity{})
+	return run.Spec.PriorityClassName != "" || affinity.PodAffinity != nil
 }
 
 // hasReachedStart reports whether a container got as far as the start of its command, which
@@ -275,23 +295,22 @@ func (r Rehearsed) Has(object metav1.Object, result Rehearsal) bool {
 	return condition != nil && condition.Reason == result.Reason && (*r.At).Time.Equal(result.Time)
 }
 
-// Wants reports whether a rehearsal is needed now for what is due at the given time: the
-// object is new or was edited, the last rehearsal did not pass, or the time is near and the
-// last one was more than gap before.
-func (r Rehearsed) Wants(object metav1.Object, due, now time.Time, gap time.Duration) bool {
-	left := due.Sub(now)
-	if left < RehearsalMargin {
-		return false
-	}
+// Until returns the time until a rehearsal is needed for what is due at the given time, at most
+// 0 if it is needed now. wanted is false if there is none, or if only the preflight before the
+// time brings it. There is one if the object is new or was edited, if the last one did not
+// pass, or if the time is near and the last one was more than gap before.
+func (r Rehearsed) Until(object metav1.Object, due, now time.Time, gap time.Duration) (wait time.Duration, wanted bool) {
+	left, lead := due.Sub(now), Lead(object.GetUID())
 	condition := r.current(object.GetGeneration())
 	switch {
+	case left < RehearsalMargin:
+		return 0, false
 	case condition == nil:
-		return true
+		return 0, true
 	case condition.Status != metav1.ConditionTrue:
-		return now.Sub((*r.At).Time) >= RehearsalPeriod
+		return (*r.At).Add(RehearsalPeriod).Sub(now), true
 	default:
-		lead := Lead(object.GetUID())
-		return left <= lead && (*r.At).Before(&metav1.Time{Time: due.Add(-lead)}) && now.Sub((*r.At).Time) >= gap
+		return 0, left <= lead && (*r.At).Before(&metav1.Time{Time: due.Add(-lead)}) && now.Sub((*r.At).Time) >= gap
 	}
 }
 
@@ -300,10 +319,13 @@ func RehearsedOf(status *v1alpha1.AtStatus) Rehearsed {
 	return Rehearsed{&status.Conditions, &status.RehearsedAt}
 }
 
-// WantsRehearsal reports whether an At needs a rehearsal now, if its Pod is not refused.
-func WantsRehearsal(at *v1alpha1.At, now time.Time) bool {
+// UntilRehearsal returns the time until an At needs a rehearsal, if its Pod is not refused.
+func UntilRehearsal(at *v1alpha1.At, now time.Time) (wait time.Duration, wanted bool) {
 	instant, err := Instant(&at.Spec)
-	return at.Spec.Rehearse && err == nil && RehearsedOf(&at.Status).Wants(at, instant, now, 0)
+	if !at.Spec.Rehearse || err != nil {
+		return 0, false
+	}
+	return RehearsedOf(&at.Status).Until(at, instant, now, 0)
 }
 
 // OnNode returns an At that runs only on the given node, of those that spec.nodes selects.

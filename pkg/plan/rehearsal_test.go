@@ -159,16 +159,15 @@ func TestRehearsalResources(t *testing.T) {
 }
 
 // newRehearsal is the Pod of a rehearsal with two containers, that was created at due.
-func newRehearsal(mutate ...func(*corev1.Pod)) (pod, made *corev1.Pod) {
-	run := newPod(corev1.PodPending)
+func newRehearsal(mutate ...func(*corev1.Pod)) (pod, run *corev1.Pod) {
+	run = newPod(corev1.PodPending)
 	run.Spec.Containers = append(run.Spec.Containers, corev1.Container{Name: "second"})
-	made = NewRehearsalPod(newAt(), v1alpha1.AtKind, run)
-	pod = made.DeepCopy()
+	pod = NewRehearsalPod(newAt(), v1alpha1.AtKind, run)
 	pod.CreationTimestamp, pod.Status.Phase, pod.Spec.NodeName = metav1.Time{Time: due}, corev1.PodPending, "node"
 	for _, m := range mutate {
 		m(pod)
 	}
-	return pod, made
+	return pod, run
 }
 
 func withStatuses(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
@@ -198,41 +197,48 @@ func TestJudgeRehearsal(t *testing.T) {
 		pod             []func(*corev1.Pod)
 		event           *PodEvent
 		age             time.Duration
+		priority        string
 		reason, message string // none: it goes on
 	}{
-		"containerd: passed":            {pod: []func(*corev1.Pod){failed, withStatuses(started("command"), started("second"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
-		"CRI-O: passed":                 {pod: []func(*corev1.Pod){withStatuses(waits("command", "CreateContainerError", "executable file `"+path+"` not found"), started("second"))}, age: time.Hour, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
-		"passed beside an injected one": {pod: []func(*corev1.Pod){withStatuses(started("command"), started("second"), runs("proxy"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
-		"the second is not created yet": {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "ContainerCreating", ""))}, age: rehearsalTime - time.Second},
-		"an error that may pass":        {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle - 1},
-		"an error that lasts":           {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle, reason: v1alpha1.ReasonContainerNotCreated, message: "Container second: CreateContainerConfigError: secret not found"},
-		"of an injected one: not ours":  {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "ContainerCreating", ""), waits("proxy", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle},
-		"another error of the start":    {pod: []func(*corev1.Pod){withStatuses(exited("command", 128, "StartError", "error mounting"), started("second"))}, reason: v1alpha1.ReasonContainerNotCreated, message: "Container command: StartError: error mounting"},
-		"one runs":                      {pod: []func(*corev1.Pod){withStatuses(runs("command"), started("second"))}, reason: v1alpha1.ReasonContainerStarted, message: "Container command started: its image has a program at " + path + ". The Pod was deleted."},
-		"one ran, and names the path":   {pod: []func(*corev1.Pod){withStatuses(exited("command", 1, "Error", "I am "+path), started("second"))}, reason: v1alpha1.ReasonContainerStarted, message: "Container command started: its image has a program at " + path + ". The Pod was deleted."},
-		"its node knows nothing of one": {pod: []func(*corev1.Pod){withStatuses(exited("command", 137, statusUnknown, ""), started("second"))}},
-		"no node, for a moment":         {pod: []func(*corev1.Pod){unschedulable}, age: unschedulableDelay - 1, event: &PodEvent{Warning: true, Reason: "FailedScheduling", Time: due}},
-		"no node":                       {pod: []func(*corev1.Pod){unschedulable}, age: unschedulableDelay, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
-		"a warning, soon":               {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay - 1},
-		"a warning":                     {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay, reason: v1alpha1.ReasonVolumeNotMounted, message: "Pod example-at-rehearsal: FailedMount: words"},
-		"silence":                       {pod: []func(*corev1.Pod){creating}, age: rehearsalTime - 1},
-		"silence, for too long":         {pod: []func(*corev1.Pod){creating}, age: rehearsalTime, reason: v1alpha1.ReasonPodPending, message: "Pod example-at-rehearsal: no container has started for a minute. See kubectl describe pod example-at-rehearsal -n default"},
-		"it pulls":                      {pod: []func(*corev1.Pod){creating}, event: pulling, age: rehearsalPullTime - 1},
-		"it pulls, for too long":        {pod: []func(*corev1.Pod){creating}, event: pulling, age: rehearsalPullTime, reason: v1alpha1.ReasonPodPending, message: "Pod example-at-rehearsal: no container has started for a minute: Pulling: words. See kubectl describe pod example-at-rehearsal -n default"},
-		"the node refuses it":           {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = "OutOfcpu", "no room" }}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: OutOfcpu: no room"},
+		"containerd: passed":               {pod: []func(*corev1.Pod){failed, withStatuses(started("command"), started("second"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
+		"CRI-O: passed":                    {pod: []func(*corev1.Pod){withStatuses(waits("command", "CreateContainerError", "executable file `"+path+"` not found"), started("second"))}, age: time.Hour, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
+		"passed beside an injected one":    {pod: []func(*corev1.Pod){withStatuses(started("command"), started("second"), runs("proxy"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
+		"the second is not created yet":    {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "ContainerCreating", ""))}, age: rehearsalTime - time.Second},
+		"an error that may pass":           {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle - 1},
+		"an error that lasts":              {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle, reason: v1alpha1.ReasonContainerNotCreated, message: "Container second: CreateContainerConfigError: secret not found"},
+		"of an injected one: not ours":     {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "ContainerCreating", ""), waits("proxy", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle},
+		"another error of the start":       {pod: []func(*corev1.Pod){withStatuses(exited("command", 128, "StartError", "error mounting"), started("second"))}, reason: v1alpha1.ReasonContainerNotCreated, message: "Container command: StartError: error mounting"},
+		"one runs":                         {pod: []func(*corev1.Pod){withStatuses(runs("command"), started("second"))}, reason: v1alpha1.ReasonContainerStarted, message: "Container command started: a webhook may have replaced its command, or its image has a program at " + path + ". The Pod was deleted."},
+		"one ran, and names the path":      {pod: []func(*corev1.Pod){withStatuses(exited("command", 1, "Error", "I am "+path), started("second"))}, reason: v1alpha1.ReasonContainerStarted, message: "Container command started: a webhook may have replaced its command, or its image has a program at " + path + ". The Pod was deleted."},
+		"its node knows nothing of one":    {pod: []func(*corev1.Pod){withStatuses(exited("command", 137, statusUnknown, ""), started("second"))}},
+		"no node, for a moment":            {pod: []func(*corev1.Pod){unschedulable}, age: unschedulableDelay - 1, event: &PodEvent{Warning: true, Reason: "FailedScheduling", Time: due}},
+		"no node":                          {pod: []func(*corev1.Pod){unschedulable}, age: Grace, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
+		"no node, for a minute":            {pod: []func(*corev1.Pod){unschedulable}, age: Grace - 1},
+		"a node is being added":            {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalPullTime - 1, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}},
+		"no node is added":                 {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalPullTime, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
+		"no node, but the run may preempt": {pod: []func(*corev1.Pod){unschedulable}, age: Grace, priority: "high", reason: v1alpha1.ReasonRehearsalUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available A rehearsal has neither the priority class nor the labels of the run."},
+		"a warning of something else":      {pod: []func(*corev1.Pod){creating}, event: &PodEvent{Warning: true, Reason: "DNSConfigForming", Time: due}, age: rehearsalTime - 1},
+		"a warning, soon":                  {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay - 1},
+		"a warning":                        {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay, reason: v1alpha1.ReasonVolumeNotMounted, message: "Pod example-at-rehearsal: FailedMount: words"},
+		"silence":                          {pod: []func(*corev1.Pod){creating}, age: rehearsalTime - 1},
+		"silence, for too long":            {pod: []func(*corev1.Pod){creating}, age: rehearsalTime, reason: v1alpha1.ReasonPodPending, message: "Pod example-at-rehearsal: no container has started for a minute. See kubectl describe pod example-at-rehearsal -n default"},
+		"it pulls":                         {pod: []func(*corev1.Pod){creating}, event: pulling, age: rehearsalPullTime - 1},
+		"it pulls, for too long":           {pod: []func(*corev1.Pod){creating}, event: pulling, age: rehearsalPullTime, reason: v1alpha1.ReasonPodPending, message: "Pod example-at-rehearsal: no container has started for a minute: Pulling: words. See kubectl describe pod example-at-rehearsal -n default"},
+		"the node refuses it":              {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = "OutOfcpu", "no room" }}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: OutOfcpu: no room"},
 		"an injected one fails before ours": {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) {
 			pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("proxy-init", 1, "Error", "no route")}
 		}}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: container proxy-init ended with exit code 1: no route"},
 		"evicted": {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) { pod.Status.Reason = "Evicted" }}, reason: v1alpha1.ReasonEvicted, message: "Pod example-at-rehearsal was evicted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod, made := newRehearsal(tc.pod...)
+			pod, run := newRehearsal(tc.pod...)
+			run.Spec.PriorityClassName = tc.priority
 			now := due.Add(tc.age)
 			want := Rehearsal{}
 			if tc.reason != "" {
 				want = Rehearsal{Reason: tc.reason, Message: tc.message, Time: now.Truncate(time.Second)}
 			}
-			if diff := cmp.Diff(want, JudgeRehearsal(pod, made, tc.event, now)); diff != "" {
+			if diff := cmp.Diff(want, JudgeRehearsal(pod, run, tc.event, now)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -267,6 +273,7 @@ func TestDecideRehearsed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		status   v1alpha1.AtStatus
 		edit     func(*v1alpha1.At)
+		off      bool // rehearsals
 		forecast *Forecast
 		want     *v1alpha1.AtStatus // nil: not written
 		events   []Event
@@ -307,6 +314,10 @@ func TestDecideRehearsed(t *testing.T) {
 			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), edit: func(at *v1alpha1.At) { at.Spec.Rehearse = false },
 			want: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2},
 		},
+		"failed, and rehearsals are turned off": {
+			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), off: true, forecast: &Forecast{},
+			want: &v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2},
+		},
 		"refused: an event, but not Blocked": {
 			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonRehearsalRefused)},
 			want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, failure))), events: []Event{warning(v1alpha1.ReasonRehearsalRefused, failure)},
@@ -322,7 +333,7 @@ func TestDecideRehearsed(t *testing.T) {
 				tc.edit(at)
 			}
 			explained(tc.want)
-			d := Decide(World{At: at, Forecast: tc.forecast, Now: now})
+			d := Decide(World{At: at, Forecast: tc.forecast, Rehearses: !tc.off, Now: now})
 			if diff := cmp.Diff(tc.want, d.Status, equate); diff != "" {
 				t.Errorf("status (-want +got):\n%s", diff)
 			}
@@ -336,8 +347,8 @@ func TestDecideRehearsed(t *testing.T) {
 	}
 }
 
-// TestWantsRehearsal covers when a rehearsal takes place.
-func TestWantsRehearsal(t *testing.T) {
+// TestUntilRehearsal covers when a rehearsal takes place.
+func TestUntilRehearsal(t *testing.T) {
 	instant := due.Add(time.Hour)
 	lead := Lead(uid)
 	at := func(reason string, when time.Time) *v1alpha1.At {
@@ -347,11 +358,14 @@ func TestWantsRehearsal(t *testing.T) {
 		}
 		return at
 	}
+	edited := at(v1alpha1.ReasonPassed, due)
+	edited.Generation++
 	for name, tc := range map[string]struct {
 		at   *v1alpha1.At
 		now  time.Time
 		gap  time.Duration
 		want bool
+		wait time.Duration
 	}{
 		"new":                               {at: at("", due), now: due, want: true},
 		"due within a minute":               {at: at("", due), now: instant.Add(-RehearsalMargin + 1)},
@@ -359,15 +373,15 @@ func TestWantsRehearsal(t *testing.T) {
 		"passed, and due soon":              {at: at(v1alpha1.ReasonPassed, due), now: instant.Add(-lead), want: true},
 		"passed, due soon, not long ago":    {at: at(v1alpha1.ReasonPassed, due), now: instant.Add(-lead), gap: time.Hour},
 		"passed since it is due soon":       {at: at(v1alpha1.ReasonPassed, instant.Add(-lead)), now: instant.Add(-RehearsalMargin)},
-		"failed a moment ago":               {at: at(v1alpha1.ReasonImagePullFailed, due), now: due.Add(RehearsalPeriod - 1)},
+		"failed a minute ago":               {at: at(v1alpha1.ReasonImagePullFailed, due), now: due.Add(time.Minute), want: true, wait: RehearsalPeriod - time.Minute},
 		"failed":                            {at: at(v1alpha1.ReasonImagePullFailed, due), now: due.Add(RehearsalPeriod), want: true},
-		"passed, but an edit came after it": {at: func() *v1alpha1.At { at := at(v1alpha1.ReasonPassed, due); at.Generation++; return at }(), now: due, want: true},
+		"passed, but an edit came after it": {at: edited, now: due, want: true},
 	} {
-		if got := RehearsedOf(&tc.at.Status).Wants(tc.at, instant, tc.now, tc.gap); got != tc.want {
-			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		if wait, got := RehearsedOf(&tc.at.Status).Until(tc.at, instant, tc.now, tc.gap); got != tc.want || wait != tc.wait {
+			t.Errorf("%s: %t after %v, want %t after %v", name, got, wait, tc.want, tc.wait)
 		}
 	}
-	if WantsRehearsal(newAt(withSchedule("2026-12-24T11:12:00Z")), due) {
+	if _, wanted := UntilRehearsal(newAt(withSchedule("2026-12-24T11:12:00Z")), due); wanted {
 		t.Error("without spec.rehearse")
 	}
 }

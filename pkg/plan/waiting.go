@@ -24,6 +24,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -65,23 +67,24 @@ func rank(e *PodEvent) int {
 // It returns an event if the reason is new.
 func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	reason, message := podBlocker(v.pod, v.Now)
-	blocked := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked)
+	blocked := ptr.Deref(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
 	switch {
-	case reason != "" || !isWaiting(v.pod):
-	case v.PodEventIsKnown:
+	case reason != "":
+	case isSilent(blocked.Reason) && (isWaiting(v.pod) && !v.PodEventIsKnown || isRestarting(v.pod)):
+		return nil // until the events are known, or an init container has ended again
+	case isWaiting(v.pod) && v.PodEventIsRead:
 		reason, message = silentBlocker(v.pod, v.PodEvent, v.Now)
-	case blocked != nil && isSilent(blocked.Reason):
-		return nil // until the events are looked up again
 	}
-	if reason == "" {
+	switch {
+	case reason == "":
 		removeBlocked(status)
 		return nil
-	}
-	if blocked != nil && blocked.Reason == reason {
+	case blocked.Reason == reason && reason != v1alpha1.ReasonPodPending:
 		// The node reports the same problem in alternating words.
 		return nil
+	default:
+		return v.setBlocked(status, reason, message)
 	}
-	return v.setBlocked(status, reason, message)
 }
 
 // checkStart returns what to do, and when, to find out why no container of the Pod has started.
@@ -99,7 +102,7 @@ func (v *view) checkStart() Decision {
 	switch {
 	case age < EventDelay:
 		return Decision{Delay: EventDelay - age}
-	case !v.PodEventIsKnown:
+	case !v.PodEventIsRead:
 		return Decision{Action: LookForPodEvent{Pod: v.pod}}
 	case age < Grace:
 		return Decision{Delay: Grace - age}
@@ -113,6 +116,13 @@ func (v *view) checkStart() Decision {
 func isWaiting(pod *corev1.Pod) bool {
 	return pod.Status.Phase != corev1.PodRunning && !hasEnded(pod) && pod.DeletionTimestamp == nil && !isUnschedulable(pod) &&
 		!slices.ContainsFunc(containerStatuses(pod), func(status corev1.ContainerStatus) bool { return status.State.Running != nil })
+}
+
+// isRestarting reports whether an init container of a Pod runs that has run before.
+func isRestarting(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(status corev1.ContainerStatus) bool {
+		return status.State.Running != nil && status.LastTerminationState.Terminated != nil
+	})
 }
 
 // waitsSince returns since when a Pod that is waiting has been: since it has a node, or since
@@ -181,21 +191,26 @@ func isUnschedulable(pod *corev1.Pod) bool {
 	return condition != nil && condition.Reason == corev1.PodReasonUnschedulable
 }
 
+// blockingEvents are the reasons of Warning events after which a Pod does not start until their
+// cause is gone, and what they mean for an At. They are those of pkg/kubelet/events/event.go and
+// of the attach-detach controller in Kubernetes. Others warn of what may keep no Pod from starting.
+var blockingEvents = map[string]string{
+	"FailedMount":                   v1alpha1.ReasonVolumeNotMounted,
+	"FailedAttachVolume":            v1alpha1.ReasonVolumeNotMounted,
+	"FailedMapVolume":               v1alpha1.ReasonVolumeNotMounted,
+	"FailedCreatePodSandBox":        v1alpha1.ReasonSandboxNotCreated,
+	"NetworkNotReady":               v1alpha1.ReasonSandboxNotCreated,
+	"FailedPrepareDynamicResources": v1alpha1.ReasonSandboxNotCreated,
+}
+
 // silentBlocker returns what keeps a Pod from starting whose status does not say so. event is
 // the newest event about it, or nil. The reason is empty if there may be nothing.
 func silentBlocker(pod *corev1.Pod, event *PodEvent, now time.Time) (reason, message string) {
 	if isUnschedulable(pod) {
 		return "", ""
 	}
-	if event != nil && event.Warning && now.Sub(event.Time) <= maxEventAge {
-		reason, message = v1alpha1.ReasonPodPending, join("Pod "+pod.Name, event.Reason, event.Message)
-		switch event.Reason { // pkg/kubelet/events/event.go in Kubernetes, and the attach-detach controller
-		case "FailedMount", "FailedAttachVolume", "FailedMapVolume":
-			reason = v1alpha1.ReasonVolumeNotMounted
-		case "FailedCreatePodSandBox", "NetworkNotReady", "FailedPrepareDynamicResources":
-			reason = v1alpha1.ReasonSandboxNotCreated
-		}
-		return reason, message
+	if event != nil && event.Warning && now.Sub(event.Time) <= maxEventAge && blockingEvents[event.Reason] != "" {
+		return blockingEvents[event.Reason], join("Pod "+pod.Name, event.Reason, event.Message)
 	}
 	if now.Sub(waitsSince(pod)) < Grace {
 		return "", ""

@@ -46,7 +46,8 @@ func TestDecideWaiting(t *testing.T) {
 		status v1alpha1.AtStatus
 		pod    func(*corev1.Pod)
 		age    time.Duration
-		known  bool
+		known  bool // the events were read
+		read   bool // or tried to
 		event  *PodEvent
 
 		wantReason, wantMessage string // of a status that is written
@@ -73,9 +74,26 @@ func TestDecideWaiting(t *testing.T) {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedCreatePodSandBox", 0, after(EventDelay)),
 			wantReason: v1alpha1.ReasonSandboxNotCreated, wantMessage: "Pod example-at-pod: FailedCreatePodSandBox: words",
 		},
-		"another warning: reported": {
-			status: recorded, age: EventDelay, known: true, event: event(true, "Other", 0, after(EventDelay)),
-			wantReason: v1alpha1.ReasonPodPending, wantMessage: "Pod example-at-pod: Other: words",
+		"a warning that keeps no Pod from starting: waited for": {
+			status: recorded, age: EventDelay, known: true, event: event(true, "DNSConfigForming", 0, after(EventDelay)), wantDelay: Grace - EventDelay,
+		},
+		"a warning that keeps no Pod from starting, for a minute: reported": {
+			status: recorded, age: Grace, known: true, event: event(true, "DNSConfigForming", 0, after(Grace)),
+			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": DNSConfigForming: words" + see,
+		},
+		"reported, and its events cannot be read: kept": {
+			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, read: true, wantDelay: checkDelay,
+		},
+		"its events cannot be read, for a minute: reported": {
+			status: recorded, age: Grace, read: true, wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
+		},
+		"an init container has failed, and runs again: kept": {
+			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) {
+				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("clone", 1, "Error", "")}
+				status := &pod.Status.InitContainerStatuses[0]
+				status.LastTerminationState, status.State = status.State, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+			},
+			wantDelay: checkDelay,
 		},
 		"reported, not known whether still so: kept, and looked up": {
 			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, wantAction: LookForPodEvent{},
@@ -89,6 +107,10 @@ func TestDecideWaiting(t *testing.T) {
 		},
 		"no event for a minute: reported": {
 			status: recorded, age: Grace, known: true, wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
+		},
+		"reported, for another cause now: only the message is written": {
+			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, known: true, event: event(false, "Pulling", time.Minute, after(Grace)),
+			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": Pulling: words" + see,
 		},
 		"pulling an image for a minute: reported": {
 			status: recorded, age: Grace, known: true, event: event(false, "Pulling", time.Minute, after(Grace)),
@@ -149,7 +171,7 @@ func TestDecideWaiting(t *testing.T) {
 				tc.pod(pod)
 			}
 			explained(&tc.status)
-			w := World{At: newAt(withStatus(tc.status)), Pods: podsOf(pod), PodEvent: tc.event, PodEventIsKnown: tc.known, Now: after(tc.age)}
+			w := World{At: newAt(withStatus(tc.status)), Pods: podsOf(pod), PodEvent: tc.event, PodEventIsRead: tc.known || tc.read, PodEventIsKnown: tc.known, Now: after(tc.age)}
 			d := Decide(w)
 			want := Decision{Delay: tc.wantDelay}
 			switch tc.wantReason {
@@ -162,7 +184,9 @@ func TestDecideWaiting(t *testing.T) {
 					since = earlier
 				}
 				want.Status = ptr.To(running(corev1.PodPending, blocked(since, tc.wantReason, tc.wantMessage)))
-				want.Events = []Event{warning(tc.wantReason, tc.wantMessage)}
+				if before := Blocked(w.At); before == nil || before.Reason != tc.wantReason {
+					want.Events = []Event{warning(tc.wantReason, tc.wantMessage)}
+				}
 			}
 			if tc.wantAction != nil {
 				want.Action = LookForPodEvent{Pod: pod}

@@ -171,6 +171,9 @@ func (c *Checks) Add(name cache.ObjectName) {
 	}
 }
 
+// Rehearses reports whether rehearsals are not turned off.
+func (c *Checks) Rehearses() bool { return c != nil && c.p.rehearsals != nil }
+
 // Forecast returns the finding for the current version of an object, whose status says the
 // given about rehearsals, or nil if nothing is known. Nothing is known for each object whose
 // Pod would be accepted. If preflights are turned off, everything is accepted.
@@ -289,9 +292,7 @@ func (c *Checks) look(ctx context.Context, name cache.ObjectName) bool {
 		}
 	}
 	v := c.p.ask(ctx, s.at)
-	if c.p.rehearsals != nil && s.wantsRehearsal && v.result() == metrics.PreflightAccepted {
-		c.p.rehearsals.queue.Add(item)
-	}
+	c.p.rehearsals.add(item, s, v)
 	if isWhole && s.at.Spec.Restart == nil && (v.result() != metrics.PreflightAccepted || s.isRefused) {
 		// The status may have to be written, no faster than if the object had been read.
 		if err := c.p.reads.Wait(ctx); err != nil {
@@ -358,6 +359,7 @@ func (p *Preflight) again(item cache.ObjectName) {
 // found.
 func (p *Preflight) forget(item cache.ObjectName) (known bool) {
 	p.queue.Forget(item)
+	p.rehearsals.forget(item)
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	_, known = p.found[item]

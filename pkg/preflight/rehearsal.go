@@ -27,6 +27,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -47,12 +48,12 @@ const rehearsalsName = "rehearsals"
 const (
 	// followPeriod is the interval at which the Pod of a rehearsal is read.
 	followPeriod = time.Second
-	// unknownPeriod is the time after which a rehearsal without a result is repeated.
-	unknownPeriod = time.Minute
-	// removeTimeout is how long the deletion of a rehearsal's Pod may take, and goneTimeout how
-	// long the Pod may be there after that until another rehearsal begins.
+	// removeTimeout is how long a request to delete a Pod may take, and goneTimeout how long the
+	// Pod may be there after the rehearsal until another one begins.
 	removeTimeout = 2 * time.Second
 	goneTimeout   = 30 * time.Second
+	// leftPeriod is the time after which Pods that may have been left are removed.
+	leftPeriod = time.Minute
 )
 
 // maxRehearsedNodes is the number of nodes, of those that spec.nodes selects, on which a
@@ -62,13 +63,17 @@ const maxRehearsedNodes = 3
 // rehearsals rehearses what a preflight found to be accepted. Each rehearsal has a worker
 // from the creation of its Pod until the Pod is gone.
 type rehearsals struct {
-	*Preflight
+	p      *Preflight
 	events *podevents.Reader
 	queue  *queue.Workqueue // of items: see Checks.item
 
 	lock sync.Mutex
 	// found has the results that are not in a status yet, by item.
 	found map[cache.ObjectName]rehearsed
+	// active has the names of the Pods of rehearsals that go on.
+	active sets.Set[cache.ObjectName]
+	// left has an element if a Pod may have been left.
+	left chan struct{}
 }
 
 // rehearsed is the result of a rehearsal of an object.
@@ -82,37 +87,54 @@ func newRehearsals(p *Preflight) *rehearsals {
 	order := queue.NewFairOf(func() workqueue.Queue[cache.ObjectName] { return queue.NewDue(p.due) })
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)
 	return &rehearsals{
-		Preflight: p,
-		events:    podevents.NewReader(p.kubeClient.CoreV1(), p.clock),
-		queue:     queue.NewRateLimiting(rehearsalsName, order, limiter, p.clock),
-		found:     map[cache.ObjectName]rehearsed{},
+		p:      p,
+		events: podevents.NewReader(p.kubeClient.CoreV1(), p.clock),
+		queue:  queue.NewRateLimiting(rehearsalsName, order, limiter, p.clock),
+		found:  map[cache.ObjectName]rehearsed{},
+		active: sets.Set[cache.ObjectName]{},
+		left:   make(chan struct{}, 1),
 	}
+}
+
+// add enqueues an item for its rehearsal, or for the preflight before it. v is the result of the
+// preflight.
+func (r *rehearsals) add(item cache.ObjectName, s *subject, v verdict) {
+	if r == nil || !s.rehearses {
+		return
+	}
+	result := v.result()
+	switch {
+	case s.untilRehearsal > 0:
+		r.p.queue.AddAfter(item, s.untilRehearsal)
+	case result == metrics.PreflightAccepted, result == metrics.PreflightUnknown && !v.retry: // A webhook does not support dry-run.
+		r.queue.Add(item)
+	case result == metrics.PreflightUnknown:
+		r.p.queue.AddAfter(item, plan.RehearsalPeriod)
+	}
+}
+
+// forget removes the result of a rehearsal.
+func (r *rehearsals) forget(item cache.ObjectName) {
+	if r == nil {
+		return
+	}
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	delete(r.found, item)
 }
 
 // run rehearses until ctx is done.
 func (r *rehearsals) run(ctx context.Context) {
 	defer context.AfterFunc(ctx, r.queue.ShutDown)()
-	err := connect.Until(ctx, unknownPeriod, r.removeAll, func(err error) {
-		klog.FromContext(ctx).Info("The Pods of earlier rehearsals cannot be removed, and there are no rehearsals until they can", "answer", err)
-	})
-	if err != nil {
-		return
-	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for range r.queue.StartExclusive(r.clients.Rehearsals, r.clients.NamespaceRehearsals) {
+	wg.Go(func() { r.removeLeft(ctx) })
+	for range r.queue.StartExclusive(r.p.clients.Rehearsals, r.p.clients.NamespaceRehearsals) {
 		wg.Go(func() {
 			for ctx.Err() == nil && r.processNextWorkItem(ctx) {
 			}
 		})
 	}
-}
-
-// removeAll removes the Pods that another controller has left.
-func (r *rehearsals) removeAll(ctx context.Context) error {
-	return connect.Each(ctx, r.kubeClient.CoreV1().Pods(r.clients.Namespace).List, metav1.ListOptions{LabelSelector: v1alpha1.LabelRehearsalOf}, func(pod *corev1.Pod) {
-		r.remove(ctx, pod)
-	})
 }
 
 func (r *rehearsals) processNextWorkItem(ctx context.Context) bool {
@@ -121,7 +143,7 @@ func (r *rehearsals) processNextWorkItem(ctx context.Context) bool {
 		return false
 	}
 	defer r.queue.Done(item)
-	checks, name := r.objectOf(item)
+	checks, name := r.p.objectOf(item)
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), checks.kind.String(), klog.KRef(name.Parts()))
 	err := queue.Recovered(func() error {
 		r.rehearse(klog.NewContext(ctx, logger), item, checks, name)
@@ -136,31 +158,51 @@ func (r *rehearsals) processNextWorkItem(ctx context.Context) bool {
 // rehearse rehearses the next run of an object, if that is needed.
 func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks *Checks, name cache.ObjectName) {
 	s, err := checks.read(ctx, name, nil)
-	if err != nil && !answer.IsNotFound(err, name.Name) {
-		r.queue.AddAfter(item, unknownPeriod)
-	}
-	if err != nil || s.at == nil || s.waits || !s.wantsRehearsal || r.resultOf(item, s, s.rehearsed).Reason != "" {
+	switch {
+	case answer.IsNotFound(err, name.Name):
+		return
+	case err != nil:
+		r.retry(item)
+		return
+	case s.at != nil && s.waits:
+		r.p.again(item)
+		return
+	case s.at == nil || !s.rehearses || s.untilRehearsal > 0 || r.resultOf(item, s, s.rehearsed).Reason != "":
 		return
 	}
-	timeCtx, cancel := context.WithTimeout(ctx, s.due().Sub(r.clock.Now())-plan.RehearsalLead)
+	timeCtx, cancel := context.WithTimeout(ctx, s.due().Sub(r.p.clock.Now())-plan.RehearsalLead)
 	defer cancel()
 	result := r.rehearseEach(timeCtx, checks, s)
 	klog.FromContext(ctx).V(2).Info("Rehearsed", "reason", result.Reason)
 	switch result.Reason {
 	case "":
 		metrics.Rehearsals.WithLabelValues(metrics.RehearsalUnknown).Inc()
-		r.queue.AddAfter(item, unknownPeriod)
+		r.retry(item)
 		return
 	case v1alpha1.ReasonPassed:
 		metrics.Rehearsals.WithLabelValues(metrics.RehearsalPassed).Inc()
 	default:
 		metrics.Rehearsals.WithLabelValues(metrics.RehearsalFailed).Inc()
-		r.Preflight.queue.AddAfter(item, plan.RehearsalPeriod)
+		r.p.queue.AddAfter(item, plan.RehearsalPeriod)
+	}
+	r.queue.Forget(item)
+	if checks.hasChanged(s) {
+		return
 	}
 	r.lock.Lock()
 	r.found[item] = rehearsed{s.GetUID(), s.GetGeneration(), result}
 	r.lock.Unlock()
 	checks.changed(name)
+}
+
+// retry enqueues an item whose rehearsal has no result.
+func (r *rehearsals) retry(item cache.ObjectName) {
+	if r.queue.NumRequeues(item) < maxRetries {
+		r.queue.AddRateLimited(item)
+		return
+	}
+	r.queue.Forget(item)
+	r.p.queue.AddAfter(item, plan.RehearsalPeriod)
 }
 
 // resultOf returns the result of a rehearsal of the current version of an object, or the zero
@@ -185,7 +227,7 @@ func (r *rehearsals) rehearseEach(ctx context.Context, checks *Checks, s *subjec
 	if s.at.Spec.Nodes == nil {
 		return r.rehearseOne(ctx, checks, s, s.at)
 	}
-	nodes, err := r.nodes(ctx)
+	nodes, err := r.p.nodes(ctx)
 	if err != nil {
 		return plan.Rehearsal{}
 	}
@@ -203,18 +245,21 @@ func (r *rehearsals) rehearseEach(ctx context.Context, checks *Checks, s *subjec
 
 // rehearseOne rehearses the run of an At. The result is the zero value if nothing is known.
 func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject, at *v1alpha1.At) (result plan.Rehearsal) {
-	made := plan.NewRehearsalPod(s.Object, checks.kind.name(), plan.NewPod(at, r.defaults))
-	pods := r.kubeClient.CoreV1().Pods(made.Namespace)
+	run := plan.NewPod(at, r.p.defaults)
+	made := plan.NewRehearsalPod(s.Object, checks.kind.name(), run)
+	defer r.activate(cache.MetaObjectToName(made))()
+	pods := r.p.kubeClient.CoreV1().Pods(made.Namespace)
 	createCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	pod, err := pods.Create(createCtx, made, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		return r.removeOther(ctx, made)
-	case plan.Foresee("", err) == nil: // It may pass.
+		return r.nameTaken(ctx, made)
+	case err != nil && plan.Foresee("", err) == nil: // It may pass. The Pod may have been created all the same.
+		r.mayHaveLeft()
 		return plan.Rehearsal{}
 	case err != nil:
-		return plan.NewRehearsal(v1alpha1.ReasonRehearsalRefused, fmt.Sprintf("create Pod: %v", err), r.clock.Now())
+		return plan.NewRehearsal(v1alpha1.ReasonRehearsalRefused, fmt.Sprintf("create Pod: %v", err), r.p.clock.Now())
 	}
 	defer r.remove(ctx, pod)
 	_ = wait.PollUntilContextCancel(ctx, followPeriod, false, func(ctx context.Context) (bool, error) {
@@ -226,49 +271,115 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 			return false, nil //nolint:nilerr // It is read again.
 		}
 		var event *plan.PodEvent
-		if r.clock.Since(current.CreationTimestamp.Time) >= plan.EventDelay {
+		if r.p.clock.Since(current.CreationTimestamp.Time) >= plan.EventDelay {
 			if event, err = r.events.Newest(ctx, current); err != nil {
 				klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
 			}
 		}
-		result = plan.JudgeRehearsal(current, made, event, r.clock.Now())
+		result = plan.JudgeRehearsal(current, run, event, r.p.clock.Now())
 		return result.Reason != "", nil
 	}) // An error means that there is no time left.
 	return result
 }
 
-// hasChanged reports whether an object was deleted, edited, or has nothing to come any more.
+// hasChanged reports whether an object was deleted, was edited, or is due at another time.
 func (c *Checks) hasChanged(s *subject) bool {
 	cached, err := c.kind.cached(cache.MetaObjectToName(s))
-	return err != nil || cached.at == nil || cached.GetUID() != s.GetUID() || cached.GetGeneration() > s.GetGeneration()
+	return err != nil || cached.at == nil || cached.GetUID() != s.GetUID() || cached.GetGeneration() > s.GetGeneration() || !cached.due().Equal(s.due())
 }
 
-// removeOther handles another Pod that has the name of the one that was to be made: it may be
-// left from an earlier rehearsal.
-func (r *rehearsals) removeOther(ctx context.Context, made *corev1.Pod) plan.Rehearsal {
-	other, err := r.kubeClient.CoreV1().Pods(made.Namespace).Get(ctx, made.Name, metav1.GetOptions{})
+// nameTaken handles another Pod that has the name of the one that was to be made: it may be
+// left from an earlier rehearsal, or be that of a CronAt with the name of the At.
+func (r *rehearsals) nameTaken(ctx context.Context, made *corev1.Pod) plan.Rehearsal {
+	other, err := r.p.kubeClient.CoreV1().Pods(made.Namespace).Get(ctx, made.Name, metav1.GetOptions{})
 	switch {
 	case err != nil:
-	case other.Labels[v1alpha1.LabelRehearsalOf] != "":
+	case !plan.IsRehearsal(other):
+		return plan.NewRehearsal(v1alpha1.ReasonRehearsalRefused, fmt.Sprintf("Pod %s already exists: delete it, or give the object another name.", made.Name), r.p.clock.Now())
+	case other.Labels[v1alpha1.LabelRehearsalOf] == made.Labels[v1alpha1.LabelRehearsalOf]:
 		r.remove(ctx, other)
-	default:
-		return plan.NewRehearsal(v1alpha1.ReasonRehearsalRefused, fmt.Sprintf("Pod %s already exists: delete it, or give the object another name.", made.Name), r.clock.Now())
 	}
 	return plan.Rehearsal{}
 }
 
+// activate keeps removeLeft from removing a Pod until release is called.
+func (r *rehearsals) activate(pod cache.ObjectName) (release func()) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.active.Insert(pod)
+	return func() {
+		r.lock.Lock()
+		defer r.lock.Unlock()
+		r.active.Delete(pod)
+	}
+}
+
 // remove deletes the Pod of a rehearsal, even if ctx is done, and waits until it is gone.
 func (r *rehearsals) remove(ctx context.Context, pod *corev1.Pod) {
-	pods := r.kubeClient.CoreV1().Pods(pod.Namespace)
-	deleteCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
-	defer cancel()
-	err := pods.Delete(deleteCtx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-	if err != nil && !answer.IsNotFound(err, pod.Name) && !answer.IsConflict(err, pod.Name) {
-		klog.FromContext(ctx).Info("The Pod of a rehearsal cannot be deleted", "pod", klog.KObj(pod), "answer", err)
+	if isGone, err := r.delete(ctx, pod); err != nil || isGone {
 		return
 	}
+	pods := r.p.kubeClient.CoreV1().Pods(pod.Namespace)
 	_ = wait.PollUntilContextTimeout(ctx, followPeriod, goneTimeout, true, func(ctx context.Context) (bool, error) {
 		current, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		return answer.IsNotFound(err, pod.Name) || err == nil && current.UID != pod.UID, nil
 	}) // After that, the next rehearsal does not wait for it.
+}
+
+// delete deletes the Pod of a rehearsal, even if ctx is done. If that fails, removeLeft tries
+// again.
+func (r *rehearsals) delete(ctx context.Context, pod *corev1.Pod) (isGone bool, err error) {
+	deleteCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	err = r.p.kubeClient.CoreV1().Pods(pod.Namespace).Delete(deleteCtx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	if answer.IsNotFound(err, pod.Name) || answer.IsConflict(err, pod.Name) {
+		return true, nil
+	}
+	if err != nil {
+		klog.FromContext(ctx).Info("The Pod of a rehearsal cannot be deleted; retrying", "pod", klog.KObj(pod), "answer", err)
+		r.mayHaveLeft()
+	}
+	return false, err
+}
+
+// mayHaveLeft makes removeLeft look for Pods that are left.
+func (r *rehearsals) mayHaveLeft() {
+	select {
+	case r.left <- struct{}{}:
+	default: // It will look.
+	}
+}
+
+// removeLeft removes the Pods that are left, by this or an earlier controller, until ctx is
+// done.
+func (r *rehearsals) removeLeft(ctx context.Context) {
+	for {
+		// A Pod that is being deleted may wait for the finalizers of others.
+		err := connect.Each(ctx, r.p.kubeClient.CoreV1().Pods(r.p.clients.Namespace).List, metav1.ListOptions{LabelSelector: v1alpha1.LabelRehearsalOf}, func(pod *corev1.Pod) {
+			if plan.IsRehearsal(pod) && pod.DeletionTimestamp == nil && !r.isActive(cache.MetaObjectToName(pod)) {
+				_, _ = r.delete(ctx, pod)
+			}
+		})
+		if err != nil {
+			klog.FromContext(ctx).Info("The Pods of rehearsals cannot be listed; retrying", "answer", err)
+			r.mayHaveLeft()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.left:
+		}
+		// The API server may still work on a creation that timed out.
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.p.clock.After(leftPeriod):
+		}
+	}
+}
+
+func (r *rehearsals) isActive(pod cache.ObjectName) bool {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.active.Has(pod)
 }

@@ -98,19 +98,26 @@ func (f *fixture) wantRehearsal(at *v1alpha1.At, reason, message string) {
 // write writes the result of the last rehearsal of an At to its status, as its controller does.
 func (f *fixture) write(at *v1alpha1.At) {
 	f.t.Helper()
-	d := plan.Decide(plan.World{At: at, Forecast: f.Forecast(at, plan.RehearsedOf(&at.Status)), Now: time.Now()})
+	d := plan.Decide(plan.World{At: at, Forecast: f.Forecast(at, plan.RehearsedOf(&at.Status)), Rehearses: true, Now: time.Now()})
 	if d.Status == nil {
 		f.t.Fatal("nothing to write")
 	}
 	f.store(at, func(at *v1alpha1.At) { at.Status = *d.Status })
 }
 
-// wantNoPods checks that no rehearsal is left.
-func (f *fixture) wantNoPods() {
+// wantPods checks which Pods exist.
+func (f *fixture) wantPods(want ...string) {
 	f.t.Helper()
-	pods, err := f.kube.CoreV1().Pods("").List(f.t.Context(), metav1.ListOptions{})
-	if err != nil || len(pods.Items) > 0 {
-		f.t.Errorf("error %v, %d Pods, want none", err, len(pods.Items))
+	list, err := f.kube.CoreV1().Pods("").List(f.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var got []string
+	for _, pod := range list.Items {
+		got = append(got, pod.Name)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		f.t.Errorf("Pods (-want +got):\n%s", diff)
 	}
 }
 
@@ -139,10 +146,10 @@ func TestRehearsal(t *testing.T) {
 			rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 10m1s"},
 		},
 		"its name is taken, for a moment": {
-			refuse: twice(apierrors.NewAlreadyExists(pods, "at-rehearsal")), rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 1m1s", "at-rehearsal 2m1s"},
+			refuse: twice(apierrors.NewAlreadyExists(pods, "at-rehearsal")), rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 31s", "at-rehearsal 1m31s"},
 		},
 		"the API server is busy, for a while": {
-			refuse: twice(apierrors.NewTooManyRequests("busy", 1)), rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 1m1s", "at-rehearsal 2m1s"},
+			refuse: twice(apierrors.NewTooManyRequests("busy", 1)), rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 31s", "at-rehearsal 1m31s"},
 		},
 		"on a node": {
 			at: func(at *v1alpha1.At) { at.Spec.Node = "a" }, nodes: []*corev1.Node{node("a")},
@@ -170,7 +177,7 @@ func TestRehearsal(t *testing.T) {
 				f.add(15*time.Second, at)
 				f.wantRehearsal(at, tc.reason, tc.message)
 				f.wantList("rehearsals", &f.rehearsed, tc.rehearsals...)
-				f.wantNoPods()
+				f.wantPods()
 				if tc.reason != "" {
 					f.write(at)
 					f.wantRehearsal(at, "", "") // The status has it.
@@ -208,6 +215,55 @@ func twice(err error) func(*corev1.Pod) error {
 func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
 func withNodes(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} }
+
+// TestRehearsalAfterRestart starts with an At whose last rehearsal failed some minutes ago.
+func TestRehearsalAfterRestart(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.kubelet = notPulled
+		at := f.at("at", 20*time.Hour, withRehearse)
+		f.store(at, func(at *v1alpha1.At) {
+			plan.RehearsedOf(&at.Status).Observe(at, true, plan.NewRehearsal(v1alpha1.ReasonImagePullFailed, "no such image", f.start.Add(-4*time.Minute)), f.start)
+		})
+		f.add(5*time.Minute, at)
+		f.wantList("rehearsals within five minutes", &f.rehearsed)
+		time.Sleep(5 * time.Minute)
+		f.wantList("rehearsals within ten minutes", &f.rehearsed, "at-rehearsal 6m0s")
+	})
+}
+
+// TestRehearsalWithoutDryRun covers a webhook that does not support dry-run, so that there is no
+// preflight.
+func TestRehearsalWithoutDryRun(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.answer = func(string) error {
+			return apierrors.NewBadRequest("admission webhook \"a\" does not support dry run")
+		}
+		at := f.at("at", 20*time.Hour, withRehearse)
+		f.add(15*time.Second, at)
+		f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
+	})
+}
+
+// TestRehearsalOfTheSameName rehearses an At and a CronAt of the same name.
+func TestRehearsalOfTheSameName(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.kubelet = notPulled // It takes ten seconds.
+		f.refuse = func(pod *corev1.Pod) error {
+			if _, err := f.kube.Tracker().Get(podsResource, "shop", pod.Name); err == nil {
+				return apierrors.NewAlreadyExists(pods, pod.Name)
+			}
+			return nil
+		}
+		at := f.at("night", 20*time.Hour, withRehearse, func(at *v1alpha1.At) { at.UID = "at" })
+		cronAt := f.cronAt("night", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = true })
+		f.addCronAts(0, cronAt)
+		f.add(time.Minute, at)
+		f.wantRehearsal(at, v1alpha1.ReasonImagePullFailed, "")
+		if forecast := f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status)); forecast == nil || forecast.Rehearsal.Reason != v1alpha1.ReasonImagePullFailed {
+			t.Errorf("forecast %v, want a rehearsal that failed", forecast)
+		}
+	})
+}
 
 // TestRehearsalEnds covers what ends a rehearsal that would go on: its Pod is gone soon after.
 func TestRehearsalEnds(t *testing.T) {
@@ -247,7 +303,7 @@ func TestRehearsalEnds(t *testing.T) {
 				}
 				time.Sleep(tc.wait)
 				synctest.Wait()
-				f.wantNoPods()
+				f.wantPods()
 				f.wantRehearsal(at, tc.reason, "")
 				if created := len(f.taken(&f.rehearsed)); created != tc.created {
 					t.Errorf("%d rehearsals, want %d", created, tc.created)
@@ -288,14 +344,26 @@ func TestRehearsalsAtOnce(t *testing.T) {
 	}
 }
 
-// TestRehearsalLeft covers the Pods that a controller leaves which is killed.
+// TestRehearsalLeft covers the Pods that are left when a controller is killed, or a request is
+// lost: they are removed, and no others.
 func TestRehearsalLeft(t *testing.T) {
-	left := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "at-rehearsal", UID: "left", Labels: map[string]string{v1alpha1.LabelRehearsalOf: "at"}}}
+	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "at", UID: "at"}}
+	left := plan.NewRehearsalPod(at, v1alpha1.AtKind, plan.NewPod(&v1alpha1.At{Spec: v1alpha1.AtSpec{RunSpec: v1alpha1.RunSpec{Command: "true"}}}, plan.Defaults{}))
+	left.UID = "left"
+	labelled := left.DeepCopy()
+	labelled.Name, labelled.OwnerReferences = "labelled", nil
+	ofRun := left.DeepCopy()
+	ofRun.Name, ofRun.Finalizers = "of-run", []string{v1alpha1.FinalizerTracking}
 	run(t, func(f *fixture) {
-		// It appears after the start, as if another controller had been late.
-		if err := f.kube.Tracker().Create(podsResource, left, "shop"); err != nil {
-			t.Fatal(err)
+		create := func(pods ...*corev1.Pod) {
+			for _, pod := range pods {
+				if err := f.kube.Tracker().Create(podsResource, pod, "shop"); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
+		// They appear after the start, as if a creation had been delayed.
+		create(left, labelled, ofRun)
 		at := f.at("at", time.Hour, withRehearse)
 		f.refuse = func(pod *corev1.Pod) error {
 			if _, err := f.kube.Tracker().Get(podsResource, "shop", pod.Name); err == nil {
@@ -304,17 +372,14 @@ func TestRehearsalLeft(t *testing.T) {
 			return nil
 		}
 		f.add(5*time.Second, at)
-		f.wantNoPods()
+		f.wantPods("labelled", "of-run") // removed because it has the name
 		time.Sleep(time.Minute)
 		f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
 
-		if err := f.kube.Tracker().Create(podsResource, left, "shop"); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Preflight.rehearsals.removeAll(f.t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		f.wantNoPods()
+		create(left)
+		f.Preflight.rehearsals.mayHaveLeft()
+		time.Sleep(leftPeriod + time.Second)
+		f.wantPods("labelled", "of-run")
 	})
 }
 

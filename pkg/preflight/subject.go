@@ -40,10 +40,11 @@ type subject struct {
 	isWhole bool
 	// isRefused reports whether the status of the object says that its Pod would be refused.
 	isRefused bool
-	// rehearsed is the part of the status that is about rehearsals, and wantsRehearsal reports
-	// whether one is needed now.
+	// rehearsed is the part of the status that is about rehearsals. rehearses reports whether
+	// one is needed, after untilRehearsal.
 	rehearsed      plan.Rehearsed
-	wantsRehearsal bool
+	rehearses      bool
+	untilRehearsal time.Duration
 	// waits reports whether other Ats of a CronAt come first, so that a check must wait.
 	waits bool
 }
@@ -111,10 +112,11 @@ func (k ats) subject(at *v1alpha1.At, err error) (*subject, error) {
 	now := k.p.clock.Now()
 	s := &subject{
 		Object: at, isWhole: plan.IsWhole(at), isRefused: plan.IsRefusal(plan.Blocked(at)),
-		rehearsed: plan.RehearsedOf(&at.Status), wantsRehearsal: plan.WantsRehearsal(at, now),
+		rehearsed: plan.RehearsedOf(&at.Status),
 	}
 	if plan.WantsForecast(at, now) {
 		s.at = at
+		s.untilRehearsal, s.rehearses = plan.UntilRehearsal(at, now)
 	}
 	return s, nil
 }
@@ -158,7 +160,9 @@ func (k cronAts) subject(cronAt *v1alpha1.CronAt, err error) (*subject, error) {
 		rehearsed: cronplan.RehearsedOf(&cronAt.Status),
 		waits:     cronplan.MustForecastWait(cronAt),
 	}
-	s.wantsRehearsal = s.at != nil && cronplan.WantsRehearsal(cronAt, s.due(), now)
+	if s.at != nil {
+		s.untilRehearsal, s.rehearses = cronplan.UntilRehearsal(cronAt, s.due(), now)
+	}
 	return s, nil
 }
 

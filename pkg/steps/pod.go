@@ -57,13 +57,13 @@ func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
 }
 
 // lookForPodEvent looks up the newest event about a Pod. Nothing depends on it but what is
-// reported, so an error counts as no event.
+// reported, so an error is only logged.
 func (s *Steps) lookForPodEvent(ctx context.Context, world *plan.World, pod *corev1.Pod) error {
 	event, err := s.PodEvents.Newest(ctx, pod)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
 	}
-	world.PodEvent, world.PodEventIsKnown = event, true
+	world.PodEvent, world.PodEventIsRead, world.PodEventIsKnown = event, true, err == nil
 	return ctx.Err()
 }
 

@@ -64,6 +64,8 @@ type World struct {
 	// Forecast is the result of the last preflight of the CronAt in its current form, or nil
 	// if nothing is known.
 	Forecast *plan.Forecast
+	// Rehearses is false if rehearsals are turned off.
+	Rehearses bool
 	// Now is the wall-clock time.
 	Now time.Time
 }

@@ -56,7 +56,7 @@ func MustForecastWait(cronAt *v1alpha1.CronAt) bool {
 // wait.
 func (v *view) observeForecast() {
 	forecast := ptr.Deref(v.forecast, plan.Forecast{})
-	rehearsed, events := RehearsedOf(v.status).Observe(v.cronAt, v.cronAt.Spec.AtTemplate.Spec.Rehearse, forecast.Rehearsal, v.now)
+	rehearsed, events := RehearsedOf(v.status).Observe(v.cronAt, v.cronAt.Spec.AtTemplate.Spec.Rehearse && v.rehearses, forecast.Rehearsal, v.now)
 	v.events = append(v.events, events...)
 	switch {
 	case v.next.IsZero(): // Nothing is to come.
@@ -80,10 +80,13 @@ func RehearsedOf(status *v1alpha1.CronAtStatus) plan.Rehearsed {
 	return plan.Rehearsed{Conditions: &status.Conditions, At: &status.RehearsedAt}
 }
 
-// WantsRehearsal reports whether a CronAt whose next At is due at the given time needs a
-// rehearsal now, if the Pod is not refused.
-func WantsRehearsal(cronAt *v1alpha1.CronAt, due, now time.Time) bool {
-	return cronAt.Spec.AtTemplate.Spec.Rehearse && RehearsedOf(&cronAt.Status).Wants(cronAt, due, now, rehearsalGap)
+// UntilRehearsal returns the time until a CronAt whose next At is due at the given time needs a
+// rehearsal, if the Pod is not refused.
+func UntilRehearsal(cronAt *v1alpha1.CronAt, due, now time.Time) (wait time.Duration, wanted bool) {
+	if !cronAt.Spec.AtTemplate.Spec.Rehearse {
+		return 0, false
+	}
+	return RehearsedOf(&cronAt.Status).Until(cronAt, due, now, rehearsalGap)
 }
 
 // forecastAt returns when the preflight before the next At takes place, or the zero time if
@@ -103,8 +106,9 @@ func (v *view) wantsPreflight() bool {
 		return false
 	}
 	at := v.forecastAt()
+	_, rehearses := UntilRehearsal(v.cronAt, v.next.Add(v.shift), v.now)
 	return v.cronAt.Status.ObservedGeneration != v.cronAt.Generation || plan.IsForecast(Blocked(v.cronAt)) ||
-		WantsRehearsal(v.cronAt, v.next.Add(v.shift), v.now) ||
+		rehearses && v.rehearses ||
 		!at.IsZero() && !v.now.Before(at)
 }
 

@@ -37,11 +37,13 @@ import (
 type view struct {
 	cronAt   *v1alpha1.CronAt
 	forecast *plan.Forecast
-	now      time.Time
-	shift    time.Duration
-	schedule *schedule // nil if it is invalid
-	children []*v1alpha1.At
-	active   []*v1alpha1.At // the children that have not ended
+	// rehearses is false if rehearsals are turned off.
+	rehearses bool
+	now       time.Time
+	shift     time.Duration
+	schedule  *schedule // nil if it is invalid
+	children  []*v1alpha1.At
+	active    []*v1alpha1.At // the children that have not ended
 	// due is the latest scheduled time that is due and was neither run nor missed; next is
 	// the first that is not due. They are zero if there is no such time, or if no Ats are
 	// created.
@@ -56,7 +58,7 @@ type view struct {
 }
 
 func newView(w World) *view {
-	v := &view{cronAt: w.CronAt, forecast: w.Forecast, now: w.Now, status: w.CronAt.Status.DeepCopy(), children: w.children()}
+	v := &view{cronAt: w.CronAt, forecast: w.Forecast, rehearses: w.Rehearses, now: w.Now, status: w.CronAt.Status.DeepCopy(), children: w.children()}
 	slices.SortFunc(v.children, func(a, b *v1alpha1.At) int {
 		// In order of time: a time that is recorded after a later one would count as missed.
 		return cmp.Or(scheduledTime(a).Compare(scheduledTime(b)), strings.Compare(a.Name, b.Name))

@@ -19,8 +19,10 @@ package podevents
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,8 +39,8 @@ import (
 )
 
 // The API server reads all events of a namespace from etcd, however few are selected. So they
-// are read for all Pods of a namespace together, at most every sharedTime, and readsPerSecond
-// times in all. Those of maxNamespaces are kept.
+// are read for all Pods of a namespace together, at most every sharedTime, readsPerSecond
+// times in all, and one namespace at a time. Those of maxNamespaces are kept.
 const (
 	sharedTime     = 10 * time.Second
 	readsPerSecond = 2
@@ -53,14 +55,14 @@ const (
 	maxMessage = 512
 )
 
-// requestTimeout is how long reading the events of a namespace may take.
-const requestTimeout = 5 * time.Second
+// readTimeout is how long reading the events of a namespace may take.
+const readTimeout = 3 * time.Second
 
 // selector leaves out events of other objects, of Pods that start as they should, and of the
 // scheduler: what it says is in the status of the Pod, and these events outlast it.
 var selector = func() string {
 	terms := []string{"involvedObject.kind=Pod"}
-	for _, reason := range []string{"FailedScheduling", "Scheduled", "Pulled", "Created", "Started", "Killing"} {
+	for _, reason := range []string{"FailedScheduling", "Scheduled", "SandboxChanged", "Pulled", "Created", "Started", "Killing"} {
 		terms = append(terms, "reason!="+reason)
 	}
 	return strings.Join(terms, ",")
@@ -70,11 +72,18 @@ var selector = func() string {
 type Reader struct {
 	client typedcorev1.EventsGetter
 	reads  flowcontrol.PassiveRateLimiter
-	recent *cache.LRUExpireCache // by namespace: newest
+	recent *cache.LRUExpireCache // by namespace: events
+	// reading is locked while events are read. A large page takes dozens of megabytes.
+	reading sync.Mutex
 }
 
-// newest has the newest event of each Pod of a namespace.
-type newest map[types.UID]*plan.PodEvent
+// events are the newest event of each Pod of a namespace, or why they cannot be read.
+type events struct {
+	newest map[types.UID]*plan.PodEvent
+	err    error
+}
+
+var errBusy = errors.New("read events: other events are being read")
 
 // NewReader returns a Reader that uses the given client.
 func NewReader(client typedcorev1.EventsGetter, wallClock clock.Clock) *Reader {
@@ -91,22 +100,27 @@ func (r *Reader) Newest(ctx context.Context, pod *corev1.Pod) (*plan.PodEvent, e
 	if r == nil {
 		return nil, nil
 	}
-	if recent, ok := r.recent.Get(pod.Namespace); ok {
-		return recent.(newest)[pod.UID], nil
+	recent, ok := r.recent.Get(pod.Namespace)
+	if !ok {
+		if !r.reading.TryLock() {
+			return nil, errBusy
+		}
+		defer r.reading.Unlock()
+		if !r.reads.TryAccept() {
+			return nil, errBusy
+		}
+		recent = r.read(ctx, pod.Namespace)
+		// After an error, too: it would probably come again.
+		r.recent.Add(pod.Namespace, recent, sharedTime)
 	}
-	if !r.reads.TryAccept() {
-		return nil, fmt.Errorf("read events: more than %d reads per second", readsPerSecond)
-	}
-	found, err := r.read(ctx, pod.Namespace)
-	// After an error, too: it would probably come again.
-	r.recent.Add(pod.Namespace, found, sharedTime)
-	return found[pod.UID], err
+	found := recent.(events)
+	return found.newest[pod.UID], found.err
 }
 
-func (r *Reader) read(ctx context.Context, namespace string) (newest, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+func (r *Reader) read(ctx context.Context, namespace string) events {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	found, number := newest{}, 0
+	found, number := map[types.UID]*plan.PodEvent{}, 0
 	err := connect.Each(ctx, r.client.Events(namespace).List, metav1.ListOptions{FieldSelector: selector}, func(event *corev1.Event) {
 		if number++; number == maxEvents {
 			cancel()
@@ -117,9 +131,9 @@ func (r *Reader) read(ctx context.Context, namespace string) (newest, error) {
 		}
 	})
 	if err != nil && number < maxEvents {
-		return found, fmt.Errorf("read events: %w", err)
+		return events{err: fmt.Errorf("read events: %w", err)}
 	}
-	return found, nil
+	return events{newest: found}
 }
 
 // fromAPI converts an event. The old and the new API of events have different times.

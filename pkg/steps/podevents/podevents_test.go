@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -140,5 +141,30 @@ func TestNewestIsBounded(t *testing.T) {
 	}
 	if event, err := (*Reader)(nil).Newest(t.Context(), newPod("default", "uid")); event != nil || err != nil {
 		t.Errorf("of a nil Reader: event %v, error %v", event, err)
+	}
+}
+
+// TestNewestOneByOne reads the events of a namespace while those of another are being read.
+func TestNewestOneByOne(t *testing.T) {
+	client := kubefake.NewClientset(newEvent("a", "uid"))
+	reading, answer := make(chan struct{}), make(chan struct{})
+	client.PrependReactor("list", "events", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.GetNamespace() == "slow" {
+			close(reading)
+			<-answer
+		}
+		return false, nil, nil
+	})
+	reader := NewReader(client.CoreV1(), clocktesting.NewFakeClock(now))
+	var slow sync.WaitGroup
+	slow.Go(func() { _, _ = reader.Newest(t.Context(), newPod("slow", "uid")) })
+	<-reading
+	if event, err := reader.Newest(t.Context(), newPod("default", "uid")); !errors.Is(err, errBusy) {
+		t.Errorf("while others are being read: event %v, error %v, want %v", event, err, errBusy)
+	}
+	close(answer)
+	slow.Wait()
+	if event, err := reader.Newest(t.Context(), newPod("default", "uid")); event == nil || err != nil {
+		t.Errorf("after that: event %v, error %v", event, err)
 	}
 }

@@ -56,8 +56,8 @@ const (
 	ReplaceConcurrent ConcurrencyPolicy = "Replace"
 )
 
-// Reasons of the condition Blocked of a CronAt, besides InvalidSchedule, AtNameConflict and
-// AtRefused, and the reasons that its next At would have, and of the event that is recorded when it is set.
+// Reasons of the condition Blocked of a CronAt, and of the event that is recorded when it is
+// set. Others are InvalidSchedule, AtNameConflict, AtRefused, and those of its next At.
 const (
 	// ReasonAtBlocked: an At of the CronAt is blocked. The message names the At and the
 	// cause.

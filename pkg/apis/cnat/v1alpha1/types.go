@@ -239,8 +239,12 @@ const (
 	// ReasonRehearsalRefused: the API server accepts the Pod of the run, but refuses that of
 	// the rehearsal, for example because a policy requires probes. Nothing is known.
 	ReasonRehearsalRefused = "RehearsalRefused"
-	// ReasonContainerStarted: a container of the rehearsal started, because its image has a
-	// program at the path that should not exist. The Pod was deleted. Nothing is known.
+	// ReasonRehearsalUnschedulable: the scheduler has no node for the rehearsal, which has
+	// neither the priority class nor the labels of the run. Nothing is known.
+	ReasonRehearsalUnschedulable = "RehearsalUnschedulable"
+	// ReasonContainerStarted: a container of the rehearsal started, because a webhook replaced
+	// its command, or its image has a program at the path that should not exist. The Pod was
+	// deleted. Nothing is known.
 	ReasonContainerStarted = "ContainerStarted"
 )
 
@@ -341,9 +345,9 @@ type AtSpec struct {
 	// zone, such as 2035-12-24T10:12:00Z or 2035-12-24T11:12:00+01:00, optionally with
 	// fractions of a second. If timeZone is set, it is a local time in that time zone,
 	// without an offset: 2035-12-24T11:12:00. If it is in the past, the command runs
-	// immediately. If it is between a day and two years in the past when the At is created,
-	// that is taken for a mistake unless startingDeadlineSeconds is set: condition Blocked
-	// reports it, and nothing runs. Immutable once the At has started.
+	// immediately, except that a time between a day and two years before the creation of the At
+	// is taken for a mistake unless startingDeadlineSeconds is set: condition Blocked reports
+	// it, and nothing runs. Immutable once the At has started.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})?$')",message="must be an RFC 3339 time with date, time and zone, such as 2035-12-24T10:12:00Z or 2035-12-24T11:12:00+01:00"
@@ -435,12 +439,13 @@ type RunSpec struct {
 	Nodes *AtNodes `json:"nodes,omitempty"`
 
 	// rehearse makes the controller try the Pod on a node before the command is due, without
-	// running a line of it: a minute after the At is created or edited at the latest, and ten
-	// minutes before it is due. A Pod with the same images, volumes, environment and
-	// resources goes through everything up to the start of its containers, which then run a
-	// path that does not exist. What fails is reported in condition Blocked, what passes in
-	// condition Rehearsed. For some seconds, the rehearsal needs quota and room for one Pod,
-	// pulls its images and mounts its volumes. It never delays or changes a run. Default: false.
+	// running a line of it: soon after the At is created or edited, and ten minutes before it is
+	// due. A Pod with the same images, volumes, environment and resources goes through
+	// everything up to the start of its containers, which then run a path that does not exist.
+	// Condition Rehearsed has the result. If the run would fail, so does condition Blocked, and
+	// the rehearsal is repeated every ten minutes. For some seconds, or as long as it pulls an
+	// image, it needs quota and room for one Pod, and its volumes. It never delays or changes
+	// this run. Default: false.
 	// +optional
 	Rehearse bool `json:"rehearse,omitempty"`
 
