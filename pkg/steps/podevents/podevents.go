@@ -58,11 +58,12 @@ const (
 // readTimeout is how long reading the events of a namespace may take.
 const readTimeout = 3 * time.Second
 
-// selector leaves out events of other objects, of Pods that start as they should, and of the
-// scheduler: what it says is in the status of the Pod, and these events outlast it.
+// selector leaves out events of other objects, of Pods that start as they should, and those
+// that only repeat the status of the Pod, or come before it: of the scheduler, of images and of
+// containers.
 var selector = func() string {
 	terms := []string{"involvedObject.kind=Pod"}
-	for _, reason := range []string{"FailedScheduling", "Scheduled", "SandboxChanged", "Pulled", "Created", "Started", "Killing"} {
+	for _, reason := range []string{"FailedScheduling", "Failed", "BackOff", "Scheduled", "SandboxChanged", "Pulled", "Created", "Started", "Killing"} {
 		terms = append(terms, "reason!="+reason)
 	}
 	return strings.Join(terms, ",")
