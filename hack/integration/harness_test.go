@@ -45,6 +45,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -542,12 +543,18 @@ func waitPhase(t *testing.T, namespace, name string, phase v1alpha1.AtPhase) *v1
 	return waitAt(t, namespace, name, "to be "+string(phase), func(at *v1alpha1.At) bool { return at.Status.Phase == phase })
 }
 
-// waitBlocked waits until the At named at is blocked for the given reason, and returns
-// the condition. The reason and the message of the status must be the same.
+// waitBlocked is waitBlockedAt for the At named at.
 func waitBlocked(t *testing.T, namespace, reason string) metav1.Condition {
 	t.Helper()
+	return waitBlockedAt(t, namespace, "at", reason)
+}
+
+// waitBlockedAt waits until an At is blocked for the given reason, and returns the condition.
+// The reason and the message of the status must be the same.
+func waitBlockedAt(t *testing.T, namespace, name, reason string) metav1.Condition {
+	t.Helper()
 	var blocked metav1.Condition
-	at := waitAt(t, namespace, "at", "to be blocked: "+reason, func(at *v1alpha1.At) bool {
+	at := waitAt(t, namespace, name, "to be blocked: "+reason, func(at *v1alpha1.At) bool {
 		condition := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionBlocked)
 		blocked = ptr.Deref(condition, metav1.Condition{})
 		return blocked.Status == metav1.ConditionTrue && blocked.Reason == reason
@@ -556,6 +563,29 @@ func waitBlocked(t *testing.T, namespace, reason string) metav1.Condition {
 		t.Errorf("status %s: %q, condition Blocked %s: %q; want the same", at.Status.Reason, at.Status.Message, blocked.Reason, blocked.Message)
 	}
 	return blocked
+}
+
+// waitRehearsalsGone waits until no rehearsal has a Pod in a namespace.
+func waitRehearsalsGone(t *testing.T, namespace string) {
+	t.Helper()
+	eventually(t, "the Pods of rehearsals to be gone", func(ctx context.Context) (bool, error) {
+		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelRehearsalOf})
+		return err == nil && len(pods.Items) == 0, err
+	})
+}
+
+// createRuntimeClass creates a runtime class that no node has.
+func createRuntimeClass(t *testing.T, _, name string) {
+	t.Helper()
+	classes := kubeClient.NodeV1().RuntimeClasses()
+	if _, err := classes.Create(t.Context(), &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: "none"}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := classes.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // wantEnd checks the status of an At that is DONE.

@@ -112,6 +112,16 @@ func TestPreflight(t *testing.T) {
 			},
 			v1alpha1.ReasonPodRefused, "no PriorityClass with name",
 		},
+		"runtime class": {
+			func(_ *testing.T, namespace string, at *v1alpha1.At) {
+				setTemplate(at, func(spec *corev1.PodSpec) { spec.RuntimeClassName = &namespace })
+			},
+			func(t *testing.T, namespace string) {
+				t.Helper()
+				createRuntimeClass(t, namespace, namespace)
+			},
+			v1alpha1.ReasonPodRefused, "pod rejected: RuntimeClass .* not found",
+		},
 		"invalid field": {
 			func(_ *testing.T, _ string, at *v1alpha1.At) {
 				setTemplate(at, func(spec *corev1.PodSpec) {
@@ -141,7 +151,7 @@ func TestPreflight(t *testing.T) {
 		"policy": {
 			func(t *testing.T, namespace string, _ *v1alpha1.At) {
 				t.Helper()
-				createPolicy(t, namespace)
+				createPolicy(t, namespace, "false")
 			},
 			func(t *testing.T, namespace string) {
 				t.Helper()
@@ -274,14 +284,21 @@ func waitRefused(t *testing.T, at *v1alpha1.At) {
 	t.Helper()
 	probe := at.DeepCopy()
 	probe.UID = "probe"
+	waitPodRefused(t, plan.NewPod(probe, plan.Defaults{Image: "busybox:1.37.0"}))
+}
+
+// waitPodRefused waits until the API server refuses a Pod, which it does not create.
+func waitPodRefused(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
 	eventually(t, "the Pod to be refused", func(ctx context.Context) (bool, error) {
-		_, err := kubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(probe, plan.Defaults{Image: "busybox:1.37.0"}), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := kubeClient.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil, nil
 	})
 }
 
-// createPolicy creates an admission policy that denies all Pods of a namespace.
-func createPolicy(t *testing.T, namespace string) {
+// createPolicy creates an admission policy that admits only the Pods of a namespace for which
+// the CEL expression is true.
+func createPolicy(t *testing.T, namespace, expression string) {
 	t.Helper()
 	policies := kubeClient.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	_, err := policies.Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicy{
@@ -293,7 +310,7 @@ func createPolicy(t *testing.T, namespace string) {
 					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
 				},
 			}}},
-			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "no Pods here"}},
+			Validations: []admissionregistrationv1.Validation{{Expression: expression, Message: "no Pods here"}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {

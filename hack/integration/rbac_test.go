@@ -475,6 +475,11 @@ func TestControllerPolicy(t *testing.T) {
 		unlabelled(pod)
 		pod.Finalizers, pod.OwnerReferences = nil, nil
 	}
+	rehearsal := func(pod *corev1.Pod) {
+		stranger(pod)
+		pod.Labels = map[string]string{v1alpha1.LabelRehearsalOf: string(at.UID)}
+	}
+	both := func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelRehearsalOf] = string(at.UID) }
 	itself := func(pod *corev1.Pod) { pod.Spec.ServiceAccountName = "cnat-controller" }
 	kubectl(t, "", "create", "serviceaccount", "-n", namespace, "cnat-controller")
 	// Act as the controller.
@@ -501,6 +506,8 @@ func TestControllerPolicy(t *testing.T) {
 	}{
 		{"create a Pod with the label", manifest("at-pod", same), create, ""},
 		{"create a Pod without the label", manifest("none", unlabelled), create, "may create only Pods with the label"},
+		{"create a rehearsal", manifest("at-rehearsal", rehearsal), create, ""},
+		{"create a Pod with both labels", manifest("none", both), create, "may create only Pods with the label"},
 		{"create a stranger's Pod", manifest("none", stranger), create, "may create only Pods with the label"},
 		{"create a Pod with the controller's service account", manifest("none", itself), create, "may not use the service account cnat-controller"},
 		{"change the image", "", patch("at-pod", `{"spec":{"containers":[{"name":"command","image":"b"}]}}`), "may change nothing of a Pod but"},
@@ -512,8 +519,11 @@ func TestControllerPolicy(t *testing.T) {
 		{"remove both finalizers", "", patch("at-pod", `{"metadata":{"finalizers":null}}`), "may change nothing of a Pod but"},
 		{"remove the finalizer, and change a label", "", patch("at-pod", `{"metadata":{"labels":{"a":"b"},`+release[len(`{"metadata":{`):]), "may change nothing of a Pod but"},
 		{"label a stranger's Pod", "", patch("stranger", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":"a"}}}`), "may change nothing of a Pod but"},
+		{"label a stranger's Pod as a rehearsal", "", patch("stranger", `{"metadata":{"labels":{"`+v1alpha1.LabelRehearsalOf+`":"a"}}}`), "may change nothing of a Pod but"},
+		{"change a rehearsal", "", patch("at-rehearsal", `{"metadata":{"labels":{"a":"b"}}}`), "may change nothing of a Pod but"},
 		{"add the finalizer to a stranger's Pod", "", patch("stranger", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerTracking+`"]}}`), "may change nothing of a Pod but"},
 		{"delete a stranger's Pod", "", remove("stranger"), "may delete only Pods with the label"},
+		{"delete a rehearsal", "", remove("at-rehearsal"), ""},
 		{"delete a Pod with the label", "", remove("at-pod"), ""},
 		{"remove the finalizer", "", patch("at-pod", release), ""},
 		{"remove it again", "", patch("at-pod", release), ""},

@@ -40,6 +40,7 @@ var optional = map[string]func(*v1alpha1.AtSpec){
 	"command":               func(spec *v1alpha1.AtSpec) { spec.Command = "echo YAY" },
 	"node":                  func(spec *v1alpha1.AtSpec) { spec.Node = "n1" },
 	"nodes":                 func(spec *v1alpha1.AtSpec) { spec.Nodes = &v1alpha1.AtNodes{} },
+	"rehearse":              func(spec *v1alpha1.AtSpec) { spec.Rehearse = true },
 	"restart": func(spec *v1alpha1.AtSpec) {
 		spec.Command, spec.Restart = "", &v1alpha1.AtRestart{Kind: "Deployment", Name: "web"}
 	},
@@ -55,7 +56,7 @@ var optional = map[string]func(*v1alpha1.AtSpec){
 }
 
 // refusedPairs are the pairs that the CRD refuses.
-var refusedPairs = []string{"node + nodes", "backoffLimit + restart", "command + restart", "node + restart", "nodes + restart", "restart + template"}
+var refusedPairs = []string{"node + nodes", "backoffLimit + restart", "command + restart", "node + restart", "nodes + restart", "rehearse + restart", "restart + template"}
 
 // TestCombinations checks what happens for each pair of optional fields when both are
 // set. docs/concepts/at.md describes the results.
@@ -69,6 +70,9 @@ func TestCombinations(t *testing.T) {
 		want string
 	}
 	pending := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending}
+	foreseen := newAt(withStatus(pending)).Status
+	foreseen.Conditions = []metav1.Condition{blocked(earlier, v1alpha1.ReasonImagePullFailed, rehearsalPrefix+"2026-12-24T10:01:00Z: no image")}
+	explained(&foreseen)
 	held := newAt(withSuspended).Status
 	run := running(corev1.PodRunning)
 	runHeld := running(corev1.PodRunning, suspended(earlier))
@@ -204,6 +208,38 @@ func TestCombinations(t *testing.T) {
 		},
 		"activeDeadlineSeconds + restart": {
 			"the rollout is no longer followed": {restarting, nil, 10 * time.Second, "DONE Failed/DeadlineExceeded"},
+		},
+		"activeDeadlineSeconds + rehearse": {
+			"the limit counts from the run, not from its rehearsal": {run, newPod(corev1.PodRunning), 4 * time.Second, "wait 6.01s"},
+		},
+		"backoffLimit + rehearse": {
+			"a rehearsal is no attempt": {foreseen, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY"},
+		},
+		"command + rehearse": {
+			"whatever its rehearsal found, it runs": {foreseen, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY"},
+			"and not before its time":               {foreseen, nil, -1, "wait 1ns"},
+		},
+		"node + rehearse": {
+			"whatever its rehearsal there found, it runs there": {foreseen, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY on n1"},
+		},
+		"nodes + rehearse": {
+			"whatever its rehearsal found, it runs on each": {chosen, nil, 0, `create Ats example-at-n1 example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n1"}`},
+		},
+		"rehearse + startingDeadlineSeconds": {
+			"too late, it does not run, whatever its rehearsal found": {foreseen, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},
+		},
+		"rehearse + suspend": {
+			"it does not run":                 {held, nil, time.Hour, "nothing"},
+			"it is rehearsed before its time": {held, nil, -time.Hour, "wait 49m17.117s"},
+		},
+		"rehearse + template": {
+			"whatever its rehearsal found, it runs": {foreseen, nil, 0, "create example-at-pod: own own"},
+		},
+		"rehearse + timeZone": {
+			"it runs when the clocks there show the time": {foreseen, nil, 0, "create example-at-pod: image /bin/sh -c echo YAY"},
+		},
+		"rehearse + ttlSecondsAfterFinished": {
+			"seconds are seconds": {end, nil, 30 * time.Second, "delete At"},
 		},
 		"restart + startingDeadlineSeconds": {
 			"too late, nothing is restarted": {pending, nil, 4 * time.Second, "DONE Failed/StartingDeadlineExceeded"},

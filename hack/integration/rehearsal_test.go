@@ -1,0 +1,129 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// In these tests, rehearsals do not pass by themselves: there is no node.
+
+// newRehearsed returns an At named at that is rehearsed.
+func newRehearsed(namespace string, schedule time.Time) *v1alpha1.At {
+	at := newAt(namespace, "at", schedule, "true")
+	at.Spec.Rehearse = true
+	return at
+}
+
+// TestRehearsalRefused uses a policy that admits the Pods of runs, but not those of rehearsals.
+func TestRehearsalRefused(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	createPolicy(t, namespace, "!('"+v1alpha1.LabelRehearsalOf+"' in object.metadata.?labels.orValue({}))")
+	at := newRehearsed(namespace, time.Now().Add(time.Hour))
+	at.UID = "probe"
+	waitPodRefused(t, plan.NewRehearsalPod(at, v1alpha1.AtKind, plan.NewPod(at, plan.Defaults{Image: "busybox:1.37.0"})))
+	startController(t, namespace)
+	at = createAt(t, at)
+	rehearsed := waitRehearsed(t, namespace)
+	if rehearsed.Status != metav1.ConditionFalse || rehearsed.Reason != v1alpha1.ReasonRehearsalRefused {
+		t.Errorf("condition %+v, want RehearsalRefused", rehearsed)
+	}
+	wantOutput(t, rehearsed.Message, `^Rehearsed at \S+: create Pod: .*ValidatingAdmissionPolicy '.*' with binding '.*' denied request: no Pods here`)
+	waitUnblocked(t, namespace) // Nothing is known of the run.
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonRehearsalRefused: 1})
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().UTC().Format(time.RFC3339) })
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+}
+
+// TestRehearsalKilled kills the controller during a rehearsal. The next one removes the Pod, even
+// if nothing is rehearsed any more.
+func TestRehearsalKilled(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	c := startController(t, namespace)
+	createAt(t, newRehearsed(namespace, time.Now().Add(time.Hour)))
+	waitPod(t, namespace, "at-rehearsal")
+	c.kill(t)
+	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Rehearse = false })
+	startController(t, namespace)
+	waitRehearsalsGone(t, namespace)
+}
+
+// TestRehearsalDoesNotDelay fills a quota of one Pod with a rehearsal that does not end. Another
+// At, which is due meanwhile, runs once it is over, and the At itself runs at its time.
+func TestRehearsalDoesNotDelay(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	kubectl(t, "", "create", "-n", namespace, "quota", "quota", "--hard=pods=1")
+	c := startController(t, namespace)
+	waitLog(t, c, "Starting controller")
+	at := newRehearsed(namespace, time.Now().Add(80*time.Second))
+	setTemplate(at, func(spec *corev1.PodSpec) {
+		spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
+	})
+	at = createAt(t, at)
+	rehearsal := waitPod(t, namespace, "at-rehearsal")
+	createAt(t, newAt(namespace, "other", time.Now(), "true"))
+	waitAt(t, namespace, "other", "to be refused", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonPodRefused })
+	waitRehearsalsGone(t, namespace)
+	if left := time.Until(schedule(t, at)); left < 20*time.Second || rehearsal.Labels[v1alpha1.LabelRehearsalOf] != string(at.UID) {
+		t.Errorf("the rehearsal was removed %v before the time, want half a minute", left)
+	}
+	other := waitPhase(t, namespace, "other", v1alpha1.PhaseRunning)
+	if meta.IsStatusConditionTrue(other.Status.Conditions, v1alpha1.ConditionBlocked) {
+		t.Errorf("status %+v, want no obstacle", other.Status)
+	}
+	kubectl(t, "", "delete", "-n", namespace, "at/other")
+	ran := waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	judge(t, "started", ran.Status.StartTime.Sub(schedule(t, at)), 2*time.Second)
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
+	if _, err := kubeClient.CoreV1().Pods(namespace).Get(t.Context(), "at-rehearsal", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the rehearsal: got %v, want none", err)
+	}
+}
+
+func schedule(t *testing.T, at *v1alpha1.At) time.Time {
+	t.Helper()
+	instant, err := plan.Instant(&at.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return instant
+}
+
+// waitRehearsed waits until the At named at has condition Rehearsed.
+func waitRehearsed(t *testing.T, namespace string) metav1.Condition {
+	t.Helper()
+	var rehearsed *metav1.Condition
+	waitAt(t, namespace, "at", "to be rehearsed", func(at *v1alpha1.At) bool {
+		rehearsed = meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionRehearsed)
+		return rehearsed != nil
+	})
+	return *rehearsed
+}
