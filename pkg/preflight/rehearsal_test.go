@@ -377,7 +377,7 @@ func TestRehearsalLeft(t *testing.T) {
 		f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
 
 		create(left)
-		f.Preflight.rehearsals.mayHaveLeft()
+		f.rehearsals.mayHaveLeft()
 		time.Sleep(leftPeriod + time.Second)
 		f.wantPods("labelled", "of-run")
 	})
