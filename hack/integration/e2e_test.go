@@ -367,7 +367,7 @@ func TestNodesExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	example = regexp.MustCompile(`schedule: .*`).ReplaceAll(example, []byte(`schedule: "2026-11-22T10:00:00Z"`))
+	example = regexp.MustCompile(`schedule: .*`).ReplaceAll(example, []byte(`schedule: "`+time.Now().UTC().Format(time.RFC3339)+`"`))
 	start := func(t *testing.T, level string) (namespace string) {
 		t.Helper()
 		namespace = newNamespace(t)
