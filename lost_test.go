@@ -111,7 +111,7 @@ func testProxyAnswer(t *testing.T, code, number int) (sent int) {
 		time.Sleep(5 * time.Second)
 		list := harness.List(t, pods)
 		for _, pod := range list.Items {
-			if pod.Status.Phase != "" {
+			if pod.Status.Phase != corev1.PodPending {
 				continue
 			}
 			pod.Status.Phase = corev1.PodSucceeded

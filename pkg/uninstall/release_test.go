@@ -153,7 +153,7 @@ func TestRelease(t *testing.T) {
 		if got := l.tracked(); !slices.Equal(got, []string{"other/other-pod"}) {
 			t.Errorf("%v are tracked, want only the Pod of the other namespace", got)
 		}
-		for name, want := range map[string]v1alpha1.AtPhase{"running": v1alpha1.PhaseRunning, "ended": v1alpha1.PhaseDone, "pending": ""} {
+		for name, want := range map[string]v1alpha1.AtPhase{"running": v1alpha1.PhaseRunning, "ended": v1alpha1.PhaseDone, "pending": v1alpha1.PhasePending} {
 			at, err := l.cnatClient.CnatV1alpha1().Ats("default").Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil || at.Status.Phase != want {
 				t.Errorf("At %s: got phase %q, %v, want %q", name, at.Status.Phase, err, want)

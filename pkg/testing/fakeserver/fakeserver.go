@@ -16,60 +16,87 @@ limitations under the License.
 
 // Package fakeserver is an in-memory API server for tests that run several real clients
 // in virtual time (testing/synctest). Unlike the fake clientsets of client-go, it counts
-// versions, refuses stale writes, keeps objects with finalizers, stores times in whole
-// seconds, and can be made unavailable. It does no other validation or defaulting, and
-// ignores selectors.
+// versions, refuses stale writes, keeps objects with finalizers and Pods whose containers
+// have to stop, stores times in whole seconds, forgets old versions, and can be made
+// unavailable. It has no admission, no validation and no garbage collection, and does not
+// page lists. Tests may create and update objects with a status.
 package fakeserver
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
 // kinds maps the resources that can be listed and watched to their kinds.
 var kinds = map[schema.GroupResource]schema.GroupVersionKind{
-	corev1.Resource("events"):    corev1.SchemeGroupVersion.WithKind("Event"),
-	corev1.Resource("nodes"):     corev1.SchemeGroupVersion.WithKind("Node"),
-	corev1.Resource("pods"):      corev1.SchemeGroupVersion.WithKind("Pod"),
-	v1alpha1.Resource("ats"):     v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind),
-	v1alpha1.Resource("cronats"): v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind),
+	corev1.Resource("events"):     corev1.SchemeGroupVersion.WithKind("Event"),
+	corev1.Resource("namespaces"): corev1.SchemeGroupVersion.WithKind("Namespace"),
+	corev1.Resource("nodes"):      corev1.SchemeGroupVersion.WithKind("Node"),
+	corev1.Resource("pods"):       corev1.SchemeGroupVersion.WithKind("Pod"),
+	appsResource("daemonsets"):    appsv1.SchemeGroupVersion.WithKind("DaemonSet"),
+	appsResource("deployments"):   appsv1.SchemeGroupVersion.WithKind("Deployment"),
+	appsResource("statefulsets"):  appsv1.SchemeGroupVersion.WithKind("StatefulSet"),
+	v1alpha1.Resource("ats"):      v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind),
+	v1alpha1.Resource("cronats"):  v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind),
+}
+
+// phases are the phases of new objects.
+var phases = map[schema.GroupResource]string{
+	corev1.Resource("pods"):  string(corev1.PodPending),
+	v1alpha1.Resource("ats"): string(v1alpha1.PhasePending),
+}
+
+func appsResource(name string) schema.GroupResource {
+	return appsv1.SchemeGroupVersion.WithResource(name).GroupResource()
 }
 
 // Server is the API server. It is an http.RoundTripper that answers each request.
 type Server struct {
 	clock clock.PassiveClock
+	// Observe is called with each change, if it is set before the first request. It must not
+	// change the object.
+	Observe func(eventType watch.EventType, resource schema.GroupResource, object *unstructured.Unstructured)
 
 	lock    sync.Mutex
 	changed *sync.Cond
 	away    bool
 	outages int
 	objects map[target]*unstructured.Unstructured
-	log     []change // its length is the current version
+	log     []change // since the version forgotten
+	// forgotten is the latest version from which no watch can start.
+	forgotten int
 }
 
 // target is the resource or object of a request.
@@ -83,6 +110,7 @@ type change struct {
 	eventType watch.EventType
 	target    target
 	object    *unstructured.Unstructured
+	old       *unstructured.Unstructured // nil if it was added
 }
 
 // New returns a server without objects.
@@ -115,6 +143,16 @@ func (s *Server) SetAway(away bool) {
 	s.changed.Broadcast()
 }
 
+// Compact forgets all old versions, as etcd does: a watch that wants to begin with one of them
+// has to read all objects again.
+func (s *Server) Compact() {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.forgotten, s.log = s.version(), nil
+}
+
+func (s *Server) version() int { return s.forgotten + len(s.log) }
+
 // RoundTrip implements http.RoundTripper.
 func (s *Server) RoundTrip(request *http.Request) (*http.Response, error) {
 	s.lock.Lock()
@@ -122,18 +160,18 @@ func (s *Server) RoundTrip(request *http.Request) (*http.Response, error) {
 	if s.away {
 		return nil, fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	}
-	t := targetOf(request.URL.Path)
+	r := requestOf(request)
 	if request.URL.Query().Get("watch") != "" {
-		return newResponse(request, http.StatusOK, s.watch(request, t)), nil
+		return newResponse(request, http.StatusOK, s.watch(request.Context(), r)), nil
 	}
-	var body []byte
 	if request.Body != nil {
-		var err error
-		if body, err = io.ReadAll(request.Body); err != nil {
+		body, err := io.ReadAll(request.Body)
+		if err != nil {
 			return nil, err
 		}
+		r.body = body
 	}
-	object, err := s.serve(request.Method, t, body, request.URL.Query().Has("dryRun"))
+	object, err := s.serve(r)
 	var refused apierrors.APIStatus
 	switch {
 	case errors.As(err, &refused):
@@ -171,6 +209,30 @@ func newResponse(request *http.Request, code int, body io.ReadCloser) *http.Resp
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Request: request, Body: body}
 }
 
+// request is a parsed request.
+type request struct {
+	target
+	method      string
+	contentType string
+	body        []byte
+	query       url.Values
+	selector    labels.Selector
+	// metadataOnly is true if the client wants objects without spec and status.
+	metadataOnly bool
+}
+
+func requestOf(from *http.Request) *request {
+	r := &request{
+		target: targetOf(from.URL.Path), method: from.Method, query: from.URL.Query(), contentType: from.Header.Get("Content-Type"),
+		metadataOnly: strings.Contains(from.Header.Get("Accept"), "as=PartialObjectMetadata"),
+	}
+	var err error
+	if r.selector, err = labels.Parse(r.query.Get("labelSelector")); err != nil {
+		r.selector = labels.Nothing()
+	}
+	return r
+}
+
 // targetOf parses the path of a request.
 func targetOf(path string) target {
 	var t target
@@ -192,84 +254,126 @@ func targetOf(path string) target {
 	return t
 }
 
-// serve answers a request other than a watch. dryRun applies to creations.
-func (s *Server) serve(method string, t target, body []byte, dryRun bool) (any, error) {
-	key := t
+// shown returns what a client gets of an object.
+func (r *request) shown(object *unstructured.Unstructured) *unstructured.Unstructured {
+	if !r.metadataOnly {
+		return object
+	}
+	part := &unstructured.Unstructured{Object: map[string]any{"metadata": object.Object["metadata"]}}
+	part.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata"))
+	return part
+}
+
+// serve answers a request other than a watch.
+func (s *Server) serve(r *request) (any, error) {
+	key := r.target
 	key.status = ""
 	switch {
-	case method == http.MethodGet && t.name == "":
-		kind := kinds[t.groupResource]
+	case r.method == http.MethodGet && r.name == "":
+		kind := kinds[r.groupResource]
+		if r.metadataOnly {
+			kind = metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata")
+		}
 		return map[string]any{
 			"kind": kind.Kind + "List", "apiVersion": kind.GroupVersion().String(),
-			"metadata": map[string]any{"resourceVersion": strconv.Itoa(len(s.log))},
-			"items":    s.list(t),
+			"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version())},
+			"items":    s.list(r),
 		}, nil
-	case method == http.MethodPost:
-		object := &unstructured.Unstructured{}
-		if err := object.UnmarshalJSON(body); err != nil {
+	case r.method == http.MethodPost:
+		object, err := decode(r.contentType, r.body)
+		if err != nil {
 			return nil, err
 		}
 		key.name = object.GetName()
 		if s.objects[key] != nil {
-			return nil, apierrors.NewAlreadyExists(t.groupResource, key.name)
+			return nil, apierrors.NewAlreadyExists(r.groupResource, key.name)
 		}
-		if dryRun {
-			return object, nil
-		}
-		object.SetUID(types.UID(fmt.Sprintf("uid-%d", len(s.log)+1)))
+		object.SetNamespace(key.namespace)
+		object.SetUID(types.UID(fmt.Sprintf("uid-%d", s.version()+1)))
 		object.SetCreationTimestamp(metav1.Time{Time: s.clock.Now()})
 		object.SetGeneration(1)
-		return s.store(watch.Added, key, object), nil
+		if phase, ok := phases[r.groupResource]; ok {
+			if _, found, _ := unstructured.NestedString(object.Object, "status", "phase"); !found {
+				_ = unstructured.SetNestedField(object.Object, phase, "status", "phase")
+			}
+		}
+		return s.store(r, watch.Added, key, object), nil
 	}
 	old := s.objects[key]
 	if old == nil {
-		return nil, apierrors.NewNotFound(t.groupResource, t.name)
+		return nil, apierrors.NewNotFound(r.groupResource, r.name)
 	}
-	switch method {
+	switch r.method {
 	case http.MethodGet:
-		return old, nil
+		return r.shown(old), nil
 	case http.MethodPut:
-		return s.update(t, key, old, body)
+		object, err := decode(r.contentType, r.body)
+		if err != nil {
+			return nil, err
+		}
+		return s.update(r, key, old, object)
 	case http.MethodPatch:
-		return s.patch(t, key, old, body)
+		return s.patch(r, key, old)
 	case http.MethodDelete:
-		return s.remove(key, old, body)
+		return s.remove(r, key, old)
 	default:
-		return nil, fmt.Errorf("the fake server does not support %s", method)
+		return nil, fmt.Errorf("the fake server does not support %s", r.method)
 	}
 }
 
-func (s *Server) update(t, key target, old *unstructured.Unstructured, body []byte) (any, error) {
+// decode reads an object in JSON or protobuf.
+func decode(contentType string, body []byte) (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
-	if err := object.UnmarshalJSON(body); err != nil {
+	if contentType != runtime.ContentTypeProtobuf {
+		return object, object.UnmarshalJSON(body)
+	}
+	typed, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
 		return nil, err
 	}
-	if version := object.GetResourceVersion(); version != "" && version != old.GetResourceVersion() {
-		return nil, apierrors.NewConflict(t.groupResource, t.name, fmt.Errorf("it was modified: %s, not %s", old.GetResourceVersion(), version))
-	}
-	if t.status != "" {
-		updated := old.DeepCopy()
-		updated.Object["status"] = object.Object["status"]
-		return s.store(watch.Modified, key, updated), nil
-	}
-	object.SetGeneration(old.GetGeneration() + 1)
-	return s.store(watch.Modified, key, object), nil
+	object.Object, err = runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
+	return object, err
 }
 
-// patch applies a strategic merge patch to a Pod, or a merge patch to any other object.
-func (s *Server) patch(t, key target, old *unstructured.Unstructured, body []byte) (any, error) {
+func (s *Server) update(r *request, key target, old, object *unstructured.Unstructured) (any, error) {
+	if version := object.GetResourceVersion(); version != "" && version != old.GetResourceVersion() {
+		return nil, apierrors.NewConflict(r.groupResource, r.name, fmt.Errorf("it was modified: %s, not %s", old.GetResourceVersion(), version))
+	}
+	switch uid := object.GetUID(); {
+	case uid == "" || uid == old.GetUID():
+	case r.groupResource == corev1.Resource("pods"):
+		return nil, apierrors.NewInvalid(old.GroupVersionKind().GroupKind(), key.name,
+			field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable")})
+	default:
+		return nil, apierrors.NewConflict(r.groupResource, r.name, fmt.Errorf("the UID is %s, not %s", old.GetUID(), uid))
+	}
+	if r.status != "" {
+		updated := old.DeepCopy()
+		updated.Object["status"] = object.Object["status"]
+		return s.store(r, watch.Modified, key, updated), nil
+	}
+	object.SetUID(old.GetUID())
+	object.SetCreationTimestamp(old.GetCreationTimestamp())
+	object.SetDeletionTimestamp(old.GetDeletionTimestamp())
+	object.SetDeletionGracePeriodSeconds(old.GetDeletionGracePeriodSeconds())
+	object.SetGeneration(old.GetGeneration())
+	if !equality.Semantic.DeepEqual(object.Object["spec"], old.Object["spec"]) {
+		object.SetGeneration(old.GetGeneration() + 1)
+	}
+	return s.store(r, watch.Modified, key, object), nil
+}
+
+func (s *Server) patch(r *request, key target, old *unstructured.Unstructured) (any, error) {
 	before, err := json.Marshal(old)
 	if err != nil {
 		return nil, err
 	}
-	if t.groupResource.Resource != "pods" {
-		after, err := jsonpatch.MergePatch(before, body)
-		if err != nil {
-			return nil, err
-		}
-		return s.update(t, key, old, after)
+	var after []byte
+	if types.PatchType(r.contentType) == types.StrategicMergePatchType {
+		after, err = strategicpatch.StrategicMergePatch(before, r.body, corev1.Pod{}) // Nobody applies one to anything else.
+	} else {
+		after, err = jsonpatch.MergePatch(before, r.body)
 	}
-	after, err := strategicpatch.StrategicMergePatch(before, body, corev1.Pod{})
 	if err != nil {
 		return nil, err
 	}
@@ -277,17 +381,18 @@ func (s *Server) patch(t, key target, old *unstructured.Unstructured, body []byt
 	if err := object.UnmarshalJSON(after); err != nil {
 		return nil, err
 	}
-	if object.GetUID() != old.GetUID() {
-		return nil, apierrors.NewInvalid(old.GroupVersionKind().GroupKind(), key.name,
-			field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), object.GetUID(), "field is immutable")})
-	}
-	return s.store(watch.Modified, key, object), nil
+	return s.update(r, key, old, object)
 }
 
-func (s *Server) remove(key target, old *unstructured.Unstructured, body []byte) (any, error) {
+func (s *Server) remove(r *request, key target, old *unstructured.Unstructured) (any, error) {
 	var options metav1.DeleteOptions
-	if len(body) > 0 {
-		if err := json.Unmarshal(body, &options); err != nil {
+	if len(r.body) > 0 {
+		// Its protobuf has no kind.
+		if r.contentType == runtime.ContentTypeProtobuf {
+			if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(r.body, nil, &options); err != nil {
+				return nil, err
+			}
+		} else if err := json.Unmarshal(r.body, &options); err != nil {
 			return nil, err
 		}
 	}
@@ -298,23 +403,61 @@ func (s *Server) remove(key target, old *unstructured.Unstructured, body []byte)
 		}
 	}
 	object := old.DeepCopy()
-	if object.GetDeletionTimestamp() == nil {
-		object.SetDeletionTimestamp(&metav1.Time{Time: s.clock.Now()})
-		object.SetDeletionGracePeriodSeconds(options.GracePeriodSeconds)
+	grace := gracePeriod(old, options.GracePeriodSeconds)
+	switch current := object.GetDeletionGracePeriodSeconds(); {
+	case object.GetDeletionTimestamp() == nil:
+		object.SetDeletionTimestamp(&metav1.Time{Time: s.clock.Now().Add(time.Duration(grace) * time.Second)})
+		object.SetDeletionGracePeriodSeconds(&grace)
+		object.SetGeneration(object.GetGeneration() + 1)
+		if policy := options.PropagationPolicy; policy != nil && *policy == metav1.DeletePropagationForeground {
+			object.SetFinalizers(append(object.GetFinalizers(), metav1.FinalizerDeleteDependents))
+		}
+	case current != nil && grace < *current:
+		object.SetDeletionGracePeriodSeconds(&grace)
 	}
-	return s.store(watch.Modified, key, object), nil
+	return s.store(r, watch.Modified, key, object), nil
 }
 
-// store stores an object, or removes it if it is deleted and has no finalizers. It
-// reports the change to the watches.
-func (s *Server) store(eventType watch.EventType, key target, object *unstructured.Unstructured) *unstructured.Unstructured {
-	object.SetResourceVersion(strconv.Itoa(len(s.log) + 1))
+// gracePeriod returns how many seconds an object may take to be deleted. That is 0 unless it
+// is a Pod on a node whose containers have to stop.
+func gracePeriod(object *unstructured.Unstructured, given *int64) int64 {
+	node, _, _ := unstructured.NestedString(object.Object, "spec", "nodeName")
+	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
+	switch {
+	case node == "" || object.GetKind() != "Pod" || phase == string(corev1.PodSucceeded) || phase == string(corev1.PodFailed):
+		return 0
+	case given != nil:
+		return *given
+	}
+	if seconds, found, _ := unstructured.NestedInt64(object.Object, "spec", "terminationGracePeriodSeconds"); found {
+		return seconds
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds
+}
+
+// store stores an object, or removes it if it is deleted and nothing keeps it. It reports the
+// change to the watches. A dry-run stores nothing.
+func (s *Server) store(r *request, eventType watch.EventType, key target, object *unstructured.Unstructured) *unstructured.Unstructured {
+	old := s.objects[key]
+	if old != nil {
+		object.SetResourceVersion(old.GetResourceVersion())
+		if equality.Semantic.DeepEqual(old.Object, object.Object) {
+			return old
+		}
+	}
+	if r.query.Has("dryRun") {
+		return object
+	}
+	object.SetResourceVersion(strconv.Itoa(s.version() + 1))
 	s.objects[key] = object
-	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 {
+	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && ptr.Deref(object.GetDeletionGracePeriodSeconds(), 0) == 0 {
 		eventType = watch.Deleted
 		delete(s.objects, key)
 	}
-	s.log = append(s.log, change{eventType, key, object})
+	s.log = append(s.log, change{eventType, key, object, old})
+	if s.Observe != nil {
+		s.Observe(eventType, key.groupResource, object)
+	}
 	s.changed.Broadcast()
 	return object
 }
@@ -325,12 +468,12 @@ func (t target) isIn(resource target) bool {
 	return t.groupResource == resource.groupResource && (resource.namespace == "" || resource.namespace == t.namespace)
 }
 
-// list returns the objects of a resource.
-func (s *Server) list(t target) []*unstructured.Unstructured {
+// list returns the objects that a list or a watch selects.
+func (s *Server) list(r *request) []*unstructured.Unstructured {
 	items := []*unstructured.Unstructured{}
 	for key, object := range s.objects {
-		if key.isIn(t) {
-			items = append(items, object)
+		if key.isIn(r.target) && r.selects(object) {
+			items = append(items, r.shown(object))
 		}
 	}
 	slices.SortFunc(items, func(a, b *unstructured.Unstructured) int {
@@ -339,74 +482,6 @@ func (s *Server) list(t target) []*unstructured.Unstructured {
 	return items
 }
 
-// watch returns the response body of a watch.
-func (s *Server) watch(request *http.Request, t target) io.ReadCloser {
-	stream := &stream{server: s, target: t, outages: s.outages, next: len(s.log)}
-	if version, err := strconv.Atoi(request.URL.Query().Get("resourceVersion")); err == nil && version > 0 {
-		stream.next = version
-	}
-	if request.URL.Query().Get("sendInitialEvents") == "true" {
-		stream.next = len(s.log)
-		for _, object := range s.list(t) {
-			stream.write(watch.Added, object)
-		}
-		end := &unstructured.Unstructured{}
-		end.SetGroupVersionKind(kinds[t.groupResource])
-		end.SetResourceVersion(strconv.Itoa(len(s.log)))
-		end.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-		stream.write(watch.Bookmark, end)
-	}
-	context.AfterFunc(request.Context(), func() { _ = stream.Close() })
-	return stream
-}
-
-// stream is the response body of a watch.
-type stream struct {
-	server  *Server
-	target  target
-	outages int // of the server, when the stream began
-	next    int // index in the server's log
-	buffer  bytes.Buffer
-	closed  bool
-}
-
-func (s *stream) write(eventType watch.EventType, object *unstructured.Unstructured) {
-	content, err := json.Marshal(map[string]any{"type": eventType, "object": object})
-	if err != nil {
-		panic(err)
-	}
-	s.buffer.Write(append(content, '\n'))
-}
-
-// Read implements io.Reader.
-func (s *stream) Read(p []byte) (int, error) {
-	s.server.lock.Lock()
-	defer s.server.lock.Unlock()
-	for {
-		switch {
-		case s.closed:
-			return 0, io.ErrClosedPipe
-		case s.outages != s.server.outages:
-			return 0, fmt.Errorf("read: %w", syscall.ECONNRESET)
-		case s.buffer.Len() > 0:
-			return s.buffer.Read(p)
-		case s.next < len(s.server.log):
-			c := s.server.log[s.next]
-			s.next++
-			if c.target.isIn(s.target) {
-				s.write(c.eventType, c.object)
-			}
-		default:
-			s.server.changed.Wait()
-		}
-	}
-}
-
-// Close implements io.Closer.
-func (s *stream) Close() error {
-	s.server.lock.Lock()
-	defer s.server.lock.Unlock()
-	s.closed = true
-	s.server.changed.Broadcast()
-	return nil
+func (r *request) selects(object *unstructured.Unstructured) bool {
+	return object != nil && r.selector.Matches(labels.Set(object.GetLabels()))
 }
