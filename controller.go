@@ -28,7 +28,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -375,7 +374,7 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 // need to wait are not synced immediately: each of them would have a preflight, and the
 // maps of a queue never shrink.
 func (c *Controller) enqueueAll() {
-	ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
+	ats := c.cache.All()
 	var later []*v1alpha1.At
 	for _, at := range ats {
 		if state, _ := plan.StateOf(at, c.cache.ParentOf(at), c.clock.Now()); state == plan.StateDue || state == plan.StateRunning {
@@ -429,7 +428,7 @@ func (c *Controller) search(ctx context.Context) {
 			return
 		case <-c.clock.After(period):
 		}
-		ats, _ := c.cache.Ats.List(labels.Everything())
+		ats := c.cache.All()
 		for _, at := range ats {
 			if ctx.Err() != nil {
 				return

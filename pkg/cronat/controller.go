@@ -41,6 +41,7 @@ import (
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
@@ -170,7 +171,7 @@ func (c *Controller) IsBusy() bool { return c.queue.IsBusy() }
 // enqueueAll enqueues all CronAts, including deleted ones that still have Ats.
 func (c *Controller) enqueueAll() {
 	cronAts, _ := c.Steps.CronAts.List(labels.Everything()) // Reading from a cache cannot fail.
-	for _, cronAt := range cronAts {
+	for _, cronAt := range sorted.ByName(cronAts) {
 		c.queue.Add(cache.MetaObjectToName(cronAt))
 	}
 	for _, name := range c.Steps.Owners() {

@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -80,6 +81,8 @@ var resources = map[v1alpha1.RestartKind]string{
 	v1alpha1.RestartStatefulSet: "statefulsets",
 	v1alpha1.RestartDaemonSet:   "daemonsets",
 }
+
+var kinds = slices.Sorted(maps.Keys(resources))
 
 // Controller creates the CronAts of annotated workloads.
 type Controller struct {
@@ -143,7 +146,8 @@ func NewController(
 	}
 
 	logger := klog.FromContext(ctx)
-	for kind, resource := range resources {
+	for _, kind := range kinds {
+		resource := resources[kind]
 		// Without the index by namespace, which is not used.
 		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, appsv1.SchemeGroupVersion.WithResource(resource), namespace, 0, cache.Indexers{}, connect.Current).Informer()
 		if err := informer.SetTransform(keep); err != nil {
@@ -203,7 +207,8 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	if c.waitForPermission(ctx) != nil {
 		return
 	}
-	for _, informer := range c.workloads {
+	for _, kind := range kinds {
+		informer := c.workloads[kind]
 		wg.Go(func() { informer.RunWithContext(ctx) })
 	}
 	wg.Go(func() { c.cronAts.RunWithContext(ctx) })
@@ -238,7 +243,8 @@ func (c *Controller) waitForPermission(ctx context.Context) error {
 // list returns the error from listing the watched resources.
 func (c *Controller) list(ctx context.Context) error {
 	options := metav1.ListOptions{Limit: 1}
-	for _, resource := range resources {
+	for _, kind := range kinds {
+		resource := resources[kind]
 		if _, err := c.metadataClient.Resource(appsv1.SchemeGroupVersion.WithResource(resource)).Namespace(c.namespace).List(ctx, options); err != nil {
 			return err
 		}

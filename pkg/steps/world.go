@@ -22,6 +22,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -29,6 +31,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -124,7 +127,13 @@ func (c *Cache) At(name cache.ObjectName) *v1alpha1.At {
 
 // PodsOf returns the Pods of all Ats that have, or had, the given name.
 func (c *Cache) PodsOf(name cache.ObjectName) []*corev1.Pod {
-	return indexed[corev1.Pod](c.pods, byAt, name.String())
+	return indexed[*corev1.Pod](c.pods, byAt, name.String())
+}
+
+// All returns all cached Ats.
+func (c *Cache) All() []*v1alpha1.At {
+	ats, _ := c.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
+	return sorted.ByName(ats)
 }
 
 // Orphans returns the Pods whose At is not in the cache.
@@ -136,7 +145,7 @@ func (c *Cache) Orphans() []*corev1.Pod {
 			orphans = append(orphans, pod)
 		}
 	}
-	return orphans
+	return sorted.ByName(orphans)
 }
 
 // ParentOf returns the At with the name of a child's parent, or nil if there is none.
@@ -153,11 +162,11 @@ func (c *Cache) ParentOf(at *v1alpha1.At) *v1alpha1.At {
 
 // ChildrenOf returns the Ats that say that the At with the given name is their parent.
 func (c *Cache) ChildrenOf(name cache.ObjectName) []*v1alpha1.At {
-	return indexed[v1alpha1.At](c.ats, byParent, name.String())
+	return indexed[*v1alpha1.At](c.ats, byParent, name.String())
 }
 
 // OnNode returns the Ats that need a node and have not ended.
-func (c *Cache) OnNode(node string) []*v1alpha1.At { return indexed[v1alpha1.At](c.ats, byNode, node) }
+func (c *Cache) OnNode(node string) []*v1alpha1.At { return indexed[*v1alpha1.At](c.ats, byNode, node) }
 
 // addRelatives adds the parent and the children of the At to world.
 func (c *Cache) addRelatives(world *plan.World) {
@@ -170,12 +179,12 @@ func (c *Cache) addRelatives(world *plan.World) {
 }
 
 // indexed returns the objects that an index lists for a value.
-func indexed[T any](indexer cache.Indexer, index, value string) []*T {
+func indexed[T metav1.Object](indexer cache.Indexer, index, value string) []T {
 	objects, err := indexer.ByIndex(index, value)
 	utilruntime.Must(err) // An error would mean that the index does not exist.
-	found := make([]*T, len(objects))
+	found := make([]T, len(objects))
 	for i, object := range objects {
-		found[i] = object.(*T)
+		found[i] = object.(T)
 	}
-	return found
+	return sorted.ByName(found)
 }

@@ -45,6 +45,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -127,13 +128,14 @@ func (s *Steps) World(name cache.ObjectName) *cronplan.World {
 	for _, object := range objects {
 		world.Ats = append(world.Ats, object.(*v1alpha1.At))
 	}
+	sorted.ByName(world.Ats)
 	return world
 }
 
 // Owners returns the names of the CronAts that have Ats in the cache.
 func (s *Steps) Owners() []cache.ObjectName {
 	var names []cache.ObjectName
-	for _, key := range s.ats.ListIndexFuncValues(byCronAt) {
+	for _, key := range slices.Sorted(slices.Values(s.ats.ListIndexFuncValues(byCronAt))) {
 		if name, err := cache.ParseObjectName(key); err == nil {
 			names = append(names, name)
 		}

@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
 )
 
 // fillTimeout is how long List and Get wait for the cache to sync.
@@ -84,7 +85,8 @@ func (c *Cache) List(ctx context.Context) ([]*corev1.Node, error) {
 	if err := c.fill(ctx); err != nil {
 		return nil, err
 	}
-	return c.informer.Lister().List(labels.Everything())
+	nodes, _ := c.informer.Lister().List(labels.Everything()) // Reading from a cache cannot fail.
+	return sorted.ByName(nodes), nil
 }
 
 // Get returns a node, or nil if it does not exist. Because the cache may be outdated, a

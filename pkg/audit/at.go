@@ -1,0 +1,278 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package audit
+
+import (
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
+)
+
+// at is what the history shows of an At.
+type at struct {
+	*v1alpha1.At
+	whole     bool // since its creation
+	gone      bool
+	changed   time.Time // the latest write
+	terms     []terms
+	pods      []*pod // in the order of their creation
+	restarts  int
+	children  []*at
+	backoff   int32 // the highest spec.backoffLimit
+	doneSince time.Time
+	maxLate   time.Duration
+}
+
+// pod is what the history shows of the Pod of an At.
+type pod struct {
+	*corev1.Pod
+	at      *at
+	gone    bool
+	started bool
+	changed time.Time
+}
+
+func (p *pod) succeeded() bool { return p.Status.Phase == corev1.PodSucceeded }
+func (p *pod) ended() bool {
+	return p.gone || p.succeeded() || p.Status.Phase == corev1.PodFailed
+}
+
+var ranks = map[v1alpha1.AtPhase]int{v1alpha1.PhaseRunning: 1, v1alpha1.PhaseDone: 2}
+
+func (c *Checker) addAt(w Write, object *v1alpha1.At) {
+	a := c.ats[object.UID]
+	if a == nil {
+		a = &at{At: object, whole: w.Created, maxLate: c.MaxLate}
+		c.ats[object.UID] = a
+		c.Summary.Ats++
+		if parent := c.ats[ownerUID(object, v1alpha1.AtKind)]; parent != nil {
+			parent.children = append(parent.children, a)
+		}
+		c.addScheduled(w, a)
+	}
+	c.checkStatus(a, object)
+	due, _ := plan.Instant(&object.Spec) // The zero time if there is none.
+	a.At, a.gone, a.changed = object, w.Gone, w.Time
+	a.backoff = max(a.backoff, ptr.Deref(object.Spec.BackoffLimit, 0))
+	a.terms = change(a.terms, terms{
+		since: w.Time, due: due, deleted: object.DeletionTimestamp != nil || w.Gone,
+		suspended: ptr.Deref(object.Spec.Suspend, false) || due.IsZero(),
+	})
+}
+
+// checkStatus checks a status against the one before, and against what has happened.
+func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
+	before, after := a.Status, next.Status
+	if ranks[after.Phase] < ranks[before.Phase] || after.Failed < before.Failed {
+		c.violate(True, next, "its status goes back from %s with %d failed to %s with %d failed", before.Phase, before.Failed, after.Phase, after.Failed)
+	}
+	if before.Phase == v1alpha1.PhaseDone {
+		before.ObservedGeneration, after.ObservedGeneration = 0, 0
+		if a.At != next && !equality.Semantic.DeepEqual(before, after) {
+			c.violate(True, next, "its status changes after its end")
+		}
+		return
+	}
+	recorded := c.recorded(a, next)
+	if after.Phase != v1alpha1.PhaseDone {
+		return
+	}
+	a.doneSince = c.now
+	c.Summary.Ends[after.Reason]++
+	seconds := func(n int64) time.Duration { return time.Duration(n) * time.Second }
+	due, _ := plan.Instant(&next.Spec)
+	switch reason := after.Reason; {
+	case reason == v1alpha1.ReasonCompleted && recorded != nil && !recorded.succeeded():
+		c.violate(True, next, "it is Completed, but its Pod %s is %s", recorded.Name, recorded.Status.Phase)
+	case reason == v1alpha1.ReasonCommandFailed && recorded != nil && recorded.Status.Phase != corev1.PodFailed:
+		c.violate(True, next, "its command has failed, but its Pod %s is %s", recorded.Name, recorded.Status.Phase)
+	case reason == v1alpha1.ReasonPodLost && recorded != nil && !recorded.gone && recorded.DeletionTimestamp == nil && slices.Contains(recorded.Finalizers, v1alpha1.FinalizerTracking):
+		c.violate(True, next, "its Pod %s is lost, but exists", recorded.Name)
+	case reason == v1alpha1.ReasonCompleted && after.Pod == nil && next.Spec.Nodes == nil && next.Spec.Restart == nil:
+		c.violate(True, next, "it is Completed, but had no Pod")
+	case reason == v1alpha1.ReasonCompleted && next.Spec.Nodes != nil && a.whole:
+		succeeded := 0
+		for _, child := range a.children {
+			if child.Status.Reason == v1alpha1.ReasonCompleted {
+				succeeded++
+			}
+		}
+		if after.Nodes == nil || succeeded < int(after.Nodes.Desired) {
+			c.violate(True, next, "it is Completed, but only %d of its Ats are", succeeded)
+		}
+	case reason == v1alpha1.ReasonStartingDeadlineExceeded && next.Spec.StartingDeadlineSeconds != nil && c.now.Add(c.Skew).Before(due.Add(seconds(*next.Spec.StartingDeadlineSeconds))):
+		c.violate(True, next, "its starting deadline has not passed")
+	case reason == v1alpha1.ReasonStartingDeadlineExceeded && slices.ContainsFunc(a.pods, func(p *pod) bool { return p.started }):
+		c.violate(True, next, "it says that it has not started, but it has")
+	case reason == v1alpha1.ReasonDeadlineExceeded && next.Spec.ActiveDeadlineSeconds != nil && after.StartTime != nil && c.now.Add(c.Skew).Before(after.StartTime.Add(seconds(*next.Spec.ActiveDeadlineSeconds))):
+		c.violate(True, next, "its deadline has not passed")
+	}
+}
+
+// recorded returns the Pod that a status records, or nil if the history does not show it.
+func (c *Checker) recorded(a *at, next *v1alpha1.At) *pod {
+	if next.Status.Pod == nil {
+		return nil
+	}
+	p := c.pods[next.Status.Pod.UID]
+	switch {
+	case p == nil && a.whole:
+		c.violate(True, next, "it records Pod %s, which was not created", next.Status.Pod.Name)
+	case p != nil && p.at != a:
+		c.violate(True, next, "it records Pod %s, which is not its own", p.Name)
+		return nil
+	}
+	return p
+}
+
+// ownerUID returns the UID of an object's controller if that has the given kind.
+func ownerUID(object metav1.Object, kind string) types.UID {
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil && owner.Kind == kind {
+		return owner.UID
+	}
+	return ""
+}
+
+func (c *Checker) addPod(w Write, object *corev1.Pod) {
+	p := c.pods[object.UID]
+	if p == nil {
+		p = &pod{at: c.ats[ownerUID(object, v1alpha1.AtKind)]}
+		if p.at == nil {
+			return // It belongs to no At, or to one that the history does not show.
+		}
+		c.pods[object.UID] = p
+		p.Pod = object
+		c.Summary.Pods++
+		if w.Created {
+			c.checkCreation(w, p)
+		}
+		p.at.pods = append(p.at.pods, p)
+	}
+	started := p.started || hasStarted(object)
+	if started && !p.started {
+		c.checkStart(p)
+	}
+	p.Pod, p.started, p.gone, p.changed = object, started, w.Gone, w.Time
+}
+
+// hasStarted reports whether a command may have started.
+func hasStarted(object *corev1.Pod) bool {
+	return object.Status.Phase == corev1.PodRunning || object.Status.Phase == corev1.PodSucceeded ||
+		slices.ContainsFunc(object.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+			return s.State.Running != nil || s.State.Terminated != nil && !s.State.Terminated.StartedAt.IsZero()
+		})
+}
+
+// checkCreation checks the creation of a Pod.
+func (c *Checker) checkCreation(w Write, p *pod) {
+	a := p.at
+	c.mayStart(a.At, w.Sent, a.terms)
+	parent := c.ats[ownerUID(a, v1alpha1.AtKind)]
+	if parent != nil {
+		c.mayStart(a.At, w.Sent, parent.terms)
+	}
+	first := len(a.pods) == 0
+	if next := a.Status.NextAttemptTime; next != nil && !first && w.Sent.Add(c.Skew).Before(next.Time) {
+		c.violate(NotEarly, a.At, "its next attempt starts %v before its time", next.Sub(w.Sent))
+	}
+	for _, other := range a.pods {
+		// What runs again after a deletion is an exception of the guarantees.
+		if other.Name == p.Name && a.DeletionTimestamp == nil && !a.gone {
+			c.violate(Once, a.At, "its Pod %s is created twice", p.Name)
+		}
+	}
+	last := a.terms[len(a.terms)-1]
+	if first && a.whole && parent == nil && a.Status.Reason == "" && !last.suspended && !last.due.IsZero() {
+		since := last.due
+		if last.since.After(since) {
+			since = last.since
+		}
+		late := max(0, w.Time.Sub(since))
+		c.Summary.Late = append(c.Summary.Late, late)
+		if a.maxLate > 0 && late > a.maxLate {
+			c.violate(NotLost, a.At, "it starts %v late", late)
+		}
+	}
+}
+
+// checkStart checks that no other Pod of the At runs, and that there are not too many.
+func (c *Checker) checkStart(p *pod) {
+	a := p.at
+	runs := int32(1)
+	for _, other := range a.pods {
+		if other == p || !other.started {
+			continue
+		}
+		runs++
+		if !other.ended() || other.succeeded() {
+			c.violate(Once, a.At, "its Pod %s starts although its Pod %s is %s", p.Name, other.Name, other.Status.Phase)
+		}
+	}
+	if runs > a.backoff+1 {
+		c.violate(Once, a.At, "%d of its Pods have started, more than its backoffLimit of %d allows", runs, a.backoff)
+	}
+	c.checkConcurrency(a)
+}
+
+// checkConcurrency checks spec.nodes.maxConcurrent when another child starts.
+func (c *Checker) checkConcurrency(child *at) {
+	parent := c.ats[ownerUID(child, v1alpha1.AtKind)]
+	if parent == nil || parent.Spec.Nodes == nil || parent.Spec.Nodes.MaxConcurrent == nil || parent.Spec.Nodes.MaxConcurrent.StrVal != "" {
+		return
+	}
+	running := 1
+	for _, other := range parent.children {
+		if other != child && slices.ContainsFunc(other.pods, func(p *pod) bool { return p.started && !p.ended() }) {
+			running++
+		}
+	}
+	if most := parent.Spec.Nodes.MaxConcurrent.IntValue(); running > most {
+		c.violate(Limits, parent.At, "it runs on %d nodes at the same time, with maxConcurrent %d", running, most)
+	}
+}
+
+// addDeployment checks that a workload is restarted once for each At.
+func (c *Checker) addDeployment(w Write, object *appsv1.Deployment) {
+	annotation := object.Spec.Template.Annotations[rollout.AnnotationRestartedAt]
+	before, known := c.restarts[object.UID]
+	c.restarts[object.UID] = annotation
+	restarted, err := time.Parse(time.RFC3339, annotation)
+	if err != nil || !known || annotation == before {
+		return
+	}
+	for _, a := range c.ats {
+		due, err := plan.Instant(&a.Spec)
+		if err != nil || a.Spec.Restart == nil || a.Namespace != object.Namespace || a.Spec.Restart.Name != object.Name || !due.Truncate(time.Second).Equal(restarted) {
+			continue
+		}
+		if a.restarts++; a.restarts > 1 && a.DeletionTimestamp == nil && !a.gone {
+			c.violate(Once, object, "it is restarted twice for At %s", a.Name)
+		}
+		c.Summary.Restarts++
+		c.mayStart(a.At, w.Sent, a.terms)
+	}
+}

@@ -1,0 +1,162 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package audit
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// cronAt is what the history shows of a CronAt.
+type cronAt struct {
+	*v1alpha1.CronAt
+	gone    bool
+	changed time.Time
+	terms   []terms
+	made    map[string]bool // the names of its Ats
+	ats     []*at
+}
+
+func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
+	known := c.cronAts[object.UID]
+	if known == nil {
+		known = &cronAt{CronAt: object, made: map[string]bool{}}
+		c.cronAts[object.UID] = known
+		c.Summary.CronAts++
+	}
+	if last, next := known.Status.LastScheduleTime, object.Status.LastScheduleTime; last != nil && (next == nil || next.Before(last)) {
+		c.violate(True, object, "its last scheduled time goes back from %v to %v", last, next)
+	}
+	known.CronAt, known.gone, known.changed = object, w.Gone, w.Time
+	known.terms = change(known.terms, terms{
+		since: w.Time, deleted: object.DeletionTimestamp != nil || w.Gone, suspended: ptr.Deref(object.Spec.Suspend, false),
+		overlaps: object.Spec.ConcurrencyPolicy == v1alpha1.AllowConcurrent || object.Spec.ConcurrencyPolicy == "",
+	})
+}
+
+// addScheduled checks the creation of an At by a CronAt.
+func (c *Checker) addScheduled(w Write, a *at) {
+	owner := c.cronAts[ownerUID(a, v1alpha1.CronAtKind)]
+	if owner == nil || !plan.IsScheduled(a.At) {
+		return
+	}
+	if w.Created {
+		c.checkScheduled(w, owner, a)
+	}
+	owner.made[a.Name] = true
+	owner.ats = append(owner.ats, a)
+}
+
+func (c *Checker) checkScheduled(w Write, owner *cronAt, a *at) {
+	history := owner.terms
+	if due, err := plan.Instant(&a.Spec); err == nil {
+		history = append(history[:0:0], history...)
+		for i := range history {
+			history[i].due = due
+		}
+	}
+	c.mayStart(owner.CronAt, w.Sent, history)
+	alive := owner.DeletionTimestamp == nil && !owner.gone
+	if owner.made[a.Name] && alive {
+		c.violate(Once, owner.CronAt, "its At %s is created twice", a.Name)
+	}
+	if scheduled, last := scheduledTime(a), owner.Status.LastScheduleTime; last != nil && !scheduled.IsZero() && !scheduled.After(last.Time) && alive {
+		c.violate(Once, owner.CronAt, "its At %s is created although its time is recorded", a.Name)
+	}
+	for _, t := range within(history, w.Sent.Add(-c.EditDelay), w.Sent) {
+		if t.overlaps {
+			return
+		}
+	}
+	for _, other := range owner.ats {
+		if !other.gone && other.Status.Phase != v1alpha1.PhaseDone {
+			c.violate(Limits, owner.CronAt, "its At %s is created although At %s has not ended", a.Name, other.Name)
+		}
+	}
+}
+
+// scheduledTime returns the time in the name of the At of a CronAt, or the zero time.
+func scheduledTime(a *at) time.Time {
+	minutes, err := strconv.ParseInt(a.Name[strings.LastIndex(a.Name, "-")+1:], 10, 64)
+	if err != nil || minutes > time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC).Unix()/60 {
+		return time.Time{}
+	}
+	if t := time.Unix(minutes*60, 0); t.Year() < 3000 {
+		return t
+	}
+	return time.Unix(minutes, 0) // They are seconds.
+}
+
+// settleCronAt checks a CronAt that had enough time.
+func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
+	if known.gone {
+		return
+	}
+	if deleted := known.DeletionTimestamp; deleted != nil {
+		if deleted.Time.Before(before) {
+			c.violate(NotLost, known.CronAt, "it is deleted, but stays, with finalizers %v", known.Finalizers)
+		}
+		return
+	}
+	last := known.terms[len(known.terms)-1]
+	if last.suspended || known.changed.After(before) || known.Status.Reason != "" {
+		return
+	}
+	due := c.lastDue(known, before)
+	status := known.Status
+	recorded := status.LastScheduleTime != nil && !status.LastScheduleTime.Time.Before(due) ||
+		status.Missed != nil && !status.Missed.Last.Time.Before(due)
+	if !due.IsZero() && !recorded {
+		c.violate(NotLost, known.CronAt, "its time %s is neither recorded nor missed: the last one is %v", due.UTC().Format(time.RFC3339), status.LastScheduleTime)
+	}
+	for _, a := range known.ats {
+		if !a.gone && a.Status.Phase == v1alpha1.PhaseDone && a.doneSince.Before(before) && slices.Contains(a.Finalizers, v1alpha1.FinalizerScheduled) {
+			c.violate(NotLost, a.At, "its finalizer stays")
+		}
+	}
+}
+
+// lastDue returns the last scheduled time, or the zero time if there is none that the history
+// shows. Schedules in a time zone with changing clocks are left out.
+func (c *Checker) lastDue(known *cronAt, before time.Time) time.Time {
+	observed := known.Status.ObservedSchedule
+	expression, err := cron.ParseStandard(known.Spec.Schedule)
+	if err != nil || observed == nil || ptr.Deref(known.Spec.TimeZone, "UTC") != "UTC" {
+		return time.Time{}
+	}
+	if _, elapsed := expression.(cron.ConstantDelaySchedule); elapsed {
+		return time.Time{}
+	}
+	before = before.Add(-time.Duration(ptr.Deref(known.Spec.SpreadSeconds, 0)) * time.Second)
+	from := before.Add(-25 * time.Hour)
+	if observed.Since.After(from) {
+		from = observed.Since.Time
+	}
+	var due time.Time
+	for next := expression.Next(from.UTC()); !next.IsZero() && !next.After(before); next = expression.Next(next) {
+		due = next
+	}
+	return due
+}

@@ -1,0 +1,134 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package audit
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// Settle checks that nothing is lost at a time when all that was to be done for as long as grace
+// should have been done: when there have been no faults for that long.
+func (c *Checker) Settle(now time.Time, grace time.Duration) {
+	c.now = now
+	before := now.Add(-grace)
+	for _, uid := range slices.Sorted(maps.Keys(c.ats)) {
+		c.settleAt(c.ats[uid], before)
+	}
+	for _, uid := range slices.Sorted(maps.Keys(c.cronAts)) {
+		c.settleCronAt(c.cronAts[uid], before)
+	}
+	for _, uid := range slices.Sorted(maps.Keys(c.pods)) {
+		c.settlePod(c.pods[uid], before)
+	}
+}
+
+// settleAt checks an At that had enough time.
+func (c *Checker) settleAt(a *at, before time.Time) {
+	last := a.terms[len(a.terms)-1]
+	switch {
+	case a.gone:
+		return
+	case a.DeletionTimestamp != nil:
+		if a.DeletionTimestamp.Time.Before(before) {
+			c.violate(NotLost, a.At, "it is deleted, but stays, with finalizers %v", a.Finalizers)
+		}
+		return
+	case a.Status.Phase == v1alpha1.PhaseDone:
+		c.settleDone(a, before)
+		return
+	case last.suspended, last.since.After(before):
+		return
+	}
+	if parent := c.ats[ownerUID(a, v1alpha1.AtKind)]; parent != nil {
+		if terms := parent.terms[len(parent.terms)-1]; terms.suspended || terms.deleted || terms.since.After(before) {
+			return
+		}
+	}
+	if a.Status.Phase == v1alpha1.PhaseRunning {
+		c.settleRunning(a, before)
+		return
+	}
+	overdue := !last.due.IsZero() && last.due.Before(before)
+	deadline := a.Spec.StartingDeadlineSeconds
+	switch {
+	case !overdue:
+	case deadline != nil && last.due.Add(plan.Seconds(*deadline)).Before(before):
+		c.violate(NotLost, a.At, "its starting deadline has passed, but it has not ended")
+	case a.Status.Reason == "":
+		c.violate(Reported, a.At, "it has not started, and does not say why: it was due at %s", last.due.UTC().Format(time.RFC3339))
+	default:
+		c.Summary.Blocked[a.Status.Reason]++
+	}
+}
+
+// settleDone checks an At that has ended.
+func (c *Checker) settleDone(a *at, before time.Time) {
+	ended := a.doneSince
+	if ended.IsZero() || ended.After(before) {
+		return
+	}
+	if slices.Contains(a.Finalizers, v1alpha1.FinalizerTracking) {
+		c.violate(NotLost, a.At, "it has ended, but its finalizer stays")
+	}
+	if ttl := a.Spec.TTLSecondsAfterFinished; ttl != nil && ended.Add(plan.Seconds(*ttl)).Before(before) && a.changed.Before(before) {
+		c.violate(NotLost, a.At, "its time to live has passed, but it is not deleted")
+	}
+}
+
+// settleRunning checks an At whose phase is RUNNING.
+func (c *Checker) settleRunning(a *at, before time.Time) {
+	lasts := func(p *pod) bool { return !p.ended() || p.changed.After(before) }
+	switch {
+	case a.Status.Reason != "" && a.Status.Reason != v1alpha1.ReasonBackOff, a.changed.After(before):
+	case a.Spec.Nodes != nil:
+		if a.whole && !slices.ContainsFunc(a.children, func(child *at) bool {
+			return !child.gone && child.Status.Phase != v1alpha1.PhaseDone || child.changed.After(before)
+		}) {
+			c.violate(NotLost, a.At, "all of its Ats have ended, but it has not")
+		}
+	case a.Spec.Restart != nil:
+		c.violate(NotLost, a.At, "it has not ended since %s", a.changed.UTC().Format(time.RFC3339))
+	case a.Status.NextAttemptTime != nil && a.Status.NextAttemptTime.After(before):
+	case a.whole && !slices.ContainsFunc(a.pods, lasts):
+		c.violate(NotLost, a.At, "all of its Pods have ended, but it has not")
+	case a.Spec.ActiveDeadlineSeconds != nil && a.Status.StartTime != nil && a.Status.StartTime.Add(plan.Seconds(*a.Spec.ActiveDeadlineSeconds)+podStopTime).Before(before):
+		c.violate(NotLost, a.At, "its deadline has passed, but it has not ended")
+	}
+}
+
+// podStopTime is the time that a Pod has to stop.
+const podStopTime = corev1.DefaultTerminationGracePeriodSeconds * time.Second
+
+// settlePod checks that a Pod that has ended does not keep its finalizer.
+func (c *Checker) settlePod(p *pod, before time.Time) {
+	// A Pod without its label is an exception of the guarantees.
+	if p.gone || !slices.Contains(p.Finalizers, v1alpha1.FinalizerTracking) || p.Labels[v1alpha1.LabelAtUID] == "" || p.changed.After(before) {
+		return
+	}
+	done := p.at.gone && p.at.changed.Before(before) || !p.at.doneSince.IsZero() && p.at.doneSince.Before(before)
+	if done && (p.ended() || ptr.Deref(p.DeletionGracePeriodSeconds, 1) == 0) {
+		c.violate(NotLost, p.Pod, "it has ended, but its finalizer stays")
+	}
+}
