@@ -65,6 +65,7 @@ func startProgram(ctx context.Context, config *rest.Config, identity string, wal
 		p.cronController.Run(stopped, 1)
 		p.runAnnotations(stopped)
 		p.controller.Run(stopped, 1)
+		p.controller.preflight.Run(stopped, p.controller.queue.Add)
 	}
 	return err
 }

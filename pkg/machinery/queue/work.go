@@ -60,10 +60,18 @@ type Workqueue struct {
 // NewRateLimiting returns a rate-limited workqueue with the given order. name is for its
 // metrics.
 func NewRateLimiting(name string, order Order, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) *Workqueue {
-	t := &turns{order: order, seats: map[cache.ObjectName]*seat{}}
+	t := &turns{order: order, seats: map[cache.ObjectName]*seat{}, settle: func(int) {}}
+	if settler, ok := wallClock.(Settler); ok {
+		t.settle = func(rank int) { settler.Settle(name, rank) }
+	}
 	t.changed = sync.NewCond(&t.lock)
 	return &Workqueue{turns: t, TypedRateLimitingInterface: newRateLimiting(name, storage{t}, limiter, wallClock)}
 }
+
+// Settler is a simulated clock. A queue calls Settle before it chooses an item. Settle returns when
+// nothing else happens any more at the current time, to one goroutine of a queue after the
+// other, by their ranks: so what is chosen does not depend on the order in which goroutines run.
+type Settler interface{ Settle(queue string, rank int) }
 
 func newRateLimiting(name string, storage workqueue.Queue[cache.ObjectName], limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) workqueue.TypedRateLimitingInterface[cache.ObjectName] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
@@ -162,8 +170,11 @@ type turns struct {
 	lock    sync.Mutex
 	changed *sync.Cond
 	order   Order
-	chosen  *cache.ObjectName // the item for the next Pop
-	stopped bool
+	settle  func(rank int) // see Settler
+	// settling is how many goroutines are in settle.
+	settling int
+	chosen   *cache.ObjectName // the item for the next Pop
+	stopped  bool
 
 	workers, occupied int
 	shares            *Shares                    // nil: no limits
@@ -193,6 +204,17 @@ func (t *turns) next() bool {
 	t.lock.Lock()
 	defer t.lock.Unlock()
 	for !t.stopped {
+		if t.order.Len() > 0 {
+			t.settling++
+			rank := t.settling
+			t.lock.Unlock()
+			t.settle(rank)
+			t.lock.Lock()
+			t.settling--
+		}
+		if t.stopped {
+			return false
+		}
 		if item, ok := t.choose(); ok {
 			t.chosen = &item
 			t.seats[item] = &seat{turns: t, namespace: item.Namespace, occupies: true}

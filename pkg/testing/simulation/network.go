@@ -116,6 +116,9 @@ func (w *World) accept() {
 	slices.SortStableFunc(calls, func(a, b *call) int { return cmp.Compare(a.key, b.key) })
 	for _, c := range calls {
 		w.result.Requests++
+		if !strings.Contains(c.request.URL.Path, "/leases") {
+			w.tracef("%s: %s %s", c.process.name, c.request.Method, c.request.URL.RequestURI())
+		}
 		w.transmit(c)
 	}
 }

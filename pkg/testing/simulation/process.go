@@ -19,6 +19,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 // Start runs a process until ctx is done. The process takes part in the leader election if it
@@ -73,14 +75,32 @@ func (w *World) start(slot string) {
 	if w.elect {
 		identity = slot // The kubelet starts a container again in the same Pod.
 	}
-	var clock clock.WithTicker = w.clock
+	var clock clock.WithTicker = processClock{w.clock}
 	if w.Mutant != nil && w.Mutant.Clock != nil {
-		clock = w.Mutant.Clock(w.clock)
+		clock = w.Mutant.Clock(clock)
 	}
 	w.tracef("start %s %s", p.name, identity)
 	w.reseed()
 	go func() { p.ended <- w.Start(ctx, fakeserver.Config(p), identity, clock) }()
 	w.watchOver(p)
+}
+
+// processClock is the clock of a process. Its timers take a microsecond longer than they should:
+// otherwise, the end of a multiple of some period and that of another timer would be at the same
+// instant, and in a random order.
+type processClock struct{ *harness.Clock }
+
+// After implements clock.Clock.
+func (c processClock) After(d time.Duration) <-chan time.Time {
+	return c.Clock.After(d + time.Microsecond)
+}
+
+// Settle implements queue.Settler. Simulated time goes on when all goroutines wait. Queues take
+// different times, so that one does not choose while another one adds an item.
+func (c processClock) Settle(queue string, rank int) {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(queue))
+	time.Sleep(time.Duration(1000+int(hash.Sum32()%9000)) + time.Duration(rank))
 }
 
 // watchOver starts another process when one has ended.
