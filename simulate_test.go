@@ -25,13 +25,13 @@ import (
 	"flag"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/simulation"
@@ -40,20 +40,24 @@ import (
 // hack/simulate.sh sets them.
 var (
 	simulateSeed  = flag.Uint64("simulate-seed", 1, "seed of the first history")
-	simulateDays  = flag.Int("simulate-days", 1, "days of a history")
-	simulateFor   = flag.Duration("simulate-for", 0, "time for further seeds")
-	simulateTrace = flag.String("simulate-trace", "", "file for the changes")
-	simulateV     = flag.Int("simulate-v", 0, "verbosity of the controllers' logs in the trace")
+	simulateDays  = flag.Int("simulate-days", 1, "number of days of a history")
+	simulateDay   = flag.Duration("simulate-day", 4*time.Hour, "duration of a day")
+	simulateFor   = flag.Duration("simulate-for", 0, "time for histories with the next seeds")
+	simulateTrace = flag.String("simulate-trace", "", "file for the requests and changes")
+	simulateV     = flag.Int("simulate-v", 0, "verbosity of the controllers' logs in that file")
 )
 
 // startProgram runs the program as main does, without its endpoints.
-func startProgram(ctx context.Context, config *rest.Config, identity string, wallClock clock.WithTicker) error {
+func startProgram(ctx context.Context, config *rest.Config, settings simulation.Settings) error {
 	o := &options{
-		workers: 1, defaults: defaults, preflightQPS: 5, restartAnnotations: true,
-		leaderElect: identity != "", leaderElectNamespace: "cnat-system", leaderElectIdentity: identity,
+		workers: 1, defaults: defaults, restartAnnotations: true,
+		leaderElect: settings.Identity != "", leaderElectNamespace: "cnat-system", leaderElectIdentity: settings.Identity,
+	}
+	if !settings.NoPreflights {
+		o.preflightQPS = 5
 	}
 	config.Wrap(connect.Concise())
-	p, err := newProgram(ctx, o, config, wallClock)
+	p, err := newProgram(ctx, o, config, settings.Clock)
 	if err != nil {
 		return err
 	}
@@ -76,15 +80,16 @@ func simulate(t *testing.T, o simulation.Options) (result simulation.Result) {
 	o.Start = startProgram
 	handlers := utilruntime.ErrorHandlers
 	defer func() { utilruntime.ErrorHandlers = handlers }()
-	utilruntime.ErrorHandlers = handlers[:1]        // The other one sleeps until a time of the last simulation.
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // More would run goroutines in any order.
+	utilruntime.ErrorHandlers = handlers[:1]          // The other one sleeps until a time of the last simulation.
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // There is little to keep, and much garbage.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))   // More would run goroutines in any order.
 	synctest.Test(t, func(t *testing.T) { result = simulation.Run(t, o) })
 	return result
 }
 
-// TestSimulate runs the whole program for days.
+// TestSimulate runs the whole program for days, and checks its history.
 func TestSimulate(t *testing.T) {
-	o := simulation.Options{Seed: *simulateSeed, Days: *simulateDays, Verbosity: *simulateV}
+	o := simulation.Options{Seed: *simulateSeed, Days: *simulateDays, Day: *simulateDay, Verbosity: *simulateV}
 	if *simulateTrace != "" {
 		file, err := os.Create(*simulateTrace)
 		if err != nil {
@@ -94,17 +99,43 @@ func TestSimulate(t *testing.T) {
 		o.Trace = file
 	}
 	for start := time.Now(); ; o.Seed++ {
-		began := time.Now()
+		o.NoPreflights = o.Seed%2 == 1 // so that these can be repeated
 		result := simulate(t, o)
-		median, p99, most := result.Summary.Lateness()
-		t.Logf("seed %d, %d days in %.1fs: history %s, %d requests, %d faults, %d writes, %d Ats, %d CronAts, %d Pods, %d restarts; ends %v; blocked at the end of a day %v; late: median %v, p99 %v, at most %v",
-			o.Seed, o.Days, time.Since(began).Seconds(), result.Hash, result.Requests, result.Faults, result.Summary.Writes, result.Summary.Ats, result.Summary.CronAts, result.Summary.Pods, result.Summary.Restarts,
-			result.Summary.Ends, result.Summary.Blocked, median, p99, most)
+		t.Logf("seed %d, after %v: %s", o.Seed, time.Since(start).Round(time.Second), &result)
 		for _, violation := range result.Violations {
 			t.Error(violation)
 		}
 		if t.Failed() || time.Since(start) >= *simulateFor {
 			return
 		}
+	}
+}
+
+// TestSimulateAgain simulates the same history twice. Without preflights, nothing differs: they
+// let two dry-runs that are due at the same instant take turns in a random order.
+func TestSimulateAgain(t *testing.T) {
+	o := simulation.Options{Seed: 1, Days: 1, Day: 3 * time.Hour, NoPreflights: true}
+	first, second := simulate(t, o), simulate(t, o)
+	if first.Hash != second.Hash || first.Requests == 0 {
+		t.Errorf("the histories differ:\n%s\n%s", &first, &second)
+	}
+}
+
+// TestSimulateMutants breaks the program in many ways. The simulation notices each.
+func TestSimulateMutants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes a minute")
+	}
+	for name, mutant := range simulation.Mutants {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(5) {
+				result := simulate(t, simulation.Options{Seed: seed, Days: 1, Day: 6 * time.Hour, Mutant: &mutant})
+				if len(result.Violations) > 0 {
+					t.Logf("seed %d, %d requests: %s", seed, result.Requests, result.Violations[0])
+					return
+				}
+			}
+			t.Error("nothing was noticed")
+		})
 	}
 }

@@ -196,6 +196,12 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 		c.mayStart(a.At, w.Sent, parent.terms)
 	}
 	first := len(a.pods) == 0
+	if deadline := a.Spec.StartingDeadlineSeconds; first && parent == nil && deadline != nil {
+		last := a.terms[len(a.terms)-1]
+		if end := last.due.Add(plan.Seconds(*deadline) + time.Second); w.Sent.Sub(last.since) > c.EditDelay && w.Sent.After(end.Add(c.Skew)) {
+			c.violate(Honored, a.At, "it starts %v after its starting deadline", w.Sent.Sub(end))
+		}
+	}
 	if next := a.Status.NextAttemptTime; next != nil && !first && w.Sent.Add(c.Skew).Before(next.Time) {
 		c.violate(NotEarly, a.At, "its next attempt starts %v before its time", next.Sub(w.Sent))
 	}

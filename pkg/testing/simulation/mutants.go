@@ -17,16 +17,138 @@ limitations under the License.
 package simulation
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 )
 
-// Mutant breaks a process: what it sends, what the API server does with that, what its watches
-// report, or its clock.
+// Mutant breaks a process: what it sends, what it gets, or its clock. A simulation has to notice
+// that.
 type Mutant struct {
-	Request func(c *call)
-	Answer  func(w *World, c *call, response *http.Response)
-	Watch   func(w *World, s *streaming, content []byte) []byte
-	Clock   func(clock.WithTicker) clock.WithTicker
+	request func(c *call)
+	receive func(w *World, resource string, content []byte) []byte // answers to reads, and reports of watches
+	delay   time.Duration                                          // of the reports of watches
+	clock   func(clock.WithTicker) clock.WithTicker
+}
+
+// Mutants are those that are tried, by what they break.
+var Mutants = map[string]Mutant{
+	"no finalizer": {request: func(c *call) {
+		c.editPod(func(pod *unstructured.Unstructured) { pod.SetFinalizers(nil) })
+	}},
+	"the name is no lock": {request: func(c *call) {
+		c.editPod(func(pod *unstructured.Unstructured) {
+			pod.SetName(fmt.Sprint(pod.GetName(), "-", c.process.world.number))
+		})
+	}},
+	"no live read": {delay: 5 * time.Second, request: func(c *call) {
+		// The API server in memory has no cache: it reads what the process knows.
+		c.stale = c.is(http.MethodGet, "ats") && path.Base(c.request.URL.Path) != "ats"
+	}},
+	"no precondition": {request: func(c *call) {
+		if c.is(http.MethodPatch, "ats") {
+			c.body = must(jsonpatch.MergePatch(c.body, []byte(`{"metadata":{"resourceVersion":null}}`)))
+		}
+	}},
+	"half a second early":            {clock: func(c clock.WithTicker) clock.WithTicker { return ahead{c} }},
+	"a suspension is ignored":        {receive: replace("ats", `"suspend":true`, `"suspend":false`)},
+	"a starting deadline is ignored": {receive: replace("ats", `"startingDeadlineSeconds":`, `"ignored":`)},
+	"a running Pod counts as ended":  {receive: replace("pods", `"phase":"Running"`, `"phase":"Succeeded"`)},
+	"events of Pods are lost":        {receive: lose("pods")},
+	"events of Ats are lost":         {receive: lose("ats")},
+	"a status is not written":        {request: discard(http.MethodPatch, "ats", "status")},
+	"a Pod is not released":          {request: discard(http.MethodPatch, "pods", "")},
+	"an At is not released":          {request: discard(http.MethodPatch, "ats", "")},
+	"an At is not deleted":           {request: discard(http.MethodDelete, "ats", "")},
+	"a Pod is not created":           {request: discard(http.MethodPost, "pods", "")},
+	"a scheduled At is not created":  {request: discard(http.MethodPost, "ats", "")},
+}
+
+// is reports whether a request is for a resource, or an object of it.
+func (c *call) is(method, resource string) bool {
+	return c.request.Method == method && slices.Contains(strings.Split(c.request.URL.Path, "/"), resource)
+}
+
+// editPod changes a Pod that is created.
+func (c *call) editPod(edit func(*unstructured.Unstructured)) {
+	if _, ok := c.creates("pods"); !ok {
+		return
+	}
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(c.body, nil, nil)
+	if err != nil {
+		panic(err)
+	}
+	pod := &unstructured.Unstructured{Object: must(runtime.DefaultUnstructuredConverter.ToUnstructured(object))}
+	edit(pod)
+	c.body = must(json.Marshal(pod))
+	c.request.Header.Set("Content-Type", runtime.ContentTypeJSON)
+}
+
+// discard makes every third request of a kind succeed without an effect.
+func discard(method, resource, subresource string) func(c *call) {
+	return func(c *call) {
+		isStatus := path.Base(c.request.URL.Path) == "status"
+		if c.is(method, resource) && isStatus == (subresource == "status") && c.process.world.random.IntN(3) == 0 {
+			url := *c.request.URL
+			query := url.Query()
+			query.Set("dryRun", "All")
+			url.RawQuery, c.request.URL = query.Encode(), &url
+		}
+	}
+}
+
+// replace replaces a text in what a process gets.
+func replace(resource, old, with string) func(*World, string, []byte) []byte {
+	return func(_ *World, of string, content []byte) []byte {
+		if of != resource {
+			return content
+		}
+		return bytes.ReplaceAll(content, []byte(old), []byte(with))
+	}
+}
+
+// lose removes some reports from watches.
+func lose(resource string) func(*World, string, []byte) []byte {
+	return func(w *World, of string, content []byte) []byte {
+		if of != resource || !bytes.HasPrefix(content, []byte(`{"object"`)) || bytes.Contains(content, []byte(`"BOOKMARK"`)) || !w.chance(10) {
+			return content
+		}
+		return nil
+	}
+}
+
+// ahead is a clock that is half a second ahead.
+type ahead struct{ clock.WithTicker }
+
+// Now implements clock.PassiveClock.
+func (a ahead) Now() time.Time { return a.WithTicker.Now().Add(500 * time.Millisecond) }
+
+// received returns what a process gets instead of an answer or of a report.
+func (w *World) received(c *call, content []byte) []byte {
+	if w.Mutant == nil || w.Mutant.receive == nil {
+		return content
+	}
+	for _, resource := range []string{"ats", "pods"} {
+		if c.is(http.MethodGet, resource) {
+			return w.Mutant.receive(w, resource, content)
+		}
+	}
+	return content
+}
+
+// receivedBody is received for the body of an answer.
+func (w *World) receivedBody(c *call, body io.ReadCloser) io.ReadCloser {
+	return io.NopCloser(bytes.NewReader(w.received(c, must(io.ReadAll(body)))))
 }

@@ -48,8 +48,9 @@ type network struct {
 
 	serving *call // the request that the API server works on
 	watches []*streaming
-	faults  int  // how many of a thousand requests go wrong
-	away    bool // connections are refused
+	faults  int               // how many of a thousand requests go wrong
+	away    bool              // connections are refused
+	known   map[string][]byte // what stale reads get, by path
 }
 
 // call is a request of a process.
@@ -59,6 +60,7 @@ type call struct {
 	body    []byte
 	sent    time.Time
 	key     string // for the order of requests that are sent at the same time
+	stale   bool   // it reads what was reported some time ago: see Mutant
 	done    chan answer
 }
 
@@ -78,9 +80,6 @@ func (p *process) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	if p.isDead() {
 		return nil, errDead
-	}
-	if mutant := p.world.Mutant; mutant != nil && mutant.Request != nil {
-		mutant.Request(c)
 	}
 	c.key = fmt.Sprint(p.name, request.Method, request.URL, string(c.body))
 	p.world.send(c)
@@ -116,6 +115,10 @@ func (w *World) accept() {
 	slices.SortStableFunc(calls, func(a, b *call) int { return cmp.Compare(a.key, b.key) })
 	for _, c := range calls {
 		w.result.Requests++
+		if w.Mutant != nil && w.Mutant.request != nil {
+			c.request = c.request.Clone(c.request.Context())
+			w.Mutant.request(c)
+		}
 		if !strings.Contains(c.request.URL.Path, "/leases") {
 			w.tracef("%s: %s %s", c.process.name, c.request.Method, c.request.URL.RequestURI())
 		}
@@ -201,9 +204,12 @@ func (w *World) serve(c *call) (*http.Response, error) {
 	if refusal := w.admit(c); refusal != nil {
 		return fakeserver.Refuse(request, refusal)
 	}
+	if old := w.known[request.URL.Path]; c.stale && old != nil {
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(old))}, nil
+	}
 	response, err := w.server.RoundTrip(request)
-	if mutant := w.Mutant; err == nil && mutant != nil && mutant.Answer != nil && !harness.IsWatch(request) {
-		mutant.Answer(w, c, response)
+	if err == nil && !harness.IsWatch(request) && response.Body != nil {
+		response.Body = w.receivedBody(c, response.Body)
 	}
 	return response, err
 }
@@ -264,11 +270,14 @@ func (w *World) pump() {
 		if len(content) == 0 {
 			continue
 		}
-		if mutant := w.Mutant; mutant != nil && mutant.Watch != nil {
-			content = mutant.Watch(w, s, content)
-		}
 		for line := range bytes.Lines(content) {
+			if line = w.received(s.call, line); len(line) == 0 {
+				continue
+			}
 			arrival := time.Now().Add(w.between(latency/10, latency))
+			if w.Mutant != nil {
+				arrival = arrival.Add(w.Mutant.delay)
+			}
 			if !arrival.After(s.last) {
 				arrival = s.last.Add(w.between(1, latency/10))
 			}

@@ -33,9 +33,16 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
-// Start runs a process until ctx is done. The process takes part in the leader election if it
-// has an identity.
-type Start func(ctx context.Context, config *rest.Config, identity string, wallClock clock.WithTicker) error
+// Start runs a process until ctx is done.
+type Start func(ctx context.Context, config *rest.Config, settings Settings) error
+
+// Settings are those of a process.
+type Settings struct {
+	// Identity is its name in the leader election, or "" if it does not take part.
+	Identity     string
+	NoPreflights bool
+	Clock        clock.WithTicker
+}
 
 // processes are those of the controller.
 type processes struct {
@@ -71,17 +78,16 @@ func (w *World) start(slot string) {
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
 	p.cancel = cancel
 	w.running = append(w.running, p)
-	identity := ""
+	settings := Settings{NoPreflights: w.NoPreflights, Clock: processClock{w.clock}}
 	if w.elect {
-		identity = slot // The kubelet starts a container again in the same Pod.
+		settings.Identity = slot // The kubelet starts a container again in the same Pod.
 	}
-	var clock clock.WithTicker = processClock{w.clock}
-	if w.Mutant != nil && w.Mutant.Clock != nil {
-		clock = w.Mutant.Clock(clock)
+	if w.Mutant != nil && w.Mutant.clock != nil {
+		settings.Clock = w.Mutant.clock(settings.Clock)
 	}
-	w.tracef("start %s %s", p.name, identity)
+	w.tracef("start %s %s", p.name, settings.Identity)
 	w.reseed()
-	go func() { p.ended <- w.Start(ctx, fakeserver.Config(p), identity, clock) }()
+	go func() { p.ended <- w.Start(ctx, fakeserver.Config(p), settings) }()
 	w.watchOver(p)
 }
 
@@ -174,9 +180,8 @@ func (w *World) stopAll() {
 	for _, p := range append([]*process(nil), w.running...) {
 		w.kill(p)
 	}
-	w.checker.Violations, w.result.Violations = nil, w.checker.Violations
+	w.result.Violations = w.checker.Violations
 	w.runFor(time.Minute)
-	w.checker.Violations = w.result.Violations
 }
 
 // anyProcess returns one of the processes, or nil.

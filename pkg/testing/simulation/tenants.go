@@ -231,8 +231,8 @@ func (w *World) editCronAt() {
 func (w *World) planDay() {
 	w.quiet, w.checker.MaxLate = false, 0
 	some := func(number int, do func()) {
-		for range number {
-			w.after(w.between(0, activeTime-2*time.Hour), do)
+		for range 1 + number*int(w.Day/time.Hour)/24 {
+			w.after(w.between(0, w.Day-calmTime-30*time.Minute), do)
 		}
 	}
 	soon := func() time.Time { return w.clock.Now().Add(w.between(-time.Minute, time.Hour)) }

@@ -64,6 +64,10 @@ import (
 type Options struct {
 	Seed uint64
 	Days int
+	// Day is how long a day takes, more than calmTime.
+	Day time.Duration
+	// NoPreflights turns preflights off. With them, two histories of a seed may differ.
+	NoPreflights bool
 	// Start runs a process until its context is done.
 	Start Start
 	// Mutant breaks a process, if it is not nil.
@@ -81,6 +85,14 @@ type Result struct {
 	Faults     int
 	Summary    audit.Summary
 	Violations []audit.Violation
+}
+
+// String returns the result in one line.
+func (r *Result) String() string {
+	median, p99, most := r.Summary.Lateness()
+	return fmt.Sprintf("history %s: %d requests, %d of them with faults, %d writes; %d Ats, %d CronAts, %d Pods, %d restarts; ends %v; blocked when all is calm %v; late: median %v, p99 %v, at most %v",
+		r.Hash, r.Requests, r.Faults, r.Summary.Writes, r.Summary.Ats, r.Summary.CronAts, r.Summary.Pods, r.Summary.Restarts,
+		r.Summary.Ends, r.Summary.Blocked, median.Round(time.Millisecond), p99.Round(time.Millisecond), most.Round(time.Millisecond))
 }
 
 // World is a simulated world.
@@ -113,16 +125,16 @@ func Run(t *testing.T, o Options) Result {
 	w := &World{Options: &o, t: t, clock: &harness.Clock{}, checker: audit.NewChecker(), random: rand.New(rand.NewPCG(o.Seed, 0)), hash: sha256.New()}
 	w.server = fakeserver.New(w.clock)
 	w.server.Observe = w.observe
-	w.arrived = make(chan struct{}, 1)
+	w.arrived, w.known = make(chan struct{}, 1), map[string][]byte{}
 	w.cluster = newCluster()
 	w.kube, w.cnat = harness.NewClients(t, w.server)
 	w.populate()
 	for day := range o.Days {
 		w.tracef("day %d", day)
 		w.planDay()
-		w.runFor(activeTime)
+		w.runFor(w.Day - calmTime)
 		w.calm()
-		w.runFor(24*time.Hour - activeTime)
+		w.runFor(calmTime)
 		w.checker.Settle(w.clock.Now(), settleTime)
 		if len(w.checker.Violations) > 0 {
 			break
@@ -130,14 +142,14 @@ func Run(t *testing.T, o Options) Result {
 	}
 	w.stopAll()
 	w.result.Hash = fmt.Sprintf("%x", w.hash.Sum(nil)[:8])
-	w.result.Summary, w.result.Violations = w.checker.Summary, w.checker.Violations
+	w.result.Summary = w.checker.Summary
 	return w.result
 }
 
-// In the first activeTime of a day, there are users and faults. Then everything ends. What was
+// For the last calmTime of a day, there are neither faults nor edits, and everything ends. What was
 // due settleTime before the end of the day must have been done by then.
 const (
-	activeTime = 22 * time.Hour
+	calmTime   = 2 * time.Hour
 	settleTime = 15 * time.Minute
 )
 
@@ -186,7 +198,7 @@ func (w *World) reseed() {
 func (w *World) runFor(d time.Duration) {
 	over := false
 	w.after(d, func() { over = true })
-	for !over && len(w.checker.Violations) == 0 {
+	for !over && (w.stopped || len(w.checker.Violations) == 0) {
 		synctest.Wait() // until the processes wait
 		w.accept()
 		if left := time.Until(w.queue[0].at); left > 0 {
@@ -229,6 +241,10 @@ func (w *World) observe(eventType watch.EventType, resource schema.GroupResource
 	_, _ = w.hash.Write(content)
 	if resource.Resource == "leases" {
 		return
+	}
+	if resource.Resource == "ats" && w.Mutant != nil && w.Mutant.delay > 0 {
+		path := fmt.Sprintf("/apis/%s/namespaces/%s/ats/%s", v1alpha1.SchemeGroupVersion, object.GetNamespace(), object.GetName())
+		w.after(w.Mutant.delay, func() { w.known[path] = content })
 	}
 	w.tracef("%s: %s %s %s/%s %s", by, eventType, resource.Resource, object.GetNamespace(), object.GetName(), summary(object))
 	typed := typedOf(resource.Resource, object)
