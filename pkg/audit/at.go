@@ -190,12 +190,16 @@ func hasStarted(object *corev1.Pod) bool {
 // checkCreation checks the creation of a Pod.
 func (c *Checker) checkCreation(w Write, p *pod) {
 	a := p.at
-	c.mayStart(a.At, w.Sent, a.terms)
+	first := len(a.pods) == 0
+	if first {
+		c.mayStart(a.At, w.Sent, a.terms)
+	} else {
+		c.mayStart(a.At, w.Sent, started(a.terms))
+	}
 	parent := c.ats[ownerUID(a, v1alpha1.AtKind)]
 	if parent != nil {
 		c.mayStart(a.At, w.Sent, parent.terms)
 	}
-	first := len(a.pods) == 0
 	if deadline := a.Spec.StartingDeadlineSeconds; first && parent == nil && deadline != nil {
 		last := a.terms[len(a.terms)-1]
 		if end := last.due.Add(plan.Seconds(*deadline) + time.Second); w.Sent.Sub(last.since) > c.EditDelay && w.Sent.After(end.Add(c.Skew)) {
@@ -223,6 +227,15 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 			c.violate(NotLost, a.At, "it starts %v late", late)
 		}
 	}
+}
+
+// started returns the terms of an At that has started: its time has come, whatever is edited.
+func started(history []terms) []terms {
+	history = slices.Clone(history)
+	for i := range history {
+		history[i].due = time.Time{}
+	}
+	return history
 }
 
 // checkStart checks that no other Pod of the At runs, and that there are not too many.

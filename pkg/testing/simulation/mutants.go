@@ -96,11 +96,21 @@ func (c *call) editPod(edit func(*unstructured.Unstructured)) {
 	c.request.Header.Set("Content-Type", runtime.ContentTypeJSON)
 }
 
-// discard makes every third request of a kind succeed without an effect.
+// discard makes some requests of a kind succeed without an effect.
 func discard(method, resource, subresource string) func(c *call) {
+	all := discardAll(method, resource, subresource)
+	return func(c *call) {
+		if c.process.world.chance(30) {
+			all(c)
+		}
+	}
+}
+
+// discardAll makes all requests of a kind succeed without an effect.
+func discardAll(method, resource, subresource string) func(c *call) {
 	return func(c *call) {
 		isStatus := path.Base(c.request.URL.Path) == "status"
-		if c.is(method, resource) && isStatus == (subresource == "status") && c.process.world.random.IntN(3) == 0 {
+		if c.is(method, resource) && isStatus == (subresource == "status") {
 			url := *c.request.URL
 			query := url.Query()
 			query.Set("dryRun", "All")

@@ -1,0 +1,249 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package audit
+
+import (
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
+)
+
+// due is the time of all Ats, and of a CronAt with an hourly schedule.
+var due = time.Date(2026, 12, 24, 10, 0, 0, 0, time.UTC)
+
+// when returns a time some seconds after due.
+func when(seconds float64) time.Time { return due.Add(time.Duration(seconds * float64(time.Second))) }
+
+func write(seconds float64, object metav1.Object, created bool) Write {
+	return Write{Sent: when(seconds), Time: when(seconds), Created: created, Object: object}
+}
+
+func gone(w Write) Write {
+	w.Gone = true
+	return w
+}
+
+// anAt returns a write of an At, which is created a minute before it is due.
+func anAt(seconds float64, mutate ...func(*v1alpha1.At)) Write {
+	object := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "at", Namespace: "default", UID: "at"}}
+	object.Spec.Schedule = due.Format(time.RFC3339)
+	for _, m := range mutate {
+		m(object)
+	}
+	return write(seconds, object, seconds == -60)
+}
+
+func suspended(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }
+func later(at *v1alpha1.At)     { at.Spec.Schedule = when(3600).Format(time.RFC3339) }
+func retried(at *v1alpha1.At)   { at.Spec.BackoffLimit = ptr.To[int32](1) }
+func limited(at *v1alpha1.At)   { at.Spec.StartingDeadlineSeconds = ptr.To[int64](30) }
+func deleted(at *v1alpha1.At)   { at.DeletionTimestamp = &metav1.Time{Time: when(-10)} }
+func running(at *v1alpha1.At) {
+	at.Status.Phase, at.Status.StartTime = v1alpha1.PhaseRunning, &metav1.Time{Time: due}
+}
+func nextAttempt(at *v1alpha1.At) { at.Status.NextAttemptTime = &metav1.Time{Time: when(12)} }
+func named(name, owner string) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		at.Name, at.UID = name, types.UID(name)
+		at.OwnerReferences = []metav1.OwnerReference{{Kind: v1alpha1.AtKind, UID: types.UID(owner), Controller: ptr.To(true)}}
+	}
+}
+
+// recorded records a Pod.
+func recorded(uid string) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		running(at)
+		at.Status.Pod = &v1alpha1.AtPod{Name: "at-pod", UID: types.UID(uid)}
+	}
+}
+
+// done ends an At that has recorded Pod p.
+func done(reason string) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		recorded("p")(at)
+		at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, reason
+	}
+}
+
+// aPod returns a write of a Pod of an At. Its UID is its name, or p for at-pod.
+func aPod(seconds float64, uid, name string, phase corev1.PodPhase, mutate ...func(*corev1.Pod)) Write {
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Namespace: "default", UID: types.UID(uid), Labels: map[string]string{v1alpha1.LabelAtUID: "at"},
+		OwnerReferences: []metav1.OwnerReference{{Kind: v1alpha1.AtKind, UID: "at", Controller: ptr.To(true)}},
+		Finalizers:      []string{v1alpha1.FinalizerTracking},
+	}}
+	object.Status.Phase = phase
+	for _, m := range mutate {
+		m(object)
+	}
+	return write(seconds, object, phase == corev1.PodPending)
+}
+
+func released(pod *corev1.Pod) { pod.Finalizers = nil }
+func of(at string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.OwnerReferences[0].UID = types.UID(at) }
+}
+
+// aCronAt returns a write of an hourly CronAt that forbids overlaps.
+func aCronAt(seconds float64, mutate ...func(*v1alpha1.CronAt)) Write {
+	object := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: "cron", Namespace: "default", UID: "cron"}}
+	object.Spec.Schedule, object.Spec.ConcurrencyPolicy = "0 * * * *", v1alpha1.ForbidConcurrent
+	object.Status.ObservedSchedule = &v1alpha1.ObservedSchedule{Schedule: "0 * * * *", Since: metav1.Time{Time: when(-60)}}
+	for _, m := range mutate {
+		m(object)
+	}
+	return write(seconds, object, seconds == -60)
+}
+
+// last records a scheduled time.
+func last(seconds float64) func(*v1alpha1.CronAt) {
+	return func(c *v1alpha1.CronAt) { c.Status.LastScheduleTime = &metav1.Time{Time: when(seconds)} }
+}
+
+// scheduled returns a write of the At of the CronAt.
+func scheduled(seconds float64, created bool, uid string, mutate ...func(*v1alpha1.At)) Write {
+	w := anAt(seconds, append([]func(*v1alpha1.At){func(at *v1alpha1.At) {
+		at.Name, at.UID = "cron-29968440", types.UID(uid) // the minutes of due
+		at.Labels = map[string]string{v1alpha1.LabelCronAtUID: "cron", v1alpha1.LabelCronAtName: "cron"}
+		at.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind, Name: "cron", UID: "cron", Controller: ptr.To(true)}}
+		at.Finalizers = []string{v1alpha1.FinalizerScheduled}
+	}}, mutate...)...)
+	w.Created = created
+	return w
+}
+
+// deployment returns a write of a Deployment with the annotation of a restart.
+func deployment(seconds float64, restartedAt string) Write {
+	object := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "web"}}
+	object.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: restartedAt}
+	return write(seconds, object, false)
+}
+
+func restarts(at *v1alpha1.At) {
+	at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+}
+
+func onNodes(at *v1alpha1.At) {
+	at.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1))}
+}
+
+// TestChecker checks histories that break a promise, and the same ones just before that.
+func TestChecker(t *testing.T) {
+	const pending, isRunning, succeeded, failed = corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed
+	restarted := due.Format(time.RFC3339)
+	for name, tc := range map[string]struct {
+		writes  []Write
+		settle  float64 // seconds after due; 0: the history goes on
+		maxLate time.Duration
+		want    Rule
+	}{
+		"a run":                    {writes: []Write{anAt(-60), aPod(0.1, "p", "at-pod", pending), aPod(1, "p", "at-pod", succeeded), anAt(2, done("Completed")), aPod(11, "p", "at-pod", succeeded, released)}, settle: 3600},
+		"at its time":              {writes: []Write{anAt(-60), aPod(0, "p", "at-pod", pending)}},
+		"early":                    {writes: []Write{anAt(-60), aPod(-0.001, "p", "at-pod", pending)}, want: NotEarly},
+		"2 s late":                 {writes: []Write{anAt(-60), aPod(2, "p", "at-pod", pending)}, maxLate: 2 * time.Second},
+		"too late":                 {writes: []Write{anAt(-60), aPod(2.1, "p", "at-pod", pending)}, maxLate: 2 * time.Second, want: NotLost},
+		"just suspended":           {writes: []Write{anAt(-60), anAt(-0.5, suspended), aPod(0.1, "p", "at-pod", pending)}},
+		"suspended":                {writes: []Write{anAt(-60), anAt(-0.6, suspended), aPod(0.1, "p", "at-pod", pending)}, want: Honored},
+		"just moved":               {writes: []Write{anAt(-60), anAt(-0.5, later), aPod(0.1, "p", "at-pod", pending)}},
+		"moved":                    {writes: []Write{anAt(-60), anAt(-0.6, later), aPod(0.1, "p", "at-pod", pending)}, want: Honored},
+		"moved after it started":   {writes: []Write{anAt(-60, retried), aPod(0.1, "p", "at-pod", pending), anAt(0.2, retried, later), aPod(1, "p", "at-pod", failed), aPod(12, "p1", "at-pod-1", pending)}},
+		"just deleted":             {writes: []Write{anAt(-60), anAt(-0.5, deleted), aPod(0.1, "p", "at-pod", pending)}},
+		"deleted":                  {writes: []Write{anAt(-60), anAt(-0.6, deleted), aPod(0.1, "p", "at-pod", pending)}, want: Honored},
+		"within its deadline":      {writes: []Write{anAt(-60, limited), aPod(31, "p", "at-pod", pending)}},
+		"after its deadline":       {writes: []Write{anAt(-60, limited), aPod(31.1, "p", "at-pod", pending)}, want: Honored},
+		"parent suspended":         {writes: []Write{anAt(-60), anAt(-60, named("child", "at")), anAt(-1, suspended), aPod(1, "p", "child-pod", pending, of("child"))}, want: Honored},
+		"parent just suspended":    {writes: []Write{anAt(-60), anAt(-60, named("child", "at")), anAt(0.5, suspended), aPod(1, "p", "child-pod", pending, of("child"))}},
+		"created twice":            {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), aPod(3, "p2", "at-pod", pending)}, want: Once},
+		"created twice, deleted":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), anAt(2.8, deleted), aPod(3, "p2", "at-pod", pending)}},
+		"a second attempt":         {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded("p"), nextAttempt), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}},
+		"an early second attempt":  {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded("p"), nextAttempt), aPod(11.9, "p1", "at-pod-1", pending)}, want: NotEarly},
+		"too many attempts":        {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(2, "p", "at-pod", failed), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
+		"two at the same time":     {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
+		"again after success":      {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
+		"completed":                {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"))}},
+		"completed, but it failed": {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, done("Completed"))}, want: True},
+		"failed, but it succeeded": {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("CommandFailed"))}, want: True},
+		"lost":                     {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", isRunning)), anAt(3, done("PodLost"))}},
+		"lost, but it exists":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), anAt(3, done("PodLost"))}, want: True},
+		"the Pod of another":       {writes: []Write{anAt(-60), anAt(-60, named("other", "")), aPod(1, "p", "other-pod", pending, of("other")), anAt(3, recorded("p"))}, want: True},
+		"a Pod that never was":     {writes: []Write{anAt(-60), anAt(3, recorded("p"))}, want: True},
+		"back to PENDING":          {writes: []Write{anAt(-60), anAt(1, running), anAt(2)}, want: True},
+		"changed after its end":    {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed")), anAt(4, done("CommandFailed"))}, want: True},
+		"its deadline, in time": {writes: []Write{anAt(-60, limited), anAt(31, limited, func(at *v1alpha1.At) {
+			at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonStartingDeadlineExceeded
+		})}},
+		"its deadline, too soon": {writes: []Write{anAt(-60, limited), anAt(29, limited, func(at *v1alpha1.At) {
+			at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonStartingDeadlineExceeded
+		})}, want: True},
+
+		"not started yet":            {writes: []Write{anAt(-60)}, settle: 599},
+		"not started, in silence":    {writes: []Write{anAt(-60)}, settle: 601, want: Reported},
+		"not started, with a reason": {writes: []Write{anAt(-60, func(at *v1alpha1.At) { at.Status.Reason = v1alpha1.ReasonPodRefused })}, settle: 3600},
+		"not started, suspended":     {writes: []Write{anAt(-60, suspended)}, settle: 3600},
+		"its deadline is forgotten":  {writes: []Write{anAt(-60, limited)}, settle: 640, want: NotLost},
+		"its end is not recorded":    {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded("p")), aPod(3, "p", "at-pod", succeeded)}, settle: 604, want: NotLost},
+		"its end is recorded soon":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded("p")), aPod(3, "p", "at-pod", succeeded)}, settle: 602},
+		"it goes on":                 {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded("p")), aPod(3, "p", "at-pod", isRunning)}, settle: 3600},
+		"its Pod keeps a finalizer":  {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"))}, settle: 604, want: NotLost},
+		"it stays":                   {writes: []Write{anAt(-60), anAt(-10, deleted)}, settle: 591, want: NotLost},
+		"it is gone":                 {writes: []Write{anAt(-60), gone(anAt(-10, deleted))}, settle: 591},
+		"its time to live is over":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) })}, settle: 664, want: NotLost},
+
+		"a restart":           {writes: []Write{anAt(-60, restarts), deployment(-60, ""), deployment(1, restarted)}},
+		"an early restart":    {writes: []Write{anAt(-60, restarts), deployment(-60, ""), deployment(-1, restarted)}, want: NotEarly},
+		"a second restart":    {writes: []Write{anAt(-60, restarts), deployment(-60, ""), deployment(1, restarted), deployment(2, ""), deployment(3, restarted)}, want: Once},
+		"two nodes in turn":   {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", succeeded, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}},
+		"two nodes at a time": {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", isRunning, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}, want: Limits},
+
+		"a scheduled time":           {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aCronAt(1, last(0))}},
+		"a scheduled time, early":    {writes: []Write{aCronAt(-60), scheduled(-0.1, true, "s")}, want: NotEarly},
+		"a scheduled time twice":     {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), gone(scheduled(1, false, "s")), scheduled(2, true, "t")}, want: Once},
+		"a recorded time":            {writes: []Write{aCronAt(-60), aCronAt(1, last(0)), scheduled(2, true, "s")}, want: Once},
+		"a time that overlaps":       {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), scheduled(3600, true, "t", func(at *v1alpha1.At) { at.Name = "cron-29968500" })}, want: Limits},
+		"a suspended CronAt":         {writes: []Write{aCronAt(-60), aCronAt(-1, func(c *v1alpha1.CronAt) { c.Spec.Suspend = ptr.To(true) }), scheduled(0, true, "s")}, want: Honored},
+		"a last time that goes back": {writes: []Write{aCronAt(-60), aCronAt(1, last(0)), aCronAt(2, last(-3600))}, want: True},
+		"a time is forgotten":        {writes: []Write{aCronAt(-60)}, settle: 601, want: NotLost},
+		"a time is recorded":         {writes: []Write{aCronAt(-60), aCronAt(1, last(0))}, settle: 602},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := NewChecker()
+			c.MaxLate = tc.maxLate
+			for _, w := range tc.writes {
+				c.Add(w)
+			}
+			if tc.settle > 0 {
+				c.Settle(when(tc.settle), 10*time.Minute)
+			}
+			var got Rule
+			for _, v := range c.Violations {
+				got = v.Rule
+			}
+			if got != tc.want || len(c.Violations) > 1 {
+				t.Errorf("got %v, want rule %q", c.Violations, tc.want)
+			}
+		})
+	}
+}
