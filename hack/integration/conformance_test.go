@@ -1,0 +1,256 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
+)
+
+// TestConformance sends the same requests to a real API server and to the one in memory, on
+// which the simulation and many unit tests rely. It compares the answers.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	actual := conformance{t: t, versions: map[types.UID]string{}}
+	actual.run(kubeClient, cnatClient, namespace, func(pod *corev1.Pod, node string) error {
+		return kubeClient.CoreV1().Pods(namespace).Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}, metav1.CreateOptions{})
+	})
+	fakeKube, fakeCnat := harness.NewClients(t, fakeserver.New(clock.RealClock{}))
+	fake := conformance{t: t, versions: map[types.UID]string{}}
+	fake.run(fakeKube, fakeCnat, namespace, func(pod *corev1.Pod, node string) error {
+		pod.Spec.NodeName = node
+		_, err := fakeKube.CoreV1().Pods(namespace).Update(t.Context(), pod, metav1.UpdateOptions{})
+		return err
+	})
+	if diff := cmp.Diff(actual.answers, fake.answers); diff != "" {
+		t.Errorf("the API server in memory answers differently (-real +in memory)\n%s", diff)
+	}
+	if len(actual.answers) < 40 {
+		t.Errorf("only %d answers were compared", len(actual.answers))
+	}
+}
+
+// conformance sends requests to an API server, and notes its answers.
+type conformance struct {
+	t        *testing.T
+	answers  []string
+	versions map[types.UID]string // the latest resource versions
+}
+
+// note notes an answer: an error, or what matters of an object.
+func (c *conformance) note(request string, object metav1.Object, err error) {
+	if err != nil {
+		answer := fmt.Sprint(apierrors.ReasonForError(err))
+		if cause, ok := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid); ok {
+			answer += " " + cause.Field
+		}
+		c.answers = append(c.answers, request+": "+answer)
+		return
+	}
+	changed := c.versions[object.GetUID()] != object.GetResourceVersion()
+	c.versions[object.GetUID()] = object.GetResourceVersion()
+	phase := ""
+	switch o := object.(type) {
+	case *v1alpha1.At:
+		phase = fmt.Sprint(o.Status.Phase, " generation ", o.Generation, " suspend ", ptr.Deref(o.Spec.Suspend, false))
+	case *corev1.Pod:
+		phase = string(o.Status.Phase)
+	}
+	c.answers = append(c.answers, fmt.Sprintf("%s: %s, changed: %t, deleted: %t, grace: %d, finalizers: %v",
+		request, phase, changed, object.GetDeletionTimestamp() != nil, ptr.Deref(object.GetDeletionGracePeriodSeconds(), -1), object.GetFinalizers()))
+}
+
+func (c *conformance) run(kube kubernetes.Interface, cnat clientset.Interface, namespace string, bind func(*corev1.Pod, string) error) {
+	c.t.Helper()
+	c.runPods(kube, namespace, bind)
+	c.runAts(cnat, namespace)
+	c.runWatch(cnat, namespace)
+}
+
+func (c *conformance) runPods(kube kubernetes.Interface, namespace string, bind func(*corev1.Pod, string) error) {
+	c.t.Helper()
+	ctx, pods := c.t.Context(), kube.CoreV1().Pods(namespace)
+	newPod := func(name string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Finalizers: []string{v1alpha1.FinalizerTracking}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "busybox"}}},
+		}
+	}
+	get := func(what string) *corev1.Pod {
+		pod, err := pods.Get(ctx, "pod", metav1.GetOptions{})
+		c.note("get the Pod "+what, pod, err)
+		return pod
+	}
+	remove := func(what string, options metav1.DeleteOptions) {
+		err := pods.Delete(ctx, "pod", options)
+		if err != nil {
+			c.note("delete the Pod "+what, nil, err)
+			return
+		}
+		get("deleted " + what)
+	}
+	patch := func(what, body string) {
+		pod, err := pods.Patch(ctx, "pod", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{})
+		c.note("patch the Pod "+what, pod, err)
+	}
+	get("that does not exist")
+	dry, err := pods.Create(ctx, newPod("pod"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil && dry.Name != "pod" {
+		c.t.Errorf("the dry-run returns Pod %s", dry.Name)
+	}
+	get("of the dry-run")
+	pod, err := pods.Create(ctx, newPod("pod"), metav1.CreateOptions{})
+	c.note("create the Pod", pod, err)
+	_, err = pods.Create(ctx, newPod("pod"), metav1.CreateOptions{})
+	c.note("create it again", nil, err)
+	_, err = pods.Create(ctx, newPod("pod"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	c.note("dry-run it again", nil, err)
+	patch("of another UID", `{"metadata":{"uid":"other","$deleteFromPrimitiveList/finalizers":["x/y"]}}`)
+	patch("of an old version", `{"metadata":{"resourceVersion":"1","labels":{"a":"b"}}}`)
+	patch("without a change", fmt.Sprintf(`{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":["x/y"]}}`, pod.UID))
+	remove("of another UID", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("other")})
+	remove("of another version", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: ptr.To("1")}})
+	if err := bind(pod, "node"); err != nil {
+		c.t.Error(err)
+	}
+	remove("on its node", metav1.DeleteOptions{})
+	remove("again", metav1.DeleteOptions{})
+	remove("with less time", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](5)})
+	remove("with more time", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](20)})
+	remove("with no time", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+	patch("to release it", fmt.Sprintf(`{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`, pod.UID, v1alpha1.FinalizerTracking))
+	get("that is released")
+	pod, err = pods.Create(ctx, newPod("pod"), metav1.CreateOptions{})
+	c.note("create it under the same name", pod, err)
+	remove("without a node", metav1.DeleteOptions{})
+	patch("to release it", fmt.Sprintf(`{"metadata":{"$deleteFromPrimitiveList/finalizers":[%q]}}`, v1alpha1.FinalizerTracking))
+	get("at the end")
+}
+
+func (c *conformance) runAts(cnat clientset.Interface, namespace string) {
+	c.t.Helper()
+	ctx, ats := c.t.Context(), cnat.CnatV1alpha1().Ats(namespace)
+	newObject := func() *v1alpha1.At { return newAt(namespace, "at", time.Now().Add(time.Hour), "true") }
+	at, err := ats.Create(ctx, newObject(), metav1.CreateOptions{})
+	c.note("create the At", at, err)
+	created := at
+	_, err = ats.Create(ctx, newObject(), metav1.CreateOptions{})
+	c.note("create it again", nil, err)
+	patch := func(what, body string, subresources ...string) {
+		at, err := ats.Patch(ctx, "at", types.MergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)
+		c.note("patch the At "+what, at, err)
+	}
+	patch("in its status", fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"reason":"X"}}`, created.ResourceVersion), "status")
+	patch("in its status, with an old version", fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"reason":"Y"}}`, created.ResourceVersion), "status")
+	patch("in its status, without a change", `{"status":{"reason":"X"}}`, "status")
+	patch("in its spec, as a status", `{"spec":{"suspend":true}}`, "status")
+	patch("in its spec", `{"spec":{"suspend":true}}`)
+	patch("without a change", `{"spec":{"suspend":true}}`)
+	patch("in a label", `{"metadata":{"labels":{"a":"b"}}}`)
+	patch("of another UID", `{"metadata":{"uid":"other","labels":{"a":"c"}}}`)
+	patch("in a finalizer", `{"metadata":{"finalizers":["cnat.programming-kubernetes.info/tracking"]}}`)
+	_, err = ats.Update(ctx, created, metav1.UpdateOptions{})
+	c.note("update an old version", nil, err)
+	err = ats.Delete(ctx, "at", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &created.ResourceVersion}})
+	c.note("delete an old version", nil, err)
+	remove := func(what string) {
+		err := ats.Delete(ctx, "at", metav1.DeleteOptions{})
+		if err != nil {
+			c.note(what, nil, err)
+			return
+		}
+		at, err := ats.Get(ctx, "at", metav1.GetOptions{})
+		c.note(what, at, err)
+	}
+	remove("delete the At")
+	remove("delete it again")
+	patch("to release it", `{"metadata":{"finalizers":[]}}`)
+	remove("delete what is gone")
+	patch("that is gone", `{"spec":{"suspend":true}}`)
+	patch("that is gone in its status", `{"status":{"reason":"X"}}`, "status")
+}
+
+// runWatch notes what a watch with a selector reports.
+func (c *conformance) runWatch(cnat clientset.Interface, namespace string) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	ats := cnat.CnatV1alpha1().Ats(namespace)
+	selector := metav1.ListOptions{LabelSelector: "selected"}
+	list, err := ats.List(ctx, selector)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	selector.ResourceVersion = list.ResourceVersion
+	const label, noLabel = `{"metadata":{"labels":{"selected":"yes"}}}`, `{"metadata":{"labels":{"selected":null}}}`
+	patch := func(name, body string) {
+		if _, err := ats.Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{}); err != nil {
+			c.t.Error(err)
+		}
+	}
+	for _, name := range []string{"one", "two"} {
+		at := newAt(namespace, name, time.Now().Add(time.Hour), "true")
+		at.Labels = map[string]string{"selected": "yes"}
+		if _, err := ats.Create(ctx, at, metav1.CreateOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	patch("two", noLabel)
+	patch("two", `{"spec":{"suspend":true}}`)
+	patch("two", label)
+	patch("one", `{"spec":{"suspend":true}}`)
+	patch("one", `{"spec":{"suspend":true}}`)
+	if err := ats.Delete(ctx, "one", metav1.DeleteOptions{}); err != nil {
+		c.t.Error(err)
+	}
+	patch("two", `{"metadata":{"labels":{"last":"yes"}}}`)
+	watcher, err := ats.Watch(ctx, selector) // from the version of the list, when all has happened
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer watcher.Stop()
+	for event := range watcher.ResultChan() {
+		at, ok := event.Object.(*v1alpha1.At)
+		if !ok {
+			c.t.Fatalf("the watch reports %v", event)
+		}
+		c.note(fmt.Sprint("watch: ", event.Type, " ", at.Name), at, nil)
+		if at.Labels["last"] != "" {
+			return
+		}
+	}
+	c.t.Error("the watch ends early")
+}
