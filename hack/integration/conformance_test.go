@@ -106,7 +106,8 @@ func (c *conformance) runPods(kube kubernetes.Interface, namespace string, bind 
 	newPod := func(name string) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Finalizers: []string{v1alpha1.FinalizerTracking}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "busybox"}}},
+			// Nobody else changes it.
+			Spec: corev1.PodSpec{SchedulerName: "none", Containers: []corev1.Container{{Name: "main", Image: "busybox"}}},
 		}
 	}
 	get := func(what string) *corev1.Pod {
@@ -132,6 +133,8 @@ func (c *conformance) runPods(kube kubernetes.Interface, namespace string, bind 
 		c.t.Errorf("the dry-run returns Pod %s", dry.Name)
 	}
 	get("of the dry-run")
+	other, err := pods.Create(ctx, newPod("other"), metav1.CreateOptions{})
+	c.note("create another Pod", other, err)
 	pod, err := pods.Create(ctx, newPod("pod"), metav1.CreateOptions{})
 	c.note("create the Pod", pod, err)
 	_, err = pods.Create(ctx, newPod("pod"), metav1.CreateOptions{})

@@ -365,13 +365,9 @@ func (s *Server) update(r *request, key target, old, object *unstructured.Unstru
 	if version := object.GetResourceVersion(); version != "" && version != old.GetResourceVersion() {
 		return nil, apierrors.NewConflict(r.groupResource, r.name, fmt.Errorf("it was modified: %s, not %s", old.GetResourceVersion(), version))
 	}
-	switch uid := object.GetUID(); {
-	case uid == "" || uid == old.GetUID():
-	case r.groupResource == corev1.Resource("pods"):
+	if uid := object.GetUID(); uid != "" && uid != old.GetUID() {
 		return nil, apierrors.NewInvalid(old.GroupVersionKind().GroupKind(), key.name,
 			field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable")})
-	default:
-		return nil, apierrors.NewConflict(r.groupResource, r.name, fmt.Errorf("the UID is %s, not %s", old.GetUID(), uid))
 	}
 	if r.status != "" {
 		updated := old.DeepCopy()
@@ -474,15 +470,19 @@ func (s *Server) store(r *request, eventType watch.EventType, key target, object
 	if r.query.Has("dryRun") {
 		return object
 	}
-	object.SetResourceVersion(strconv.Itoa(s.version() + 1))
-	s.objects[key] = object
+	version, reported := strconv.Itoa(s.version()+1), object
 	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && ptr.Deref(object.GetDeletionGracePeriodSeconds(), 0) == 0 {
 		eventType = watch.Deleted
 		delete(s.objects, key)
+		// Watches get what was stored before, with the version of the deletion.
+		reported = old.DeepCopy()
+	} else {
+		s.objects[key] = object
 	}
-	s.log = append(s.log, change{eventType, key, object, old})
+	reported.SetResourceVersion(version)
+	s.log = append(s.log, change{eventType, key, reported, old})
 	if s.Observe != nil {
-		s.Observe(eventType, key.groupResource, object)
+		s.Observe(eventType, key.groupResource, reported)
 	}
 	s.changed.Broadcast()
 	return object
