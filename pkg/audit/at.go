@@ -112,6 +112,8 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 		c.violate(True, next, "its command has failed, but its Pod %s is %s", recorded.Name, recorded.Status.Phase)
 	case reason == v1alpha1.ReasonPodLost && recorded != nil && !recorded.gone && recorded.DeletionTimestamp == nil && slices.Contains(recorded.Finalizers, v1alpha1.FinalizerTracking):
 		c.violate(True, next, "its Pod %s is lost, but exists", recorded.Name)
+	case reason == v1alpha1.ReasonPodLost && recorded != nil && recorded.succeeded():
+		c.violate(NotLost, next, "its Pod %s is recorded as lost, but has succeeded", recorded.Name)
 	case reason == v1alpha1.ReasonCompleted && after.Pod == nil && next.Spec.Nodes == nil && next.Spec.Restart == nil:
 		c.violate(True, next, "it is Completed, but had no Pod")
 	case reason == v1alpha1.ReasonCompleted && next.Spec.Nodes != nil && a.whole:
@@ -241,6 +243,9 @@ func started(history []terms) []terms {
 // checkStart checks that no other Pod of the At runs, and that there are not too many.
 func (c *Checker) checkStart(p *pod) {
 	a := p.at
+	if a.DeletionTimestamp != nil || a.gone {
+		return // What runs again after a deletion is an exception of the guarantees.
+	}
 	runs := int32(1)
 	for _, other := range a.pods {
 		if other == p || !other.started {

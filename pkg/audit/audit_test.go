@@ -187,6 +187,7 @@ func TestChecker(t *testing.T) {
 		"completed, but it failed": {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, done("Completed"))}, want: True},
 		"failed, but it succeeded": {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("CommandFailed"))}, want: True},
 		"lost":                     {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", isRunning)), anAt(3, done("PodLost"))}},
+		"lost, but it succeeded":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", succeeded)), anAt(3, done("PodLost"))}, want: NotLost},
 		"lost, but it exists":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), anAt(3, done("PodLost"))}, want: True},
 		"the Pod of another":       {writes: []Write{anAt(-60), anAt(-60, named("other", "")), aPod(1, "p", "other-pod", pending, of("other")), anAt(3, recorded("p"))}, want: True},
 		"a Pod that never was":     {writes: []Write{anAt(-60), anAt(3, recorded("p"))}, want: True},

@@ -175,7 +175,11 @@ func (w *World) transmit(c *call) {
 func (w *World) deliver(c *call, delay time.Duration) {
 	w.after(delay, func() {
 		if hang := w.admissionTime(c); hang > 0 {
-			w.after(hang, func() { w.finish(c) })
+			w.after(hang, func() {
+				if c.request.Context().Err() == nil { // Otherwise, the API server has given up, too.
+					w.finish(c)
+				}
+			})
 			return
 		}
 		w.finish(c)
