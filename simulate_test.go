@@ -26,6 +26,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,12 +40,13 @@ import (
 
 // hack/simulate.sh sets them.
 var (
-	simulateSeed  = flag.Uint64("simulate-seed", 1, "seed of the first history")
-	simulateDays  = flag.Int("simulate-days", 1, "number of days of a history")
-	simulateDay   = flag.Duration("simulate-day", 4*time.Hour, "duration of a day")
-	simulateFor   = flag.Duration("simulate-for", 0, "time for histories with the next seeds")
-	simulateTrace = flag.String("simulate-trace", "", "file for the requests and changes")
-	simulateV     = flag.Int("simulate-v", 0, "verbosity of the controllers' logs in that file")
+	simulateSeed    = flag.Uint64("simulate-seed", 1, "seed of the first history")
+	simulateDays    = flag.Int("simulate-days", 1, "number of days of a history")
+	simulateDay     = flag.Duration("simulate-day", 6*time.Hour, "duration of a day")
+	simulateFor     = flag.Duration("simulate-for", 0, "time for histories with the next seeds")
+	simulateTrace   = flag.String("simulate-trace", "", "file for the requests and changes")
+	simulateMutants = flag.Bool("simulate-mutants", false, "try all mutants, not only the quick ones")
+	simulateV       = flag.Int("simulate-v", 0, "verbosity of the controllers' logs in that file")
 )
 
 // startProgram runs the program as main does, without its endpoints.
@@ -69,7 +71,7 @@ func startProgram(ctx context.Context, config *rest.Config, settings simulation.
 		p.cronController.Run(stopped, 1)
 		p.runAnnotations(stopped)
 		p.controller.Run(stopped, 1)
-		p.controller.preflight.Run(stopped, p.controller.queue.Add)
+		p.controller.preflight.Run(stopped)
 	}
 	return err
 }
@@ -121,15 +123,18 @@ func TestSimulateAgain(t *testing.T) {
 	}
 }
 
+// quickMutants are the mutants that are noticed within seconds.
+var quickMutants = []string{"the name is no lock", "half a second early", "a running Pod counts as ended", "a suspension is ignored"}
+
 // TestSimulateMutants breaks the program in many ways. The simulation notices each.
 func TestSimulateMutants(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes a minute")
-	}
 	for name, mutant := range simulation.Mutants {
+		if !*simulateMutants && !slices.Contains(quickMutants, name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(5) {
-				result := simulate(t, simulation.Options{Seed: seed, Days: 1, Day: 6 * time.Hour, Mutant: &mutant})
+				result := simulate(t, simulation.Options{Seed: seed, Days: 1, Day: 8 * time.Hour, Mutant: &mutant})
 				if len(result.Violations) > 0 {
 					t.Logf("seed %d, %d requests: %s", seed, result.Requests, result.Violations[0])
 					return

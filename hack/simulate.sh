@@ -18,9 +18,10 @@
 # Simulates the whole program over days, with users, nodes and faults, and checks the promises:
 # see docs/contributing/architecture.md#proof.
 #
-# Usage: hack/simulate.sh [-seed N] [-days D] [-for DURATION] [-trace FILE] [-v VERBOSITY]
+# Usage: hack/simulate.sh [-seed N] [-days D] [-for DURATION] [-trace FILE] [-v VERBOSITY] [-mutants]
 #   hack/simulate.sh -seed 7 -trace /tmp/trace -v 4   one history, in a file with the logs of the controllers
 #   hack/simulate.sh -for 1h                          histories with the next seeds, for an hour
+#   hack/simulate.sh -mutants                         breaks the program in all known ways, and expects that it is noticed
 #
 # Without -seed, the first seed is the time. An odd seed always gives the same history; an even one
 # has preflights, whose order may differ.
@@ -29,8 +30,10 @@ set -o errexit -o nounset -o pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 flags=(-simulate-seed="$(date +%s)" -simulate-day=24h)
+run='^TestSimulate$'
 while (($# > 0)); do
     case "$1" in
+    -mutants) run='^TestSimulateMutants$' && flags+=(-simulate-mutants) ;;
     -seed | -days | -for | -trace | -v) flags+=("-simulate-${1#-}=${2:?$1 needs a value}") && shift ;;
     *)
         sed -n '/^# Usage: /,/^$/s/^# *//p' "$0" >&2
@@ -39,4 +42,4 @@ while (($# > 0)); do
     esac
     shift
 done
-exec go test . -count=1 -timeout=0 -v -run='^TestSimulate$' -args "${flags[@]}"
+exec go test . -count=1 -timeout=0 -v -run="${run}" -args "${flags[@]}"

@@ -160,6 +160,9 @@ func ownerUID(object metav1.Object, kind string) types.UID {
 }
 
 func (c *Checker) addPod(w Write, object *corev1.Pod) {
+	if object.Labels[v1alpha1.LabelRehearsalOf] != "" {
+		return // It runs no command.
+	}
 	p := c.pods[object.UID]
 	if p == nil {
 		p = &pod{at: c.ats[ownerUID(object, v1alpha1.AtKind)]}
