@@ -169,6 +169,9 @@ func (w *World) startContainer(uid, node types.UID) {
 	w.after(time.Duration(seconds*float64(time.Second)), func() {
 		if pod := w.pod(uid); pod != nil && w.nodes[pod.Spec.NodeName] == node {
 			w.endContainer(pod, code)
+			if !w.quiet && w.chance(20) {
+				w.delete(pod) // A user cleans up.
+			}
 		}
 	})
 }
