@@ -45,7 +45,8 @@ type Write struct {
 	// Gone is true if the object does not exist any more after the write.
 	Gone bool
 	// Object is an At, a CronAt, a Pod or a Deployment, after the write. It must not change.
-	Object metav1.Object
+	Object   metav1.Object
+	metadata *metav1.ObjectMeta // if the answer in a log shows only that
 }
 
 // Rule is a promise.

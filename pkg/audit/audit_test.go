@@ -72,18 +72,16 @@ func named(name, owner string) func(*v1alpha1.At) {
 	}
 }
 
-// recorded records a Pod.
-func recorded(uid string) func(*v1alpha1.At) {
-	return func(at *v1alpha1.At) {
-		running(at)
-		at.Status.Pod = &v1alpha1.AtPod{Name: "at-pod", UID: types.UID(uid)}
-	}
+// recorded records Pod p.
+func recorded(at *v1alpha1.At) {
+	running(at)
+	at.Status.Pod = &v1alpha1.AtPod{Name: "at-pod", UID: "p"}
 }
 
 // done ends an At that has recorded Pod p.
 func done(reason string) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) {
-		recorded("p")(at)
+		recorded(at)
 		at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, reason
 	}
 }
@@ -178,8 +176,8 @@ func TestChecker(t *testing.T) {
 		"parent just suspended":    {writes: []Write{anAt(-60), anAt(-60, named("child", "at")), anAt(0.5, suspended), aPod(1, "p", "child-pod", pending, of("child"))}},
 		"created twice":            {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), aPod(3, "p2", "at-pod", pending)}, want: Once},
 		"created twice, deleted":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), anAt(2.8, deleted), aPod(3, "p2", "at-pod", pending)}},
-		"a second attempt":         {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded("p"), nextAttempt), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}},
-		"an early second attempt":  {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded("p"), nextAttempt), aPod(11.9, "p1", "at-pod-1", pending)}, want: NotEarly},
+		"a second attempt":         {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded, nextAttempt), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}},
+		"an early second attempt":  {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded, nextAttempt), aPod(11.9, "p1", "at-pod-1", pending)}, want: NotEarly},
 		"too many attempts":        {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(2, "p", "at-pod", failed), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
 		"two at the same time":     {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
 		"again after success":      {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
@@ -189,8 +187,8 @@ func TestChecker(t *testing.T) {
 		"lost":                     {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", isRunning)), anAt(3, done("PodLost"))}},
 		"lost, but it succeeded":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", succeeded)), anAt(3, done("PodLost"))}, want: NotLost},
 		"lost, but it exists":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), anAt(3, done("PodLost"))}, want: True},
-		"the Pod of another":       {writes: []Write{anAt(-60), anAt(-60, named("other", "")), aPod(1, "p", "other-pod", pending, of("other")), anAt(3, recorded("p"))}, want: True},
-		"a Pod that never was":     {writes: []Write{anAt(-60), anAt(3, recorded("p"))}, want: True},
+		"the Pod of another":       {writes: []Write{anAt(-60), anAt(-60, named("other", "")), aPod(1, "p", "other-pod", pending, of("other")), anAt(3, recorded)}, want: True},
+		"a Pod that never was":     {writes: []Write{anAt(-60), anAt(3, recorded)}, want: True},
 		"back to PENDING":          {writes: []Write{anAt(-60), anAt(1, running), anAt(2)}, want: True},
 		"changed after its end":    {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed")), anAt(4, done("CommandFailed"))}, want: True},
 		"its deadline, in time": {writes: []Write{anAt(-60, limited), anAt(31, limited, func(at *v1alpha1.At) {
@@ -205,9 +203,9 @@ func TestChecker(t *testing.T) {
 		"not started, with a reason": {writes: []Write{anAt(-60, func(at *v1alpha1.At) { at.Status.Reason = v1alpha1.ReasonPodRefused })}, settle: 3600},
 		"not started, suspended":     {writes: []Write{anAt(-60, suspended)}, settle: 3600},
 		"its deadline is forgotten":  {writes: []Write{anAt(-60, limited)}, settle: 640, want: NotLost},
-		"its end is not recorded":    {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded("p")), aPod(3, "p", "at-pod", succeeded)}, settle: 604, want: NotLost},
-		"its end is recorded soon":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded("p")), aPod(3, "p", "at-pod", succeeded)}, settle: 602},
-		"it goes on":                 {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded("p")), aPod(3, "p", "at-pod", isRunning)}, settle: 3600},
+		"its end is not recorded":    {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded), aPod(3, "p", "at-pod", succeeded)}, settle: 604, want: NotLost},
+		"its end is recorded soon":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded), aPod(3, "p", "at-pod", succeeded)}, settle: 602},
+		"it goes on":                 {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded), aPod(3, "p", "at-pod", isRunning)}, settle: 3600},
 		"its Pod keeps a finalizer":  {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"))}, settle: 604, want: NotLost},
 		"it stays":                   {writes: []Write{anAt(-60), anAt(-10, deleted)}, settle: 591, want: NotLost},
 		"it is gone":                 {writes: []Write{anAt(-60), gone(anAt(-10, deleted))}, settle: 591},

@@ -26,10 +26,12 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -41,9 +43,10 @@ type event struct {
 	Verb       string `json:"verb"`
 	RequestURI string `json:"requestURI"`
 	ObjectRef  struct {
-		Resource  string `json:"resource"`
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
 	} `json:"objectRef"`
 	ResponseStatus struct {
 		Code int `json:"code"`
@@ -70,15 +73,14 @@ func ReadLog(log io.Reader) (writes []Write, unusable int, err error) {
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return nil, 0, fmt.Errorf("line %d is not an audit event in JSON: %w", number, err)
 		}
-		w, isWrite, err := e.write()
+		found, isWrite, err := e.writes()
 		switch {
 		case err != nil:
 			return nil, 0, fmt.Errorf("line %d: %w", number, err)
-		case w.Object != nil:
-			writes = append(writes, w)
-		case isWrite:
+		case len(found) == 0 && isWrite:
 			unusable++
 		}
+		writes = append(writes, found...)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, 0, err
@@ -87,47 +89,77 @@ func ReadLog(log io.Reader) (writes []Write, unusable int, err error) {
 	return inOrder(writes), unusable, nil
 }
 
-// write returns the write of an event, without an object if the event does not show it.
-func (e *event) write() (w Write, isWrite bool, err error) {
-	var object metav1.Object
-	switch e.ObjectRef.Resource {
+// newObject returns an empty object of a resource, or nil if the checks do not need it.
+func newObject(resource string) metav1.Object {
+	switch resource {
 	case "ats":
-		object = &v1alpha1.At{}
+		return &v1alpha1.At{}
 	case "cronats":
-		object = &v1alpha1.CronAt{}
+		return &v1alpha1.CronAt{}
 	case "pods":
-		object = &corev1.Pod{}
+		return &corev1.Pod{}
 	case "deployments":
-		object = &appsv1.Deployment{}
+		return &appsv1.Deployment{}
+	default:
+		return nil
 	}
-	isWrite = slices.Contains([]string{"create", "update", "patch", "delete"}, e.Verb)
-	if object == nil || !isWrite || e.Stage != "ResponseComplete" || e.ResponseStatus.Code >= http.StatusMultipleChoices || e.isDryRun() {
-		return w, false, nil
+}
+
+// writes returns the writes of an event. Without its answer, there are none although isWrite is true.
+func (e *event) writes() (writes []Write, isWrite bool, err error) {
+	object := newObject(e.ObjectRef.Resource)
+	// The effects of other subresources, such as a binding or an eviction, are in later writes.
+	isWrite = object != nil && slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, e.Verb) &&
+		(e.ObjectRef.Subresource == "" || e.ObjectRef.Subresource == "status") &&
+		e.Stage == "ResponseComplete" && e.ResponseStatus.Code < http.StatusMultipleChoices && !e.isDryRun()
+	if !isWrite || len(e.ResponseObject) == 0 {
+		return nil, isWrite, nil
 	}
-	if len(e.ResponseObject) == 0 {
-		return w, true, nil
+	var answer struct {
+		Kind  string            `json:"kind"`
+		Items []json.RawMessage `json:"items"`
 	}
-	var kind metav1.TypeMeta
-	if err := json.Unmarshal(e.ResponseObject, &kind); err != nil {
-		return w, true, err
+	if err := json.Unmarshal(e.ResponseObject, &answer); err != nil {
+		return nil, true, err
 	}
-	w = Write{Sent: e.RequestReceivedTimestamp.Time, Time: e.StageTimestamp.Time, Created: e.Verb == "create"}
-	if kind.Kind == "Status" {
-		if e.Verb != "delete" {
-			return w, false, nil // It is about a subresource, such as a binding.
-		}
+	w := Write{Sent: e.RequestReceivedTimestamp.Time, Time: e.StageTimestamp.Time, Created: e.Verb == "create", Object: object}
+	deletes := strings.HasPrefix(e.Verb, "delete")
+	switch {
+	case answer.Kind == "Status" && deletes:
 		// The object is known from an earlier write.
 		object.SetNamespace(e.ObjectRef.Namespace)
 		object.SetName(e.ObjectRef.Name)
-		w.Object, w.Gone = object, true
-		return w, true, nil
+		w.Gone = true
+		return []Write{w}, true, nil
+	case strings.HasSuffix(answer.Kind, "List"):
+		for _, item := range answer.Items {
+			w.Object = newObject(e.ObjectRef.Resource)
+			if err := json.Unmarshal(item, w.Object); err != nil {
+				return nil, true, err
+			}
+			w.Gone = !mayStay(w.Object)
+			writes = append(writes, w)
+		}
+		return writes, len(writes) > 0, nil
 	}
-	if err := json.Unmarshal(e.ResponseObject, object); err != nil {
-		return w, true, err
+	if answer.Kind == "PartialObjectMetadata" {
+		w.Object = &metav1.PartialObjectMetadata{}
 	}
-	mayStay := len(object.GetFinalizers()) > 0 || ptr.Deref(object.GetDeletionGracePeriodSeconds(), 0) > 0
-	w.Object, w.Gone = object, !mayStay && (e.Verb == "delete" || object.GetDeletionTimestamp() != nil)
-	return w, true, nil
+	if err := json.Unmarshal(e.ResponseObject, w.Object); err != nil {
+		return nil, true, err
+	}
+	w.Gone = !mayStay(w.Object) && (deletes || w.Object.GetDeletionTimestamp() != nil)
+	if partial, ok := w.Object.(*metav1.PartialObjectMetadata); ok {
+		object.SetNamespace(partial.Namespace)
+		object.SetName(partial.Name)
+		w.Object, w.metadata = object, &partial.ObjectMeta
+	}
+	return []Write{w}, true, nil
+}
+
+// mayStay reports whether something keeps an object that is deleted.
+func mayStay(object metav1.Object) bool {
+	return len(object.GetFinalizers()) > 0 || ptr.Deref(object.GetDeletionGracePeriodSeconds(), 0) > 0
 }
 
 func (e *event) isDryRun() bool {
@@ -141,20 +173,28 @@ func version(w Write) uint64 {
 	return number
 }
 
-// inOrder leaves out writes that changed nothing, or that come after later ones of the object, and
-// adds the objects to deletions whose answers do not show them.
+// inOrder leaves out writes that changed nothing, or that come after later ones of the object. If an
+// answer does not show the object, or only its metadata, the rest is that of the write before.
 func inOrder(writes []Write) []Write {
 	latest := map[string]metav1.Object{}
 	var ordered []Write
 	for _, w := range writes {
 		key := fmt.Sprintf("%T %s/%s", w.Object, w.Object.GetNamespace(), w.Object.GetName())
 		before := latest[key]
-		switch {
-		case w.Object.GetUID() == "" && before == nil:
-			continue
-		case w.Object.GetUID() == "":
-			w.Object = before
-		case !w.Gone && before != nil && before.GetUID() == w.Object.GetUID() && version(w) <= version(Write{Object: before}):
+		if w.Object.GetUID() == "" { // The answer does not show it.
+			if before == nil || w.metadata != nil && w.metadata.UID != before.GetUID() {
+				continue
+			}
+			w.Object = before.(runtime.Object).DeepCopyObject().(metav1.Object)
+			if w.metadata != nil {
+				w.Object.SetResourceVersion(w.metadata.ResourceVersion)
+				w.Object.SetFinalizers(w.metadata.Finalizers)
+				w.Object.SetLabels(w.metadata.Labels)
+				w.Object.SetOwnerReferences(w.metadata.OwnerReferences)
+				w.Object.SetDeletionTimestamp(w.metadata.DeletionTimestamp)
+			}
+		}
+		if !w.Gone && before != nil && before.GetUID() == w.Object.GetUID() && version(w) <= version(Write{Object: before}) {
 			continue
 		}
 		latest[key] = w.Object

@@ -32,6 +32,8 @@ const (
 	newAt     = `{"kind":"At","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"1"},"spec":{"schedule":"2026-12-24T10:01:00Z"},"status":{"phase":"PENDING"}}`
 	logAt     = `{"kind":"At","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"%d"},"spec":{"schedule":"2026-12-24T10:01:00Z"},"status":{"phase":%q,"reason":%q,"pod":{"name":"at-pod","uid":"p"}}}`
 	logPod    = `{"kind":"Pod","metadata":{"name":"at-pod","namespace":"default","uid":%q,"resourceVersion":"%d","ownerReferences":[{"kind":"At","uid":"at","controller":true}]},"status":{"phase":%q}}`
+	logPart   = `{"kind":"PartialObjectMetadata","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"7","labels":{"a":"b"}}}`
+	logList   = `{"kind":"PodList","items":[%s]}`
 	logStatus = `{"kind":"Status","status":"Success"}`
 )
 
@@ -42,13 +44,15 @@ func TestReadLog(t *testing.T) {
 			line(0, "create", "ats", "at", "", newAt),
 			line(1, "create", "pods", "at-pod", "?dryRun=All", fmt.Sprintf(logPod, "dry", 0, "Pending")),
 			line(created, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 2, "Pending")),
-			line(created, "create", "pods", "at-pod", "", logStatus), // its binding
+			strings.Replace(line(created, "create", "pods", "at-pod", "", logStatus), `"resource":"pods"`, `"resource":"pods","subresource":"binding"`, 1),
 			line(62, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 3, "Running")),
 			line(64, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded")),
 			line(63, "patch", "ats", "at", "", fmt.Sprintf(logAt, 4, "RUNNING", "")),
 			line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed")),
 			line(66, "get", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed")),
-			line(67, "delete", "ats", "at", "", logStatus),
+			line(67, "patch", "ats", "at", "", logPart),
+			line(68, "delete", "ats", "at", "", logStatus),
+			line(69, "deletecollection", "pods", "", "", fmt.Sprintf(logList, fmt.Sprintf(logPod, "p", 5, "Succeeded"))),
 		}
 	}
 	for name, tc := range map[string]struct {
@@ -56,8 +60,8 @@ func TestReadLog(t *testing.T) {
 		writes int
 		want   Rule
 	}{
-		"a run":          {lines: run(60), writes: 7},
-		"an early one":   {lines: run(59), writes: 7, want: NotEarly},
+		"a run":          {lines: run(60), writes: 9},
+		"an early one":   {lines: run(59), writes: 9, want: NotEarly},
 		"a second one":   {lines: append(run(60)[:9], line(68, "delete", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded")), line(69, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 8, "Pending"))), writes: 8, want: Once},
 		"a wrong result": {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed"))), writes: 4, want: True},
 	} {

@@ -98,7 +98,7 @@ func (w *World) changed(eventType watch.EventType, object metav1.Object) {
 
 // tolerate stops the simulation for an error, unless an object is gone meanwhile.
 func tolerate(err error) {
-	if err != nil && !apierrors.IsNotFound(err) { //nolint:forbidigo // There is no proxy.
+	if err != nil && !apierrors.IsNotFound(err) {
 		panic(err)
 	}
 }

@@ -39,7 +39,6 @@ import (
 	"io"
 	oldrand "math/rand"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,17 +292,4 @@ func summary(object *unstructured.Unstructured) string {
 		text += " deleted"
 	}
 	return text + field("metadata", "finalizers") + field("message")
-}
-
-// lockedWriter lets processes log concurrently.
-type lockedWriter struct {
-	lock sync.Mutex
-	to   io.Writer
-}
-
-// Write implements io.Writer.
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	return l.to.Write(p)
 }
