@@ -43,16 +43,18 @@ import (
 
 // The pages that TestReadme runs, because they are about the whole cluster.
 const (
-	readmePage   = "README.md"
-	installPage  = "docs/install.md"
-	packagesPage = "docs/packages.md"
+	readmePage  = "README.md"
+	installPage = "docs/install.md"
 )
+
+// archive is the image that they build.
+const archive = "cnat-controller.tar"
 
 // tableHeader matches the header of a table that kubectl prints.
 var tableHeader = regexp.MustCompile(`(?m)^[A-Z]+(?: +[A-Z]+)+ *$`)
 
-// TestReadme runs the commands of the README, docs/install.md and docs/packages.md, as they stand there, in
-// its own cluster.
+// TestReadme runs the commands of the README and of docs/install.md, as they stand there, in its own
+// cluster.
 func TestReadme(t *testing.T) {
 	if !inOwnCluster(t, "--node") {
 		return
@@ -65,18 +67,23 @@ func TestReadme(t *testing.T) {
 			_ = controller.Process.Kill()
 			_ = controller.Wait()
 		}
+		_ = os.Remove(filepath.Join(root, archive))
 		if t.Failed() {
 			t.Logf("the controller's log:\n%s", log.String())
 		}
 	})
-	// What a reader of docs/packages.md replaces.
+	// What a reader replaces.
 	own := strings.NewReplacer("DIRECTORY", kustomization(t), "cnat-0.1.0.tgz", "artifacts/chart")
-	commands := append(consoleCommands(t, readmePage), consoleCommands(t, installPage)...)
-	for _, command := range append(commands, consoleCommands(t, packagesPage)...) {
+	for _, command := range append(consoleCommands(t, readmePage), consoleCommands(t, installPage)...) {
 		command = own.Replace(command)
 		switch {
-		case strings.HasPrefix(command, "hack/"):
+		case strings.HasPrefix(command, "hack/demo.sh"), strings.HasPrefix(command, "hack/test.sh"):
 			continue // .ci/run runs them.
+		case strings.HasPrefix(command, "docker "), strings.HasPrefix(command, "export PATH="):
+			continue // There is no Docker, and the reader's PATH has that folder.
+		case strings.HasPrefix(command, "kind load image-archive "):
+			loadImage(t, filepath.Join(root, archive))
+			continue
 		case strings.HasPrefix(command, "./cnat-controller"):
 			// The signal is for the controller, not for the shell; and it is not waited for.
 			controller = r.shell(context.Background(), "exec "+command)
@@ -92,13 +99,6 @@ func TestReadme(t *testing.T) {
 			waitPhase(t, "default", "runs", v1alpha1.PhaseRunning)
 		case strings.HasPrefix(command, "kubectl get pods"):
 			leavePod(t)
-		case strings.HasPrefix(command, "docker build"):
-			if err := errors.Join(controller.Process.Signal(syscall.SIGTERM), controller.Wait()); err != nil {
-				t.Fatalf("the controller ended badly: %v", err)
-			}
-			buildImage(t)
-			kubectl(t, "", "delete", "at/example-at")
-			continue
 		}
 		out := r.run(t, command)
 		switch {
@@ -106,6 +106,16 @@ func TestReadme(t *testing.T) {
 			eventually(t, "the Pods to be gone", func(context.Context) (bool, error) {
 				return kubectl(t, "", "get", "pods", "-A", "-l", v1alpha1.LabelAtUID, "-o", "name") == "", nil
 			})
+		case strings.HasPrefix(command, "kubectl delete -f artifacts/examples/cnat-crd.yaml"):
+			if err := errors.Join(controller.Process.Signal(syscall.SIGTERM), controller.Wait()); err != nil {
+				t.Fatalf("the controller ended badly: %v", err)
+			}
+		case strings.HasPrefix(command, "kubectl at now + 1 minute"):
+			if !strings.HasSuffix(out, "\nYAY\n") {
+				t.Errorf("%s: got %q, want YAY at the end", command, out)
+			}
+		case strings.HasPrefix(command, "kubectl at list"):
+			wantOutput(t, out, `tonight`)
 		case strings.HasPrefix(command, "kubectl logs example-at-pod"):
 			if out != "YAY\n" {
 				t.Errorf("%s: got %q, want YAY", command, out)
@@ -133,7 +143,7 @@ func TestDocs(t *testing.T) {
 	}
 	for _, page := range pages(t) {
 		commands := consoleCommands(t, page)
-		if len(commands) == 0 || page == readmePage || page == installPage || page == packagesPage {
+		if len(commands) == 0 || page == readmePage || page == installPage {
 			continue
 		}
 		t.Run(strings.TrimSuffix(strings.TrimPrefix(page, "docs/"), ".md"), func(t *testing.T) {
@@ -208,7 +218,7 @@ func TestQuoted(t *testing.T) {
 	}
 }
 
-// kustomization returns a folder with the kustomization.yaml of docs/packages.md, with the image
+// kustomization returns a folder with the kustomization.yaml of docs/install.md, with the image
 // that the nodes have.
 func kustomization(t *testing.T) string {
 	t.Helper()
@@ -221,7 +231,7 @@ func kustomization(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer("- artifacts/", "- "+relative+"/artifacts/", "registry.example.com/", "").Replace(blocks(t, packagesPage, "yaml")[0])
+	text := strings.NewReplacer("- artifacts/", "- "+relative+"/artifacts/", "registry.example.com/", "").Replace(blocks(t, installPage, "yaml")[0])
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +267,7 @@ func newReader(t *testing.T, namespace string) *reader {
 		t.Fatal(err)
 	}
 	lines := strings.Fields(string(caches))
-	return &reader{env: append(os.Environ(), "HOME="+home, "KUBECONFIG="+path, "PATH="+dir+":"+os.Getenv("PATH"), "GOCACHE="+lines[0], "GOMODCACHE="+lines[1])}
+	return &reader{env: append(os.Environ(), "HOME="+home, "KUBECONFIG="+path, "PATH="+filepath.Join(home, "bin")+":"+dir+":"+os.Getenv("PATH"), "GOCACHE="+lines[0], "GOMODCACHE="+lines[1])}
 }
 
 // shell returns a shell that runs a command where the README says to.

@@ -37,6 +37,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"programming-kubernetes.info/cnat-controller/hack/localcluster/image"
 )
 
 // startLimit bounds each step of a start.
@@ -244,11 +246,15 @@ func (c *cluster) startAll(ctx context.Context, o options) error {
 		return err
 	}
 	if o.node {
-		all := images{}
-		if err := errors.Join(all.addBusybox(ctx), all.addPrograms(o.images)); err != nil {
+		images := image.Images{}
+		err := addBusybox(ctx, images)
+		for _, spec := range o.images {
+			err = errors.Join(err, images.AddProgram(spec))
+		}
+		if err != nil {
 			return err
 		}
-		if err := all.importInto(ctx, c.dir); err != nil {
+		if err := importImages(ctx, c.dir, images); err != nil {
 			return fmt.Errorf("%w: see %s", err, c.logFile("containerd"))
 		}
 	}

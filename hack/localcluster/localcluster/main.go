@@ -113,8 +113,8 @@ func command() *cobra.Command {
 	run.Flags().BoolVar(&o.node, "node", false, "with a node that runs containers, which needs root")
 	run.Flags().StringArrayVar(&o.images, "image", nil, "NAME=BINARY, an image to make of a static program and to bring to the node")
 	load := &cobra.Command{
-		Use:   "load-image DIR NAME=BINARY...",
-		Short: "Make images of static programs, and bring them to the node of the cluster in DIR",
+		Use:   "load-image DIR NAME=BINARY|ARCHIVE...",
+		Short: "Make images of static programs, or read them from archives, and bring them to the node of the cluster in DIR",
 		Args:  cobra.MinimumNArgs(2),
 		RunE:  func(c *cobra.Command, args []string) error { return loadImages(c.Context(), args[0], args[1:]) },
 	}
