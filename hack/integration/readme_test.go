@@ -28,6 +28,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,11 +42,17 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// The pages that TestReadme runs, because they are about the whole cluster.
 const (
 	readmePage  = "README.md"
 	installPage = "docs/install.md"
+	scriptsPage = "docs/tasks/scripts.md"
+
+	// tutorialPage shows what its commands print.
+	tutorialPage = "docs/tutorial.md"
 )
+
+// wholeCluster has the pages that TestReadme runs, because they are about the whole cluster.
+var wholeCluster = []string{readmePage, installPage, "docs/production.md"}
 
 // archive is the image that they build.
 const archive = "cnat-controller.tar"
@@ -53,7 +60,7 @@ const archive = "cnat-controller.tar"
 // tableHeader matches the header of a table that kubectl prints.
 var tableHeader = regexp.MustCompile(`(?m)^[A-Z]+(?: +[A-Z]+)+ *$`)
 
-// TestReadme runs the commands of the README and of docs/install.md, as they stand there, in its own
+// TestReadme runs the commands of the pages about the whole cluster, as they stand there, in its own
 // cluster.
 func TestReadme(t *testing.T) {
 	if !inOwnCluster(t, "--node") {
@@ -74,7 +81,11 @@ func TestReadme(t *testing.T) {
 	})
 	// What a reader replaces.
 	own := strings.NewReplacer("DIRECTORY", kustomization(t), "cnat-0.1.0.tgz", "artifacts/chart")
-	for _, command := range append(consoleCommands(t, readmePage), consoleCommands(t, installPage)...) {
+	var commands []string
+	for _, page := range wholeCluster {
+		commands = append(commands, consoleCommands(t, page)...)
+	}
+	for _, command := range commands {
 		command = own.Replace(command)
 		switch {
 		case strings.HasPrefix(command, "hack/demo.sh"), strings.HasPrefix(command, "hack/test.sh"):
@@ -97,7 +108,7 @@ func TestReadme(t *testing.T) {
 			// There is something to stop.
 			createAt(t, newAt("default", "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
 			waitPhase(t, "default", "runs", v1alpha1.PhaseRunning)
-		case strings.HasPrefix(command, "kubectl get pods"):
+		case strings.HasPrefix(command, "kubectl get pods -A -l"):
 			leavePod(t)
 		}
 		out := r.run(t, command)
@@ -140,10 +151,18 @@ func TestDocs(t *testing.T) {
 				waitPhase(t, namespace, name, v1alpha1.PhaseDone)
 			}
 		},
+		scriptsPage: func(t *testing.T, _ string) {
+			t.Helper()
+			program, err := exec.LookPath("kubectl")
+			if err != nil {
+				t.Fatal(err)
+			}
+			loadImage(t, "registry.k8s.io/kubectl:v1.37.1="+program)
+		},
 	}
 	for _, page := range pages(t) {
 		commands := consoleCommands(t, page)
-		if len(commands) == 0 || page == readmePage || page == installPage {
+		if len(commands) == 0 || slices.Contains(wholeCluster, page) {
 			continue
 		}
 		t.Run(strings.TrimSuffix(strings.TrimPrefix(page, "docs/"), ".md"), func(t *testing.T) {
@@ -154,13 +173,44 @@ func TestDocs(t *testing.T) {
 				prepare(t, namespace)
 			}
 			r := newReader(t, namespace)
+			var all strings.Builder
 			for _, command := range commands {
-				out := r.run(t, command)
+				// What a reader replaces.
+				out := r.run(t, strings.ReplaceAll(command, "--serviceaccount=default:", "--serviceaccount="+namespace+":"))
+				all.WriteString(out)
 				if strings.Contains(command, "{.status.message}") && !strings.Contains(readPage(t, page), out) {
 					t.Errorf("%s prints this, which the page does not have:\n%s", command, out)
 				}
 			}
+			if page == tutorialPage {
+				wantLines(t, all.String(), blocks(t, page, "text"))
+			}
 		})
+	}
+}
+
+// changes matches what is different each time in what kubectl prints: days, months, times, ages, namespaces.
+var changes = regexp.MustCompile(`\b(?:[A-Z][a-z]{2} \d+ [A-Z][a-z]{2} \d+|\d[\d:TZhms-]*|(?:default|cnat-test-[a-z0-9]+)/)`)
+
+// wantLines finds the lines of what a page quotes, in their order, in what its commands have printed.
+func wantLines(t *testing.T, printed string, quoted []string) {
+	t.Helper()
+	same := func(line string) string {
+		return strings.Join(strings.Fields(changes.ReplaceAllString(line, "_")), " ")
+	}
+	var lines []string
+	for line := range strings.Lines(printed) {
+		lines = append(lines, same(line))
+	}
+	for _, block := range quoted {
+		for line := range strings.Lines(block) {
+			i := slices.Index(lines, same(line))
+			if i < 0 {
+				t.Errorf("the page has this line, which is not printed, or not there: %q, as %q, in\n%s", line, same(line), strings.Join(lines, "\n"))
+				return
+			}
+			lines = lines[i+1:]
+		}
 	}
 }
 
@@ -357,14 +407,16 @@ func consoleCommands(t *testing.T, page string) []string {
 	return commands
 }
 
+// block matches a block, which may be indented as part of a list, and its language.
+var block = regexp.MustCompile("(?ms)^( *)```([^\n]+)\n(.*?)^ *```$")
+
 // blocks returns the blocks of a page in a language.
 func blocks(t *testing.T, page, language string) []string {
 	t.Helper()
-	found := strings.Split(readPage(t, page), "```"+language+"\n")[1:]
-	for i := range found {
-		var closed bool
-		if found[i], _, closed = strings.Cut(found[i], "```\n"); !closed {
-			t.Fatalf("%s has a block that does not end", page)
+	var found []string
+	for _, match := range block.FindAllStringSubmatch(readPage(t, page), -1) {
+		if match[2] == language {
+			found = append(found, regexp.MustCompile("(?m)^"+match[1]).ReplaceAllLiteralString(match[3], ""))
 		}
 	}
 	return found

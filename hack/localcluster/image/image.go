@@ -53,14 +53,15 @@ func (i Images) Add(image v1.Image, names ...string) error {
 	return nil
 }
 
-// AddProgram adds an image given as NAME=BINARY, which runs as a non-root user.
+// AddProgram adds an image given as NAME=BINARY, which runs as a non-root user. The program is in
+// the PATH, too.
 func (i Images) AddProgram(spec string) error {
 	n, program, found := strings.Cut(spec, "=")
 	if !found {
 		return fmt.Errorf("%q is not NAME=BINARY", spec)
 	}
 	target := filepath.Base(program)
-	image, err := New(program, target, v1.Config{User: "65532:65532", Entrypoint: []string{"/" + target}})
+	image, err := New(program, target, v1.Config{User: "65532:65532", Entrypoint: []string{"/" + target}}, "bin/"+target)
 	if err != nil {
 		return err
 	}
