@@ -45,7 +45,11 @@ var (
 	headingURL = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 	testName   = regexp.MustCompile(`\bTest[A-Z]\w*`)
 	repoPath   = regexp.MustCompile(`^(\.ci|\.github|artifacts|cmd|docs|hack|pkg|signals)/[\w./-]*$`)
-	identifier = regexp.MustCompile(`^(?:\w+\.)?([A-Za-z]\w*)$`)
+	identifier = regexp.MustCompile(`^(?:\w+\.)*([A-Za-z]\w*)(?:\(\))?$`)
+	camelCase  = regexp.MustCompile(`[a-z][A-Z]`)
+	anyWord    = regexp.MustCompile(`\w+`)
+	flagName   = regexp.MustCompile(`(?:^|[\s,])--?([a-z][a-z0-9-]+)`)
+	goBlock    = regexp.MustCompile("(?ms)^ *```go\n(.*?)^ *```$")
 	words      = regexp.MustCompile(`(?m)^([^#\t\n][^\t\n]*)\t+([^\t\n]+)$`)
 
 	// An input and its meaning, in the table and on the page about times.
@@ -98,10 +102,20 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestNames finds what the pages name in the code: tests, files, and in Architecture each
-// function.
+// foreign are names and flags of other programs, which the pages name, too.
+var foreign = map[string]bool{
+	"successfulJobsHistoryLimit": true, "failedJobsHistoryLimit": true, // of a CronJob
+	"shardSelector": true, "shardInfo": true, "ShardedListAndWatch": true, // of KEP-5866
+	"manifest-url": true, "reset-then-reuse-values": true, "take-ownership": true, // of krew and Helm
+}
+
+// TestNames finds what the pages name in the code: tests, files, flags, functions and fields.
 func TestNames(t *testing.T) {
-	code := strings.Join(slices.Collect(maps.Values(files(t, ".go", ".sh"))), "\n")
+	code := strings.Join(slices.Collect(maps.Values(files(t, ".go", ".sh", ".yaml"))), "\n")
+	isWord := map[string]bool{}
+	for _, word := range anyWord.FindAllString(code, -1) {
+		isWord[word] = true
+	}
 	pages, found := files(t, ".md"), 0
 	delete(pages, "CHANGELOG.md") // It names what is gone.
 	for path, text := range pages {
@@ -119,16 +133,56 @@ func TestNames(t *testing.T) {
 					t.Errorf("%s names %s: %v", path, name, err)
 				}
 			}
-			if match := identifier.FindStringSubmatch(name); match != nil && path == "docs/contributing/architecture.md" {
+			match := identifier.FindStringSubmatch(name)
+			if match != nil && !foreign[match[1]] && (camelCase.MatchString(name) || path == "docs/contributing/architecture.md") {
 				found++
-				if !regexp.MustCompile(`\b` + match[1] + `\b`).MatchString(code) {
+				if !isWord[match[1]] {
 					t.Errorf("%s names %s, which is not in the code", path, name)
+				}
+			}
+			for _, match := range flagName.FindAllStringSubmatch(name, -1) {
+				found++
+				if flag := match[1]; !foreign[flag] && !strings.Contains(code, `"`+flag+`"`) && !strings.Contains(code, "--"+flag) {
+					t.Errorf("%s names the flag %s, which is not in the code", path, flag)
 				}
 			}
 		}
 	}
-	if found < 100 {
+	if found < 500 {
 		t.Errorf("only %d names were found", found)
+	}
+}
+
+// TestQuotedCode finds the Go code and the comments that the pages quote, in which […] leaves something out.
+func TestQuotedCode(t *testing.T) {
+	plain := func(text string) string {
+		return strings.Join(strings.Fields(strings.ReplaceAll(text, "//", "")), " ")
+	}
+	code := map[string]string{}
+	for path, text := range files(t, ".go") {
+		code[path] = plain(text)
+	}
+	quotes := 0
+	for path, text := range files(t, ".md") {
+		for _, match := range goBlock.FindAllStringSubmatch(text, -1) {
+			quotes++
+			isQuoted := func(source string) bool {
+				for part := range strings.SplitSeq(match[1], "[…]") {
+					_, after, found := strings.Cut(source, plain(part))
+					if !found {
+						return false
+					}
+					source = after
+				}
+				return true
+			}
+			if !slices.ContainsFunc(slices.Collect(maps.Values(code)), isQuoted) {
+				t.Errorf("%s quotes this, which is not in the code:\n%s", path, match[1])
+			}
+		}
+	}
+	if quotes == 0 {
+		t.Error("no page quotes code")
 	}
 }
 

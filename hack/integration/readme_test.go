@@ -151,6 +151,18 @@ func TestDocs(t *testing.T) {
 				waitPhase(t, namespace, name, v1alpha1.PhaseDone)
 			}
 		},
+		"docs/faq.md": func(t *testing.T, namespace string) {
+			t.Helper()
+			createAt(t, newAt(namespace, "example-at", time.Now(), "echo YAY"))
+			waitPhase(t, namespace, "example-at", v1alpha1.PhaseDone)
+			cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: "backup"}, Spec: v1alpha1.CronAtSpec{
+				Schedule:   "0 3 * * *",
+				AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "echo YAY"}},
+			}}
+			if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		},
 		scriptsPage: func(t *testing.T, _ string) {
 			t.Helper()
 			program, err := exec.LookPath("kubectl")
