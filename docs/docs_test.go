@@ -49,7 +49,7 @@ var (
 	camelCase  = regexp.MustCompile(`[a-z][A-Z]`)
 	anyWord    = regexp.MustCompile(`\w+`)
 	flagName   = regexp.MustCompile(`(?:^|[\s,])--?([a-z][a-z0-9-]+)`)
-	goBlock    = regexp.MustCompile("(?ms)^ *```go\n(.*?)^ *```$")
+	goBlock    = regexp.MustCompile("(?ms)^ *```(?:go|yaml\n(?:healthCheckExprs:))\n(.*?)^ *```$")
 	words      = regexp.MustCompile(`(?m)^([^#\t\n][^\t\n]*)\t+([^\t\n]+)$`)
 
 	// An input and its meaning, in the table and on the page about times.
@@ -153,13 +153,14 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestQuotedCode finds the Go code and the comments that the pages quote, in which […] leaves something out.
+// TestQuotedCode finds the Go code and the comments that the pages quote, in which […] leaves something out,
+// and the health checks for Flux.
 func TestQuotedCode(t *testing.T) {
 	plain := func(text string) string {
 		return strings.Join(strings.Fields(strings.ReplaceAll(text, "//", "")), " ")
 	}
 	code := map[string]string{}
-	for path, text := range files(t, ".go") {
+	for path, text := range files(t, ".go", "flux-kustomization.yaml") {
 		code[path] = plain(text)
 	}
 	quotes := 0
@@ -181,8 +182,8 @@ func TestQuotedCode(t *testing.T) {
 			}
 		}
 	}
-	if quotes == 0 {
-		t.Error("no page quotes code")
+	if quotes < 2 {
+		t.Errorf("the pages have %d quotes", quotes)
 	}
 }
 

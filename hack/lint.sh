@@ -17,7 +17,8 @@
 
 # Runs the linters of .golangci.yaml on the modules of this repository, actionlint on its
 # workflows, krew's validation on the manifest of kubectl at, OLM's on the bundle, and the tests
-# of promcheck: the queries of the dashboard and the alerts, and when the alerts fire. Also checks
+# of promcheck: the queries of the dashboard and the alerts, and when the alerts fire; and those of
+# the health checks for Argo CD and Flux. Also checks
 # the manifests of the Prometheus operator and of cert-manager against their types.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -33,7 +34,7 @@ compiling go -C hack/tools/golangci-lint build -o "${bin}/golangci-lint" github.
 for tag in integration e2e; do
     compiling "${bin}/golangci-lint" run --build-tags="${tag}"
 done
-for module in hack/bench hack/localcluster hack/tools/controller-gen hack/tools/crcheck hack/tools/olm hack/tools/promcheck; do
+for module in hack/bench hack/localcluster hack/tools/controller-gen hack/tools/crcheck hack/tools/health hack/tools/olm hack/tools/promcheck; do
     (cd "${module}" && compiling "${bin}/golangci-lint" run --config="${root}/.golangci.yaml")
 done
 
@@ -52,3 +53,4 @@ compiling go -C hack/tools/helm run helm.sh/helm/v4/cmd/helm template cnat "${bi
 
 # -count=1, because the test cache does not detect changes to files outside the module.
 compiling go -C hack/tools/promcheck test -count=1 ./...
+compiling go -C hack/tools/health test -count=1 ./...

@@ -264,7 +264,8 @@ func TestQuoted(t *testing.T) {
 		}
 		for _, line := range tableHeader.FindAllString(text, -1) {
 			tables++
-			if !headers[strings.Join(strings.Fields(line), " ")] {
+			// TestDocs compares that page with what kubectl at prints.
+			if page != tutorialPage && !headers[strings.Join(strings.Fields(line), " ")] {
 				t.Errorf("%s quotes a table with these columns, which nothing prints: %s", page, line)
 			}
 		}
