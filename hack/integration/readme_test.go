@@ -163,6 +163,10 @@ func TestDocs(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
+		"docs/tasks/every-node.md": func(t *testing.T, _ string) {
+			t.Helper()
+			startController(t, "node-access") // The page creates it.
+		},
 		scriptsPage: func(t *testing.T, _ string) {
 			t.Helper()
 			program, err := exec.LookPath("kubectl")
