@@ -132,7 +132,7 @@ func TestReadme(t *testing.T) {
 				t.Errorf("%s: got %q, want YAY", command, out)
 			}
 			at := waitPhase(t, "default", "example-at", v1alpha1.PhaseDone)
-			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
+			waitEvents(t, at, map[string]int32{v1alpha1.ReasonRanAtOnce: 1, v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 		}
 	}
 }
