@@ -47,10 +47,13 @@ var (
 	repoPath   = regexp.MustCompile(`^(\.ci|\.github|artifacts|cmd|docs|hack|pkg|signals)/[\w./-]*$`)
 	identifier = regexp.MustCompile(`^(?:\w+\.)*([A-Za-z]\w*)(?:\(\))?$`)
 	camelCase  = regexp.MustCompile(`[a-z][A-Z]`)
-	anyWord    = regexp.MustCompile(`\w+`)
-	flagName   = regexp.MustCompile(`(?:^|[\s,])--?([a-z][a-z0-9-]+)`)
-	goBlock    = regexp.MustCompile("(?ms)^ *```(?:go|yaml\n(?:healthCheckExprs:))\n(.*?)^ *```$")
-	words      = regexp.MustCompile(`(?m)^([^#\t\n][^\t\n]*)\t+([^\t\n]+)$`)
+
+	anyWord  = regexp.MustCompile(`\w+`)
+	flagName = regexp.MustCompile(`(?:^|[\s,])--?([a-z][a-z0-9-]+)`)
+	goBlock  = regexp.MustCompile("(?ms)^ *```(?:go|yaml\n(?:healthCheckExprs:))\n(.*?)^ *```$")
+	words    = regexp.MustCompile(`(?m)^([^#\t\n][^\t\n]*)\t+([^\t\n]+)$`)
+
+	kubernetesVersion = regexp.MustCompile(`v1\.\d+\.\d+`)
 
 	// An input and its meaning, in the table and on the page about times.
 	timesRow     = regexp.MustCompile(`(?m)^(\S.*?) +(?:=>|!!) (.*)$`)
@@ -184,6 +187,20 @@ func TestQuotedCode(t *testing.T) {
 	}
 	if quotes < 2 {
 		t.Errorf("the pages have %d quotes", quotes)
+	}
+}
+
+// TestTestedVersions finds the older versions of Kubernetes in the workflow that tests them.
+func TestTestedVersions(t *testing.T) {
+	workflow, page := files(t, "older.yaml")[".github/workflows/older.yaml"], files(t, ".md")["docs/compatibility.md"]
+	versions := kubernetesVersion.FindAllString(workflow, -1)
+	if len(versions) < 4 {
+		t.Errorf("the workflow tests only %v", versions)
+	}
+	for _, version := range versions {
+		if !strings.Contains(page, strings.TrimPrefix(version, "v")) {
+			t.Errorf("docs/compatibility.md does not have %s", version)
+		}
 	}
 }
 
