@@ -255,20 +255,14 @@ our_ats+=("at/${name}")
 run kubectl at now --nodes all --name "${name}" --wait -- echo YAY
 run kubectl get at --selector="cnat.programming-kubernetes.info/at-name=${name}" --output=wide
 
-say "What would fail tomorrow is reported today"
-our_ats+=("at/${name}-tomorrow")
-cat >"${tmp}/pod.yaml" <<EOF
-apiVersion: v1
-kind: Pod
-metadata: {name: tomorrow}
-spec:
-  serviceAccountName: is-missing
-  containers: [{name: main, image: busybox, command: [echo, YAY]}]
-EOF
-run kubectl at tomorrow 10:12 --name "${name}-tomorrow" --filename="${tmp}/pod.yaml"
-run kubectl wait --for=condition=Blocked --timeout=60s "at/${name}-tomorrow"
-run kubectl get at "${name}-tomorrow" --output=custom-columns=PHASE:.status.phase,REASON:.status.reason,MESSAGE:.status.message
-run kubectl at list --all
+say "Tonight at 2 am, as a manifest"
+run kubectl at 02:00 --name backup --retries 2 --active-deadline 10m --dry-run=client --output=yaml -- ./backup
+
+say "What would fail at 2 am is reported now"
+run kubectl at 02:00 --retries 2 --env-from secret/shop-db --rehearse --check -- ./backup 2>&1 | tee "${tmp}/night" || true # checked below
+our_ats+=("$(sed -n 's/ created$//p' "${tmp}/night")")
+grep -q 'secret "shop-db" not found' "${tmp}/night" || fail "the missing Secret is not reported"
+run kubectl at list
 
 # In its own cluster, everything ends with the cluster, except a controller on this machine.
 if [[ -n "${keep}" && (-z "${CNAT_DEMO_DIR:-}" || -n "${controller}") ]]; then

@@ -22,8 +22,7 @@ set -o errexit -o nounset -o pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The paths of the machine are not for the picture.
 trap 'rm -f docs/demo.svg.new' EXIT
-hack/demo.sh 2>&1 | tee >(cat >&2) | sed -E 's#--filename=[^ ]*/#--filename=#' |
-    go run ./hack/tools/demosvg "Watching it" "The same without YAML" "A time means what a person means, or it is refused" "What would fail tomorrow is reported today" >docs/demo.svg.new
+hack/demo.sh 2>&1 | tee >(cat >&2) |
+    go run ./hack/tools/demosvg "The same without YAML" "Tonight at 2 am, as a manifest" "What would fail at 2 am is reported now" >docs/demo.svg.new
 mv docs/demo.svg.new docs/demo.svg

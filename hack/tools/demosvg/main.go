@@ -89,13 +89,20 @@ func run(in io.Reader, out io.Writer, headings []string) error {
 	return draw(out, lines)
 }
 
-// wrap breaks a long line as a terminal does.
+// wrap breaks a long line, between words if it can.
 func wrap(class, text string) []line {
 	runes := []rune(text)
 	var lines []line
 	for len(runes) > columns {
-		lines = append(lines, line{class, string(runes[:columns])})
-		runes = runes[columns:]
+		end := columns
+		for i := columns; i > columns/2; i-- {
+			if runes[i] == ' ' {
+				end = i
+				break
+			}
+		}
+		lines = append(lines, line{class, string(runes[:end])})
+		runes = []rune(strings.TrimPrefix(string(runes[end:]), " "))
 	}
 	return append(lines, line{class, string(runes)})
 }
