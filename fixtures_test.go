@@ -207,8 +207,6 @@ func stopping(at *v1alpha1.At) {
 	}}
 }
 
-func withStartingDeadline(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](30) }
-
 func withShortDeadline(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](10) }
 
 func withTTL(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) }
