@@ -121,4 +121,3 @@ func New(program, target string, config v1.Config, links ...string) (v1.Image, e
 	config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	return mutate.Config(image, config)
 }
-
