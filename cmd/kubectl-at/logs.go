@@ -279,23 +279,30 @@ func (l *podLog) streamAll(ctx context.Context) error {
 	}
 }
 
-// follow prints the log of a container until it ends. If following fails, or ends while
-// the container is running, follow requests the log again and skips what was already
-// printed.
+// follow prints the log of a container until it ends. If following fails, or ends before
+// the container does, follow requests the log again and skips what was already printed.
 func (l *podLog) follow(ctx context.Context, container string, restart int32) error {
-	printed := int64(0)
+	printed, hasEnded := int64(0), false
 	for try := 1; ; try++ {
 		n, err := l.copy(ctx, &corev1.PodLogOptions{Container: container, Follow: true}, printed)
-		printed += n
+		if printed += n; n > 0 {
+			try = 0
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err == nil && l.hasEnded(ctx, restart):
+		case hasEnded && (err == nil || apierrors.IsNotFound(err)):
 			return nil
+		case err == nil:
+			var isThere bool
+			if hasEnded, isThere = l.hasEnded(ctx, restart); hasEnded && !isThere {
+				return nil
+			}
+			if hasEnded {
+				continue // The rest of the log, if it ended before the container.
+			}
 		case err != nil && (try >= maxLogTries || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
 			return err
-		case n > 0:
-			try = 0
 		}
 		select {
 		case <-ctx.Done():
@@ -304,17 +311,21 @@ func (l *podLog) follow(ctx context.Context, container string, restart int32) er
 	}
 }
 
-// hasEnded reports whether a container whose log is at its end has ended.
-func (l *podLog) hasEnded(ctx context.Context, restart int32) bool {
+// hasEnded reports whether a container whose log is at its end has ended, and whether its log
+// is still there.
+func (l *podLog) hasEnded(ctx context.Context, restart int32) (hasEnded, isThere bool) {
 	ctx, cancel := context.WithTimeout(ctx, statusDelay)
 	defer cancel()
-	ended := false
 	err := l.watchPod(ctx, func(pod *corev1.Pod) bool {
 		_, status := containerOf(pod)
-		ended = isOver(pod) || status == nil || status.RestartCount > restart || status.State.Running == nil
-		return ended
+		isThere = status != nil && status.RestartCount == restart
+		hasEnded = isOver(pod) || !isThere || status.State.Running == nil
+		return hasEnded
 	})
-	return ended || errors.Is(err, errGone)
+	if errors.Is(err, errGone) {
+		return true, false
+	}
+	return hasEnded, isThere
 }
 
 // print prints the log so far.

@@ -47,6 +47,7 @@ func TestStream(t *testing.T) {
 		"a Pod that has ended":      {states: []corev1.ContainerState{ended}, logs: []string{"a\nb\n"}, want: "a\nb\n"},
 		"it ends":                   {states: []corev1.ContainerState{running, ended}, logs: []string{"a\nb\n"}, want: "a\nb\n"},
 		"the connection is cut":     {states: []corev1.ContainerState{running, ended}, logs: []string{"a\nb-", "a\nb\nc\n"}, want: "a\nb\nc\n"},
+		"its log ends before it":    {states: []corev1.ContainerState{running, ended}, logs: []string{"a\n", "a\nb\n"}, want: "a\nb\n"},
 		"cut repeatedly":            {states: []corev1.ContainerState{running, ended}, logs: []string{"a\n-", "a\n-", "a\nb\n"}, want: "a\nb\n"},
 		"an error before the first": {states: []corev1.ContainerState{ended}, logs: []string{"!", "a\n"}, want: "a\n"},
 		"a Pod of another object":   {states: []corev1.ContainerState{ended}, logs: []string{"a\n"}, want: ""},
