@@ -154,6 +154,7 @@ func run(t *testing.T, test func(f *fixture)) {
 		harness.Run(ctx, t, func(ctx context.Context) {
 			f.Run(ctx)
 		})
+		synctest.Wait() // It has looked for Pods of rehearsals, so that test can add reactors.
 		test(f)
 	})
 }
