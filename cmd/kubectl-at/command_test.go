@@ -225,6 +225,7 @@ func TestUsage(t *testing.T) {
 		"a mistyped command":                       {[]string{"lits"}, `"lits" is neither a time nor a command: did you mean kubectl at list?`},
 		"a shortened command":                      {[]string{"expl", "noon"}, "did you mean kubectl at explain?"},
 		"a forgotten --":                           {[]string{"tomorrow", "10:12", "echo", "hello"}, `"echo hello" is not part of a time: write -- before the command, as in kubectl at tomorrow 10:12 -- echo hello`},
+		"a forgotten --, quoted":                   {[]string{"-n", "shop", "tomorrow", "10:12", "echo", "date; reboot"}, `as in kubectl at -n shop tomorrow 10:12 -- echo 'date; reboot'`},
 		"the same in one word":                     {[]string{"now + 2 h ./migrate up"}, "as in kubectl at now + 2 h -- ./migrate up"},
 		"a misspelled time":                        {[]string{"10:12", "tomorow"}, `error: "tomorow" is not understood: write "tomorrow"`},
 		"a foreign zone":                           {[]string{"10:12", "PST", "--tz=UTC"}, `error: "PST" is not in force in UTC then`},

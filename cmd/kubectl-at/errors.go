@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -79,7 +80,10 @@ func (p printable) Write(data []byte) (int, error) {
 func kubectl(flags *pflag.FlagSet, format string, args ...any) string {
 	verb, rest, _ := strings.Cut(fmt.Sprintf(format, args...), " ")
 	line := "kubectl " + verb
-	for _, flag := range []struct{ name, written string }{{"kubeconfig", "--kubeconfig="}, {"context", "--context="}, {"cluster", "--cluster="}, {"namespace", "-n "}} {
+	for _, flag := range []struct{ name, written string }{
+		{"kubeconfig", "--kubeconfig="}, {"context", "--context="}, {"cluster", "--cluster="}, {"server", "--server="},
+		{"user", "--user="}, {"as", "--as="}, {"namespace", "-n "},
+	} {
 		isNamespace := flag.name == "namespace" && (strings.Contains(rest, " -A") || strings.Contains(rest, " -n "))
 		if flags != nil && flags.Changed(flag.name) && !isNamespace {
 			line += " " + flag.written + quote(flags.Lookup(flag.name).Value.String())
@@ -168,17 +172,19 @@ func (o *create) whatWasMeant(cmd *cobra.Command, words []string, err error) err
 	if !errors.As(err, &mistake) || !mistake.Unknown {
 		return err
 	}
-	words = strings.Fields(text(words))
-	if mistake.Offset == 0 {
-		if name, found := nearestCommand(cmd.Root(), words[0]); found {
-			return usageError("%q is neither a time nor a command: did you mean kubectl at %s?", words[0], name)
+	if first, _, _ := strings.Cut(text(words), " "); mistake.Offset == 0 {
+		if name, found := nearestCommand(cmd.Root(), first); found {
+			return usageError("%q is neither a time nor a command: did you mean %s?", first, o.kubectl("at %s", name))
 		}
 		return err
 	}
+	if len(words) == 1 {
+		words = strings.Fields(words[0])
+	}
 	for n := len(words) - 1; n > 0 && cmd.ArgsLenAtDash() < 0; n-- {
 		if _, _, err := o.parseTime(words[:n], timespec.Options{AllowPast: o.past}); err == nil {
-			time, command := strings.Join(words[:n], " "), strings.Join(words[n:], " ")
-			return usageError("%q is not part of a time: write -- before the command, as in kubectl at %s -- %s", command, time, command)
+			command := strings.Join(words[n:], " ")
+			return usageError("%q is not part of a time: write -- before the command, as in %s", command, o.kubectl("at %s", quoteAll(slices.Concat(words[:n], []string{"--"}, words[n:]))))
 		}
 	}
 	return err

@@ -284,7 +284,7 @@ func (l *podLog) streamAll(ctx context.Context) error {
 func (l *podLog) follow(ctx context.Context, container string, restart int32) error {
 	printed, hasEnded := int64(0), false
 	for try := 1; ; try++ {
-		n, err := l.copy(ctx, &corev1.PodLogOptions{Container: container, Follow: true}, printed)
+		n, err := l.copy(ctx, &corev1.PodLogOptions{Container: container, Follow: !hasEnded}, printed)
 		if printed += n; n > 0 {
 			try = 0
 		}

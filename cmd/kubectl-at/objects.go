@@ -17,7 +17,6 @@ limitations under the License.
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -230,7 +229,14 @@ func (c *cli) edit(output *output, info *resource.Info, change func() error) err
 		}
 		patched, err := helper.Patch(info.Namespace, info.Name, types.MergePatchType, patch, nil)
 		if apierrors.IsConflict(err) {
-			return cmp.Or(info.Get(), err)
+			uid := info.Object.(metav1.Object).GetUID()
+			if err := info.Get(); err != nil {
+				return err
+			}
+			if info.Object.(metav1.Object).GetUID() != uid {
+				return fmt.Errorf("%s was deleted and created again in the meantime", info.ObjectName())
+			}
+			return err
 		}
 		info.Object = patched
 		return err

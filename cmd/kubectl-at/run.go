@@ -356,6 +356,15 @@ func verbatim(args []string) []string {
 	return all
 }
 
+// quoteAll returns the arguments of a program as a shell reads them.
+func quoteAll(args []string) string {
+	quoted := make([]string, len(args))
+	for i, arg := range args {
+		quoted[i] = quote(arg)
+	}
+	return strings.Join(quoted, " ")
+}
+
 // quote returns a word as a shell reads it, except for the first one of a line.
 func quote(word string) string {
 	if harmless.MatchString(word) {

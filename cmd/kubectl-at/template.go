@@ -72,7 +72,7 @@ func (f *podFlags) validate() error {
 	}
 	for _, env := range f.env {
 		if name, _, found := strings.Cut(env, "="); !found || name == "" {
-			return usageError("--env is %q: write NAME=VALUE", env)
+			return usageError("--env has a value without a name: write NAME=VALUE") // It may be a secret.
 		}
 	}
 	for _, text := range f.envFrom {
