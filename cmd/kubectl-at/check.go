@@ -26,6 +26,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -90,7 +91,12 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	case rehearsed != nil:
 		rehearsal = rehearsed.Reason + ": " + rehearsed.Message
 	}
+	suspended := ""
+	if isSuspended(of) {
+		suspended = "Nothing starts until " + c.kubectl("at resume %s", ref(of)) + "."
+	}
 	printFields(out, []field{
+		{"Suspended", suspended},
 		{"Preflight", "The controller has reported nothing against " + ref(of) + "."},
 		{"Rehearsal", rehearsal},
 		{"Dry-run", asked},
@@ -117,6 +123,13 @@ func stateOf(of object) state {
 	status := &at.Status
 	hasBegun := status.Phase == v1alpha1.PhaseRunning || status.Phase == v1alpha1.PhaseDone
 	return state{&at.Spec.RunSpec, status.ObservedGeneration, status.Reason, status.Message, status.Conditions, hasBegun}
+}
+
+func isSuspended(of object) bool {
+	if cronAt, isCronAt := of.(*v1alpha1.CronAt); isCronAt {
+		return ptr.Deref(cronAt.Spec.Suspend, false)
+	}
+	return ptr.Deref(of.(*v1alpha1.At).Spec.Suspend, false)
 }
 
 // changedAt returns when the spec of an object was last written.
@@ -169,9 +182,7 @@ func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why 
 		why, rehearsed = "", nil
 		s := stateOf(next)
 		switch s.reason {
-		case v1alpha1.ReasonSuspended:
-			return !s.run.Rehearse
-		case "", v1alpha1.ReasonAtActive:
+		case "", v1alpha1.ReasonAtActive, v1alpha1.ReasonSuspended:
 		default:
 			why = s.reason + ": " + s.message
 			return s.observed == next.GetGeneration() // Otherwise it may be out of date.

@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	kubetesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -47,6 +48,9 @@ func TestCheck(t *testing.T) {
 			at.Spec.Rehearse, at.Generation = true, 2
 			at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRehearsed, Status: status, ObservedGeneration: generation, Reason: "Reason", Message: fmt.Sprintf("Message %d.", generation)}}
 		}
+	}
+	suspended := func(at *v1alpha1.At) {
+		at.Spec.Suspend, at.Status.Reason = ptr.To(true), v1alpha1.ReasonSuspended
 	}
 	edited := func(at *v1alpha1.At) { blocked(at); at.Generation = 2 }
 	for name, tc := range map[string]struct {
@@ -68,6 +72,8 @@ func TestCheck(t *testing.T) {
 		"no permission":             {args: "check at", refused: errors.New(mayNot), out: "Dry-run    You are not allowed to create Pods, so the Pod was not tried.\n" + unchecked},
 		"no answer":                 {args: "check at", refused: apierrors.NewServiceUnavailable("no"), out: "Dry-run    The API server does not say whether it accepts the Pod: no\n" + unchecked},
 		"a restart":                 {args: "check at", before: func(at *v1alpha1.At) { at.Spec.Restart = &v1alpha1.AtRestart{} }, refused: quota, out: "against at/at.\n" + unchecked},
+		"suspended, and refused":    {args: "check at", before: func(at *v1alpha1.At) { suspended(at); createdNow(at) }, later: blocked, code: 3, out: "error: at/at would not start: PodRefused: If it were due now: exceeded quota\n"},
+		"suspended, and accepted":   {args: "check at", before: suspended, out: "Suspended  Nothing starts until kubectl at resume at/at.\nPreflight  The controller has reported nothing against at/at.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
 		"rehearsed before":          {args: "check at", before: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
 		"rehearsed while it waits":  {args: "check at", before: func(at *v1alpha1.At) { rehearsed(metav1.ConditionTrue, 1)(at); createdNow(at) }, later: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
 		"rehearsal without result":  {args: "check at", before: rehearsed(metav1.ConditionFalse, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
