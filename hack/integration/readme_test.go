@@ -80,7 +80,7 @@ func TestReadme(t *testing.T) {
 		}
 	})
 	// What a reader replaces.
-	own := strings.NewReplacer("DIRECTORY", kustomization(t), "cnat-0.1.0.tgz", "artifacts/chart")
+	own := strings.NewReplacer("DIRECTORY", kustomization(t))
 	var commands []string
 	for _, page := range wholeCluster {
 		commands = append(commands, consoleCommands(t, page)...)
