@@ -146,7 +146,9 @@ func (c *conformance) runPods(kube kubernetes.Interface, namespace string, bind 
 	patch("without a change", fmt.Sprintf(`{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":["x/y"]}}`, pod.UID))
 	remove("of another UID", metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("other")})
 	remove("of another version", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: ptr.To("1")}})
-	if err := bind(pod, "node"); err != nil {
+	// A node that does not exist, and that no other test names: the garbage collector of Pods
+	// force-deletes those on a node that has been gone for 40 seconds.
+	if err := bind(pod, namespace); err != nil {
 		c.t.Error(err)
 	}
 	remove("on its node", metav1.DeleteOptions{})

@@ -289,7 +289,7 @@ func TestSchedule(t *testing.T) {
 	endPod(t, pod, corev1.PodSucceeded, 0, "")
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
-	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonRanAtOnce: 1, v1alpha1.ReasonCompleted: 1})
 	if writes := len(requests(t, namespace, "create", "pods")) + len(requests(t, namespace, "patch", "ats/status")); writes != 3 {
 		t.Errorf("%d writes, want 3: the Pod, RUNNING, DONE", writes)
 	}
