@@ -20,7 +20,6 @@ import (
 	"slices"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,7 +28,6 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
 // at is what the history shows of an At.
@@ -40,7 +38,6 @@ type at struct {
 	changed   time.Time // the latest write
 	terms     []terms
 	pods      []*pod // in the order of their creation
-	restarts  int
 	children  []*at
 	backoff   int32 // the highest spec.backoffLimit
 	doneSince time.Time
@@ -279,27 +276,5 @@ func (c *Checker) checkConcurrency(child *at) {
 	}
 	if most := parent.Spec.Nodes.MaxConcurrent.IntValue(); running > most {
 		c.violate(Limits, parent.At, "it runs on %d nodes at the same time, with maxConcurrent %d", running, most)
-	}
-}
-
-// addDeployment checks that a workload is restarted once for each At.
-func (c *Checker) addDeployment(w Write, object *appsv1.Deployment) {
-	annotation := object.Spec.Template.Annotations[rollout.AnnotationRestartedAt]
-	before, known := c.restarts[object.UID]
-	c.restarts[object.UID] = annotation
-	restarted, err := time.Parse(time.RFC3339, annotation)
-	if err != nil || !known || annotation == before {
-		return
-	}
-	for _, a := range c.ats {
-		due, err := plan.Instant(&a.Spec)
-		if err != nil || a.Spec.Restart == nil || a.Namespace != object.Namespace || a.Spec.Restart.Name != object.Name || !due.Truncate(time.Second).Equal(restarted) {
-			continue
-		}
-		if a.restarts++; a.restarts > 1 && a.DeletionTimestamp == nil && !a.gone {
-			c.violate(Once, object, "it is restarted twice for At %s", a.Name)
-		}
-		c.Summary.Restarts++
-		c.mayStart(a.At, w.Sent, a.terms)
 	}
 }

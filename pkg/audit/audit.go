@@ -45,8 +45,12 @@ type Write struct {
 	// Gone is true if the object does not exist any more after the write.
 	Gone bool
 	// Object is an At, a CronAt, a Pod or a Deployment, after the write. It must not change.
-	Object   metav1.Object
-	metadata *metav1.ObjectMeta // if the answer in a log shows only that
+	Object metav1.Object
+
+	// Of an audit log:
+	uid      types.UID          // of the object, or empty if the answer does not show it
+	metadata *metav1.ObjectMeta // if the answer shows only that
+	place    time.Time          // in the order
 }
 
 // Rule is a promise.
@@ -95,8 +99,8 @@ type Checker struct {
 	ats     map[types.UID]*at
 	cronAts map[types.UID]*cronAt
 	pods    map[types.UID]*pod
-	// restarts are the annotations of restarts, by Deployment.
-	restarts map[types.UID]string
+
+	deployments map[types.UID]*deployment
 }
 
 // Summary says what a history contains.
@@ -116,7 +120,7 @@ func NewChecker() *Checker {
 		EditDelay: editDelay,
 		Summary:   Summary{Ends: map[string]int{}, Blocked: map[string]int{}},
 		ats:       map[types.UID]*at{}, cronAts: map[types.UID]*cronAt{}, pods: map[types.UID]*pod{},
-		restarts: map[types.UID]string{},
+		deployments: map[types.UID]*deployment{},
 	}
 }
 
@@ -203,7 +207,7 @@ func (c *Checker) mayStart(object metav1.Object, sent time.Time, history []terms
 	last := valid[len(valid)-1]
 	early := func(t terms) bool { return t.due.After(sent.Add(c.Skew)) }
 	switch {
-	case slices.ContainsFunc(valid, func(t terms) bool { return !t.suspended && !t.deleted && !early(t) }):
+	case c.respects(sent, history):
 	case last.deleted:
 		c.violate(Honored, object, "it starts %v after it, or what it belongs to, was deleted", sent.Sub(last.since))
 	case last.suspended:
@@ -213,4 +217,13 @@ func (c *Checker) mayStart(object metav1.Object, sent time.Time, history []terms
 	default:
 		c.violate(NotEarly, object, "it starts %v before its time, %s", last.due.Sub(sent), last.due.UTC().Format(time.RFC3339Nano))
 	}
+}
+
+// respects reports whether a start that was sent at some time respects terms that were valid
+// shortly before, or nothing is known of these.
+func (c *Checker) respects(sent time.Time, history []terms) bool {
+	valid := within(history, sent.Add(-c.EditDelay), sent)
+	return len(valid) == 0 || slices.ContainsFunc(valid, func(t terms) bool {
+		return !t.suspended && !t.deleted && !t.due.After(sent.Add(c.Skew))
+	})
 }

@@ -64,6 +64,11 @@ func deleted(at *v1alpha1.At)   { at.DeletionTimestamp = &metav1.Time{Time: when
 func running(at *v1alpha1.At) {
 	at.Status.Phase, at.Status.StartTime = v1alpha1.PhaseRunning, &metav1.Time{Time: due}
 }
+func ended(at *v1alpha1.At) {
+	at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonCompleted
+}
+func limitedRun(at *v1alpha1.At)  { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](90) }
+func slowStop(pod *corev1.Pod)    { pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](120) }
 func nextAttempt(at *v1alpha1.At) { at.Status.NextAttemptTime = &metav1.Time{Time: when(12)} }
 func named(name, owner string) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) {
@@ -133,14 +138,22 @@ func scheduled(seconds float64, created bool, uid string, mutate ...func(*v1alph
 	return w
 }
 
-// deployment returns a write of a Deployment with the annotation of a restart.
-func deployment(seconds float64, restartedAt string) Write {
+// aDeployment returns a write of a Deployment with the annotation of a restart.
+func aDeployment(seconds float64, restartedAt string, mutate ...func(*appsv1.Deployment)) Write {
 	object := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "web"}}
 	object.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: restartedAt}
+	for _, m := range mutate {
+		m(object)
+	}
 	return write(seconds, object, false)
 }
 
-func restarts(at *v1alpha1.At) {
+func rolledOut(d *appsv1.Deployment) {
+	d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas = 1, 1, 1
+}
+func rollingOut(d *appsv1.Deployment) { d.Status.Replicas = 1 }
+
+func restartsWeb(at *v1alpha1.At) {
 	at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
 }
 
@@ -153,10 +166,11 @@ func TestChecker(t *testing.T) {
 	const pending, isRunning, succeeded, failed = corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed
 	restarted := due.Format(time.RFC3339)
 	for name, tc := range map[string]struct {
-		writes  []Write
-		settle  float64 // seconds after due; 0: the history goes on
-		maxLate time.Duration
-		want    Rule
+		writes   []Write
+		settle   float64 // seconds after due; 0: the history goes on
+		maxLate  time.Duration
+		want     Rule
+		restarts int
 	}{
 		"a run":                    {writes: []Write{anAt(-60), aPod(0.1, "p", "at-pod", pending), aPod(1, "p", "at-pod", succeeded), anAt(2, done("Completed")), aPod(11, "p", "at-pod", succeeded, released)}, settle: 3600},
 		"at its time":              {writes: []Write{anAt(-60), aPod(0, "p", "at-pod", pending)}},
@@ -211,11 +225,23 @@ func TestChecker(t *testing.T) {
 		"it is gone":                 {writes: []Write{anAt(-60), gone(anAt(-10, deleted))}, settle: 591},
 		"its time to live is over":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) })}, settle: 664, want: NotLost},
 
-		"a restart":           {writes: []Write{anAt(-60, restarts), deployment(-60, ""), deployment(1, restarted)}},
-		"an early restart":    {writes: []Write{anAt(-60, restarts), deployment(-60, ""), deployment(-1, restarted)}, want: NotEarly},
-		"a second restart":    {writes: []Write{anAt(-60, restarts), deployment(-60, ""), deployment(1, restarted), deployment(2, ""), deployment(3, restarted)}, want: Once},
-		"two nodes in turn":   {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", succeeded, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}},
-		"two nodes at a time": {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", isRunning, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}, want: Limits},
+		"a restart":        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted)}, restarts: 1},
+		"an early restart": {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(-1, restarted)}, want: NotEarly, restarts: 1},
+		"a second restart": {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted), aDeployment(2, ""), aDeployment(3, restarted)}, want: Once, restarts: 2},
+		"a restart of an At that was created again": {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), gone(anAt(-30, restartsWeb)), anAt(-20, restartsWeb, named("again", "")), aDeployment(1, restarted)}, restarts: 1},
+		"a restart after the At was deleted":        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), anAt(-10, restartsWeb, deleted), aDeployment(1, restarted)}, want: Honored, restarts: 1},
+		"a restart of an At that has ended":         {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted), anAt(2, restartsWeb, running), anAt(3, restartsWeb, ended), aDeployment(4, ""), aDeployment(5, restarted)}, restarts: 1},
+		"a restart for two Ats":                     {writes: []Write{anAt(-60, restartsWeb), anAt(-60, restartsWeb, named("other", ""), suspended), aDeployment(-60, ""), aDeployment(1, restarted)}, restarts: 1},
+		"a restart for each of two Ats":             {writes: []Write{anAt(-60, restartsWeb), anAt(-60, restartsWeb, named("other", "")), aDeployment(-60, ""), aDeployment(1, restarted), aDeployment(2, ""), aDeployment(3, restarted)}, restarts: 2},
+		"three restarts for two Ats":                {writes: []Write{anAt(-60, restartsWeb), anAt(-60, restartsWeb, named("other", "")), aDeployment(-60, ""), aDeployment(1, restarted), aDeployment(2, ""), aDeployment(3, restarted), aDeployment(4, ""), aDeployment(5, restarted)}, want: Once, restarts: 3},
+		"a restart for another kind":                {writes: []Write{anAt(-60, restartsWeb, func(at *v1alpha1.At) { at.Spec.Restart.Kind = v1alpha1.RestartStatefulSet }), aDeployment(-60, ""), aDeployment(-1, restarted)}},
+		"a slow rollout":                            {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted, rollingOut), anAt(2, restartsWeb, running)}, settle: 3600, restarts: 1},
+		"a rollout that has ended":                  {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted, rollingOut), anAt(2, restartsWeb, running), aDeployment(3, restarted, rolledOut)}, settle: 604, restarts: 1, want: NotLost},
+		"a rollout that has just ended":             {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted, rollingOut), anAt(2, restartsWeb, running), aDeployment(3, restarted, rolledOut)}, settle: 602, restarts: 1},
+		"a Pod stops after the deadline":            {writes: []Write{anAt(-60, limitedRun), aPod(0, "p", "at-pod", pending, slowStop), anAt(1, limitedRun, recorded), aPod(1, "p", "at-pod", isRunning, slowStop)}, settle: 809},
+		"a Pod has stopped too late":                {writes: []Write{anAt(-60, limitedRun), aPod(0, "p", "at-pod", pending, slowStop), anAt(1, limitedRun, recorded), aPod(1, "p", "at-pod", isRunning, slowStop)}, settle: 811, want: NotLost},
+		"two nodes in turn":                         {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", succeeded, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}},
+		"two nodes at a time":                       {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", isRunning, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}, want: Limits},
 
 		"a scheduled time":           {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aCronAt(1, last(0))}},
 		"a scheduled time, early":    {writes: []Write{aCronAt(-60), scheduled(-0.1, true, "s")}, want: NotEarly},
@@ -242,6 +268,9 @@ func TestChecker(t *testing.T) {
 			}
 			if got != tc.want || len(c.Violations) > 1 {
 				t.Errorf("got %v, want rule %q", c.Violations, tc.want)
+			}
+			if c.Summary.Restarts != tc.restarts {
+				t.Errorf("%d restarts, want %d", c.Summary.Restarts, tc.restarts)
 			}
 		})
 	}

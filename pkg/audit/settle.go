@@ -109,17 +109,25 @@ func (c *Checker) settleRunning(a *at, before time.Time) {
 			c.violate(NotLost, a.At, "all of its Ats have ended, but it has not")
 		}
 	case a.Spec.Restart != nil:
-		c.violate(NotLost, a.At, "it has not ended since %s", a.changed.UTC().Format(time.RFC3339))
+		c.settleRestart(a, before)
 	case a.Status.NextAttemptTime != nil && a.Status.NextAttemptTime.After(before):
 	case a.whole && !slices.ContainsFunc(a.pods, lasts):
 		c.violate(NotLost, a.At, "all of its Pods have ended, but it has not")
-	case a.Spec.ActiveDeadlineSeconds != nil && a.Status.StartTime != nil && a.Status.StartTime.Add(plan.Seconds(*a.Spec.ActiveDeadlineSeconds)+podStopTime).Before(before):
+	case a.Spec.ActiveDeadlineSeconds != nil && a.Status.StartTime != nil && a.Status.StartTime.Add(plan.Seconds(*a.Spec.ActiveDeadlineSeconds)+stopTime(a)).Before(before):
 		c.violate(NotLost, a.At, "its deadline has passed, but it has not ended")
 	}
 }
 
-// podStopTime is the time that a Pod has to stop.
-const podStopTime = corev1.DefaultTerminationGracePeriodSeconds * time.Second
+// stopTime returns the time that the Pods of an At have to stop.
+func stopTime(a *at) time.Duration {
+	most := int64(0)
+	for _, p := range a.pods {
+		if !p.gone {
+			most = max(most, ptr.Deref(p.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds))
+		}
+	}
+	return time.Duration(most) * time.Second
+}
 
 // settlePod checks that a Pod that has ended does not keep its finalizer.
 func (c *Checker) settlePod(p *pod, before time.Time) {

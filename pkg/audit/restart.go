@@ -1,0 +1,115 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package audit
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
+)
+
+// deployment is what the history shows of a Deployment.
+type deployment struct {
+	*appsv1.Deployment
+	changed    time.Time
+	annotation string // of the last restart
+	restarts   map[string]*restarts
+}
+
+// restarts are those with the same annotation, which is the time of one or several Ats.
+type restarts struct {
+	number int
+	ats    sets.Set[types.UID] // those that may have caused one
+}
+
+// addDeployment checks that a workload is restarted once for each At.
+func (c *Checker) addDeployment(w Write, object *appsv1.Deployment) {
+	d := c.deployments[object.UID]
+	known := d != nil
+	if !known {
+		d = &deployment{restarts: map[string]*restarts{}}
+		c.deployments[object.UID] = d
+	}
+	before, annotation := d.annotation, object.Spec.Template.Annotations[rollout.AnnotationRestartedAt]
+	d.Deployment, d.changed, d.annotation = object, w.Time, annotation
+	if w.Gone {
+		delete(c.deployments, object.UID)
+		return
+	}
+	restarted, err := time.Parse(time.RFC3339, annotation)
+	if err != nil || !known || annotation == before {
+		return
+	}
+	// An At that has ended restarts nothing. Somebody else may bring its annotation back.
+	var first, started *at
+	for _, a := range c.ats {
+		due, err := plan.Instant(&a.Spec)
+		if err != nil || !restartsIt(a, object) || a.gone || a.Status.Phase == v1alpha1.PhaseDone || !due.Truncate(time.Second).Equal(restarted) {
+			continue
+		}
+		if first == nil || a.Name < first.Name {
+			first = a
+		}
+		if !c.respects(w.Sent, a.terms) {
+			continue
+		}
+		if d.restarts[annotation] == nil {
+			d.restarts[annotation] = &restarts{ats: sets.Set[types.UID]{}}
+		}
+		d.restarts[annotation].ats.Insert(a.UID)
+		if started == nil || a.Name < started.Name {
+			started = a
+		}
+	}
+	if first == nil {
+		return
+	}
+	c.Summary.Restarts++
+	if started == nil {
+		c.mayStart(first.At, w.Sent, first.terms)
+		return
+	}
+	r := d.restarts[annotation]
+	if r.number++; r.number > len(r.ats) && started.DeletionTimestamp == nil {
+		c.violate(Once, object, "it is restarted twice for At %s", started.Name)
+	}
+}
+
+// restartsIt reports whether an At restarts a Deployment.
+func restartsIt(a *at, object *appsv1.Deployment) bool {
+	r := a.Spec.Restart
+	return r != nil && r.Kind == v1alpha1.RestartDeployment && a.Namespace == object.Namespace && r.Name == object.Name
+}
+
+// settleRestart checks a restart that goes on. Only Deployments are checked, and only if the
+// history shows that their rollout has ended: a rollout may take long.
+func (c *Checker) settleRestart(a *at, before time.Time) {
+	for _, d := range c.deployments {
+		if !restartsIt(a, d.Deployment) || d.changed.After(before) {
+			continue
+		}
+		if target := rollout.FromDeployment(d.Deployment); target.Complete || target.Failed {
+			c.violate(NotLost, a.At, "the rollout of its Deployment has ended, but it has not since %s", a.changed.UTC().Format(time.RFC3339))
+		}
+	}
+}
