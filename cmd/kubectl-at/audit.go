@@ -17,9 +17,7 @@ limitations under the License.
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
@@ -28,6 +26,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"programming-kubernetes.info/cnat-controller/pkg/audit"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 func (c *cli) auditCommand() *cobra.Command {
@@ -50,50 +49,78 @@ It needs no cluster. The exit code is 3 if a guarantee was broken.`,
 }
 
 func (c *cli) audit(files []string, grace, skew time.Duration) error {
-	var readers []io.Reader
+	var log audit.Log
 	for _, name := range files {
-		if name == "-" {
-			readers = append(readers, c.In)
-			continue
-		}
-		file, err := os.Open(name)
-		if err != nil {
+		if err := c.readLog(&log, name); err != nil {
 			return err
 		}
-		defer func() { _ = file.Close() }()
-		readers = append(readers, file)
 	}
-	writes, unusable, err := audit.ReadLog(io.MultiReader(readers...))
-	switch {
-	case err != nil:
+	writes, err := log.Writes()
+	if err != nil {
 		return err
-	case unusable > 0:
-		return fmt.Errorf("%d writes have no answer: set the level of ats, cronats and pods to RequestResponse in the audit policy", unusable)
-	case len(writes) == 0:
-		return errors.New("the log has no write of an At, a CronAt or a Pod")
 	}
 	checker := audit.NewChecker()
 	checker.Skew = skew
 	for _, w := range writes {
 		checker.Add(w)
 	}
-	first, last := writes[0].Time, writes[len(writes)-1].Time
-	checker.Settle(last, grace)
+	checker.Settle(log.Last, grace)
 	s := checker.Summary
-	fmt.Fprintf(c.Out, "%d writes from %s to %s: %d Ats, %d CronAts, %d Pods\n", s.Writes, first.In(c.local()).Format(longTime), last.In(c.local()).Format(longTime), s.Ats, s.CronAts, s.Pods)
+	c.printf("%s from %s to %s: %s, %s, %s", count(s.Writes, "write"), log.First.In(c.local()).Format(longTime), log.Last.In(c.local()).Format(longTime),
+		count(s.Ats, "At"), count(s.CronAts, "CronAt"), count(s.Pods, "Pod"))
 	for _, reason := range slices.Sorted(maps.Keys(s.Ends)) {
-		fmt.Fprintf(c.Out, "ended %s: %d\n", reason, s.Ends[reason])
+		c.printf("ended %s: %d", reason, s.Ends[reason])
+	}
+	for _, reason := range slices.Sorted(maps.Keys(s.Blocked)) {
+		c.printf("blocked %s: %d", reason, s.Blocked[reason])
+	}
+	switch {
+	case log.Deployments == 0:
+		c.printf("restarts are not checked: the log has no answers to writes of Deployments")
+	case log.UnusableDeployments > 0:
+		c.printf("not all restarts are checked: %s of Deployments without an answer", count(log.UnusableDeployments, "write"))
+	default:
+		c.printf("restarts of Deployments: %d", s.Restarts)
 	}
 	if len(s.Late) > 0 {
 		median, p99, most := s.Lateness()
-		fmt.Fprintf(c.Out, "late: median %v, p99 %v, at most %v\n", median.Round(time.Millisecond), p99.Round(time.Millisecond), most.Round(time.Millisecond))
+		c.printf("late: median %v, p99 %v, at most %v", median.Round(time.Millisecond), p99.Round(time.Millisecond), most.Round(time.Millisecond))
+	}
+	if log.Last.Sub(log.First) < grace {
+		c.printf("the log is shorter than --grace %v: it cannot show what is lost", grace)
 	}
 	for _, violation := range checker.Violations {
-		fmt.Fprintln(c.Out, violation)
+		c.printf("%s", violation)
 	}
 	if number := len(checker.Violations); number > 0 {
-		return withCode(exitFailed, "%d guarantees were broken: see the list above, and the exceptions in docs/concepts/guarantees.md", number)
+		return withCode(exitFailed, "broken guarantees: %d. See the list above, and the exceptions in docs/concepts/guarantees.md", number)
 	}
-	fmt.Fprintln(c.Out, "no guarantee was broken")
+	c.printf("no guarantee was broken")
 	return nil
+}
+
+// readLog reads a file of an audit log.
+func (c *cli) readLog(log *audit.Log, name string) error {
+	if name == "-" {
+		return log.Read("standard input", c.In)
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	return log.Read(name, file)
+}
+
+// printf prints a line. A log contains what users write.
+func (c *cli) printf(format string, args ...any) {
+	fmt.Fprintln(c.Out, answer.OneLine(fmt.Sprintf(format, args...)))
+}
+
+// count returns a number of things.
+func count(number int, thing string) string {
+	if number != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", number, thing)
 }

@@ -18,23 +18,27 @@ package audit
 
 import (
 	"bufio"
-	"cmp"
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
 // event is what matters of an event in an audit log (audit.k8s.io/v1).
@@ -43,6 +47,7 @@ type event struct {
 	Verb       string `json:"verb"`
 	RequestURI string `json:"requestURI"`
 	ObjectRef  struct {
+		APIGroup    string `json:"apiGroup"`
 		Resource    string `json:"resource"`
 		Subresource string `json:"subresource"`
 		Namespace   string `json:"namespace"`
@@ -56,49 +61,165 @@ type event struct {
 	StageTimestamp           metav1.MicroTime `json:"stageTimestamp"`
 }
 
-// maxLine is the maximum size of a line of an audit log: objects have at most 1.5 MiB.
-const maxLine = 16 << 20
+// Log is an audit log in one or more files. It must have the answers to all writes of Ats, CronAts
+// and Pods. If it has those of Deployments, restarts are checked, too.
+type Log struct {
+	// First and Last are the times of its first and its last event.
+	First, Last time.Time
+	// Unusable is the number of writes of Ats, CronAts and Pods without their answers.
+	Unusable int
+	// Deployments is the number of writes of Deployments. UnusableDeployments is the number of
+	// those without their answers, which are not among them.
+	Deployments, UnusableDeployments int
 
-// ReadLog reads the writes from an audit log, in the order in which they were stored. The log must
-// have the answers to all writes of Ats, CronAts and Pods. If it has those of Deployments, restarts
-// are checked, too. unusable is the number of writes without their answers.
-func ReadLog(log io.Reader) (writes []Write, unusable int, err error) {
-	lines := bufio.NewScanner(log)
-	lines.Buffer(nil, maxLine)
-	for number := 1; lines.Scan(); number++ {
-		if len(lines.Bytes()) == 0 {
-			continue
+	writes  []Write
+	pods    int                 // the writes of all Pods
+	ourPods sets.Set[types.UID] // the Pods of Ats
+}
+
+// Read reads a file. Its last line may be incomplete: it may be written at this time.
+func (l *Log) Read(name string, file io.Reader) error {
+	lines := bufio.NewReader(file)
+	for number := 1; ; number++ {
+		line, end := lines.ReadBytes('\n')
+		if end != nil && end != io.EOF {
+			return fmt.Errorf("%s: %w", name, end)
 		}
-		var e event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return nil, 0, fmt.Errorf("line %d is not an audit event in JSON: %w", number, err)
+		if len(bytes.TrimSpace(line)) > 0 {
+			var e event
+			err := json.Unmarshal(line, &e)
+			switch {
+			case err != nil && end != nil && isIncomplete(line):
+			case err != nil:
+				return fmt.Errorf("%s: line %d is not an audit event in JSON: %w", name, number, err)
+			default:
+				if err := l.add(&e); err != nil {
+					return fmt.Errorf("%s: line %d: %w", name, number, err)
+				}
+			}
 		}
-		found, isWrite, err := e.writes()
-		switch {
-		case err != nil:
-			return nil, 0, fmt.Errorf("line %d: %w", number, err)
-		case len(found) == 0 && isWrite:
-			unusable++
+		if end != nil {
+			return nil
 		}
-		writes = append(writes, found...)
 	}
-	if err := lines.Err(); err != nil {
-		return nil, 0, err
+}
+
+// isIncomplete reports whether something is the beginning of a JSON value.
+func isIncomplete(line []byte) bool {
+	var value json.RawMessage
+	return errors.Is(json.NewDecoder(bytes.NewReader(line)).Decode(&value), io.ErrUnexpectedEOF)
+}
+
+func (l *Log) add(e *event) error {
+	if t := e.StageTimestamp.Time; !t.IsZero() {
+		if l.First.IsZero() || t.Before(l.First) {
+			l.First = t
+		}
+		if t.After(l.Last) {
+			l.Last = t
+		}
 	}
-	slices.SortStableFunc(writes, func(a, b Write) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(version(a), version(b))) })
-	return inOrder(writes), unusable, nil
+	found, isWrite, err := e.writes()
+	if err != nil || !isWrite {
+		return err
+	}
+	switch resource := e.ObjectRef.Resource; {
+	case resource == "deployments":
+		l.Deployments += len(found)
+		// Their status has no restarts.
+		if len(found) == 0 && e.ObjectRef.Subresource == "" {
+			l.UnusableDeployments++
+		}
+	case len(found) == 0:
+		l.Unusable++
+	case resource == "pods":
+		l.pods += len(found)
+	}
+	for _, w := range found {
+		if l.isNeeded(w) {
+			l.writes = append(l.writes, w.reduced())
+		}
+	}
+	return nil
+}
+
+// isNeeded is false for the Pods of others. Most Pods of a cluster are.
+func (l *Log) isNeeded(w Write) bool {
+	pod, isPod := w.Object.(*corev1.Pod)
+	if !isPod || w.uid == "" || l.ourPods.Has(w.uid) {
+		return true // A deletion without a UID is small.
+	}
+	meta := &pod.ObjectMeta
+	if w.metadata != nil {
+		meta = w.metadata
+	}
+	if ownerUID(meta, v1alpha1.AtKind) == "" && meta.Labels[v1alpha1.LabelAtUID] == "" {
+		return false
+	}
+	if l.ourPods == nil {
+		l.ourPods = sets.Set[types.UID]{}
+	}
+	l.ourPods.Insert(w.uid) // Somebody may remove its owner and its label.
+	return true
+}
+
+// reduced returns a write without what the checks do not need.
+func (w Write) reduced() Write {
+	w.Object.SetManagedFields(nil)
+	if w.metadata != nil {
+		w.metadata.ManagedFields = nil
+	}
+	switch object := w.Object.(type) {
+	case *corev1.Pod:
+		object.Spec = corev1.PodSpec{TerminationGracePeriodSeconds: object.Spec.TerminationGracePeriodSeconds}
+	case *appsv1.Deployment:
+		small := &appsv1.Deployment{Status: object.Status}
+		small.Name, small.Namespace, small.UID = object.Name, object.Namespace, object.UID
+		small.ResourceVersion, small.Generation = object.ResourceVersion, object.Generation
+		small.Spec.Replicas = object.Spec.Replicas
+		if restarted, ok := object.Spec.Template.Annotations[rollout.AnnotationRestartedAt]; ok {
+			small.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: restarted}
+		}
+		w.Object = small
+	}
+	return w
+}
+
+// Writes returns the writes in the order in which they were stored, or says why they are not enough.
+func (l *Log) Writes() ([]Write, error) {
+	if l.Unusable > 0 {
+		return nil, fmt.Errorf("%d writes of Ats, CronAts or Pods have no answer: set the level of ats, cronats and pods to RequestResponse in the audit policy", l.Unusable)
+	}
+	writes := inOrder(l.writes)
+	created := sets.Set[types.UID]{}
+	known := false
+	for _, w := range writes {
+		object, isAt := w.Object.(*v1alpha1.At)
+		_, isDeployment := w.Object.(*appsv1.Deployment)
+		known = known || !isDeployment
+		if isAt && w.Created {
+			created.Insert(object.UID)
+		}
+		if isAt && object.Status.Pod != nil && created.Has(object.UID) && l.pods == 0 {
+			return nil, errors.New("the log has no writes of Pods: add pods with level RequestResponse to the audit policy")
+		}
+	}
+	if !known {
+		return nil, errors.New("the log has no write of an At, a CronAt or a Pod of an At")
+	}
+	return writes, nil
 }
 
 // newObject returns an empty object of a resource, or nil if the checks do not need it.
-func newObject(resource string) metav1.Object {
+func newObject(resource schema.GroupResource) metav1.Object {
 	switch resource {
-	case "ats":
+	case v1alpha1.Resource("ats"):
 		return &v1alpha1.At{}
-	case "cronats":
+	case v1alpha1.Resource("cronats"):
 		return &v1alpha1.CronAt{}
-	case "pods":
+	case corev1.Resource("pods"):
 		return &corev1.Pod{}
-	case "deployments":
+	case appsv1.Resource("deployments"):
 		return &appsv1.Deployment{}
 	default:
 		return nil
@@ -107,7 +228,8 @@ func newObject(resource string) metav1.Object {
 
 // writes returns the writes of an event. Without its answer, there are none although isWrite is true.
 func (e *event) writes() (writes []Write, isWrite bool, err error) {
-	object := newObject(e.ObjectRef.Resource)
+	resource := schema.GroupResource{Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource}
+	object := newObject(resource)
 	// The effects of other subresources, such as a binding or an eviction, are in later writes.
 	isWrite = object != nil && slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, e.Verb) &&
 		(e.ObjectRef.Subresource == "" || e.ObjectRef.Subresource == "status") &&
@@ -116,28 +238,34 @@ func (e *event) writes() (writes []Write, isWrite bool, err error) {
 		return nil, isWrite, nil
 	}
 	var answer struct {
-		Kind  string            `json:"kind"`
-		Items []json.RawMessage `json:"items"`
+		Kind    string            `json:"kind"`
+		Items   []json.RawMessage `json:"items"`
+		Details struct {
+			UID types.UID `json:"uid"`
+		} `json:"details"`
 	}
 	if err := json.Unmarshal(e.ResponseObject, &answer); err != nil {
 		return nil, true, err
 	}
-	w := Write{Sent: e.RequestReceivedTimestamp.Time, Time: e.StageTimestamp.Time, Created: e.Verb == "create", Object: object}
+	w := Write{
+		Sent: e.RequestReceivedTimestamp.Time, Time: e.StageTimestamp.Time, Object: object,
+		Created: e.Verb == "create" || e.ResponseStatus.Code == http.StatusCreated, // Server-side apply creates with a patch.
+	}
 	deletes := strings.HasPrefix(e.Verb, "delete")
 	switch {
 	case answer.Kind == "Status" && deletes:
 		// The object is known from an earlier write.
 		object.SetNamespace(e.ObjectRef.Namespace)
 		object.SetName(e.ObjectRef.Name)
-		w.Gone = true
+		w.Gone, w.uid = true, answer.Details.UID
 		return []Write{w}, true, nil
 	case strings.HasSuffix(answer.Kind, "List"):
 		for _, item := range answer.Items {
-			w.Object = newObject(e.ObjectRef.Resource)
+			w.Object = newObject(resource)
 			if err := json.Unmarshal(item, w.Object); err != nil {
 				return nil, true, err
 			}
-			w.Gone = !mayStay(w.Object)
+			w.Gone, w.uid = !mayStay(w.Object), w.Object.GetUID()
 			writes = append(writes, w)
 		}
 		return writes, len(writes) > 0, nil
@@ -148,10 +276,11 @@ func (e *event) writes() (writes []Write, isWrite bool, err error) {
 	if err := json.Unmarshal(e.ResponseObject, w.Object); err != nil {
 		return nil, true, err
 	}
-	w.Gone = !mayStay(w.Object) && (deletes || w.Object.GetDeletionTimestamp() != nil)
+	w.Gone, w.uid = !mayStay(w.Object) && (deletes || w.Object.GetDeletionTimestamp() != nil), w.Object.GetUID()
 	if partial, ok := w.Object.(*metav1.PartialObjectMetadata); ok {
 		object.SetNamespace(partial.Namespace)
 		object.SetName(partial.Name)
+		object.SetResourceVersion(partial.ResourceVersion)
 		w.Object, w.metadata = object, &partial.ObjectMeta
 	}
 	return []Write{w}, true, nil
@@ -165,40 +294,4 @@ func mayStay(object metav1.Object) bool {
 func (e *event) isDryRun() bool {
 	uri, err := url.Parse(e.RequestURI)
 	return err == nil && uri.Query().Has("dryRun")
-}
-
-// version returns the resource version of a write, or 0 if it is unknown.
-func version(w Write) uint64 {
-	number, _ := strconv.ParseUint(w.Object.GetResourceVersion(), 10, 64)
-	return number
-}
-
-// inOrder leaves out writes that changed nothing, or that come after later ones of the object. If an
-// answer does not show the object, or only its metadata, the rest is that of the write before.
-func inOrder(writes []Write) []Write {
-	latest := map[string]metav1.Object{}
-	var ordered []Write
-	for _, w := range writes {
-		key := fmt.Sprintf("%T %s/%s", w.Object, w.Object.GetNamespace(), w.Object.GetName())
-		before := latest[key]
-		if w.Object.GetUID() == "" { // The answer does not show it.
-			if before == nil || w.metadata != nil && w.metadata.UID != before.GetUID() {
-				continue
-			}
-			w.Object = before.(runtime.Object).DeepCopyObject().(metav1.Object)
-			if w.metadata != nil {
-				w.Object.SetResourceVersion(w.metadata.ResourceVersion)
-				w.Object.SetFinalizers(w.metadata.Finalizers)
-				w.Object.SetLabels(w.metadata.Labels)
-				w.Object.SetOwnerReferences(w.metadata.OwnerReferences)
-				w.Object.SetDeletionTimestamp(w.metadata.DeletionTimestamp)
-			}
-		}
-		if !w.Gone && before != nil && before.GetUID() == w.Object.GetUID() && version(w) <= version(Write{Object: before}) {
-			continue
-		}
-		latest[key] = w.Object
-		ordered = append(ordered, w)
-	}
-	return ordered
 }

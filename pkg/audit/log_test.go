@@ -20,12 +20,21 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
 // line returns an event of an audit log about an object of a resource.
 func line(second int, verb, resource, name, query, response string) string {
-	return fmt.Sprintf(`{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":%q,"requestURI":"/x%s","objectRef":{"resource":%q,"namespace":"default","name":%q},"responseStatus":{"code":200},"responseObject":%s,"requestReceivedTimestamp":"2026-12-24T10:%02d:%02d.000000Z","stageTimestamp":"2026-12-24T10:%02d:%02d.005000Z"}`,
-		verb, query, resource, name, response, second/60, second%60, second/60, second%60)
+	group := map[string]string{"ats": v1alpha1.SchemeGroupVersion.Group, "deployments": "apps"}[resource]
+	return fmt.Sprintf(`{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":%q,"requestURI":"/x%s","objectRef":{"apiGroup":%q,"resource":%q,"namespace":"default","name":%q},"responseStatus":{"code":200},"responseObject":%s,"requestReceivedTimestamp":"2026-12-24T10:%02d:%02d.000000Z","stageTimestamp":"2026-12-24T10:%02d:%02d.005000Z"}`,
+		verb, query, group, resource, name, response, second/60, second%60, second/60, second%60)
 }
 
 const (
@@ -34,6 +43,8 @@ const (
 	logPod    = `{"kind":"Pod","metadata":{"name":"at-pod","namespace":"default","uid":%q,"resourceVersion":"%d","ownerReferences":[{"kind":"At","uid":"at","controller":true}]},"status":{"phase":%q}}`
 	logPart   = `{"kind":"PartialObjectMetadata","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"7","labels":{"a":"b"}}}`
 	logList   = `{"kind":"PodList","items":[%s]}`
+	logStray  = `{"kind":"Pod","metadata":{"name":"stray","namespace":"default","uid":"s","resourceVersion":"9"}}`
+	logDeploy = `{"kind":"Deployment","metadata":{"name":"web","namespace":"default","uid":"web","resourceVersion":"%d","managedFields":[{"manager":"m"}]},"spec":{"template":{"metadata":{"annotations":{"a":"b","kubectl.kubernetes.io/restartedAt":"x"}},"spec":{"containers":[{"name":"c"}]}}}}`
 	logStatus = `{"kind":"Status","status":"Success"}`
 )
 
@@ -60,15 +71,27 @@ func TestReadLog(t *testing.T) {
 		writes int
 		want   Rule
 	}{
-		"a run":          {lines: run(60), writes: 9},
-		"an early one":   {lines: run(59), writes: 9, want: NotEarly},
-		"a second one":   {lines: append(run(60)[:9], line(68, "delete", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded")), line(69, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 8, "Pending"))), writes: 8, want: Once},
-		"a wrong result": {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed"))), writes: 4, want: True},
+		"a run":         {lines: run(60), writes: 9},
+		"an early one":  {lines: run(59), writes: 9, want: NotEarly},
+		"a second one":  {lines: append(run(60)[:9], line(68, "delete", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded")), line(69, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 8, "Pending"))), writes: 8, want: Once},
+		"applied early": {lines: append(run(60)[:2], strings.Replace(line(59, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 2, "Pending")), `"code":200`, `"code":201`, 1)), writes: 2, want: NotEarly},
+		// The clock of the second API server is behind.
+		"a clock behind":               {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed")), line(66, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded"))), writes: 5},
+		"a deletion by a clock behind": {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"at"}}`, 1))), writes: 7},
+		"a deletion of an earlier At":  {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"earlier"}}`, 1))), writes: 6},
+		"Pods of others":               {lines: append(run(60), line(70, "create", "pods", "stray", "", logStray)), writes: 9},
+		"a Pod without its owner":      {lines: append(run(60)[:9], line(68, "patch", "pods", "at-pod", "", strings.Replace(fmt.Sprintf(logPod, "p", 7, "Succeeded"), "ownerReferences", "x", 1))), writes: 7},
+		"Pods of another group":        {lines: append(run(60), strings.Replace(line(70, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 9, "Pending")), `"apiGroup":""`, `"apiGroup":"example.com"`, 1)), writes: 9},
+		"a wrong result":               {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed"))), writes: 4, want: True},
 	} {
 		t.Run(name, func(t *testing.T) {
-			writes, unusable, err := ReadLog(strings.NewReader(strings.Join(tc.lines, "\n")))
-			if err != nil || unusable > 0 || len(writes) != tc.writes {
-				t.Fatalf("%d writes, %d unusable, %v; want %d writes", len(writes), unusable, err, tc.writes)
+			var log Log
+			if err := log.Read("audit.log", strings.NewReader(strings.Join(tc.lines, "\n"))); err != nil {
+				t.Fatal(err)
+			}
+			writes, err := log.Writes()
+			if err != nil || len(writes) != tc.writes {
+				t.Fatalf("%d writes, %v; want %d writes", len(writes), err, tc.writes)
 			}
 			c := NewChecker()
 			for _, w := range writes {
@@ -85,13 +108,72 @@ func TestReadLog(t *testing.T) {
 	}
 }
 
-// TestReadLogErrors reads what is not an audit log, or has no answers.
+// TestReadLogErrors reads logs that are not enough.
 func TestReadLogErrors(t *testing.T) {
-	if _, _, err := ReadLog(strings.NewReader("I1224 10:00:00 not JSON")); err == nil || !strings.Contains(err.Error(), "line 1 is not an audit event") {
-		t.Errorf("got %v, want an error about line 1", err)
+	create := line(0, "create", "ats", "at", "", newAt)
+	ran := line(62, "patch", "ats", "at", "", fmt.Sprintf(logAt, 4, "RUNNING", ""))
+	deployed := line(1, "create", "deployments", "web", "", fmt.Sprintf(logDeploy, 2))
+	metadata := func(line string) string {
+		return line[:strings.Index(line, `"responseObject"`)] + line[strings.Index(line, `"requestReceivedTimestamp"`):]
 	}
-	metadata := strings.Replace(line(0, "create", "ats", "at", "", "0"), `"responseObject":0,`, "", 1)
-	if _, unusable, err := ReadLog(strings.NewReader(metadata)); err != nil || unusable != 1 {
-		t.Errorf("%d unusable writes, %v; want one", unusable, err)
+	for name, tc := range map[string]struct {
+		log                     string
+		want                    string
+		deployments, unanswered int
+	}{
+		"no JSON":                     {log: create + "\nI1224 10:00:00 not JSON", want: "audit.log: line 2 is not an audit event"},
+		"an incomplete line":          {log: create[:100] + "\n" + create, want: "audit.log: line 1 is not an audit event"},
+		"an incomplete last line":     {log: create + "\n" + create[:100]},
+		"a long line":                 {log: strings.Repeat(" ", 17<<20) + create},
+		"empty lines":                 {log: "\n\r\n" + create + "\n\n"},
+		"an At without answer":        {log: metadata(create), want: "1 writes of Ats, CronAts or Pods have no answer"},
+		"a Pod without answer":        {log: create + "\n" + metadata(line(1, "create", "pods", "x", "", "0")), want: "1 writes of Ats, CronAts or Pods have no answer"},
+		"no Pods":                     {log: create + "\n" + ran, want: "the log has no writes of Pods"},
+		"no Pods, from a later time":  {log: ran},
+		"only Deployments":            {log: deployed, want: "the log has no write of an At", deployments: 1},
+		"a Deployment":                {log: create + "\n" + deployed, deployments: 1},
+		"a Deployment without answer": {log: create + "\n" + metadata(deployed), unanswered: 1},
+		"a status without answer":     {log: create + "\n" + metadata(strings.Replace(deployed, `"deployments"`, `"deployments","subresource":"status"`, 1))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log Log
+			err := log.Read("audit.log", strings.NewReader(tc.log))
+			if err == nil {
+				_, err = log.Writes()
+			}
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+			if log.Deployments != tc.deployments || log.UnusableDeployments != tc.unanswered {
+				t.Errorf("%d writes of Deployments, %d without answer; want %d and %d", log.Deployments, log.UnusableDeployments, tc.deployments, tc.unanswered)
+			}
+		})
+	}
+}
+
+// TestReduced checks what is kept of objects.
+func TestReduced(t *testing.T) {
+	var log Log
+	pod := strings.Replace(fmt.Sprintf(logPod, "p", 2, "Pending"), `"status"`, `"spec":{"terminationGracePeriodSeconds":5,"containers":[{"name":"c"}]},"status"`, 1)
+	lines := line(0, "create", "ats", "at", "", strings.Replace(newAt, `"name"`, `"managedFields":[{"manager":"m"}],"name"`, 1)) + "\n" +
+		line(1, "create", "pods", "at-pod", "", pod) + "\n" + line(2, "create", "deployments", "web", "", fmt.Sprintf(logDeploy, 3))
+	if err := log.Read("audit.log", strings.NewReader(lines)); err != nil {
+		t.Fatal(err)
+	}
+	writes, err := log.Writes()
+	if err != nil || len(writes) != 3 {
+		t.Fatalf("%d writes, %v", len(writes), err)
+	}
+	for _, w := range writes {
+		if len(w.Object.GetManagedFields()) > 0 {
+			t.Errorf("%T has managed fields", w.Object)
+		}
+	}
+	want := corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](5)}
+	if diff := cmp.Diff(want, writes[1].Object.(*corev1.Pod).Spec); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]string{rollout.AnnotationRestartedAt: "x"}, writes[2].Object.(*appsv1.Deployment).Spec.Template.Annotations); diff != "" {
+		t.Error(diff)
 	}
 }
