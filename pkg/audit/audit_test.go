@@ -230,6 +230,7 @@ func TestChecker(t *testing.T) {
 		"a second restart": {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted), aDeployment(2, ""), aDeployment(3, restarted)}, want: Once, restarts: 2},
 		"a restart of an At that was created again": {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), gone(anAt(-30, restartsWeb)), anAt(-20, restartsWeb, named("again", "")), aDeployment(1, restarted)}, restarts: 1},
 		"a restart after the At was deleted":        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), anAt(-10, restartsWeb, deleted), aDeployment(1, restarted)}, want: Honored, restarts: 1},
+		"a restart after the At is gone":            {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), gone(anAt(-30, restartsWeb)), aDeployment(1, restarted)}},
 		"a restart of an At that has ended":         {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted), anAt(2, restartsWeb, running), anAt(3, restartsWeb, ended), aDeployment(4, ""), aDeployment(5, restarted)}, restarts: 1},
 		"a restart for two Ats":                     {writes: []Write{anAt(-60, restartsWeb), anAt(-60, restartsWeb, named("other", ""), suspended), aDeployment(-60, ""), aDeployment(1, restarted)}, restarts: 1},
 		"a restart for each of two Ats":             {writes: []Write{anAt(-60, restartsWeb), anAt(-60, restartsWeb, named("other", "")), aDeployment(-60, ""), aDeployment(1, restarted), aDeployment(2, ""), aDeployment(3, restarted)}, restarts: 2},

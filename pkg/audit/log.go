@@ -188,7 +188,7 @@ func (w Write) reduced() Write {
 // Writes returns the writes in the order in which they were stored, or says why they are not enough.
 func (l *Log) Writes() ([]Write, error) {
 	if l.Unusable > 0 {
-		return nil, fmt.Errorf("%d writes of Ats, CronAts or Pods have no answer: set the level of ats, cronats and pods to RequestResponse in the audit policy", l.Unusable)
+		return nil, fmt.Errorf("the log lacks the answers to %d of the writes of Ats, CronAts and Pods: set the level of ats, cronats and pods to RequestResponse in the audit policy", l.Unusable)
 	}
 	writes := inOrder(l.writes)
 	created := sets.Set[types.UID]{}

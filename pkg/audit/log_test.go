@@ -70,6 +70,7 @@ func TestReadLog(t *testing.T) {
 		lines  []string
 		writes int
 		want   Rule
+		gone   bool // after the last write
 	}{
 		"a run":         {lines: run(60), writes: 9},
 		"an early one":  {lines: run(59), writes: 9, want: NotEarly},
@@ -77,7 +78,7 @@ func TestReadLog(t *testing.T) {
 		"applied early": {lines: append(run(60)[:2], strings.Replace(line(59, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 2, "Pending")), `"code":200`, `"code":201`, 1)), writes: 2, want: NotEarly},
 		// The clock of the second API server is behind.
 		"a clock behind":               {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed")), line(66, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded"))), writes: 5},
-		"a deletion by a clock behind": {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"at"}}`, 1))), writes: 7},
+		"a deletion by a clock behind": {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"at"}}`, 1))), writes: 7, gone: true},
 		"a deletion of an earlier At":  {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"earlier"}}`, 1))), writes: 6},
 		"Pods of others":               {lines: append(run(60), line(70, "create", "pods", "stray", "", logStray)), writes: 9},
 		"a Pod without its owner":      {lines: append(run(60)[:9], line(68, "patch", "pods", "at-pod", "", strings.Replace(fmt.Sprintf(logPod, "p", 7, "Succeeded"), "ownerReferences", "x", 1))), writes: 7},
@@ -92,6 +93,9 @@ func TestReadLog(t *testing.T) {
 			writes, err := log.Writes()
 			if err != nil || len(writes) != tc.writes {
 				t.Fatalf("%d writes, %v; want %d writes", len(writes), err, tc.writes)
+			}
+			if tc.gone && !writes[len(writes)-1].Gone {
+				t.Errorf("the last write is %+v, want a deletion", writes[len(writes)-1])
 			}
 			c := NewChecker()
 			for _, w := range writes {
@@ -122,12 +126,12 @@ func TestReadLogErrors(t *testing.T) {
 		deployments, unanswered int
 	}{
 		"no JSON":                     {log: create + "\nI1224 10:00:00 not JSON", want: "audit.log: line 2 is not an audit event"},
-		"an incomplete line":          {log: create[:100] + "\n" + create, want: "audit.log: line 1 is not an audit event"},
+		"an incomplete line":          {log: create[:strings.Index(create, `"verb"`)] + "\n" + create, want: "audit.log: line 1 is not an audit event"},
 		"an incomplete last line":     {log: create + "\n" + create[:100]},
 		"a long line":                 {log: strings.Repeat(" ", 17<<20) + create},
 		"empty lines":                 {log: "\n\r\n" + create + "\n\n"},
-		"an At without answer":        {log: metadata(create), want: "1 writes of Ats, CronAts or Pods have no answer"},
-		"a Pod without answer":        {log: create + "\n" + metadata(line(1, "create", "pods", "x", "", "0")), want: "1 writes of Ats, CronAts or Pods have no answer"},
+		"an At without answer":        {log: metadata(create), want: "the log lacks the answers to 1 of the writes of Ats, CronAts and Pods"},
+		"a Pod without answer":        {log: create + "\n" + metadata(line(1, "create", "pods", "x", "", "0")), want: "the log lacks the answers to 1 of the writes of Ats, CronAts and Pods"},
 		"no Pods":                     {log: create + "\n" + ran, want: "the log has no writes of Pods"},
 		"no Pods, from a later time":  {log: ran},
 		"only Deployments":            {log: deployed, want: "the log has no write of an At", deployments: 1},
