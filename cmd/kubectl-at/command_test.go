@@ -443,6 +443,8 @@ func TestFollowOther(t *testing.T) {
 	suspended := func(at *v1alpha1.At) {
 		at.Spec.Suspend, at.Status.Reason, at.Status.Message = ptr.To(true), v1alpha1.ReasonSuspended, "spec.suspend is true."
 	}
+	moved := func(at *v1alpha1.At) { at.Spec.Schedule = instantOf(at).Add(7 * 24 * time.Hour).Format(time.RFC3339) }
+	const tooLong = "error: the run was due a day ago, and there is no --timeout: at/at is PENDING. It stays scheduled: kubectl at wait at reports its end; kubectl at rm at removes it\n"
 	for name, tc := range map[string]struct {
 		args   string
 		before func(*v1alpha1.At)
@@ -460,9 +462,10 @@ func TestFollowOther(t *testing.T) {
 			args: "wait at --timeout=1s -n default", before: suspended, code: 124, stderr: "at/at is suspended: it does not start until kubectl at -n default resume at.\n" +
 				"error: --timeout has passed: at/at is PENDING, Suspended: spec.suspend is true. It stays scheduled: kubectl at -n default wait at reports its end; kubectl at -n default rm at removes it\n",
 		},
-		"for a day":      {args: "wait at", code: 124, after: 19*time.Hour + 12*time.Minute + 24*time.Hour, stderr: "error: the run was due a day ago, and there is no --timeout: at/at is PENDING. It stays scheduled: kubectl at wait at reports its end; kubectl at rm at removes it\n"},
-		"a CronAt":       {args: "wait cronat/at", code: 2, stderr: "error: cronat/at is a CronAt: a CronAt does not end, but each of its Ats does: see kubectl at show cronat/at\n"},
-		"without an end": {args: "logs at --timeout=1s", code: 2, stderr: "error: --timeout and --pass-exit-code require -f\n"},
+		"for a day":       {args: "wait at", code: 124, after: 19*time.Hour + 12*time.Minute + 24*time.Hour, stderr: tooLong},
+		"moved by a week": {args: "wait at", end: moved, code: 124, after: 19*time.Hour + 12*time.Minute + 8*24*time.Hour, stderr: tooLong},
+		"a CronAt":        {args: "wait cronat/at", code: 2, stderr: "error: cronat/at is a CronAt: a CronAt does not end, but each of its Ats does: see kubectl at show cronat/at\n"},
+		"without an end":  {args: "logs at --timeout=1s", code: 2, stderr: "error: --timeout and --pass-exit-code require -f\n"},
 	} {
 		t.Run(name, inBubble(func(t *testing.T) {
 			t.Helper()

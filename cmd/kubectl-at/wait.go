@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,12 +101,17 @@ func (w *wait) validate(output *output) error {
 
 // follow watches a run to its end and returns the outcome as an error.
 func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
-	limit, cause := max(0, min(instantOf(at).Sub(c.now()), math.MaxInt64-overtime))+overtime, errOvertime
+	untilOvertime := func(at *v1alpha1.At) time.Duration {
+		return max(0, min(instantOf(at).Sub(c.now()), math.MaxInt64-overtime)) + overtime
+	}
+	limit, cause := untilOvertime(at), errOvertime
 	if w.timeout.value != nil {
 		limit, cause = plan.Seconds(*w.timeout.value), errTimeout
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, cause)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(limit, func() { cancel(cause) })
+	defer timer.Stop()
 	progress := newProgress(c.stderr, c.now)
 	above := *c
 	above.ErrOut = progress.over(c.ErrOut, false)
@@ -142,6 +148,9 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 				progress.clear()
 				return errReplaced(at)
 			}
+			if w.timeout.value == nil && !instantOf(next).Equal(instantOf(at)) {
+				timer.Reset(untilOvertime(next))
+			}
 			at, watching = next, true
 			logs.look(at)
 		case err := <-watched:
@@ -158,10 +167,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	}
 	err := logs.finish()
 	progress.clear()
-	if ctx.Err() != nil {
-		return c.stopped(ctx, at)
-	}
-	if err != nil {
+	if err = cmp.Or(context.Cause(ctx), err); err != nil {
 		fmt.Fprintf(c.ErrOut, "The log is incomplete: %v\n", err)
 	}
 	progress.end(at)

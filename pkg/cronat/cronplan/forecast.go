@@ -43,8 +43,8 @@ func NextAt(cronAt *v1alpha1.CronAt, now time.Time) *v1alpha1.At {
 }
 
 // MustForecastWait reports whether a preflight makes no sense until an At of the CronAt has
-// ended, or is no longer blocked: the next At would wait for it, and the Pod of the one may
-// be what is in the way of the other; and a blocked At says what is wrong.
+// ended, or is no longer blocked: the next At would wait for it, and its Pod might be refused
+// only because the Pod of the other exists. A blocked At says what is wrong.
 func MustForecastWait(cronAt *v1alpha1.CronAt) bool {
 	return ptr.Deref(Blocked(cronAt), metav1.Condition{}).Reason == v1alpha1.ReasonAtBlocked ||
 		cronAt.Status.Active > 0 && policyOf(cronAt) != v1alpha1.AllowConcurrent
