@@ -418,10 +418,11 @@ func testCronAtFault(t *testing.T, request, how, what string) {
 	due := createOverdue(t, cronAt)
 	name := fmt.Sprintf("cronat-%d", due.Unix()/60)
 	p := newProxy(t, how, request)
-	p.kind = kindOfCron
 	behind := what == stale || what == second || what == secondAtDeleted
 	if behind {
-		p.stale = []string{"ats", "cronats"}
+		p.with(kindOfCron, "ats", "cronats")
+	} else {
+		p.with(kindOfCron)
 	}
 	playSuccess(t, namespace)
 	c := startController(t, namespace, "-master="+p.url)

@@ -124,11 +124,22 @@ func newProxy(t *testing.T, how string, requests ...string) *proxy {
 	return p
 }
 
+// with sets kind and stale. The controller is another process, so the race detector sees no
+// order between that and the requests but that of the lock.
+func (p *proxy) with(kind func(*http.Request) string, stale ...string) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	p.kind, p.stale = kind, stale
+}
+
 // RoundTrip implements http.RoundTripper.
 func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
-	if slices.Contains(p.requests, p.kind(request)) && p.hit.CompareAndSwap(false, true) {
-		if len(p.stale) > 0 {
-			p.hold(p.stale...)
+	p.lock.Lock()
+	kind, behind := p.kind, p.stale
+	p.lock.Unlock()
+	if slices.Contains(p.requests, kind(request)) && p.hit.CompareAndSwap(false, true) {
+		if len(behind) > 0 {
+			p.hold(behind...)
 		}
 		if p.how == lost || p.how == dies {
 			response, err := p.transport.RoundTrip(request)

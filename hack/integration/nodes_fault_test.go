@@ -116,10 +116,12 @@ func testNodeFault(t *testing.T, write, how, what string, inTurn bool) {
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b", "c")
 	p := newProxy(t, how, write)
-	p.kind = func(request *http.Request) string { return kindOnNode(request, "at-"+f.name("b")) }
+	kind := func(request *http.Request) string { return kindOnNode(request, "at-"+f.name("b")) }
 	behind := what == stale || what == staleCordoned || strings.HasPrefix(what, second)
 	if behind {
-		p.stale = []string{"ats"}
+		p.with(kind, "ats")
+	} else {
+		p.with(kind)
 	}
 	at := newNodesAt(f)
 	most := countPods(t, namespace, func(pod *corev1.Pod) bool {

@@ -85,9 +85,10 @@ func testRestartFault(t *testing.T, write, how, what string) {
 	playReady(t, namespace)
 	before := createDeployment(t, namespace, "web")
 	p := newProxy(t, how, write)
-	p.kind = kindOfRestart
 	if what == stale || what == second {
-		p.stale = []string{"ats"}
+		p.with(kindOfRestart, "ats")
+	} else {
+		p.with(kindOfRestart)
 	}
 	c := startController(t, namespace, "-master="+p.url)
 	t.Cleanup(p.resume)
