@@ -80,16 +80,16 @@ type Log struct {
 // Read reads a file. Its last line may be incomplete: it may be written at this time.
 func (l *Log) Read(name string, file io.Reader) error {
 	lines := bufio.NewReader(file)
-	for number := 1; ; number++ {
-		line, end := lines.ReadBytes('\n')
-		if end != nil && end != io.EOF {
-			return fmt.Errorf("%s: %w", name, end)
+	for number, isLast := 1, false; !isLast; number++ {
+		line, err := lines.ReadBytes('\n')
+		if isLast = errors.Is(err, io.EOF); err != nil && !isLast {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		if len(bytes.TrimSpace(line)) > 0 {
 			var e event
 			err := json.Unmarshal(line, &e)
 			switch {
-			case err != nil && end != nil && isIncomplete(line):
+			case err != nil && isLast && isIncomplete(line):
 			case err != nil:
 				return fmt.Errorf("%s: line %d is not an audit event in JSON: %w", name, number, err)
 			default:
@@ -98,10 +98,8 @@ func (l *Log) Read(name string, file io.Reader) error {
 				}
 			}
 		}
-		if end != nil {
-			return nil
-		}
 	}
+	return nil
 }
 
 // isIncomplete reports whether something is the beginning of a JSON value.
