@@ -146,6 +146,9 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	if isTracked(pod) {
 		kept.Finalizers = []string{v1alpha1.FinalizerTracking}
 	}
+	if written := writtenByNode(pod); !written.IsZero() && isWaiting(pod) {
+		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", Subresource: "status", Time: &metav1.Time{Time: written}}}
+	}
 	return kept
 }
 

@@ -171,6 +171,7 @@ func TestKeep(t *testing.T) {
 		"deadline": withStartingDeadline(30),
 		"running":  withStatus(running(corev1.PodPending)),
 		"limited":  func(at *v1alpha1.At) { at.Status = running(corev1.PodPending); withActiveDeadline(60)(at) },
+		"blocked":  withStatus(running(corev1.PodPending, blocked(due, v1alpha1.ReasonContainerNotCreated, "words"))),
 		"retries":  func(at *v1alpha1.At) { at.Status = running(corev1.PodPending); withBackoffLimit(1)(at) },
 		"restarting": func(at *v1alpha1.At) {
 			withRestart(at)
@@ -189,6 +190,7 @@ func TestKeep(t *testing.T) {
 			pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodFailed, container(noImage, failed)
 		},
 		"no image": func(pod *corev1.Pod) { pod.Status.ContainerStatuses = container(noImage, corev1.ContainerState{}) },
+		"starting": writtenAt(due.Add(90 * time.Second)),
 		"init failed": func(pod *corev1.Pod) {
 			pod.Status.Phase, pod.Status.InitContainerStatuses = corev1.PodFailed, container(failed, corev1.ContainerState{})
 		},

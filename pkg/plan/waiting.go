@@ -70,6 +70,8 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	blocked := ptr.Deref(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
 	switch {
 	case reason != "":
+	case isOfContainer(blocked.Reason) && isWaiting(v.pod) && v.Now.Sub(writtenByNode(v.pod)) < Grace:
+		return nil // The node may be starting the container now.
 	case isSilent(blocked.Reason) && (isWaiting(v.pod) && !v.PodEventIsKnown || isRestarting(v.pod)):
 		return nil // until the events are known, or an init container has ended again
 	case isWaiting(v.pod) && v.PodEventIsRead:
@@ -140,6 +142,17 @@ func waitsSince(pod *corev1.Pod) time.Time {
 		}
 	}
 	return since
+}
+
+// writtenByNode returns when the kubelet last wrote the status of a Pod, or the zero time if that is not
+// known.
+func writtenByNode(pod *corev1.Pod) time.Time {
+	for _, written := range pod.ManagedFields {
+		if written.Manager == "kubelet" && written.Subresource == "status" && written.Time != nil {
+			return written.Time.Time
+		}
+	}
+	return time.Time{}
 }
 
 func containerStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
@@ -230,6 +243,11 @@ func silentBlocker(pod *corev1.Pod, event *PodEvent, now time.Time) (reason, mes
 		message = join(message, event.Reason, event.Message)
 	}
 	return v1alpha1.ReasonPodPending, fmt.Sprintf("%s. See kubectl describe pod %s -n %s", message, pod.Name, pod.Namespace)
+}
+
+// isOfContainer reports whether the reason of a condition comes from the status of a container.
+func isOfContainer(reason string) bool {
+	return reason == v1alpha1.ReasonImagePullFailed || reason == v1alpha1.ReasonContainerNotCreated
 }
 
 // isSilent reports whether silentBlocker returned the reason of a condition.

@@ -156,6 +156,13 @@ func TestDecideWaiting(t *testing.T) {
 		"its status says why: not looked up": {
 			status: running(corev1.PodPending, imagePullFailed(earlier, "words")), age: time.Hour, pod: waiting("ImagePullBackOff", "words"), wantDelay: checkDelay,
 		},
+		"its status no longer says why, and its node has just written it: kept": {
+			status: recordedWith(v1alpha1.ReasonContainerNotCreated), age: time.Hour, known: true, pod: writtenAt(after(time.Hour - Grace + 1)), wantDelay: checkDelay,
+		},
+		"its status no longer says why, for a minute: only that it is pending": {
+			status: recordedWith(v1alpha1.ReasonContainerNotCreated), age: time.Hour, known: true, pod: writtenAt(after(time.Hour - Grace)),
+			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
+		},
 		"it runs: no longer reported": {
 			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning },
 			wantReason: "removed",
@@ -196,6 +203,16 @@ func TestDecideWaiting(t *testing.T) {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// writtenAt lets the kubelet write the status of a Pod.
+func writtenAt(instant time.Time) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.ManagedFields = []metav1.ManagedFieldsEntry{
+			{Manager: "kubelet", Time: &metav1.Time{Time: now}},
+			{Manager: "kubelet", Subresource: "status", Time: &metav1.Time{Time: instant}},
+		}
 	}
 }
 
