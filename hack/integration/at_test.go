@@ -140,12 +140,8 @@ const (
 	due      = `[A-Z][a-z]{2} \d+ [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [^\n]*\n`
 )
 
-// TestKubectlAtNotInstalled uses a cluster without the CRD.
-func TestKubectlAtNotInstalled(t *testing.T) {
-	if !inOwnCluster(t) {
-		return
-	}
-	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
+// testKubectlAtNotInstalled uses a cluster without the CRD, and leaves it so.
+func testKubectlAtNotInstalled(t *testing.T) {
 	const hint = `[^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know Ats: cnat is not installed\. Install it with [^\n]*\n`
 	at{}.run(t, "now", "--", "true").want(t, 1, "", "error: "+hint)
 	at{}.run(t, "list").want(t, 1, "", "error: "+hint)
@@ -159,6 +155,7 @@ func TestKubectlAtNotInstalled(t *testing.T) {
 	k.run(t, "show", "none").want(t, 1, "", `error: [^\n]*"none" not found\nkubectl at (-n \S+ )?list --all[^\n]*\n`)
 	k.run(t, "every", "@daily", "--", "true").want(t, 1, "",
 		`error: [^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know CronAts: cnat is not installed or too old\. Install it with [^\n]*\n`)
+	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
 }
 
 // TestKubectlAt runs a command as described in the README.

@@ -207,7 +207,8 @@ spec:
 }
 
 // TestHelm installs the chart as it is packaged, in a namespace that enforces the level
-// restricted, upgrades it to all of its options, and uninstalls it.
+// restricted, upgrades it to all of its options, and uninstalls it while Pods are in every state. Nothing
+// stays behind but the CRDs.
 func TestHelm(t *testing.T) {
 	if !inOwnCluster(t, "--node") {
 		return
@@ -216,6 +217,7 @@ func TestHelm(t *testing.T) {
 	buildImage(t)
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
 	kubectl(t, stubs(), "apply", "-f", "-")
+	asBefore := remember(t)
 	kubectl(t, "", "create", "namespace", namespace)
 	kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
 	t.Cleanup(func() {
@@ -285,17 +287,22 @@ func TestHelm(t *testing.T) {
 		t.Errorf("the token of the ServiceMonitor gets status %d", status)
 	}
 
+	busy(t, ats)
 	must("uninstall", "cnat", "--wait", "--timeout="+patience.String())
-	kinds := "deployments,services,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,servicemonitors,prometheusrules,certificates,issuers," +
-		"clusterroles,clusterrolebindings,flowschemas,validatingadmissionpolicies,validatingadmissionpolicybindings"
+	kinds := "deployments,services,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,servicemonitors,prometheusrules,certificates,issuers"
 	if left := kubectl(t, "", "get", kinds, "-A", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name"); left != "" {
 		t.Errorf("there is left: %s", left)
 	}
-	if got := kubectl(t, "", "get", "ats", "-n", ats, "-o", "name"); strings.Count(got, "\n") != 2 {
-		t.Errorf("of two Ats are left: %s", got)
+	for _, at := range []string{"first", "pending", "running"} {
+		kubectl(t, "", "get", "-n", ats, "at/"+at)
 	}
 	// The release can be installed again with the CRDs that were kept.
 	must("install", "cnat", packaged[0], "--dry-run=server")
+
+	// This would wait for ever for a Pod or an At that has kept its finalizer.
+	kubectl(t, "", "delete", "namespace", ats, namespace)
+	kubectl(t, "", "delete", "-f", crd)
+	asBefore()
 }
 
 // metricsCertificate makes the Secret that cert-manager would make, and returns what verifies

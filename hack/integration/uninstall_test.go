@@ -22,25 +22,24 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestUninstall uninstalls the controller in each way with a single command, while Pods are
-// running, have just ended, and are being created. No Pod, At or namespace of a user stays
-// behind, and nothing of the cluster.
+// TestUninstall uninstalls the controller in each way but Helm's (see TestHelm) with a single
+// command, while Pods are running, have just ended, and are being created. No Pod, At or
+// namespace of a user stays behind, and nothing of the cluster.
 func TestUninstall(t *testing.T) {
 	if !inOwnCluster(t, "--node") {
 		return
 	}
 	buildImage(t)
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
+	t.Run("not installed yet", testKubectlAtNotInstalled)
 	const manifest = root + "/artifacts/install.yaml"
 	withPolicies := kustomization(t)
 	for _, way := range []struct {
@@ -52,69 +51,60 @@ func TestUninstall(t *testing.T) {
 	}{
 		{
 			name:      "install.yaml",
-			install:   []string{"kubectl", "apply", "-f", manifest},
-			uninstall: []string{"kubectl", "delete", "-f", manifest},
+			install:   []string{"apply", "-f", manifest},
+			uninstall: []string{"delete", "-f", manifest},
 		},
 		{
 			name:      "kustomize",
-			install:   []string{"kubectl", "apply", "-k", withPolicies},
-			uninstall: []string{"kubectl", "delete", "-k", withPolicies},
-		},
-		{
-			name:      "Helm",
-			install:   []string{"helm", "install", "cnat", chart, "--namespace=" + systemNamespace, "--create-namespace"},
-			uninstall: []string{"helm", "uninstall", "cnat", "--namespace=" + systemNamespace},
-			after:     []string{"kubectl", "delete", "namespace/" + systemNamespace, "crd/ats." + cnat.GroupName, "crd/cronats." + cnat.GroupName},
+			install:   []string{"apply", "-k", withPolicies},
+			uninstall: []string{"delete", "-k", withPolicies},
 		},
 		{
 			name:      "namespace",
-			install:   []string{"kubectl", "apply", "-f", manifest},
-			uninstall: []string{"kubectl", "delete", "namespace/" + systemNamespace},
-			after:     []string{"kubectl", "delete", "--ignore-not-found", "-f", manifest},
+			install:   []string{"apply", "-f", manifest},
+			uninstall: []string{"delete", "namespace/" + systemNamespace},
+			after:     []string{"delete", "--ignore-not-found", "-f", manifest},
 		},
 	} {
 		ok := t.Run(way.name, func(t *testing.T) {
-			before, err := clusterObjects(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			run := func(command []string) {
-				t.Helper()
-				var out string
-				var err error
-				if command[0] == "helm" {
-					out, err = helm(t, command[1:]...)
-				} else {
-					out, err = tryKubectl(t, "", command[1:]...)
-				}
-				if err != nil {
-					t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, out)
-				}
-				t.Logf("%s:\n%s", strings.Join(command, " "), out)
-			}
-			run(way.install)
+			asBefore := remember(t)
+			kubectl(t, "", way.install...)
 			waitRollout(t, systemNamespace, "deployment/cnat-controller")
 			namespace := newNamespace(t)
 			busy(t, namespace)
-			run(way.uninstall)
+			kubectl(t, "", way.uninstall...)
 
 			// This would wait for ever for a Pod or an At that has kept its finalizer.
 			kubectl(t, "", "delete", "namespace", namespace)
 			if way.after != nil {
-				run(way.after)
+				kubectl(t, "", way.after...)
 			}
-			eventually(t, "the cluster to be as before", func(ctx context.Context) (bool, error) {
-				after, err := clusterObjects(ctx)
-				maps.DeleteFunc(after, func(object string, _ bool) bool { return before[object] })
-				if len(after) > 0 {
-					t.Logf("there is left: %v", slices.Sorted(maps.Keys(after)))
-				}
-				return err == nil && len(after) == 0, err
-			})
+			asBefore()
 		})
 		if !ok {
 			return // The next way would find what this one has left.
 		}
+	}
+}
+
+// remember returns a function that waits until the cluster has no other objects than now,
+// besides those in namespaces.
+func remember(t *testing.T) (asBefore func()) {
+	t.Helper()
+	before, err := clusterObjects(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		eventually(t, "the cluster to be as before", func(ctx context.Context) (bool, error) {
+			after, err := clusterObjects(ctx)
+			maps.DeleteFunc(after, func(object string, _ bool) bool { return before[object] })
+			if len(after) > 0 {
+				t.Logf("there is left: %v", slices.Sorted(maps.Keys(after)))
+			}
+			return err == nil && len(after) == 0, err
+		})
 	}
 }
 
