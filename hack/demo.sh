@@ -200,7 +200,7 @@ else
     say "Installing the controller"
     deployment_is_ours=yes
     run kubectl apply -f artifacts/install.yaml
-    run kubectl rollout status --namespace=cnat-system --timeout=2m deployment/cnat-controller
+    run kubectl rollout status --namespace=cnat-system --timeout=10m deployment/cnat-controller
     run kubectl get --namespace=cnat-system deployments,pods,leases
     say "An At that is due in five seconds"
 fi
@@ -219,7 +219,7 @@ sed "${edit}" artifacts/examples/cnat-example.yaml | kubectl apply -f -
 say "Watching it"
 printf '\033[1m$ kubectl get at example-at -w\033[0m\n'
 mkfifo "${tmp}/watch"
-kubectl get at example-at -w --request-timeout=2m >"${tmp}/watch" &
+kubectl get at example-at -w --request-timeout=10m >"${tmp}/watch" &
 watch=$!
 while IFS= read -r line; do
     echo "${line}"

@@ -53,8 +53,12 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// wallClock returns the current time. Integration tests replace it.
-var wallClock = clock.RealClock{}.Now
+// Integration tests replace these.
+var (
+	wallClock = clock.RealClock{}.Now
+	// patience is how long to wait for the preflight of a new object.
+	patience = 2 * time.Second
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -73,7 +77,6 @@ type cli struct {
 	getter resource.RESTClientGetter
 	flags  *pflag.FlagSet // of all commands
 	now    func() time.Time
-	// patience is how long to wait for the preflight of a new object.
 	patience time.Duration
 	stderr   io.Writer // ErrOut without printable
 
@@ -90,7 +93,7 @@ type cli struct {
 
 // newCommand returns the command kubectl at. now is the clock.
 func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra.Command {
-	c := &cli{IOStreams: streams, now: now, config: genericclioptions.NewConfigFlags(true), patience: 2 * time.Second}
+	c := &cli{IOStreams: streams, now: now, config: genericclioptions.NewConfigFlags(true), patience: patience}
 	c.getter = getter{c.config}
 	return c.command()
 }

@@ -23,15 +23,19 @@ import (
 	"time"
 )
 
-// init lets integration tests set the time.
+// init lets integration tests set the time, and how long to wait for a preflight.
 func init() {
-	text := os.Getenv("KUBECTL_AT_NOW")
-	if text == "" {
-		return
+	if text := os.Getenv("KUBECTL_AT_NOW"); text != "" {
+		now, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			panic(err)
+		}
+		wallClock = func() time.Time { return now }
 	}
-	now, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		panic(err)
+	if text := os.Getenv("KUBECTL_AT_PATIENCE"); text != "" {
+		var err error
+		if patience, err = time.ParseDuration(text); err != nil {
+			panic(err)
+		}
 	}
-	wallClock = func() time.Time { return now }
 }

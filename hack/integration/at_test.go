@@ -235,7 +235,7 @@ func TestKubectlAt(t *testing.T) {
 			stderr: `error: --timeout has passed: at/timeout is PENDING\. It stays scheduled: [^\n]*\n`,
 		},
 		"suspended": {
-			args: []string{"now", "--wait", "--suspend", "--timeout=1s", "--name=suspended", "--", "true"}, code: 124,
+			args: []string{"now", "--wait", "--suspend", "--timeout=15s", "--name=suspended", "--", "true"}, code: 124,
 			stderr: `at/suspended is suspended: [^\n]*\nerror: --timeout has passed: [^\n]*\n`,
 		},
 		"a long log": {
@@ -560,13 +560,18 @@ func TestKubectlAtPending(t *testing.T) {
 	k := at{namespace: newNamespace(t), env: []string{"TZ=UTC"}}
 	startController(t, k.namespace)
 	pod := `{"apiVersion": "v1", "kind": "Pod", "spec": {"volumes": [{"name": "v", "configMap": {"name": "none"}}],
-		"containers": [{"name": "main", "image": "busybox:1.37.0", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}}`
+		"automountServiceAccountToken": false, "containers": [{"name": "main", "image": "busybox:1.37.0", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}}`
 	at{namespace: k.namespace, stdin: pod}.run(t, "now", "--name=at", "-f", "-", "--", "true").want(t, 0, atResource+`at created\n`, runs)
 	eventually(t, "the kubelet's warning", func(ctx context.Context) (bool, error) {
 		events, err := kubeClient.CoreV1().Events(k.namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedMount"})
-		return err == nil && len(events.Items) > 0, err
+		for i := range events.Items {
+			if strings.Contains(events.Items[i].Message, `"none" not found`) {
+				return true, nil
+			}
+		}
+		return false, err
 	})
-	k.run(t, "show", "at").want(t, 0, `Name +at\n.*Warnings of its Pod\n[^\n]*\n[^\n]* FailedMount +[^\n]*configmap "none" not found[^\n]*\nEvents\n.*`, "")
+	k.run(t, "show", "at").want(t, 0, `Name +at\n.*Warnings of its Pod\n.*\n[^\n]* FailedMount +[^\n]*configmap "none" not found[^\n]*\n.*Events\n.*`, "")
 	if page := k.run(t, "show", "at").stdout; strings.Contains(page, "is running") {
 		t.Errorf("the command does not run, but the page says so:\n%s", page)
 	}

@@ -211,7 +211,7 @@ func (c *conformance) runAts(cnat clientset.Interface, namespace string) {
 // runWatch notes what a watch with a selector reports.
 func (c *conformance) runWatch(cnat clientset.Interface, namespace string) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
 	ats := cnat.CnatV1alpha1().Ats(namespace)
 	selector := metav1.ListOptions{LabelSelector: "selected"}

@@ -1239,7 +1239,8 @@ func deleteAt(t *testing.T, namespace string) {
 func waitUnblocked(t *testing.T, namespace string) {
 	t.Helper()
 	waitAt(t, namespace, "at", "to be blocked no longer", func(at *v1alpha1.At) bool {
-		return meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionBlocked) == nil && at.Status.Reason == "" && at.Status.Message == ""
+		blocked := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionBlocked)
+		return blocked == nil && at.Status.Reason == "" && at.Status.Message == "" || blocked != nil && slices.Contains(slowReasons, blocked.Reason)
 	})
 }
 

@@ -142,7 +142,11 @@ func TestInCluster(t *testing.T) {
 	}
 	for _, pod := range pods.Items {
 		for _, status := range pod.Status.ContainerStatuses {
-			if status.RestartCount > 0 {
+			if status.RestartCount == 0 {
+				continue
+			}
+			// A slow machine may stand still for so long that a leader loses its lease.
+			if log, _ := tryKubectl(t, "", "logs", "--previous", "-n", systemNamespace, pod.Name); !strings.Contains(log, "lost the lease") {
 				t.Errorf("Pod %s was restarted %d times: %+v", pod.Name, status.RestartCount, status.LastTerminationState)
 			}
 		}

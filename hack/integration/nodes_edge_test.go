@@ -149,12 +149,12 @@ func TestNodesQuota(t *testing.T) {
 // while that At exists, or after startingDeadlineSeconds.
 func TestNodesNameConflict(t *testing.T) {
 	t.Parallel()
-	for what, deadline := range map[string]*int64{"removed": nil, "stays": ptr.To[int64](60)} {
+	for what, deadline := range map[string]*int64{"removed": nil, "stays": ptr.To[int64](90)} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			namespace := newNamespace(t)
 			f := startFleet(t, namespace, "a", "b", "c")
-			startController(t, namespace)
+			waitLog(t, startController(t, namespace), "Starting controller")
 			other := createAt(t, newAt(namespace, "at-"+f.name("b"), time.Now().Add(time.Hour), "true"))
 			at := newNodesAt(f)
 			at.Spec.StartingDeadlineSeconds = deadline

@@ -80,8 +80,8 @@ func TestOutage(t *testing.T) {
 				startController(t, namespace, args...)
 			}
 			time.Sleep(max(time.Until(due.Add(time.Second)), time.Until(left.Add(*soakOutage))))
-			b.on(t)
 			returned := time.Now()
+			b.on(t)
 			createAt(t, newAt(namespace, "new", returned, "true"))
 			waitPhase(t, namespace, name, v1alpha1.PhaseRunning)
 			waitPhase(t, namespace, "new", v1alpha1.PhaseRunning)

@@ -44,7 +44,7 @@ func TestScheduleInPast(t *testing.T) {
 		wantCreates(t, namespace, 0)
 		update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().UTC().Format(time.RFC3339) })
 		endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodSucceeded, 0, "")
-		kubectl(t, "", "wait", "--for=jsonpath={.status.phase}=DONE", "--timeout=60s", "-n", namespace, "at/at")
+		kubectl(t, "", "wait", "--for=jsonpath={.status.phase}=DONE", "--timeout="+patience.String(), "-n", namespace, "at/at")
 		waitEvents(t, at, map[string]int32{v1alpha1.ReasonScheduleInPast: 1, v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 	})
 	t.Run("with a starting deadline", func(t *testing.T) {

@@ -334,7 +334,9 @@ func newReader(t *testing.T, namespace string) *reader {
 		t.Fatal(err)
 	}
 	lines := strings.Fields(string(caches))
-	return &reader{env: append(os.Environ(), "HOME="+home, "KUBECONFIG="+path, "PATH="+filepath.Join(home, "bin")+":"+dir+":"+os.Getenv("PATH"), "GOCACHE="+lines[0], "GOMODCACHE="+lines[1])}
+	return &reader{env: append(os.Environ(), "HOME="+home, "KUBECONFIG="+path, "PATH="+filepath.Join(home, "bin")+":"+dir+":"+os.Getenv("PATH"), "GOCACHE="+lines[0], "GOMODCACHE="+lines[1],
+		// The page quotes what the preflight says, and a slow machine needs more than 2 s for that.
+		"KUBECTL_AT_PATIENCE=6s")}
 }
 
 // shell returns a shell that runs a command where the README says to.

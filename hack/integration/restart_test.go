@@ -136,7 +136,7 @@ func TestRestartWorkload(t *testing.T) {
 		},
 		"no progress": {
 			kind: v1alpha1.RestartDeployment, spec: one, meanwhile: run("patch", "deployment/web", "-p", `{"spec":{"progressDeadlineSeconds":1}}`),
-			condition: v1alpha1.ConditionFailed, reason: v1alpha1.ReasonRolloutFailed, message: "made no progress within its spec.progressDeadlineSeconds: 1 of 1 updated, 1 available",
+			condition: v1alpha1.ConditionFailed, reason: v1alpha1.ReasonRolloutFailed, message: "made no progress within its spec.progressDeadlineSeconds: [01] of 1 updated, 1 available",
 		},
 		"too long": {
 			kind: v1alpha1.RestartStatefulSet, spec: one, meanwhile: run("patch", "at/at", "--type=merge", "-p", `{"spec":{"activeDeadlineSeconds":1}}`),

@@ -46,11 +46,11 @@ const (
 	RehearsalMargin = time.Minute
 	RehearsalLead   = 30 * time.Second
 	// rehearsalSettle is how long the node may report an error that may pass by itself, such as
-	// for a ConfigMap that was created together with the At.
-	rehearsalSettle = 10 * time.Second
-	// rehearsalTime is how long a rehearsal may take, and rehearsalPullTime if it pulls images.
-	rehearsalTime     = 2 * time.Minute
-	rehearsalPullTime = 10 * time.Minute
+	// for a ConfigMap that was created together with the At. The kubelet tries again after 10 to
+	// 15 seconds.
+	rehearsalSettle = 20 * time.Second
+	// rehearsalTime is how long a rehearsal may take: it may pull images.
+	rehearsalTime = 10 * time.Minute
 	// RehearsalPeriod is the interval between rehearsals that do not pass.
 	RehearsalPeriod = 10 * time.Minute
 )
@@ -116,7 +116,7 @@ func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
 	// If no controller is left to delete it, the kubelet ends it.
-	spec.ActiveDeadlineSeconds = ptr.To(int64((rehearsalPullTime + rehearsalTime) / time.Second))
+	spec.ActiveDeadlineSeconds = ptr.To(int64((rehearsalTime + 2*time.Minute) / time.Second))
 	// A rehearsal must not preempt other Pods.
 	spec.PriorityClassName, spec.Priority, spec.PreemptionPolicy = "", nil, nil
 
@@ -206,21 +206,17 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, now time.Time) Rehear
 		reason, message := failureReason(others)
 		return NewRehearsal(reason, message, now)
 	}
-	limit := rehearsalTime
-	if event != nil && !event.Warning { // It pulls an image, or gets a new node.
-		limit = rehearsalPullTime
-	}
 	age := now.Sub(pod.CreationTimestamp.Time)
 	reason, message := podBlocker(ours, now)
 	switch {
-	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || limit == rehearsalPullTime && age < limit):
-		return Rehearsal{}
+	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || event != nil && !event.Warning && age < rehearsalTime):
+		return Rehearsal{} // It may get a new node.
 	case reason == v1alpha1.ReasonUnschedulable && hasMoreRights(run):
 		return NewRehearsal(v1alpha1.ReasonRehearsalUnschedulable, message+" A rehearsal has neither the priority class nor the labels of the run.", now)
 	case reason != "" && age >= rehearsalSettle:
 		return NewRehearsal(reason, message, now)
 	}
-	if reason, message := silentBlocker(ours, event, now); reason != "" && (reason != v1alpha1.ReasonPodPending && age >= EventDelay || age >= limit) {
+	if reason, message := silentBlocker(ours, event, now); reason != "" && (reason != v1alpha1.ReasonPodPending && age >= EventDelay || age >= rehearsalTime) {
 		return NewRehearsal(reason, message, now)
 	}
 	return Rehearsal{}

@@ -216,13 +216,21 @@ var blockingEvents = map[string]string{
 	"FailedPrepareDynamicResources": v1alpha1.ReasonSandboxNotCreated,
 }
 
+// hasSandbox reports whether a Pod has its volumes, its sandbox and its network. So no blocking event
+// concerns it any longer.
+func hasSandbox(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+		return condition.Type == corev1.PodReadyToStartContainers && condition.Status == corev1.ConditionTrue
+	})
+}
+
 // silentBlocker returns what keeps a Pod from starting whose status does not say so. event is
 // the newest event about it, or nil. The reason is empty if there may be nothing.
 func silentBlocker(pod *corev1.Pod, event *PodEvent, now time.Time) (reason, message string) {
 	if isUnschedulable(pod) {
 		return "", ""
 	}
-	if event != nil && event.Warning && now.Sub(event.Time) <= maxEventAge && blockingEvents[event.Reason] != "" {
+	if event != nil && event.Warning && !hasSandbox(pod) && now.Sub(event.Time) <= maxEventAge && blockingEvents[event.Reason] != "" {
 		return blockingEvents[event.Reason], join("Pod "+pod.Name, event.Reason, event.Message)
 	}
 	if now.Sub(waitsSince(pod)) < Grace {

@@ -70,6 +70,13 @@ func TestDecideWaiting(t *testing.T) {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
 			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMount: words",
 		},
+		"a volume was missing, and its sandbox exists now: waited for": {
+			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
+			pod: func(pod *corev1.Pod) {
+				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+			},
+			wantDelay: Grace - EventDelay,
+		},
 		"no sandbox: reported": {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedCreatePodSandBox", 0, after(EventDelay)),
 			wantReason: v1alpha1.ReasonSandboxNotCreated, wantMessage: "Pod example-at-pod: FailedCreatePodSandBox: words",

@@ -139,7 +139,7 @@ func TestRehearsal(t *testing.T) {
 		},
 		"fails": {
 			kubelet: notPulled, reason: v1alpha1.ReasonImagePullFailed, message: "Container command: ErrImagePull: no such image",
-			rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 10m11s"},
+			rehearsals: []string{"at-rehearsal 1s"}, again: []string{"at-rehearsal 10m21s"},
 		},
 		"is refused, although the run is accepted": {
 			refuse: func(pod *corev1.Pod) error { return refusal(pod.Name) }, reason: v1alpha1.ReasonRehearsalRefused, message: "create Pod: ",
@@ -161,7 +161,7 @@ func TestRehearsal(t *testing.T) {
 		},
 		"on the only node, where it fails": {
 			at: withNodes, nodes: []*corev1.Node{node("a")}, kubelet: notPulled,
-			reason: v1alpha1.ReasonImagePullFailed, message: "Node a: Container command: ErrImagePull", rehearsals: []string{"at-rehearsal 1.02s"}, again: []string{"at-rehearsal 10m11.04s"},
+			reason: v1alpha1.ReasonImagePullFailed, message: "Node a: Container command: ErrImagePull", rehearsals: []string{"at-rehearsal 1.02s"}, again: []string{"at-rehearsal 10m21.04s"},
 		},
 		"the Pod is refused: no rehearsal": {
 			at: func(at *v1alpha1.At) { at.Spec.Node = "gone" },
@@ -174,7 +174,7 @@ func TestRehearsal(t *testing.T) {
 				if tc.at != nil {
 					f.store(at, tc.at)
 				}
-				f.add(15*time.Second, at)
+				f.add(25*time.Second, at)
 				f.wantRehearsal(at, tc.reason, tc.message)
 				f.wantList("rehearsals", &f.rehearsed, tc.rehearsals...)
 				f.wantPods()
@@ -247,7 +247,7 @@ func TestRehearsalWithoutDryRun(t *testing.T) {
 // TestRehearsalOfTheSameName rehearses an At and a CronAt of the same name.
 func TestRehearsalOfTheSameName(t *testing.T) {
 	run(t, func(f *fixture) {
-		f.kubelet = notPulled // It takes ten seconds.
+		f.kubelet = notPulled // It takes twenty seconds.
 		f.refuse = func(pod *corev1.Pod) error {
 			if _, err := f.kube.Tracker().Get(podsResource, "shop", pod.Name); err == nil {
 				return apierrors.NewAlreadyExists(pods, pod.Name)
@@ -276,7 +276,7 @@ func TestRehearsalEnds(t *testing.T) {
 		reason  string
 		created int
 	}{
-		"its limit":       {due: time.Hour, wait: 125 * time.Second, reason: v1alpha1.ReasonPodPending, created: 1},
+		"its limit":       {due: time.Hour, wait: 605 * time.Second, reason: v1alpha1.ReasonPodPending, created: 1},
 		"its time":        {due: 90 * time.Second, wait: 60 * time.Second, created: 1},
 		"due in a minute": {due: time.Minute, wait: 50 * time.Second},
 		"an edit": {due: time.Hour, end: func(f *fixture, at *v1alpha1.At) {
@@ -317,7 +317,7 @@ func TestRehearsalEnds(t *testing.T) {
 func TestRehearsalsAtOnce(t *testing.T) {
 	for namespaces, want := range map[int]int{1: 2, 2: 2, 20: 10} {
 		run(t, func(f *fixture) {
-			f.kubelet = notPulled // It takes ten seconds.
+			f.kubelet = notPulled // It takes twenty seconds.
 			var ats []*v1alpha1.At
 			for i := range 10 * namespaces {
 				ats = append(ats, f.at(fmt.Sprintf("at-%d", i), time.Hour, withRehearse, func(at *v1alpha1.At) {
@@ -326,7 +326,7 @@ func TestRehearsalsAtOnce(t *testing.T) {
 			}
 			f.add(0, ats...)
 			most := 0
-			for range 60 {
+			for range 90 {
 				time.Sleep(time.Second)
 				list, err := f.kube.CoreV1().Pods("").List(f.t.Context(), metav1.ListOptions{})
 				if err != nil {
@@ -338,7 +338,7 @@ func TestRehearsalsAtOnce(t *testing.T) {
 				t.Errorf("%d at the same time, want %d", most, want)
 			}
 			if rehearsed := len(f.taken(&f.rehearsed)); rehearsed < 4*want {
-				t.Errorf("%d rehearsals within a minute, want at least %d", rehearsed, 4*want)
+				t.Errorf("%d rehearsals within 90 seconds, want at least %d", rehearsed, 4*want)
 			}
 		})
 	}
