@@ -83,16 +83,18 @@ func TestRehearsalDoesNotDelay(t *testing.T) {
 	kubectl(t, "", "create", "-n", namespace, "quota", "quota", "--hard=pods=1")
 	c := startController(t, namespace)
 	waitLog(t, c, "Starting controller")
-	at := newRehearsed(namespace, time.Now().Add(80*time.Second))
+	at := newRehearsed(namespace, time.Now().Add(100*time.Second))
 	setTemplate(at, func(spec *corev1.PodSpec) {
 		spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
 	})
 	at = createAt(t, at)
 	rehearsal := waitPod(t, namespace, "at-rehearsal")
+	// So late that its back-off is short when the quota is free again.
+	time.Sleep(time.Until(schedule(t, at)) - 50*time.Second)
 	createAt(t, newAt(namespace, "other", time.Now(), "true"))
 	waitAt(t, namespace, "other", "to be refused", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonPodRefused })
 	waitRehearsalsGone(t, namespace)
-	if left := time.Until(schedule(t, at)); left < 20*time.Second || rehearsal.Labels[v1alpha1.LabelRehearsalOf] != string(at.UID) {
+	if left := time.Until(schedule(t, at)); left < 5*time.Second || rehearsal.Labels[v1alpha1.LabelRehearsalOf] != string(at.UID) {
 		t.Errorf("the rehearsal was removed %v before the time, want half a minute", left)
 	}
 	other := waitPhase(t, namespace, "other", v1alpha1.PhaseRunning)
