@@ -324,6 +324,11 @@ func newsOf(numbers [watched]int) string {
 // own returns what the controllers control: the kind of the first object.
 func (x *explorer) own() kind { return kindOf(x.scenario.objects[0]) }
 
+// policy returns how the Ats of the CronAt may overlap.
+func (x *explorer) policy() v1alpha1.ConcurrencyPolicy {
+	return x.scenario.objects[0].(*v1alpha1.CronAt).Spec.ConcurrencyPolicy
+}
+
 // names returns the names of what a controller can sync.
 func (x *explorer) names(c *controller) []string {
 	var names []string
@@ -419,7 +424,8 @@ func (x *explorer) cluster(s *state) []transition {
 				add("the Pods are replaced of", func(n *state) {
 					n.put(o.change("roll out", func(meta metav1.Object) {
 						d := meta.(*appsv1.Deployment)
-						d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
+						number := *d.Spec.Replicas
+						d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: number, UpdatedReplicas: number, AvailableReplicas: number}
 					}))
 				})
 			}

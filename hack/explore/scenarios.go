@@ -99,6 +99,22 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
+		name: "again", doc: "one At with a second attempt, of which a request fails",
+		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](1) })},
+		instants: []float64{60, 71, 90},
+		left:     budget{faults: 1},
+		lag:      1,
+		fails:    true,
+	},
+	{
+		name: "deleted", doc: "one At, of which a request fails and the Pod is deleted, and watches that are behind by any number of events",
+		objects:  []metav1.Object{newAt(nil)},
+		instants: []float64{60, 71},
+		left:     budget{faults: 1, edits: 1},
+		lag:      100,
+		edits:    []edit{deletePod},
+	},
+	{
 		name: "successor", doc: "an At that is deleted, and created again with the same name",
 		objects:  []metav1.Object{newAt(nil)},
 		instants: []float64{60, 71},
@@ -107,23 +123,32 @@ var scenarios = []scenario{
 	},
 	{
 		name: "nodes", doc: "an At on two nodes, one after the other, until one fails",
-		objects: []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) {
-			spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1)), MaxFailed: ptr.To[int32](0)}
-		}), newNode("a"), newNode("b")},
+		objects:  onNodes,
 		instants: []float64{60, 71},
 		left:     budget{edits: 1},
-		edits:    []edit{suspend, deleteAt, deletePod, deleteChild, removeNode},
+		edits:    []edit{suspend, deleteAt, deletePod, deleteChild, removeNode, replaceNode, addNode, cordon},
 		fails:    true,
 	},
 	{
+		name: "children", doc: "the same, and a request fails",
+		objects:  onNodes,
+		instants: []float64{60, 71},
+		left:     budget{faults: 1, edits: 1},
+		edits:    []edit{deletePod, deleteChild, cordon},
+	},
+	{
 		name: "restart", doc: "a Deployment that is restarted, and what users do with it",
-		objects: []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) {
-			spec.Command = ""
-			spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
-		}), newDeployment()},
+		objects:  ofDeployment,
 		instants: []float64{59, 60, 61, 71},
 		left:     budget{edits: 1},
-		edits:    []edit{suspend, deleteAt, restartIt, undoRestart, deleteDeployment},
+		edits:    []edit{suspend, deleteAt, restartIt, undoRestart, scale, deleteDeployment},
+	},
+	{
+		name: "rollout", doc: "a Deployment that is restarted, and a request fails",
+		objects:  ofDeployment,
+		instants: []float64{60, 71},
+		left:     budget{faults: 1, edits: 1},
+		edits:    []edit{restartIt, scale},
 	},
 	{
 		name: "forbid", doc: "a CronAt with two times that do not overlap, and no history",
@@ -141,7 +166,26 @@ var scenarios = []scenario{
 		left:     budget{edits: 1},
 		edits:    []edit{suspendCronAt, deleteCronAt, deleteScheduled},
 	},
+	{
+		name: "allow", doc: "a CronAt whose times may overlap, and a request fails",
+		objects:  []metav1.Object{newCronAt(v1alpha1.AllowConcurrent)},
+		instants: []float64{0, 60, 120, 130},
+		last:     epoch.Add(2 * due * time.Second),
+		left:     budget{faults: 1, edits: 1},
+		edits:    []edit{deleteScheduled},
+	},
 }
+
+// onNodes is an At on two nodes, one after the other, until one fails.
+var onNodes = []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) {
+	spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1)), MaxFailed: ptr.To[int32](0)}
+}), newNode("a"), newNode("b")}
+
+// ofDeployment is an At that restarts a Deployment.
+var ofDeployment = []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) {
+	spec.Command = ""
+	spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+}), newDeployment()}
 
 // newCronAt returns a CronAt with two times, one minute after the other.
 func newCronAt(policy v1alpha1.ConcurrencyPolicy) *v1alpha1.CronAt {
@@ -237,6 +281,23 @@ var removeNode = edit{"removes node a", func(s *state) bool {
 	return true
 }}
 
+var replaceNode = edit{"removes node a, and adds it again", func(s *state) bool {
+	return removeNode.do(s) && s.create(intern(newNode("a"))) != nil
+}}
+
+var addNode = edit{"adds node c", func(s *state) bool {
+	return s.find(nodes, "c") == nil && s.create(intern(newNode("c"))) != nil
+}}
+
+var cordon = edit{"cordons node b", func(s *state) bool {
+	o := s.find(nodes, "b")
+	if o == nil || o.meta.(*corev1.Node).Spec.Unschedulable {
+		return false
+	}
+	s.put(o.change("cordon", func(meta metav1.Object) { meta.(*corev1.Node).Spec.Unschedulable = true }))
+	return true
+}}
+
 // firstPod returns the first Pod with a property, or nil.
 func (s *state) firstPod(has func(pod *corev1.Pod) bool) *object {
 	for _, o := range s.stored {
@@ -309,6 +370,19 @@ var undoRestart = edit{"undoes the restart", func(s *state) bool {
 		}
 	}
 	return s.annotate("")
+}}
+
+var scale = edit{"scales the Deployment", func(s *state) bool {
+	o := s.find(deployments, "web")
+	if o == nil {
+		return false
+	}
+	s.put(o.change("scale", func(meta metav1.Object) {
+		d := meta.(*appsv1.Deployment)
+		d.Spec.Replicas = ptr.To[int32](2)
+		d.Generation++
+	}))
+	return true
 }}
 
 var deleteDeployment = edit{"deletes the Deployment", func(s *state) bool {

@@ -37,10 +37,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -49,24 +48,19 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// The writes of a run, in order, and those that occur in between if its first attempt
-// fails. A look is the read just before the creation of a Pod.
+// The requests of a run that a proxy can stop. A look is the read just before the creation of a
+// Pod.
 const (
 	look         = "look at the At"
 	create       = "create the Pod"
 	writeRunning = "write RUNNING"
-	mirror       = "mirror the Pod's phase"
-	writeDone    = "write DONE"
 	release      = "release the Pod"
-	writeFailure = "write the failure"
 	createNext   = "create the next Pod"
 )
 
 // The ways in which a request can fail.
 const (
 	fails = "fails before it is sent"
-	lost  = "succeeds, but its answer is lost"
-	dies  = "succeeds, and the process dies"
 	slow  = "is delayed on its way"
 )
 
@@ -75,12 +69,8 @@ const (
 type proxy struct {
 	url string
 	how string
-	// requests are the kinds of requests of which the proxy makes the first one fail. kind
-	// returns the kind of a request.
+	// requests are the kinds of requests of which the proxy makes the first one fail.
 	requests []string
-	kind     func(*http.Request) string
-	// stale are the resources whose events are held back from just before the failure.
-	stale []string
 	// wrong is closed when the request has failed. A hanging request then hangs until goOn
 	// is closed. answered is closed when a delayed request has its response.
 	wrong, goOn, answered chan struct{}
@@ -95,12 +85,28 @@ type proxy struct {
 // newProxy returns a proxy that makes the first of the given requests fail.
 func newProxy(t *testing.T, how string, requests ...string) *proxy {
 	t.Helper()
+	p := &proxy{how: how, requests: requests, wrong: make(chan struct{}), goOn: make(chan struct{}), answered: make(chan struct{})}
+	p.url = forward(t, func(transport http.RoundTripper) http.RoundTripper {
+		p.transport = transport
+		return p
+	})
+	t.Cleanup(func() {
+		p.resume()
+		p.release()
+	})
+	return p
+}
+
+// forward starts a server that forwards requests to the API server, through the transport that
+// wrap returns. It returns the URL of the server.
+func forward(t *testing.T, wrap func(http.RoundTripper) http.RoundTripper) string {
+	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", controllerConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{how: how, requests: requests, kind: kindOf, wrong: make(chan struct{}), goOn: make(chan struct{}), answered: make(chan struct{})}
-	if p.transport, err = rest.TransportFor(config); err != nil {
+	transport, err := rest.TransportFor(config)
+	if err != nil {
 		t.Fatal(err)
 	}
 	target, err := url.Parse(config.Host)
@@ -109,48 +115,21 @@ func newProxy(t *testing.T, how string, requests ...string) *proxy {
 	}
 	server := httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport:     p,
+		Transport:     wrap(transport),
 		FlushInterval: -1,
 		// The connection breaks: the client cannot know whether the request succeeded.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	})
-	p.url = server.URL
 	t.Cleanup(func() {
-		p.resume()
-		p.release()
 		server.CloseClientConnections()
 		server.Close()
 	})
-	return p
-}
-
-// with sets kind and stale. The controller is another process, so the race detector sees no
-// order between that and the requests but that of the lock.
-func (p *proxy) with(kind func(*http.Request) string, stale ...string) {
-	p.lock.Lock()
-	defer p.lock.Unlock()
-	p.kind, p.stale = kind, stale
+	return server.URL
 }
 
 // RoundTrip implements http.RoundTripper.
 func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
-	p.lock.Lock()
-	kind, behind := p.kind, p.stale
-	p.lock.Unlock()
-	if slices.Contains(p.requests, kind(request)) && p.hit.CompareAndSwap(false, true) {
-		if len(behind) > 0 {
-			p.hold(behind...)
-		}
-		if p.how == lost || p.how == dies {
-			response, err := p.transport.RoundTrip(request)
-			if err == nil {
-				_, err = io.Copy(io.Discard, response.Body)
-				_ = response.Body.Close()
-			}
-			if err != nil {
-				return nil, err
-			}
-		}
+	if slices.Contains(p.requests, kindOf(request)) && p.hit.CompareAndSwap(false, true) {
 		close(p.wrong)
 		<-p.goOn
 		if p.how == slow {
@@ -158,7 +137,7 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 			// The request arrives, even if the controller is gone by then.
 			return p.transport.RoundTrip(request.WithContext(context.WithoutCancel(request.Context())))
 		}
-		return nil, errors.New("injected fault")
+		return nil, errInjected
 	}
 	response, err := p.transport.RoundTrip(request)
 	if err == nil && request.URL.Query().Get("watch") != "" {
@@ -166,6 +145,8 @@ func (p *proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	return response, err
 }
+
+var errInjected = errors.New("injected fault")
 
 // waitWrong waits until the request has failed.
 func (p *proxy) waitWrong(t *testing.T) {
@@ -225,12 +206,6 @@ func kindOf(request *http.Request) string {
 		switch {
 		case json.Unmarshal(bodyOf(request), &at) != nil:
 			return ""
-		case at.Status.NextAttemptTime != nil:
-			return writeFailure
-		case at.Status.Phase == v1alpha1.PhaseDone:
-			return writeDone
-		case at.Status.Pod != nil && at.Status.Pod.Phase == corev1.PodRunning:
-			return mirror
 		case at.Status.Pod != nil:
 			return writeRunning
 		}
@@ -275,36 +250,6 @@ func (b *heldBody) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
-// node simulates the kubelet for the Pods of the At named at: it accepts them, runs them
-// and ends them, each step once the previous one is in the At's status. It stops deleted
-// Pods. A first attempt fails if another one may follow. It counts the containers that it
-// has started.
-type node struct {
-	lock    sync.Mutex
-	started map[types.UID]bool
-}
-
-func startNode(t *testing.T, namespace string) *node {
-	t.Helper()
-	// The Pods of a node that does not exist are evicted after a while.
-	nodes := kubeClient.CoreV1().Nodes()
-	_, err := nodes.Create(t.Context(), &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: namespace},
-		Spec:       corev1.NodeSpec{Unschedulable: true},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := nodes.Delete(context.Background(), namespace, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
-	n := &node{started: map[types.UID]bool{}}
-	playPods(t, namespace, metav1.ListOptions{}, n.sync)
-	return n
-}
-
 // playPeriod is the interval at which a simulated kubelet checks its Pods.
 const playPeriod = 100 * time.Millisecond
 
@@ -332,157 +277,126 @@ func playPods(t *testing.T, namespace string, which metav1.ListOptions, sync fun
 	})
 }
 
-// sync takes the next step with a Pod.
-func (n *node) sync(ctx context.Context, pod *corev1.Pod) {
-	pods := kubeClient.CoreV1().Pods(pod.Namespace)
-	at, err := cnatClient.CnatV1alpha1().Ats(pod.Namespace).Get(ctx, "at", metav1.GetOptions{})
-	if err != nil {
-		return
-	}
-	recorded := corev1.PodPhase("")
-	if at.Status.Pod != nil && at.Status.Pod.UID == pod.UID {
-		recorded = at.Status.Pod.Phase
-	}
-	switch {
-	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		return
-	case pod.Spec.NodeName == "":
-		_ = pods.Bind(ctx, &corev1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID},
-			Target:     corev1.ObjectReference{Kind: "Node", Name: pod.Namespace},
-		}, metav1.CreateOptions{})
-		return
-	case pod.DeletionTimestamp != nil:
-		pod.Status.Phase = corev1.PodFailed
-		pod.Status.ContainerStatuses = exited(pod, 143, "")
-	case pod.Status.Phase == corev1.PodPending && recorded == corev1.PodPending:
-		n.lock.Lock()
-		n.started[pod.UID] = true
-		n.lock.Unlock()
-		pod.Status.Phase = corev1.PodRunning
-	case pod.Status.Phase == corev1.PodRunning && recorded == corev1.PodRunning:
-		pod.Status.Phase = corev1.PodSucceeded
-		pod.Status.ContainerStatuses = exited(pod, 0, "")
-		if pod.Name == "at-pod" && at.Spec.BackoffLimit != nil {
-			pod.Status.Phase = corev1.PodFailed
-			pod.Status.ContainerStatuses = exited(pod, 3, "")
-		}
-	default:
-		return
-	}
-	_, _ = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+// lossy is a transport that loses requests and answers. Of the writes of a resource, it loses one
+// in three, and the answer to the one that follows.
+type lossy struct {
+	transport http.RoundTripper
+	lock      sync.Mutex
+	writes    map[string]int // by method and resource
 }
 
-// Events that can happen while a failing write hangs.
-const (
-	restart       = "the controller restarts"
-	deleted       = "the Pod is deleted"
-	stale         = "the cache of Ats is stale"
-	second        = "a second controller runs it"
-	secondDeleted = "a second controller runs it, and its Pod is deleted"
-)
-
-// sample has the cases of TestFaults that are not left to hack/soak.sh: each write fails
-// in each way, and each event is combined with several writes. 28 of the 105 cases are
-// duplicates. If the process dies, it has no cache that could be stale and no second try,
-// so three of the events are just its restart. After a restart, a write whose response is
-// lost is equivalent to one during which the process dies. The cases that are most likely
-// to run a command twice are all here: a creation that is sent again because of a stale
-// cache, or after a second controller has run the At and the Pod is gone.
-var sample = map[string]map[string][]string{
-	create:       {fails: {stale, secondDeleted}, lost: {second, secondDeleted}, dies: {deleted}},
-	writeRunning: {fails: {deleted}, lost: {stale}, dies: {restart}},
-	mirror:       {fails: {second}, lost: {deleted}, dies: {restart}},
-	writeDone:    {fails: {restart}, lost: {secondDeleted}, dies: {deleted}},
-	release:      {fails: {second}, lost: {stale}, dies: {restart}},
-	writeFailure: {fails: {secondDeleted}, lost: {stale}, dies: {deleted}},
-	createNext:   {fails: {stale, secondDeleted}, lost: {second, secondDeleted}, dies: {restart}},
+// RoundTrip implements http.RoundTripper.
+func (l *lossy) RoundTrip(request *http.Request) (*http.Response, error) {
+	write := writeOf(request)
+	if write == "" || isPreflight(request.UserAgent()) {
+		return l.transport.RoundTrip(request)
+	}
+	l.lock.Lock()
+	number := l.writes[write]
+	l.writes[write]++
+	l.lock.Unlock()
+	if number%3 == 0 {
+		return nil, errInjected
+	}
+	response, err := l.transport.RoundTrip(request)
+	if err == nil && number%3 == 1 {
+		_, _ = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
+		return nil, errInjected
+	}
+	return response, err
 }
 
-// TestFaults makes each write of a run fail in each way while another event happens. Each
-// time, there is one Pod per attempt and one end, and nothing is left behind.
+// writeOf returns the method and the resource of a write, such as "PATCH ats/status", or "" for
+// a read and for an event.
+func writeOf(request *http.Request) string {
+	parts := strings.Split(request.URL.Path, "/")
+	i := slices.Index(parts, "namespaces")
+	if request.Method == http.MethodGet || i < 0 || len(parts) < i+3 || parts[i+2] == "events" {
+		return ""
+	}
+	write := request.Method + " " + parts[i+2]
+	if len(parts) > i+4 {
+		write += "/" + parts[i+4]
+	}
+	return write
+}
+
+// TestFaults loses requests and answers of each kind of write, of all kinds of objects. Each
+// time, what had to happen happens once, and nothing is left behind. hack/explore.sh and
+// hack/simulate.sh do this in very many orders; here, the API server is a real one.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	for _, write := range []string{create, writeRunning, mirror, writeDone, release, writeFailure, createNext} {
-		for _, how := range []string{fails, lost, dies} {
-			for _, what := range []string{restart, deleted, stale, second, secondDeleted} {
-				if *soakFaults || slices.Contains(sample[write][how], what) {
-					t.Run(fmt.Sprintf("%s %s, %s", write, how, what), func(t *testing.T) {
-						t.Parallel()
-						testFault(t, write, how, what)
-					})
-				}
-			}
-		}
-	}
-}
-
-func testFault(t *testing.T, write, how, what string) {
-	t.Helper()
 	namespace := newNamespace(t)
-	p := newProxy(t, how, write)
-	n := startNode(t, namespace)
-	c := startController(t, namespace, "-master="+p.url)
-	t.Cleanup(p.resume)
-	at, attempts := newAt(namespace, "at", time.Now().Add(time.Second), "true"), 1
-	if write == writeFailure || write == createNext {
-		at.Spec.BackoffLimit, attempts = ptr.To[int32](1), 2
-	}
-	createAt(t, at)
-	behind := what == stale || what == second || what == secondDeleted
-	if behind {
-		waitLog(t, c, `phase="PENDING"`)
-		p.hold("ats")
-	}
-	p.waitWrong(t)
-	if how == dies {
-		c.kill(t)
-	}
-	switch what {
-	case deleted:
-		deletePods(t, namespace)
-	case second, secondDeleted:
-		startController(t, namespace)
-		waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-		if what == secondDeleted {
-			deletePods(t, namespace)
-			eventually(t, "the Pods to be gone", func(ctx context.Context) (bool, error) {
-				pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-				return err == nil && len(pods.Items) == 0, err
-			})
-		}
-	case restart:
-		if how != dies {
-			c.kill(t)
-		}
-	}
-	p.resume()
-	switch {
-	case how == dies && (what == second || what == secondDeleted):
-	case how == dies, what == restart:
-		startController(t, namespace)
-	case behind:
-		// The controller must show what it does without further information.
-		time.Sleep(time.Second)
-	}
-	p.release()
+	k := startKubelet(t, namespace)
+	f := newFleet(t, namespace, "a")
+	playReadyIf(t, namespace, func(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.LabelAtUID] == "" })
+	createWorkload(t, namespace, v1alpha1.RestartDeployment, "replicas: 1")
+	waitRolledOut(t, namespace, v1alpha1.RestartDeployment)
+	kubectl(t, annotatable("Deployment", "other", ""), "create", "-n", namespace, "-f", "-")
 
-	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-	switch {
-	case at.Status.Reason == v1alpha1.ReasonCompleted && meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete):
-	case (at.Status.Reason == v1alpha1.ReasonCommandFailed || at.Status.Reason == v1alpha1.ReasonPodDeleted) && what == deleted && meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionFailed):
-	default:
-		t.Errorf("it ended as %s: %+v", at.Status.Reason, at.Status.Conditions)
+	again := newAt(namespace, "again", time.Now(), failFirst)
+	again.Spec.BackoffLimit = ptr.To[int32](1)
+	expiring := newAt(namespace, "expiring", time.Now(), "true")
+	expiring.Spec.TTLSecondsAfterFinished = ptr.To[int32](0)
+	onNodes := newNodesAt(f)
+	onNodes.Name = "nodes"
+	restart := newRestart(namespace, v1alpha1.RestartDeployment)
+	restart.Name = "restart"
+	for _, at := range []*v1alpha1.At{again, expiring, onNodes, restart} {
+		createAt(t, at)
 	}
+	due := createOverdue(t, newCronAt(namespace, "", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.SuccessfulAtsHistoryLimit = ptr.To[int32](0) }))
+	scheduled, child := fmt.Sprintf("cronat-%d", due.Unix()/60), "nodes-"+f.name("a")
+
+	l := &lossy{writes: map[string]int{}}
+	startController(t, namespace, "-restart-annotations", "-master="+forward(t, func(transport http.RoundTripper) http.RoundTripper {
+		l.transport = transport
+		return l
+	}))
+	for _, annotation := range []string{"0 3 * * *", "0 4 * * *"} {
+		kubectl(t, "", "annotate", "-n", namespace, "--overwrite", "deployment/other", scheduleAnnotation+"="+annotation)
+		waitNamedCronAt(t, namespace, "deployment-other", "to have schedule "+annotation, hasSchedule(annotation))
+	}
+	kubectl(t, "", "annotate", "-n", namespace, "deployment/other", scheduleAnnotation+"-")
+	waitNamedCronAt(t, namespace, "deployment-other", "to be gone", isGone)
+
+	for _, at := range []*v1alpha1.At{again, onNodes, restart} {
+		wantEnd(t, waitPhase(t, namespace, at.Name, v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+	}
+	ran := func(cronAt *v1alpha1.CronAt) bool {
+		return cronAt.Status.LastScheduleTime.Time.Equal(due) && cronAt.Status.Active == 0
+	}
+	waitCronAt(t, namespace, "to have run", ran)
+	waitAts(t, namespace, 4) // Those that have ended are again, nodes with its child, and restart.
 	waitReleased(t, namespace)
-	n.lock.Lock()
-	defer n.lock.Unlock()
-	created := requests(t, namespace, "create", "pods")
-	if len(created) != attempts || len(n.started) > attempts {
-		t.Errorf("%d Pods were created and %d containers started, want %d", len(created), len(n.started), attempts)
+	waitChildrenReleased(t, namespace)
+
+	pods := []string{"again-pod", "again-pod-1", "expiring-pod", child + "-pod", scheduled + "-pod"}
+	wantCreates(t, namespace, len(pods))
+	wantCreated(t, namespace, pods...)
+	if diff := cmp.Diff(map[string]int{child: 1, scheduled: 1}, createdAts(t, namespace)); diff != "" {
+		t.Errorf("Ats were created (-want +got):\n%s", diff)
 	}
-	if len(created) == 2 && created[0].ObjectRef.Name == created[1].ObjectRef.Name {
-		t.Errorf("Pod %s was created twice", created[0].ObjectRef.Name)
+	if generation := generationOf(t, namespace, v1alpha1.RestartDeployment); generation != 2 {
+		t.Errorf("generation %d of the Deployment, want 2", generation)
+	}
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	for name, uids := range k.started {
+		if len(uids) != 1 {
+			t.Errorf("%d containers of %s were started", len(uids), name)
+		}
+	}
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	for _, write := range []string{
+		"POST pods", "PATCH pods", "POST ats", "PATCH ats", "PATCH ats/status", "DELETE ats",
+		"PATCH deployments", "PATCH cronats/status", "POST cronats", "PATCH cronats", "DELETE cronats",
+	} {
+		if l.writes[write] < 2 {
+			t.Errorf("%d requests %s, want at least that which was lost, and that whose answer was", l.writes[write], write)
+		}
 	}
 }
 
@@ -561,7 +475,7 @@ func TestStale(t *testing.T) {
 			t.Parallel()
 			namespace := newNamespace(t)
 			p := newProxy(t, slow, look, create)
-			startNode(t, namespace)
+			playSuccess(t, namespace)
 			startController(t, namespace, "-master="+p.url, "-workers=1")
 			t.Cleanup(p.resume)
 			createAt(t, newAt(namespace, "at", time.Now().Add(time.Second), "true"))
@@ -612,12 +526,12 @@ func TestSlowCreation(t *testing.T) {
 			t.Parallel()
 			namespace := newNamespace(t)
 			creates, releases := newProxy(t, slow, write), newProxy(t, slow, release)
-			startNode(t, namespace)
+			startKubelet(t, namespace)
 			startController(t, namespace, "-master="+creates.url)
 			t.Cleanup(creates.resume)
 			at, attempts := newAt(namespace, "at", time.Now().Add(time.Second), "true"), 1
 			if write == createNext {
-				at.Spec.BackoffLimit, attempts = ptr.To[int32](1), 2
+				at.Spec.Command, at.Spec.BackoffLimit, attempts = failFirst, ptr.To[int32](1), 2
 			}
 			createAt(t, at)
 			creates.waitWrong(t)

@@ -52,8 +52,16 @@ type fleet struct {
 	started map[string][]string
 }
 
-// startFleet creates the nodes with the given short names.
+// startFleet creates the nodes with the given short names, and simulates their kubelets.
 func startFleet(t *testing.T, namespace string, names ...string) *fleet {
+	t.Helper()
+	f := newFleet(t, namespace, names...)
+	playPods(t, namespace, metav1.ListOptions{}, f.sync)
+	return f
+}
+
+// newFleet creates the nodes with the given short names.
+func newFleet(t *testing.T, namespace string, names ...string) *fleet {
 	t.Helper()
 	f := &fleet{namespace: namespace, holds: map[string]bool{}, exitCodes: map[string]int32{}, started: map[string][]string{}}
 	for _, name := range names {
@@ -65,7 +73,6 @@ func startFleet(t *testing.T, namespace string, names ...string) *fleet {
 			t.Error(err)
 		}
 	})
-	playPods(t, namespace, metav1.ListOptions{}, f.sync)
 	return f
 }
 
@@ -87,13 +94,6 @@ func (f *fleet) add(t *testing.T, short string, edits ...func(*corev1.Node)) {
 func (f *fleet) remove(t *testing.T, short string) {
 	t.Helper()
 	if err := kubeClient.CoreV1().Nodes().Delete(t.Context(), f.name(short), metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (f *fleet) cordon(t *testing.T, short string) {
-	t.Helper()
-	if _, err := kubeClient.CoreV1().Nodes().Patch(t.Context(), f.name(short), types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -239,6 +239,20 @@ func waitChildrenReleased(t *testing.T, namespace string) {
 		ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
 		return err == nil && !slices.ContainsFunc(ats.Items, func(at v1alpha1.At) bool { return len(at.Finalizers) > 0 }), err
 	})
+}
+
+// childrenOf returns the names of the children of the At named at.
+func childrenOf(t *testing.T, namespace string) map[string]bool {
+	t.Helper()
+	ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: v1alpha1.LabelAtName + "=at"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, at := range ats.Items {
+		names[at.Name] = true
+	}
+	return names
 }
 
 func TestNodes(t *testing.T) {

@@ -204,10 +204,11 @@ func TestPreflightOfRestart(t *testing.T) {
 	createAt(t, at)
 	blocked := waitBlocked(t, namespace, v1alpha1.ReasonTargetNotFound)
 	wantOutput(t, blocked.Message, `^If it were due now: Deployment web does not exist\.$`)
-	before := createDeployment(t, namespace, "web")
+	createWorkload(t, namespace, v1alpha1.RestartDeployment, "replicas: 1")
+	waitRolledOut(t, namespace, v1alpha1.RestartDeployment)
 	waitUnblocked(t, namespace)
-	if after := getDeployment(t, namespace, "web"); after.Generation != before.Generation {
-		t.Errorf("generation %d after the preflight, want %d", after.Generation, before.Generation)
+	if generation := generationOf(t, namespace, v1alpha1.RestartDeployment); generation != 1 {
+		t.Errorf("generation %d after the preflight, want 1", generation)
 	}
 }
 

@@ -58,6 +58,27 @@ spec:
 `, kind, spec), "create", "-n", namespace, "-f", "-")
 }
 
+// playReady simulates a kubelet whose Pods are ready immediately.
+func playReady(t *testing.T, namespace string) {
+	t.Helper()
+	playReadyIf(t, namespace, func(*corev1.Pod) bool { return true })
+}
+
+// playReadyIf simulates a kubelet whose Pods become ready when the condition holds.
+func playReadyIf(t *testing.T, namespace string, condition func(*corev1.Pod) bool) {
+	t.Helper()
+	playPods(t, namespace, metav1.ListOptions{}, func(ctx context.Context, pod *corev1.Pod) {
+		if pod.Status.Phase == corev1.PodRunning || pod.DeletionTimestamp != nil || !condition(pod) {
+			return
+		}
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+			Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
+		})
+		_, _ = kubeClient.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	})
+}
+
 // playRestart simulates a kubelet whose Pods are ready immediately, except for those that
 // a restart has created: these become ready once ready is set.
 func playRestart(t *testing.T, namespace string) (ready *atomic.Bool) {

@@ -50,7 +50,6 @@ var (
 	soakTenant    = flag.Int("soak-tenant", 400, "number of Ats of a tenant that are due at the same time")
 	soakKillEvery = flag.Duration("soak-kill-every", 2*time.Second, "time between two kills of a controller")
 
-	soakFaults = flag.Bool("soak-faults", false, "all cases of TestFaults, not a sample")
 	soakTrials = flag.Int("soak-trials", 1, "number of trials of each handover; of more than one, the time is judged")
 	soakOutage = flag.Duration("soak-outage", 0, "minimum duration of the API server's outage; if there is one, the return is judged")
 )
@@ -214,8 +213,8 @@ func TestSoak(t *testing.T) {
 // failFirst is a command whose first attempt fails.
 const failFirst = "fail first"
 
-// kubelet simulates a kubelet that ends each Pod as soon as it sees it, and a user who
-// then deletes half of them.
+// kubelet simulates a kubelet that ends each Pod of an At as soon as it sees it, and a user
+// who then deletes half of them.
 type kubelet struct {
 	lock    sync.Mutex
 	started map[string]map[types.UID]bool // by name
@@ -225,7 +224,7 @@ type kubelet struct {
 func startKubelet(t *testing.T, namespace string) *kubelet {
 	t.Helper()
 	k := &kubelet{started: map[string]map[types.UID]bool{}}
-	playPods(t, namespace, metav1.ListOptions{FieldSelector: "status.phase=Pending"}, k.run)
+	playPods(t, namespace, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID, FieldSelector: "status.phase=Pending"}, k.run)
 	return k
 }
 

@@ -196,62 +196,6 @@ func (w *world) wantCreated(t *testing.T, late time.Duration, times ...time.Time
 	}
 }
 
-// TestFaults runs two controllers whose requests fail, lose their responses, are delayed or
-// are answered by a proxy, while Ats end and are deleted, and one of the controllers is
-// restarted repeatedly. Each scheduled time has one At.
-func TestFaults(t *testing.T) {
-	for seed := range uint64(5) {
-		for _, policy := range []v1alpha1.ConcurrencyPolicy{v1alpha1.AllowConcurrent, v1alpha1.ForbidConcurrent} {
-			t.Run(fmt.Sprint(policy, seed), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { testFaults(t, seed, policy) })
-			})
-		}
-	}
-}
-
-func testFaults(t *testing.T, seed uint64, policy v1alpha1.ConcurrencyPolicy) {
-	t.Helper()
-	w := newWorld(t)
-	faulty := harness.NewFaults(w, seed)
-	run(t, faulty, w.clock)
-	stop := run(t, faulty, w.clock)
-	w.create(t, newCronAt("*/5 * * * *", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = policy }))
-	start := time.Now()
-	for time.Since(start) < 3*time.Hour {
-		time.Sleep(time.Duration(faulty.Number(20_000)) * time.Millisecond)
-		switch ats := w.ats(t); {
-		case faulty.Number(20) == 0:
-			stop()
-			stop = run(t, faulty, w.clock)
-		case len(ats) > 0 && faulty.Number(3) == 0:
-			// It may be gone by now.
-			_ = w.person.CnatV1alpha1().Ats(namespace).Delete(t.Context(), ats[faulty.Number(len(ats))].Name, metav1.DeleteOptions{})
-		default:
-			w.end(t)
-		}
-	}
-	faulty.End()
-	time.Sleep(2 * time.Minute)
-	w.end(t)
-	time.Sleep(time.Minute)
-	var times []time.Time
-	for due := start.Truncate(5 * time.Minute).Add(5 * time.Minute); !due.After(time.Now()); due = due.Add(5 * time.Minute) {
-		times = append(times, due)
-	}
-	w.wantCreated(t, 4*time.Minute, times...)
-	if missed := w.cronAt(t).Status.Missed; missed != nil {
-		t.Errorf("missed %+v", missed)
-	}
-	if ats := w.ats(t); len(ats) > 4 {
-		t.Errorf("%d Ats are left", len(ats))
-	}
-	for _, at := range w.ats(t) {
-		if plan.IsScheduled(&at) {
-			t.Errorf("At %s is not released", at.Name)
-		}
-	}
-}
-
 // TestYearAway simulates a year without a controller: the latest time runs once.
 func TestYearAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
