@@ -24,13 +24,11 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,6 +50,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
+	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationsteps"
 )
 
 // queueName is the name of the queue, for its metrics.
@@ -75,22 +74,11 @@ const (
 // that it watches, until it succeeds.
 const permissionPeriod = 10 * time.Second
 
-// resources maps the kinds of workloads to their resources.
-var resources = map[v1alpha1.RestartKind]string{
-	v1alpha1.RestartDeployment:  "deployments",
-	v1alpha1.RestartStatefulSet: "statefulsets",
-	v1alpha1.RestartDaemonSet:   "daemonsets",
-}
-
-var kinds = slices.Sorted(maps.Keys(resources))
-
 // Controller creates the CronAts of annotated workloads.
 type Controller struct {
-	client         clientset.Interface
-	metadataClient metadata.Interface
-	namespace      string
-	recorder       record.EventRecorder
-	clock          clock.WithTicker
+	*annotationsteps.Steps
+	namespace string
+	clock     clock.WithTicker
 
 	// workloads has an informer for each kind, for metadata only.
 	workloads map[v1alpha1.RestartKind]cache.SharedIndexInformer
@@ -130,12 +118,9 @@ func NewController(
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
 	c := &Controller{
-		client:         client,
-		metadataClient: metadataClient,
-		namespace:      namespace,
-		recorder:       recorder,
-		clock:          wallClock,
-		workloads:      map[v1alpha1.RestartKind]cache.SharedIndexInformer{},
+		namespace: namespace,
+		clock:     wallClock,
+		workloads: map[v1alpha1.RestartKind]cache.SharedIndexInformer{},
 		cronAts: informers.NewTypedFilteredCronAtInformer(client, namespace, 0, nil, func(options *metav1.ListOptions) {
 			options.LabelSelector = v1alpha1.LabelManagedBy + "=" + v1alpha1.ManagedBy
 		}),
@@ -144,14 +129,21 @@ func NewController(
 		reports:  rate.NewLimiter(reportRate, reportBurst),
 		reasons:  map[cache.ObjectName]string{},
 	}
+	c.Steps = &annotationsteps.Steps{
+		Client:         client,
+		MetadataClient: metadataClient,
+		Recorder:       recorder,
+		Workloads:      map[v1alpha1.RestartKind]cache.KeyGetter{},
+		CronAts:        c.cronAts.GetIndexer(),
+	}
 
 	logger := klog.FromContext(ctx)
-	for _, kind := range kinds {
-		resource := resources[kind]
+	for _, kind := range annotationsteps.Kinds {
+		resource := annotationsteps.Resource(kind)
 		// Without the index by namespace, which is not used.
-		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, appsv1.SchemeGroupVersion.WithResource(resource), namespace, 0, cache.Indexers{}, connect.Current).Informer()
+		informer := metadatainformer.NewFilteredMetadataInformer(metadataClient, resource, namespace, 0, cache.Indexers{}, connect.Current).Informer()
 		if err := informer.SetTransform(keep); err != nil {
-			return nil, fmt.Errorf("set the transform of the informer of %s: %w", resource, err)
+			return nil, fmt.Errorf("set the transform of the informer of %s: %w", resource.Resource, err)
 		}
 		handler, err := cache.NewTypedSharedIndexInformer[*metav1.PartialObjectMetadata](informer).AddTypedEventHandler(cache.TypedResourceEventHandlerFuncs[*metav1.PartialObjectMetadata]{
 			AddFunc:    func(workload *metav1.PartialObjectMetadata) { c.addWorkload(kind, workload) },
@@ -163,9 +155,9 @@ func NewController(
 			},
 		})
 		if err != nil {
-			return nil, fmt.Errorf("add the event handler for %s: %w", resource, err)
+			return nil, fmt.Errorf("add the event handler for %s: %w", resource.Resource, err)
 		}
-		c.workloads[kind] = informer
+		c.workloads[kind], c.Workloads[kind] = informer, informer.GetIndexer()
 		c.synced = append(c.synced, handler.HasSyncedChecker())
 	}
 	if err := c.cronAts.SetTransform(keep); err != nil {
@@ -207,7 +199,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	if c.waitForPermission(ctx) != nil {
 		return
 	}
-	for _, kind := range kinds {
+	for _, kind := range annotationsteps.Kinds {
 		informer := c.workloads[kind]
 		wg.Go(func() { informer.RunWithContext(ctx) })
 	}
@@ -243,13 +235,12 @@ func (c *Controller) waitForPermission(ctx context.Context) error {
 // list returns the error from listing the watched resources.
 func (c *Controller) list(ctx context.Context) error {
 	options := metav1.ListOptions{Limit: 1}
-	for _, kind := range kinds {
-		resource := resources[kind]
-		if _, err := c.metadataClient.Resource(appsv1.SchemeGroupVersion.WithResource(resource)).Namespace(c.namespace).List(ctx, options); err != nil {
+	for _, kind := range annotationsteps.Kinds {
+		if _, err := c.MetadataClient.Resource(annotationsteps.Resource(kind)).Namespace(c.namespace).List(ctx, options); err != nil {
 			return err
 		}
 	}
-	_, err := c.client.CnatV1alpha1().CronAts(c.namespace).List(ctx, options)
+	_, err := c.Client.CnatV1alpha1().CronAts(c.namespace).List(ctx, options)
 	return err
 }
 
@@ -260,7 +251,7 @@ func keyOf(kind v1alpha1.RestartKind, namespace, name string) cache.ObjectName {
 
 // addWorkload enqueues a workload that has the annotations, or a CronAt.
 func (c *Controller) addWorkload(kind v1alpha1.RestartKind, workload *metav1.PartialObjectMetadata) {
-	if annotationplan.IsAnnotated(workload) || c.cronAt(kind, workload.Namespace, workload.Name) != nil {
+	if annotationplan.IsAnnotated(workload) || c.CronAt(kind, cache.MetaObjectToName(workload)) != nil {
 		c.queue.Add(keyOf(kind, workload.Namespace, workload.Name))
 	}
 }
@@ -295,16 +286,6 @@ func (c *Controller) enqueueOwner(cronAt *v1alpha1.CronAt) {
 	}
 }
 
-// cronAt returns the cached CronAt with the name that belongs to a workload, or nil if
-// there is none.
-func (c *Controller) cronAt(kind v1alpha1.RestartKind, namespace, workload string) *v1alpha1.CronAt {
-	// Reading from a cache cannot fail.
-	if object, exists, _ := c.cronAts.GetIndexer().GetByKey(cache.NewObjectName(namespace, annotationplan.Name(kind, workload)).String()); exists {
-		return object.(*v1alpha1.CronAt)
-	}
-	return nil
-}
-
 func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	key, shutdown := c.queue.Get()
 	if shutdown {
@@ -324,25 +305,20 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 // with back-off.
 func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) error {
 	kind, name, _ := strings.Cut(key.Name, "/")
-	world := &annotationplan.World{Kind: v1alpha1.RestartKind(kind)}
-	world.CronAt = c.cronAt(world.Kind, key.Namespace, name)
-	// Reading from a cache cannot fail.
-	if object, exists, _ := c.workloads[world.Kind].GetIndexer().GetByKey(cache.NewObjectName(key.Namespace, name).String()); exists {
-		world.Workload = object.(*metav1.PartialObjectMetadata)
-	}
+	world := c.World(v1alpha1.RestartKind(kind), cache.NewObjectName(key.Namespace, name))
 	for range maxSteps {
 		world.Now = c.clock.Now()
 		decision := annotationplan.Decide(*world)
 		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action))
 		if decision.Action == nil {
-			c.record(world, decision.Event)
+			c.Record(world, decision.Event)
 			c.report(key, world, decision.Mistake)
 			c.remember(key, decision)
 			return decision.Retry
 		}
-		if err := c.act(ctx, world, decision); err != nil {
+		if err := c.Take(ctx, world, decision); err != nil {
 			refused := annotationplan.Refused(err)
-			c.record(world, refused.Event)
+			c.Record(world, refused.Event)
 			c.remember(key, refused)
 			return refused.Retry
 		}
@@ -375,7 +351,7 @@ func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, t
 		return
 	}
 	c.reported[key] = mistake{uid: world.Workload.UID, text: text}
-	c.record(world, &plan.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonInvalidRestartSchedule, Message: text})
+	c.Record(world, &plan.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonInvalidRestartSchedule, Message: text})
 }
 
 // remember remembers whether the annotations of a workload can be applied. If the decision

@@ -14,7 +14,9 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package restartannotation
+// Package annotationsteps takes the steps that package annotationplan decides on: it calls the API
+// server and updates the world from the answers, as package steps does for an At.
+package annotationsteps
 
 import (
 	"context"
@@ -24,29 +26,77 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
 
-// act takes the step that was decided and updates world. After an error, the step must be
+// Kinds are the kinds of workloads that can be annotated.
+var Kinds = []v1alpha1.RestartKind{v1alpha1.RestartDaemonSet, v1alpha1.RestartDeployment, v1alpha1.RestartStatefulSet}
+
+// Resource returns the resource of a kind of workload.
+func Resource(kind v1alpha1.RestartKind) schema.GroupVersionResource {
+	return appsv1.SchemeGroupVersion.WithResource(map[v1alpha1.RestartKind]string{
+		v1alpha1.RestartDaemonSet:   "daemonsets",
+		v1alpha1.RestartDeployment:  "deployments",
+		v1alpha1.RestartStatefulSet: "statefulsets",
+	}[kind])
+}
+
+// Steps takes the steps of all workloads. Several workers may use it concurrently.
+type Steps struct {
+	Client         clientset.Interface
+	MetadataClient metadata.Interface
+	Recorder       record.EventRecorder
+	// Workloads and CronAts have what is in the caches, as annotationplan.Keep and KeepCronAt
+	// return it.
+	Workloads map[v1alpha1.RestartKind]cache.KeyGetter
+	CronAts   cache.KeyGetter
+}
+
+// World returns the World of a workload, without the time.
+func (s *Steps) World(kind v1alpha1.RestartKind, name cache.ObjectName) *annotationplan.World {
+	world := &annotationplan.World{Kind: kind, CronAt: s.CronAt(kind, name)}
+	// Reading from a cache cannot fail.
+	if object, exists, _ := s.Workloads[kind].GetByKey(name.String()); exists {
+		world.Workload = object.(*metav1.PartialObjectMetadata)
+	}
+	return world
+}
+
+// CronAt returns the cached CronAt with the name that belongs to a workload, or nil if
+// there is none.
+func (s *Steps) CronAt(kind v1alpha1.RestartKind, workload cache.ObjectName) *v1alpha1.CronAt {
+	// Reading from a cache cannot fail.
+	if object, exists, _ := s.CronAts.GetByKey(cache.NewObjectName(workload.Namespace, annotationplan.Name(kind, workload.Name)).String()); exists {
+		return object.(*v1alpha1.CronAt)
+	}
+	return nil
+}
+
+// Take takes the step that was decided and updates world. After an error, the step must be
 // retried with back-off.
-func (c *Controller) act(ctx context.Context, world *annotationplan.World, decision annotationplan.Decision) error {
+func (s *Steps) Take(ctx context.Context, world *annotationplan.World, decision annotationplan.Decision) error {
 	logger := klog.FromContext(ctx)
-	cronAts := c.client.CnatV1alpha1().CronAts(world.Workload.Namespace)
+	cronAts := s.Client.CnatV1alpha1().CronAts(world.Workload.Namespace)
 	var sent, written *v1alpha1.CronAt
 	var err error
 	switch action := decision.Action.(type) {
 	case annotationplan.LookForWorkload:
-		return c.lookForWorkload(ctx, world)
+		return s.lookForWorkload(ctx, world)
 	case annotationplan.LookForCronAt:
-		return c.lookForCronAt(ctx, world)
+		return s.lookForCronAt(ctx, world)
 	case annotationplan.CreateCronAt:
 		sent = action.CronAt
 		written, err = cronAts.Create(ctx, sent, metav1.CreateOptions{})
@@ -78,7 +128,7 @@ func (c *Controller) act(ctx context.Context, world *annotationplan.World, decis
 	}
 	switch {
 	case apierrors.IsAlreadyExists(err), world.CronAt != nil && (answer.IsConflict(err, world.CronAt.Name) || answer.IsNotFound(err, world.CronAt.Name)):
-		return c.lookForCronAt(ctx, world)
+		return s.lookForCronAt(ctx, world)
 	case sent != nil && annotationplan.IsInvalidSchedule(err, world.CronAt, sent):
 		world.Invalid = err
 		return nil
@@ -87,14 +137,14 @@ func (c *Controller) act(ctx context.Context, world *annotationplan.World, decis
 	}
 	world.CronAt, world.CronAtIsLive = written, true
 	logger.V(2).Info(decision.Event.Message)
-	c.record(world, decision.Event)
+	s.Record(world, decision.Event)
 	return nil
 }
 
 // lookForWorkload reads the workload. A workload that is not the one in the cache counts as
 // none.
-func (c *Controller) lookForWorkload(ctx context.Context, world *annotationplan.World) error {
-	workloads := c.metadataClient.Resource(appsv1.SchemeGroupVersion.WithResource(resources[world.Kind])).Namespace(world.Workload.Namespace)
+func (s *Steps) lookForWorkload(ctx context.Context, world *annotationplan.World) error {
+	workloads := s.MetadataClient.Resource(Resource(world.Kind)).Namespace(world.Workload.Namespace)
 	workload, err := workloads.Get(ctx, world.Workload.Name, metav1.GetOptions{})
 	switch {
 	case answer.IsNotFound(err, world.Workload.Name), err == nil && workload.UID != world.Workload.UID:
@@ -109,9 +159,9 @@ func (c *Controller) lookForWorkload(ctx context.Context, world *annotationplan.
 }
 
 // lookForCronAt reads the CronAt.
-func (c *Controller) lookForCronAt(ctx context.Context, world *annotationplan.World) error {
+func (s *Steps) lookForCronAt(ctx context.Context, world *annotationplan.World) error {
 	name := annotationplan.Name(world.Kind, world.Workload.Name)
-	cronAt, err := c.client.CnatV1alpha1().CronAts(world.Workload.Namespace).Get(ctx, name, metav1.GetOptions{})
+	cronAt, err := s.Client.CnatV1alpha1().CronAts(world.Workload.Namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case answer.IsNotFound(err, name):
 		cronAt = nil
@@ -122,12 +172,12 @@ func (c *Controller) lookForCronAt(ctx context.Context, world *annotationplan.Wo
 	return nil
 }
 
-// record records an event on the workload, if there is one.
-func (c *Controller) record(world *annotationplan.World, event *plan.Event) {
+// Record records an event on the workload, if there is one.
+func (s *Steps) Record(world *annotationplan.World, event *plan.Event) {
 	if event == nil {
 		return
 	}
-	c.recorder.Event(&corev1.ObjectReference{
+	s.Recorder.Event(&corev1.ObjectReference{
 		APIVersion: appsv1.SchemeGroupVersion.String(),
 		Kind:       string(world.Kind),
 		Namespace:  world.Workload.Namespace,
