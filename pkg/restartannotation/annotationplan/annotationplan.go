@@ -132,6 +132,21 @@ type DeleteCronAt struct{}
 
 // Decide returns the next step for a workload.
 func Decide(w World) Decision {
+	d := decide(w)
+	switch d.Action.(type) {
+	case nil, LookForCronAt:
+		return d
+	}
+	if !w.WorkloadIsLive {
+		// Without this, a controller whose cache lags would undo what another one or the garbage
+		// collector does, and these would do it again, without delay until the cache is up to date.
+		return Decision{Action: LookForWorkload{}}
+	}
+	return d
+}
+
+// decide is Decide for a workload that is up to date.
+func decide(w World) Decision {
 	if w.Workload == nil || w.Workload.DeletionTimestamp != nil {
 		// The garbage collector deletes the CronAt.
 		return Decision{}
@@ -144,9 +159,6 @@ func Decide(w World) Decision {
 		d.Retry = fmt.Errorf("%w: %w", answer.ErrBlocked, w.Invalid)
 	}
 	switch {
-	case isOrphan(w) && !w.WorkloadIsLive:
-		// The workload in the cache may be the deleted one.
-		d.Action = LookForWorkload{}
 	case isOrphan(w):
 		d.Action = AdoptCronAt{newOwner(w)}
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Adopted CronAt "+w.CronAt.Name)
@@ -162,11 +174,6 @@ func Decide(w World) Decision {
 		d.Action = DeleteCronAt{}
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted CronAt "+w.CronAt.Name)
 	case want == nil:
-	case w.CronAt == nil && !w.WorkloadIsLive:
-		// The garbage collector deletes the CronAt of a workload that does not exist, which
-		// triggers the next creation: without this, the two would repeat that without delay
-		// until the cache is up to date.
-		d.Action = LookForWorkload{}
 	case w.CronAt == nil:
 		d.Action = CreateCronAt{want}
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created CronAt "+want.Name)

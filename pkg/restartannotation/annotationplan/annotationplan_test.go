@@ -171,6 +171,10 @@ func TestDecide(t *testing.T) {
 		"of an earlier workload, for long":    {workload: newWorkload(berlin), cronAt: newOwn(earlier), live: true, want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
 		"of a new workload, unrelated CronAt": {workload: newWorkload(berlin, young), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
 		"an orphan":                           {workload: newWorkload(berlin), cronAt: newOwn(orphan), want: adopt},
+		"removed, in the cache":               {workload: newWorkload(nil), cached: true, cronAt: newOwn(), want: Decision{Action: LookForWorkload{}}},
+		"broken, in the cache":                {workload: newWorkload(broken), cached: true, cronAt: newOwn(), want: Decision{Action: LookForWorkload{}}},
+		"changed, in the cache":               {workload: newWorkload(frozen), cached: true, cronAt: newOwn(), want: Decision{Action: LookForWorkload{}}},
+		"unchanged, in the cache":             {workload: newWorkload(frozen), cached: true, cronAt: newOwn(byAnnotation)},
 		"an orphan, a cached workload":        {workload: newWorkload(berlin), cached: true, cronAt: newOwn(orphan), want: Decision{Action: LookForWorkload{}}},
 		"an orphan, broken":                   {workload: newWorkload(broken), cronAt: newOwn(orphan), want: Decision{Action: adopt.Action, Event: adopt.Event, Mistake: brokenMessage}},
 		"an orphan, not annotated":            {workload: newWorkload(nil), cronAt: newOwn(orphan)},
@@ -393,7 +397,7 @@ func TestKeptSize(t *testing.T) {
 		}
 	}
 	// A long template is not in the cache, but the patch must remove it.
-	w := World{Kind: v1alpha1.RestartDeployment, Workload: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+	w := World{Kind: v1alpha1.RestartDeployment, WorkloadIsLive: true, Workload: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "web", UID: "web", Annotations: map[string]string{v1alpha1.AnnotationRestartSchedule: "0 3 * * *"},
 	}}, Now: time.Date(2026, time.December, 24, 10, 0, 0, 0, time.UTC)}
 	cronAt.OwnerReferences = []metav1.OwnerReference{newOwner(w)}
