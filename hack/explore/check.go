@@ -179,6 +179,10 @@ func (s *state) check() {
 	if s.violation != "" {
 		return
 	}
+	if s.x.own() == deployments {
+		s.checkCreations()
+		return
+	}
 	for _, o := range s.stored {
 		switch o.kind {
 		case ats:
@@ -278,6 +282,9 @@ func (s *state) checkNodes(o *object) {
 
 // hasEnded returns what is wrong in a state in which nothing more happens.
 func (s *state) hasEnded() error {
+	if s.x.own() == deployments {
+		return s.hasEndedWorkload()
+	}
 	for _, o := range s.stored {
 		if o.kind == cronAts {
 			if err := s.hasEndedCronAt(o.cronAt()); err != nil {

@@ -34,6 +34,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
 
 // fault is what happens to a request.
@@ -81,9 +82,10 @@ type edit struct {
 type explorer struct {
 	scenario scenario
 	// instants are those of the scenario, and later ones for what remains to be done.
-	instants []float64
-	decide   func(plan.World) plan.Decision
-	cleanUp  func(plan.World, *corev1.Pod) plan.Decision
+	instants   []float64
+	decide     func(plan.World) plan.Decision
+	cleanUp    func(plan.World, *corev1.Pod) plan.Decision
+	annotation func(annotationplan.World) annotationplan.Decision
 	// mutateCronAt lets a mutant change the world of a CronAt before each decision.
 	mutateCronAt func(s *cronsteps.Steps, w *cronplan.World)
 	// send and receive let a mutant change a request, and the error of its answer.
@@ -288,9 +290,9 @@ func (x *explorer) begin(s *state, p *replayer, i int) []beginning {
 }
 
 // deliveries returns how many news of each kind the watches can deliver.
-func (c *controller) deliveries() iter.Seq[[watched]int] {
-	return func(yield func([watched]int) bool) {
-		var numbers [watched]int
+func (c *controller) deliveries() iter.Seq[[kinds]int] {
+	return func(yield func([kinds]int) bool) {
+		var numbers [kinds]int
 		for {
 			if !yield(numbers) {
 				return
@@ -308,7 +310,7 @@ func (c *controller) deliveries() iter.Seq[[watched]int] {
 	}
 }
 
-func newsOf(numbers [watched]int) string {
+func newsOf(numbers [kinds]int) string {
 	var news []string
 	for k, number := range numbers {
 		if number > 0 {
@@ -341,6 +343,8 @@ func (x *explorer) names(c *controller) []string {
 			name = plan.AtName(o.pod())
 		case ats:
 			name = cronplan.CronAtName(o.at())
+		case cronAts:
+			continue // Its workload decides.
 		}
 		if name != "" && !slices.Contains(names, name) {
 			names = append(names, name)
@@ -420,7 +424,7 @@ func (x *explorer) cluster(s *state) []transition {
 				}
 			}
 		case deployments:
-			if d := o.meta.(*appsv1.Deployment); d.Generation > d.Status.ObservedGeneration {
+			if d, ok := o.meta.(*appsv1.Deployment); ok && d.Generation > d.Status.ObservedGeneration {
 				add("the Pods are replaced of", func(n *state) {
 					n.put(o.change("roll out", func(meta metav1.Object) {
 						d := meta.(*appsv1.Deployment)

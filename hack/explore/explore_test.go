@@ -31,6 +31,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
 
 // mutant breaks a promise.
@@ -282,6 +283,38 @@ var mutants = map[string]mutant{
 			return plan.Decide(w)
 		}
 	})},
+	"a CronAt of somebody else is adopted": {"annotation", "of somebody else is changed", annotation(func(w *annotationplan.World) {
+		if w.CronAt != nil && w.Workload != nil {
+			w.CronAt.OwnerReferences = []metav1.OwnerReference{{UID: w.Workload.UID, Controller: ptr.To(true)}}
+		}
+	})},
+	"a suspended CronAt is resumed": {"annotation", "has suspended is resumed", annotation(func(w *annotationplan.World) {
+		if w.CronAt != nil {
+			w.CronAt.Spec.Suspend = nil
+		}
+	})},
+	"a CronAt is deleted whatever its version": {"annotation", "has suspended is deleted", sends(func(r *request) {
+		if r.kind == cronAts && r.verb == remove {
+			r.version = 0
+		}
+	})},
+	"a Deployment in the cache is believed": {"annotation", "the CronAt is created", all(
+		after(`a user writes the annotation "each night"`, `a user writes the annotation "0 4 * * 0"`),
+		annotation(func(w *annotationplan.World) { w.WorkloadIsLive = true }))},
+	"a CronAt without its owner is left alone": {"annotation", "the CronAt has the owners", func(x *explorer) {
+		x.annotation = func(w annotationplan.World) annotationplan.Decision {
+			d := annotationplan.Decide(w)
+			if _, adopts := d.Action.(annotationplan.AdoptCronAt); adopts {
+				return annotationplan.Decision{}
+			}
+			return d
+		}
+	}},
+	"a removed annotation has no effect": {"annotation", "the CronAt stays", annotation(func(w *annotationplan.World) {
+		if w.Workload != nil && !annotationplan.IsAnnotated(w.Workload) {
+			w.Workload = nil
+		}
+	})},
 	"a restart is never seen": {"restart", "At at is RUNNING", decides(func(w *plan.World) {
 		if w.Target != nil {
 			target := *w.Target
@@ -289,6 +322,19 @@ var mutants = map[string]mutant{
 			w.Target = &target
 		}
 	})},
+}
+
+// annotation returns a mutant of the world that decisions for a Deployment are made on.
+func annotation(change func(w *annotationplan.World)) func(x *explorer) {
+	return func(x *explorer) {
+		x.annotation = func(w annotationplan.World) annotationplan.Decision {
+			if w.CronAt != nil {
+				w.CronAt = w.CronAt.DeepCopy()
+			}
+			change(&w)
+			return annotationplan.Decide(w)
+		}
+	}
 }
 
 func withoutLimit(at **v1alpha1.At) {

@@ -29,15 +29,17 @@ import (
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
 
 // newExplorer explores a scenario with the real decisions.
 func newExplorer(s scenario) *explorer {
 	return &explorer{
-		scenario: s,
-		instants: later(s.instants),
-		decide:   plan.Decide,
-		cleanUp:  plan.CleanUp,
+		scenario:   s,
+		instants:   later(s.instants),
+		decide:     plan.Decide,
+		cleanUp:    plan.CleanUp,
+		annotation: annotationplan.Decide,
 	}
 }
 

@@ -31,11 +31,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 )
 
-// kind is a kind of object. The controllers watch those before deployments.
+// kind is a kind of object.
 type kind int8
 
 const (
@@ -44,8 +45,14 @@ const (
 	nodes
 	cronAts
 	deployments
-	watched = deployments
+	kinds int = iota
 )
+
+// watches reports whether the controller of a kind watches another one. That of Ats reads
+// Deployments when it needs them; that of Deployments is the one of their annotations.
+func (k kind) watches(other kind) bool {
+	return slices.Contains([...][]kind{ats: {ats, pods, nodes}, cronAts: {cronAts, ats}, deployments: {deployments, cronAts}}[k], other)
+}
 
 func (k kind) resource() schema.GroupResource {
 	return [...]schema.GroupResource{v1alpha1.Resource("ats"), corev1.Resource("pods"), corev1.Resource("nodes"), v1alpha1.Resource("cronats"), {Group: appsv1.GroupName, Resource: "deployments"}}[k]
@@ -60,8 +67,6 @@ type content struct {
 	id   uint32
 	kind kind
 	meta metav1.Object
-	// kept is what the cache of a controller keeps of it.
-	kept func() *content
 	// versions has the object for each resource version.
 	versions sync.Map
 }
@@ -100,19 +105,30 @@ func intern(meta metav1.Object) *content {
 		return known.(*content)
 	}
 	c := &content{id: lastID.Add(1), kind: k, meta: meta}
-	c.kept = sync.OnceValue(func() *content {
-		if k >= watched {
-			return c
-		}
-		keep := steps.Keep
-		if k == cronAts {
-			keep = cronsteps.Keep
-		}
-		kept, _ := keep(clone(meta)) // It never fails.
-		return intern(kept.(metav1.Object))
-	})
 	known, _ := contents.LoadOrStore(key, c)
 	return known.(*content)
+}
+
+// keptBy returns what the cache of a controller keeps.
+func (c *content) keptBy(own kind) *content {
+	key := changeKey{c.id, "kept by the controller of " + own.String()}
+	if known, ok := changed.Load(key); ok {
+		return known.(*content)
+	}
+	var kept any
+	switch o := clone(c.meta).(type) {
+	case *metav1.PartialObjectMetadata:
+		kept = annotationplan.Keep(o)
+	case *v1alpha1.CronAt:
+		if kept = cronplan.KeepCronAt(o); own == deployments {
+			kept = annotationplan.KeepCronAt(o)
+		}
+	default:
+		kept, _ = steps.Keep(o) // It never fails.
+	}
+	after := intern(kept.(metav1.Object))
+	changed.Store(key, after)
+	return after
 }
 
 // with returns the object with a resource version.
@@ -157,7 +173,7 @@ func kindOf(meta metav1.Object) kind {
 		return nodes
 	case *v1alpha1.CronAt:
 		return cronAts
-	case *appsv1.Deployment:
+	case *appsv1.Deployment, *metav1.PartialObjectMetadata:
 		return deployments
 	}
 	panic("unknown kind")

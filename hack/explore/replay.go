@@ -30,6 +30,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	kubeinformers "k8s.io/client-go/informers"
@@ -37,6 +38,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	restfake "k8s.io/client-go/rest/fake"
 	"k8s.io/client-go/tools/cache"
@@ -56,6 +58,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/nodecache"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
@@ -78,13 +81,14 @@ type outcome struct {
 
 // replayer replays syncs. It is for one goroutine.
 type replayer struct {
-	x       *explorer
-	clock   *clocktesting.FakePassiveClock
-	steps   *steps.Steps
-	cron    *cronsteps.Steps
-	stores  [watched]cache.Indexer
-	reached string
-	answers []answer
+	x           *explorer
+	clock       *clocktesting.FakePassiveClock
+	steps       *steps.Steps
+	cron        *cronsteps.Steps
+	annotations *annotationsteps.Steps
+	stores      [kinds]cache.Indexer
+	reached     string
+	answers     []answer
 	// pending is the first request without an answer.
 	pending *request
 	writes  []write
@@ -172,7 +176,14 @@ func newReplayer(x *explorer) *replayer {
 	utilruntime.Must(err)
 	p.cron, err = cronsteps.New(cnatClient{replayer: p}, cnatInformers.CronAts(), atInformer, noRecorder{}, p.clock)
 	utilruntime.Must(err)
-	p.stores = [watched]cache.Indexer{cronAts: cnatInformers.CronAts().Informer().GetIndexer(), ats: atInformer.Informer().GetIndexer(), pods: podInformer.Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer()}
+	p.stores = [kinds]cache.Indexer{cronAts: cnatInformers.CronAts().Informer().GetIndexer(), ats: atInformer.Informer().GetIndexer(), pods: podInformer.Informer().GetIndexer(), nodes: kubeInformers.Nodes().Informer().GetIndexer(), deployments: cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)}
+	p.annotations = &annotationsteps.Steps{
+		Client:         cnatClient{replayer: p},
+		MetadataClient: metadataClient{replayer: p},
+		Recorder:       noRecorder{},
+		Workloads:      map[v1alpha1.RestartKind]cache.KeyGetter{v1alpha1.RestartDeployment: p.stores[deployments]},
+		CronAts:        p.stores[cronAts],
+	}
 	p.steps = &steps.Steps{
 		Cache:      known,
 		KubeClient: kube,
@@ -192,9 +203,12 @@ func (p *replayer) replay(c *controller, name string, now int8) outcome {
 	p.prepare(c, now)
 	key := cache.NewObjectName(namespace, name)
 	step := ""
-	if c.own == cronAts {
+	switch c.own {
+	case cronAts:
 		step = p.syncCronAt(key, now)
-	} else {
+	case deployments:
+		step = p.syncWorkload(key, now)
+	default:
 		step = p.syncAt(key, now)
 	}
 	if p.pending != nil {
@@ -203,7 +217,7 @@ func (p *replayer) replay(c *controller, name string, now int8) outcome {
 	// Of several at the same time, the first one is remembered.
 	o := outcome{writes: slices.CompactFunc(slices.Concat(c.writes, p.writes), func(a, b write) bool { return a.instant == b.instant })}
 	for _, cached := range c.cache {
-		if cached.kind == c.own {
+		if cached.kind == c.own && c.own != deployments {
 			if latest := p.latest(cached.meta); latest.GetResourceVersion() != cached.meta.GetResourceVersion() {
 				o.written = append(o.written, intern(clone(latest)).with(parseVersion(latest.GetResourceVersion())))
 			}
@@ -262,9 +276,30 @@ func (p *replayer) syncCronAt(key cache.ObjectName, now int8) string {
 	return ""
 }
 
+// syncWorkload is that of the controller of restart annotations.
+func (p *replayer) syncWorkload(key cache.ObjectName, now int8) string {
+	world := p.annotations.World(v1alpha1.RestartDeployment, key)
+	for range maxSteps {
+		p.tick(now)
+		world.Now = p.clock.Now()
+		decision := p.x.annotation(*world)
+		if decision.Action == nil {
+			break
+		}
+		err := p.annotations.Take(context.Background(), world, decision)
+		if p.pending != nil {
+			return strings.TrimPrefix(fmt.Sprintf("%T", decision.Action), "annotationplan.")
+		}
+		if err != nil {
+			break
+		}
+	}
+	return ""
+}
+
 // prepare gives the steps what the controller knows.
 func (p *replayer) prepare(c *controller, now int8) {
-	var all [watched][]any
+	var all [kinds][]any
 	for _, o := range c.cache {
 		all[o.kind] = append(all[o.kind], o.meta)
 	}
@@ -415,6 +450,14 @@ type (
 		typedappsv1.DeploymentInterface
 		*replayer
 	}
+	metadataClient struct {
+		metadata.Interface
+		*replayer
+	}
+	workloadClient struct {
+		metadata.Getter
+		*replayer
+	}
 	cnatClient struct {
 		clientset.Interface
 		*replayer
@@ -480,6 +523,19 @@ func (c deploymentClient) Get(_ context.Context, name string, _ metav1.GetOption
 // Patch implements typedappsv1.DeploymentInterface.
 func (c deploymentClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*appsv1.Deployment, error) {
 	return sendPatch[*appsv1.Deployment](c.replayer, deployments, name, body, subresources)
+}
+
+// Resource implements metadata.Interface. There are Deployments only.
+func (c metadataClient) Resource(schema.GroupVersionResource) metadata.Getter {
+	return workloadClient{replayer: c.replayer}
+}
+
+// Namespace implements metadata.Getter.
+func (c workloadClient) Namespace(string) metadata.ResourceInterface { return c }
+
+// Get implements metadata.ResourceInterface.
+func (c workloadClient) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*metav1.PartialObjectMetadata, error) {
+	return send[*metav1.PartialObjectMetadata](c.replayer, &request{verb: get, kind: deployments, name: name})
 }
 
 // CnatV1alpha1 implements clientset.Interface.
@@ -550,6 +606,16 @@ func (c cnatV1alpha1) CronAts(string) typedcnatv1alpha1.CronAtInterface {
 // Get implements typedcnatv1alpha1.CronAtInterface.
 func (c cronAtClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*v1alpha1.CronAt, error) {
 	return send[*v1alpha1.CronAt](c.replayer, &request{verb: get, kind: cronAts, name: name})
+}
+
+// Create implements typedcnatv1alpha1.CronAtInterface.
+func (c cronAtClient) Create(_ context.Context, cronAt *v1alpha1.CronAt, _ metav1.CreateOptions) (*v1alpha1.CronAt, error) {
+	return send[*v1alpha1.CronAt](c.replayer, &request{verb: create, kind: cronAts, name: cronAt.Name, object: intern(cronAt.DeepCopy())})
+}
+
+// Delete implements typedcnatv1alpha1.CronAtInterface.
+func (c cronAtClient) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
+	return c.delete(cronAts, name, options)
 }
 
 // Patch implements typedcnatv1alpha1.CronAtInterface.

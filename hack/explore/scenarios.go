@@ -174,6 +174,28 @@ var scenarios = []scenario{
 		left:     budget{faults: 1, edits: 1},
 		edits:    []edit{deleteScheduled},
 	},
+	{
+		name: "annotation", doc: "a Deployment with a restart annotation, its CronAt, and what users do with them",
+		objects:  []metav1.Object{annotated(nightly)},
+		instants: []float64{0},
+		left:     budget{edits: 2},
+		lag:      1,
+		edits: []edit{
+			setSchedule(weekly), setSchedule(broken), setSchedule(""), deleteDeployment, replaceDeployment,
+			suspendOfWeb, moveOfWeb, orphanOfWeb, unlabelOfWeb, deleteOfWeb, takeName,
+		},
+	},
+	{
+		name: "annotations", doc: "the same, and a request fails",
+		objects:  []metav1.Object{annotated(nightly)},
+		instants: []float64{0},
+		left:     budget{faults: 1, edits: 1},
+		lag:      100,
+		edits: []edit{
+			setSchedule(weekly), setSchedule(broken), setSchedule(""), deleteDeployment, replaceDeployment,
+			suspendOfWeb, moveOfWeb, orphanOfWeb, unlabelOfWeb, deleteOfWeb, takeName,
+		},
+	},
 }
 
 // onNodes is an At on two nodes, one after the other, until one fails.

@@ -172,6 +172,7 @@ func (s *state) do(r *request) answer {
 		s.delete(s.find(r.kind, r.name))
 		return done()
 	case r.verb == remove:
+		s.checkChange(found, nil)
 		s.delete(found)
 		return done()
 	default:
@@ -182,6 +183,7 @@ func (s *state) do(r *request) answer {
 		if r.restarts() {
 			s.recordRestart(found, after)
 		}
+		s.checkChange(found, after)
 		s.put(after)
 		if now := s.find(r.kind, r.name); now != nil {
 			return done(now)
@@ -246,9 +248,13 @@ func applyPatch(meta metav1.Object, r *request) {
 		}
 		o.Spec, o.Labels, o.Finalizers, o.OwnerReferences = at.Spec, at.Labels, at.Finalizers, at.OwnerReferences
 	case *v1alpha1.CronAt:
-		var cronAt v1alpha1.CronAt // Its controller writes nothing but the status.
+		var cronAt v1alpha1.CronAt
 		utilruntime.Must(json.Unmarshal(after, &cronAt))
-		o.Status = cronAt.Status
+		if r.verb == patchStatus {
+			o.Status = cronAt.Status
+			return
+		}
+		o.Spec, o.Labels, o.OwnerReferences = cronAt.Spec, cronAt.Labels, cronAt.OwnerReferences
 	case *appsv1.Deployment:
 		var deployment appsv1.Deployment
 		utilruntime.Must(json.Unmarshal(after, &deployment))
@@ -269,10 +275,10 @@ func (s *state) find(k kind, name string) *object {
 	return nil
 }
 
-// withUID returns the stored At or CronAt with a UID, or nil.
+// withUID returns the stored object that can own others and has a UID, or nil.
 func (s *state) withUID(uid types.UID) *object {
 	for _, o := range s.stored {
-		if (o.kind == ats || o.kind == cronAts) && o.uid() == uid {
+		if o.kind != pods && o.kind != nodes && o.uid() == uid {
 			return o
 		}
 	}

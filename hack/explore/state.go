@@ -85,7 +85,7 @@ type event struct {
 type controller struct {
 	own   kind // what it controls
 	cache []*object
-	news  [watched][]event // that its watches have not delivered
+	news  [kinds][]event // that its watches have not delivered
 	// reached is the resource version up to which the cache of its own kind is complete.
 	reached int32
 	// written are Ats as it has written them, if that is not in the cache yet. writes are its
@@ -138,16 +138,26 @@ func (s *state) since(instant int8) float64 {
 
 // notify gives the watches a new version of an object.
 func (s *state) notify(o *object, deleted bool) {
-	if o.kind >= watched {
+	if !s.x.own().watches(o.kind) {
 		return
 	}
-	// The watch of Pods selects those with the label.
-	deleted = deleted || o.kind == pods && o.meta.GetLabels()[v1alpha1.LabelAtUID] == ""
-	e := event{o.kept().with(o.version), deleted}
+	e := event{o.keptBy(s.x.own()).with(o.version), deleted || !s.x.selects(o)}
 	for i := range s.controllers {
 		news := &s.controllers[i].news[o.kind]
 		*news = append(slices.Clip(*news), e)
 		s.controllers[i].catchUp(s.x.scenario.lag)
+	}
+}
+
+// selects reports whether an object has the label by which a watch selects.
+func (x *explorer) selects(o *object) bool {
+	switch labels := o.meta.GetLabels(); {
+	case o.kind == pods:
+		return labels[v1alpha1.LabelAtUID] != ""
+	case o.kind == cronAts && x.own() == deployments:
+		return labels[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy
+	default:
+		return true
 	}
 }
 
@@ -156,7 +166,7 @@ func (c *controller) catchUp(lag int) {
 	if c.sync != nil {
 		return
 	}
-	var late [watched]int
+	var late [kinds]int
 	for k, news := range c.news {
 		late[k] = max(0, len(news)-lag)
 	}
@@ -167,16 +177,16 @@ func (c *controller) catchUp(lag int) {
 func (s *state) restart(i int) {
 	c := controller{own: s.x.own(), reached: s.version}
 	for _, o := range s.stored {
-		if o.kind < watched && (o.kind != pods || o.meta.GetLabels()[v1alpha1.LabelAtUID] != "") {
-			c.cache = append(c.cache, o.kept().with(o.version))
+		if c.own.watches(o.kind) && s.x.selects(o) {
+			c.cache = append(c.cache, o.keptBy(c.own).with(o.version))
 		}
 	}
 	s.controllers[i] = c
 }
 
 // deliver delivers the oldest news of each kind.
-func (c *controller) deliver(numbers [watched]int) {
-	if numbers == [watched]int{} {
+func (c *controller) deliver(numbers [kinds]int) {
+	if numbers == [kinds]int{} {
 		return
 	}
 	for k, number := range numbers {

@@ -579,59 +579,6 @@ func TestStaleWorkload(t *testing.T) {
 	}
 }
 
-// TestFaults runs two controllers whose requests fail, lose their responses, are delayed or
-// are answered by a proxy, while the annotations change, the CronAt is edited and deleted,
-// and one of the controllers is restarted repeatedly. In the end, the CronAt matches the
-// annotations.
-func TestFaults(t *testing.T) {
-	for seed := range uint64(5) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testFaults(t, seed) }) })
-	}
-}
-
-func testFaults(t *testing.T, seed uint64) {
-	t.Helper()
-	w := newWorld(t)
-	faulty := harness.NewFaults(w, seed)
-	run(t, w, faulty)
-	stop, _ := run(t, w, faulty)
-	for range 200 {
-		// Before and after the back-off of each controller.
-		time.Sleep(time.Duration(faulty.Number(5000)) * time.Millisecond)
-		cronAts := w.person.CnatV1alpha1().CronAts(namespace)
-		switch faulty.Number(6) {
-		case 0:
-			stop()
-			stop, _ = run(t, w, faulty)
-		case 1: // It may not be there.
-			_ = cronAts.Delete(t.Context(), "deployment-web", metav1.DeleteOptions{})
-		case 2:
-			_, _ = cronAts.Patch(t.Context(), "deployment-web", types.MergePatchType, []byte(`{"spec":{"schedule":"@yearly"}}`), metav1.PatchOptions{})
-		case 3:
-			w.set(t, nil)
-		case 4:
-			w.set(t, annotated(weekly))
-		default:
-			w.set(t, annotated(nightly))
-		}
-	}
-	for _, schedule := range []string{weekly, "", nightly} {
-		w.set(t, map[string]string{})
-		if schedule != "" {
-			w.set(t, annotated(schedule))
-		}
-		time.Sleep(10 * time.Minute)
-		w.wantSchedule(t, schedule)
-	}
-	faulty.End()
-	time.Sleep(10 * time.Minute)
-	w.writes.Store(0)
-	time.Sleep(time.Hour)
-	if writes := w.writes.Load(); writes > 0 {
-		t.Errorf("%d writes when all is done", writes)
-	}
-}
-
 // TestPanic checks that a sync that panics is tried again.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -17,18 +17,12 @@ limitations under the License.
 package harness
 
 import (
-	"errors"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"path"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
-
-	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 // RoundTripper is the transport of a client.
@@ -92,50 +86,4 @@ func (w *watch) Read(p []byte) (int, error) {
 		}
 	}
 	return n, err
-}
-
-// Faults is a transport whose requests, other than watches, fail, lose their answers, are
-// delayed or are answered by a proxy.
-type Faults struct {
-	transport http.RoundTripper
-	healthy   atomic.Bool
-	lock      sync.Mutex
-	random    *rand.Rand
-}
-
-// NewFaults returns a transport with random faults.
-func NewFaults(transport http.RoundTripper, seed uint64) *Faults {
-	return &Faults{transport: transport, random: rand.New(rand.NewPCG(seed, 1))}
-}
-
-// Number returns a random number from 0 to n-1.
-func (f *Faults) Number(n int) int {
-	f.lock.Lock()
-	defer f.lock.Unlock()
-	return f.random.IntN(n)
-}
-
-// End ends the faults.
-func (f *Faults) End() { f.healthy.Store(true) }
-
-// RoundTrip implements http.RoundTripper.
-func (f *Faults) RoundTrip(request *http.Request) (*http.Response, error) {
-	if f.healthy.Load() || IsWatch(request) {
-		return f.transport.RoundTrip(request)
-	}
-	switch f.Number(9) {
-	case 0:
-		return nil, errors.New("injected: not sent")
-	case 1:
-		response, err := f.transport.RoundTrip(request)
-		if err == nil {
-			_ = response.Body.Close()
-		}
-		return nil, errors.New("injected: the answer is lost")
-	case 2:
-		time.Sleep(time.Duration(f.Number(8000)) * time.Millisecond)
-	case 3:
-		return fakeserver.AnswerAsProxy(request, []int{http.StatusNotFound, http.StatusConflict}[f.Number(2)]), nil
-	}
-	return f.transport.RoundTrip(request)
 }
