@@ -115,6 +115,12 @@ var replaceDeployment = edit{"deletes the Deployment, and creates it again", fun
 	return deleteDeployment.do(s) && s.create(intern(annotated(weekly))) != nil
 }}
 
+// ofAnnotation are all edits of an annotated Deployment and its CronAt.
+var ofAnnotation = []edit{
+	setSchedule(weekly), setSchedule(broken), setSchedule(""), deleteDeployment, replaceDeployment,
+	suspendOfWeb, moveOfWeb, orphanOfWeb, unlabelOfWeb, deleteOfWeb, takeName,
+}
+
 // isSuspendedByHand reports whether a user, not an annotation, has suspended a CronAt.
 func isSuspendedByHand(cronAt *v1alpha1.CronAt) bool {
 	return ptr.Deref(cronAt.Spec.Suspend, false) && cronAt.Labels[v1alpha1.AnnotationRestartSuspend] == ""

@@ -408,8 +408,8 @@ func TestKey(t *testing.T) {
 						}
 					}
 				}
-				if len(all) > 500 {
-					all = all[:500]
+				if len(all) > 300 {
+					all = all[:300]
 				}
 				frontier = all
 			}

@@ -1,0 +1,269 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	typedappsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	restfake "k8s.io/client-go/rest/fake"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
+	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+)
+
+func send[T any](p *replayer, r *request) (T, error) {
+	var none T
+	objects, err := p.send(r)
+	if err != nil {
+		return none, err
+	}
+	return objects[0].meta.(T), nil
+}
+
+func (p *replayer) delete(k kind, name string, options metav1.DeleteOptions) error {
+	r := &request{verb: remove, kind: k, name: name, uid: *options.Preconditions.UID, version: parseVersion(*options.Preconditions.ResourceVersion)}
+	if options.PropagationPolicy != nil {
+		r.body = string(*options.PropagationPolicy)
+	}
+	_, err := p.send(r)
+	return err
+}
+
+func sendPatch[T any](p *replayer, k kind, name string, body []byte, subresources []string) (T, error) {
+	r := &request{verb: patch, kind: k, name: name}
+	if len(subresources) > 0 {
+		r.verb = patchStatus
+	}
+	r.body, r.uid, r.version = splitPatch(body)
+	return send[T](p, r)
+}
+
+// The clients. They have the methods that the steps use.
+type (
+	kubeClient struct {
+		kubernetes.Interface
+		*replayer
+	}
+	core struct {
+		typedcorev1.CoreV1Interface
+		*replayer
+	}
+	podClient struct {
+		typedcorev1.PodInterface
+		*replayer
+	}
+	nodeClient struct {
+		typedcorev1.NodeInterface
+		*replayer
+	}
+	apps struct {
+		typedappsv1.AppsV1Interface
+		*replayer
+	}
+	deploymentClient struct {
+		typedappsv1.DeploymentInterface
+		*replayer
+	}
+	metadataClient struct {
+		metadata.Interface
+		*replayer
+	}
+	workloadClient struct {
+		metadata.Getter
+		*replayer
+	}
+	cnatClient struct {
+		clientset.Interface
+		*replayer
+	}
+	cnatV1alpha1 struct {
+		typedcnatv1alpha1.CnatV1alpha1Interface
+		*replayer
+	}
+	atClient struct {
+		typedcnatv1alpha1.AtInterface
+		*replayer
+	}
+	cronAtClient struct {
+		typedcnatv1alpha1.CronAtInterface
+		*replayer
+	}
+)
+
+// CoreV1 implements kubernetes.Interface.
+func (c kubeClient) CoreV1() typedcorev1.CoreV1Interface { return core{replayer: c.replayer} }
+
+// AppsV1 implements kubernetes.Interface.
+func (c kubeClient) AppsV1() typedappsv1.AppsV1Interface { return apps{replayer: c.replayer} }
+
+// Pods implements typedcorev1.PodsGetter.
+func (c core) Pods(string) typedcorev1.PodInterface { return podClient{replayer: c.replayer} }
+
+// Nodes implements typedcorev1.NodesGetter.
+func (c core) Nodes() typedcorev1.NodeInterface { return nodeClient{replayer: c.replayer} }
+
+// Create implements typedcorev1.PodInterface, as do the next methods.
+func (c podClient) Create(_ context.Context, pod *corev1.Pod, _ metav1.CreateOptions) (*corev1.Pod, error) {
+	return send[*corev1.Pod](c.replayer, &request{verb: create, kind: pods, name: pod.Name, object: intern(pod)})
+}
+
+func (c podClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
+	return send[*corev1.Pod](c.replayer, &request{verb: get, kind: pods, name: name})
+}
+
+func (c podClient) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
+	return c.delete(pods, name, options)
+}
+
+func (c podClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*corev1.Pod, error) {
+	return sendPatch[*corev1.Pod](c.replayer, pods, name, body, subresources)
+}
+
+// Get implements typedcorev1.NodeInterface.
+func (c nodeClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
+	return send[*corev1.Node](c.replayer, &request{verb: get, kind: nodes, name: name})
+}
+
+// Deployments implements typedappsv1.DeploymentsGetter.
+func (c apps) Deployments(string) typedappsv1.DeploymentInterface {
+	return deploymentClient{replayer: c.replayer}
+}
+
+// Get implements typedappsv1.DeploymentInterface.
+func (c deploymentClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*appsv1.Deployment, error) {
+	return send[*appsv1.Deployment](c.replayer, &request{verb: get, kind: deployments, name: name})
+}
+
+// Patch implements typedappsv1.DeploymentInterface.
+func (c deploymentClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*appsv1.Deployment, error) {
+	return sendPatch[*appsv1.Deployment](c.replayer, deployments, name, body, subresources)
+}
+
+// Resource implements metadata.Interface. There are Deployments only.
+func (c metadataClient) Resource(schema.GroupVersionResource) metadata.Getter {
+	return workloadClient{replayer: c.replayer}
+}
+
+// Namespace implements metadata.Getter.
+func (c workloadClient) Namespace(string) metadata.ResourceInterface { return c }
+
+// Get implements metadata.ResourceInterface.
+func (c workloadClient) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*metav1.PartialObjectMetadata, error) {
+	return send[*metav1.PartialObjectMetadata](c.replayer, &request{verb: get, kind: deployments, name: name})
+}
+
+// CnatV1alpha1 implements clientset.Interface.
+func (c cnatClient) CnatV1alpha1() typedcnatv1alpha1.CnatV1alpha1Interface {
+	return cnatV1alpha1{replayer: c.replayer}
+}
+
+// RESTClient implements typedcnatv1alpha1.CnatV1alpha1Interface.
+func (cnatV1alpha1) RESTClient() rest.Interface { return discoveryClient }
+
+// discoveryClient has no rate limit. It answers that the API server has Ats and CronAts.
+var discoveryClient = unlimited{&restfake.RESTClient{
+	NegotiatedSerializer: scheme.Codecs,
+	Client: restfake.CreateHTTPClient(func(r *http.Request) (*http.Response, error) {
+		recorder := httptest.NewRecorder()
+		recorder.Header().Set("Content-Type", "application/json")
+		if strings.TrimSuffix(r.URL.Path, "/") == "/apis" {
+			fmt.Fprintf(recorder, `{"groups":[{"name":%q}]}`, v1alpha1.SchemeGroupVersion.Group)
+		} else {
+			fmt.Fprint(recorder, `{"resources":[{"name":"ats"},{"name":"cronats"}]}`)
+		}
+		return recorder.Result(), nil
+	}),
+}}
+
+type unlimited struct{ rest.Interface }
+
+// GetRateLimiter implements rest.Interface.
+func (unlimited) GetRateLimiter() flowcontrol.RateLimiter { return nil }
+
+// Ats implements typedcnatv1alpha1.AtsGetter.
+func (c cnatV1alpha1) Ats(string) typedcnatv1alpha1.AtInterface {
+	return atClient{replayer: c.replayer}
+}
+
+// Create implements typedcnatv1alpha1.AtInterface, as do the others.
+func (c atClient) Create(_ context.Context, at *v1alpha1.At, _ metav1.CreateOptions) (*v1alpha1.At, error) {
+	return send[*v1alpha1.At](c.replayer, &request{verb: create, kind: ats, name: at.Name, object: intern(at.DeepCopy())})
+}
+
+func (c atClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*v1alpha1.At, error) {
+	return send[*v1alpha1.At](c.replayer, &request{verb: get, kind: ats, name: name})
+}
+
+func (c atClient) List(_ context.Context, options metav1.ListOptions) (*v1alpha1.AtList, error) {
+	_, owner, _ := strings.Cut(options.LabelSelector, "=")
+	objects, err := c.send(&request{verb: list, kind: ats, owner: owner})
+	found := &v1alpha1.AtList{}
+	for _, o := range objects {
+		found.Items = append(found.Items, *o.at())
+	}
+	return found, err
+}
+
+func (c atClient) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
+	return c.delete(ats, name, options)
+}
+
+func (c atClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*v1alpha1.At, error) {
+	return sendPatch[*v1alpha1.At](c.replayer, ats, name, body, subresources)
+}
+
+// CronAts implements typedcnatv1alpha1.CronAtsGetter.
+func (c cnatV1alpha1) CronAts(string) typedcnatv1alpha1.CronAtInterface {
+	return cronAtClient{replayer: c.replayer}
+}
+
+// Get implements typedcnatv1alpha1.CronAtInterface.
+func (c cronAtClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*v1alpha1.CronAt, error) {
+	return send[*v1alpha1.CronAt](c.replayer, &request{verb: get, kind: cronAts, name: name})
+}
+
+// Create implements typedcnatv1alpha1.CronAtInterface.
+func (c cronAtClient) Create(_ context.Context, cronAt *v1alpha1.CronAt, _ metav1.CreateOptions) (*v1alpha1.CronAt, error) {
+	return send[*v1alpha1.CronAt](c.replayer, &request{verb: create, kind: cronAts, name: cronAt.Name, object: intern(cronAt.DeepCopy())})
+}
+
+// Delete implements typedcnatv1alpha1.CronAtInterface.
+func (c cronAtClient) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
+	return c.delete(cronAts, name, options)
+}
+
+// Patch implements typedcnatv1alpha1.CronAtInterface.
+func (c cronAtClient) Patch(_ context.Context, name string, _ types.PatchType, body []byte, _ metav1.PatchOptions, subresources ...string) (*v1alpha1.CronAt, error) {
+	return sendPatch[*v1alpha1.CronAt](c.replayer, cronAts, name, body, subresources)
+}
