@@ -115,7 +115,9 @@ func (s *state) recordStart(pod *object) {
 		}
 	}
 	s.started = insert(s.started, uid)
-	s.checkLimits(owner)
+	if s.violation == "" {
+		s.checkLimits(owner)
+	}
 }
 
 // checkLimits checks that no more Ats of nodes run than spec.nodes allows.

@@ -222,6 +222,24 @@ var mutants = map[string]mutant{
 		}
 		w.Children = succeeded
 	}))},
+	"the counts of nodes are wrong": {"nodes", "do not add up", func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			d := plan.Decide(w)
+			if d.Status != nil && d.Status.Nodes != nil && d.Status.Phase == v1alpha1.PhaseDone {
+				d.Status.Nodes.Waiting++
+			}
+			return d
+		}
+	}},
+	"a child without a finalizer": {"nodes", "runs it twice", all(within([]float64{60}, budget{edits: 1}, deleteChild), after(
+		"controller A: at: LookForAt", "controller A: at: LookForPod", "controller A: at: writes status RUNNING",
+		"controller B (news of 1 Ats): at: LookForAt", "controller B: at: CreateAts", "controller B: at: CreateAts",
+		"controller B: at: LookForAts", "controller B: at: writes status RUNNING", "controller B: at: ResumeAts",
+	), sends(func(r *request) {
+		if r.verb == create && r.kind == ats {
+			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
+		}
+	}))},
 	"a child is never released": {"nodes", "stays", func(x *explorer) {
 		x.decide = func(w plan.World) plan.Decision {
 			d := plan.Decide(w)
@@ -265,6 +283,12 @@ var mutants = map[string]mutant{
 		if w.CronAt != nil {
 			w.CronAt = w.CronAt.DeepCopy()
 			w.CronAt.Spec.ConcurrencyPolicy = v1alpha1.AllowConcurrent
+		}
+	})},
+	"a time is missed silently": {"forbid", "times have an At or count as missed", cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		if first := epoch.Add(due * time.Second); w.CronAt != nil && w.CronAt.Status.LastScheduleTime == nil && s.Clock.Now().After(first.Add(time.Second)) {
+			w.CronAt = w.CronAt.DeepCopy()
+			w.CronAt.Status.LastScheduleTime = &metav1.Time{Time: first}
 		}
 	})},
 	"the history is kept": {"forbid", "Ats are kept", cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {

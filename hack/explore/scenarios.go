@@ -95,11 +95,12 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
-		name: "again", doc: "one At with a second attempt, of which a request fails",
+		name: "again", doc: "one At with a second attempt, of which a request fails and a Pod is deleted",
 		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](1) })},
 		instants: []float64{60, 71, 90},
-		left:     budget{faults: 1},
+		left:     budget{faults: 1, edits: 1},
 		lag:      1,
+		edits:    []edit{deletePod},
 		fails:    true,
 	},
 	{
@@ -130,6 +131,7 @@ var scenarios = []scenario{
 		objects:  onNodes,
 		instants: []float64{60, 71},
 		left:     budget{faults: 1, edits: 1},
+		lag:      1,
 		edits:    []edit{deletePod, deleteChild, cordon},
 	},
 	{
@@ -144,6 +146,7 @@ var scenarios = []scenario{
 		objects:  ofDeployment,
 		instants: []float64{60, 71},
 		left:     budget{faults: 1, edits: 1},
+		lag:      1,
 		edits:    []edit{restartIt, scale},
 	},
 	{
@@ -168,6 +171,7 @@ var scenarios = []scenario{
 		instants: []float64{0, 60, 120, 130},
 		last:     epoch.Add(2 * due * time.Second),
 		left:     budget{faults: 1, edits: 1},
+		lag:      1,
 		edits:    []edit{deleteScheduled},
 	},
 	{
