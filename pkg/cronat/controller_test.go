@@ -97,13 +97,13 @@ func (w *world) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// run runs a controller with the given transport until stop is called.
-func run(t *testing.T, transport http.RoundTripper, wall clock.WithTicker) (stop func()) {
+// run runs a controller with the given transport until the end of the test.
+func run(t *testing.T, transport http.RoundTripper, wall clock.WithTicker) {
 	t.Helper()
-	return runWith(t, transport, wall, nil, &record.FakeRecorder{})
+	runWith(t, transport, wall, nil, &record.FakeRecorder{})
 }
 
-// runWith is run with preflights, which may be nil, and a recorder.
+// runWith is run with preflights, which may be nil, and a recorder. It runs until stop is called.
 func runWith(t *testing.T, transport http.RoundTripper, wall clock.WithTicker, preflights *preflight.Preflight, recorder record.EventRecorder) (stop func()) {
 	t.Helper()
 	// Errors that it logs because of faults are irrelevant.
