@@ -219,6 +219,30 @@ func TestIndex(t *testing.T) {
 	}
 }
 
+// TestSections finds in each task and in the tutorial what kubernetes.io has in them. hack/integration wants nothing to be
+// left after the clean up.
+func TestSections(t *testing.T) {
+	pages := 0
+	for path, text := range files(t, ".md") {
+		if !strings.HasPrefix(path, "docs/tasks/") && path != "docs/tutorial.md" {
+			continue
+		}
+		pages++
+		rest := text
+		for _, section := range []string{"Before you begin", "Clean up", "What's next"} {
+			_, after, found := strings.Cut(rest, "\n## "+section+"\n")
+			if !found {
+				t.Errorf("%s has no section %q, or not in this order", path, section)
+				continue
+			}
+			rest = after
+		}
+	}
+	if pages < 2 {
+		t.Errorf("there are %d tasks and tutorials", pages)
+	}
+}
+
 // TestReadmeIsShort counts what wc -w counts.
 func TestReadmeIsShort(t *testing.T) {
 	if count := len(strings.Fields(files(t, ".md")["README.md"])); count > maxReadmeWords {

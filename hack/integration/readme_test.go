@@ -201,7 +201,27 @@ func TestDocs(t *testing.T) {
 			if page == tutorialPage {
 				wantLines(t, all.String(), blocks(t, page, "text"))
 			}
+			if strings.Contains(readPage(t, page), "\n## Clean up\n") {
+				wantNothingLeft(t, namespace)
+			}
 		})
+	}
+}
+
+// wantNothingLeft waits until nothing exists that the commands of a page can make in its namespace.
+func wantNothingLeft(t *testing.T, namespace string) {
+	t.Helper()
+	var left []string
+	err := poll(t.Context(), t.Name()+": what the page has made to be gone", func(context.Context) (bool, error) {
+		left = slices.DeleteFunc(strings.Fields(kubectl(t, "", "get", "-n", namespace, "-o", "name",
+			"ats,cronats,pods,deployments,replicasets,jobs,cronjobs,configmaps,secrets,serviceaccounts,roles,rolebindings,quota")),
+			func(object string) bool { // Each namespace has these.
+				return object == "configmap/kube-root-ca.crt" || object == "serviceaccount/default"
+			})
+		return len(left) == 0, nil
+	})
+	if err != nil {
+		t.Errorf("%v: %q are left", err, left)
 	}
 }
 
