@@ -235,9 +235,9 @@ func TestHealth(t *testing.T) {
 		controller *controller
 		ready      string
 	}{
-		"starts":    {starts, "503 the caches are not filled yet: see the log\n"},
-		"works":     {leader, "200 ok\n"},
-		"stands by": {standby, "200 ok\n"},
+		"starts":        {starts, "503 the caches are not filled yet: see the log\n"},
+		"works":         {leader, "200 ok\n"},
+		"is on standby": {standby, "200 ok\n"},
 	} {
 		url := served(t, tc.controller, "health")
 		if status, body := get(t, url+"/healthz", ""); status != http.StatusOK {
