@@ -541,11 +541,7 @@ func TestKubectlAtCheck(t *testing.T) {
 	kubectl(t, "", "create", "rolebinding", "-n", k.namespace, "ats", "--role=ats", "--user=viewer")
 	k.run(t, "check", "accepted", "--as=viewer").want(t, 0, `Preflight  [^\n]*\nDry-run    You are not allowed to create Pods, so the Pod was not tried\.\nUnchecked  [^\n]*\n`, "")
 
-	kubectl(t, "", "create", "quota", "-n", k.namespace, "none", "--hard=pods=0")
-	eventually(t, "the quota to apply", func(ctx context.Context) (bool, error) {
-		quota, err := kubeClient.CoreV1().ResourceQuotas(k.namespace).Get(ctx, "none", metav1.GetOptions{})
-		return err == nil && len(quota.Status.Hard) > 0, err
-	})
+	admitNoPods(t, k.namespace)
 	// The command is another one: equal Pods share the answer to the dry-run.
 	const refused = `error: \S+ would not start: PodRefused: [^\n]*exceeded quota[^\n]*\n`
 	k.run(t, "now + 1 hours", "--name=refused", "--check", "--", "exit").want(t, 3, atResource+`refused created\n`, runs+refused)

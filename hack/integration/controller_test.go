@@ -41,7 +41,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -448,27 +447,14 @@ func TestStrangersPod(t *testing.T) {
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	quotas := kubeClient.CoreV1().ResourceQuotas(namespace)
-	quota, err := quotas.Create(t.Context(), &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "quota"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the quota to be in force", func(ctx context.Context) (bool, error) {
-		quota, err = quotas.Get(ctx, "quota", metav1.GetOptions{})
-		return err == nil && len(quota.Status.Hard) > 0, err
-	})
+	admitNoPods(t, namespace)
 	startController(t, namespace)
 	at := createAt(t, newAt(namespace, "at", time.Now(), "true"))
 	refused := waitBlocked(t, namespace, v1alpha1.ReasonPodRefused)
 	if want := "exceeded quota"; !strings.Contains(refused.Message, want) {
 		t.Errorf("condition Blocked says %q, want the refusal's words: %s", refused.Message, want)
 	}
-	if err := quotas.Delete(t.Context(), "quota", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	kubectl(t, "", "delete", "-n", namespace, "quota/quota")
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 	waitUnblocked(t, namespace)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonPodRefused: 1, v1alpha1.ReasonSuccessfulCreate: 1})

@@ -29,7 +29,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -223,13 +222,7 @@ func TestCronAtAway(t *testing.T) {
 func TestCronAtForbid(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	quota := &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "quota"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
-	}
-	if _, err := kubeClient.CoreV1().ResourceQuotas(namespace).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	admitNoPods(t, namespace)
 	startController(t, namespace)
 	createCronAt(t, newCronAt(namespace, "@every 2s", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.ConcurrencyPolicy = v1alpha1.ForbidConcurrent }))
 	cronAt := waitCronAt(t, namespace, "to be blocked", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonAtBlocked })
@@ -239,9 +232,7 @@ func TestCronAtForbid(t *testing.T) {
 		t.Errorf("%d Ats, want one", len(ats))
 	}
 	most := countPods(t, namespace, isEnded)
-	if err := kubeClient.CoreV1().ResourceQuotas(namespace).Delete(t.Context(), "quota", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	kubectl(t, "", "delete", "-n", namespace, "quota/quota")
 	waitCronAt(t, namespace, "to wait for what runs", func(cronAt *v1alpha1.CronAt) bool {
 		return cronAt.Status.Reason == v1alpha1.ReasonAtActive && len(cronAt.Status.Conditions) == 0
 	})

@@ -527,7 +527,7 @@ func TestSlowCreation(t *testing.T) {
 			namespace := newNamespace(t)
 			creates, releases := newProxy(t, slow, write), newProxy(t, slow, release)
 			startKubelet(t, namespace)
-			startController(t, namespace, "-master="+creates.url)
+			first := startController(t, namespace, "-master="+creates.url)
 			t.Cleanup(creates.resume)
 			at, attempts := newAt(namespace, "at", time.Now().Add(time.Second), "true"), 1
 			if write == createNext {
@@ -535,6 +535,7 @@ func TestSlowCreation(t *testing.T) {
 			}
 			createAt(t, at)
 			creates.waitWrong(t)
+			first.kill(t) // Otherwise it gives up after 8 s, and releases the Pods.
 			startController(t, namespace, "-master="+releases.url)
 			t.Cleanup(releases.resume)
 			wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)

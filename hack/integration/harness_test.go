@@ -504,6 +504,16 @@ func (c *controller) stop(signal syscall.Signal) error {
 	}
 }
 
+// admitNoPods creates the quota named quota, and returns when it is in force.
+func admitNoPods(t *testing.T, namespace string) {
+	t.Helper()
+	kubectl(t, "", "create", "-n", namespace, "quota", "quota", "--hard=pods=0")
+	eventually(t, "the quota to be in force", func(ctx context.Context) (bool, error) {
+		quota, err := kubeClient.CoreV1().ResourceQuotas(namespace).Get(ctx, "quota", metav1.GetOptions{})
+		return err == nil && len(quota.Status.Hard) > 0, err
+	})
+}
+
 func newAt(namespace, name string, schedule time.Time, command string) *v1alpha1.At {
 	return &v1alpha1.At{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
