@@ -312,7 +312,7 @@ var mutants = map[string]mutant{
 			w.CronAt.OwnerReferences = []metav1.OwnerReference{{UID: w.Workload.UID, Controller: ptr.To(true)}}
 		}
 	})},
-	"a suspended CronAt is resumed": {"annotation", "has suspended is resumed", annotation(func(w *annotationplan.World) {
+	"a suspended CronAt is resumed": {"annotation", "has suspended is", annotation(func(w *annotationplan.World) {
 		if w.CronAt != nil {
 			w.CronAt.Spec.Suspend = nil
 		}
