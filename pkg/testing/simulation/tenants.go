@@ -139,7 +139,7 @@ func (w *World) createAt(namespace string, due time.Time) {
 	}
 	at = must(w.cnat.CnatV1alpha1().Ats(namespace).Create(w.t.Context(), at, metav1.CreateOptions{}))
 	// Users are most harmful around the time when it starts.
-	if !w.quiet && w.chance(40) {
+	if w.chance(40) {
 		for range 1 + w.random.IntN(2) {
 			w.after(max(0, due.Sub(w.clock.Now()))+w.between(-2*time.Second, 4*time.Second), func() { w.edit(at) })
 		}
@@ -149,7 +149,7 @@ func (w *World) createAt(namespace string, due time.Time) {
 // edit lets a user do something to an At or its Pods.
 func (w *World) edit(at *v1alpha1.At) {
 	found, ok := w.live[at.UID].(*v1alpha1.At)
-	if !ok || found.DeletionTimestamp != nil {
+	if w.quiet || !ok || found.DeletionTimestamp != nil {
 		return
 	}
 	at = found.DeepCopy()
@@ -189,7 +189,7 @@ func (w *World) edit(at *v1alpha1.At) {
 // createAgain creates an At under the name of an earlier one.
 func (w *World) createAgain(at *v1alpha1.At) {
 	next := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: at.Name, Namespace: at.Namespace}, Spec: *at.Spec.DeepCopy()}
-	if next.Spec.Restart != nil || w.terminating[at.Namespace] {
+	if w.quiet || next.Spec.Restart != nil || w.terminating[at.Namespace] {
 		return
 	}
 	if _, err := w.cnat.CnatV1alpha1().Ats(at.Namespace).Create(w.t.Context(), next, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
