@@ -132,17 +132,32 @@ func TestSimulateAgain(t *testing.T) {
 // quickMutants are the mutants that are noticed within seconds.
 var quickMutants = []string{"the name is no lock", "half a second early", "a running Pod counts as ended", "a suspension is ignored"}
 
-// TestSimulateMutants breaks the program in many ways. The simulation notices each.
+// TestSimulateMutants breaks the program in many ways. The simulation notices each, and nothing
+// in the same history of the whole program.
 func TestSimulateMutants(t *testing.T) {
+	o := simulation.Options{Days: 1, Day: 8 * time.Hour, NoPreflights: true}
+	controlled := map[uint64]bool{}
+	control := func(t *testing.T, seed uint64) {
+		t.Helper()
+		o := o
+		if o.Seed = seed; controlled[seed] {
+			return
+		}
+		controlled[seed] = true
+		if result := simulate(t, o); len(result.Violations) > 0 || result.Summary.Ats == 0 {
+			t.Errorf("seed %d without a mutant: %v, %s", seed, result.Violations, &result)
+		}
+	}
 	for name, mutant := range simulation.Mutants {
 		if !*simulateMutants && !slices.Contains(quickMutants, name) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(5) {
-				result := simulate(t, simulation.Options{Seed: seed, Days: 1, Day: 8 * time.Hour, Mutant: &mutant})
-				if len(result.Violations) > 0 {
-					t.Logf("seed %d, %d requests: %s", seed, result.Requests, result.Violations[0])
+			o := o
+			for o.Mutant = &mutant; o.Seed < 5; o.Seed++ {
+				if result := simulate(t, o); len(result.Violations) > 0 {
+					t.Logf("seed %d, %d requests: %s", o.Seed, result.Requests, result.Violations[0])
+					control(t, o.Seed)
 					return
 				}
 			}
