@@ -17,6 +17,7 @@ limitations under the License.
 package audit
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -40,6 +42,7 @@ type at struct {
 	pods      []*pod // in the order of their creation
 	children  []*at
 	backoff   int32 // the highest spec.backoffLimit
+	most      int   // the highest spec.nodes.maxConcurrent
 	doneSince time.Time
 	maxLate   time.Duration
 }
@@ -75,10 +78,28 @@ func (c *Checker) addAt(w Write, object *v1alpha1.At) {
 	due, _ := plan.Instant(&object.Spec) // The zero time if there is none.
 	a.At, a.gone, a.changed = object, w.Gone, w.Time
 	a.backoff = max(a.backoff, ptr.Deref(object.Spec.BackoffLimit, 0))
+	a.most = max(a.most, a.maxConcurrent())
 	a.terms = change(a.terms, terms{
 		since: w.Time, due: due, deleted: object.DeletionTimestamp != nil || w.Gone,
-		suspended: ptr.Deref(object.Spec.Suspend, false) || due.IsZero(),
+		suspended: ptr.Deref(object.Spec.Suspend, false) || due.IsZero(), closed: isClosed(object),
 	})
+}
+
+// isClosed reports whether a run on nodes must not start on further nodes.
+func isClosed(object *v1alpha1.At) bool {
+	nodes := object.Spec.Nodes
+	return nodes != nil && (object.Status.Phase == v1alpha1.PhaseDone ||
+		nodes.MaxFailed != nil && object.Status.Nodes != nil && object.Status.Nodes.Failed > *nodes.MaxFailed)
+}
+
+// maxConcurrent returns on how many nodes an At may run at the same time.
+func (a *at) maxConcurrent() int {
+	if a.Spec.Nodes == nil || a.Spec.Nodes.MaxConcurrent == nil {
+		return math.MaxInt
+	}
+	desired := max(len(a.children), int(ptr.Deref(a.Status.Nodes, v1alpha1.AtNodesStatus{}).Desired))
+	most, _ := intstr.GetScaledValueFromIntOrPercent(a.Spec.Nodes.MaxConcurrent, desired, true) // The CRD has validated it.
+	return most
 }
 
 // checkStatus checks a status against the one before, and against what has happened.
@@ -113,22 +134,32 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 		c.violate(NotLost, next, "its Pod %s is recorded as lost, but has succeeded", recorded.Name)
 	case reason == v1alpha1.ReasonCompleted && after.Pod == nil && next.Spec.Nodes == nil && next.Spec.Restart == nil:
 		c.violate(True, next, "it is Completed, but had no Pod")
-	case reason == v1alpha1.ReasonCompleted && next.Spec.Nodes != nil && a.whole:
-		succeeded := 0
-		for _, child := range a.children {
-			if child.Status.Reason == v1alpha1.ReasonCompleted {
-				succeeded++
-			}
-		}
-		if after.Nodes == nil || succeeded < int(after.Nodes.Desired) {
-			c.violate(True, next, "it is Completed, but only %d of its Ats are", succeeded)
-		}
 	case reason == v1alpha1.ReasonStartingDeadlineExceeded && next.Spec.StartingDeadlineSeconds != nil && c.now.Add(c.Skew).Before(due.Add(seconds(*next.Spec.StartingDeadlineSeconds))):
 		c.violate(True, next, "its starting deadline has not passed")
 	case reason == v1alpha1.ReasonStartingDeadlineExceeded && slices.ContainsFunc(a.pods, func(p *pod) bool { return p.started }):
 		c.violate(True, next, "it says that it has not started, but it has")
 	case reason == v1alpha1.ReasonDeadlineExceeded && next.Spec.ActiveDeadlineSeconds != nil && after.StartTime != nil && c.now.Add(c.Skew).Before(after.StartTime.Add(seconds(*next.Spec.ActiveDeadlineSeconds))):
 		c.violate(True, next, "its deadline has not passed")
+	case after.Nodes != nil && a.whole:
+		c.checkCounts(a, next)
+	}
+}
+
+// checkCounts checks how many nodes the status of an At that has ended counts.
+func (c *Checker) checkCounts(a *at, next *v1alpha1.At) {
+	var succeeded, failed int32
+	for _, child := range a.children {
+		switch reason := child.Status.Reason; {
+		case reason == v1alpha1.ReasonCompleted:
+			succeeded++
+		case child.Status.Phase == v1alpha1.PhaseDone && reason != v1alpha1.ReasonNotStarted, child.gone:
+			failed++
+		}
+	}
+	if counts := next.Status.Nodes; counts.Succeeded != succeeded || counts.Failed != failed {
+		c.violate(True, next, "it counts %d succeeded and %d failed, but %d and %d of its Ats have", counts.Succeeded, counts.Failed, succeeded, failed)
+	} else if next.Status.Reason == v1alpha1.ReasonCompleted && succeeded < counts.Desired {
+		c.violate(True, next, "it is Completed, but only %d of its Ats are", succeeded)
 	}
 }
 
@@ -193,14 +224,15 @@ func hasStarted(object *corev1.Pod) bool {
 func (c *Checker) checkCreation(w Write, p *pod) {
 	a := p.at
 	first := len(a.pods) == 0
-	if first {
-		c.mayStart(a.At, w.Sent, a.terms)
-	} else {
-		c.mayStart(a.At, w.Sent, started(a.terms))
-	}
 	parent := c.ats[ownerUID(a, v1alpha1.AtKind)]
-	if parent != nil {
-		c.mayStart(a.At, w.Sent, parent.terms)
+	for _, needed := range []*at{a, parent} {
+		switch {
+		case needed == nil:
+		case first:
+			c.mayStart(a.At, w.Sent, needed.terms)
+		default:
+			c.mayStart(a.At, w.Sent, started(needed.terms))
+		}
 	}
 	if deadline := a.Spec.StartingDeadlineSeconds; first && parent == nil && deadline != nil {
 		last := a.terms[len(a.terms)-1]
@@ -231,11 +263,12 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 	}
 }
 
-// started returns the terms of an At that has started: its time has come, whatever is edited.
+// started returns the terms of an At that has started: its time has come, whatever is edited,
+// and it goes on, whatever fails on other nodes.
 func started(history []terms) []terms {
 	history = slices.Clone(history)
 	for i := range history {
-		history[i].due = time.Time{}
+		history[i].due, history[i].closed = time.Time{}, false
 	}
 	return history
 }
@@ -262,19 +295,20 @@ func (c *Checker) checkStart(p *pod) {
 	c.checkConcurrency(a)
 }
 
-// checkConcurrency checks spec.nodes.maxConcurrent when another child starts.
+// checkConcurrency checks spec.nodes.maxConcurrent when another child starts. What runs on a node
+// that is gone does not count.
 func (c *Checker) checkConcurrency(child *at) {
 	parent := c.ats[ownerUID(child, v1alpha1.AtKind)]
-	if parent == nil || parent.Spec.Nodes == nil || parent.Spec.Nodes.MaxConcurrent == nil || parent.Spec.Nodes.MaxConcurrent.StrVal != "" {
+	if parent == nil {
 		return
 	}
 	running := 1
 	for _, other := range parent.children {
-		if other != child && slices.ContainsFunc(other.pods, func(p *pod) bool { return p.started && !p.ended() }) {
+		if other != child && other.Status.Reason != v1alpha1.ReasonNodeGone && slices.ContainsFunc(other.pods, func(p *pod) bool { return p.started && !p.ended() }) {
 			running++
 		}
 	}
-	if most := parent.Spec.Nodes.MaxConcurrent.IntValue(); running > most {
+	if most := max(parent.most, parent.maxConcurrent()); running > most {
 		c.violate(Limits, parent.At, "it runs on %d nodes at the same time, with maxConcurrent %d", running, most)
 	}
 }

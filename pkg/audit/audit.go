@@ -172,6 +172,7 @@ type terms struct {
 	suspended bool
 	deleted   bool
 	overlaps  bool // of a CronAt: its Ats may run at the same time
+	closed    bool // of an At with nodes: nothing may start on further nodes
 }
 
 // change appends terms if they differ from the latest ones.
@@ -210,6 +211,8 @@ func (c *Checker) mayStart(object metav1.Object, sent time.Time, history []terms
 	case c.respects(sent, history):
 	case last.deleted:
 		c.violate(Honored, object, "it starts %v after it, or what it belongs to, was deleted", sent.Sub(last.since))
+	case last.closed:
+		c.violate(Limits, object, "it starts %v after its run had ended, or had failed on more nodes than maxFailed", sent.Sub(last.since))
 	case last.suspended:
 		c.violate(Honored, object, "it starts %v after it, or what it belongs to, was suspended", sent.Sub(last.since))
 	case len(history) > 1 && sent.Sub(last.since) < time.Minute && slices.ContainsFunc(history, func(t terms) bool { return !early(t) }):
@@ -224,6 +227,6 @@ func (c *Checker) mayStart(object metav1.Object, sent time.Time, history []terms
 func (c *Checker) respects(sent time.Time, history []terms) bool {
 	valid := within(history, sent.Add(-c.EditDelay), sent)
 	return len(valid) == 0 || slices.ContainsFunc(valid, func(t terms) bool {
-		return !t.suspended && !t.deleted && !t.due.After(sent.Add(c.Skew))
+		return !t.suspended && !t.deleted && !t.closed && !t.due.After(sent.Add(c.Skew))
 	})
 }

@@ -67,6 +67,7 @@ func running(at *v1alpha1.At) {
 func ended(at *v1alpha1.At) {
 	at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonCompleted
 }
+func tracked(at *v1alpha1.At)     { at.Finalizers = []string{v1alpha1.FinalizerTracking} }
 func limitedRun(at *v1alpha1.At)  { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](90) }
 func slowStop(pod *corev1.Pod)    { pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](120) }
 func nextAttempt(at *v1alpha1.At) { at.Status.NextAttemptTime = &metav1.Time{Time: when(12)} }
@@ -160,6 +161,42 @@ func restartsWeb(at *v1alpha1.At) {
 func onNodes(at *v1alpha1.At) {
 	at.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1))}
 }
+func onHalf(at *v1alpha1.At) {
+	at.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromString("50%"))}
+}
+func onAll(at *v1alpha1.At)       { at.Spec.Nodes.MaxConcurrent = nil }
+func noneMayFail(at *v1alpha1.At) { at.Spec.Nodes.MaxFailed = ptr.To[int32](0) }
+
+// counted records how many nodes have succeeded and failed, of two.
+func counted(succeeded, failed int32) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		running(at)
+		at.Status.Nodes = &v1alpha1.AtNodesStatus{Desired: 2, Succeeded: succeeded, Failed: failed}
+	}
+}
+
+// endsAs ends an At.
+func endsAs(reason string) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) { at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, reason }
+}
+
+// onTwoNodes returns writes of an At and of its Ats a and b, of which a has ended, and further ones.
+func onTwoNodes(phase corev1.PodPhase, reason string, more ...Write) []Write {
+	return append([]Write{
+		anAt(-60, onNodes, noneMayFail), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")),
+		aPod(1, "p", "a-pod", corev1.PodPending, of("a")), aPod(2, "p", "a-pod", phase, of("a"), released), anAt(3, named("a", "at"), done(reason)),
+	}, more...)
+}
+
+// onThreeNodes returns writes of an At on half of three nodes: when it starts on the third one, its
+// Pods on the others have the given phases.
+func onThreeNodes(a, b corev1.PodPhase) []Write {
+	return []Write{
+		anAt(-60, onHalf), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), anAt(-60, named("c", "at")),
+		aPod(1, "p", "a-pod", corev1.PodPending, of("a")), aPod(1, "q", "b-pod", corev1.PodPending, of("b")), aPod(1, "r", "c-pod", corev1.PodPending, of("c")),
+		aPod(2, "p", "a-pod", a, of("a")), aPod(2, "q", "b-pod", b, of("b")), aPod(4, "r", "c-pod", corev1.PodRunning, of("c")),
+	}
+}
 
 // TestChecker checks histories that break a promise, and the same ones just before that.
 func TestChecker(t *testing.T) {
@@ -172,45 +209,45 @@ func TestChecker(t *testing.T) {
 		want     Rule
 		restarts int
 	}{
-		"a run":                    {writes: []Write{anAt(-60), aPod(0.1, "p", "at-pod", pending), aPod(1, "p", "at-pod", succeeded), anAt(2, done("Completed")), aPod(11, "p", "at-pod", succeeded, released)}, settle: 3600},
-		"at its time":              {writes: []Write{anAt(-60), aPod(0, "p", "at-pod", pending)}},
-		"early":                    {writes: []Write{anAt(-60), aPod(-0.001, "p", "at-pod", pending)}, want: NotEarly},
-		"2 s late":                 {writes: []Write{anAt(-60), aPod(2, "p", "at-pod", pending)}, maxLate: 2 * time.Second},
-		"too late":                 {writes: []Write{anAt(-60), aPod(2.1, "p", "at-pod", pending)}, maxLate: 2 * time.Second, want: NotLost},
-		"just suspended":           {writes: []Write{anAt(-60), anAt(-0.5, suspended), aPod(0.1, "p", "at-pod", pending)}},
-		"suspended":                {writes: []Write{anAt(-60), anAt(-0.6, suspended), aPod(0.1, "p", "at-pod", pending)}, want: Honored},
-		"just moved":               {writes: []Write{anAt(-60), anAt(-0.5, later), aPod(0.1, "p", "at-pod", pending)}},
-		"moved":                    {writes: []Write{anAt(-60), anAt(-0.6, later), aPod(0.1, "p", "at-pod", pending)}, want: Honored},
-		"moved after it started":   {writes: []Write{anAt(-60, retried), aPod(0.1, "p", "at-pod", pending), anAt(0.2, retried, later), aPod(1, "p", "at-pod", failed), aPod(12, "p1", "at-pod-1", pending)}},
-		"just deleted":             {writes: []Write{anAt(-60), anAt(-0.5, deleted), aPod(0.1, "p", "at-pod", pending)}},
-		"deleted":                  {writes: []Write{anAt(-60), anAt(-0.6, deleted), aPod(0.1, "p", "at-pod", pending)}, want: Honored},
-		"within its deadline":      {writes: []Write{anAt(-60, limited), aPod(31, "p", "at-pod", pending)}},
-		"after its deadline":       {writes: []Write{anAt(-60, limited), aPod(31.1, "p", "at-pod", pending)}, want: Honored},
-		"parent suspended":         {writes: []Write{anAt(-60), anAt(-60, named("child", "at")), anAt(-1, suspended), aPod(1, "p", "child-pod", pending, of("child"))}, want: Honored},
-		"parent just suspended":    {writes: []Write{anAt(-60), anAt(-60, named("child", "at")), anAt(0.5, suspended), aPod(1, "p", "child-pod", pending, of("child"))}},
-		"created twice":            {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), aPod(3, "p2", "at-pod", pending)}, want: Once},
-		"created twice, deleted":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), anAt(2.8, deleted), aPod(3, "p2", "at-pod", pending)}},
-		"a second attempt":         {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded, nextAttempt), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}},
-		"an early second attempt":  {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded, nextAttempt), aPod(11.9, "p1", "at-pod-1", pending)}, want: NotEarly},
-		"too many attempts":        {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(2, "p", "at-pod", failed), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
-		"two at the same time":     {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
-		"again after success":      {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
-		"completed":                {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"))}},
-		"completed, but it failed": {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, done("Completed"))}, want: True},
-		"failed, but it succeeded": {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("CommandFailed"))}, want: True},
-		"lost":                     {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", isRunning)), anAt(3, done("PodLost"))}},
-		"lost, but it succeeded":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", succeeded)), anAt(3, done("PodLost"))}, want: NotLost},
-		"lost, but it exists":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), anAt(3, done("PodLost"))}, want: True},
-		"the Pod of another":       {writes: []Write{anAt(-60), anAt(-60, named("other", "")), aPod(1, "p", "other-pod", pending, of("other")), anAt(3, recorded)}, want: True},
-		"a Pod that never was":     {writes: []Write{anAt(-60), anAt(3, recorded)}, want: True},
-		"back to PENDING":          {writes: []Write{anAt(-60), anAt(1, running), anAt(2)}, want: True},
-		"changed after its end":    {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed")), anAt(4, done("CommandFailed"))}, want: True},
-		"its deadline, in time": {writes: []Write{anAt(-60, limited), anAt(31, limited, func(at *v1alpha1.At) {
-			at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonStartingDeadlineExceeded
-		})}},
-		"its deadline, too soon": {writes: []Write{anAt(-60, limited), anAt(29, limited, func(at *v1alpha1.At) {
-			at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonStartingDeadlineExceeded
-		})}, want: True},
+		"a run":                         {writes: []Write{anAt(-60), aPod(0.1, "p", "at-pod", pending), aPod(1, "p", "at-pod", succeeded), anAt(2, done("Completed")), aPod(11, "p", "at-pod", succeeded, released)}, settle: 3600},
+		"at its time":                   {writes: []Write{anAt(-60), aPod(0, "p", "at-pod", pending)}},
+		"early":                         {writes: []Write{anAt(-60), aPod(-0.001, "p", "at-pod", pending)}, want: NotEarly},
+		"2 s late":                      {writes: []Write{anAt(-60), aPod(2, "p", "at-pod", pending)}, maxLate: 2 * time.Second},
+		"too late":                      {writes: []Write{anAt(-60), aPod(2.1, "p", "at-pod", pending)}, maxLate: 2 * time.Second, want: NotLost},
+		"just suspended":                {writes: []Write{anAt(-60), anAt(-0.5, suspended), aPod(0.1, "p", "at-pod", pending)}},
+		"suspended":                     {writes: []Write{anAt(-60), anAt(-0.6, suspended), aPod(0.1, "p", "at-pod", pending)}, want: Honored},
+		"just moved":                    {writes: []Write{anAt(-60), anAt(-0.5, later), aPod(0.1, "p", "at-pod", pending)}},
+		"moved":                         {writes: []Write{anAt(-60), anAt(-0.6, later), aPod(0.1, "p", "at-pod", pending)}, want: Honored},
+		"moved after it started":        {writes: []Write{anAt(-60, retried), aPod(0.1, "p", "at-pod", pending), anAt(0.2, retried, later), aPod(1, "p", "at-pod", failed), aPod(12, "p1", "at-pod-1", pending)}},
+		"just deleted":                  {writes: []Write{anAt(-60), anAt(-0.5, deleted), aPod(0.1, "p", "at-pod", pending)}},
+		"deleted":                       {writes: []Write{anAt(-60), anAt(-0.6, deleted), aPod(0.1, "p", "at-pod", pending)}, want: Honored},
+		"within its deadline":           {writes: []Write{anAt(-60, limited), aPod(31, "p", "at-pod", pending)}},
+		"after its deadline":            {writes: []Write{anAt(-60, limited), aPod(31.1, "p", "at-pod", pending)}, want: Honored},
+		"parent suspended":              {writes: []Write{anAt(-60), anAt(-60, named("child", "at")), anAt(-1, suspended), aPod(1, "p", "child-pod", pending, of("child"))}, want: Honored},
+		"parent just suspended":         {writes: []Write{anAt(-60), anAt(-60, named("child", "at")), anAt(0.5, suspended), aPod(1, "p", "child-pod", pending, of("child"))}},
+		"created twice":                 {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), aPod(3, "p2", "at-pod", pending)}, want: Once},
+		"created twice, deleted":        {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", failed)), anAt(2.8, deleted), aPod(3, "p2", "at-pod", pending)}},
+		"a second attempt":              {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded, nextAttempt), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}},
+		"an early second attempt":       {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(2, retried, recorded, nextAttempt), aPod(11.9, "p1", "at-pod-1", pending)}, want: NotEarly},
+		"too many attempts":             {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(2, "p", "at-pod", failed), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
+		"two at the same time":          {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
+		"again after success":           {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), aPod(12, "p1", "at-pod-1", pending), aPod(13, "p1", "at-pod-1", isRunning)}, want: Once},
+		"completed":                     {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"))}},
+		"completed, but it failed":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, done("Completed"))}, want: True},
+		"failed, but it succeeded":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("CommandFailed"))}, want: True},
+		"lost":                          {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", isRunning)), anAt(3, done("PodLost"))}},
+		"lost, but it succeeded":        {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), gone(aPod(2, "p", "at-pod", succeeded)), anAt(3, done("PodLost"))}, want: NotLost},
+		"lost, but it exists":           {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), anAt(3, done("PodLost"))}, want: True},
+		"the Pod of another":            {writes: []Write{anAt(-60), anAt(-60, named("other", "")), aPod(1, "p", "other-pod", pending, of("other")), anAt(3, recorded)}, want: True},
+		"a Pod that never was":          {writes: []Write{anAt(-60), anAt(3, recorded)}, want: True},
+		"back to PENDING":               {writes: []Write{anAt(-60), anAt(1, running), anAt(2)}, want: True},
+		"changed after its end":         {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed")), anAt(4, done("CommandFailed"))}, want: True},
+		"its deadline, in time":         {writes: []Write{anAt(-60, limited), anAt(31, limited, endsAs("StartingDeadlineExceeded"))}},
+		"its deadline, too soon":        {writes: []Write{anAt(-60, limited), anAt(29, limited, endsAs("StartingDeadlineExceeded"))}, want: True},
+		"its deadline, after its start": {writes: []Write{anAt(-60, limited), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), anAt(31, limited, endsAs("StartingDeadlineExceeded"))}, want: True},
+		"its active deadline, in time":  {writes: []Write{anAt(-60, limitedRun), aPod(1, "p", "at-pod", pending), aPod(89, "p", "at-pod", failed), anAt(90, limitedRun, done("DeadlineExceeded"))}},
+		"its active deadline, too soon": {writes: []Write{anAt(-60, limitedRun), aPod(1, "p", "at-pod", pending), aPod(89, "p", "at-pod", failed), anAt(89, limitedRun, done("DeadlineExceeded"))}, want: True},
+		"completed, without a Pod":      {writes: []Write{anAt(-60), anAt(3, ended)}, want: True},
 
 		"not started yet":            {writes: []Write{anAt(-60)}, settle: 599},
 		"not started, in silence":    {writes: []Write{anAt(-60)}, settle: 601, want: Reported},
@@ -223,6 +260,7 @@ func TestChecker(t *testing.T) {
 		"its Pod keeps a finalizer":  {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"))}, settle: 604, want: NotLost},
 		"it stays":                   {writes: []Write{anAt(-60), anAt(-10, deleted)}, settle: 591, want: NotLost},
 		"it is gone":                 {writes: []Write{anAt(-60), gone(anAt(-10, deleted))}, settle: 591},
+		"it keeps a finalizer":       {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), tracked)}, settle: 604, want: NotLost},
 		"its time to live is over":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) })}, settle: 664, want: NotLost},
 
 		"a restart":        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted)}, restarts: 1},
@@ -244,15 +282,32 @@ func TestChecker(t *testing.T) {
 		"two nodes in turn":                         {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", succeeded, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}},
 		"two nodes at a time":                       {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", isRunning, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}, want: Limits},
 
-		"a scheduled time":           {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aCronAt(1, last(0))}},
-		"a scheduled time, early":    {writes: []Write{aCronAt(-60), scheduled(-0.1, true, "s")}, want: NotEarly},
-		"a scheduled time twice":     {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), gone(scheduled(1, false, "s")), scheduled(2, true, "t")}, want: Once},
-		"a recorded time":            {writes: []Write{aCronAt(-60), aCronAt(1, last(0)), scheduled(2, true, "s")}, want: Once},
-		"a time that overlaps":       {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), scheduled(3600, true, "t", func(at *v1alpha1.At) { at.Name = "cron-29968500" })}, want: Limits},
-		"a suspended CronAt":         {writes: []Write{aCronAt(-60), aCronAt(-1, func(c *v1alpha1.CronAt) { c.Spec.Suspend = ptr.To(true) }), scheduled(0, true, "s")}, want: Honored},
-		"a last time that goes back": {writes: []Write{aCronAt(-60), aCronAt(1, last(0)), aCronAt(2, last(-3600))}, want: True},
-		"a time is forgotten":        {writes: []Write{aCronAt(-60)}, settle: 601, want: NotLost},
-		"a time is recorded":         {writes: []Write{aCronAt(-60), aCronAt(1, last(0))}, settle: 602},
+		"half of the nodes":               {writes: onThreeNodes(isRunning, succeeded)},
+		"more than half of the nodes":     {writes: onThreeNodes(isRunning, isRunning), want: Limits},
+		"fewer nodes than those that run": {writes: []Write{anAt(-60, onNodes, onAll), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", isRunning, of("a")), aPod(3, "q", "b-pod", pending, of("b")), anAt(3.1, onNodes), aPod(4, "q", "b-pod", isRunning, of("b"))}},
+		"a node that is gone":             {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", isRunning, of("a")), anAt(3, named("a", "at"), done("NodeGone")), aPod(4, "q", "b-pod", pending, of("b")), aPod(5, "q", "b-pod", isRunning, of("b"))}},
+		"just failed on a node":           {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, noneMayFail, counted(0, 1)), aPod(3.5, "q", "b-pod", pending, of("b")))},
+		"failed on a node":                {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, noneMayFail, counted(0, 1)), aPod(3.7, "q", "b-pod", pending, of("b"))), want: Limits},
+		"it may fail on a node":           {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, counted(0, 1)), aPod(3.7, "q", "b-pod", pending, of("b")))},
+		"failed, and goes on elsewhere":   {writes: []Write{anAt(-60, onNodes, noneMayFail), anAt(-60, named("b", "at"), retried), aPod(1, "q", "b-pod", pending, of("b")), aPod(2, "q", "b-pod", failed, of("b")), anAt(3, onNodes, noneMayFail, counted(0, 1)), aPod(12, "r", "b-pod-1", pending, of("b"))}},
+		"it has ended on all nodes":       {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0), endsAs("NodesFailed")), aPod(3.7, "q", "b-pod", pending, of("b"))), want: Limits},
+		"completed on one of two nodes":   {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0), endsAs("Completed"))), want: True},
+		"a failed node is not counted":    {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, counted(0, 0), endsAs("NodesFailed"))), want: True},
+		"a failed node is counted":        {writes: onTwoNodes(failed, "CommandFailed", anAt(3, onNodes, counted(0, 1), endsAs("NodesFailed")))},
+		"a node without an end":           {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0))), settle: 604, want: Reported},
+		"all nodes have ended":            {writes: onTwoNodes(succeeded, "Completed", anAt(3, onNodes, counted(1, 0)), gone(anAt(3, named("b", "at")))), settle: 604, want: NotLost},
+
+		"a scheduled time":            {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aCronAt(1, last(0))}},
+		"a scheduled time, early":     {writes: []Write{aCronAt(-60), scheduled(-0.1, true, "s")}, want: NotEarly},
+		"a scheduled time twice":      {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), gone(scheduled(1, false, "s")), scheduled(2, true, "t")}, want: Once},
+		"a recorded time":             {writes: []Write{aCronAt(-60), aCronAt(1, last(0)), scheduled(2, true, "s")}, want: Once},
+		"a time that overlaps":        {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), scheduled(3600, true, "t", func(at *v1alpha1.At) { at.Name = "cron-29968500" })}, want: Limits},
+		"a suspended CronAt":          {writes: []Write{aCronAt(-60), aCronAt(-1, func(c *v1alpha1.CronAt) { c.Spec.Suspend = ptr.To(true) }), scheduled(0, true, "s")}, want: Honored},
+		"a last time that goes back":  {writes: []Write{aCronAt(-60), aCronAt(1, last(0)), aCronAt(2, last(-3600))}, want: True},
+		"a time is forgotten":         {writes: []Write{aCronAt(-60)}, settle: 601, want: NotLost},
+		"a CronAt stays":              {writes: []Write{aCronAt(-60), aCronAt(-10, func(c *v1alpha1.CronAt) { c.DeletionTimestamp = &metav1.Time{Time: when(-10)} })}, settle: 591, want: NotLost},
+		"an At of it is not released": {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aPod(1, "p", "cron-29968440-pod", pending, of("s")), aPod(2, "p", "cron-29968440-pod", succeeded, of("s"), released), scheduled(3, false, "s", done("Completed")), aCronAt(3, last(0))}, settle: 604, want: NotLost},
+		"a time is recorded":          {writes: []Write{aCronAt(-60), aCronAt(1, last(0))}, settle: 602},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := NewChecker()
