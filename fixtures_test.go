@@ -248,7 +248,7 @@ func runController(t *testing.T, wall clock.WithTicker, create func() error) (ku
 		return server.RoundTrip(request)
 	}))
 	runWithClients(t, kubeClient, cnatClient, wall)
-	kubeClient, cnatClient = harness.NewClients(t, server)
+	kubeClient, cnatClient = harness.NewClients(t, server.Restore())
 	return kubeClient, cnatClient.CnatV1alpha1().Ats(name.Namespace)
 }
 

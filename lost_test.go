@@ -165,7 +165,7 @@ func TestSearch(t *testing.T) {
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
 		work(t, c)
 		synctest.Wait()
-		kubeClient, cnatClient = harness.NewClients(t, server)
+		kubeClient, cnatClient = harness.NewClients(t, server.Restore())
 		pods, ats := kubeClient.CoreV1().Pods(name.Namespace), cnatClient.CnatV1alpha1().Ats(name.Namespace)
 		create := func(mutate ...func(*v1alpha1.At)) {
 			t.Helper()
@@ -226,9 +226,10 @@ func TestDeadlineBeyondHorizon(t *testing.T) {
 		start := time.Now()
 		server := fakeserver.New(clock.RealClock{})
 		kubeClient, cnatClient := harness.NewClients(t, server)
-		ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
 		harness.Create(t, kubeClient.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 		runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
+		_, cnatClient = harness.NewClients(t, server.Restore())
+		ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
 		at := newAt(running, nextAttempt, func(at *v1alpha1.At) {
 			at.Spec.Node, at.Spec.Suspend, at.Spec.ActiveDeadlineSeconds = "a", ptr.To(true), ptr.To(int64(deadline.Seconds()))
 			at.Status.StartTime, at.Status.NextAttemptTime = &metav1.Time{Time: start}, &metav1.Time{Time: start.Add(10 * time.Second)}
@@ -351,7 +352,7 @@ func TestStaleParent(t *testing.T) {
 					}), "ats")
 					kubeClient, cnatClient := harness.NewClients(t, watches)
 					standby := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-					kubeClient, cnatClient = harness.NewClients(t, server)
+					kubeClient, cnatClient = harness.NewClients(t, server.Restore())
 					ats := cnatClient.CnatV1alpha1().Ats(name.Namespace)
 					harness.Create(t, kubeClient.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
 					now := metav1.Time{Time: time.Now()}

@@ -178,7 +178,7 @@ func TestManyWaitForOneRollout(t *testing.T) {
 					return server.RoundTrip(request)
 				}))
 				runWithClients(t, kubeClient, cnatClient, clock.RealClock{})
-				kubeClient, cnatClient = harness.NewClients(t, server)
+				kubeClient, cnatClient = harness.NewClients(t, server.Restore())
 				scheduled := time.Now().Add(time.Minute)
 				deployment := stuck.DeepCopy()
 				deployment.Spec.Template.Annotations = map[string]string{rollout.AnnotationRestartedAt: scheduled.Add(tc.restartedAt).UTC().Format(time.RFC3339)}

@@ -58,7 +58,7 @@ func TestConformance(t *testing.T) {
 	if diff := cmp.Diff(actual.answers, fake.answers); diff != "" {
 		t.Errorf("the API server in memory answers differently (-real +in memory)\n%s", diff)
 	}
-	if len(actual.answers) < 40 {
+	if len(actual.answers) < 50 {
 		t.Errorf("only %d answers were compared", len(actual.answers))
 	}
 }
@@ -85,7 +85,7 @@ func (c *conformance) note(request string, object metav1.Object, err error) {
 	phase := ""
 	switch o := object.(type) {
 	case *v1alpha1.At:
-		phase = fmt.Sprint(o.Status.Phase, " generation ", o.Generation, " suspend ", ptr.Deref(o.Spec.Suspend, false))
+		phase = fmt.Sprint(o.Status.Phase, " reason ", o.Status.Reason, " generation ", o.Generation, " suspend ", ptr.Deref(o.Spec.Suspend, false))
 	case *corev1.Pod:
 		phase = string(o.Status.Phase)
 	}
@@ -97,6 +97,7 @@ func (c *conformance) run(kube kubernetes.Interface, cnat clientset.Interface, n
 	c.t.Helper()
 	c.runPods(kube, namespace, bind)
 	c.runAts(cnat, namespace)
+	c.runCollection(cnat, namespace)
 	c.runWatch(cnat, namespace)
 }
 
@@ -133,8 +134,13 @@ func (c *conformance) runPods(kube kubernetes.Interface, namespace string, bind 
 		c.t.Errorf("the dry-run returns Pod %s", dry.Name)
 	}
 	get("of the dry-run")
-	other, err := pods.Create(ctx, newPod("other"), metav1.CreateOptions{})
-	c.note("create another Pod", other, err)
+	other := newPod("other")
+	other.Status.Phase = corev1.PodRunning
+	other, err = pods.Create(ctx, other, metav1.CreateOptions{})
+	c.note("create another Pod with a status", other, err)
+	other.Status.Phase, other.Labels = corev1.PodFailed, map[string]string{"a": "b"}
+	other, err = pods.Update(ctx, other, metav1.UpdateOptions{})
+	c.note("update it with a status", other, err)
 	pod, err := pods.Create(ctx, newPod("pod"), metav1.CreateOptions{})
 	c.note("create the Pod", pod, err)
 	_, err = pods.Create(ctx, newPod("pod"), metav1.CreateOptions{})
@@ -169,8 +175,13 @@ func (c *conformance) runAts(cnat clientset.Interface, namespace string) {
 	c.t.Helper()
 	ctx, ats := c.t.Context(), cnat.CnatV1alpha1().Ats(namespace)
 	newObject := func() *v1alpha1.At { return newAt(namespace, "at", time.Now().Add(time.Hour), "true") }
-	at, err := ats.Create(ctx, newObject(), metav1.CreateOptions{})
-	c.note("create the At", at, err)
+	at := newObject()
+	at.Status.Phase, at.Status.Reason = v1alpha1.PhaseRunning, "X"
+	at, err := ats.Create(ctx, at, metav1.CreateOptions{})
+	c.note("create the At with a status", at, err)
+	at.Status.Phase, at.Status.Reason, at.Labels = v1alpha1.PhaseRunning, "X", map[string]string{"a": "a"}
+	at, err = ats.Update(ctx, at, metav1.UpdateOptions{})
+	c.note("update it with a status", at, err)
 	created := at
 	_, err = ats.Create(ctx, newObject(), metav1.CreateOptions{})
 	c.note("create it again", nil, err)
@@ -181,6 +192,7 @@ func (c *conformance) runAts(cnat clientset.Interface, namespace string) {
 	patch("in its status", fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"reason":"X"}}`, created.ResourceVersion), "status")
 	patch("in its status, with an old version", fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"reason":"Y"}}`, created.ResourceVersion), "status")
 	patch("in its status, without a change", `{"status":{"reason":"X"}}`, "status")
+	patch("in its status, as a spec", `{"status":{"reason":"Z"}}`)
 	patch("in its spec, as a status", `{"spec":{"suspend":true}}`, "status")
 	patch("in its spec", `{"spec":{"suspend":true}}`)
 	patch("without a change", `{"spec":{"suspend":true}}`)
@@ -206,6 +218,33 @@ func (c *conformance) runAts(cnat clientset.Interface, namespace string) {
 	remove("delete what is gone")
 	patch("that is gone", `{"spec":{"suspend":true}}`)
 	patch("that is gone in its status", `{"status":{"reason":"X"}}`, "status")
+}
+
+// runCollection deletes several Ats with one request, and notes what its answer shows of them.
+func (c *conformance) runCollection(cnat clientset.Interface, namespace string) {
+	c.t.Helper()
+	ctx, ats := c.t.Context(), cnat.CnatV1alpha1().Ats(namespace)
+	for name, finalizers := range map[string][]string{"kept": {v1alpha1.FinalizerTracking}, "removed": nil} {
+		at := newAt(namespace, name, time.Now().Add(time.Hour), "true")
+		at.Labels, at.Finalizers = map[string]string{"collected": "yes"}, finalizers
+		if _, err := ats.Create(ctx, at, metav1.CreateOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	var before v1alpha1.AtList
+	err := cnat.CnatV1alpha1().RESTClient().Delete().Namespace(namespace).Resource("ats").Param("labelSelector", "collected").Do(ctx).Into(&before)
+	if err != nil || len(before.Items) != 2 {
+		c.t.Errorf("the answer shows %d Ats, %v", len(before.Items), err)
+	}
+	for _, at := range before.Items {
+		c.note("delete At "+at.Name+" with others", &at, nil)
+	}
+	for _, name := range []string{"kept", "removed"} {
+		at, err := ats.Get(ctx, name, metav1.GetOptions{})
+		c.note("get At "+name, at, err)
+	}
+	at, err := ats.Patch(ctx, "kept", types.MergePatchType, []byte(`{"metadata":{"finalizers":[]}}`), metav1.PatchOptions{})
+	c.note("patch At kept to release it", at, err)
 }
 
 // runWatch notes what a watch with a selector reports.

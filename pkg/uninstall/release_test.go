@@ -56,7 +56,7 @@ type leaving struct {
 func newLeaving(t *testing.T) *leaving {
 	t.Helper()
 	l := &leaving{t: t, server: fakeserver.New(clock.RealClock{})}
-	l.kubeClient, l.cnatClient = harness.NewClients(t, l.server)
+	l.kubeClient, l.cnatClient = harness.NewClients(t, l.server.Restore())
 	return l
 }
 

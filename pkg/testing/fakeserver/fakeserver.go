@@ -19,7 +19,7 @@ limitations under the License.
 // versions, refuses stale writes, keeps objects with finalizers and Pods whose containers
 // have to stop, stores times in whole seconds, forgets old versions, and can be made
 // unavailable. It has no admission, no validation and no garbage collection, and does not
-// page lists. Tests may create and update objects with a status.
+// page lists.
 package fakeserver
 
 import (
@@ -155,6 +155,21 @@ func (s *Server) version() int { return s.forgotten + len(s.log) }
 
 // RoundTrip implements http.RoundTripper.
 func (s *Server) RoundTrip(request *http.Request) (*http.Response, error) {
+	return s.roundTrip(request, false)
+}
+
+// Restore returns a transport whose requests write the status together with the rest of an object,
+// as what restores a backup of etcd.
+func (s *Server) Restore() http.RoundTripper { return restoring{s} }
+
+type restoring struct{ *Server }
+
+// RoundTrip implements http.RoundTripper.
+func (r restoring) RoundTrip(request *http.Request) (*http.Response, error) {
+	return r.roundTrip(request, true)
+}
+
+func (s *Server) roundTrip(request *http.Request, restores bool) (*http.Response, error) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	if s.away {
@@ -164,6 +179,7 @@ func (s *Server) RoundTrip(request *http.Request) (*http.Response, error) {
 		return answer(request, http.StatusOK, found)
 	}
 	r := requestOf(request)
+	r.restores = restores
 	if request.URL.Query().Get("watch") != "" {
 		return newResponse(request, http.StatusOK, s.watch(request.Context(), r)), nil
 	}
@@ -245,6 +261,8 @@ type request struct {
 	selector    labels.Selector
 	// metadataOnly is true if the client wants objects without spec and status.
 	metadataOnly bool
+	// restores is true if it writes the status, too.
+	restores bool
 }
 
 func requestOf(from *http.Request) *request {
@@ -296,15 +314,7 @@ func (s *Server) serve(r *request) (any, error) {
 	key.status = ""
 	switch {
 	case r.method == http.MethodGet && r.name == "":
-		kind := kinds[r.groupResource]
-		if r.metadataOnly {
-			kind = metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata")
-		}
-		return map[string]any{
-			"kind": kind.Kind + "List", "apiVersion": kind.GroupVersion().String(),
-			"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version())},
-			"items":    s.list(r),
-		}, nil
+		return s.answerList(r), nil
 	case r.method == http.MethodPost:
 		object, err := decode(r.contentType, r.body)
 		if err != nil {
@@ -318,12 +328,18 @@ func (s *Server) serve(r *request) (any, error) {
 		object.SetUID(types.UID(fmt.Sprintf("uid-%d", s.version()+1)))
 		object.SetCreationTimestamp(metav1.Time{Time: s.clock.Now()})
 		object.SetGeneration(1)
+		if !r.restores && r.groupResource != corev1.Resource("nodes") { // A kubelet creates its node with a status.
+			delete(object.Object, "status")
+		}
 		if phase, ok := phases[r.groupResource]; ok {
 			if _, found, _ := unstructured.NestedString(object.Object, "status", "phase"); !found {
 				_ = unstructured.SetNestedField(object.Object, phase, "status", "phase")
 			}
 		}
 		return s.store(r, watch.Added, key, object), nil
+	}
+	if r.method == http.MethodDelete && r.name == "" {
+		return s.removeAll(r)
 	}
 	old := s.objects[key]
 	if old == nil {
@@ -345,6 +361,31 @@ func (s *Server) serve(r *request) (any, error) {
 	default:
 		return nil, fmt.Errorf("the fake server does not support %s", r.method)
 	}
+}
+
+// answerList returns the list of objects that a request selects.
+func (s *Server) answerList(r *request) map[string]any {
+	kind := kinds[r.groupResource]
+	if r.metadataOnly {
+		kind = metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata")
+	}
+	return map[string]any{
+		"kind": kind.Kind + "List", "apiVersion": kind.GroupVersion().String(),
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version())},
+		"items":    s.list(r),
+	}
+}
+
+// removeAll deletes the objects that a request selects. The answer shows them as they were before.
+func (s *Server) removeAll(r *request) (any, error) {
+	before := s.answerList(r)
+	for _, object := range s.list(r) {
+		key := target{groupResource: r.groupResource, namespace: object.GetNamespace(), name: object.GetName()}
+		if _, err := s.remove(r, key, s.objects[key]); err != nil {
+			return nil, err
+		}
+	}
+	return before, nil
 }
 
 // decode reads an object in JSON or protobuf.
@@ -373,6 +414,11 @@ func (s *Server) update(r *request, key target, old, object *unstructured.Unstru
 		updated := old.DeepCopy()
 		updated.Object["status"] = object.Object["status"]
 		return s.store(r, watch.Modified, key, updated), nil
+	}
+	if status := old.Object["status"]; !r.restores {
+		if delete(object.Object, "status"); status != nil {
+			object.Object["status"] = status
+		}
 	}
 	object.SetUID(old.GetUID())
 	object.SetCreationTimestamp(old.GetCreationTimestamp())
