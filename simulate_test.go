@@ -135,17 +135,16 @@ var quickMutants = []string{"the name is no lock", "half a second early", "a run
 // TestSimulateMutants breaks the program in many ways. The simulation notices each, and nothing
 // in the same history of the whole program.
 func TestSimulateMutants(t *testing.T) {
-	o := simulation.Options{Days: 1, Day: 8 * time.Hour, NoPreflights: true}
-	controlled := map[uint64]bool{}
-	control := func(t *testing.T, seed uint64) {
+	controlled := map[[2]any]bool{}
+	control := func(t *testing.T, o simulation.Options) {
 		t.Helper()
-		o := o
-		if o.Seed = seed; controlled[seed] {
+		key := [2]any{o.Seed, o.NoPreflights}
+		if controlled[key] {
 			return
 		}
-		controlled[seed] = true
+		controlled[key], o.Mutant = true, nil
 		if result := simulate(t, o); len(result.Violations) > 0 || result.Summary.Ats == 0 {
-			t.Errorf("seed %d without a mutant: %v, %s", seed, result.Violations, &result)
+			t.Errorf("seed %d without a mutant: %v, %s", o.Seed, result.Violations, &result)
 		}
 	}
 	for name, mutant := range simulation.Mutants {
@@ -153,11 +152,11 @@ func TestSimulateMutants(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			o := o
-			for o.Mutant = &mutant; o.Seed < 5; o.Seed++ {
+			o := simulation.Options{Days: 1, Day: 8 * time.Hour, Mutant: &mutant, NoPreflights: !mutant.Preflights}
+			for ; o.Seed < 5; o.Seed++ {
 				if result := simulate(t, o); len(result.Violations) > 0 {
 					t.Logf("seed %d, %d requests: %s", o.Seed, result.Requests, result.Violations[0])
-					control(t, o.Seed)
+					control(t, o)
 					return
 				}
 			}

@@ -188,10 +188,15 @@ func ownerUID(object metav1.Object, kind string) types.UID {
 }
 
 func (c *Checker) addPod(w Write, object *corev1.Pod) {
-	if object.Labels[v1alpha1.LabelRehearsalOf] != "" {
-		return // It runs no command.
-	}
 	p := c.pods[object.UID]
+	if plan.IsRehearsal(object) { // It runs no command.
+		if p == nil {
+			p = &pod{changed: w.Time}
+			c.pods[object.UID] = p
+		}
+		p.Pod, p.gone = object, w.Gone
+		return
+	}
 	if p == nil {
 		p = &pod{at: c.ats[ownerUID(object, v1alpha1.AtKind)]}
 		if p.at == nil {
@@ -251,10 +256,7 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 	}
 	last := a.terms[len(a.terms)-1]
 	if first && a.whole && parent == nil && a.Status.Reason == "" && !last.suspended && !last.due.IsZero() {
-		since := last.due
-		if last.since.After(since) {
-			since = last.since
-		}
+		since := slices.MaxFunc([]time.Time{last.due, last.since, c.stepped}, time.Time.Compare)
 		late := max(0, w.Time.Sub(since))
 		c.Summary.Late = append(c.Summary.Late, late)
 		if a.maxLate > 0 && late > a.maxLate {

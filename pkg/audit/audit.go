@@ -96,6 +96,7 @@ type Checker struct {
 	Summary    Summary
 
 	now     time.Time // of the write
+	stepped time.Time // when the clock was last stepped
 	ats     map[types.UID]*at
 	cronAts map[types.UID]*cronAt
 	pods    map[types.UID]*pod
@@ -140,6 +141,36 @@ func (c *Checker) Add(w Write) {
 		c.addPod(w, object)
 	case *appsv1.Deployment:
 		c.addDeployment(w, object)
+	}
+}
+
+// Step is called after the clock was stepped to now. What has happened is as long ago as before.
+func (c *Checker) Step(now time.Time, by time.Duration) {
+	c.now, c.stepped = now, now
+	shift := func(times ...*time.Time) {
+		for _, t := range times {
+			if !t.IsZero() {
+				*t = t.Add(by)
+			}
+		}
+	}
+	for _, a := range c.ats {
+		shift(&a.changed, &a.doneSince)
+		for i := range a.terms {
+			shift(&a.terms[i].since)
+		}
+	}
+	for _, known := range c.cronAts {
+		shift(&known.changed)
+		for i := range known.terms {
+			shift(&known.terms[i].since)
+		}
+	}
+	for _, p := range c.pods {
+		shift(&p.changed)
+	}
+	for _, d := range c.deployments {
+		shift(&d.changed)
 	}
 }
 

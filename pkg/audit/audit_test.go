@@ -111,6 +111,12 @@ func of(at string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.OwnerReferences[0].UID = types.UID(at) }
 }
 
+// rehearsal makes a Pod that of a rehearsal.
+func rehearsal(pod *corev1.Pod) {
+	pod.Finalizers, pod.Labels = nil, map[string]string{v1alpha1.LabelRehearsalOf: "at"}
+	pod.OwnerReferences[0].APIVersion = v1alpha1.SchemeGroupVersion.String()
+}
+
 // aCronAt returns a write of an hourly CronAt that forbids overlaps.
 func aCronAt(seconds float64, mutate ...func(*v1alpha1.CronAt)) Write {
 	object := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: "cron", Namespace: "default", UID: "cron"}}
@@ -261,6 +267,9 @@ func TestChecker(t *testing.T) {
 		"it stays":                   {writes: []Write{anAt(-60), anAt(-10, deleted)}, settle: 591, want: NotLost},
 		"it is gone":                 {writes: []Write{anAt(-60), gone(anAt(-10, deleted))}, settle: 591},
 		"it keeps a finalizer":       {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), tracked)}, settle: 604, want: NotLost},
+		"a rehearsal":                {writes: []Write{anAt(-60), aPod(-50, "r", "at-rehearsal", pending, rehearsal)}, settle: 599},
+		"a rehearsal is left":        {writes: []Write{anAt(-60, suspended), aPod(-50, "r", "at-rehearsal", pending, rehearsal)}, settle: 1271, want: NotLost},
+		"a rehearsal is recorded":    {writes: []Write{anAt(-60), aPod(-50, "p", "at-rehearsal", pending, rehearsal), anAt(2, recorded)}, want: True},
 		"its time to live is over":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) })}, settle: 664, want: NotLost},
 
 		"a restart":        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted)}, restarts: 1},
@@ -327,6 +336,37 @@ func TestChecker(t *testing.T) {
 			}
 			if c.Summary.Restarts != tc.restarts {
 				t.Errorf("%d restarts, want %d", c.Summary.Restarts, tc.restarts)
+			}
+		})
+	}
+}
+
+// TestStep steps the clock between two writes.
+func TestStep(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit     Write
+		now, by  float64 // seconds: when, after the step, and by how much
+		creation float64
+		want     Rule
+	}{
+		"back, after a suspension":      {edit: anAt(10, suspended), now: 0, by: -20, creation: 0.5, want: Honored},
+		"back, just after a suspension": {edit: anAt(10, suspended), now: 0, by: -10, creation: 0.5},
+		"forward, in time":              {edit: anAt(-60), now: 3600, by: 3630, creation: 3602},
+		"forward, too late":             {edit: anAt(-60), now: 3600, by: 3630, creation: 3602.1, want: NotLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := NewChecker()
+			c.MaxLate = 2 * time.Second
+			c.Add(anAt(-60))
+			c.Add(tc.edit)
+			c.Step(when(tc.now), time.Duration(tc.by*float64(time.Second)))
+			c.Add(aPod(tc.creation, "p", "at-pod", corev1.PodPending))
+			var got Rule
+			for _, v := range c.Violations {
+				got = v.Rule
+			}
+			if got != tc.want || len(c.Violations) > 1 {
+				t.Errorf("got %v, want rule %q", c.Violations, tc.want)
 			}
 		})
 	}

@@ -129,8 +129,17 @@ func stopTime(a *at) time.Duration {
 	return time.Duration(most) * time.Second
 }
 
+// rehearsalTime is how long a rehearsal may take: it may pull images.
+const rehearsalTime = 12 * time.Minute
+
 // settlePod checks that a Pod that has ended does not keep its finalizer.
 func (c *Checker) settlePod(p *pod, before time.Time) {
+	if p.at == nil {
+		if !p.gone && p.changed.Add(rehearsalTime).Before(before) {
+			c.violate(NotLost, p.Pod, "it is left from a rehearsal")
+		}
+		return
+	}
 	// A Pod without its label is an exception of the guarantees.
 	if p.gone || !slices.Contains(p.Finalizers, v1alpha1.FinalizerTracking) || p.Labels[v1alpha1.LabelAtUID] == "" || p.changed.After(before) {
 		return

@@ -41,10 +41,11 @@ type cluster struct {
 	nodes       map[string]types.UID
 	terminating map[string]bool // namespaces that are being deleted
 	quota       map[string]bool // namespaces without room for another Pod
+	noImages    map[string]bool // namespaces whose images cannot be pulled
 }
 
 func newCluster() cluster {
-	return cluster{live: map[types.UID]metav1.Object{}, nodes: map[string]types.UID{}, terminating: map[string]bool{}, quota: map[string]bool{}}
+	return cluster{live: map[types.UID]metav1.Object{}, nodes: map[string]types.UID{}, terminating: map[string]bool{}, quota: map[string]bool{}, noImages: map[string]bool{}}
 }
 
 // objects returns the objects of a type, in the order of their creation.
@@ -157,9 +158,27 @@ func (w *World) startContainer(uid, node types.UID) {
 	if pod == nil || pod.DeletionTimestamp != nil || w.nodes[pod.Spec.NodeName] != node || pod.Status.Phase != corev1.PodPending {
 		return
 	}
+	command := pod.Spec.Containers[0].Command
+	isRehearsal := pod.Labels[v1alpha1.LabelRehearsalOf] != ""
+	switch {
+	case w.noImages[pod.Namespace]:
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
+		w.updateStatus(pod)
+		w.after(20*time.Second, func() { w.startContainer(uid, node) })
+		return
+	case isRehearsal && len(command) == 1:
+		pod.Status.Phase = corev1.PodFailed
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			Reason: "StartError", ExitCode: 128, Message: fmt.Sprintf("exec: %q: stat %s: no such file or directory", command[0], command[0]),
+		}}}}
+		w.updateStatus(pod)
+		return
+	case isRehearsal:
+		panic(fmt.Sprint("a rehearsal runs ", command))
+	}
 	var seconds float64
 	var code int32
-	if _, err := fmt.Sscanf(pod.Spec.Containers[0].Command[2], "run %f %d", &seconds, &code); err != nil {
+	if _, err := fmt.Sscanf(command[2], "run %f %d", &seconds, &code); err != nil {
 		panic(err)
 	}
 	now := metav1.Time{Time: w.clock.Now()}
@@ -182,12 +201,10 @@ func (w *World) endContainer(pod *corev1.Pod, code int32) {
 		return
 	}
 	now := metav1.Time{Time: w.clock.Now()}
-	started := now
-	for _, status := range pod.Status.ContainerStatuses {
-		started = status.State.Running.StartedAt
-	}
-	if len(pod.Status.ContainerStatuses) > 0 {
-		pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, StartedAt: started, FinishedAt: now}}
+	for i := range pod.Status.ContainerStatuses {
+		if running := pod.Status.ContainerStatuses[i].State.Running; running != nil {
+			pod.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, StartedAt: running.StartedAt, FinishedAt: now}}
+		}
 	}
 	pod.Status.Phase = corev1.PodSucceeded
 	if code != 0 {

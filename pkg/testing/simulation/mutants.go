@@ -32,6 +32,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
+
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 )
 
 // Mutant breaks a process: what it sends, what it gets, or its clock. A simulation has to notice
@@ -41,6 +43,8 @@ type Mutant struct {
 	receive func(w *World, resource string, content []byte) []byte // answers to reads, and reports of watches
 	delay   time.Duration                                          // of the reports of watches
 	clock   func(clock.WithTicker) clock.WithTicker
+	// Preflights is true if it breaks these, or rehearsals.
+	Preflights bool
 }
 
 // Mutants are those that are tried, by what they break.
@@ -74,6 +78,8 @@ var Mutants = map[string]Mutant{
 	"an At is not deleted":           {request: discardAll(http.MethodDelete, "ats", "")},
 	"a Pod is not created":           {request: discard(http.MethodPost, "pods", "")},
 	"a scheduled At is not created":  {request: discard(http.MethodPost, "ats", "")},
+	"a rehearsal is not deleted":     {request: discardAll(http.MethodDelete, "pods", ""), Preflights: true},
+	"a clock step is not noticed":    {clock: func(c clock.WithTicker) clock.WithTicker { return deaf{c} }},
 }
 
 // is reports whether a request is for a resource, or an object of it.
@@ -144,6 +150,17 @@ type ahead struct{ clock.WithTicker }
 
 // Now implements clock.PassiveClock.
 func (a ahead) Now() time.Time { return a.WithTicker.Now().Add(500 * time.Millisecond) }
+
+// deaf is a clock without the ticks at which the wall clock is compared with that of timers.
+type deaf struct{ clock.WithTicker }
+
+// NewTicker implements clock.WithTicker.
+func (d deaf) NewTicker(period time.Duration) clock.Ticker {
+	if period == wallclock.Period {
+		period = 24 * time.Hour
+	}
+	return d.WithTicker.NewTicker(period)
+}
 
 // received returns what a process gets instead of an answer or of a report.
 func (w *World) received(c *call, content []byte) []byte {

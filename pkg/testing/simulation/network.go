@@ -47,6 +47,7 @@ type network struct {
 	arrived chan struct{} // has an entry if there are some
 
 	serving *call // the request that the API server works on
+	flying  int   // requests without an answer
 	watches []*streaming
 	faults  int               // how many of a thousand requests go wrong
 	away    bool              // connections are refused
@@ -135,6 +136,7 @@ const (
 
 // transmit sends a request to the API server, unless a fault prevents that.
 func (w *World) transmit(c *call) {
+	w.flying++
 	delay := w.between(latency/10, latency)
 	fault := -1
 	if w.random.IntN(1000) < w.faults {
@@ -176,9 +178,11 @@ func (w *World) deliver(c *call, delay time.Duration) {
 	w.after(delay, func() {
 		if hang := w.admissionTime(c); hang > 0 {
 			w.after(hang, func() {
-				if c.request.Context().Err() == nil { // Otherwise, the API server has given up, too.
-					w.finish(c)
+				if err := c.request.Context().Err(); err != nil { // The API server has given up, too.
+					c.answer(nil, err)
+					return
 				}
+				w.finish(c)
 			})
 			return
 		}
@@ -219,6 +223,7 @@ func (w *World) serve(c *call) (*http.Response, error) {
 }
 
 func (c *call) answer(response *http.Response, err error) {
+	c.process.world.flying--
 	if err != nil || response.StatusCode >= http.StatusBadRequest || strings.Contains(c.request.URL.Path, "/leases") {
 		c.process.world.reseed()
 	}

@@ -79,7 +79,7 @@ func (w *World) createCronAt(schedule string, policy v1alpha1.ConcurrencyPolicy)
 	cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: w.name("cron"), Namespace: namespace}, Spec: v1alpha1.CronAtSpec{
 		Schedule: schedule, ConcurrencyPolicy: policy,
 		SuccessfulAtsHistoryLimit: ptr.To(int32(w.random.IntN(3))), FailedAtsHistoryLimit: ptr.To(int32(w.random.IntN(2))),
-		AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: w.command(0)}},
+		AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: w.command(0), Rehearse: w.chance(20)}},
 	}}
 	if w.chance(30) {
 		cronAt.Spec.SpreadSeconds = ptr.To(int32(w.random.IntN(100)))
@@ -110,7 +110,7 @@ func (w *World) createAt(namespace string, due time.Time) {
 	}
 	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: w.name("at"), Namespace: namespace}}
 	at.Spec.Schedule = due.UTC().Format(time.RFC3339Nano)
-	at.Spec.Command = w.command(30)
+	at.Spec.Command, at.Spec.Rehearse = w.command(30), w.chance(30)
 	switch w.random.IntN(12) {
 	case 0:
 		at.Spec.Node = fmt.Sprint("node-", 1+w.random.IntN(4)) // The fourth does not exist.
@@ -123,7 +123,7 @@ func (w *World) createAt(namespace string, due time.Time) {
 		// No two in the same second, so that its annotation says which of them restarted it.
 		due = due.Truncate(time.Hour).Add(time.Duration(w.made) * time.Second)
 		at.Spec.Schedule = due.UTC().Format(time.RFC3339)
-		at.Spec.Command, at.Spec.Restart = "", &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+		at.Spec.Command, at.Spec.Rehearse, at.Spec.Restart = "", false, &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
 	}
 	if at.Spec.Restart == nil && w.chance(40) {
 		at.Spec.BackoffLimit = ptr.To(w.random.Int32N(4))
@@ -285,7 +285,7 @@ func (w *World) disturb() {
 	for range 5 {
 		w.createAt(namespaces[w.random.IntN(3)], w.clock.Now().Add(w.between(0, 30*time.Second)))
 	}
-	switch w.random.IntN(8) {
+	switch w.random.IntN(11) {
 	case 0, 1:
 		w.faults = 20 + w.random.IntN(300)
 		w.after(w.between(time.Minute, 10*time.Minute), func() { w.faults = 0 })
@@ -322,13 +322,22 @@ func (w *World) disturb() {
 		if _, exists := w.nodes[node]; exists {
 			w.removeNode(node)
 		}
+	case 8:
+		w.stepClock(w.between(time.Second, 8*time.Hour)) // The machines slept.
+	case 9:
+		w.stepClock(-w.between(time.Second, time.Hour))
+	case 10:
+		namespace := namespaces[w.random.IntN(3)]
+		w.tracef("namespace %s cannot pull images", namespace)
+		w.noImages[namespace] = true
+		w.after(w.between(time.Minute, 20*time.Minute), func() { delete(w.noImages, namespace) })
 	}
 }
 
 // calm ends the faults and edits of a day. Some further Ats show that all is well.
 func (w *World) calm() {
 	w.tracef("calm")
-	w.quiet, w.faults, w.away, w.quota = true, 0, false, map[string]bool{}
+	w.quiet, w.faults, w.away = true, 0, false
 	w.replaceAll(false, "x")
 	w.server.Compact()
 	for _, at := range objects(w, func(at *v1alpha1.At) bool { return at.DeletionTimestamp == nil && metav1.GetControllerOf(at) == nil }) {
@@ -342,6 +351,9 @@ func (w *World) calm() {
 			w.after(w.between(0, 30*time.Minute), func() {
 				w.createAt(namespaces[w.random.IntN(3)], w.clock.Now().Add(w.between(0, 30*time.Minute)))
 			})
+		}
+		if w.chance(50) {
+			w.after(w.between(0, 30*time.Minute), func() { w.stepClock(w.between(time.Minute, time.Hour)) })
 		}
 	})
 }

@@ -106,7 +106,8 @@ type World struct {
 	cnat    clientset.Interface
 
 	queue  queue
-	number int // of events so far, for their order
+	number int           // of events so far, for their order
+	ahead  time.Duration // how far the wall clock is ahead of the clock of timers
 
 	network
 	processes
@@ -212,6 +213,18 @@ func (w *World) runFor(d time.Duration) {
 		heap.Pop(&w.queue).(event).do()
 		w.pump()
 	}
+}
+
+// stepClock steps the wall clock of all machines, as after a sleep, when no request is on its way.
+func (w *World) stepClock(by time.Duration) {
+	if w.flying > 0 {
+		w.after(latency, func() { w.stepClock(by) })
+		return
+	}
+	w.tracef("the clock is stepped by %v", by)
+	w.ahead += by
+	w.clock.Set(w.ahead)
+	w.checker.Step(w.clock.Now(), by)
 }
 
 // must stops the simulation if a request of the world itself fails.
