@@ -51,6 +51,7 @@ type Write struct {
 	uid      types.UID          // of the object, or empty if the answer does not show it
 	metadata *metav1.ObjectMeta // if the answer shows only that
 	place    time.Time          // in the order
+	listed   bool               // if the answer shows it as it was before its deletion
 }
 
 // Rule is a promise.

@@ -263,7 +263,7 @@ func (e *event) writes() (writes []Write, isWrite bool, err error) {
 			if err := json.Unmarshal(item, w.Object); err != nil {
 				return nil, true, err
 			}
-			w.Gone, w.uid = !mayStay(w.Object), w.Object.GetUID()
+			w.Gone, w.listed, w.uid = !mayStay(w.Object), true, w.Object.GetUID()
 			writes = append(writes, w)
 		}
 		return writes, len(writes) > 0, nil

@@ -66,6 +66,7 @@ func TestReadLog(t *testing.T) {
 			line(69, "deletecollection", "pods", "", "", fmt.Sprintf(logList, fmt.Sprintf(logPod, "p", 5, "Succeeded"))),
 		}
 	}
+	kept := strings.Replace(newAt, `"uid"`, `"finalizers":["x/y"],"uid"`, 1)
 	for name, tc := range map[string]struct {
 		lines  []string
 		writes int
@@ -80,6 +81,8 @@ func TestReadLog(t *testing.T) {
 		"a clock behind":               {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed")), line(66, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded"))), writes: 5},
 		"a deletion by a clock behind": {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"at"}}`, 1))), writes: 7, gone: true},
 		"a deletion of an earlier At":  {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"earlier"}}`, 1))), writes: 6},
+		"deleted with others":          {lines: append(run(60)[:1], line(58, "deletecollection", "ats", "", "", fmt.Sprintf(logList, kept)), run(60)[2]), writes: 3, want: Honored},
+		"deleted, and with others":     {lines: append(run(60)[:1], line(57, "delete", "ats", "at", "", strings.NewReplacer(`"uid"`, `"deletionTimestamp":"2026-12-24T10:00:57Z","uid"`, `"resourceVersion":"1"`, `"resourceVersion":"2"`).Replace(kept)), line(58, "deletecollection", "ats", "", "", fmt.Sprintf(logList, kept))), writes: 2},
 		"Pods of others":               {lines: append(run(60), line(70, "create", "pods", "stray", "", logStray)), writes: 9},
 		"a Pod without its owner":      {lines: append(run(60)[:9], line(68, "patch", "pods", "at-pod", "", strings.Replace(fmt.Sprintf(logPod, "p", 7, "Succeeded"), "ownerReferences", "x", 1))), writes: 7},
 		"Pods of another group":        {lines: append(run(60), strings.Replace(line(70, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 9, "Pending")), `"apiGroup":""`, `"apiGroup":"example.com"`, 1)), writes: 9},

@@ -47,7 +47,7 @@ func sorted(writes []Write) []Write {
 	for _, w := range writes {
 		// The answer to a deletion may have the version of the write before. If the log does not
 		// show that write, the version says nothing.
-		if before := latest[w.uid]; w.Gone && (before == 0 || version(w.Object) <= before) {
+		if before := latest[w.uid]; w.listed || w.Gone && (before == 0 || version(w.Object) <= before) {
 			deletions = append(deletions, w)
 		} else {
 			versioned = append(versioned, w)
@@ -70,7 +70,7 @@ func sorted(writes []Write) []Write {
 	for i := range deletions {
 		w := &deletions[i]
 		w.place = w.Time
-		if own := last[w.uid]; w.uid != "" && own.After(w.place) {
+		if own := last[w.uid]; w.Gone && w.uid != "" && own.After(w.place) {
 			w.place = own
 		}
 	}
@@ -104,7 +104,17 @@ func inOrder(writes []Write) []Write {
 				w.Object.SetDeletionTimestamp(w.metadata.DeletionTimestamp)
 			}
 		}
-		if !w.Gone && before != nil && version(w.Object) <= version(before) {
+		switch {
+		case w.listed && !w.Gone: // Something keeps it.
+			if before == nil {
+				before = w.Object
+			}
+			if before.GetDeletionTimestamp() != nil {
+				continue
+			}
+			w.Object = before.(runtime.Object).DeepCopyObject().(metav1.Object)
+			w.Object.SetDeletionTimestamp(&metav1.Time{Time: w.Time})
+		case !w.Gone && before != nil && version(w.Object) <= version(before):
 			continue
 		}
 		latest[w.uid], uids[key] = w.Object, w.uid
