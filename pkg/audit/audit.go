@@ -52,6 +52,7 @@ type Write struct {
 	metadata *metav1.ObjectMeta // if the answer shows only that
 	place    time.Time          // in the order
 	listed   bool               // if the answer shows it as it was before its deletion
+	unclear  bool               // if the answer is an error, but it may have been stored
 }
 
 // Rule is a promise.
@@ -132,6 +133,10 @@ const editDelay = 600 * time.Millisecond
 // Add checks the next write.
 func (c *Checker) Add(w Write) {
 	c.now = w.Time
+	if w.unclear {
+		c.addUnclear(w)
+		return
+	}
 	c.Summary.Writes++
 	switch object := w.Object.(type) {
 	case *v1alpha1.At:
@@ -142,6 +147,27 @@ func (c *Checker) Add(w Write) {
 		c.addPod(w, object)
 	case *appsv1.Deployment:
 		c.addDeployment(w, object)
+	}
+}
+
+// addUnclear notes that an object may have changed. Until its next write, nothing is known of it.
+func (c *Checker) addUnclear(w Write) {
+	object := w.Object
+	if pod, ok := object.(*corev1.Pod); ok {
+		if p := c.pods[pod.UID]; p != nil {
+			p.unclear = true
+		} else if a := c.ats[ownerUID(pod, v1alpha1.AtKind)]; a != nil {
+			a.whole = false // It may have been created.
+		}
+	}
+	if a := c.ats[object.GetUID()]; a != nil {
+		a.unclear, a.terms = true, append(a.terms, terms{since: w.Time, unclear: true})
+		if parent := c.ats[ownerUID(a, v1alpha1.AtKind)]; parent != nil {
+			parent.whole = false
+		}
+	}
+	if known := c.cronAts[object.GetUID()]; known != nil {
+		known.unclear, known.terms = true, append(known.terms, terms{since: w.Time, unclear: true})
 	}
 }
 
@@ -205,6 +231,7 @@ type terms struct {
 	deleted   bool
 	overlaps  bool // of a CronAt: its Ats may run at the same time
 	closed    bool // of an At with nodes: nothing may start on further nodes
+	unclear   bool // a write may have changed them
 }
 
 // change appends terms if they differ from the latest ones.
@@ -259,6 +286,6 @@ func (c *Checker) mayStart(object metav1.Object, sent time.Time, history []terms
 func (c *Checker) respects(sent time.Time, history []terms) bool {
 	valid := within(history, sent.Add(-c.EditDelay), sent)
 	return len(valid) == 0 || slices.ContainsFunc(valid, func(t terms) bool {
-		return !t.suspended && !t.deleted && !t.closed && !t.due.After(sent.Add(c.Skew))
+		return t.unclear || !t.suspended && !t.deleted && !t.closed && !t.due.After(sent.Add(c.Skew))
 	})
 }

@@ -33,6 +33,7 @@ import (
 type cronAt struct {
 	*v1alpha1.CronAt
 	gone    bool
+	unclear bool // a later write may have changed it
 	changed time.Time
 	terms   []terms
 	made    map[string]bool // the names of its Ats
@@ -49,7 +50,7 @@ func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
 	if last, next := known.Status.LastScheduleTime, object.Status.LastScheduleTime; last != nil && (next == nil || next.Before(last)) {
 		c.violate(True, object, "its last scheduled time goes back from %v to %v", last, next)
 	}
-	known.CronAt, known.gone, known.changed = object, w.Gone, w.Time
+	known.CronAt, known.gone, known.unclear, known.changed = object, w.Gone, false, w.Time
 	known.terms = change(known.terms, terms{
 		since: w.Time, deleted: object.DeletionTimestamp != nil || w.Gone, suspended: ptr.Deref(object.Spec.Suspend, false),
 		overlaps: object.Spec.ConcurrencyPolicy == v1alpha1.AllowConcurrent || object.Spec.ConcurrencyPolicy == "",
@@ -86,12 +87,12 @@ func (c *Checker) checkScheduled(w Write, owner *cronAt, a *at) {
 		c.violate(Once, owner.CronAt, "its At %s is created although its time is recorded", a.Name)
 	}
 	for _, t := range within(history, w.Sent.Add(-c.EditDelay), w.Sent) {
-		if t.overlaps {
+		if t.overlaps || t.unclear {
 			return
 		}
 	}
 	for _, other := range owner.ats {
-		if !other.gone && other.Status.Phase != v1alpha1.PhaseDone {
+		if !other.gone && !other.unclear && other.Status.Phase != v1alpha1.PhaseDone {
 			c.violate(Limits, owner.CronAt, "its At %s is created although At %s has not ended", a.Name, other.Name)
 		}
 	}
@@ -111,7 +112,7 @@ func scheduledTime(a *at) time.Time {
 
 // settleCronAt checks a CronAt that had enough time.
 func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
-	if known.gone {
+	if known.gone || known.unclear {
 		return
 	}
 	if deleted := known.DeletionTimestamp; deleted != nil {
@@ -132,7 +133,7 @@ func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
 		c.violate(NotLost, known.CronAt, "its time %s is neither recorded nor missed: the last one is %v", due.UTC().Format(time.RFC3339), status.LastScheduleTime)
 	}
 	for _, a := range known.ats {
-		if !a.gone && a.Status.Phase == v1alpha1.PhaseDone && a.doneSince.Before(before) && slices.Contains(a.Finalizers, v1alpha1.FinalizerScheduled) {
+		if !a.gone && !a.unclear && a.Status.Phase == v1alpha1.PhaseDone && a.doneSince.Before(before) && slices.Contains(a.Finalizers, v1alpha1.FinalizerScheduled) {
 			c.violate(NotLost, a.At, "its finalizer stays")
 		}
 	}

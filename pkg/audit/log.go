@@ -56,6 +56,7 @@ type event struct {
 	ResponseStatus struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
+	RequestObject            json.RawMessage  `json:"requestObject"`
 	ResponseObject           json.RawMessage  `json:"responseObject"`
 	RequestReceivedTimestamp metav1.MicroTime `json:"requestReceivedTimestamp"`
 	StageTimestamp           metav1.MicroTime `json:"stageTimestamp"`
@@ -118,10 +119,11 @@ func (l *Log) add(e *event) error {
 		}
 	}
 	found, isWrite, err := e.writes()
-	if err != nil || !isWrite {
+	if err != nil {
 		return err
 	}
 	switch resource := e.ObjectRef.Resource; {
+	case !isWrite:
 	case resource == "deployments":
 		l.Deployments += len(found)
 		// Their status has no restarts.
@@ -194,7 +196,7 @@ func (l *Log) Writes() ([]Write, error) {
 	for _, w := range writes {
 		object, isAt := w.Object.(*v1alpha1.At)
 		_, isDeployment := w.Object.(*appsv1.Deployment)
-		known = known || !isDeployment
+		known = known || !isDeployment && !w.unclear
 		if isAt && w.Created {
 			created.Insert(object.UID)
 		}
@@ -231,7 +233,11 @@ func (e *event) writes() (writes []Write, isWrite bool, err error) {
 	// The effects of other subresources, such as a binding or an eviction, are in later writes.
 	isWrite = object != nil && slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, e.Verb) &&
 		(e.ObjectRef.Subresource == "" || e.ObjectRef.Subresource == "status") &&
-		e.Stage == "ResponseComplete" && e.ResponseStatus.Code < http.StatusMultipleChoices && !e.isDryRun()
+		e.Stage == "ResponseComplete" && !e.isDryRun()
+	if isWrite && e.ResponseStatus.Code >= http.StatusInternalServerError {
+		return e.unclear(object), false, nil
+	}
+	isWrite = isWrite && e.ResponseStatus.Code < http.StatusMultipleChoices
 	if !isWrite || len(e.ResponseObject) == 0 {
 		return nil, isWrite, nil
 	}
@@ -282,6 +288,17 @@ func (e *event) writes() (writes []Write, isWrite bool, err error) {
 		w.Object, w.metadata = object, &partial.ObjectMeta
 	}
 	return []Write{w}, true, nil
+}
+
+// unclear returns a write that may have been stored, although its answer is an error: such an answer
+// may come after the client has ended, or has given up.
+func (e *event) unclear(object metav1.Object) []Write {
+	if e.Verb == "create" {
+		_ = json.Unmarshal(e.RequestObject, object) // It says which At a Pod belongs to.
+	}
+	object.SetNamespace(e.ObjectRef.Namespace)
+	object.SetName(e.ObjectRef.Name)
+	return []Write{{Sent: e.RequestReceivedTimestamp.Time, Time: e.StageTimestamp.Time, Object: object, Created: e.Verb == "create", unclear: true}}
 }
 
 // mayStay reports whether something keeps an object that is deleted.

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -66,12 +67,17 @@ func TestReadLog(t *testing.T) {
 			line(69, "deletecollection", "pods", "", "", fmt.Sprintf(logList, fmt.Sprintf(logPod, "p", 5, "Succeeded"))),
 		}
 	}
+	create, stray := line(0, "create", "ats", "at", "", newAt), line(70, "create", "pods", "stray", "", logStray)
+	failed := func(second int, verb, resource, name, query string) string {
+		return strings.Replace(line(second, verb, resource, name, query, logStatus), `"code":200`, `"code":504`, 1)
+	}
 	kept := strings.Replace(newAt, `"uid"`, `"finalizers":["x/y"],"uid"`, 1)
 	for name, tc := range map[string]struct {
 		lines  []string
 		writes int
 		want   Rule
 		gone   bool // after the last write
+		settle bool // an hour later
 	}{
 		"a run":         {lines: run(60), writes: 9},
 		"an early one":  {lines: run(59), writes: 9, want: NotEarly},
@@ -83,7 +89,13 @@ func TestReadLog(t *testing.T) {
 		"a deletion of an earlier At":  {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"earlier"}}`, 1))), writes: 6},
 		"deleted with others":          {lines: append(run(60)[:1], line(58, "deletecollection", "ats", "", "", fmt.Sprintf(logList, kept)), run(60)[2]), writes: 3, want: Honored},
 		"deleted, and with others":     {lines: append(run(60)[:1], line(57, "delete", "ats", "at", "", strings.NewReplacer(`"uid"`, `"deletionTimestamp":"2026-12-24T10:00:57Z","uid"`, `"resourceVersion":"1"`, `"resourceVersion":"2"`).Replace(kept)), line(58, "deletecollection", "ats", "", "", fmt.Sprintf(logList, kept))), writes: 2},
-		"Pods of others":               {lines: append(run(60), line(70, "create", "pods", "stray", "", logStray)), writes: 9},
+		"an end that is not recorded":  {lines: run(60)[:7], writes: 5, settle: true, want: NotLost},
+		"an end without an answer":     {lines: append(run(60)[:7], failed(65, "patch", "ats", "at", "")), writes: 6, settle: true},
+		"a Pod that was not created":   {lines: []string{create, stray, run(60)[6]}, writes: 2, want: True},
+		"a Pod without an answer":      {lines: []string{create, stray, strings.Replace(failed(60, "create", "pods", "at-pod", ""), `"responseObject"`, `"requestObject":`+fmt.Sprintf(logPod, "", 0, "Pending")+`,"responseObject"`, 1), run(60)[6]}, writes: 3},
+		"resumed without an answer":    {lines: []string{strings.Replace(create, `"spec":{`, `"spec":{"suspend":true,`, 1), failed(50, "patch", "ats", "at", ""), run(60)[2]}, writes: 3},
+		"not resumed":                  {lines: []string{strings.Replace(create, `"spec":{`, `"spec":{"suspend":true,`, 1), run(60)[2]}, writes: 2, want: Honored},
+		"Pods of others":               {lines: append(run(60), stray), writes: 9},
 		"a Pod without its owner":      {lines: append(run(60)[:9], line(68, "patch", "pods", "at-pod", "", strings.Replace(fmt.Sprintf(logPod, "p", 7, "Succeeded"), "ownerReferences", "x", 1))), writes: 7},
 		"Pods of another group":        {lines: append(run(60), strings.Replace(line(70, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 9, "Pending")), `"apiGroup":""`, `"apiGroup":"example.com"`, 1)), writes: 9},
 		"a wrong result":               {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed"))), writes: 4, want: True},
@@ -103,6 +115,9 @@ func TestReadLog(t *testing.T) {
 			c := NewChecker()
 			for _, w := range writes {
 				c.Add(w)
+			}
+			if tc.settle {
+				c.Settle(log.Last.Add(time.Hour), time.Minute)
 			}
 			var got Rule
 			for _, v := range c.Violations {

@@ -47,7 +47,7 @@ func sorted(writes []Write) []Write {
 	for _, w := range writes {
 		// The answer to a deletion may have the version of the write before. If the log does not
 		// show that write, the version says nothing.
-		if before := latest[w.uid]; w.listed || w.Gone && (before == 0 || version(w.Object) <= before) {
+		if before := latest[w.uid]; w.listed || w.unclear || w.Gone && (before == 0 || version(w.Object) <= before) {
 			deletions = append(deletions, w)
 		} else {
 			versioned = append(versioned, w)
@@ -91,7 +91,7 @@ func inOrder(writes []Write) []Write {
 			w.uid = uids[key]
 		}
 		before := latest[w.uid]
-		if w.Object.GetUID() == "" { // The answer does not show it.
+		if w.Object.GetUID() == "" && !w.unclear { // The answer does not show it.
 			if before == nil {
 				continue
 			}
@@ -105,6 +105,12 @@ func inOrder(writes []Write) []Write {
 			}
 		}
 		switch {
+		case w.unclear:
+			if before != nil && !w.Created {
+				w.Object = before
+			}
+			ordered = append(ordered, w)
+			continue
 		case w.listed && !w.Gone: // Something keeps it.
 			if before == nil {
 				before = w.Object
