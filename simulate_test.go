@@ -56,7 +56,7 @@ func startProgram(ctx context.Context, config *rest.Config, settings simulation.
 		leaderElect: settings.Identity != "", leaderElectNamespace: "cnat-system", leaderElectIdentity: settings.Identity,
 	}
 	if !settings.NoPreflights {
-		o.preflightQPS = 5
+		o.preflightQPS, o.rehearsals, o.namespaceRehearsals = 5, 10, 2
 	}
 	config.Wrap(connect.Concise())
 	p, err := newProgram(ctx, o, config, settings.Clock)

@@ -74,7 +74,7 @@ var Mutants = map[string]Mutant{
 	"events of Ats are lost":         {receive: lose("ats")},
 	"a status is not written":        {request: discard(http.MethodPatch, "ats", "status")},
 	"a Pod is not released":          {request: discard(http.MethodPatch, "pods", "")},
-	"an At is not released":          {request: discard(http.MethodPatch, "ats", "")},
+	"an At is not released":          {request: discardAll(http.MethodPatch, "ats", "")},
 	"an At is not deleted":           {request: discardAll(http.MethodDelete, "ats", "")},
 	"a Pod is not created":           {request: discard(http.MethodPost, "pods", "")},
 	"a scheduled At is not created":  {request: discard(http.MethodPost, "ats", "")},
