@@ -51,7 +51,7 @@ var (
 	soakTenant    = flag.Int("soak-tenant", 400, "number of Ats of a tenant that are due at the same time")
 	soakKillEvery = flag.Duration("soak-kill-every", 2*time.Second, "time between two kills of a controller")
 
-	soakAudit     = flag.String("soak-audit", "", "file of kubectl-at, to check the audit log of the soak. Neither the API server nor etcd is killed then, because the log would lack some writes")
+	soakAudit = flag.String("soak-audit", "", "file of kubectl-at, to check the audit log of the soak. Neither the API server nor etcd is killed then, because the log would lack some writes")
 
 	soakTrials = flag.Int("soak-trials", 1, "number of trials of each handover; of more than one, the time is judged")
 	soakOutage = flag.Duration("soak-outage", 0, "minimum duration of the API server's outage; if there is one, the return is judged")
