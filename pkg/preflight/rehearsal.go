@@ -27,7 +27,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -70,8 +69,8 @@ type rehearsals struct {
 	lock sync.Mutex
 	// found has the results that are not in a status yet, by item.
 	found map[cache.ObjectName]rehearsed
-	// active has the names of the Pods of rehearsals that go on.
-	active sets.Set[cache.ObjectName]
+	// active has the names of the Pods of rehearsals that go on: removeLeft leaves them.
+	active sync.Map
 	// left has an element if a Pod may have been left.
 	left chan struct{}
 }
@@ -91,7 +90,6 @@ func newRehearsals(p *Preflight) *rehearsals {
 		events: podevents.NewReader(p.kubeClient.CoreV1(), p.clock),
 		queue:  queue.NewRateLimiting(rehearsalsName, order, limiter, p.clock),
 		found:  map[cache.ObjectName]rehearsed{},
-		active: sets.Set[cache.ObjectName]{},
 		left:   make(chan struct{}, 1),
 	}
 }
@@ -247,7 +245,9 @@ func (r *rehearsals) rehearseEach(ctx context.Context, checks *Checks, s *subjec
 func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject, at *v1alpha1.At) (result plan.Rehearsal) {
 	run := plan.NewPod(at, r.p.defaults)
 	made := plan.NewRehearsalPod(s.Object, checks.kind.name(), run)
-	defer r.activate(cache.MetaObjectToName(made))()
+	name := cache.MetaObjectToName(made)
+	r.active.Store(name, nil)
+	defer r.active.Delete(name)
 	pods := r.p.kubeClient.CoreV1().Pods(made.Namespace)
 	createCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -302,18 +302,6 @@ func (r *rehearsals) nameTaken(ctx context.Context, made *corev1.Pod) plan.Rehea
 	return plan.Rehearsal{}
 }
 
-// activate keeps removeLeft from removing a Pod until release is called.
-func (r *rehearsals) activate(pod cache.ObjectName) (release func()) {
-	r.lock.Lock()
-	defer r.lock.Unlock()
-	r.active.Insert(pod)
-	return func() {
-		r.lock.Lock()
-		defer r.lock.Unlock()
-		r.active.Delete(pod)
-	}
-}
-
 // remove deletes the Pod of a rehearsal, even if ctx is done, and waits until it is gone.
 func (r *rehearsals) remove(ctx context.Context, pod *corev1.Pod) {
 	if isGone, err := r.delete(ctx, pod); err != nil || isGone {
@@ -356,7 +344,7 @@ func (r *rehearsals) removeLeft(ctx context.Context) {
 	for {
 		// A Pod that is being deleted may wait for the finalizers of others.
 		err := connect.Each(ctx, r.p.kubeClient.CoreV1().Pods(r.p.clients.Namespace).List, metav1.ListOptions{LabelSelector: v1alpha1.LabelRehearsalOf}, func(pod *corev1.Pod) {
-			if plan.IsRehearsal(pod) && pod.DeletionTimestamp == nil && !r.isActive(cache.MetaObjectToName(pod)) {
+			if _, isActive := r.active.Load(cache.MetaObjectToName(pod)); plan.IsRehearsal(pod) && pod.DeletionTimestamp == nil && !isActive {
 				_, _ = r.delete(ctx, pod)
 			}
 		})
@@ -376,10 +364,4 @@ func (r *rehearsals) removeLeft(ctx context.Context) {
 		case <-r.p.clock.After(leftPeriod):
 		}
 	}
-}
-
-func (r *rehearsals) isActive(pod cache.ObjectName) bool {
-	r.lock.Lock()
-	defer r.lock.Unlock()
-	return r.active.Has(pod)
 }
