@@ -56,9 +56,6 @@ import (
 
 const controllerName = "cnat-controller"
 
-// queueName is the name of the queue, for its metrics.
-const queueName = "ats"
-
 // Controller runs the command of each At once, at its scheduled time, in a Pod that the
 // At owns.
 type Controller struct {
@@ -98,7 +95,7 @@ func NewController(
 		return nil, err
 	}
 	c := &Controller{cache: known, clock: wallClock}
-	c.queue = queue.NewRetrying(queueName, queue.NewPrioritized(classes, c.class, wallClock), wallClock)
+	c.queue = queue.NewRetrying("ats", queue.NewPrioritized(classes, c.class, wallClock), wallClock)
 	logger := klog.FromContext(ctx)
 	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtDetailedHandlerFuncs{
 		AddFunc:    func(at *v1alpha1.At, isInInitialList bool) { c.addAt(logger, at, isInInitialList) },

@@ -47,9 +47,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 )
 
-// queueName is the name of the queue, for its metrics.
-const queueName = "cronats"
-
 // maxDelay is the maximum time until a CronAt is synced again: one that is deleted stays
 // in the queue until then.
 const maxDelay = time.Hour
@@ -102,7 +99,7 @@ func NewController(
 	c := &Controller{
 		Steps:   cronSteps,
 		clock:   wallClock,
-		queue:   queue.NewRetrying(queueName, queue.NewFair(), wallClock),
+		queue:   queue.NewRetrying("cronats", queue.NewFair(), wallClock),
 		records: flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
 	}
 	c.checks = preflights.CronAts(cronSteps.CronAts, c.enqueue)

@@ -116,7 +116,7 @@ func (p *Preflight) askPod(ctx context.Context, at *v1alpha1.At) verdict {
 	}
 	dryRunCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	_, err = p.kubeClient.CoreV1().Pods(at.Namespace).Create(dryRunCtx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err = p.Kube.CoreV1().Pods(at.Namespace).Create(dryRunCtx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
 		err = fmt.Errorf("create Pod: %w", err)
 	}
@@ -152,7 +152,7 @@ func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) verdict {
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	apps := p.kubeClient.AppsV1()
+	apps := p.Kube.AppsV1()
 	target, err := workload.Get(ctx, apps, at.Namespace, at.Spec.Restart)
 	forecast := plan.ForeseeRestart(at, target, err)
 	if forecast != nil && forecast.Reason == "" {

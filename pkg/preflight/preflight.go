@@ -47,9 +47,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// queueName is the name of the queue, for its metrics.
-const queueName = "preflights"
-
 // workers is the number of objects that are checked at the same time, apart from those of
 // other namespaces whose requests are slow. With one worker, the objects of a namespace are
 // checked one after the other, so that they share answers.
@@ -89,12 +86,10 @@ const readsPerDryRun = 10
 // Preflight checks what is not due yet. The objects of all kinds share its limits, and the
 // namespaces take turns.
 type Preflight struct {
-	cnatClient clientset.Interface
-	kubeClient kubernetes.Interface
-	nodes      func(context.Context) ([]*corev1.Node, error)
-	defaults   plan.Defaults
-	clock      clock.WithTicker
-	clients    Clients
+	Clients
+	nodes    func(context.Context) ([]*corev1.Node, error)
+	defaults plan.Defaults
+	clock    clock.WithTicker
 
 	rehearsals *rehearsals // nil: off
 
@@ -135,25 +130,29 @@ type Clients struct {
 // the nodes. defaults are those for plan.NewPod.
 func New(clients Clients, nodes func(context.Context) ([]*corev1.Node, error), defaults plan.Defaults, wallClock clock.WithTicker) *Preflight {
 	p := &Preflight{
-		cnatClient: clients.Cnat,
-		kubeClient: clients.Kube,
-		nodes:      nodes,
-		defaults:   defaults,
-		clock:      wallClock,
-		clients:    clients,
-		reads:      flowcontrol.NewTokenBucketRateLimiter(float32(readsPerDryRun*clients.QPS), 1),
-		dryRuns:    flowcontrol.NewTokenBucketRateLimiter(float32(clients.QPS), 1),
-		shared:     utilcache.NewExpiringWithClock(wallClock),
-		kinds:      map[string]*Checks{},
-		found:      map[cache.ObjectName]finding{},
+		Clients:  clients,
+		nodes:    nodes,
+		defaults: defaults,
+		clock:    wallClock,
+		reads:    flowcontrol.NewTokenBucketRateLimiter(float32(readsPerDryRun*clients.QPS), 1),
+		dryRuns:  flowcontrol.NewTokenBucketRateLimiter(float32(clients.QPS), 1),
+		shared:   utilcache.NewExpiringWithClock(wallClock),
+		kinds:    map[string]*Checks{},
+		found:    map[cache.ObjectName]finding{},
 	}
-	order := queue.NewFairOf(func() workqueue.Queue[cache.ObjectName] { return queue.NewDue(p.due) })
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)
-	p.queue = queue.NewRateLimiting(queueName, order, limiter, wallClock)
+	p.queue = p.newQueue("preflights")
 	if clients.Rehearsals > 0 && clients.NamespaceRehearsals > 0 {
 		p.rehearsals = newRehearsals(p)
 	}
 	return p
+}
+
+// newQueue returns a queue of items, in which namespaces take turns. In each of them, what is
+// due first goes first.
+func (p *Preflight) newQueue(name string) *queue.Workqueue {
+	order := queue.NewFairOf(func() workqueue.Queue[cache.ObjectName] { return queue.NewDue(p.due) })
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)
+	return queue.NewRateLimiting(name, order, limiter, p.clock)
 }
 
 // Checks are the preflights of one kind of objects. If they are nil, preflights are turned

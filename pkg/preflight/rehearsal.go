@@ -29,7 +29,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -40,9 +39,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/podevents"
 )
-
-// rehearsalsName is the name of the queue of rehearsals, for its metrics.
-const rehearsalsName = "rehearsals"
 
 const (
 	// followPeriod is the interval at which the Pod of a rehearsal is read.
@@ -83,12 +79,10 @@ type rehearsed struct {
 }
 
 func newRehearsals(p *Preflight) *rehearsals {
-	order := queue.NewFairOf(func() workqueue.Queue[cache.ObjectName] { return queue.NewDue(p.due) })
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)
 	return &rehearsals{
 		p:      p,
-		events: podevents.NewReader(p.kubeClient.CoreV1(), p.clock),
-		queue:  queue.NewRateLimiting(rehearsalsName, order, limiter, p.clock),
+		events: podevents.NewReader(p.Kube.CoreV1(), p.clock),
+		queue:  p.newQueue("rehearsals"),
 		found:  map[cache.ObjectName]rehearsed{},
 		left:   make(chan struct{}, 1),
 	}
@@ -127,7 +121,7 @@ func (r *rehearsals) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.removeLeft(ctx) })
-	for range r.queue.StartExclusive(r.p.clients.Rehearsals, r.p.clients.NamespaceRehearsals) {
+	for range r.queue.StartExclusive(r.p.Rehearsals, r.p.NamespaceRehearsals) {
 		wg.Go(func() {
 			for ctx.Err() == nil && r.processNextWorkItem(ctx) {
 			}
@@ -248,7 +242,7 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 	name := cache.MetaObjectToName(made)
 	r.active.Store(name, nil)
 	defer r.active.Delete(name)
-	pods := r.p.kubeClient.CoreV1().Pods(made.Namespace)
+	pods := r.p.Kube.CoreV1().Pods(made.Namespace)
 	createCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	pod, err := pods.Create(createCtx, made, metav1.CreateOptions{})
@@ -291,7 +285,7 @@ func (c *Checks) hasChanged(s *subject) bool {
 // nameTaken handles another Pod that has the name of the one that was to be made: it may be
 // left from an earlier rehearsal, or be that of a CronAt with the name of the At.
 func (r *rehearsals) nameTaken(ctx context.Context, made *corev1.Pod) plan.Rehearsal {
-	other, err := r.p.kubeClient.CoreV1().Pods(made.Namespace).Get(ctx, made.Name, metav1.GetOptions{})
+	other, err := r.p.Kube.CoreV1().Pods(made.Namespace).Get(ctx, made.Name, metav1.GetOptions{})
 	switch {
 	case err != nil:
 	case !plan.IsRehearsal(other):
@@ -307,7 +301,7 @@ func (r *rehearsals) remove(ctx context.Context, pod *corev1.Pod) {
 	if isGone, err := r.delete(ctx, pod); err != nil || isGone {
 		return
 	}
-	pods := r.p.kubeClient.CoreV1().Pods(pod.Namespace)
+	pods := r.p.Kube.CoreV1().Pods(pod.Namespace)
 	_ = wait.PollUntilContextTimeout(ctx, followPeriod, goneTimeout, true, func(ctx context.Context) (bool, error) {
 		current, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		return answer.IsNotFound(err, pod.Name) || err == nil && current.UID != pod.UID, nil
@@ -319,7 +313,7 @@ func (r *rehearsals) remove(ctx context.Context, pod *corev1.Pod) {
 func (r *rehearsals) delete(ctx context.Context, pod *corev1.Pod) (isGone bool, err error) {
 	deleteCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
-	err = r.p.kubeClient.CoreV1().Pods(pod.Namespace).Delete(deleteCtx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	err = r.p.Kube.CoreV1().Pods(pod.Namespace).Delete(deleteCtx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	if answer.IsNotFound(err, pod.Name) || answer.IsConflict(err, pod.Name) {
 		return true, nil
 	}
@@ -343,7 +337,7 @@ func (r *rehearsals) mayHaveLeft() {
 func (r *rehearsals) removeLeft(ctx context.Context) {
 	for {
 		// A Pod that is being deleted may wait for the finalizers of others.
-		err := connect.Each(ctx, r.p.kubeClient.CoreV1().Pods(r.p.clients.Namespace).List, metav1.ListOptions{LabelSelector: v1alpha1.LabelRehearsalOf}, func(pod *corev1.Pod) {
+		err := connect.Each(ctx, r.p.Kube.CoreV1().Pods(r.p.Namespace).List, metav1.ListOptions{LabelSelector: v1alpha1.LabelRehearsalOf}, func(pod *corev1.Pod) {
 			if _, isActive := r.active.Load(cache.MetaObjectToName(pod)); plan.IsRehearsal(pod) && pod.DeletionTimestamp == nil && !isActive {
 				_, _ = r.delete(ctx, pod)
 			}

@@ -102,7 +102,7 @@ func (k ats) cached(name cache.ObjectName) (*subject, error) {
 }
 
 func (k ats) live(ctx context.Context, name cache.ObjectName) (*subject, error) {
-	return k.subject(k.p.cnatClient.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
+	return k.subject(k.p.Cnat.CnatV1alpha1().Ats(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
 }
 
 func (k ats) subject(at *v1alpha1.At, err error) (*subject, error) {
@@ -144,7 +144,7 @@ func (k cronAts) cached(name cache.ObjectName) (*subject, error) {
 }
 
 func (k cronAts) live(ctx context.Context, name cache.ObjectName) (*subject, error) {
-	return k.subject(k.p.cnatClient.CnatV1alpha1().CronAts(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
+	return k.subject(k.p.Cnat.CnatV1alpha1().CronAts(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}))
 }
 
 func (k cronAts) subject(cronAt *v1alpha1.CronAt, err error) (*subject, error) {
