@@ -19,7 +19,6 @@ package patch
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,52 +29,50 @@ import (
 // modified after the given version. The patch only contains differences: it does not
 // touch fields that were set by a newer controller and are unknown to this one.
 func Status(resourceVersion string, before, after any) ([]byte, error) {
-	was, err := json.Marshal(map[string]any{"status": before})
-	if err != nil {
-		return nil, fmt.Errorf("encode the status: %w", err)
-	}
-	is, err := json.Marshal(map[string]any{"metadata": map[string]string{"resourceVersion": resourceVersion}, "status": after})
-	if err != nil {
-		return nil, fmt.Errorf("encode the status: %w", err)
-	}
-	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
+	return diff(
+		map[string]any{"status": before},
+		map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}, "status": after},
+	)
 }
 
 // Spec returns the patch that changes labels and spec of an object, unless the object was
 // modified in the meantime. It does not touch labels and fields that neither before nor
 // after contains.
 func Spec(object metav1.Object, labelsBefore, labelsAfter map[string]string, before, after any) ([]byte, error) {
-	was, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labelsBefore}, "spec": before})
-	if err != nil {
-		return nil, fmt.Errorf("encode the spec: %w", err)
-	}
-	is, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "labels": labelsAfter},
-		"spec":     after,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encode the spec: %w", err)
-	}
-	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
+	return diff(
+		map[string]any{"metadata": map[string]any{"labels": labelsBefore}, "spec": before},
+		map[string]any{"metadata": metadata(object, "labels", labelsAfter), "spec": after},
+	)
 }
 
 // Owner returns the patch that gives an object a single owner, unless the object was
 // modified in the meantime.
 func Owner(object metav1.Object, owner metav1.OwnerReference) ([]byte, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "ownerReferences": []metav1.OwnerReference{owner}}})
-	if err != nil {
-		return nil, fmt.Errorf("encode the owner: %w", err)
-	}
-	return patch, nil
+	return json.Marshal(map[string]any{"metadata": metadata(object, "ownerReferences", []metav1.OwnerReference{owner})})
 }
 
 // WithoutFinalizer returns the patch that removes a finalizer, unless the object was
 // modified in the meantime.
 func WithoutFinalizer(object metav1.Object, finalizer string) ([]byte, error) {
 	finalizers := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(name string) bool { return name == finalizer })
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "finalizers": finalizers}})
+	return json.Marshal(map[string]any{"metadata": metadata(object, "finalizers", finalizers)})
+}
+
+// metadata returns metadata with a field. With UID and version, the API server answers
+// Conflict if the object is another one, or was modified.
+func metadata(object metav1.Object, field string, value any) map[string]any {
+	return map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), field: value}
+}
+
+// diff returns the patch from before to after.
+func diff(before, after any) ([]byte, error) {
+	was, err := json.Marshal(before)
 	if err != nil {
-		return nil, fmt.Errorf("encode the finalizers: %w", err)
+		return nil, err
 	}
-	return patch, nil
+	is, err := json.Marshal(after)
+	if err != nil {
+		return nil, err
+	}
+	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
 }
