@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -134,13 +135,7 @@ func isSuspended(of object) bool {
 
 // changedAt returns when the spec of an object was last written.
 func changedAt(of object) time.Time {
-	at := of.GetCreationTimestamp().Time
-	for _, entry := range of.GetManagedFields() {
-		if entry.Subresource == "" && entry.Time != nil && entry.Time.After(at) {
-			at = entry.Time.Time
-		}
-	}
-	return at
+	return slices.MaxFunc([]time.Time{of.GetCreationTimestamp().Time, plan.WrittenAt(of)}, time.Time.Compare)
 }
 
 // warn prints why a new object would be refused, or checks it if --check says so. Scripts, which use

@@ -89,9 +89,18 @@ func days(duration time.Duration) string {
 // its status. It returns the zero time if the spec was not edited, or if the At is cached
 // and the edit was not long after the scheduled time (see KeepAt).
 func editedAt(at *v1alpha1.At) time.Time {
+	if at.Generation > 1 {
+		return WrittenAt(at)
+	}
+	return time.Time{}
+}
+
+// WrittenAt returns the time of the last write to anything but the status of an object, or the
+// zero time if that is unknown.
+func WrittenAt(object metav1.Object) time.Time {
 	var last time.Time
-	for _, written := range at.ManagedFields {
-		if at.Generation > 1 && written.Subresource == "" && written.Time != nil && last.Before(written.Time.Time) {
+	for _, written := range object.GetManagedFields() {
+		if written.Subresource == "" && written.Time != nil && last.Before(written.Time.Time) {
 			last = written.Time.Time
 		}
 	}

@@ -147,24 +147,19 @@ func isInvalidPod(err error) bool {
 // parent is the At that created it.
 func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 	since := instant
-	later := func(t metav1.Time) {
-		if since.Before(t.Time) {
-			since = t.Time
+	later := func(t time.Time) {
+		if since.Before(t) {
+			since = t
 		}
 	}
-	later(at.CreationTimestamp)
+	later(at.CreationTimestamp.Time)
 	if parent != nil {
-		later(mayStartSince(parent))
+		later(mayStartSince(parent).Time)
 	}
 	if resumed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionSuspended); resumed != nil {
-		later(resumed.LastTransitionTime)
+		later(resumed.LastTransitionTime.Time)
 	}
-	// An At from a cache does not have these.
-	for _, written := range at.ManagedFields {
-		if written.Subresource == "" {
-			later(ptr.Deref(written.Time, metav1.Time{}))
-		}
-	}
+	later(WrittenAt(at)) // An At from a cache does not have it.
 	return since
 }
 

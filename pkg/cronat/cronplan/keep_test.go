@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // TestKeptSize checks that little of a CronAt is cached, whatever users write into it.
@@ -75,7 +76,7 @@ func TestKeptSize(t *testing.T) {
 			if most := 16 << 10; len(content) > most {
 				t.Errorf("%d bytes are kept: %.3000s", len(content), content)
 			}
-			if got := writtenAt(kept); !got.Equal(written) {
+			if got := plan.WrittenAt(kept); !got.Equal(written) {
 				t.Errorf("last written at %v, want %v", got, written)
 			}
 		})

@@ -190,22 +190,11 @@ func (v *view) editedAt() time.Time {
 		spec.TimeZone == nil && before.TimeZone != "" || spec.SpreadSeconds == nil && before.SpreadSeconds != 0 {
 		return v.now
 	}
-	edited := writtenAt(v.cronAt)
+	edited := plan.WrittenAt(v.cronAt)
 	if edited.IsZero() || edited.After(v.now) {
 		return v.now
 	}
 	return edited
-}
-
-// writtenAt returns the time of the last write to anything but the status, or the zero time.
-func writtenAt(cronAt *v1alpha1.CronAt) time.Time {
-	var last time.Time
-	for _, written := range cronAt.ManagedFields {
-		if written.Subresource == "" && written.Time != nil && last.Before(written.Time.Time) {
-			last = written.Time.Time
-		}
-	}
-	return last
 }
 
 // floor returns the time after which scheduled times have neither run nor been missed.
