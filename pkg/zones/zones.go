@@ -63,6 +63,12 @@ func Load(name string) (*time.Location, error) {
 	return location, err
 }
 
+// WallClock returns what the clocks of the time zone of an instant show, as a time in UTC.
+func WallClock(instant time.Time) time.Time {
+	_, offset := instant.Zone()
+	return instant.UTC().Add(time.Duration(offset) * time.Second)
+}
+
 // Showing returns how often the clocks of a time zone show a wall-clock time, which is
 // given as a time in UTC: 1, unless they skip it (0) or repeat it (2). In these cases,
 // before and after are the instants according to the offsets before and after the change.
@@ -72,10 +78,7 @@ func Showing(wallClock time.Time, location *time.Location) (before, after time.T
 	// both instants may show the time, or neither.
 	before = withOffsetOf(wallClock.Add(-24*time.Hour), wallClock, location)
 	after = withOffsetOf(wallClock.Add(24*time.Hour), wallClock, location)
-	shows := func(instant time.Time) bool {
-		_, offset := instant.Zone()
-		return instant.Add(time.Duration(offset) * time.Second).Equal(wallClock)
-	}
+	shows := func(instant time.Time) bool { return WallClock(instant).Equal(wallClock) }
 	switch {
 	case shows(before) && (!shows(after) || before.Equal(after)):
 		return before, before, 1

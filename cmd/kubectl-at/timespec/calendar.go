@@ -307,7 +307,7 @@ func (c *calendar) reach(from candidate, steps []step) (time.Time, error) {
 		case s.n == 0:
 		case s.unit.period():
 			if isInstant {
-				wallClock = wallClockOf(instant)
+				wallClock = zones.WallClock(instant)
 				isInstant = false
 			}
 			var err error
@@ -386,12 +386,6 @@ func (c *calendar) add(wallClock time.Time, s step) (time.Time, error) {
 	month := sum.AddDate(0, 0, -sum.Day()) // the last day of the month
 	return sum, c.fail(s.span, "%q leads to %d %s, which does not exist: write the exact date, or a sum in days",
 		c.quote(s.span), wallClock.Day(), month.Format("January 2006"))
-}
-
-// wallClockOf returns the wall-clock time at an instant, represented in UTC.
-func wallClockOf(instant time.Time) time.Time {
-	_, offset := instant.Zone()
-	return instant.UTC().Add(time.Duration(offset) * time.Second)
 }
 
 // daysIn returns the number of days of a month.

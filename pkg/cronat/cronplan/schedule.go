@@ -110,7 +110,7 @@ func (s *schedule) next(t time.Time) time.Time {
 	if s.passing {
 		return s.nextPassing(t)
 	}
-	for shown := shownAt(t.In(s.location)); ; {
+	for shown := zones.WallClock(t.In(s.location)); ; {
 		if shown = s.expression.Next(shown); shown.IsZero() {
 			return time.Time{}
 		}
@@ -125,7 +125,7 @@ func (s *schedule) next(t time.Time) time.Time {
 // periods between two clock changes one after the other.
 func (s *schedule) nextPassing(t time.Time) time.Time {
 	for limit := t.AddDate(5, 0, 0); !t.After(limit); {
-		shown := shownAt(t.In(s.location))
+		shown := zones.WallClock(t.In(s.location))
 		candidate := s.expression.Next(shown)
 		if candidate.IsZero() {
 			return time.Time{}
@@ -147,12 +147,6 @@ func (s *schedule) nextPassing(t time.Time) time.Time {
 		t = change
 	}
 	return time.Time{}
-}
-
-// shownAt returns the wall-clock time at an instant, represented in UTC.
-func shownAt(t time.Time) time.Time {
-	_, offset := t.Zone()
-	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
 // firstShowing returns the first instant at which the clocks show a time, or the first
