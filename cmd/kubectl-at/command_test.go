@@ -49,6 +49,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 var now = time.Date(2026, 3, 27, 14, 0, 0, 0, time.UTC)
@@ -167,7 +168,7 @@ func TestCreate(t *testing.T) {
 			stdin: `{apiVersion: v1, kind: Pod, metadata: {annotations: {kubectl.kubernetes.io/default-container: b}},
 				spec: {serviceAccount: old, serviceAccountName: old, containers: [{name: a, image: a}, {name: b, image: b, args: [z]}]}}`,
 			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Template: &corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{defaultContainer: "b"}},
+				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{plan.DefaultContainer: "b"}},
 				Spec: corev1.PodSpec{
 					RestartPolicy: corev1.RestartPolicyNever, ServiceAccountName: "sa",
 					Containers: []corev1.Container{
@@ -795,7 +796,7 @@ func TestTerminal(t *testing.T) {
 // TestServer copies the Pod of a Deployment.
 func TestServer(t *testing.T) {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shop"}}
-	deployment.Spec.Template.Annotations = map[string]string{defaultContainer: "shop"}
+	deployment.Spec.Template.Annotations = map[string]string{plan.DefaultContainer: "shop"}
 	deployment.Spec.Template.Spec.Containers = []corev1.Container{{Name: "proxy", Image: "proxy:1"}, {Name: "shop", Image: "shop:1", Args: []string{"serve"}}}
 	for name, tc := range map[string]struct {
 		args  []string

@@ -41,8 +41,6 @@ const (
 	maxLogTries = 10
 	// statusDelay is how long a container may be shown as running after the end of its log.
 	statusDelay = 5 * time.Second
-	// defaultContainer is the annotation that names the container that counts.
-	defaultContainer = "kubectl.kubernetes.io/default-container"
 )
 
 // errForeign means that an unrelated object has the name of an attempt's Pod.
@@ -121,13 +119,6 @@ func newestAttempt(at *v1alpha1.At) int32 {
 		return at.Status.Failed
 	}
 	return at.Status.Failed - 1
-}
-
-// podName returns the name of the Pod of an attempt. Attempts are numbered from 0.
-func podName(at *v1alpha1.At, attempt int32) string {
-	at = at.DeepCopy()
-	at.Status.Failed = attempt
-	return plan.PodName(at)
 }
 
 // streams prints the output of the attempts of a run: those of an At one after the other, those of
@@ -229,7 +220,7 @@ type podLog struct {
 	attempt int32 // from 0
 }
 
-func (l *podLog) pod() string { return podName(l.at, l.attempt) }
+func (l *podLog) pod() string { return plan.AttemptName(l.at.Name, l.attempt) }
 
 // ended returns the result of printing a log, and ends its last line if others follow.
 func (l *podLog) ended(err error) error {
@@ -365,7 +356,7 @@ func (l *podLog) watchPod(ctx context.Context, seen func(*corev1.Pod) bool) erro
 
 // mainContainer returns the index of the container that counts.
 func mainContainer(annotations map[string]string, containers []corev1.Container) int {
-	return max(0, slices.IndexFunc(containers, func(container corev1.Container) bool { return container.Name == annotations[defaultContainer] }))
+	return max(0, slices.IndexFunc(containers, func(container corev1.Container) bool { return container.Name == annotations[plan.DefaultContainer] }))
 }
 
 // containerOf returns the name and the status of the container that counts.

@@ -33,6 +33,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // TestStream uses an API server that serves one Pod and its log, which is interrupted.
@@ -114,11 +115,11 @@ func TestContainerOf(t *testing.T) {
 	if name, status := containerOf(pod); name != "a" || status != nil {
 		t.Errorf("got %s, %v; want the first, without a status", name, status)
 	}
-	pod.Annotations = map[string]string{defaultContainer: "b"}
+	pod.Annotations = map[string]string{plan.DefaultContainer: "b"}
 	if name, status := containerOf(pod); name != "b" || status == nil {
 		t.Errorf("got %s, %v; want b", name, status)
 	}
-	pod.Annotations[defaultContainer] = "none"
+	pod.Annotations[plan.DefaultContainer] = "none"
 	if name, _ := containerOf(pod); name != "a" {
 		t.Errorf("got %s, want the first", name)
 	}

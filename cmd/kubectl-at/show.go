@@ -273,7 +273,7 @@ func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error 
 		pod := &pods[i]
 		number := "?"
 		for n := range newestAttempt(at) + 1 {
-			if podName(at, n) == pod.Name {
+			if plan.AttemptName(at.Name, n) == pod.Name {
 				number = fmt.Sprint(n + 1)
 			}
 		}

@@ -95,7 +95,7 @@ func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
 		return time.Time{}
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return endSeen(at).Add(ReleaseDelay)
-	case at.Status.LastFailureTime != nil && pod.Name == podName(at.Name, at.Status.Failed-1):
+	case at.Status.LastFailureTime != nil && pod.Name == AttemptName(at.Name, at.Status.Failed-1):
 		return at.Status.LastFailureTime.Add(ReleaseDelay)
 	default:
 		// Two attempts before the current one.

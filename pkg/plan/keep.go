@@ -29,7 +29,7 @@ import (
 )
 
 // podAnnotations are the annotations of a Pod that this package reads.
-var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, v1alpha1.AnnotationNode, defaultContainer}
+var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, v1alpha1.AnnotationNode, DefaultContainer}
 
 // maxKeptCommand is the length of a command, in bytes, up to which it is kept.
 const maxKeptCommand = 256

@@ -186,7 +186,7 @@ func TestCommandTerminated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := newPod(corev1.PodFailed, func(pod *corev1.Pod) {
-				pod.Annotations[defaultContainer] = tc.annotation
+				pod.Annotations[DefaultContainer] = tc.annotation
 				pod.Spec.Containers = []corev1.Container{{Name: "first"}, {Name: "second"}}
 				pod.Status.ContainerStatuses = tc.statuses
 			})

@@ -38,9 +38,9 @@ import (
 )
 
 const (
-	// defaultContainer is the annotation that names the container of a Pod that
+	// DefaultContainer is the annotation that names the container of a Pod that
 	// kubectl logs and kubectl exec use by default.
-	defaultContainer = "kubectl.kubernetes.io/default-container"
+	DefaultContainer = "kubectl.kubernetes.io/default-container"
 	// nobody is the conventional UID of the user without rights.
 	nobody = 65534
 )
@@ -49,12 +49,12 @@ const (
 // a failed one <at>-pod-1, and so on. A name of more than 63 characters would not make
 // a host name: it is cut, and a hash of the whole At name takes the place of what is lost.
 func PodName(at *v1alpha1.At) string {
-	return podName(at.Name, at.Status.Failed)
+	return AttemptName(at.Name, at.Status.Failed)
 }
 
-// podName returns the name of the Pod of an At's attempt that follows the given
+// AttemptName returns the name of the Pod of an At's attempt that follows the given
 // number of failed ones.
-func podName(at string, failed int32) string {
+func AttemptName(at string, failed int32) string {
 	suffix := "-pod"
 	if failed > 0 {
 		suffix += fmt.Sprintf("-%d", failed)
@@ -71,7 +71,7 @@ func isEarlierAttempt(at *v1alpha1.At, pod *corev1.Pod) bool {
 			return false
 		}
 	}
-	return 0 <= attempt && attempt < int(at.Status.Failed) && pod.Name == podName(at.Name, int32(attempt))
+	return 0 <= attempt && attempt < int(at.Status.Failed) && pod.Name == AttemptName(at.Name, int32(attempt))
 }
 
 // Defaults are what the Pod of an At without spec.template is made of.
@@ -118,7 +118,7 @@ func NewPod(at *v1alpha1.At, defaults Defaults) *corev1.Pod {
 		labels[v1alpha1.LabelAtName] = at.Name
 	}
 	// What a webhook adds to the Pod does not change which container counts.
-	annotations := map[string]string{defaultContainer: first.Name}
+	annotations := map[string]string{DefaultContainer: first.Name}
 	maps.Copy(annotations, template.Annotations)
 	annotations[v1alpha1.AnnotationAtName] = at.Name
 	annotations[v1alpha1.AnnotationAtGeneration] = strconv.FormatInt(at.Generation, 10)

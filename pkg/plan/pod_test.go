@@ -49,7 +49,7 @@ func TestPodName(t *testing.T) {
 		"cut at a dot":                        {strings.Repeat("a", 46) + ".-b" + a60, 0, strings.Repeat("a", 46) + "-ab23ae99ff-pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := podName(tc.at, tc.failed)
+			got := AttemptName(tc.at, tc.failed)
 			if got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
@@ -58,7 +58,7 @@ func TestPodName(t *testing.T) {
 			}
 		})
 	}
-	if a, b := podName(strings.Repeat("a", 252)+"b", 0), podName(strings.Repeat("a", 253), 0); a == b {
+	if a, b := AttemptName(strings.Repeat("a", 252)+"b", 0), AttemptName(strings.Repeat("a", 253), 0); a == b {
 		t.Errorf("two Ats have the same Pod name: %s", a)
 	}
 }
@@ -173,11 +173,11 @@ func TestNewPodFromTemplate(t *testing.T) {
 		"labels and annotations, reserved ones are not overridden": {
 			given: func(template *corev1.PodTemplateSpec) {
 				template.Labels = map[string]string{"app": "backup", v1alpha1.LabelAtUID: "mine", v1alpha1.LabelAtName: "mine"}
-				template.Annotations = map[string]string{"note": "night", v1alpha1.AnnotationScheduledTime: "never", defaultContainer: "second"}
+				template.Annotations = map[string]string{"note": "night", v1alpha1.AnnotationScheduledTime: "never", DefaultContainer: "second"}
 			},
 			want:            same,
 			wantLabels:      map[string]string{"app": "backup"},
-			wantAnnotations: map[string]string{"note": "night", defaultContainer: "second"},
+			wantAnnotations: map[string]string{"note": "night", DefaultContainer: "second"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestNewPodFromTemplate(t *testing.T) {
 			before := at.DeepCopy()
 			labels := map[string]string{v1alpha1.LabelAtUID: "at-uid", v1alpha1.LabelAtName: "example-at"}
 			maps.Copy(labels, tc.wantLabels)
-			annotations := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:12:00Z", v1alpha1.AnnotationAtName: "example-at", v1alpha1.AnnotationAtGeneration: "2", defaultContainer: "first"}
+			annotations := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:12:00Z", v1alpha1.AnnotationAtName: "example-at", v1alpha1.AnnotationAtGeneration: "2", DefaultContainer: "first"}
 			maps.Copy(annotations, tc.wantAnnotations)
 
 			// They are not for templates.

@@ -76,7 +76,7 @@ func TestNewRehearsalPod(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "example-at-rehearsal", Namespace: "default",
 			Labels:          map[string]string{v1alpha1.LabelRehearsalOf: "at-uid"},
-			Annotations:     map[string]string{"network": "a", defaultContainer: "main"},
+			Annotations:     map[string]string{"network": "a", DefaultContainer: "main"},
 			OwnerReferences: run.OwnerReferences,
 		},
 		Spec: corev1.PodSpec{
