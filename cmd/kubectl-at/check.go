@@ -93,7 +93,7 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		rehearsal = rehearsed.Reason + ": " + rehearsed.Message
 	}
 	suspended := ""
-	if isSuspended(of) {
+	if stateOf(of).isSuspended {
 		suspended = "Nothing starts until " + c.kubectl("at resume %s", ref(of)) + "."
 	}
 	printFields(out, []field{
@@ -113,24 +113,18 @@ type state struct {
 	reason, message string
 	conditions      []metav1.Condition
 	hasBegun        bool
+	isSuspended     bool
 }
 
 func stateOf(of object) state {
 	if cronAt, isCronAt := of.(*v1alpha1.CronAt); isCronAt {
 		status := &cronAt.Status
-		return state{&cronAt.Spec.AtTemplate.Spec, status.ObservedGeneration, status.Reason, status.Message, status.Conditions, false}
+		return state{&cronAt.Spec.AtTemplate.Spec, status.ObservedGeneration, status.Reason, status.Message, status.Conditions, false, ptr.Deref(cronAt.Spec.Suspend, false)}
 	}
 	at := of.(*v1alpha1.At)
 	status := &at.Status
 	hasBegun := status.Phase == v1alpha1.PhaseRunning || status.Phase == v1alpha1.PhaseDone
-	return state{&at.Spec.RunSpec, status.ObservedGeneration, status.Reason, status.Message, status.Conditions, hasBegun}
-}
-
-func isSuspended(of object) bool {
-	if cronAt, isCronAt := of.(*v1alpha1.CronAt); isCronAt {
-		return ptr.Deref(cronAt.Spec.Suspend, false)
-	}
-	return ptr.Deref(of.(*v1alpha1.At).Spec.Suspend, false)
+	return state{&at.Spec.RunSpec, status.ObservedGeneration, status.Reason, status.Message, status.Conditions, hasBegun, ptr.Deref(at.Spec.Suspend, false)}
 }
 
 // changedAt returns when the spec of an object was last written.

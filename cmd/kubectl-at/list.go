@@ -20,7 +20,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -207,10 +206,7 @@ func commandOf(spec *v1alpha1.RunSpec) string {
 		return ""
 	}
 	if command := slices.Concat(containers[0].Command, containers[0].Args); len(command) > 0 {
-		for i := range command {
-			command[i] = quote(command[i])
-		}
-		return answer.OneLine(strings.Join(command, " "))
+		return answer.OneLine(quoteAll(command))
 	}
 	return "image " + containers[0].Image
 }

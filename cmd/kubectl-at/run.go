@@ -330,17 +330,14 @@ var (
 // shellCommand returns the command line that makes a shell run exactly these arguments. A
 // single argument is a command line already.
 func shellCommand(args []string) string {
-	if len(args) == 1 {
-		return args[0]
+	if len(args) < 2 {
+		return strings.Join(args, "")
 	}
-	quoted := make([]string, len(args))
-	for i, arg := range args {
-		quoted[i] = quote(arg)
-		if i == 0 && reserved.MatchString(arg) && quoted[i] == arg {
-			quoted[i] = "'" + arg + "'"
-		}
+	first := quote(args[0])
+	if first == args[0] && reserved.MatchString(first) {
+		first = "'" + first + "'"
 	}
-	return strings.Join(quoted, " ")
+	return first + " " + quoteAll(args[1:])
 }
 
 // verbatim protects the arguments of a container from the kubelet, which replaces $(NAME) and

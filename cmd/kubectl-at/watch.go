@@ -91,8 +91,14 @@ func (c closing) Close() error {
 // errGone means that the watched object does not exist or no longer exists.
 var errGone = errors.New("does not exist")
 
+// objects is a list of one kind of object.
+type objects interface {
+	runtime.Object
+	metav1.ListInterface
+}
+
 // listerWatcher is the client for one kind of object in one namespace.
-type listerWatcher[L runtime.Object] interface {
+type listerWatcher[L objects] interface {
 	List(ctx context.Context, options metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
@@ -103,14 +109,14 @@ type listerWatcher[L runtime.Object] interface {
 // resourceVersion. Once the object is deleted, it calls seen with the last state and
 // returns errGone. It retries while the API server does not respond, and writes the first
 // of several consecutive errors to errOut.
-func watchObject[T object, L runtime.Object](ctx context.Context, errOut io.Writer, client listerWatcher[L], name string, seen func(T) bool) error {
+func watchObject[T object, L objects](ctx context.Context, errOut io.Writer, client listerWatcher[L], name string, seen func(T) bool) error {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 	return watchObjects(ctx, errOut, client, metav1.ListOptions{FieldSelector: selector}, name, seen)
 }
 
 // watchObjects does the same for all selected objects. Without a name, it does not end when
 // they are deleted.
-func watchObjects[T object, L runtime.Object](ctx context.Context, errOut io.Writer, client listerWatcher[L], options metav1.ListOptions, name string, seen func(T) bool) error {
+func watchObjects[T object, L objects](ctx context.Context, errOut io.Writer, client listerWatcher[L], options metav1.ListOptions, name string, seen func(T) bool) error {
 	failed, refused := false, 0
 	for {
 		done, err := watchOnce(ctx, client, options, name, func(item T) bool {
@@ -156,7 +162,7 @@ func isAway(err error) bool {
 		utilnet.IsTimeout(err) || utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err)
 }
 
-func watchOnce[T object, L runtime.Object](ctx context.Context, client listerWatcher[L], options metav1.ListOptions, name string, seen func(T) bool) (bool, error) {
+func watchOnce[T object, L objects](ctx context.Context, client listerWatcher[L], options metav1.ListOptions, name string, seen func(T) bool) (bool, error) {
 	list, err := client.List(ctx, options)
 	if err != nil {
 		return false, err
@@ -177,11 +183,7 @@ func watchOnce[T object, L runtime.Object](ctx context.Context, client listerWat
 	if !found {
 		return false, errGone
 	}
-	listMeta, err := meta.ListAccessor(list)
-	if err != nil {
-		return false, err
-	}
-	options.ResourceVersion = listMeta.GetResourceVersion()
+	options.ResourceVersion = list.GetResourceVersion()
 	watcher, err := client.Watch(ctx, options)
 	if err != nil {
 		return false, err
