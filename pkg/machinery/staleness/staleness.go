@@ -105,7 +105,7 @@ func (t *Tracker) Answered(w Write, resourceVersion string, now time.Time) {
 	}
 	t.update(now)
 	// After a restore of etcd, a resource version may be lower than that of the cache.
-	if order, known := compare(resourceVersion, w.before); !known || order <= 0 {
+	if order, err := resourceversion.CompareResourceVersion(resourceVersion, w.before); err != nil || order <= 0 {
 		return
 	}
 	if len(t.writes) == 0 || w.sent.Sub(t.writes[len(t.writes)-1].sent) >= spacing {
@@ -142,8 +142,8 @@ func (t *Tracker) AsOf(now time.Time) time.Time {
 func (t *Tracker) update(now time.Time) {
 	reached := t.reached()
 	inCache := func(w reply) bool {
-		order, known := compare(w.resourceVersion, reached)
-		return known && order <= 0
+		order, err := resourceversion.CompareResourceVersion(w.resourceVersion, reached)
+		return err == nil && order <= 0
 	}
 	if !inCache(t.newest) { // The cache was filled again with older objects.
 		t.newest = reply{}
@@ -160,12 +160,6 @@ func (t *Tracker) update(now time.Time) {
 		}
 	}
 	t.writes = kept
-}
-
-// compare is CompareResourceVersion if both are known.
-func compare(a, b string) (order int, known bool) {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return order, err == nil
 }
 
 // FreshFor is the maximum age of an object that is not read again before a controller acts
