@@ -21,7 +21,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -106,14 +105,7 @@ func release(ctx context.Context, ats *steps.Steps, cronAts *cronsteps.Steps, na
 	for name, scheduled := range scheduledOf {
 		tasks = append(tasks, func() error { return cronAts.Leave(ctx, name, scheduled) })
 	}
-	var lock sync.Mutex
-	var errs []error
-	workqueue.ParallelizeUntil(ctx, parallel, len(tasks), func(i int) {
-		if err := tasks[i](); err != nil {
-			lock.Lock()
-			defer lock.Unlock()
-			errs = append(errs, err)
-		}
-	})
+	errs := make([]error, len(tasks))
+	workqueue.ParallelizeUntil(ctx, parallel, len(tasks), func(i int) { errs[i] = tasks[i]() })
 	return len(tasks), errors.Join(errs...)
 }
