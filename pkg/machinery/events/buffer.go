@@ -227,7 +227,7 @@ func (r *Recorder) run(client typedcorev1.EventsGetter, busy func() bool) {
 			})
 			continue
 		}
-		added, poll, stop := r.buffer.added, (<-chan time.Time)(nil), r.stop
+		added, poll, stop := r.buffer.added, (<-chan time.Time)(nil), r.stopping.Done()
 		if r.buffer.len() > 0 {
 			added, poll = nil, r.clock.After(pollPeriod)
 		} else if r.isStopping() {
@@ -246,14 +246,7 @@ func (r *Recorder) run(client typedcorev1.EventsGetter, busy func() bool) {
 	}
 }
 
-func (r *Recorder) isStopping() bool {
-	select {
-	case <-r.stop:
-		return true
-	default:
-		return false
-	}
-}
+func (r *Recorder) isStopping() bool { return r.stopping.Err() != nil }
 
 // write writes an event. It returns when the event is written or dropped.
 func (r *Recorder) write(client typedcorev1.EventsGetter, e *entry) {
@@ -283,7 +276,7 @@ func (r *Recorder) write(client typedcorev1.EventsGetter, e *entry) {
 		}
 		select {
 		case <-r.clock.After(backoff):
-		case <-r.stop:
+		case <-r.stopping.Done():
 		}
 		backoff = min(2*backoff, maxBackoff)
 	}

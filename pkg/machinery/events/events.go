@@ -61,7 +61,8 @@ type Recorder struct {
 	ctx       context.Context // of the requests
 	cancel    context.CancelFunc
 	started   atomic.Bool
-	stop      chan struct{} // closed by Shutdown
+	stopping  context.Context // done when Shutdown is called
+	stop      context.CancelFunc
 	stopped   chan struct{} // closed when no event is written any more
 	refused   atomic.Bool   // whether a refusal was logged
 	unwritten atomic.Int64  // how many events could not be written after Shutdown was called
@@ -82,10 +83,10 @@ func NewRecorder(ctx context.Context, scheme *runtime.Scheme, component string, 
 			corev1.EventTypeWarning: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{LRUCacheSize: warningRecords, Clock: wallClock}),
 		},
 		buffer:  newBuffer(maxSize),
-		stop:    make(chan struct{}),
 		stopped: make(chan struct{}),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	r.stopping, r.stop = context.WithCancel(r.ctx)
 	return r
 }
 
@@ -99,7 +100,7 @@ func (r *Recorder) Start(client typedcorev1.EventsGetter, busy func() bool) {
 // Shutdown writes the events that are still waiting, for at most flushTimeout, and stops
 // the recorder. Call it only once.
 func (r *Recorder) Shutdown() {
-	close(r.stop)
+	r.stop()
 	if r.started.Load() {
 		select {
 		case <-r.stopped:
