@@ -170,11 +170,7 @@ func nameNodes(what string, children []*v1alpha1.At, counts *v1alpha1.AtNodesSta
 	slices.SortFunc(named, func(a, b *v1alpha1.At) int { return cmp.Compare(a.Spec.Node, b.Spec.Node) })
 	var names []string
 	for _, child := range named[:min(len(named), maxNamedNodes)] {
-		text := why(child)
-		if len(text) > maxNodeMessage {
-			text = strings.ToValidUTF8(text[:maxNodeMessage], "") + "…"
-		}
-		names = append(names, fmt.Sprintf("%s (%s)", child.Spec.Node, text))
+		names = append(names, fmt.Sprintf("%s (%s)", child.Spec.Node, answer.Truncate(why(child), maxNodeMessage)))
 	}
 	if more := number - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))

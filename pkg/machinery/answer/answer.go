@@ -165,14 +165,18 @@ const MaxMessage = 4096
 // without control characters, so that it can neither move the reader's cursor nor pass
 // for a log line.
 func OneLine(text string) string {
-	text = strings.TrimSpace(strings.Map(func(r rune) rune {
+	return Truncate(strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, text))
-	if len(text) <= MaxMessage {
+	}, text)), MaxMessage)
+}
+
+// Truncate returns at most the given number of bytes of a text, and "…" if there are more.
+func Truncate(text string, most int) string {
+	if len(text) <= most {
 		return text
 	}
-	return strings.ToValidUTF8(text[:MaxMessage], "") + "…"
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }

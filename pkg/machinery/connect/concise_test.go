@@ -37,8 +37,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// answer is a transport that answers each request.
-type answer struct {
+// answering is a transport that answers each request.
+type answering struct {
 	code        int
 	contentType string
 	body        []byte
@@ -48,13 +48,13 @@ type answer struct {
 	closed int
 }
 
-func (a *answer) RoundTrip(*http.Request) (*http.Response, error) {
+func (a *answering) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.code, Header: http.Header{"Content-Type": {a.contentType}}, Body: &body{bytes.NewReader(a.body), a}}, nil
 }
 
 type body struct {
 	io.Reader
-	answer *answer
+	answer *answering
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -135,7 +135,7 @@ func TestConcise(t *testing.T) {
 		"of a proxy":      {http.StatusNotFound, "text/html", bytes.Repeat([]byte("<p>"), maxSize), metav1.StatusReasonNotFound, "the server could not find the requested resource", 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			next := &answer{code: tc.code, contentType: tc.contentType, body: tc.body}
+			next := &answering{code: tc.code, contentType: tc.contentType, body: tc.body}
 			err := create(t, next)
 			var got apierrors.APIStatus
 			if !errors.As(err, &got) {
@@ -162,7 +162,7 @@ func TestConcise(t *testing.T) {
 func TestConciseTurns(t *testing.T) {
 	wrapper := Concise()
 	large := encode(t, runtime.ContentTypeJSON, invalid(300))
-	next := wrapper(&answer{code: http.StatusUnprocessableEntity, contentType: runtime.ContentTypeJSON, body: large})
+	next := wrapper(&answering{code: http.StatusUnprocessableEntity, contentType: runtime.ContentTypeJSON, body: large})
 	next.(*concise).turn <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -25,7 +25,6 @@ import (
 	"net/http"
 	"path"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +36,8 @@ import (
 	"k8s.io/client-go/transport"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
+
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // An error of at most maxSize is passed on as it is. A larger one, of at most maxRead, is
@@ -117,12 +118,12 @@ func (t *concise) shorten(ctx context.Context, head []byte, rest io.Reader) ([]b
 		return nil, nil // It is not from an API server.
 	}
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	status.Message = truncate(status.Message)
+	status.Message = answer.Truncate(status.Message, maxText)
 	if details := status.Details; details != nil {
 		details.Causes = details.Causes[:min(len(details.Causes), maxCauses)]
 		for i := range details.Causes {
 			cause := &details.Causes[i]
-			cause.Message, cause.Field = truncate(cause.Message), truncate(cause.Field)
+			cause.Message, cause.Field = answer.Truncate(cause.Message, maxText), answer.Truncate(cause.Field, maxText)
 		}
 	}
 	return json.Marshal(status)
@@ -135,13 +136,6 @@ func read(body io.Reader, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("read the error of the API server: %w", err)
 	}
 	return content, nil
-}
-
-func truncate(text string) string {
-	if len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxText], "") + "…"
 }
 
 // retryPeriod is the interval between retries while connections are refused.

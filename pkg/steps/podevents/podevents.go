@@ -155,8 +155,7 @@ func fromAPI(event *corev1.Event) *plan.PodEvent {
 
 // short returns a copy, so that the event that it comes from is not kept.
 func short(text string) string {
-	text = answer.OneLine(text)
-	return strings.ToValidUTF8(strings.Clone(text[:min(len(text), maxMessage)]), "")
+	return strings.Clone(answer.Truncate(answer.OneLine(text), maxMessage))
 }
 
 func lastObserved(event *corev1.Event) metav1.MicroTime {

@@ -81,7 +81,7 @@ func TestNewest(t *testing.T) {
 		},
 		"long, and with control characters": {
 			events: []runtime.Object{newEvent("a", "uid", func(event *corev1.Event) { event.Message = "\x1b[2J" + strings.Repeat("é", 1000) })},
-			want:   &plan.PodEvent{Warning: true, Reason: "FailedMount", Message: "[2J" + strings.Repeat("é", (maxMessage-3)/2), Time: now},
+			want:   &plan.PodEvent{Warning: true, Reason: "FailedMount", Message: "[2J" + strings.Repeat("é", (maxMessage-3)/2) + "…", Time: now},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
