@@ -27,16 +27,16 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// run runs a Blocked until the end of the test. It returns the Blocked, and a function
+// run runs a queue of blocked items until the end of the test. It returns the queue, and a function
 // that returns the items that were retried since its last call.
-func run(t *testing.T) (*Blocked, func() []cache.ObjectName) {
+func run(t *testing.T) (*blocked, func() []cache.ObjectName) {
 	t.Helper()
-	b := NewBlocked("", clock.RealClock{})
+	b := newBlocked("", clock.RealClock{})
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(b.ShutDown)
 	t.Cleanup(cancel)
 	var retried []cache.ObjectName
-	go b.Run(ctx, func(item cache.ObjectName) { retried = append(retried, item) })
+	go b.run(ctx, func(item cache.ObjectName) { retried = append(retried, item) })
 	return b, func() []cache.ObjectName {
 		synctest.Wait()
 		got := retried
@@ -51,14 +51,14 @@ func TestBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, retried := run(t)
 		for i := range 10_000 {
-			b.Add(cache.ObjectName{Namespace: "many", Name: fmt.Sprint(i)})
+			b.AddRateLimited(cache.ObjectName{Namespace: "many", Name: fmt.Sprint(i)})
 		}
 		time.Sleep(10 * time.Second)
 		if got := len(retried()); got < 95 || got > 100 {
 			t.Errorf("%d retries in ten seconds, want one each %v", got, period)
 		}
 		few := cache.ObjectName{Namespace: "few", Name: "one"}
-		b.Add(few)
+		b.AddRateLimited(few)
 		time.Sleep(time.Second)
 		for _, item := range retried() {
 			if item == few {
@@ -74,7 +74,7 @@ func TestUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, retried := run(t)
 		for i := range 3_000 {
-			b.Add(cache.ObjectName{Namespace: "many", Name: fmt.Sprint(i)})
+			b.AddRateLimited(cache.ObjectName{Namespace: "many", Name: fmt.Sprint(i)})
 		}
 		time.Sleep(time.Second)
 		left := 3_000

@@ -42,14 +42,14 @@ const (
 // Retrying is a workqueue that decides when an item is tried again.
 type Retrying struct {
 	*Workqueue
-	blocked *Blocked
+	blocked *blocked
 }
 
 // NewRetrying returns a workqueue with the given order. name is for its metrics, and for
 // those of its queue of blocked items, with the prefix blocked_.
 func NewRetrying(name string, order Order, wallClock clock.WithTicker) *Retrying {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minErrorBackoff, maxErrorBackoff)
-	return &Retrying{NewRateLimiting(name, order, limiter, wallClock), NewBlocked("blocked_"+name, wallClock)}
+	return &Retrying{NewRateLimiting(name, order, limiter, wallClock), newBlocked("blocked_"+name, wallClock)}
 }
 
 // Settle must be called with the result of the sync of an item.
@@ -67,7 +67,7 @@ func (r *Retrying) Settle(ctx context.Context, item cache.ObjectName, err error)
 		logger.Error(errors.New(message), "Sync failed, retrying later")
 	}
 	if isBlocked || !answer.IsTransient(err) {
-		r.blocked.Add(item)
+		r.blocked.AddRateLimited(item)
 	} else {
 		r.AddRateLimited(item)
 	}
@@ -75,11 +75,11 @@ func (r *Retrying) Settle(ctx context.Context, item cache.ObjectName, err error)
 
 // IsRetried reports whether the last sync of an item failed or was blocked.
 func (r *Retrying) IsRetried(item cache.ObjectName) bool {
-	return r.NumRequeues(item) > 0 || r.blocked.Retries(item) > 0
+	return r.NumRequeues(item) > 0 || r.blocked.NumRequeues(item) > 0
 }
 
 // RunBlocked adds each blocked item to the queue when its turn has come, until ctx is done.
-func (r *Retrying) RunBlocked(ctx context.Context) { r.blocked.Run(ctx, r.Add) }
+func (r *Retrying) RunBlocked(ctx context.Context) { r.blocked.run(ctx, r.Add) }
 
 // ShutDown shuts the queue down.
 func (r *Retrying) ShutDown() {
@@ -111,28 +111,24 @@ const (
 	gain       = 2
 )
 
-// Blocked holds blocked items until it is time to retry them.
-type Blocked struct {
-	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
+// blocked is a workqueue that holds blocked items until it is time to retry them.
+type blocked struct {
+	workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	clock  clock.WithTicker
 	passes chan struct{} // has an element for each item that does not have to wait for its turn
 }
 
-// NewBlocked returns an empty Blocked. name is for the metrics of its queue.
-func NewBlocked(name string, wallClock clock.WithTicker) *Blocked {
+func newBlocked(name string, wallClock clock.WithTicker) *blocked {
 	limiter := jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)}
-	return &Blocked{queue: newRateLimiting(name, NewFair(), limiter, wallClock), clock: wallClock, passes: make(chan struct{}, 2*gain)}
+	return &blocked{newRateLimiting(name, NewFair(), limiter, wallClock), wallClock, make(chan struct{}, 2*gain)}
 }
 
-// Add adds an item that is blocked or still blocked.
-func (b *Blocked) Add(item cache.ObjectName) { b.queue.AddRateLimited(item) }
-
 // Forget must be called for each item that is not, or no longer, blocked.
-func (b *Blocked) Forget(item cache.ObjectName) {
-	if b.queue.NumRequeues(item) == 0 {
+func (b *blocked) Forget(item cache.ObjectName) {
+	if b.NumRequeues(item) == 0 {
 		return
 	}
-	b.queue.Forget(item)
+	b.TypedRateLimitingInterface.Forget(item)
 	for range gain {
 		select {
 		case b.passes <- struct{}{}:
@@ -141,19 +137,16 @@ func (b *Blocked) Forget(item cache.ObjectName) {
 	}
 }
 
-// Retries returns how often the item was added since the last Forget.
-func (b *Blocked) Retries(item cache.ObjectName) int { return b.queue.NumRequeues(item) }
-
-// Run calls retry for each item whose turn has come, until ctx is done. After that, Add
-// has no effect.
-func (b *Blocked) Run(ctx context.Context, retry func(cache.ObjectName)) {
-	defer context.AfterFunc(ctx, b.queue.ShutDown)()
+// run calls retry for each item whose turn has come, until ctx is done. After that, items
+// are no longer added.
+func (b *blocked) run(ctx context.Context, retry func(cache.ObjectName)) {
+	defer context.AfterFunc(ctx, b.ShutDown)()
 	for {
-		item, shutdown := b.queue.Get()
+		item, shutdown := b.Get()
 		if shutdown {
 			return
 		}
-		b.queue.Done(item)
+		b.Done(item)
 		retry(item)
 		select {
 		case <-ctx.Done():
@@ -163,9 +156,6 @@ func (b *Blocked) Run(ctx context.Context, retry func(cache.ObjectName)) {
 		}
 	}
 }
-
-// ShutDown shuts the queue down.
-func (b *Blocked) ShutDown() { b.queue.ShutDown() }
 
 // jittered is a rate limiter that separates items that were added together.
 type jittered struct {
