@@ -387,7 +387,6 @@ type heldBody struct {
 	all    <-chan struct{}
 }
 
-// Read implements io.Reader.
 func (b *heldBody) Read(p []byte) (int, error) {
 	b.asked()
 	select {
@@ -398,5 +397,4 @@ func (b *heldBody) Read(p []byte) (int, error) {
 	}
 }
 
-// Close implements io.Closer.
 func (b *heldBody) Close() error { return nil }

@@ -67,7 +67,6 @@ type concise struct {
 	turn chan struct{}
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *concise) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := t.next.RoundTrip(request)
 	if err != nil || response.StatusCode < http.StatusBadRequest || response.Body == nil {
@@ -157,7 +156,6 @@ func Patient(next http.RoundTripper) http.RoundTripper {
 	return &patient{next: next}
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *patient) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Method != http.MethodGet {
 		response, err := t.next.RoundTrip(request)

@@ -71,7 +71,6 @@ type held struct {
 	worked <-chan struct{}
 }
 
-// Update implements resourcelock.Interface.
 func (h held) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" {
 		select {

@@ -189,14 +189,12 @@ func (e dueEntries) Swap(i, j int) {
 	e[i].index, e[j].index = i, j
 }
 
-// Push implements heap.Interface.
 func (e *dueEntries) Push(x any) {
 	added := x.(*dueEntry)
 	added.index = len(*e)
 	*e = append(*e, added)
 }
 
-// Pop implements heap.Interface.
 func (e *dueEntries) Pop() any {
 	last := len(*e) - 1
 	popped := (*e)[last]

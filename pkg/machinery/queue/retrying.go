@@ -162,7 +162,6 @@ type jittered struct {
 	workqueue.TypedRateLimiter[cache.ObjectName]
 }
 
-// When implements workqueue.TypedRateLimiter.
 func (j jittered) When(item cache.ObjectName) time.Duration {
 	return wait.Jitter(j.TypedRateLimiter.When(item), jitter)
 }

@@ -275,14 +275,12 @@ type storage struct {
 	*turns
 }
 
-// Touch implements workqueue.Queue.
 func (s storage) Touch(item cache.ObjectName) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.order.Touch(item)
 }
 
-// Push implements workqueue.Queue.
 func (s storage) Push(item cache.ObjectName) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -290,7 +288,6 @@ func (s storage) Push(item cache.ObjectName) {
 	s.changed.Signal()
 }
 
-// Len implements workqueue.Queue.
 func (s storage) Len() int {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -300,7 +297,6 @@ func (s storage) Len() int {
 	return s.order.Len()
 }
 
-// Pop implements workqueue.Queue.
 func (s storage) Pop() cache.ObjectName {
 	s.lock.Lock()
 	defer s.lock.Unlock()
@@ -322,7 +318,6 @@ type transport struct {
 // must wait, such as for another try.
 func NewTransport(next http.RoundTripper) http.RoundTripper { return transport{next} }
 
-// RoundTrip implements http.RoundTripper.
 func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if s, ok := request.Context().Value(seatKey{}).(*seat); ok && s != nil {
 		defer time.AfterFunc(slowTime, s.leave).Stop()
