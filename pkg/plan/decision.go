@@ -117,9 +117,9 @@ func (w *World) HasPod() bool { return w.pod() != nil }
 // Decision is the next step. The zero value means that there is nothing to do until the
 // At or its Pods change.
 type Decision struct {
-	// Action is what to do besides writing the status, or nil. A decision never has both an
-	// action and a status.
-	Action Action
+	// Action is what to do besides writing the status: one of the types below, or nil. A
+	// decision never has both an action and a status.
+	Action any
 	// Status is the status to write, or nil to leave it unchanged. Unless Retry is set, the
 	// next decision is based on what the API server returns for the write.
 	Status *v1alpha1.AtStatus
@@ -137,9 +137,6 @@ type Decision struct {
 	// the latest.
 	Retry error
 }
-
-// Action is one of the types below.
-type Action interface{ isAction() }
 
 // LookForAt means: read the At from the API server, and its parent unless that is fresh,
 // then decide again.
@@ -212,28 +209,12 @@ type ReleasePod struct{ Pod *corev1.Pod }
 type DeleteAt struct{}
 
 // NameOf returns the name of an action for the log.
-func NameOf(action Action) string {
+func NameOf(action any) string {
 	if action == nil {
 		return "none"
 	}
 	return reflect.TypeOf(action).Name()
 }
-
-func (LookForAt) isAction()       {}
-func (LookForPod) isAction()      {}
-func (LookForPodEvent) isAction() {}
-func (LookForNodes) isAction()    {}
-func (LookForNode) isAction()     {}
-func (LookForTarget) isAction()   {}
-func (LookForAts) isAction()      {}
-func (CreateAts) isAction()       {}
-func (ResumeAts) isAction()       {}
-func (ReleaseAt) isAction()       {}
-func (CreatePod) isAction()       {}
-func (RestartTarget) isAction()   {}
-func (DeletePod) isAction()       {}
-func (ReleasePod) isAction()      {}
-func (DeleteAt) isAction()        {}
 
 // Event is an event on an At.
 type Event struct {

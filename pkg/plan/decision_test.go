@@ -41,7 +41,7 @@ func TestFresh(t *testing.T) {
 	create, look := CreatePod{Due: due}, LookForAt{}
 	for name, tc := range map[string]struct {
 		world World
-		want  Action
+		want  any
 	}{
 		"unknown":         {World{At: at}, look},
 		"new":             {World{At: at, AtAsOf: due}, create},

@@ -35,7 +35,7 @@ type decideCase struct {
 	now  time.Time // the default is now
 	want Decision
 	// look is the first decision if the world comes from caches and this is not enough.
-	look Action
+	look any
 }
 
 func testDecide(t *testing.T, cases map[string]decideCase) {

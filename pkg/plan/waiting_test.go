@@ -51,7 +51,7 @@ func TestDecideWaiting(t *testing.T) {
 		event  *PodEvent
 
 		wantReason, wantMessage string // of a status that is written
-		wantAction              Action
+		wantAction              any
 		wantDelay               time.Duration
 	}{
 		"for less than 20 seconds: waited for": {

@@ -156,7 +156,7 @@ func TestTake(t *testing.T) {
 	pod := newPod()
 	stranger := newPod(func(pod *corev1.Pod) { pod.OwnerReferences, pod.Labels, pod.Finalizers = nil, nil, nil })
 	ends := plan.Decision{Status: &v1alpha1.AtStatus{Phase: v1alpha1.PhaseDone, Reason: v1alpha1.ReasonCompleted}, Events: []plan.Event{{Type: "Normal", Reason: "Completed", Message: "words"}}}
-	act := func(action plan.Action) plan.Decision { return plan.Decision{Action: action} }
+	act := func(action any) plan.Decision { return plan.Decision{Action: action} }
 
 	for testName, tc := range map[string]struct {
 		decision plan.Decision
