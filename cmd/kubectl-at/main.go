@@ -73,10 +73,10 @@ func main() {
 // cli is shared by all commands.
 type cli struct {
 	genericiooptions.IOStreams
-	config *genericclioptions.ConfigFlags
-	getter resource.RESTClientGetter
-	flags  *pflag.FlagSet // of all commands
-	now    func() time.Time
+	config   *genericclioptions.ConfigFlags
+	getter   resource.RESTClientGetter
+	flags    *pflag.FlagSet // of all commands
+	now      func() time.Time
 	patience time.Duration
 	stderr   io.Writer // ErrOut without printable
 
