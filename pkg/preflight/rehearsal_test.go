@@ -345,7 +345,7 @@ func TestRehearsalsAtOnce(t *testing.T) {
 }
 
 // TestRehearsalLeft covers the Pods that are left when a controller is killed, or a request is
-// lost: they are removed, and no others.
+// lost: they are removed, and no others, such as that of a rehearsal that goes on.
 func TestRehearsalLeft(t *testing.T) {
 	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "at", UID: "at"}}
 	left := plan.NewRehearsalPod(at, v1alpha1.AtKind, plan.NewPod(&v1alpha1.At{Spec: v1alpha1.AtSpec{RunSpec: v1alpha1.RunSpec{Command: "true"}}}, plan.Defaults{}))
@@ -378,8 +378,10 @@ func TestRehearsalLeft(t *testing.T) {
 
 		create(left)
 		f.rehearsals.mayHaveLeft()
-		time.Sleep(leftPeriod + time.Second)
-		f.wantPods("labelled", "of-run")
+		f.kubelet = notPulled // It takes twenty seconds.
+		time.Sleep(leftPeriod - 10500*time.Millisecond)
+		f.add(15*time.Second, f.at("going-on", time.Hour, withRehearse))
+		f.wantPods("going-on-rehearsal", "labelled", "of-run")
 	})
 }
 
