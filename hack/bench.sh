@@ -21,6 +21,8 @@
 # Usage: hack/bench.sh [SCENARIO:NUMBER...]
 #   hack/bench.sh burst:1000      a single scenario
 #   hack/bench.sh scale:50000     for docs/scaling.md, not among all scenarios
+#   hack/bench.sh node:50         on a node that is real, which needs Linux and root
+#   PAIRS=1 hack/bench.sh ...     measure a burst once; without it, report the median of five
 #   PLOT=FILE.svg hack/bench.sh   also draw the series
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -52,9 +54,14 @@ compiling go -C hack/bench build -o "${tmp}/bench" .
 
 for scenario; do
     echo "=== ${scenario}" >&2
-    "${bin}/localcluster" run --dir="${tmp}/cluster" -- bash -o errexit -c '
+    node=()
+    if [[ "${scenario}" == node:* ]]; then
+        node=(--node)
+        install_node_packages
+    fi
+    "${bin}/localcluster" run "${node[@]}" --dir="${tmp}/cluster" -- bash -o errexit -c '
         kubectl apply -f artifacts/examples/cnat-crd.yaml -f artifacts/deploy/roles.yaml >/dev/null
         until kubectl get at >/dev/null 2>&1; do sleep 1; done
-        "$@"' bash "${tmp}/bench" -controller="${tmp}/cnat-controller" -scenario="${scenario%:*}" -number="${scenario#*:}" | tee -a "${tmp}/results"
+        "$@"' bash "${tmp}/bench" -controller="${tmp}/cnat-controller" -scenario="${scenario%:*}" -number="${scenario#*:}" ${PAIRS:+-pairs="${PAIRS}"} | tee -a "${tmp}/results"
 done
 "${tmp}/bench" -report="${tmp}/results" ${PLOT:+-plot="${PLOT}"}

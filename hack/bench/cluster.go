@@ -38,6 +38,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -55,9 +56,10 @@ const parallel = 16
 
 // cluster is the cluster in which the benchmark runs. It has no node.
 type cluster struct {
-	kube kubernetes.Interface
-	cnat clientset.Interface
-	dir  string // folder of its kubeconfig, where hack/localcluster stores the audit log
+	kube    kubernetes.Interface
+	cnat    clientset.Interface
+	dynamic dynamic.Interface
+	dir     string // folder of its kubeconfig, where hack/localcluster stores the audit log
 }
 
 func connect(kubeconfig string) (*cluster, error) {
@@ -70,13 +72,17 @@ func connect(kubeconfig string) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	dynamicClient, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
 	protobuf := rest.CopyConfig(config)
 	protobuf.ContentType = runtime.ContentTypeProtobuf
 	kube, err := kubernetes.NewForConfig(protobuf)
 	if err != nil {
 		return nil, err
 	}
-	return &cluster{kube: kube, cnat: cnat, dir: filepath.Dir(kubeconfig)}, nil
+	return &cluster{kube: kube, cnat: cnat, dynamic: dynamicClient, dir: filepath.Dir(kubeconfig)}, nil
 }
 
 // newNamespace creates a namespace in which Pods can be created.
@@ -93,6 +99,23 @@ func (c *cluster) newNamespace(ctx context.Context) (string, error) {
 			return false, nil
 		}
 		return err == nil, err
+	})
+}
+
+// deleteNamespace deletes a namespace with all that is in it, so that it does not slow down what
+// is measured next.
+func (c *cluster) deleteNamespace(ctx context.Context, name string) error {
+	progress("deleting namespace %s", name)
+	namespaces := c.kube.CoreV1().Namespaces()
+	if err := namespaces.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, 10*time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, err
 	})
 }
 
@@ -225,15 +248,16 @@ func (c *cluster) seeDone(ctx context.Context, namespace string) (*seen, error) 
 	}), nil
 }
 
-// playKubelet makes each Pod of a namespace succeed once begin is closed.
-func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-chan struct{}) error {
+// playKubelet writes the statuses of the Pods of a namespace until ctx is done. They succeed once
+// they have run for as long as lasts; if that is 0, their first status says so. Until begin is closed, if there is
+// one, no Pod runs.
+func (c *cluster) playKubelet(ctx context.Context, namespace string, lasts time.Duration, begin <-chan struct{}) error {
 	watcher, err := c.watchPods(ctx, namespace)
 	if err != nil {
 		return err
 	}
 	pods := make(chan *corev1.Pod, 100_000)
 	go func() {
-		defer close(pods)
 		for event := range watcher.ResultChan() {
 			if event.Type == watch.Added {
 				pods <- event.Object.(*corev1.Pod)
@@ -242,21 +266,40 @@ func (c *cluster) playKubelet(ctx context.Context, namespace string, begin <-cha
 	}()
 	for range parallel {
 		go func() {
-			<-begin
-			for pod := range pods {
-				pod.ResourceVersion = "" // The scheduler may have written it in the meantime.
-				pod.Status.Phase = corev1.PodSucceeded
-				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-					Name:  pod.Spec.Containers[0].Name,
-					State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.Now()}},
-				}}
-				if _, err := c.kube.CoreV1().Pods(namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil {
-					progress("a Pod does not end: %v", err)
+			if begin != nil {
+				<-begin
+			}
+			for {
+				select {
+				case pod := <-pods:
+					runs := lasts > 0 && pod.Status.Phase != corev1.PodRunning
+					if err := c.writePodStatus(ctx, pod, runs); err != nil && ctx.Err() == nil {
+						progress("the status of a Pod is not written: %v", err)
+					}
+					if runs {
+						time.AfterFunc(lasts, func() { pods <- pod })
+					}
+				case <-ctx.Done():
+					return
 				}
 			}
 		}()
 	}
 	return nil
+}
+
+// writePodStatus writes that a Pod runs, or that it has succeeded.
+func (c *cluster) writePodStatus(ctx context.Context, pod *corev1.Pod, runs bool) error {
+	pod.ResourceVersion = "" // The scheduler may have written it in the meantime.
+	pod.Status.Phase = corev1.PodRunning
+	state := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}
+	if !runs {
+		pod.Status.Phase = corev1.PodSucceeded
+		state = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.Now()}}
+	}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: state}}
+	_, err := c.kube.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	return err
 }
 
 // preflights is the key under which requests counts the requests of preflights: reads and

@@ -41,7 +41,7 @@ const (
 // with a controller that was just started. Then the same number of CronAts is spread over
 // a minute.
 func (b *bench) cronAts(ctx context.Context, number int) error {
-	if _, err := b.bareOnce(ctx, warmUp); err != nil {
+	if _, err := b.bare(ctx, warmUp); err != nil {
 		return err
 	}
 	// The order avoids that changes over time, such as the size of etcd, affect the result.
@@ -127,7 +127,7 @@ func (b *bench) runDue(ctx context.Context, number int, create func(ctx context.
 	}
 	defer done.stop()
 	begin := make(chan struct{})
-	if err := b.playKubelet(ctx, namespace, begin); err != nil {
+	if err := b.playKubelet(ctx, namespace, 0, begin); err != nil {
 		return nil, err
 	}
 	due, err := create(ctx, namespace, number)

@@ -31,22 +31,36 @@ import (
 // oneWay is the delay of each direction between the controller and a distant API server.
 const oneWay = 10 * time.Millisecond
 
-// distant is burst with a distant API server.
+// distant compares a burst with a bare loop, both with a distant API server. The kubelet is near it.
 func (b *bench) distant(ctx context.Context, number int) error {
 	kubeconfig, err := delayed(ctx, os.Getenv("KUBECONFIG"), filepath.Dir(b.binary))
 	if err != nil {
 		return err
 	}
-	near := b.cluster
-	if b.cluster, err = connect(kubeconfig); err != nil {
-		return err
-	}
-	bare, err := b.bare(ctx, number)
+	far, err := connect(kubeconfig)
 	if err != nil {
 		return err
 	}
-	b.cluster = near
-	return b.burstAfter(ctx, number, bare, ptr.To(2.0), nil, "-kubeconfig="+kubeconfig)
+	if _, err := far.bare(ctx, warmUp); err != nil {
+		return err
+	}
+	for range b.pairs {
+		bare, err := far.bare(ctx, number)
+		if err != nil {
+			return err
+		}
+		took, err := b.runBurst(ctx, number, longCommand, "-kubeconfig="+kubeconfig)
+		if err != nil {
+			return err
+		}
+		b.sample("bare loop: last Pod", bare.Seconds())
+		b.sample("last Pod late", took.lastPod.Seconds())
+		b.sample("last Pod late, to the bare loop", took.lastPod.Seconds()/bare.Seconds())
+	}
+	b.reportMedian("bare loop: last Pod", "s", nil)
+	b.reportMedian("last Pod late", "s", nil)
+	b.reportMedian("last Pod late, to the bare loop", "times", ptr.To(1.5))
+	return nil
 }
 
 // delayed starts a proxy for the API server of a kubeconfig that delays everything by

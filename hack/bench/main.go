@@ -39,6 +39,8 @@ type result struct {
 	Number   int      `json:"number"`
 	Figure   string   `json:"figure"`
 	Value    float64  `json:"value"`
+	Least    *float64 `json:"least,omitempty"` // of several measurements, whose median is the value
+	Most     *float64 `json:"most,omitempty"`
 	Unit     string   `json:"unit,omitempty"`
 	AtMost   *float64 `json:"atMost,omitempty"` // the limit that must be met
 }
@@ -48,16 +50,19 @@ type bench struct {
 	binary   string // of the controller
 	scenario string
 	number   int
+	pairs    int
 
 	controller *process
+	samples    map[string][]float64 // by figure
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	var b bench
+	b := bench{samples: map[string][]float64{}}
 	flag.StringVar(&b.scenario, "scenario", "", "what to measure: "+strings.Join(slices.Sorted(maps.Keys(scenarios)), ", "))
 	flag.IntVar(&b.number, "number", 100, "number of Ats")
+	flag.IntVar(&b.pairs, "pairs", 5, "how often a burst is measured")
 	flag.StringVar(&b.binary, "controller", "", "path of the controller's binary; its log is written next to it")
 	report := flag.String("report", "", "print a table of the figures in this file instead of measuring")
 	plot := flag.String("plot", "", "with -report: draw them into this SVG file")
@@ -112,7 +117,24 @@ func (b *bench) stop() error {
 
 // report prints a figure.
 func (b *bench) report(figure string, value float64, unit string, atMost *float64) {
-	line, err := json.Marshal(result{Scenario: b.scenario, Number: b.number, Figure: figure, Value: value, Unit: unit, AtMost: atMost})
+	b.print(result{Figure: figure, Value: value, Unit: unit, AtMost: atMost})
+}
+
+// sample adds one of several measurements of a figure.
+func (b *bench) sample(figure string, value float64) {
+	progress("%s: %.4g", figure, value)
+	b.samples[figure] = append(b.samples[figure], value)
+}
+
+// reportMedian prints a figure that was sampled.
+func (b *bench) reportMedian(figure, unit string, atMost *float64) {
+	samples := slices.Sorted(slices.Values(b.samples[figure]))
+	b.print(result{Figure: figure, Value: samples[len(samples)/2], Least: &samples[0], Most: &samples[len(samples)-1], Unit: unit, AtMost: atMost})
+}
+
+func (b *bench) print(r result) {
+	r.Scenario, r.Number = b.scenario, b.number
+	line, err := json.Marshal(r)
 	if err != nil {
 		panic(err) // The number has no JSON representation.
 	}

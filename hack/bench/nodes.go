@@ -158,9 +158,7 @@ func (b *bench) measureRun(ctx context.Context, what string, commands, ats int, 
 		return run{}, err
 	}
 	defer done.stop()
-	begin := make(chan struct{})
-	close(begin)
-	if err := b.playKubelet(ctx, namespace, begin); err != nil {
+	if err := b.playKubelet(ctx, namespace, 0, nil); err != nil {
 		return run{}, err
 	}
 	// The controller's base usage is not measured.

@@ -43,16 +43,19 @@ func makeReport(path, svg string) error {
 		results = append(results, r)
 	}
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "SCENARIO\tNUMBER\tFIGURE\tVALUE\tAT MOST\t")
+	fmt.Fprintln(table, "SCENARIO\tNUMBER\tFIGURE\tVALUE\tRANGE\tAT MOST\t")
 	for _, r := range results {
-		atMost, verdict := "", ""
+		between, atMost, verdict := "", "", ""
+		if r.Least != nil {
+			between = fmt.Sprintf("%.4g to %.4g", *r.Least, *r.Most)
+		}
 		if r.AtMost != nil {
 			atMost = fmt.Sprintf("%g %s", *r.AtMost, r.Unit)
 			if r.Value > *r.AtMost {
 				verdict = "missed"
 			}
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%.4g %s\t%s\t%s\n", r.Scenario, r.Number, r.Figure, r.Value, r.Unit, atMost, verdict)
+		fmt.Fprintf(table, "%s\t%d\t%s\t%.4g %s\t%s\t%s\t%s\n", r.Scenario, r.Number, r.Figure, r.Value, r.Unit, between, atMost, verdict)
 	}
 	if err := table.Flush(); err != nil || svg == "" {
 		return err

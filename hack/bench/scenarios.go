@@ -41,10 +41,11 @@ const mib = 1 << 20
 // scenarios are the measurements, each in its own cluster. number is the size.
 var scenarios = map[string]func(b *bench, ctx context.Context, number int) error{
 	"lone": (*bench).loneOnly,
-	// The commands end immediately, or only after all have been started.
+	// The commands end immediately, or take longCommand.
 	"burst":      (*bench).burst,
 	"burst-long": (*bench).burst,
 	"distant":    (*bench).distant,
+	"node":       (*bench).realNode, // needs a node
 	"cronjob":    (*bench).cronJob,
 	"pending":    (*bench).pending,
 	"memory":     (*bench).memory,
@@ -115,78 +116,17 @@ func (b *bench) lateness(ctx context.Context, number int, gap time.Duration) ([]
 	return late, nil
 }
 
-// bare creates the same Pods as the controller in a bare loop, and reports how long that
-// took, as a baseline. The API server has been warmed up by then.
-func (b *bench) bare(ctx context.Context, number int) (time.Duration, error) {
-	if _, err := b.bareOnce(ctx, warmUp); err != nil {
-		return 0, err
-	}
-	took, err := b.bareOnce(ctx, number)
-	if err == nil {
-		b.report("bare loop", took.Seconds(), "s", nil)
-	}
-	return took, err
-}
-
-// warmUp is the number of Pods to create before the measurement.
-const warmUp = 500
-
-func (b *bench) bareOnce(ctx context.Context, number int) (time.Duration, error) {
-	namespace, err := b.newNamespace(ctx)
-	if err != nil {
-		return 0, err
-	}
-	toCreate := make([]*corev1.Pod, number)
-	err = each(ctx, number, func(i int) error {
-		at := newAt(fmt.Sprintf("at-%06d", i), far)
-		at.Spec.Suspend = ptr.To(true)
-		at, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, at, metav1.CreateOptions{})
-		if err == nil {
-			toCreate[i] = plan.NewPod(at, plan.Defaults{Image: "busybox:1.37.0"})
-		}
+// cronJob creates CronJobs that become due at one instant, for comparison.
+func (b *bench) cronJob(ctx context.Context, number int) error {
+	if _, err := b.bare(ctx, warmUp); err != nil {
 		return err
-	})
-	if err != nil {
-		return 0, err
 	}
-	pods, err := b.seePods(ctx, namespace)
-	if err != nil {
-		return 0, err
-	}
-	defer pods.stop()
-	start := time.Now()
-	err = each(ctx, number, func(i int) error {
-		_, err := b.kube.CoreV1().Pods(namespace).Create(ctx, toCreate[i], metav1.CreateOptions{})
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	last, err := pods.wait(ctx, number, time.Minute, "Pods of the bare loop")
-	return last.Sub(start), err
-}
-
-// burst creates Ats that become due at one instant.
-func (b *bench) burst(ctx context.Context, number int) error {
 	bare, err := b.bare(ctx, number)
 	if err != nil {
 		return err
 	}
-	allDone := 3.2
-	if b.scenario == "burst-long" {
-		allDone = 4
-	}
-	return b.burstAfter(ctx, number, bare, ptr.To(1.3), &allDone)
-}
-
-// burstAfter is burst after the bare loop. args are those of the controller. The limits
-// are multiples of the time that the bare loop took.
-func (b *bench) burstAfter(ctx context.Context, number int, bare time.Duration, lastPod, allDone *float64, args ...string) error {
 	namespace, err := b.newNamespace(ctx)
 	if err != nil {
-		return err
-	}
-	if err := b.start(ctx, append(args, "-namespace="+namespace)...); err != nil {
 		return err
 	}
 	pods, err := b.seePods(ctx, namespace)
@@ -194,141 +134,29 @@ func (b *bench) burstAfter(ctx context.Context, number int, bare time.Duration, 
 		return err
 	}
 	defer pods.stop()
-	done, err := b.seeDone(ctx, namespace)
+	if err := b.playKubelet(ctx, namespace, 0, nil); err != nil {
+		return err
+	}
+	due, err := b.createCronJobs(ctx, namespace, number)
 	if err != nil {
 		return err
 	}
-	defer done.stop()
-	begin := make(chan struct{})
-	if err := b.playKubelet(ctx, namespace, begin); err != nil {
-		return err
-	}
-	due, err := b.createDue(ctx, namespace, number)
+	last, err := pods.wait(ctx, number, 10*time.Minute, "Pods of CronJobs")
 	if err != nil {
 		return err
 	}
-	if b.scenario != "burst-long" {
-		close(begin)
-	}
-	last, err := pods.wait(ctx, number, 10*time.Minute, "Pods")
-	if err != nil {
-		return err
-	}
-	if b.scenario == "burst-long" {
-		close(begin)
-	}
-	b.report("last Pod late", last.Sub(due).Seconds(), "s", nil)
-	b.report("last Pod late, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", lastPod)
-	if last, err = done.wait(ctx, number, 10*time.Minute, "Ats DONE"); err != nil {
-		return err
-	}
-	b.report("all DONE", last.Sub(due).Seconds(), "s", nil)
-	b.report("all DONE, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", allDone)
-	return b.reportRequests(ctx, namespace, number)
-}
-
-// createDue creates Ats that are due once all have been created, and returns that time.
-func (b *bench) createDue(ctx context.Context, namespace string, number int) (time.Time, error) {
-	due := time.Now().Add(5*time.Second + time.Duration(number)*4*time.Millisecond).Truncate(time.Millisecond)
-	if err := b.createAts(ctx, namespace, number, due); err != nil {
-		return due, err
-	}
-	if time.Until(due) < time.Second {
-		return due, errors.New("the machine is too slow: the Ats were not there before they were due")
-	}
-	progress("%d Ats are due in %v", number, time.Until(due).Round(time.Second))
-	return due, nil
-}
-
-// reportRequests reports the controller's requests to the API server for a run.
-func (b *bench) reportRequests(ctx context.Context, namespace string, runs int) error {
-	progress("waiting for the last requests")
-	var counts map[string]int
-	for before := -1; ; {
-		var err error
-		if counts, err = b.requests(namespace); err != nil {
-			return err
-		}
-		total := 0
-		for _, count := range counts {
-			total += count
-		}
-		if total == before {
-			break
-		}
-		before = total
-		// Pods are released some time after the end.
-		if err := sleep(ctx, 10*time.Second); err != nil {
-			return err
-		}
-	}
-	writes, reads, looks, events := sum(counts)
-	b.report("writes a run", writes/float64(runs), "", ptr.To(4.0))
-	b.report("reads a run", reads/float64(runs), "", ptr.To(0.0))
-	b.report("requests of preflights a run", looks/float64(runs), "", nil)
-	b.report("requests for events a run", events/float64(runs), "", nil)
-	return b.reportEvents(ctx, namespace, runs)
-}
-
-// reportEvents reports how many events of a run have arrived, and how late.
-func (b *bench) reportEvents(ctx context.Context, namespace string, runs int) error {
-	list, err := b.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "source=cnat-controller"})
-	if err != nil {
-		return err
-	}
-	count, late := 0, time.Duration(0)
-	for _, event := range list.Items {
-		count += int(event.Count)
-		late = max(late, event.CreationTimestamp.Sub(event.FirstTimestamp.Time))
-	}
-	b.report("events a run", float64(count)/float64(runs), "", ptr.To(2.0))
-	b.report("last event late", late.Seconds(), "s", ptr.To(60.0))
+	b.report("CronJob: last Pod late", last.Sub(due).Seconds(), "s", nil)
+	b.report("CronJob: last Pod late, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", nil)
 	return nil
 }
 
-// sum returns the sum of the requests that cluster.requests has counted; looks are those
-// of preflights.
-func sum(counts map[string]int) (writes, reads, looks, events float64) {
-	for request, count := range counts {
-		verb, resource, _ := strings.Cut(request, " ")
-		switch {
-		case request == preflights:
-			looks += float64(count)
-		case resource == "events":
-			events += float64(count)
-		case verb == "get":
-			reads += float64(count)
-		case verb != "list" && verb != "watch":
-			writes += float64(count)
-		}
-	}
-	return writes, reads, looks, events
-}
-
-// cronJob creates CronJobs that become due at one instant, for comparison.
-func (b *bench) cronJob(ctx context.Context, number int) error {
-	bare, err := b.bare(ctx, number)
-	if err != nil {
-		return err
-	}
-	namespace, err := b.newNamespace(ctx)
-	if err != nil {
-		return err
-	}
-	pods, err := b.seePods(ctx, namespace)
-	if err != nil {
-		return err
-	}
-	defer pods.stop()
-	begin := make(chan struct{})
-	close(begin)
-	if err := b.playKubelet(ctx, namespace, begin); err != nil {
-		return err
-	}
-	due := time.Now().Add(time.Minute + 15*time.Second).Truncate(time.Minute).UTC()
+// createCronJobs creates CronJobs that are due at the next full minute after all have been
+// created, and returns that time.
+func (c *cluster) createCronJobs(ctx context.Context, namespace string, number int) (time.Time, error) {
+	due := time.Now().Add(time.Minute + 5*time.Second + time.Duration(number)*10*time.Millisecond).Truncate(time.Minute).UTC()
 	template := corev1.PodTemplateSpec{Spec: plan.NewPod(newAt("at", due), plan.Defaults{Image: "busybox:1.37.0"}).Spec}
-	err = each(ctx, number, func(i int) error {
-		_, err := b.kube.BatchV1().CronJobs(namespace).Create(ctx, &batchv1.CronJob{
+	err := each(ctx, number, func(i int) error {
+		_, err := c.kube.BatchV1().CronJobs(namespace).Create(ctx, &batchv1.CronJob{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("cronjob-%06d", i)},
 			Spec: batchv1.CronJobSpec{
 				Schedule:    due.Format("4 15 2 1 *"),
@@ -339,18 +167,12 @@ func (b *bench) cronJob(ctx context.Context, number int) error {
 		return err
 	})
 	if err != nil {
-		return err
+		return due, err
 	}
 	if time.Now().After(due) {
-		return errors.New("the machine is too slow: the CronJobs were not there before they were due")
+		return due, errors.New("the machine is too slow: the CronJobs were not there before they were due")
 	}
-	last, err := pods.wait(ctx, number, 10*time.Minute, "Pods of CronJobs")
-	if err != nil {
-		return err
-	}
-	b.report("CronJob: last Pod late", last.Sub(due).Seconds(), "s", nil)
-	b.report("CronJob: last Pod late, to the bare loop", last.Sub(due).Seconds()/bare.Seconds(), "times", nil)
-	return nil
+	return due, nil
 }
 
 // marker is the At, among the pending ones, that the controller processes last. It is
