@@ -122,15 +122,12 @@ func keepNodes(from *v1alpha1.AtNodes) *v1alpha1.AtNodes {
 func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
 		ObjectMeta: KeepMeta(pod),
-		Spec: corev1.PodSpec{
-			NodeName:   pod.Spec.NodeName,
-			Containers: []corev1.Container{{Name: pod.Spec.Containers[0].Name}},
-		},
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, Containers: keepContainers(pod)},
 		Status: corev1.PodStatus{
 			Phase:                 pod.Status.Phase,
 			Reason:                pod.Status.Reason,
 			Message:               pod.Status.Message,
-			Conditions:            pod.Status.Conditions,
+			Conditions:            keepConditions(pod.Status.Conditions),
 			PodIP:                 pod.Status.PodIP,
 			HostIP:                pod.Status.HostIP,
 			StartTime:             pod.Status.StartTime,
@@ -148,6 +145,26 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	}
 	if written := writtenByNode(pod); !written.IsZero() && isWaiting(pod) {
 		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", Subresource: "status", Time: &metav1.Time{Time: written}}}
+	}
+	return kept
+}
+
+// keepContainers returns the name of the first container, unless an annotation names the
+// container that runs the command, as it nearly always does.
+func keepContainers(pod *corev1.Pod) []corev1.Container {
+	if len(pod.Spec.Containers) == 0 || slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == pod.Annotations[DefaultContainer] }) {
+		return nil
+	}
+	return []corev1.Container{{Name: pod.Spec.Containers[0].Name}}
+}
+
+// keepConditions returns the conditions of a Pod that this package reads.
+func keepConditions(from []corev1.PodCondition) []corev1.PodCondition {
+	var kept []corev1.PodCondition
+	for _, condition := range from {
+		if slices.Contains([]corev1.PodConditionType{corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.DisruptionTarget}, condition.Type) {
+			kept = append(kept, condition)
+		}
 	}
 	return kept
 }

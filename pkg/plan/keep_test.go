@@ -151,6 +151,7 @@ func TestKeep(t *testing.T) {
 		pod.OwnerReferences = append(pod.OwnerReferences, metav1.OwnerReference{Name: large})
 		pod.Spec.NodeName = "node"
 		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: large})
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Message: large})
 		pod.Status.PodIP, pod.Status.HostIP, pod.Status.StartTime = "192.0.2.1", "192.0.2.2", &metav1.Time{Time: due}
 	}
 	container := func(state, last corev1.ContainerState) []corev1.ContainerStatus {
@@ -185,6 +186,17 @@ func TestKeep(t *testing.T) {
 		"succeeded": func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded },
 		"failed": func(pod *corev1.Pod) {
 			pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodFailed, container(failed, corev1.ContainerState{})
+		},
+		"failed, with a sidecar": func(pod *corev1.Pod) {
+			pod.Spec.Containers = append([]corev1.Container{{Name: "sidecar"}}, pod.Spec.Containers...)
+			pod.Status.Phase = corev1.PodFailed
+			pod.Status.ContainerStatuses = append([]corev1.ContainerStatus{{Name: "sidecar", State: noImage}}, container(failed, corev1.ContainerState{})...)
+		},
+		"failed, by a container that no annotation names": func(pod *corev1.Pod) {
+			pod.Annotations[DefaultContainer] = "gone"
+			pod.Spec.Containers = append([]corev1.Container{{Name: "command"}}, corev1.Container{Name: "sidecar"})
+			pod.Status.Phase = corev1.PodFailed
+			pod.Status.ContainerStatuses = append([]corev1.ContainerStatus{{Name: "sidecar", State: noImage}}, container(failed, corev1.ContainerState{})...)
 		},
 		"restarted": func(pod *corev1.Pod) {
 			pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodFailed, container(noImage, failed)

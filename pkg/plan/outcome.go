@@ -124,7 +124,11 @@ func isEndedByDeletion(pod *corev1.Pod) bool {
 // commandStatus returns the status of the container that runs the command: the default
 // container or, if there is none of that name, the first. It is nil if there is none.
 func commandStatus(pod *corev1.Pod) *corev1.ContainerStatus {
-	for _, name := range []string{pod.Annotations[DefaultContainer], pod.Spec.Containers[0].Name} {
+	names := []string{pod.Annotations[DefaultContainer]}
+	if len(pod.Spec.Containers) > 0 { // The cache does not have them if that is the name.
+		names = append(names, pod.Spec.Containers[0].Name)
+	}
+	for _, name := range names {
 		if i := slices.IndexFunc(pod.Status.ContainerStatuses, func(status corev1.ContainerStatus) bool { return status.Name == name }); i >= 0 {
 			return &pod.Status.ContainerStatuses[i]
 		}
