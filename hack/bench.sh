@@ -16,12 +16,11 @@
 
 
 # Measures the controller, each scenario in a new control plane. Prints each figure as a
-# line of JSON, and finally a table. All scenarios together take an hour.
+# line of JSON, and finally a table. node:NUMBER needs Linux and root. All scenarios together take two hours.
 #
 # Usage: hack/bench.sh [SCENARIO:NUMBER...]
 #   hack/bench.sh burst:1000      a single scenario
-#   hack/bench.sh scale:50000     for docs/scaling.md, not among all scenarios
-#   hack/bench.sh node:50         on a node that is real, which needs Linux and root
+#   hack/bench.sh scale:100000    for docs/scaling.md, not among all scenarios
 #   PAIRS=1 hack/bench.sh ...     measure a burst once; without it, report the median of five
 #   PLOT=FILE.svg hack/bench.sh   also draw the series
 
@@ -32,7 +31,7 @@ source hack/localcluster.sh
 
 if [[ $# == 0 ]]; then
     set -- lone:200 burst:100 burst:1000 burst:10000 burst-long:100 burst-long:1000 burst-long:10000 distant:1000 \
-        cronjob:100 cronjob:1000 cronats:1000 nodes:1000 tenants:10000 hostile:100 pending:1000 pending:10000 pending:100000 memory:100000 preflight:100000
+        cronjob:100 cronjob:1000 cronats:1000 nodes:1000 tenants:10000 hostile:100 pending:1000 pending:10000 pending:100000 memory:100000 node:1 node:50
 fi
 
 tmp="$(mktemp -d)"

@@ -53,7 +53,6 @@ var scenarios = map[string]func(b *bench, ctx context.Context, number int) error
 	"cronats":    (*bench).cronAts,
 	"tenants":    (*bench).tenants,
 	"hostile":    (*bench).hostile,
-	"preflight":  (*bench).preflight,
 	"scale":      (*bench).scale,
 }
 
@@ -366,75 +365,6 @@ func (b *bench) tenants(ctx context.Context, number int) error {
 	}
 	b.report("small tenant's last Pod late", last.Sub(due).Seconds(), "s", ptr.To(1.0))
 	return nil
-}
-
-// preflight creates very many Ats, waits for their preflights while others become due one
-// at a time, and compares that with the same without preflights. The order avoids that
-// changes over time, such as the size of etcd, affect the result.
-func (b *bench) preflight(ctx context.Context, number int) error {
-	const gap, lone = 300 * time.Millisecond, 200
-	const without, with = "-preflight-qps=0", "-preflight-qps=5"
-	created, pending := map[string][]time.Duration{}, map[string][]time.Duration{}
-	for _, flag := range []string{without, with, with, without} {
-		namespace, err := b.newNamespace(ctx)
-		if err != nil {
-			return err
-		}
-		if err := b.start(ctx, flag); err != nil {
-			return err
-		}
-		var whileCreated []time.Duration
-		err = both(
-			func() error { return b.createVarious(ctx, namespace, number) },
-			func() (err error) { whileCreated, err = b.lateness(ctx, lone, gap); return err },
-		)
-		if err != nil {
-			return err
-		}
-		whilePending, err := b.lateness(ctx, lone, gap)
-		if err != nil {
-			return err
-		}
-		created[flag] = append(created[flag], whileCreated...)
-		pending[flag] = append(pending[flag], whilePending...)
-		counts, err := b.requests(namespace)
-		if err != nil {
-			return err
-		}
-		progress("%s: %d requests of preflights", flag, counts[preflights])
-		if err := errors.Join(b.controller.stop(), b.deleteAts(ctx, []string{namespace})); err != nil {
-			return err
-		}
-	}
-	for what, late := range map[string]map[string][]time.Duration{"created": created, "pending": pending} {
-		for _, flag := range []string{without, with} {
-			slices.Sort(late[flag])
-			b.report("while they are "+what+", "+flag+", median, late by", milliseconds(median(late[flag])), "ms", nil)
-			b.report("while they are "+what+", "+flag+", 99th of 100, late by", milliseconds(percentile99(late[flag])), "ms", nil)
-		}
-		b.report("while they are "+what+", 99th of 100, later with preflights by", milliseconds(percentile99(late[with])-percentile99(late[without])), "ms", ptr.To(10.0))
-	}
-	return nil
-}
-
-// createVarious creates Ats that are due in the far future. Every tenth has its own
-// command, which causes the maximum number of reads and dry-runs.
-func (b *bench) createVarious(ctx context.Context, namespace string, number int) error {
-	return each(ctx, number, func(i int) error {
-		at := newAt(fmt.Sprintf("at-%06d", i), far)
-		if i%10 == 0 {
-			at.Spec.Command = fmt.Sprint("echo ", i)
-		}
-		_, err := b.cnat.CnatV1alpha1().Ats(namespace).Create(ctx, at, metav1.CreateOptions{})
-		return err
-	})
-}
-
-// both calls two functions concurrently.
-func both(a, b func() error) error {
-	done := make(chan error)
-	go func() { done <- a() }()
-	return errors.Join(b(), <-done)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
