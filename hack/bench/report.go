@@ -22,7 +22,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"text/tabwriter"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // makeReport prints a table of the figures in a file, and draws the series in it.
@@ -57,8 +61,46 @@ func makeReport(path, svg string) error {
 		}
 		fmt.Fprintf(table, "%s\t%d\t%s\t%.4g %s\t%s\t%s\t%s\n", r.Scenario, r.Number, r.Figure, r.Value, r.Unit, between, atMost, verdict)
 	}
-	if err := table.Flush(); err != nil || svg == "" {
+	if err := table.Flush(); err != nil {
 		return err
 	}
+	printSeries(results)
+	if svg == "" {
+		return nil
+	}
 	return drawSeries(results, svg)
+}
+
+// printSeries prints the figures that were measured with several numbers as rows of a table in
+// Markdown, with a column for each number.
+func printSeries(results []result) {
+	values, numbers := map[[2]string]map[int]string{}, sets.New[int]()
+	var order [][2]string
+	for _, r := range results {
+		row := [2]string{r.Scenario, r.Figure}
+		if values[row] == nil {
+			values[row] = map[int]string{}
+			order = append(order, row)
+		}
+		values[row][r.Number] = strings.TrimSpace(fmt.Sprintf("%.3g %s", r.Value, r.Unit))
+	}
+	order = slices.DeleteFunc(order, func(row [2]string) bool { return len(values[row]) < 2 })
+	for _, row := range order {
+		numbers = numbers.Union(sets.KeySet(values[row]))
+	}
+	if len(order) == 0 {
+		return
+	}
+	header, rule := "| scenario | figure |", "| --- | --- |"
+	for _, number := range sets.List(numbers) {
+		header, rule = header+fmt.Sprintf(" %d |", number), rule+" --- |"
+	}
+	fmt.Printf("\n%s\n%s\n", header, rule)
+	for _, row := range order {
+		fmt.Printf("| %s | %s |", row[0], row[1])
+		for _, number := range sets.List(numbers) {
+			fmt.Printf(" %s |", values[row][number])
+		}
+		fmt.Println()
+	}
 }
