@@ -64,7 +64,7 @@ func (b *bench) burst(ctx context.Context, number int) error {
 		if err != nil {
 			return err
 		}
-		floor, err := b.floor(ctx, number, lasts)
+		floor, err := b.floor(ctx, number, lasts, b.cluster)
 		if err != nil {
 			return err
 		}
@@ -72,24 +72,35 @@ func (b *bench) burst(ctx context.Context, number int) error {
 		if err != nil {
 			return err
 		}
-		b.sample("bare loop: last Pod", bare.Seconds())
-		b.sample("floor: last Pod", floor.lastPod.Seconds())
-		b.sample("floor: all recorded", floor.end.Seconds())
-		b.sample("last Pod late", took.lastPod.Seconds())
-		b.sample("all DONE", took.end.Seconds())
-		b.sample("last Pod late, to the bare loop", took.lastPod.Seconds()/bare.Seconds())
-		b.sample("last Pod late, to the floor", took.lastPod.Seconds()/floor.lastPod.Seconds())
-		// What the commands take is nobody's work.
-		b.sample("all DONE, to the floor", (took.end-lasts).Seconds()/(floor.end-lasts).Seconds())
+		b.samplePair(bare, floor, took, lasts)
 	}
+	b.reportPairs(nil, ptr.To(1.2), ptr.To(1.15))
+	b.reportRequests()
+	return nil
+}
+
+// samplePair samples a burst and what was measured just before.
+func (b *bench) samplePair(bare time.Duration, floor, took span, lasts time.Duration) {
+	b.sample("bare loop: last Pod", bare.Seconds())
+	b.sample("floor: last Pod", floor.lastPod.Seconds())
+	b.sample("floor: all recorded", floor.end.Seconds())
+	b.sample("last Pod late", took.lastPod.Seconds())
+	b.sample("all DONE", took.end.Seconds())
+	b.sample("last Pod late, to the bare loop", took.lastPod.Seconds()/bare.Seconds())
+	b.sample("last Pod late, to the floor", took.lastPod.Seconds()/floor.lastPod.Seconds())
+	// What the commands take is nobody's work.
+	b.sample("all DONE, to the floor", (took.end-lasts).Seconds()/(floor.end-lasts).Seconds())
+}
+
+// reportPairs reports what samplePair has sampled. The limits are multiples of the last Pod of the
+// bare loop, and of the floor.
+func (b *bench) reportPairs(toBare, lastPod, allDone *float64) {
 	for _, figure := range []string{"bare loop: last Pod", "floor: last Pod", "floor: all recorded", "last Pod late", "all DONE"} {
 		b.reportMedian(figure, "s", nil)
 	}
-	b.reportMedian("last Pod late, to the bare loop", "times", nil)
-	b.reportMedian("last Pod late, to the floor", "times", ptr.To(1.2))
-	b.reportMedian("all DONE, to the floor", "times", ptr.To(1.15))
-	b.reportRequests()
-	return nil
+	b.reportMedian("last Pod late, to the bare loop", "times", toBare)
+	b.reportMedian("last Pod late, to the floor", "times", lastPod)
+	b.reportMedian("all DONE, to the floor", "times", allDone)
 }
 
 // podsToCreate creates a namespace, and returns the Pods that the controller would create in it.

@@ -73,8 +73,9 @@ func (c *cluster) createRecordCRD(ctx context.Context) error {
 
 // floor does only what no system can leave out for a number of runs: it creates the Pod, the
 // kubelet writes the Pod's status, and then it writes a record. It has as many requests at the
-// same time as the controller has workers. As in the controller, the Pods come first.
-func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration) (took span, err error) {
+// same time as the controller has workers. As in the controller, the Pods come first. The kubelet may be nearer
+// to the API server.
+func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration, kubelet *cluster) (took span, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	namespace, toCreate, err := c.podsToCreate(ctx, number)
@@ -102,7 +103,7 @@ func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration) (t
 	if err != nil {
 		return took, err
 	}
-	if err := c.playKubelet(ctx, namespace, lasts, nil); err != nil {
+	if err := kubelet.playKubelet(ctx, namespace, lasts, nil); err != nil {
 		return took, err
 	}
 	if err := sleep(ctx, pause); err != nil {
