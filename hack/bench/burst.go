@@ -44,6 +44,7 @@ const pause = 3 * time.Second
 type span struct {
 	lastPod time.Duration // until a watch showed the last Pod
 	end     time.Duration // until the end of the last run was recorded
+	server  float64       // the processor time of the API server, in seconds
 }
 
 // burst creates Ats that become due at one instant, several times, and compares each with a
@@ -81,6 +82,9 @@ func (b *bench) burst(ctx context.Context, number int) error {
 
 // samplePair samples a burst and what was measured just before.
 func (b *bench) samplePair(bare time.Duration, floor, took span, lasts time.Duration) {
+	perRun := 1000 / float64(b.number)
+	b.sample("floor: processor time of the API server for each run", floor.server*perRun)
+	b.sample("until all DONE: processor time of the API server for each run", took.server*perRun)
 	b.sample("bare loop: last Pod", bare.Seconds())
 	b.sample("floor: last Pod", floor.lastPod.Seconds())
 	b.sample("floor: all recorded", floor.end.Seconds())
@@ -97,6 +101,9 @@ func (b *bench) samplePair(bare time.Duration, floor, took span, lasts time.Dura
 func (b *bench) reportPairs(toBare, lastPod, allDone *float64) {
 	for _, figure := range []string{"bare loop: last Pod", "floor: last Pod", "floor: all recorded", "last Pod late", "all DONE"} {
 		b.reportMedian(figure, "s", nil)
+	}
+	for _, figure := range []string{"floor: processor time of the API server for each run", "until all DONE: processor time of the API server for each run"} {
+		b.reportMedian(figure, "ms", nil)
 	}
 	b.reportMedian("last Pod late, to the bare loop", "times", toBare)
 	b.reportMedian("last Pod late, to the floor", "times", lastPod)
@@ -181,6 +188,10 @@ func (b *bench) runBurst(ctx context.Context, number int, lasts time.Duration, a
 	if err != nil {
 		return took, err
 	}
+	before, err := b.usage(ctx)
+	if err != nil {
+		return took, err
+	}
 	last, err := pods.wait(ctx, number, 10*time.Minute, "Pods")
 	if err != nil {
 		return took, err
@@ -189,10 +200,14 @@ func (b *bench) runBurst(ctx context.Context, number int, lasts time.Duration, a
 	if err != nil {
 		return took, err
 	}
+	after, err := b.usage(ctx)
+	if err != nil {
+		return took, err
+	}
 	if err := b.sampleRequests(ctx, namespace, number); err != nil {
 		return took, err
 	}
-	return span{last.Sub(due), end.Sub(due)}, errors.Join(b.deleteNamespace(ctx, namespace), b.stop())
+	return span{last.Sub(due), end.Sub(due), after.cpu - before.cpu}, errors.Join(b.deleteNamespace(ctx, namespace), b.stop())
 }
 
 // createDue creates Ats that are due once all have been created, and returns that time.

@@ -109,6 +109,10 @@ func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration, ku
 	if err := sleep(ctx, pause); err != nil {
 		return took, err
 	}
+	before, err := c.usage(ctx)
+	if err != nil {
+		return took, err
+	}
 	var created, recorded atomic.Int64
 	start := time.Now()
 	err = each(ctx, parallel, func(int) error {
@@ -137,7 +141,12 @@ func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration, ku
 		return took, err
 	}
 	last, err := pods.wait(ctx, number, time.Minute, "Pods of the floor")
+	if err != nil {
+		return took, err
+	}
 	took.lastPod = last.Sub(start)
+	after, err := c.usage(ctx)
+	took.server = after.cpu - before.cpu
 	return took, errors.Join(err, c.deleteNamespace(ctx, namespace))
 }
 
