@@ -20,6 +20,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
@@ -65,22 +66,33 @@ func (c *cluster) usage(ctx context.Context) (usage, error) {
 	return u, nil
 }
 
-// scale reports what a number of pending Ats cost the API server and etcd, and what an
-// informer of all namespaces and informers of single namespaces cost.
+// scale reports what a number of pending Ats cost the API server and etcd, at three sizes, because
+// part of that does not depend on the number. Then it reports what an informer of all
+// namespaces and informers of single namespaces cost.
 func (b *bench) scale(ctx context.Context, number int) error {
-	before, err := b.usage(ctx)
-	if err != nil {
+	if _, err := b.createPending(ctx, warmUp); err != nil {
 		return err
 	}
-	if _, err := b.createPending(ctx, number); err != nil {
-		return err
+	const sizes = 3
+	for size := range sizes {
+		before, err := b.usage(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := b.createPending(ctx, number/sizes); err != nil {
+			return err
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+		after, err := b.usage(ctx)
+		if err != nil {
+			return err
+		}
+		more := fmt.Sprintf("from %d to %d Ats: ", size*number/sizes, (size+1)*number/sizes)
+		b.report(more+"etcd", (after.etcd-before.etcd)/float64(number/sizes), "bytes for each more", nil)
+		b.report(more+"memory of the API server", (after.memory-before.memory)/float64(number/sizes), "bytes for each more", nil)
 	}
-	stored, err := b.usage(ctx)
-	if err != nil {
-		return err
-	}
-	b.report("etcd", (stored.etcd-before.etcd)/float64(number), "bytes for each At", nil)
-	b.report("memory of the API server", (stored.memory-before.memory)/float64(number), "bytes for each At", nil)
 
 	if err := b.inform(ctx, "an informer of all namespaces", []string{""}); err != nil {
 		return err
