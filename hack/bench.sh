@@ -31,7 +31,7 @@ source hack/localcluster.sh
 
 if [[ $# == 0 ]]; then
     set -- lone:200 burst:100 burst:1000 burst:10000 burst-long:100 burst-long:1000 burst-long:10000 distant:1000 \
-        cronjob:100 cronjob:1000 cronats:1000 nodes:1000 tenants:10000 hostile:100 pending:1000 pending:10000 pending:100000 memory:100000 node:1 node:50
+        cronjob:100 cronjob:1000 cronats:1000 nodes:1000 tenants:10000 hostile:100 pending:1000 pending:10000 pending:100000 memory:100000 node:1 node:50 writes:2000
 fi
 
 tmp="$(mktemp -d)"

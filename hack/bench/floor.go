@@ -82,16 +82,7 @@ func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration, ku
 	if err != nil {
 		return took, err
 	}
-	client := c.dynamic.Resource(records).Namespace(namespace)
-	err = each(ctx, number, func(i int) error {
-		record := &unstructured.Unstructured{Object: map[string]any{}}
-		record.SetAPIVersion(records.GroupVersion().String())
-		record.SetKind("Record")
-		record.SetName(toCreate[i].Name)
-		_, err := client.Create(ctx, record, metav1.CreateOptions{})
-		return err
-	})
-	if err != nil {
+	if err := c.createRecords(ctx, namespace, toCreate); err != nil {
 		return took, err
 	}
 	pods, err := c.seePods(ctx, namespace)
@@ -125,8 +116,7 @@ func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration, ku
 		for int(recorded.Add(1)) <= number {
 			select {
 			case name := <-ended:
-				patch := fmt.Appendf(nil, `{"status":{"exitCode":0,"completionTime":%q}}`, time.Now().UTC().Format(time.RFC3339))
-				if _, err := client.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+				if err := c.writeRecord(ctx, namespace, name); err != nil {
 					cancel()
 					return err
 				}
@@ -148,6 +138,25 @@ func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration, ku
 	after, err := c.usage(ctx)
 	took.server = after.cpu - before.cpu
 	return took, errors.Join(err, c.deleteNamespace(ctx, namespace))
+}
+
+// createRecords creates a record for each Pod, with its name.
+func (c *cluster) createRecords(ctx context.Context, namespace string, pods []*corev1.Pod) error {
+	return each(ctx, len(pods), func(i int) error {
+		record := &unstructured.Unstructured{Object: map[string]any{}}
+		record.SetAPIVersion(records.GroupVersion().String())
+		record.SetKind("Record")
+		record.SetName(pods[i].Name)
+		_, err := c.dynamic.Resource(records).Namespace(namespace).Create(ctx, record, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// writeRecord writes into a record that its run has succeeded.
+func (c *cluster) writeRecord(ctx context.Context, namespace, name string) error {
+	patch := fmt.Appendf(nil, `{"status":{"exitCode":0,"completionTime":%q}}`, time.Now().UTC().Format(time.RFC3339))
+	_, err := c.dynamic.Resource(records).Namespace(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	return err
 }
 
 // endedPods returns a channel of the names of the Pods that have succeeded.

@@ -54,6 +54,7 @@ var scenarios = map[string]func(b *bench, ctx context.Context, number int) error
 	"tenants":    (*bench).tenants,
 	"hostile":    (*bench).hostile,
 	"scale":      (*bench).scale,
+	"writes":     (*bench).writes,
 }
 
 // loneOnly is lone without any other objects.
