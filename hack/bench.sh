@@ -20,7 +20,7 @@
 #
 # Usage: hack/bench.sh [SCENARIO:NUMBER...]
 #   hack/bench.sh burst:1000      a single scenario
-#   hack/bench.sh scale:100000    for docs/scaling.md, not among all scenarios
+#   hack/bench.sh scale:45000     for docs/scaling.md, not among all scenarios
 #   PAIRS=1 hack/bench.sh ...     measure a burst once; without it, report the median of five
 #   PLOT=FILE.svg hack/bench.sh   also draw the series
 
