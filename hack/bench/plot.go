@@ -50,16 +50,8 @@ func drawSeries(results []result, path string) error {
 		p.Legend.Top, p.Legend.Left = true, true
 		p.Add(plotter.NewGrid())
 		for j, l := range s.lines {
-			var points plotter.XYs
-			unit := ""
-			for _, r := range results {
-				// A logarithmic scale has no zero.
-				if (line{r.Scenario, r.Figure}) == l && r.Value > 0 {
-					points = append(points, plotter.XY{X: float64(r.Number), Y: r.Value})
-					unit = r.Unit
-				}
-			}
-			if len(points) == 0 {
+			points := l.points(results)
+		if len(points) == 0 {
 				continue
 			}
 			solid, dots, err := plotter.NewLinePoints(points)
