@@ -29,7 +29,7 @@ import (
 )
 
 // writes reports what each write of a run costs the API server, and what a record of the floor costs.
-// Unlike time, that hardly depends on what else the machine does.
+// It depends less than time on what else the machine does: compare the writes of one run.
 func (b *bench) writes(ctx context.Context, number int) error {
 	if err := b.createRecordCRD(ctx); err != nil {
 		return err
