@@ -104,11 +104,10 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
-		name: "deleted", doc: "one At, of which a request fails and the Pod is deleted, and watches that are behind by any number of events",
+		name: "deleted", doc: "one At, of which a request fails and the Pod is deleted",
 		objects:  []metav1.Object{newAt(nil)},
 		instants: []float64{60, 71},
 		left:     budget{faults: 1, edits: 1},
-		lag:      100,
 		edits:    []edit{deletePod},
 	},
 	{
