@@ -203,6 +203,9 @@ func TestKeep(t *testing.T) {
 		},
 		"no image": func(pod *corev1.Pod) { pod.Status.ContainerStatuses = container(noImage, corev1.ContainerState{}) },
 		"starting": writtenAt(due.Add(90 * time.Second)),
+		"mounted": func(pod *corev1.Pod) {
+			pod.Status.Conditions = condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, "")
+		},
 		"init failed": func(pod *corev1.Pod) {
 			pod.Status.Phase, pod.Status.InitContainerStatuses = corev1.PodFailed, container(failed, corev1.ContainerState{})
 		},
@@ -245,8 +248,12 @@ func TestKeep(t *testing.T) {
 				t.Errorf("%s: the At's name is %q, of what is kept %q", podName, all, kept)
 			}
 			for _, now := range []time.Time{due.Add(-time.Second), due, due.Add(2 * time.Minute)} {
-				world := World{At: at, Pods: []*corev1.Pod{pod}, PodIsLive: true, TargetIsLive: true, Now: now}
-				cached := World{At: keptAt, Pods: []*corev1.Pod{keptPod}, PodIsLive: true, TargetIsLive: true, Now: now}
+				world := World{
+					At: at, Pods: []*corev1.Pod{pod}, PodIsLive: true, TargetIsLive: true, Now: now,
+					PodEvent: &PodEvent{Warning: true, Reason: "FailedMount", Time: now}, PodEventIsRead: true, PodEventIsKnown: true,
+				}
+				cached := world
+				cached.At, cached.Pods = keptAt, []*corev1.Pod{keptPod}
 				equate := cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b *corev1.Pod) bool { return (a == nil) == (b == nil) }), cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })}
 				if diff := cmp.Diff(Decide(world), Decide(cached), equate...); diff != "" {
 					t.Errorf("%s, Pod %s, at %v: decided (-on all +on what is kept):\n%s", atName, podName, now, diff)
