@@ -211,12 +211,14 @@ func (r *Recorder) run(client typedcorev1.EventsGetter, busy func() bool) {
 	written := make(chan string, maxWriters) // namespaces
 	var lastBusy time.Time
 	for r.ctx.Err() == nil {
+		// Before the next event is taken: what is recorded after that is in added.
+		stopping, waiting := r.isStopping(), r.buffer.len() > 0
 		now := r.clock.Now()
 		until := now
 		if busy() {
 			lastBusy = now
 		}
-		if now.Sub(lastBusy) < quietPeriod && !r.isStopping() {
+		if now.Sub(lastBusy) < quietPeriod && !stopping {
 			until = now.Add(-maxHold)
 		}
 		if e := r.buffer.take(until, shares.IsOpen); e != nil {
@@ -228,12 +230,12 @@ func (r *Recorder) run(client typedcorev1.EventsGetter, busy func() bool) {
 			continue
 		}
 		added, poll, stop := r.buffer.added, (<-chan time.Time)(nil), r.stopping.Done()
-		if r.buffer.len() > 0 {
+		if waiting {
 			added, poll = nil, r.clock.After(pollPeriod)
-		} else if r.isStopping() {
+		} else if stopping {
 			return
 		}
-		if r.isStopping() {
+		if stopping {
 			stop = nil
 		}
 		select {
