@@ -105,7 +105,7 @@ func TestTakeover(t *testing.T) {
 				if at, err := ats.Get(t.Context(), name.Name, metav1.GetOptions{}); err != nil || at.Status.Phase == v1alpha1.PhasePending {
 					t.Errorf("the At is still %s, %v: the standby did nothing", at.Status.Phase, err)
 				}
-				watches.LetGo()
+				watches.Release()
 				if !tc.ended {
 					endPod()
 				}

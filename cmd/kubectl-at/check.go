@@ -38,8 +38,8 @@ const (
 	// verdictTime is how long the preflight of a new or edited object may take. If all is well,
 	// the controller writes nothing, so there is nothing else to wait for.
 	verdictTime = 10 * time.Second
-	// rehearsalTime is the same for a rehearsal, which may have to wait for others and to pull images.
-	rehearsalTime = 5 * time.Minute
+	// rehearsalTime is the same for a rehearsal, for which the controller takes ten minutes at most.
+	rehearsalTime = 11 * time.Minute
 )
 
 func (c *cli) checkCommand() *cobra.Command {
@@ -47,7 +47,7 @@ func (c *cli) checkCommand() *cobra.Command {
 		Use:   "check NAME|cronat/NAME",
 		Short: "Find out whether a run would be refused",
 		Long: `Find out whether a run would be refused at its time. Wait up to 10 seconds for the preflight of the
-controller, which reports only refusals, and up to 5 minutes for the rehearsal, if
+controller, which reports only refusals, and up to 11 minutes for the rehearsal, if
 there is one; and ask the API server whether you could create the Pod now. The exit code is 3
 if the run would not start. The output says what was not checked.`,
 		Example: `  kubectl at check backup-x2b4f
@@ -119,12 +119,18 @@ type state struct {
 func stateOf(of object) state {
 	if cronAt, isCronAt := of.(*v1alpha1.CronAt); isCronAt {
 		status := &cronAt.Status
-		return state{&cronAt.Spec.AtTemplate.Spec, status.ObservedGeneration, status.Reason, status.Message, status.Conditions, false, ptr.Deref(cronAt.Spec.Suspend, false)}
+		return state{
+			run: &cronAt.Spec.AtTemplate.Spec, observed: status.ObservedGeneration, reason: status.Reason, message: status.Message, conditions: status.Conditions,
+			isSuspended: ptr.Deref(cronAt.Spec.Suspend, false),
+		}
 	}
 	at := of.(*v1alpha1.At)
 	status := &at.Status
-	hasBegun := status.Phase == v1alpha1.PhaseRunning || status.Phase == v1alpha1.PhaseDone
-	return state{&at.Spec.RunSpec, status.ObservedGeneration, status.Reason, status.Message, status.Conditions, hasBegun, ptr.Deref(at.Spec.Suspend, false)}
+	return state{
+		run: &at.Spec.RunSpec, observed: status.ObservedGeneration, reason: status.Reason, message: status.Message, conditions: status.Conditions,
+		hasBegun:    status.Phase == v1alpha1.PhaseRunning || status.Phase == v1alpha1.PhaseDone,
+		isSuspended: ptr.Deref(at.Spec.Suspend, false),
+	}
 }
 
 // changedAt returns when the spec of an object was last written.

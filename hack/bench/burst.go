@@ -92,7 +92,7 @@ func (b *bench) samplePair(bare time.Duration, floor, took span, lasts time.Dura
 	b.sample("all DONE", took.end.Seconds())
 	b.sample("last Pod late, to the bare loop", took.lastPod.Seconds()/bare.Seconds())
 	b.sample("last Pod late, to the floor", took.lastPod.Seconds()/floor.lastPod.Seconds())
-	// What the commands take is nobody's work.
+	// The duration of the commands does not count.
 	b.sample("all DONE, to the floor", (took.end-lasts).Seconds()/(floor.end-lasts).Seconds())
 }
 

@@ -76,8 +76,10 @@ func (c *cluster) createRecordCRD(ctx context.Context) error {
 // same time as the controller has workers. As in the controller, the Pods come first. The kubelet may be nearer
 // to the API server.
 func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration, kubelet *cluster) (took span, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-	defer cancel()
+	ctx, stop := context.WithTimeout(ctx, 10*time.Minute)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	namespace, toCreate, err := c.podsToCreate(ctx, number)
 	if err != nil {
 		return took, err
@@ -109,7 +111,7 @@ func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration, ku
 	err = each(ctx, parallel, func(int) error {
 		for i := int(created.Add(1)); i <= number; i = int(created.Add(1)) {
 			if _, err := c.kube.CoreV1().Pods(namespace).Create(ctx, toCreate[i-1], metav1.CreateOptions{}); err != nil {
-				cancel() // The others must not wait for it.
+				cancel(err) // The others must not wait for it.
 				return err
 			}
 		}
@@ -117,7 +119,7 @@ func (c *cluster) floor(ctx context.Context, number int, lasts time.Duration, ku
 			select {
 			case name := <-ended:
 				if err := c.writeRecord(ctx, namespace, name); err != nil {
-					cancel()
+					cancel(err)
 					return err
 				}
 			case <-ctx.Done():

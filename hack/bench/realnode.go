@@ -52,7 +52,7 @@ func (b *bench) realNode(ctx context.Context, number int) error {
 	if _, err := b.outputs(ctx, 1, b.createDue); err != nil {
 		return err
 	}
-	for range max(1, minOutputs/number) {
+	for range (minOutputs + number - 1) / number {
 		for _, kind := range kinds {
 			late, err := b.outputs(ctx, number, kind.create)
 			if err != nil {

@@ -69,7 +69,7 @@ const (
 type proxy struct {
 	url string
 	how string
-	// requests are the kinds of requests of which the proxy makes the first one fail.
+	// requests are kinds of requests: of each, the proxy makes the first one fail.
 	requests []string
 	// wrong is closed when the request has failed. A hanging request then hangs until goOn
 	// is closed. answered is closed when a delayed request has its response.

@@ -240,6 +240,9 @@ func logAnswers(t *testing.T) {
   - group: cnat.programming-kubernetes.info
     resources: [ats, ats/status, cronats, cronats/status]
 `
+	if strings.Count(string(policy), rules) != 1 {
+		t.Fatalf("the rules of the policy are not found:\n%s", policy)
+	}
 	if err := os.WriteFile(file, []byte(strings.Replace(string(policy), rules, rules+rule, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -193,7 +193,7 @@ func ownerUID(object metav1.Object, kind string) types.UID {
 
 func (c *Checker) addPod(w Write, object *corev1.Pod) {
 	p := c.pods[object.UID]
-	if plan.IsRehearsal(object) { // It runs no command.
+	if plan.IsRehearsal(object) || p != nil && p.at == nil { // It runs no command.
 		if p == nil {
 			p = &pod{changed: w.Time}
 			c.pods[object.UID] = p

@@ -146,14 +146,14 @@ func (l *Log) add(e *event) error {
 // isNeeded is false for the Pods of others. Most Pods of a cluster are.
 func (l *Log) isNeeded(w Write) bool {
 	pod, isPod := w.Object.(*corev1.Pod)
-	if !isPod || w.uid == "" || l.ourPods.Has(w.uid) {
+	if !isPod || w.uid == "" && !(w.unclear && w.Created) || l.ourPods.Has(w.uid) {
 		return true // A deletion without a UID is small.
 	}
 	meta := &pod.ObjectMeta
 	if w.metadata != nil {
 		meta = w.metadata
 	}
-	if ownerUID(meta, v1alpha1.AtKind) == "" && meta.Labels[v1alpha1.LabelAtUID] == "" {
+	if ownerUID(meta, v1alpha1.AtKind) == "" && meta.Labels[v1alpha1.LabelAtUID] == "" && meta.Labels[v1alpha1.LabelRehearsalOf] == "" {
 		return false
 	}
 	if l.ourPods == nil {

@@ -42,6 +42,7 @@ const (
 	newAt     = `{"kind":"At","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"1"},"spec":{"schedule":"2026-12-24T10:01:00Z"},"status":{"phase":"PENDING"}}`
 	logAt     = `{"kind":"At","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"%d"},"spec":{"schedule":"2026-12-24T10:01:00Z"},"status":{"phase":%q,"reason":%q,"pod":{"name":"at-pod","uid":"p"}}}`
 	logPod    = `{"kind":"Pod","metadata":{"name":"at-pod","namespace":"default","uid":%q,"resourceVersion":"%d","ownerReferences":[{"kind":"At","uid":"at","controller":true}]},"status":{"phase":%q}}`
+	logTry    = `{"kind":"Pod","metadata":{"name":"n-rehearsal","namespace":"default","uid":"r","resourceVersion":"%d","labels":{"cnat.programming-kubernetes.info/rehearsal-of":"c"},"ownerReferences":[{"apiVersion":"cnat.programming-kubernetes.info/v1alpha1","kind":"CronAt","name":"n","uid":"c","controller":true}]},"status":{"phase":"Pending"}}`
 	logPart   = `{"kind":"PartialObjectMetadata","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"7","labels":{"a":"b"}}}`
 	logList   = `{"kind":"PodList","items":[%s]}`
 	logStray  = `{"kind":"Pod","metadata":{"name":"stray","namespace":"default","uid":"s","resourceVersion":"9"}}`
@@ -89,16 +90,19 @@ func TestReadLog(t *testing.T) {
 		"a deletion of an earlier At":  {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"earlier"}}`, 1))), writes: 6},
 		"deleted with others":          {lines: append(run(60)[:1], line(58, "deletecollection", "ats", "", "", fmt.Sprintf(logList, kept)), run(60)[2]), writes: 3, want: Honored},
 		"deleted, and with others":     {lines: append(run(60)[:1], line(57, "delete", "ats", "at", "", strings.NewReplacer(`"uid"`, `"deletionTimestamp":"2026-12-24T10:00:57Z","uid"`, `"resourceVersion":"1"`, `"resourceVersion":"2"`).Replace(kept)), line(58, "deletecollection", "ats", "", "", fmt.Sprintf(logList, kept))), writes: 2},
-		"an end that is not recorded":  {lines: run(60)[:7], writes: 5, settle: true, want: NotLost},
-		"an end without an answer":     {lines: append(run(60)[:7], failed(65, "patch", "ats", "at", "")), writes: 6, settle: true},
-		"a Pod that was not created":   {lines: []string{create, stray, run(60)[6]}, writes: 2, want: True},
-		"a Pod without an answer":      {lines: []string{create, stray, strings.Replace(failed(60, "create", "pods", "at-pod", ""), `"responseObject"`, `"requestObject":`+fmt.Sprintf(logPod, "", 0, "Pending")+`,"responseObject"`, 1), run(60)[6]}, writes: 3},
-		"resumed without an answer":    {lines: []string{strings.Replace(create, `"spec":{`, `"spec":{"suspend":true,`, 1), failed(50, "patch", "ats", "at", ""), run(60)[2]}, writes: 3},
-		"not resumed":                  {lines: []string{strings.Replace(create, `"spec":{`, `"spec":{"suspend":true,`, 1), run(60)[2]}, writes: 2, want: Honored},
-		"Pods of others":               {lines: append(run(60), stray), writes: 9},
-		"a Pod without its owner":      {lines: append(run(60)[:9], line(68, "patch", "pods", "at-pod", "", strings.Replace(fmt.Sprintf(logPod, "p", 7, "Succeeded"), "ownerReferences", "x", 1))), writes: 7},
-		"Pods of another group":        {lines: append(run(60), strings.Replace(line(70, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 9, "Pending")), `"apiGroup":""`, `"apiGroup":"example.com"`, 1)), writes: 9},
-		"a wrong result":               {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed"))), writes: 4, want: True},
+		"a rehearsal that is left":     {lines: append(run(60), line(70, "create", "pods", "n-rehearsal", "", fmt.Sprintf(logTry, 10))), writes: 10, settle: true, want: NotLost},
+		"a rehearsal without its owner": {lines: append(run(60), line(70, "create", "pods", "n-rehearsal", "", fmt.Sprintf(logTry, 10)),
+			line(71, "patch", "pods", "n-rehearsal", "", strings.NewReplacer(`"ownerReferences"`, `"x"`, "Pending", "Running").Replace(fmt.Sprintf(logTry, 11)))), writes: 11},
+		"an end that is not recorded": {lines: run(60)[:7], writes: 5, settle: true, want: NotLost},
+		"an end without an answer":    {lines: append(run(60)[:7], failed(65, "patch", "ats", "at", "")), writes: 6, settle: true},
+		"a Pod that was not created":  {lines: []string{create, stray, run(60)[6]}, writes: 2, want: True},
+		"a Pod without an answer":     {lines: []string{create, stray, strings.Replace(failed(60, "create", "pods", "at-pod", ""), `"responseObject"`, `"requestObject":`+fmt.Sprintf(logPod, "", 0, "Pending")+`,"responseObject"`, 1), run(60)[6]}, writes: 3},
+		"resumed without an answer":   {lines: []string{strings.Replace(create, `"spec":{`, `"spec":{"suspend":true,`, 1), failed(50, "patch", "ats", "at", ""), run(60)[2]}, writes: 3},
+		"not resumed":                 {lines: []string{strings.Replace(create, `"spec":{`, `"spec":{"suspend":true,`, 1), run(60)[2]}, writes: 2, want: Honored},
+		"Pods of others":              {lines: append(run(60), stray), writes: 9},
+		"a Pod without its owner":     {lines: append(run(60)[:9], line(68, "patch", "pods", "at-pod", "", strings.Replace(fmt.Sprintf(logPod, "p", 7, "Succeeded"), "ownerReferences", "x", 1))), writes: 7},
+		"Pods of another group":       {lines: append(run(60), strings.Replace(line(70, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 9, "Pending")), `"apiGroup":""`, `"apiGroup":"example.com"`, 1)), writes: 9},
+		"a wrong result":              {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed"))), writes: 4, want: True},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log Log

@@ -35,7 +35,7 @@ func version(object metav1.Object) uint64 {
 }
 
 // sorted sorts writes by their resource versions: these come from one etcd, while the clocks of
-// API servers differ. Deletions without a version of their own have their place by time.
+// API servers differ. Writes without a version of their own have their place by time.
 func sorted(writes []Write) []Write {
 	latest := map[types.UID]uint64{}
 	for _, w := range writes {
@@ -43,12 +43,12 @@ func sorted(writes []Write) []Write {
 			latest[w.uid] = max(latest[w.uid], version(w.Object))
 		}
 	}
-	var versioned, deletions []Write
+	var versioned, unversioned []Write
 	for _, w := range writes {
 		// The answer to a deletion may have the version of the write before. If the log does not
 		// show that write, the version says nothing.
 		if before := latest[w.uid]; w.listed || w.unclear || w.Gone && (before == 0 || version(w.Object) <= before) {
-			deletions = append(deletions, w)
+			unversioned = append(unversioned, w)
 		} else {
 			versioned = append(versioned, w)
 		}
@@ -67,14 +67,14 @@ func sorted(writes []Write) []Write {
 			last[w.uid] = w.place
 		}
 	}
-	for i := range deletions {
-		w := &deletions[i]
+	for i := range unversioned {
+		w := &unversioned[i]
 		w.place = w.Time
 		if own := last[w.uid]; w.Gone && w.uid != "" && own.After(w.place) {
 			w.place = own
 		}
 	}
-	all := append(versioned, deletions...)
+	all := append(versioned, unversioned...)
 	slices.SortStableFunc(all, func(a, b Write) int { return a.place.Compare(b.place) })
 	return all
 }

@@ -129,16 +129,17 @@ func stopTime(a *at) time.Duration {
 	return time.Duration(most) * time.Second
 }
 
-// rehearsalTime is how long a rehearsal may take: it may pull images.
-const rehearsalTime = 12 * time.Minute
+// rehearsalDeadline is how long the Pod of a rehearsal exists at most: then the kubelet ends it.
+const rehearsalDeadline = 12 * time.Minute
 
-// settlePod checks that a Pod that has ended does not keep its finalizer.
+// settlePod checks that a Pod that has ended does not keep its finalizer, and that no Pod of a
+// rehearsal is left.
 func (c *Checker) settlePod(p *pod, before time.Time) {
 	if p.unclear {
 		return
 	}
 	if p.at == nil {
-		if !p.gone && p.changed.Add(rehearsalTime).Before(before) {
+		if !p.gone && p.changed.Add(rehearsalDeadline).Before(before) {
 			c.violate(NotLost, p.Pod, "it is left from a rehearsal")
 		}
 		return

@@ -354,7 +354,7 @@ func TestFreshness(t *testing.T) {
 				if ats := w.ats(t); len(ats) != number {
 					t.Errorf("%d Ats were created, want %d", len(ats), number)
 				}
-				watches.LetGo()
+				watches.Release()
 				time.Sleep(time.Minute)
 				w.wantRecorded(t, number, due)
 			})

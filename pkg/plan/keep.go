@@ -76,7 +76,7 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	if owner := cmp.Or(ownerAt(at), Owner(at, v1alpha1.CronAtKind)); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
-	// The time of an edit is kept only for ranAtOnce, not for dueSince.
+	// The time of an edit is kept for ranAtOnce.
 	if edited := editedAt(at); !edited.IsZero() && at.Status.Phase == v1alpha1.PhasePending {
 		if instant, err := Instant(&at.Spec); err == nil && edited.Sub(instant) > minMistake {
 			kept.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: edited}}}
@@ -143,8 +143,8 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	if isTracked(pod) {
 		kept.Finalizers = []string{v1alpha1.FinalizerTracking}
 	}
-	if written := writtenByNode(pod); !written.IsZero() && isWaiting(pod) {
-		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", Subresource: "status", Time: &metav1.Time{Time: written}}}
+	if written := statusWrittenAt(pod); !written.IsZero() && isWaiting(pod) {
+		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: &metav1.Time{Time: written}}}
 	}
 	return kept
 }

@@ -70,7 +70,7 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	blocked := ptr.Deref(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
 	switch {
 	case reason != "":
-	case isOfContainer(blocked.Reason) && isWaiting(v.pod) && v.Now.Sub(writtenByNode(v.pod)) < Grace:
+	case isOfContainer(blocked.Reason) && isWaiting(v.pod) && v.Now.Sub(statusWrittenAt(v.pod)) < Grace:
 		return nil // The node may be starting the container now.
 	case isSilent(blocked.Reason) && (isWaiting(v.pod) && !v.PodEventIsKnown || isRestarting(v.pod)):
 		return nil // until the events are known, or an init container has ended again
@@ -144,15 +144,15 @@ func waitsSince(pod *corev1.Pod) time.Time {
 	return since
 }
 
-// writtenByNode returns when the kubelet last wrote the status of a Pod, or the zero time if that is not
-// known.
-func writtenByNode(pod *corev1.Pod) time.Time {
+// statusWrittenAt returns when the status of a Pod was last written, as its node does, or the zero
+// time if that is not known.
+func statusWrittenAt(pod *corev1.Pod) (last time.Time) {
 	for _, written := range pod.ManagedFields {
-		if written.Manager == "kubelet" && written.Subresource == "status" && written.Time != nil {
-			return written.Time.Time
+		if written.Subresource == "status" && written.Time != nil && last.Before(written.Time.Time) {
+			last = written.Time.Time
 		}
 	}
-	return time.Time{}
+	return last
 }
 
 func containerStatuses(pod *corev1.Pod) []corev1.ContainerStatus {

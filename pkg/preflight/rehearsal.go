@@ -65,7 +65,7 @@ type rehearsals struct {
 	lock sync.Mutex
 	// found has the results that are not in a status yet, by item.
 	found map[cache.ObjectName]rehearsed
-	// active has the names of the Pods of rehearsals that go on: removeLeft leaves them.
+	// active has the owners, by UID, of rehearsals that go on: removeLeft leaves them.
 	active sync.Map
 	// left has an element if a Pod may have been left.
 	left chan struct{}
@@ -239,9 +239,8 @@ func (r *rehearsals) rehearseEach(ctx context.Context, checks *Checks, s *subjec
 func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject, at *v1alpha1.At) (result plan.Rehearsal) {
 	run := plan.NewPod(at, r.p.defaults)
 	made := plan.NewRehearsalPod(s.Object, checks.kind.name(), run)
-	name := cache.MetaObjectToName(made)
-	r.active.Store(name, nil)
-	defer r.active.Delete(name)
+	r.active.Store(made.Labels[v1alpha1.LabelRehearsalOf], nil)
+	defer r.active.Delete(made.Labels[v1alpha1.LabelRehearsalOf])
 	pods := r.p.Kube.CoreV1().Pods(made.Namespace)
 	createCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -338,7 +337,7 @@ func (r *rehearsals) removeLeft(ctx context.Context) {
 	for {
 		// A Pod that is being deleted may wait for the finalizers of others.
 		err := connect.Each(ctx, r.p.Kube.CoreV1().Pods(r.p.Namespace).List, metav1.ListOptions{LabelSelector: v1alpha1.LabelRehearsalOf}, func(pod *corev1.Pod) {
-			if _, isActive := r.active.Load(cache.MetaObjectToName(pod)); plan.IsRehearsal(pod) && pod.DeletionTimestamp == nil && !isActive {
+			if _, isActive := r.active.Load(pod.Labels[v1alpha1.LabelRehearsalOf]); plan.IsRehearsal(pod) && pod.DeletionTimestamp == nil && !isActive {
 				_, _ = r.delete(ctx, pod)
 			}
 		})

@@ -76,7 +76,7 @@ const permissionPeriod = 10 * time.Second
 
 // Controller creates the CronAts of annotated workloads.
 type Controller struct {
-	*annotationsteps.Steps
+	steps     *annotationsteps.Steps
 	namespace string
 	clock     clock.WithTicker
 
@@ -129,7 +129,7 @@ func NewController(
 		reports:  rate.NewLimiter(reportRate, reportBurst),
 		reasons:  map[cache.ObjectName]string{},
 	}
-	c.Steps = &annotationsteps.Steps{
+	c.steps = &annotationsteps.Steps{
 		Client:         client,
 		MetadataClient: metadataClient,
 		Recorder:       recorder,
@@ -157,7 +157,7 @@ func NewController(
 		if err != nil {
 			return nil, fmt.Errorf("add the event handler for %s: %w", resource.Resource, err)
 		}
-		c.workloads[kind], c.Workloads[kind] = informer, informer.GetIndexer()
+		c.workloads[kind], c.steps.Workloads[kind] = informer, informer.GetIndexer()
 		c.synced = append(c.synced, handler.HasSyncedChecker())
 	}
 	if err := c.cronAts.SetTransform(keep); err != nil {
@@ -236,11 +236,11 @@ func (c *Controller) waitForPermission(ctx context.Context) error {
 func (c *Controller) list(ctx context.Context) error {
 	options := metav1.ListOptions{Limit: 1}
 	for _, kind := range annotationsteps.Kinds {
-		if _, err := c.MetadataClient.Resource(annotationsteps.Resource(kind)).Namespace(c.namespace).List(ctx, options); err != nil {
+		if _, err := c.steps.MetadataClient.Resource(annotationsteps.Resource(kind)).Namespace(c.namespace).List(ctx, options); err != nil {
 			return err
 		}
 	}
-	_, err := c.Client.CnatV1alpha1().CronAts(c.namespace).List(ctx, options)
+	_, err := c.steps.Client.CnatV1alpha1().CronAts(c.namespace).List(ctx, options)
 	return err
 }
 
@@ -251,7 +251,7 @@ func keyOf(kind v1alpha1.RestartKind, namespace, name string) cache.ObjectName {
 
 // addWorkload enqueues a workload that has the annotations, or a CronAt.
 func (c *Controller) addWorkload(kind v1alpha1.RestartKind, workload *metav1.PartialObjectMetadata) {
-	if annotationplan.IsAnnotated(workload) || c.CronAt(kind, cache.MetaObjectToName(workload)) != nil {
+	if annotationplan.IsAnnotated(workload) || c.steps.CronAt(kind, cache.MetaObjectToName(workload)) != nil {
 		c.queue.Add(keyOf(kind, workload.Namespace, workload.Name))
 	}
 }
@@ -305,20 +305,20 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 // with back-off.
 func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) error {
 	kind, name, _ := strings.Cut(key.Name, "/")
-	world := c.World(v1alpha1.RestartKind(kind), cache.NewObjectName(key.Namespace, name))
+	world := c.steps.World(v1alpha1.RestartKind(kind), cache.NewObjectName(key.Namespace, name))
 	for range maxSteps {
 		world.Now = c.clock.Now()
 		decision := annotationplan.Decide(*world)
 		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action))
 		if decision.Action == nil {
-			c.Record(world, decision.Event)
+			c.steps.Record(world, decision.Event)
 			c.report(key, world, decision.Mistake)
 			c.remember(key, decision)
 			return decision.Retry
 		}
-		if err := c.Take(ctx, world, decision); err != nil {
+		if err := c.steps.Take(ctx, world, decision); err != nil {
 			refused := annotationplan.Refused(err)
-			c.Record(world, refused.Event)
+			c.steps.Record(world, refused.Event)
 			c.remember(key, refused)
 			return refused.Retry
 		}
@@ -351,7 +351,7 @@ func (c *Controller) report(key cache.ObjectName, world *annotationplan.World, t
 		return
 	}
 	c.reported[key] = mistake{uid: world.Workload.UID, text: text}
-	c.Record(world, &plan.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonInvalidRestartSchedule, Message: text})
+	c.steps.Record(world, &plan.Event{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonInvalidRestartSchedule, Message: text})
 }
 
 // remember remembers whether the annotations of a workload can be applied. If the decision

@@ -159,7 +159,7 @@ func (s *Server) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // Restore returns a transport whose requests write the status together with the rest of an object,
-// as what restores a backup of etcd.
+// like a restore of a backup of etcd.
 func (s *Server) Restore() http.RoundTripper { return restoring{s} }
 
 type restoring struct{ *Server }

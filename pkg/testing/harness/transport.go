@@ -40,12 +40,12 @@ func Creates(request *http.Request, resource string) bool {
 }
 
 // Watches is a transport whose watches can be held back: they report nothing more until
-// they are let go, or until the end of the test.
+// they are released, or until the end of the test.
 type Watches struct {
 	transport http.RoundTripper
 	resources []string
 	held      atomic.Bool
-	letGo     chan struct{}
+	released  chan struct{}
 	end       <-chan struct{}
 }
 
@@ -53,14 +53,14 @@ type Watches struct {
 // all watches if none are given.
 func NewWatches(t *testing.T, transport http.RoundTripper, resources ...string) *Watches {
 	t.Helper()
-	return &Watches{transport: transport, resources: resources, letGo: make(chan struct{}), end: t.Context().Done()}
+	return &Watches{transport: transport, resources: resources, released: make(chan struct{}), end: t.Context().Done()}
 }
 
 // Hold holds back what the watches report from now on.
 func (w *Watches) Hold() { w.held.Store(true) }
 
-// LetGo ends Hold. Call it once.
-func (w *Watches) LetGo() { close(w.letGo) }
+// Release ends Hold. Call it once.
+func (w *Watches) Release() { close(w.released) }
 
 // RoundTrip implements http.RoundTripper.
 func (w *Watches) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -81,7 +81,7 @@ func (w *watch) Read(p []byte) (int, error) {
 	n, err := w.ReadCloser.Read(p)
 	if w.watches.held.Load() {
 		select {
-		case <-w.watches.letGo:
+		case <-w.watches.released:
 		case <-w.watches.end:
 		}
 	}

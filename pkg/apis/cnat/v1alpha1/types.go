@@ -445,9 +445,9 @@ type RunSpec struct {
 	// due. A Pod with the same images, volumes, environment and resources goes through
 	// everything up to the start of its containers, which then run a path that does not exist.
 	// Condition Rehearsed has the result. If the run would fail, so does condition Blocked, and
-	// the rehearsal is repeated every ten minutes. For some seconds, or as long as it pulls an
-	// image, it needs quota and room for one Pod, and its volumes. It never delays or changes
-	// this run. Default: false.
+	// the rehearsal is repeated every ten minutes. For some seconds, and for ten minutes at most,
+	// it needs quota and room for one Pod, and its volumes. It never delays or changes this run.
+	// Default: false.
 	// +optional
 	Rehearse bool `json:"rehearse,omitempty"`
 
