@@ -146,7 +146,7 @@ func (l *Log) add(e *event) error {
 // isNeeded is false for the Pods of others. Most Pods of a cluster are.
 func (l *Log) isNeeded(w Write) bool {
 	pod, isPod := w.Object.(*corev1.Pod)
-	if !isPod || w.uid == "" && !(w.unclear && w.Created) || l.ourPods.Has(w.uid) {
+	if !isPod || w.uid == "" && (!w.unclear || !w.Created) || l.ourPods.Has(w.uid) {
 		return true // A deletion without a UID is small.
 	}
 	meta := &pod.ObjectMeta
