@@ -34,7 +34,6 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	restfake "k8s.io/client-go/rest/fake"
-	"k8s.io/client-go/util/flowcontrol"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
@@ -192,9 +191,12 @@ func (c cnatClient) CnatV1alpha1() typedcnatv1alpha1.CnatV1alpha1Interface {
 func (cnatV1alpha1) RESTClient() rest.Interface { return discoveryClient }
 
 // discoveryClient has no rate limit. It answers that the API server has Ats and CronAts.
-var discoveryClient = unlimited{&restfake.RESTClient{
-	NegotiatedSerializer: scheme.Codecs,
-	Client: restfake.CreateHTTPClient(func(r *http.Request) (*http.Response, error) {
+// rest/fake has a RESTClient, too, which is not for use by goroutines at the same time.
+var discoveryClient = func() rest.Interface {
+	client, err := rest.RESTClientForConfigAndClient(&rest.Config{
+		ContentConfig: rest.ContentConfig{GroupVersion: &v1alpha1.SchemeGroupVersion, NegotiatedSerializer: scheme.Codecs},
+		QPS:           -1,
+	}, restfake.CreateHTTPClient(func(r *http.Request) (*http.Response, error) {
 		recorder := httptest.NewRecorder()
 		recorder.Header().Set("Content-Type", "application/json")
 		if strings.TrimSuffix(r.URL.Path, "/") == "/apis" {
@@ -203,13 +205,12 @@ var discoveryClient = unlimited{&restfake.RESTClient{
 			fmt.Fprint(recorder, `{"resources":[{"name":"ats"},{"name":"cronats"}]}`)
 		}
 		return recorder.Result(), nil
-	}),
-}}
-
-type unlimited struct{ rest.Interface }
-
-// GetRateLimiter implements rest.Interface.
-func (unlimited) GetRateLimiter() flowcontrol.RateLimiter { return nil }
+	}))
+	if err != nil {
+		panic(err)
+	}
+	return client
+}()
 
 // Ats implements typedcnatv1alpha1.AtsGetter.
 func (c cnatV1alpha1) Ats(string) typedcnatv1alpha1.AtInterface {
