@@ -53,9 +53,9 @@ func TestAppliedAgain(t *testing.T) {
 		// Each is due now, so that a slow machine does not exceed the deadline.
 		start = time.Now()
 		at.Spec.Schedule = newAt(namespace, at.Name, start, "true").Spec.Schedule
-		createAt(t, at)
+		created := createAt(t, at)
 		endPod(t, waitPod(t, namespace, at.Name+"-pod"), corev1.PodSucceeded, 0, "")
-		wantEnd(t, waitPhase(t, namespace, at.Name, v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+		wantEnd(t, waitVersion(t, created, "to be done", isDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	}
 	backup, err := ats.Get(t.Context(), restored.Name, metav1.GetOptions{})
 	if err == nil {

@@ -811,9 +811,9 @@ func TestBackoffLimit(t *testing.T) {
 	c := startController(t, namespace)
 	at := newAt(namespace, "at", time.Now(), "true")
 	at.Spec.BackoffLimit = ptr.To[int32](1)
-	createAt(t, at)
+	at = createAt(t, at)
 	endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodFailed, 3, "no such host")
-	at = waitAt(t, namespace, "at", "to wait for its second attempt", func(at *v1alpha1.At) bool { return at.Status.NextAttemptTime != nil })
+	at = waitVersion(t, at, "to wait for its second attempt", func(at *v1alpha1.At) bool { return at.Status.NextAttemptTime != nil })
 	if at.Status.Phase != v1alpha1.PhaseRunning || at.Status.Failed != 1 || at.Status.ExitCode == nil || *at.Status.ExitCode != 3 || at.Status.Reason != v1alpha1.ReasonBackOff || !strings.Contains(at.Status.Message, "exit code 3. Message: no such host") {
 		t.Errorf("status %+v, want RUNNING with what the first attempt left", at.Status)
 	}
@@ -986,9 +986,9 @@ func TestStatus(t *testing.T) {
 	first.Status.HostIP, first.Status.PodIP = "192.0.2.1", "192.0.2.2"
 	first.Status.HostIPs, first.Status.PodIPs = []corev1.HostIP{{IP: "192.0.2.1"}}, []corev1.PodIP{{IP: "192.0.2.2"}}
 	endPod(t, first, corev1.PodRunning, 0, "")
-	mirrored := waitAt(t, namespace, "at", "to show that its Pod runs", func(at *v1alpha1.At) bool { return at.Status.Pod.Phase == corev1.PodRunning })
+	mirrored := waitVersion(t, started, "to show that its Pod runs", func(at *v1alpha1.At) bool { return at.Status.Pod.Phase == corev1.PodRunning })
 	endPod(t, first, corev1.PodFailed, 3, "no such host")
-	between := waitAt(t, namespace, "at", "to have failed once", func(at *v1alpha1.At) bool { return at.Status.Failed == 1 })
+	between := waitVersion(t, mirrored, "to have failed once", func(at *v1alpha1.At) bool { return at.Status.Failed == 1 })
 	if between.Status.NextAttemptTime == nil {
 		t.Fatalf("the second attempt was not announced: %+v", between.Status)
 	}

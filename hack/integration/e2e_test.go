@@ -157,7 +157,7 @@ func TestPodDeleted(t *testing.T) {
 			at = createAt(t, at)
 			waitPodRunning(t, namespace)
 			kubectl(t, "", append([]string{"delete", "-n", namespace, "pod/at-pod", "--wait=false"}, arguments...)...)
-			waits := waitAt(t, namespace, "at", "to wait for its next attempt", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonBackOff })
+			waits := waitVersion(t, at, "to wait for its next attempt", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonBackOff })
 			if want := "Pod at-pod was deleted before it ended"; !strings.Contains(waits.Status.Message, want) {
 				t.Errorf("message %q, want %q", waits.Status.Message, want)
 			}
@@ -177,12 +177,12 @@ func TestActiveDeadline(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	startController(t, namespace)
-	createAt(t, newAt(namespace, "at", time.Now(), "trap 'echo stopped; exit 5' TERM; sleep 3600 & wait"))
-	waitPodRunning(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "trap 'echo stopped; exit 5' TERM; echo ready; sleep 3600 & wait"))
+	waitReady(t, namespace)
 	kubectl(t, "", "patch", "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
 	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-	if at.Status.Reason != v1alpha1.ReasonDeadlineExceeded || at.Status.ExitCode == nil || *at.Status.ExitCode != 5 || at.Status.Message != "stopped" {
-		t.Errorf("status %+v, want DeadlineExceeded, exit code 5, stopped", at.Status)
+	if at.Status.Reason != v1alpha1.ReasonDeadlineExceeded || at.Status.ExitCode == nil || *at.Status.ExitCode != 5 || at.Status.Message != "ready\nstopped" {
+		t.Errorf("status %+v, want DeadlineExceeded, exit code 5, what it printed", at.Status)
 	}
 	waitFor(t, namespace, "FailureTarget", "at/at")
 	wantCreates(t, namespace, 1)
@@ -193,8 +193,8 @@ func TestEvicted(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	startController(t, namespace)
-	createAt(t, newAt(namespace, "at", time.Now(), "trap 'exit 143' TERM; sleep 3600 & wait"))
-	waitPodRunning(t, namespace)
+	createAt(t, newAt(namespace, "at", time.Now(), "trap 'exit 143' TERM; echo ready; sleep 3600 & wait"))
+	waitReady(t, namespace)
 	err := kubeClient.CoreV1().Pods(namespace).EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "at-pod"}})
 	if err != nil {
 		t.Fatal(err)
@@ -301,6 +301,16 @@ func waitRollout(t *testing.T, namespace, object string) {
 func waitPodRunning(t *testing.T, namespace string) {
 	t.Helper()
 	waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool { return at.Status.Pod != nil && at.Status.Pod.Phase == corev1.PodRunning })
+}
+
+// waitReady waits until the command of the At named at has printed something.
+func waitReady(t *testing.T, namespace string) {
+	t.Helper()
+	waitPodRunning(t, namespace)
+	eventually(t, "the command to print", func(ctx context.Context) (bool, error) {
+		log, err := kubeClient.CoreV1().Pods(namespace).GetLogs("at-pod", &corev1.PodLogOptions{}).DoRaw(ctx)
+		return len(log) > 0, err
+	})
 }
 
 // dashes turns the name of a test into an object name.

@@ -49,12 +49,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -551,6 +555,30 @@ func waitAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1
 	})
 	return at
 }
+
+// waitVersion waits for a version of the At after the given one that satisfies the
+// condition. Unlike waitAt, it sees each version, also one that lasts for seconds only.
+func waitVersion(t *testing.T, after *v1alpha1.At, what string, condition func(*v1alpha1.At) bool) *v1alpha1.At {
+	t.Helper()
+	what = fmt.Sprintf("%s: At %s %s", t.Name(), after.Name, what)
+	defer announce(what)()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	versions := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, after.Name).String()
+		return cnatClient.CnatV1alpha1().Ats(after.Namespace).Watch(ctx, options)
+	}}
+	event, err := watchtools.Until(ctx, after.ResourceVersion, versions, func(event watch.Event) (bool, error) {
+		at, ok := event.Object.(*v1alpha1.At)
+		return ok && condition(at), nil
+	})
+	if err != nil {
+		t.Fatalf("waiting for %s: %v", what, err)
+	}
+	return event.Object.(*v1alpha1.At)
+}
+
+func isDone(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone }
 
 func waitPhase(t *testing.T, namespace, name string, phase v1alpha1.AtPhase) *v1alpha1.At {
 	t.Helper()

@@ -252,15 +252,13 @@ func TestNodesBackoffLimit(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	f := startFleet(t, namespace, "a", "b", "c")
-	f.end(3, "a", "b")
+	child := func(short string) string { return "at-" + f.name(short) }
+	f.end(3, "b")
+	f.endPod(3, child("a")+"-pod")
 	startController(t, namespace)
 	at := newNodesAt(f)
 	at.Spec.BackoffLimit = ptr.To[int32](1)
 	createAt(t, at)
-	child := func(short string) string { return "at-" + f.name(short) }
-	waitChosen(t, namespace)
-	waitAt(t, namespace, child("a"), "to have failed once", func(at *v1alpha1.At) bool { return at.Status.Failed == 1 })
-	f.end(0, "a")
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionFailed, v1alpha1.ReasonNodesFailed)
 	wantNodes(t, at, v1alpha1.AtNodesStatus{Desired: 3, Succeeded: 2, Failed: 1})
@@ -279,8 +277,7 @@ func TestNodesTTL(t *testing.T) {
 	startController(t, namespace)
 	at := newNodesAt(f)
 	at.Spec.TTLSecondsAfterFinished = ptr.To[int32](1)
-	createAt(t, at)
-	waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	waitVersion(t, createAt(t, at), "to be done", isDone)
 	waitAllGone(t, namespace)
 	wantOnceEach(t, f, "a", "b")
 }

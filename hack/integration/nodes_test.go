@@ -46,7 +46,7 @@ type fleet struct {
 	lock sync.Mutex
 	// holds has the nodes whose Pods do not end.
 	holds map[string]bool
-	// exitCodes has the exit codes of the nodes whose commands do not end with 0.
+	// exitCodes has the exit codes of the nodes and Pods whose commands do not end with 0.
 	exitCodes map[string]int32
 	// started has the Pods that were started, by node.
 	started map[string][]string
@@ -116,6 +116,13 @@ func (f *fleet) end(exitCode int32, shorts ...string) {
 	}
 }
 
+// endPod makes the command of a Pod end with the given exit code.
+func (f *fleet) endPod(exitCode int32, pod string) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	f.exitCodes[pod] = exitCode
+}
+
 // starts returns the Pods that were started on a node.
 func (f *fleet) starts(short string) []string {
 	f.lock.Lock()
@@ -128,7 +135,7 @@ func (f *fleet) sync(ctx context.Context, pod *corev1.Pod) {
 	pods := kubeClient.CoreV1().Pods(pod.Namespace)
 	node := pod.Annotations[v1alpha1.AnnotationNode]
 	f.lock.Lock()
-	holds, exitCode := f.holds[node], f.exitCodes[node]
+	holds, exitCode := f.holds[node], max(f.exitCodes[node], f.exitCodes[pod.Name])
 	f.lock.Unlock()
 	switch {
 	case isEnded(pod):
