@@ -181,7 +181,7 @@ func TestActiveDeadline(t *testing.T) {
 	waitReady(t, namespace)
 	kubectl(t, "", "patch", "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
 	at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-	if at.Status.Reason != v1alpha1.ReasonDeadlineExceeded || at.Status.ExitCode == nil || *at.Status.ExitCode != 5 || at.Status.Message != "ready\nstopped" {
+	if at.Status.Reason != v1alpha1.ReasonDeadlineExceeded || at.Status.ExitCode == nil || *at.Status.ExitCode != 5 || at.Status.Message != "ready stopped" {
 		t.Errorf("status %+v, want DeadlineExceeded, exit code 5, what it printed", at.Status)
 	}
 	waitFor(t, namespace, "FailureTarget", "at/at")

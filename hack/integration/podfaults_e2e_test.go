@@ -25,6 +25,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -100,10 +101,16 @@ func podFaults() map[string]podFault {
 			reason: image, message: `^Container main: ErrImageNeverPull: `,
 		},
 		"no pull secret": {
-			change: func(pod *corev1.PodSpec, name string) {
-				pod.ImagePullSecrets, pod.Containers[0].Image = []corev1.LocalObjectReference{{Name: name}}, "localhost:1/private:1"
+			change: private, prepare: startRegistry,
+			reason: image, message: `^Container main: (ErrImagePull|ImagePullBackOff): .*(401|authoriz)`,
+		},
+		"no image for the pull secret": {
+			change: private,
+			prepare: func(t *testing.T, namespace, name string) {
+				t.Helper()
+				kubectl(t, "", "create", "-n", namespace, "secret", "docker-registry", name, "--docker-server="+registry, "--docker-username=user", "--docker-password=word")
 			},
-			reason: image, message: `^Container main: (ErrImagePull|ImagePullBackOff): `,
+			reason: image, message: `^Container main: (ErrImagePull|ImagePullBackOff): .*private:1.*not found`,
 		},
 		"no ConfigMap of the environment": {
 			change: container(func(c *corev1.Container, name string) {
@@ -239,6 +246,26 @@ func podFaults() map[string]podFault {
 			reason: created, message: config + `container has runAsNonRoot and image will run as root`,
 		},
 	}
+}
+
+// registry is where the node finds the registry of startRegistry.
+const registry = "localhost:5000"
+
+// private changes a Pod to an image that needs a pull secret.
+func private(pod *corev1.PodSpec, name string) {
+	pod.ImagePullSecrets, pod.Containers[0].Image = []corev1.LocalObjectReference{{Name: name}}, registry+"/private:1"
+}
+
+// startRegistry starts a registry on the node that wants a password, and has no image.
+func startRegistry(t *testing.T, namespace, name string) {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: newTemplate("echo /:user:word >/httpd.conf; exec busybox httpd -f -p 5000 -c /httpd.conf").Spec}
+	pod.Spec.HostNetwork, pod.Spec.TerminationGracePeriodSeconds = true, ptr.To[int64](0)
+	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(5000)}}, PeriodSeconds: 1}
+	if _, err := kubeClient.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, namespace, "Ready", "pod/"+name)
 }
 
 // createVolume creates a volume that only the node with the given hostname has, and the claim
