@@ -172,8 +172,17 @@ func TestPreflight(t *testing.T) {
 			at = createAt(t, at)
 			blocked := waitBlocked(t, namespace, tc.reason)
 			judge(t, "reported", blocked.LastTransitionTime.Sub(at.CreationTimestamp.Time), reportTime)
-			wantOutput(t, blocked.Message, `^If it were due now: create Pod: .*`+strings.NewReplacer("(", `\(`, ")", `\)`, "[", `\[`, "]", `\]`).Replace(tc.message))
+			message := strings.NewReplacer("(", `\(`, ")", `\)`, "[", `\[`, "]", `\]`).Replace(tc.message)
+			wantOutput(t, blocked.Message, `^If it were due now: create Pod: .*`+message)
 			waitEvents(t, at, map[string]int32{tc.reason: 1})
+
+			// At its time, another one is refused for the same reason.
+			due := newAt(namespace, "due", time.Now(), "")
+			due.Spec.RunSpec = at.Spec.RunSpec
+			createAt(t, due)
+			refused := waitAt(t, namespace, "due", "to be refused", func(at *v1alpha1.At) bool { return at.Status.Reason == tc.reason })
+			wantOutput(t, refused.Status.Message, `^create Pod: .*`+strings.ReplaceAll(message, "at-pod", "due-pod"))
+			kubectl(t, "", "delete", "-n", namespace, "at/due", "--timeout="+patience.String())
 
 			tc.fix(t, namespace)
 			fixed := time.Now()
@@ -184,7 +193,8 @@ func TestPreflight(t *testing.T) {
 			waitEvents(t, at, map[string]int32{tc.reason: 1, v1alpha1.ReasonSuccessfulCreate: 1})
 			wantCreates(t, namespace, 1)
 			// The report, the observation of the edit, the removal, and RUNNING.
-			if writes := requests(t, namespace, "patch", "ats/status"); len(writes) > 4 {
+			writes := slices.DeleteFunc(requests(t, namespace, "patch", "ats/status"), func(r request) bool { return r.ObjectRef.Name != at.Name })
+			if len(writes) > 4 {
 				t.Errorf("%d writes of the status, want at most 4", len(writes))
 			}
 		})
