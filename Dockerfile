@@ -25,7 +25,7 @@ COPY signals signals
 COPY pkg pkg
 ARG TARGETOS
 ARG TARGETARCH
-# The commit, which the binary tells as its revision.
+# The commit, which the binary reports as its revision.
 ARG REVISION
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath \
     -ldflags="-s -w -X programming-kubernetes.info/cnat-controller/pkg/version.revision=$REVISION" -o /cnat-controller .

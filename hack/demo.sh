@@ -237,9 +237,9 @@ output="$(kubectl logs example-at-pod)"
 echo "${output}"
 [[ "${output}" == YAY ]] || fail "the command's output is not YAY"
 
-say "The same without YAML"
+say "From the command line"
 export PATH="${tmp}:${PATH}" # kubectl finds kubectl-at there
-run kubectl at now + 5 seconds --logs -- echo YAY 2>&1 | tee "${tmp}/second" || true # checked below
+run kubectl at now + 5 seconds --name "yay-$$" --logs -- echo YAY 2>&1 | tee "${tmp}/second" || true # checked below
 our_ats+=("$(sed -n 's/ created$//p' "${tmp}/second")")
 grep -qx YAY "${tmp}/second" || fail "the output of kubectl at has no YAY"
 
@@ -263,7 +263,7 @@ say "Tonight at 2 am, as a manifest"
 run kubectl at "${night}" --name backup --retries 2 --active-deadline 10m --dry-run=client --output=yaml -- ./backup
 
 say "What would fail at 2 am is reported now"
-run kubectl at "${night}" --retries 2 --env-from secret/shop-db --rehearse --check -- ./backup 2>&1 | tee "${tmp}/night" || true # checked below
+run kubectl at "${night}" --name "shop-$$" --retries 2 --env-from secret/shop-db --rehearse --check -- ./backup 2>&1 | tee "${tmp}/night" || true # checked below
 our_ats+=("$(sed -n 's/ created$//p' "${tmp}/night")")
 grep -q 'secret "shop-db" not found' "${tmp}/night" || fail "the missing Secret is not reported"
 run kubectl at list
