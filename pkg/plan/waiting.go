@@ -68,6 +68,11 @@ func rank(e *PodEvent) int {
 func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	reason, message := podBlocker(v.pod, v.Now)
 	blocked := ptr.Deref(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
+	if IsForecast(&blocked) {
+		// It was not about this Pod.
+		removeBlocked(status)
+		blocked, v = metav1.Condition{}, v.withStatus(status)
+	}
 	switch {
 	case reason != "":
 	case isOfContainer(blocked.Reason) && isWaiting(v.pod) && v.Now.Sub(statusWrittenAt(v.pod)) < Grace:

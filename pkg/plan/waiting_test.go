@@ -38,6 +38,9 @@ func TestDecideWaiting(t *testing.T) {
 	recordedWith := func(reason string) v1alpha1.AtStatus {
 		return running(corev1.PodPending, blocked(earlier, reason, "words"))
 	}
+	rehearsed := func(reason string) v1alpha1.AtStatus {
+		return running(corev1.PodPending, blocked(earlier, reason, rehearsalPrefix+"2026-12-24T10:00:00Z: words"))
+	}
 	event := func(warning bool, reason string, age time.Duration, at time.Time) *PodEvent {
 		return &PodEvent{Warning: warning, Reason: reason, Message: "words", Time: at.Add(-age)}
 	}
@@ -170,6 +173,20 @@ func TestDecideWaiting(t *testing.T) {
 			status: recordedWith(v1alpha1.ReasonContainerNotCreated), age: time.Hour, known: true, pod: writtenAt(after(time.Hour - Grace)),
 			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
 		},
+		"a rehearsal reported a volume: removed when the Pod exists": {
+			status: rehearsed(v1alpha1.ReasonVolumeNotMounted), wantReason: "removed",
+		},
+		"a rehearsal reported a container, and the node has just written the status: removed": {
+			status: rehearsed(v1alpha1.ReasonContainerNotCreated), pod: writtenAt(created), wantReason: "removed",
+		},
+		"a rehearsal reported a volume, and it is still missing: reported again, in its own words": {
+			status: rehearsed(v1alpha1.ReasonVolumeNotMounted), age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
+			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMount: words",
+		},
+		"a rehearsal reported an image, and it is still missing: reported again, in its own words": {
+			status: rehearsed(v1alpha1.ReasonImagePullFailed), pod: waiting("ImagePullBackOff", "words"),
+			wantReason: v1alpha1.ReasonImagePullFailed, wantMessage: "Container command: ImagePullBackOff: words",
+		},
 		"it runs: no longer reported": {
 			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning },
 			wantReason: "removed",
@@ -193,12 +210,15 @@ func TestDecideWaiting(t *testing.T) {
 			case "removed":
 				want.Status = ptr.To(running(pod.Status.Phase))
 			default:
-				since := w.Now
-				if Blocked(w.At) != nil {
+				since, before := w.Now, Blocked(w.At)
+				if IsForecast(before) {
+					before = nil
+				}
+				if before != nil {
 					since = earlier
 				}
 				want.Status = ptr.To(running(corev1.PodPending, blocked(since, tc.wantReason, tc.wantMessage)))
-				if before := Blocked(w.At); before == nil || before.Reason != tc.wantReason {
+				if before == nil || before.Reason != tc.wantReason {
 					want.Events = []Event{warning(tc.wantReason, tc.wantMessage)}
 				}
 			}
