@@ -62,6 +62,10 @@ const rehearsalPrefix = "Rehearsed at "
 // started, for different runtimes.
 var startErrors = []string{"StartError", "ContainerCannotRun", "RunContainerError"}
 
+// newNodeEvents are the reasons of the events of Cluster Autoscaler and of Karpenter after which
+// a node is added for a Pod.
+var newNodeEvents = []string{"TriggeredScaleUp", "Nominated"}
+
 // Rehearsal is the result of a rehearsal. The zero value means that there is none.
 type Rehearsal struct {
 	// Reason is ReasonPassed, or why the rehearsal did not pass.
@@ -209,7 +213,7 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, now time.Time) Rehear
 	age := now.Sub(pod.CreationTimestamp.Time)
 	reason, message := podBlocker(ours, now)
 	switch {
-	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || event != nil && !event.Warning && age < rehearsalTime):
+	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || event != nil && slices.Contains(newNodeEvents, event.Reason) && age < rehearsalTime):
 		return Rehearsal{} // It may get a new node.
 	case reason == v1alpha1.ReasonUnschedulable && hasMoreRights(run):
 		return NewRehearsal(v1alpha1.ReasonRehearsalUnschedulable, message+" A rehearsal has neither the priority class nor the labels of the run.", now)

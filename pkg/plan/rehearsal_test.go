@@ -215,6 +215,8 @@ func TestJudgeRehearsal(t *testing.T) {
 		"no node":                          {pod: []func(*corev1.Pod){unschedulable}, age: Grace, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
 		"no node, for a minute":            {pod: []func(*corev1.Pod){unschedulable}, age: Grace - 1},
 		"a node is being added":            {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime - 1, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}},
+		"Karpenter adds a node":            {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime - 1, event: &PodEvent{Reason: "Nominated", Time: due}},
+		"the autoscaler adds no node":      {pod: []func(*corev1.Pod){unschedulable}, age: Grace, event: &PodEvent{Reason: "NotTriggerScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
 		"no node is added":                 {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
 		"no node, but the run may preempt": {pod: []func(*corev1.Pod){unschedulable}, age: Grace, priority: "high", reason: v1alpha1.ReasonRehearsalUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available A rehearsal has neither the priority class nor the labels of the run."},
 		"a warning of something else":      {pod: []func(*corev1.Pod){creating}, event: &PodEvent{Warning: true, Reason: "DNSConfigForming", Time: due}, age: rehearsalTime - 1},
