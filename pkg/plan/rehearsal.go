@@ -180,9 +180,10 @@ func takeMissing(requests, limits, missing corev1.ResourceList) {
 }
 
 // JudgeRehearsal returns the result of a rehearsal, or the zero value if it goes on. run is the
-// Pod of the run. event is the newest event about the Pod of the rehearsal, or nil. Only the
-// containers that run has count: a webhook may have added others.
-func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, now time.Time) Rehearsal {
+// Pod of the run. event is the newest event about the Pod of the rehearsal, or nil if there is
+// none or, unless isKnown, if the events could not be read. Only the containers that run has
+// count: a webhook may have added others.
+func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now time.Time) Rehearsal {
 	path := rehearsalPath(types.UID(pod.Labels[v1alpha1.LabelRehearsalOf]))
 	names := slices.Concat(run.Spec.Containers, run.Spec.InitContainers)
 	ours, others := pod.DeepCopy(), pod.DeepCopy()
@@ -213,7 +214,7 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, now time.Time) Rehear
 	age := now.Sub(pod.CreationTimestamp.Time)
 	reason, message := podBlocker(ours, now)
 	switch {
-	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || event != nil && slices.Contains(newNodeEvents, event.Reason) && age < rehearsalTime):
+	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || age < rehearsalTime && (!isKnown || event != nil && slices.Contains(newNodeEvents, event.Reason))):
 		return Rehearsal{} // It may get a new node.
 	case reason == v1alpha1.ReasonUnschedulable && hasMoreRights(run):
 		return NewRehearsal(v1alpha1.ReasonRehearsalUnschedulable, message+" A rehearsal has neither the priority class nor the labels of the run.", now)

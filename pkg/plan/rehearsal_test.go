@@ -196,6 +196,7 @@ func TestJudgeRehearsal(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pod             []func(*corev1.Pod)
 		event           *PodEvent
+		unknown         bool // the events
 		age             time.Duration
 		priority        string
 		reason, message string // none: it goes on
@@ -215,6 +216,7 @@ func TestJudgeRehearsal(t *testing.T) {
 		"no node":                          {pod: []func(*corev1.Pod){unschedulable}, age: Grace, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
 		"no node, for a minute":            {pod: []func(*corev1.Pod){unschedulable}, age: Grace - 1},
 		"a node is being added":            {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime - 1, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}},
+		"a node may be being added":        {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime - 1, unknown: true},
 		"Karpenter adds a node":            {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime - 1, event: &PodEvent{Reason: "Nominated", Time: due}},
 		"the autoscaler adds no node":      {pod: []func(*corev1.Pod){unschedulable}, age: Grace, event: &PodEvent{Reason: "NotTriggerScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
 		"no node is added":                 {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
@@ -240,7 +242,7 @@ func TestJudgeRehearsal(t *testing.T) {
 			if tc.reason != "" {
 				want = Rehearsal{Reason: tc.reason, Message: tc.message, Time: now.Truncate(time.Second)}
 			}
-			if diff := cmp.Diff(want, JudgeRehearsal(pod, run, tc.event, now)); diff != "" {
+			if diff := cmp.Diff(want, JudgeRehearsal(pod, run, tc.event, !tc.unknown, now)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -264,12 +264,14 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 			return false, nil //nolint:nilerr // It is read again.
 		}
 		var event *plan.PodEvent
+		isKnown := false
 		if r.p.clock.Since(current.CreationTimestamp.Time) >= plan.EventDelay {
 			if event, err = r.events.Newest(ctx, current); err != nil {
 				klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
 			}
+			isKnown = err == nil
 		}
-		result = plan.JudgeRehearsal(current, run, event, r.p.clock.Now())
+		result = plan.JudgeRehearsal(current, run, event, isKnown, r.p.clock.Now())
 		return result.Reason != "", nil
 	}) // An error means that there is no time left.
 	return result

@@ -19,6 +19,7 @@ package preflight
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -79,6 +81,13 @@ func notPulled(pod *corev1.Pod) {
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{
 		Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"},
 	}}}
+}
+
+// unschedulable is a cluster without a node for the Pod.
+func unschedulable(pod *corev1.Pod) {
+	pod.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available", LastTransitionTime: metav1.Now(),
+	}}
 }
 
 func withRehearse(at *v1alpha1.At) { at.Spec.Rehearse = true }
@@ -228,6 +237,28 @@ func TestRehearsalAfterRestart(t *testing.T) {
 		f.wantList("rehearsals within five minutes", &f.rehearsed)
 		time.Sleep(5 * time.Minute)
 		f.wantList("rehearsals within ten minutes", &f.rehearsed, "at-rehearsal 6m0s")
+	})
+}
+
+// TestRehearsalWithoutEvents covers a Pod without a node, whose events cannot be read at first: one
+// of them could say that a node is being added.
+func TestRehearsalWithoutEvents(t *testing.T) {
+	run(t, func(f *fixture) {
+		var isRead atomic.Bool
+		f.kube.PrependReactor("list", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if !isRead.Load() {
+				return true, nil, apierrors.NewTooManyRequests("busy", 1)
+			}
+			return false, nil, nil
+		})
+		f.kubelet = unschedulable
+		at := f.at("at", 20*time.Hour, withRehearse)
+		f.add(90250*time.Millisecond, at)
+		f.wantRehearsal(at, "", "")
+		isRead.Store(true)
+		time.Sleep(15 * time.Second)
+		f.wantRehearsal(at, v1alpha1.ReasonUnschedulable, "Pod at-rehearsal: 0/1 nodes are available")
+		f.wantList("rehearsals", &f.rehearsed, "at-rehearsal 1s")
 	})
 }
 
