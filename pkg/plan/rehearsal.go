@@ -49,7 +49,10 @@ const (
 	// for a ConfigMap that was created together with the At. The kubelet tries again after 10 to
 	// 15 seconds.
 	rehearsalSettle = 20 * time.Second
-	// rehearsalTime is how long a rehearsal may take: it may pull images.
+	// rehearsalSilence is how long nothing may be seen of a Pod without a sandbox. The kubelet
+	// reports a volume that it cannot mount after two minutes.
+	rehearsalSilence = 150 * time.Second
+	// rehearsalTime is how long a rehearsal may take: it may pull images, or wait for a new node.
 	rehearsalTime = 10 * time.Minute
 	// RehearsalPeriod is the interval between rehearsals that do not pass.
 	RehearsalPeriod = 10 * time.Minute
@@ -221,10 +224,16 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now tim
 	case reason != "" && age >= rehearsalSettle:
 		return NewRehearsal(reason, message, now)
 	}
-	if reason, message := silentBlocker(ours, event, now); reason != "" && (reason != v1alpha1.ReasonPodPending && age >= EventDelay || age >= rehearsalTime) {
+	if reason, message := silentBlocker(ours, event, now); reason != "" && (reason != v1alpha1.ReasonPodPending && age >= EventDelay || age >= rehearsalTime || isKnown && isSilentSince(pod, event, now.Add(-rehearsalSilence))) {
 		return NewRehearsal(reason, message, now)
 	}
 	return Rehearsal{}
+}
+
+// isSilentSince reports whether nothing has been seen of a Pod without a sandbox since the given
+// time. With a sandbox, it may pull images for as long as that takes.
+func isSilentSince(pod *corev1.Pod, event *PodEvent, since time.Time) bool {
+	return !hasSandbox(pod) && !waitsSince(pod).After(since) && !statusWrittenAt(pod).After(since) && (event == nil || !event.Time.After(since))
 }
 
 // hasMoreRights reports whether the scheduler may have room for the Pod of a run but not for that

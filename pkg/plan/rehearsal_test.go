@@ -192,6 +192,20 @@ func TestJudgeRehearsal(t *testing.T) {
 	mount := &PodEvent{Warning: true, Reason: "FailedMount", Message: "words", Time: due}
 	pulling := &PodEvent{Reason: "Pulling", Message: "words", Time: due}
 	creating := withStatuses(waits("command", "ContainerCreating", ""), waits("second", "ContainerCreating", ""))
+	sandbox := func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+	}
+	gated := func(pod *corev1.Pod) {
+		pod.Spec.NodeName = ""
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated, Message: "gates"}}
+	}
+	scheduled := func(when time.Time) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: when}}}
+		}
+	}
+	const silent = "Pod example-at-rehearsal: no container has started for a minute"
+	const see = ". See kubectl describe pod example-at-rehearsal -n default"
 
 	for name, tc := range map[string]struct {
 		pod             []func(*corev1.Pod)
@@ -204,7 +218,7 @@ func TestJudgeRehearsal(t *testing.T) {
 		"containerd: passed":               {pod: []func(*corev1.Pod){failed, withStatuses(started("command"), started("second"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
 		"CRI-O: passed":                    {pod: []func(*corev1.Pod){withStatuses(waits("command", "CreateContainerError", "executable file `"+path+"` not found"), started("second"))}, age: time.Hour, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
 		"passed beside an injected one":    {pod: []func(*corev1.Pod){withStatuses(started("command"), started("second"), runs("proxy"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
-		"the second is not created yet":    {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "ContainerCreating", ""))}, age: rehearsalTime - time.Second},
+		"the second is not created yet":    {pod: []func(*corev1.Pod){sandbox, withStatuses(started("command"), waits("second", "ContainerCreating", ""))}, age: rehearsalTime - time.Second},
 		"an error that may pass":           {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle - 1},
 		"an error that lasts":              {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle, reason: v1alpha1.ReasonContainerNotCreated, message: "Container second: CreateContainerConfigError: secret not found"},
 		"of an injected one: not ours":     {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "ContainerCreating", ""), waits("proxy", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle},
@@ -221,13 +235,19 @@ func TestJudgeRehearsal(t *testing.T) {
 		"the autoscaler adds no node":      {pod: []func(*corev1.Pod){unschedulable}, age: Grace, event: &PodEvent{Reason: "NotTriggerScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
 		"no node is added":                 {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
 		"no node, but the run may preempt": {pod: []func(*corev1.Pod){unschedulable}, age: Grace, priority: "high", reason: v1alpha1.ReasonRehearsalUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available A rehearsal has neither the priority class nor the labels of the run."},
-		"a warning of something else":      {pod: []func(*corev1.Pod){creating}, event: &PodEvent{Warning: true, Reason: "DNSConfigForming", Time: due}, age: rehearsalTime - 1},
+		"a warning of something else":      {pod: []func(*corev1.Pod){creating}, event: &PodEvent{Warning: true, Reason: "DNSConfigForming", Time: due}, age: rehearsalSilence - 1},
 		"a warning, soon":                  {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay - 1},
 		"a warning":                        {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay, reason: v1alpha1.ReasonVolumeNotMounted, message: "Pod example-at-rehearsal: FailedMount: words"},
-		"silence":                          {pod: []func(*corev1.Pod){creating}, age: rehearsalTime - 1},
-		"silence, for too long":            {pod: []func(*corev1.Pod){creating}, age: rehearsalTime, reason: v1alpha1.ReasonPodPending, message: "Pod example-at-rehearsal: no container has started for a minute. See kubectl describe pod example-at-rehearsal -n default"},
-		"it pulls":                         {pod: []func(*corev1.Pod){creating}, event: pulling, age: rehearsalTime - 1},
-		"it pulls, for too long":           {pod: []func(*corev1.Pod){creating}, event: pulling, age: rehearsalTime, reason: v1alpha1.ReasonPodPending, message: "Pod example-at-rehearsal: no container has started for a minute: Pulling: words. See kubectl describe pod example-at-rehearsal -n default"},
+		"silence":                          {pod: []func(*corev1.Pod){creating}, age: rehearsalSilence - 1},
+		"silence, for too long":            {pod: []func(*corev1.Pod){creating}, age: rehearsalSilence, reason: v1alpha1.ReasonPodPending, message: silent + see},
+		"silence of a gate":                {pod: []func(*corev1.Pod){gated}, age: rehearsalSilence, reason: v1alpha1.ReasonPodPending, message: silent + ": SchedulingGated: gates" + see},
+		"silence, or unknown events":       {pod: []func(*corev1.Pod){creating}, unknown: true, age: rehearsalTime - 1},
+		"silence since it has a node":      {pod: []func(*corev1.Pod){creating, scheduled(due.Add(time.Second))}, age: rehearsalSilence},
+		"silence since its status":         {pod: []func(*corev1.Pod){creating, writtenAt(due.Add(time.Second))}, age: rehearsalSilence},
+		"silence since an event":           {pod: []func(*corev1.Pod){creating}, event: &PodEvent{Reason: "SuccessfulAttachVolume", Time: due.Add(time.Second)}, age: rehearsalSilence},
+		"slow after its sandbox":           {pod: []func(*corev1.Pod){creating, sandbox}, age: rehearsalTime - 1},
+		"it pulls":                         {pod: []func(*corev1.Pod){creating, sandbox}, event: pulling, age: rehearsalTime - 1},
+		"it pulls, for too long":           {pod: []func(*corev1.Pod){creating, sandbox}, event: pulling, age: rehearsalTime, reason: v1alpha1.ReasonPodPending, message: silent + ": Pulling: words" + see},
 		"the node refuses it":              {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = "OutOfcpu", "no room" }}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: OutOfcpu: no room"},
 		"an injected one fails before ours": {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) {
 			pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("proxy-init", 1, "Error", "no route")}

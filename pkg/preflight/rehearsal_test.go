@@ -307,7 +307,7 @@ func TestRehearsalEnds(t *testing.T) {
 		reason  string
 		created int
 	}{
-		"its limit":       {due: time.Hour, wait: 605 * time.Second, reason: v1alpha1.ReasonPodPending, created: 1},
+		"silence":         {due: time.Hour, wait: 155 * time.Second, reason: v1alpha1.ReasonPodPending, created: 1},
 		"its time":        {due: 90 * time.Second, wait: 60 * time.Second, created: 1},
 		"due in a minute": {due: time.Minute, wait: 50 * time.Second},
 		"an edit": {due: time.Hour, end: func(f *fixture, at *v1alpha1.At) {
