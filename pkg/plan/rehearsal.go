@@ -212,6 +212,9 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now tim
 	}
 	if hasEnded(pod) {
 		reason, message := failureReason(others)
+		if reason == v1alpha1.ReasonPodFailed && isRefusedForNow(pod) {
+			reason = v1alpha1.ReasonEvicted
+		}
 		return NewRehearsal(reason, message, now)
 	}
 	age := now.Sub(pod.CreationTimestamp.Time)
@@ -228,6 +231,13 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now tim
 		return NewRehearsal(reason, message, now)
 	}
 	return Rehearsal{}
+}
+
+// isRefusedForNow reports whether the kubelet of a Pod refused it for a reason of the moment:
+// meanwhile it has no room, or it is being shut down. See pkg/kubelet/lifecycle/predicate.go and
+// pkg/kubelet/nodeshutdown in Kubernetes.
+func isRefusedForNow(pod *corev1.Pod) bool {
+	return strings.HasPrefix(pod.Status.Reason, "OutOf") || pod.Status.Reason == "NodeShutdown"
 }
 
 // isSilentSince reports whether nothing has been seen of a Pod without a sandbox since the given

@@ -204,6 +204,9 @@ func TestJudgeRehearsal(t *testing.T) {
 			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: when}}}
 		}
 	}
+	refusedBy := func(reason string) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = reason, "words" }
+	}
 	const silent = "Pod example-at-rehearsal: no container has started for a minute"
 	const see = ". See kubectl describe pod example-at-rehearsal -n default"
 
@@ -248,7 +251,9 @@ func TestJudgeRehearsal(t *testing.T) {
 		"slow after its sandbox":           {pod: []func(*corev1.Pod){creating, sandbox}, age: rehearsalTime - 1},
 		"it pulls":                         {pod: []func(*corev1.Pod){creating, sandbox}, event: pulling, age: rehearsalTime - 1},
 		"it pulls, for too long":           {pod: []func(*corev1.Pod){creating, sandbox}, event: pulling, age: rehearsalTime, reason: v1alpha1.ReasonPodPending, message: silent + ": Pulling: words" + see},
-		"the node refuses it":              {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = "OutOfcpu", "no room" }}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: OutOfcpu: no room"},
+		"the node has no room any more":    {pod: []func(*corev1.Pod){failed, refusedBy("OutOfcpu")}, reason: v1alpha1.ReasonEvicted, message: "Pod example-at-rehearsal failed: OutOfcpu: words"},
+		"the node is shut down":            {pod: []func(*corev1.Pod){failed, refusedBy("NodeShutdown")}, reason: v1alpha1.ReasonEvicted, message: "Pod example-at-rehearsal failed: NodeShutdown: words"},
+		"the node refuses it":              {pod: []func(*corev1.Pod){failed, refusedBy("SysctlForbidden")}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: SysctlForbidden: words"},
 		"an injected one fails before ours": {pod: []func(*corev1.Pod){failed, func(pod *corev1.Pod) {
 			pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("proxy-init", 1, "Error", "no route")}
 		}}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: container proxy-init ended with exit code 1: no route"},
@@ -345,6 +350,10 @@ func TestDecideRehearsed(t *testing.T) {
 		"refused: an event, but not Blocked": {
 			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonRehearsalRefused)},
 			want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, failure))), events: []Event{warning(v1alpha1.ReasonRehearsalRefused, failure)},
+		},
+		"its Pod failed: Blocked": {
+			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPodFailed)},
+			want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonPodFailed, failure), blocked(now, v1alpha1.ReasonPodFailed, failure))), events: []Event{warning(v1alpha1.ReasonPodFailed, failure)},
 		},
 		"evicted: an event, but not Blocked": {
 			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonEvicted)},
