@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path"
 	"strings"
 	"sync"
 	"testing"
@@ -30,6 +29,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
@@ -49,6 +51,9 @@ type preflights struct {
 	lock    sync.Mutex
 	refuses bool
 	dryRuns []time.Duration // since the start
+	// breaks makes the node unable to pull images.
+	breaks     bool
+	rehearsals []time.Duration // since the start
 }
 
 // withPreflights calls test with a running controller. restart starts another one instead.
@@ -56,8 +61,13 @@ func withPreflights(t *testing.T, test func(w *preflights, restart func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &preflights{world: newWorld(t), start: time.Now(), recorder: record.NewFakeRecorder(2000)}
+		kubelet, _ := harness.NewClients(t, w)
 		transport := harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
-			if !request.URL.Query().Has("dryRun") || path.Base(request.URL.Path) != "pods" {
+			switch {
+			case !harness.Creates(request, "pods"):
+				return w.RoundTrip(request)
+			case !request.URL.Query().Has("dryRun"):
+				time.AfterFunc(500*time.Millisecond, func() { w.rehearse(t, kubelet.CoreV1().Pods(namespace)) })
 				return w.RoundTrip(request)
 			}
 			w.lock.Lock()
@@ -70,7 +80,7 @@ func withPreflights(t *testing.T, test func(w *preflights, restart func())) {
 		})
 		kubeClient, cnatClient := harness.NewClients(t, transport)
 		start := func() (stop func()) {
-			return runWith(t, transport, w.clock, preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, nil, plan.Defaults{Image: "image"}, w.clock), w.recorder)
+			return runWith(t, transport, w.clock, preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}, nil, plan.Defaults{Image: "image"}, w.clock), w.recorder)
 		}
 		stop := start()
 		test(w, func() {
@@ -78,6 +88,35 @@ func withPreflights(t *testing.T, test func(w *preflights, restart func())) {
 			stop = start()
 		})
 	})
+}
+
+// rehearse does with the Pod of a rehearsal what a kubelet does.
+func (w *preflights) rehearse(t *testing.T, pods typedcorev1.PodInterface) {
+	t.Helper()
+	pod := harness.Get(t, pods, "backup-rehearsal")
+	w.lock.Lock()
+	w.rehearsals = append(w.rehearsals, time.Since(w.start))
+	status := corev1.ContainerStatus{Name: pod.Spec.Containers[0].Name}
+	if w.breaks {
+		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}
+	} else {
+		status.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: pod.Spec.Containers[0].Command[0] + ": no such file"}
+		pod.Status.Phase = corev1.PodFailed
+	}
+	w.lock.Unlock()
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{status}
+	if _, err := pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// setBreaks breaks or repairs the node. It returns when the rehearsals since the last call were.
+func (w *preflights) setBreaks(breaks bool) []time.Duration {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	taken := w.rehearsals
+	w.breaks, w.rehearsals = breaks, nil
+	return taken
 }
 
 func (w *preflights) setRefuses(refuses bool) {
@@ -172,6 +211,46 @@ func TestPreflightRefused(t *testing.T) {
 		w.after(t, time.Until(three.Add(time.Minute)))
 		w.wantCreated(t, time.Second, three)
 		w.wantWarnings(t, v1alpha1.ReasonPodRefused)
+	})
+}
+
+// TestRehearsals checks that an hourly CronAt is rehearsed when it is created and before each
+// time, and that a rehearsal that fails is reported once, and repeated until it passes.
+func TestRehearsals(t *testing.T) {
+	withPreflights(t, func(w *preflights, _ func()) {
+		w.create(t, newCronAt("0 * * * *", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = true }))
+		midnight := w.start.Truncate(24 * time.Hour)
+		untilTime := func(hour int, more time.Duration) time.Duration {
+			return time.Until(midnight.Add(time.Duration(hour)*time.Hour + more))
+		}
+		status := w.after(t, untilTime(3, 30*time.Minute)).Status
+		if !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionRehearsed) || status.Reason != "" {
+			t.Errorf("status %+v, want Rehearsed", status)
+		}
+		got := w.setBreaks(true)
+		if len(got) != 3 || got[0] > 2*time.Second {
+			t.Fatalf("rehearsals %v, want one when it is created, and two others", got)
+		}
+		for i, hour := range []int{2, 3} {
+			if before := time.Duration(hour)*time.Hour - got[i+1]; before > 11*time.Minute || before < 9*time.Minute {
+				t.Errorf("rehearsal %v before %d o'clock, want ten minutes", before, hour)
+			}
+		}
+		w.wantWarnings(t)
+		status = w.after(t, untilTime(4, 28*time.Minute)).Status
+		if status.Reason != v1alpha1.ReasonImagePullFailed || !strings.HasPrefix(status.Message, "Rehearsed at 2000-01-01T04:2") {
+			t.Errorf("status %+v, want ImagePullFailed some minutes ago", status)
+		}
+		w.wantWarnings(t, v1alpha1.ReasonImagePullFailed)
+		if failed := len(w.setBreaks(false)); failed < 4 {
+			t.Errorf("%d rehearsals until one passes, want one in ten minutes", failed)
+		}
+		status = w.after(t, 12*time.Minute).Status
+		if !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionRehearsed) || status.Reason != "" {
+			t.Errorf("status %+v after the repair, want Rehearsed", status)
+		}
+		w.wantWarnings(t)
+		w.wantCreated(t, time.Second, midnight.Add(time.Hour), midnight.Add(2*time.Hour), midnight.Add(3*time.Hour), midnight.Add(4*time.Hour))
 	})
 }
 

@@ -72,8 +72,10 @@ func (v *view) observeForecast() {
 	meta.RemoveStatusCondition(&v.status.Conditions, v1alpha1.ConditionBlocked)
 }
 
-// rehearsalGap is the minimum time between two rehearsals that pass.
-const rehearsalGap = time.Hour
+// rehearsalGap is the minimum time between the end of a rehearsal that passes and the next one. It
+// is less than an hour, so that each time of an hourly schedule has one, although a rehearsal may
+// take ten minutes.
+const rehearsalGap = 50 * time.Minute
 
 // RehearsedOf returns the part of a CronAt's status that is about rehearsals.
 func RehearsedOf(status *v1alpha1.CronAtStatus) plan.Rehearsed {

@@ -42,6 +42,26 @@ func isForecast(cronAt *v1alpha1.CronAt) {
 
 func templateEdited(cronAt *v1alpha1.CronAt) { cronAt.Generation = 2 }
 
+const rehearsedForecast = "Rehearsed at 2026-12-24T09:25:00Z: words"
+
+// rehearsal is the result of a rehearsal at 09:25.
+func rehearsal(reason string) plan.Rehearsal {
+	return plan.NewRehearsal(reason, "words", ten.Add(-35*time.Minute))
+}
+
+func rehearses(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = true }
+
+// failed gives a CronAt the result of a rehearsal that failed.
+func failed(when time.Time) func(*v1alpha1.CronAt) {
+	return func(cronAt *v1alpha1.CronAt) {
+		rehearses(cronAt)
+		failure, _ := RehearsedOf(&cronAt.Status).Observe(cronAt, true, plan.NewRehearsal(v1alpha1.ReasonImagePullFailed, "words", when), when)
+		if failure != nil {
+			withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, failure.Reason, failure.Message, when)(cronAt)
+		}
+	}
+}
+
 func scheduled(schedule string) func(*v1alpha1.CronAt) {
 	return func(cronAt *v1alpha1.CronAt) {
 		cronAt.Spec.Schedule, cronAt.Status.ObservedSchedule.Schedule = schedule, schedule
@@ -58,6 +78,7 @@ func TestDecideForecast(t *testing.T) {
 		cronAt   *v1alpha1.CronAt
 		ats      []*v1alpha1.At
 		forecast *plan.Forecast
+		off      bool // rehearsals
 		now      time.Time
 
 		wantPreflight bool
@@ -120,9 +141,47 @@ func TestDecideForecast(t *testing.T) {
 			wantReason: v1alpha1.ReasonAtBlocked, wantMessage: "At " + atName + " is blocked: PodPending: no",
 			wantEvents: []plan.Event{{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonAtBlocked, Message: "At " + atName + " is blocked: PodPending: no"}},
 		},
+		"to be rehearsed":               {cronAt: newCronAt(rehearses), now: half, wantPreflight: true, wantDelay: 30*time.Minute - lead},
+		"to be rehearsed, which is off": {cronAt: newCronAt(rehearses), off: true, now: half, wantDelay: 30*time.Minute - lead},
+		"rehearsed, passed":             {cronAt: newCronAt(rehearses), forecast: &plan.Forecast{Rehearsal: rehearsal(v1alpha1.ReasonPassed)}, now: half},
+		"rehearsed, failed": {
+			cronAt: newCronAt(rehearses), forecast: &plan.Forecast{Rehearsal: rehearsal(v1alpha1.ReasonImagePullFailed)}, now: half,
+			wantReason: v1alpha1.ReasonImagePullFailed, wantMessage: rehearsedForecast,
+			wantEvents: []plan.Event{{Type: corev1.EventTypeWarning, Reason: v1alpha1.ReasonImagePullFailed, Message: rehearsedForecast}},
+		},
+		"rehearsed, failed again: no event": {
+			cronAt: newCronAt(failed(half.Add(-16 * time.Minute))), forecast: &plan.Forecast{Rehearsal: rehearsal(v1alpha1.ReasonImagePullFailed)}, now: half,
+			wantReason: v1alpha1.ReasonImagePullFailed, wantMessage: rehearsedForecast,
+		},
+		"rehearsed, failed, then passed": {
+			cronAt: newCronAt(failed(half.Add(-16 * time.Minute))), forecast: &plan.Forecast{Rehearsal: rehearsal(v1alpha1.ReasonPassed)}, now: half,
+		},
+		"rehearsed, failed, and the Pod is refused": {
+			cronAt: newCronAt(failed(half.Add(-5 * time.Minute))), forecast: refused, now: half,
+			wantReason: v1alpha1.ReasonPodRefused, wantMessage: quotaForecast, wantEvents: event,
+		},
+		"rehearsed, failed, by an earlier controller: it stays until it is known": {
+			cronAt: newCronAt(failed(half.Add(-5 * time.Minute))), now: half,
+			wantReason: v1alpha1.ReasonImagePullFailed, wantMessage: rehearsedForecast, wantPreflight: true, wantDelay: 30*time.Minute - lead,
+		},
+		"rehearsed, failed, and rehearsals are turned off": {
+			cronAt: newCronAt(failed(half.Add(-5 * time.Minute))), off: true, forecast: &plan.Forecast{}, now: half,
+		},
+		"rehearsed, failed, and no longer wanted": {
+			cronAt:   newCronAt(failed(half.Add(-5*time.Minute)), func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = false }),
+			forecast: &plan.Forecast{}, now: half,
+		},
+		"rehearsed, failed, and the next At must wait for one that runs": {
+			cronAt: newCronAt(ranAtTen, oneActive, failed(half.Add(-5*time.Minute)), policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)},
+			now: ten.Add(time.Minute), wantPreflight: true,
+		},
+		"rehearsed, failed, and an At runs with Allow": {
+			cronAt: newCronAt(ranAtTen, oneActive, failed(half.Add(-5*time.Minute))), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)},
+			now: ten.Add(time.Minute), wantReason: v1alpha1.ReasonImagePullFailed, wantMessage: rehearsedForecast, wantPreflight: true, wantDelay: time.Hour - time.Minute - lead,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := Decide(World{CronAt: tc.cronAt, CronAtIsLive: true, CronAtAsOf: tc.now, Ats: tc.ats, AtsAreLive: true, Forecast: tc.forecast, Now: tc.now})
+			d := Decide(World{CronAt: tc.cronAt, CronAtIsLive: true, CronAtAsOf: tc.now, Ats: tc.ats, AtsAreLive: true, Forecast: tc.forecast, Rehearses: !tc.off, Now: tc.now})
 			status := &tc.cronAt.Status
 			if d.Status != nil {
 				status = d.Status
