@@ -317,6 +317,20 @@ func TestDecideRehearsed(t *testing.T) {
 			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonImagePullFailed)},
 			want: ptr.To(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), events: []Event{warning(v1alpha1.ReasonImagePullFailed, failure)},
 		},
+		"failed again after ten minutes: no event": {
+			status: func() v1alpha1.AtStatus {
+				const failure = "Rehearsed at 2026-12-24T10:02:04Z: other words"
+				status := with(rehearsedCondition(v1alpha1.ReasonImagePullFailed, failure), blocked(now, v1alpha1.ReasonImagePullFailed, failure))
+				status.RehearsedAt = &metav1.Time{Time: now.Add(-RehearsalPeriod)}
+				return status
+			}(),
+			forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonImagePullFailed)},
+			want:     ptr.To(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))),
+		},
+		"refused again after ten minutes: no event": {
+			status:   with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, "Rehearsed at 2026-12-24T10:02:04Z: other words")),
+			forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonRehearsalRefused)}, want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, failure))),
+		},
 		"failed, and nothing else is known": {
 			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)),
 		},
