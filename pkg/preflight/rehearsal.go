@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -52,8 +54,12 @@ const (
 )
 
 // maxRehearsedNodes is the number of nodes, of those that spec.nodes selects, on which a
-// rehearsal takes place. They are others each time.
-const maxRehearsedNodes = 3
+// rehearsal takes place. The next one begins after them, or with the one on which it did not
+// pass. That is remembered for maxRemembered objects.
+const (
+	maxRehearsedNodes = 3
+	maxRemembered     = 1000
+)
 
 // rehearsals rehearses what a preflight found to be accepted. Each rehearsal has a worker
 // from the creation of its Pod until the Pod is gone.
@@ -61,6 +67,9 @@ type rehearsals struct {
 	p      *Preflight
 	events *podevents.Reader
 	queue  *queue.Workqueue // of items: see Checks.item
+
+	// next has the node with which the next rehearsal begins, by item.
+	next *lru.Cache
 
 	lock sync.Mutex
 	// found has the results that are not in a status yet, by item.
@@ -83,6 +92,7 @@ func newRehearsals(p *Preflight) *rehearsals {
 		p:      p,
 		events: podevents.NewReader(p.Kube.CoreV1(), p.clock),
 		queue:  p.newQueue("rehearsals"),
+		next:   lru.New(maxRemembered),
 		found:  map[cache.ObjectName]rehearsed{},
 		left:   make(chan struct{}, 1),
 	}
@@ -164,7 +174,7 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 	}
 	timeCtx, cancel := context.WithTimeout(ctx, s.due().Sub(r.p.clock.Now())-plan.RehearsalLead)
 	defer cancel()
-	result := r.rehearseEach(timeCtx, checks, s)
+	result := r.rehearseEach(timeCtx, item, checks, s)
 	klog.FromContext(ctx).V(2).Info("Rehearsed", "reason", result.Reason)
 	switch result.Reason {
 	case "":
@@ -215,7 +225,7 @@ func (r *rehearsals) resultOf(item cache.ObjectName, object metav1.Object, statu
 
 // rehearseEach rehearses a run, with nodes on some of them. It returns the first result that
 // is not ReasonPassed.
-func (r *rehearsals) rehearseEach(ctx context.Context, checks *Checks, s *subject) (result plan.Rehearsal) {
+func (r *rehearsals) rehearseEach(ctx context.Context, item cache.ObjectName, checks *Checks, s *subject) (result plan.Rehearsal) {
 	if s.at.Spec.Nodes == nil {
 		return r.rehearseOne(ctx, checks, s, s.at)
 	}
@@ -224,14 +234,24 @@ func (r *rehearsals) rehearseEach(ctx context.Context, checks *Checks, s *subjec
 		return plan.Rehearsal{}
 	}
 	chosen, _ := plan.ChooseNodes(s.at, nodes) // The preflight reports an error.
-	rand.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
-	for _, node := range chosen[:min(len(chosen), maxRehearsedNodes)] {
-		result = r.rehearseOne(ctx, checks, s, plan.OnNode(s.at, node))
+	if len(chosen) == 0 {
+		return plan.Rehearsal{}
+	}
+	begin := rand.IntN(len(chosen))
+	if next, ok := r.next.Get(item); ok {
+		begin, _ = slices.BinarySearch(chosen, next.(string))
+	}
+	node := func(i int) string { return chosen[(begin+i)%len(chosen)] }
+	number := min(len(chosen), maxRehearsedNodes)
+	for i := range number {
+		r.next.Add(item, node(i))
+		result = r.rehearseOne(ctx, checks, s, plan.OnNode(s.at, node(i)))
 		if result.Reason != v1alpha1.ReasonPassed {
-			result.Message = fmt.Sprintf("Node %s: %s", node, result.Message)
+			result.Message = fmt.Sprintf("Node %s: %s", node(i), result.Message)
 			return result
 		}
 	}
+	r.next.Add(item, node(number))
 	return result
 }
 

@@ -18,6 +18,7 @@ package preflight
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -224,6 +225,50 @@ func twice(err error) func(*corev1.Pod) error {
 func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
 func withNodes(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} }
+
+// TestRehearsalOfOtherNodes covers on which nodes an At is rehearsed: on others each time, but first
+// on the one on which it did not pass.
+func TestRehearsalOfOtherNodes(t *testing.T) {
+	run(t, func(f *fixture) {
+		var on []string
+		nodeOf := func(pod *corev1.Pod) string {
+			return pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields[0].Values[0]
+		}
+		f.refuse = func(pod *corev1.Pod) error { on = append(on, nodeOf(pod)); return nil }
+		f.nodes = []*corev1.Node{node("e"), node("d"), node("c"), node("b"), node("a")}
+		at := f.at("at", 20*time.Hour, withRehearse, withNodes)
+		// again edits the At, and returns where it is rehearsed.
+		again := func() []string {
+			on = nil
+			f.store(at, func(at *v1alpha1.At) { at.Generation++ })
+			f.add(30*time.Second, at)
+			return on
+		}
+		first := again()
+		wantOn := func(what string, want ...string) {
+			t.Helper()
+			if diff := cmp.Diff(want, again()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", what, diff)
+			}
+		}
+		next := strings.Index("abcde", first[0]) + 3
+		around := strings.Split("abcdeabcdeabc", "")
+		wantOn("on others", around[next:next+3]...)
+		next = (next + 3) % 5
+		f.kubelet = func(pod *corev1.Pod) {
+			if nodeOf(pod) == around[next+1] {
+				notPulled(pod)
+			} else {
+				start(pod)
+			}
+		}
+		wantOn("until one fails", around[next:next+2]...)
+		f.wantRehearsal(at, v1alpha1.ReasonImagePullFailed, "Node "+around[next+1]+": ")
+		wantOn("first where it failed", around[next+1])
+		f.nodes = slices.DeleteFunc(f.nodes, func(n *corev1.Node) bool { return n.Name == around[next+1] })
+		wantOn("after that node is gone", around[next+2:next+5]...)
+	})
+}
 
 // TestRehearsalAfterRestart starts with an At whose last rehearsal failed some minutes ago.
 func TestRehearsalAfterRestart(t *testing.T) {
