@@ -203,6 +203,9 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		return err
 	})
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
+	if answer.ExceedsQuota(err, "pods") {
+		c.checks.Yield(name.Namespace)
+	}
 	c.queue.Settle(ctx, name, err)
 	c.enqueueAfter(name, delay)
 	return true

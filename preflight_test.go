@@ -29,6 +29,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -44,9 +45,11 @@ type preflightWorld struct {
 	t      *testing.T
 	start  time.Time
 	person typedcnatv1alpha1.AtInterface
+	pods   typedcorev1.PodInterface
 
 	lock    sync.Mutex
 	refuses bool
+	hasRoom func() bool                // for a Pod; nil: always
 	asked   map[string][]time.Duration // since the start: dry-runs, creations, writes of the status, Warnings
 }
 
@@ -60,12 +63,13 @@ func withPreflight(t *testing.T, test func(w *preflightWorld)) {
 			if !w.isRefused(request) {
 				return server.RoundTrip(request)
 			}
-			return fakeserver.Refuse(request, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota")))
+			return fakeserver.Refuse(request, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota: pods")))
 		}))
-		_, person := harness.NewClients(t, server)
+		kubePerson, person := harness.NewClients(t, server)
+		w.pods = kubePerson.CoreV1().Pods(name.Namespace)
 		w.person = person.CnatV1alpha1().Ats(name.Namespace)
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
-		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, c.nodes.List, defaults, clock.RealClock{})
+		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}, c.nodes.List, defaults, clock.RealClock{})
 		c.checks = c.preflight.Ats(c.cache.Ats, c.queue.Add)
 		work(t, c)
 		test(w)
@@ -83,7 +87,7 @@ func (w *preflightWorld) isRefused(request *http.Request) bool {
 	switch what {
 	case "dry-run pods", "POST pods", "PATCH status", "POST events":
 		w.asked[what] = append(w.asked[what], time.Since(w.start))
-		return w.refuses && strings.HasSuffix(what, "pods")
+		return strings.HasSuffix(what, "pods") && (w.refuses || w.hasRoom != nil && !w.hasRoom())
 	}
 	return false
 }
@@ -146,7 +150,7 @@ func TestPreflightRefused(t *testing.T) {
 		w.setRefuses(true)
 		w.create(time.Hour)
 		at := w.at(3 * time.Second)
-		const want = `If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota`
+		const want = `If it were due now: create Pod: pods "example-at-pod" is forbidden: exceeded quota: pods`
 		if at.Status.Reason != v1alpha1.ReasonPodRefused || at.Status.Message != want || at.Status.Phase != v1alpha1.PhasePending || plan.Blocked(at) == nil {
 			t.Errorf("status %+v, want PENDING, PodRefused, %q", at.Status, want)
 		}
@@ -203,6 +207,27 @@ func TestPreflightEdited(t *testing.T) {
 		harness.Update(t, w.person, at)
 		if at := w.at(3 * time.Second); at.Status.Reason != "" || plan.Blocked(at) != nil || at.Status.ObservedGeneration != 2 {
 			t.Errorf("status %+v 3 s after the edit, want no trace of the refusal", at.Status)
+		}
+	})
+}
+
+// TestRehearsalYields has a quota of one Pod, which a rehearsal that hangs uses up when another At
+// is due: the rehearsal ends at once.
+func TestRehearsalYields(t *testing.T) {
+	withPreflight(t, func(w *preflightWorld) {
+		w.lock.Lock()
+		w.hasRoom = func() bool { return len(harness.List(t, w.pods).Items) == 0 }
+		w.lock.Unlock()
+		harness.Create(t, w.person, newAt(func(at *v1alpha1.At) {
+			at.Name, at.UID, at.Spec.Rehearse, at.Spec.Schedule = "rehearsed", "rehearsed", true, w.start.Add(time.Hour).Format(time.RFC3339)
+		}))
+		w.create(time.Minute)
+		w.at(59 * time.Second)
+		if got := harness.List(t, w.pods).Items; len(got) != 1 || !plan.IsRehearsal(&got[0]) {
+			t.Fatalf("%d Pods, want that of the rehearsal", len(got))
+		}
+		if at := w.at(3 * time.Second); at.Status.Phase != v1alpha1.PhaseRunning {
+			t.Errorf("status %+v two seconds after it was due, want RUNNING", at.Status)
 		}
 	})
 }

@@ -28,6 +28,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -49,6 +50,9 @@ const (
 	// Pod may be there after the rehearsal until another one begins.
 	removeTimeout = 2 * time.Second
 	goneTimeout   = 30 * time.Second
+	// yieldTime is how long no rehearsal begins in a namespace after a run was refused there. The run
+	// is tried again meanwhile.
+	yieldTime = 10 * time.Second
 	// leftPeriod is the time after which Pods that may have been left are removed.
 	leftPeriod = time.Minute
 )
@@ -74,10 +78,18 @@ type rehearsals struct {
 	lock sync.Mutex
 	// found has the results that are not in a status yet, by item.
 	found map[cache.ObjectName]rehearsed
-	// active has the owners, by UID, of rehearsals that go on: removeLeft leaves them.
+	// active has an ongoing for each rehearsal that goes on, by the UID of the owner.
 	active sync.Map
+	// held has the namespaces in which no rehearsal may begin now.
+	held *utilcache.Expiring
 	// left has an element if a Pod may have been left.
 	left chan struct{}
+}
+
+// ongoing is a rehearsal that goes on.
+type ongoing struct {
+	namespace string
+	cancel    context.CancelFunc
 }
 
 // rehearsed is the result of a rehearsal of an object.
@@ -93,6 +105,7 @@ func newRehearsals(p *Preflight) *rehearsals {
 		events: podevents.NewReader(p.Kube.CoreV1(), p.clock),
 		queue:  p.newQueue("rehearsals"),
 		next:   lru.New(maxRemembered),
+		held:   utilcache.NewExpiringWithClock(p.clock),
 		found:  map[cache.ObjectName]rehearsed{},
 		left:   make(chan struct{}, 1),
 	}
@@ -174,6 +187,12 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 	}
 	timeCtx, cancel := context.WithTimeout(ctx, s.due().Sub(r.p.clock.Now())-plan.RehearsalLead)
 	defer cancel()
+	r.active.Store(string(s.GetUID()), ongoing{s.GetNamespace(), cancel})
+	defer r.active.Delete(string(s.GetUID()))
+	if _, isHeld := r.held.Get(s.GetNamespace()); isHeld {
+		r.p.again(item)
+		return
+	}
 	result := r.rehearseEach(timeCtx, item, checks, s)
 	klog.FromContext(ctx).V(2).Info("Rehearsed", "reason", result.Reason)
 	switch result.Reason {
@@ -195,6 +214,22 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 	r.found[item] = rehearsed{s.GetUID(), s.GetGeneration(), result}
 	r.lock.Unlock()
 	checks.changed(name)
+}
+
+// Yield ends the rehearsals of a namespace, and begins no other for a moment: a run may need the
+// quota that they use.
+func (c *Checks) Yield(namespace string) {
+	if !c.Rehearses() {
+		return
+	}
+	r := c.p.rehearsals
+	r.held.Set(namespace, nil, yieldTime)
+	r.active.Range(func(_, value any) bool {
+		if o := value.(ongoing); o.namespace == namespace {
+			o.cancel()
+		}
+		return true
+	})
 }
 
 // retry enqueues an item whose rehearsal has no result.
@@ -259,8 +294,6 @@ func (r *rehearsals) rehearseEach(ctx context.Context, item cache.ObjectName, ch
 func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject, at *v1alpha1.At) (result plan.Rehearsal) {
 	run := plan.NewPod(at, r.p.defaults)
 	made := plan.NewRehearsalPod(s.Object, checks.kind.name(), run)
-	r.active.Store(made.Labels[v1alpha1.LabelRehearsalOf], nil)
-	defer r.active.Delete(made.Labels[v1alpha1.LabelRehearsalOf])
 	pods := r.p.Kube.CoreV1().Pods(made.Namespace)
 	createCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

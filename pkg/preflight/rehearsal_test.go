@@ -389,6 +389,27 @@ func TestRehearsalEnds(t *testing.T) {
 	}
 }
 
+// TestRehearsalYields ends the rehearsals of a namespace: no other begins there for a moment.
+func TestRehearsalYields(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.kubelet = func(*corev1.Pod) {}
+		other := func(at *v1alpha1.At) { at.Namespace = "other" }
+		f.add(3250*time.Millisecond, f.at("ends", time.Hour, withRehearse), f.at("stays", time.Hour, withRehearse, other))
+		f.wantPods("stays-rehearsal", "ends-rehearsal")
+		f.Yield("shop")
+		f.add(0, f.at("waits", 2*time.Hour, withRehearse))
+		for range 9 {
+			time.Sleep(time.Second)
+			f.wantPods("stays-rehearsal")
+		}
+		f.taken(&f.rehearsed)
+		time.Sleep(45 * time.Second)
+		if got := f.taken(&f.rehearsed); len(got) == 0 {
+			t.Error("no rehearsal after that")
+		}
+	})
+}
+
 // TestRehearsalsAtOnce covers how many rehearsals there are at the same time.
 func TestRehearsalsAtOnce(t *testing.T) {
 	for namespaces, want := range map[int]int{1: 2, 2: 2, 20: 10} {

@@ -130,6 +130,16 @@ func InvalidFields(err error, kind schema.GroupKind) []string {
 	return fields
 }
 
+// ExceedsQuota reports whether a quota has no room for an object of the given resource.
+func ExceedsQuota(err error, resource string) bool {
+	var answer apierrors.APIStatus
+	if !apierrors.IsForbidden(err) || !errors.As(err, &answer) {
+		return false
+	}
+	status := answer.Status()
+	return status.Details != nil && status.Details.Kind == resource && strings.Contains(status.Message, "exceeded quota: ")
+}
+
 // IsTransient reports whether a request that failed with err may soon succeed without
 // intervention.
 func IsTransient(err error) bool {

@@ -69,6 +69,25 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+func TestExceedsQuota(t *testing.T) {
+	exceeded := errors.New("exceeded quota: pods, requested: pods=1, used: pods=1, limited: pods=1")
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"none":             {nil, false},
+		"a quota":          {fmt.Errorf("create Pod: %w", apierrors.NewForbidden(corev1.Resource("pods"), "x", exceeded)), true},
+		"of other objects": {apierrors.NewForbidden(v1alpha1.Resource("ats"), "x", exceeded), false},
+		"without requests": {apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New("failed quota: cpu: must specify requests.cpu for: command")), false},
+		"another refusal":  {apierrors.NewForbidden(corev1.Resource("pods"), "x", errors.New(`violates PodSecurity "restricted:latest"`)), false},
+		"no answer":        {exceeded, false},
+	} {
+		if got := answer.ExceedsQuota(tc.err, "pods"); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
 // TestUnlessGone reads an At whose path is not found: only the API server itself can say that
 // the At is gone, or its CRD.
 func TestUnlessGone(t *testing.T) {
