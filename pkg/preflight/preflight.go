@@ -20,7 +20,8 @@ limitations under the License.
 // answer.
 //
 // subject.go says what is checked, ask.go asks the API server, and this file decides when,
-// and keeps the findings.
+// and keeps the findings. rehearsal.go rehearses what is accepted, and remove.go removes the Pods
+// of rehearsals.
 package preflight
 
 import (
