@@ -16,6 +16,8 @@ limitations under the License.
 
 package timespec
 
+import "fmt"
+
 // check returns an error for parts that have no meaning together.
 func (s *spec) check(thisYear int) error {
 	has := func(parts ...part) (at span, ok bool) {
@@ -75,8 +77,11 @@ func (s *spec) checkYear(thisYear int) error {
 		isDoubtful = year >= thisYear && year <= thisYear+maxYears
 	}
 	if isDoubtful {
-		return s.fail(at, "%q can be a year or a time: write %02d:%02d, or the date as %04d-%02d-%02d with a time",
-			s.quote(at), year/100, year%100, year, s.date.month, s.date.n)
+		hint := " if that is meant"
+		if year >= thisYear && year < thisYear+maxYears {
+			hint = fmt.Sprintf(", or the date as %04d-%02d-%02d with a time", year, s.date.month, s.date.n)
+		}
+		return s.fail(at, "%q can be a year or a time: write %02d:%02d%s", s.quote(at), year/100, year%100, hint)
 	}
 	return nil
 }

@@ -75,8 +75,11 @@ func lex(text string) []token {
 	add := func(kind kind, length int) {
 		t := token{kind: kind, text: text[at : at+length], span: span{at, at + length}}
 		t.joined = at > 0 && !strings.Contains(spaces, text[at-1:at])
-		if kind == zone {
+		switch kind {
+		case zone:
 			t.text = zoneNames()[t.text]
+		case word:
+			t.text = strings.ReplaceAll(t.text, ".", "") // a.m.
 		}
 		tokens = append(tokens, t)
 		at += length
@@ -87,6 +90,8 @@ func lex(text string) []token {
 			at += n
 		} else if n := prefix(rest, digits); n > 0 {
 			add(number, n)
+		} else if strings.HasPrefix(rest, "a.m.") || strings.HasPrefix(rest, "p.m.") {
+			add(word, 4)
 		} else if n := zonePrefix(rest); n > 0 {
 			add(zone, n)
 		} else if n := pathLike(rest); n > 0 {
@@ -284,7 +289,7 @@ var abbreviations = sync.OnceValue(func() map[string]abbreviation {
 	}
 	for _, name := range slices.Concat(most, zones.Names()) {
 		location, err := zones.Load(name)
-		if err != nil {
+		if err != nil || zoneNames()[lower(name)] == "" { // MET is no name of a zone here: an error must not suggest it
 			continue
 		}
 		for _, month := range []time.Month{time.January, time.July} {

@@ -18,6 +18,7 @@ package timespec
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -32,6 +33,8 @@ func (p *parser) numeric() (part, error) {
 	switch {
 	case p.isJoined(3, "-"), p.isJoined(3, "."), p.isJoined(3, "/"):
 		return p.numericDate()
+	case p.isJoined(2, ".", ",") && p.isUnit(3):
+		return p.amountsFromNow(n)
 	case p.isJoined(2, "-", ".", "/") && len(p.peek(2).text) <= 2:
 		at := n.through(p.peek(2).span)
 		return noPart, p.fail(at, "%q is not understood: write a date as 24 dec or 2035-12-24, and a time as 10:12", p.quote(at))
@@ -90,7 +93,11 @@ func (p *parser) numericDate() (part, error) {
 // fullDate sets a date of digits only. As in ISO 8601, a T and a time may follow.
 func (p *parser) fullDate(y, m, d string, at span) (part, error) {
 	if n := atoi(m); n < 1 || n > 12 {
-		return noPart, p.fail(at, "%q is not a date, because there is no month %s: write one such as 2035-12-24", p.quote(at), m)
+		order := ""
+		if strings.Trim(p.quote(at), digits) == "" {
+			order = "it is read as YYYYMMDD, and "
+		}
+		return noPart, p.fail(at, "%q is not a date, because %sthere is no month %s: write one such as 2035-12-24", p.quote(at), order, m)
 	}
 	got, err := p.setDate(date{way: absolute, n: atoi(d), month: time.Month(atoi(m)), year: atoi(y), span: at})
 	if t := p.peek(0); err == nil && t.text == "t" && t.joined && p.peek(1).kind == number && p.peek(1).joined {

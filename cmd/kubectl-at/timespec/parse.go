@@ -243,7 +243,7 @@ func (p *parser) part() (part, error) {
 		}
 		return p.signed()
 	case word:
-		if p.is(0, word, "a", "an") {
+		if p.is(0, word, "a", "an") && (p.isUnit(1) || !t.joined) {
 			return p.amountsFromNow(t)
 		}
 		p.next()
@@ -342,6 +342,8 @@ func (p *parser) unexpected(t token) error {
 	quoted := p.quote(t.span)
 	unit, isUnit := units[t.text]
 	switch {
+	case t.joined && (t.text == "a" || t.text == "p"): // 10:12a
+		return p.fail(t.span, "%q is not understood: write %q if that is meant", quoted, quoted+"m")
 	case t.kind == unknown:
 		return p.unknownWord(t, allWords)
 	case isUnit && t.kind == word:

@@ -97,7 +97,11 @@ func (p *parser) amounts(begin token, factor int) ([]step, error) {
 		u := p.next()
 		if p.text[u.from:u.to] == "M" {
 			at := n.through(u.span)
-			return nil, p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), n.text+"m", countOf(atoi(n.text), month))
+			sign := ""
+			if begin.kind == number {
+				sign = "+ "
+			}
+			return nil, p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), sign+n.text+"m", sign+countOf(atoi(n.text), month))
 		}
 		count := 1
 		if !isOne {
@@ -124,7 +128,12 @@ func (p *parser) amountsFromNow(first token) (part, error) {
 		return noPart, err
 	}
 	at := first.through(steps[len(steps)-1].span)
-	if !p.is(0, word, "from") || !p.is(1, word, "now") {
+	switch follows := p.peek(0); {
+	case follows.kind == unknown && !p.isAbbreviation(0): // "ago" and "before" are not "in"
+		return noPart, p.unexpected(follows)
+	case p.is(0, word, "from") && !p.is(1, word, "now"):
+		return noPart, p.fail(follows.span, "%q needs \"now\" after it: write %q, or a sum such as \"tomorrow noon + 2 hours\"", p.quote(follows.span), p.quote(at)+" from now")
+	case follows.text != "from":
 		return noPart, p.fail(at, "%q is neither a time nor a sum: write %q or %q", p.quote(at), "in "+p.quote(at), "+ "+p.quote(at))
 	}
 	p.skip(2)

@@ -19,6 +19,8 @@ package timespec
 import (
 	"errors"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -47,9 +49,11 @@ func TestTimes(t *testing.T) {
 			t.Errorf("line %d: %q has no meaning, or is there twice", i+1, text)
 		}
 		seen[world+text] = true
-		if got := meaning(t, text, optionsOf(t, world)); got != want {
+		options := optionsOf(t, world)
+		if got := meaning(t, text, options); got != want {
 			t.Errorf("line %d: %q: got\n%s, want\n%s", i+1, text, got, want)
 		}
+		followHints(t, text, options)
 	}
 	if len(seen) < 1000 {
 		t.Errorf("the table has %d inputs, want 1000", len(seen))
@@ -75,4 +79,51 @@ func meaning(t *testing.T, text string, options Options) string {
 		t.Errorf("%q: the error does not say what to write: %s", text, e)
 	}
 	return e.Problem
+}
+
+// What an error says to write: a time or a part of one in quotes, a zone, a date. What it says to omit, or
+// to write something before, is not that.
+var (
+	quotedHint = regexp.MustCompile(`(?:^|as|or|offset) "([^"]+)"`)
+	zoneHint   = regexp.MustCompile(`(?:zone|offset) such as ([^ ,]+)`)
+	dateHint   = regexp.MustCompile(`\b[0-9]{4}-[0-9]{2}-[0-9]{2}[^ ,]*`)
+)
+
+// otherMistakes are inputs that have a second mistake, or are in the past, so what the error says to write is
+// refused too.
+var otherMistakes = []string{
+	"2026-12-24-",                      // The example goes back, and needs a time of day.
+	"noon+1000",                        // at 19:00
+	"noon + 1000",                      // at 19:00
+	"02:30",                            // At 02:40, the clocks show it again: the first time has passed.
+	"2026-03-08 2:30 America/New_York", // three weeks ago
+	"Mar 8 2026 02:30 Etc/GMT+5",       // in five hours, or five hours ago
+}
+
+// followHints checks that what an error says to write is accepted: as a time, or instead of the invalid
+// word.
+func followHints(t *testing.T, text string, options Options) {
+	t.Helper()
+	_, err := Parse(text, options)
+	var e *Error
+	if !errors.As(err, &e) {
+		return
+	}
+	_, hint, _ := strings.Cut(e.Problem, "write ")
+	hints := dateHint.FindAllString(hint, -1)
+	for _, found := range quotedHint.FindAllStringSubmatch(hint, -1) {
+		hints = append(hints, found[1])
+	}
+	for _, found := range zoneHint.FindAllStringSubmatch(hint, -1) {
+		hints = append(hints, "now "+found[1])
+	}
+	for _, hint := range hints {
+		_, err := Parse(hint, options)
+		if err != nil {
+			_, err = Parse(text[:e.Offset]+hint+text[e.Offset+e.Length:], options)
+		}
+		if err != nil && !slices.Contains(otherMistakes, text) {
+			t.Errorf("%q: %s\nIf one writes that: %s", text, e, err)
+		}
+	}
 }

@@ -52,7 +52,7 @@ limitations under the License.
 // UTC+01:00 may follow any time.
 //
 // Weekdays and months may be shortened to three letters, units to s, sec, m, min, h,
-// hr, d, w and y, and units may be plural. "m" is a minute, and "M" an error. An abbreviation such
+// hr, d, w and y, and units may be plural. "am" may be written "a.m.". "m" is a minute, and "M" an error. An abbreviation such
 // as CET is accepted only if the zone of the options has it at that time.
 //
 // Omitted parts are filled in like in at(1):

@@ -166,7 +166,7 @@ func FuzzParse(f *testing.F) {
 		"0001-01-01T00:00:00Z America/New_York",
 	}
 	for i, seed := range []string{
-		"now + 2 hours", "in 2h30m", "+90m", "tomorrow 10:12", "10:12 pm", "next friday at noon", "teatime", "1012",
+		"now + 2 hours", "in 2h30m", "+90m", "tomorrow 10:12", "10:12 pm", "8:15 p.m.", "next friday at noon", "teatime", "1012",
 		"24 dec 10:12", "December 24, 2026", "2026-12-24T10:12:00.123456789+01:00", "24.12.2026", "12/24/2026", "20261224T101200Z",
 		"in an hour and 5 minutes", "2 days from now, at 10:12", "the 24th of dec", "tonight 20:00", "12 noon", "@1798106400", "noon utc+5:30",
 		"8 :15amjan24", "17\n utc+\n 30minutes", "friday next week Europe/Berlin", "noon EST5EDT - 1 y 2 w",
