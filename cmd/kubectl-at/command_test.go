@@ -281,7 +281,7 @@ func TestDryRun(t *testing.T) {
 	}{
 		"no namespace":    {[]string{"now + 1 h"}, "", "would run Fri 27 Mar 2026 15:00:00 UTC, in 1h\n"},
 		"a namespace":     {[]string{"now + 1 h", "-n", "default"}, "default", "would run Fri 27 Mar 2026 15:00:00 UTC, in 1h\n"},
-		"a zone in words": {[]string{"20:00 Asia/Kolkata"}, "", "would run Fri 27 Mar 2026 14:30:00 UTC (Fri 27 Mar 20:00:00 Asia/Kolkata), in 30m\n"},
+		"a zone in words": {[]string{"20:00 Asia/Kolkata"}, "", "would run Fri 27 Mar 2026 14:30:00 UTC (Fri 27 Mar 2026 20:00:00 Asia/Kolkata), in 30m\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "")
@@ -1009,7 +1009,7 @@ func TestEditConflict(t *testing.T) {
 
 // TestMoveSays checks that the old and the new time are printed.
 func TestMoveSays(t *testing.T) {
-	const was = "was Sat 28 Mar 2026 09:12:00 UTC (Sat 28 Mar 10:12:00 +01:00), in 19h12m"
+	const was = "was Sat 28 Mar 2026 09:12:00 UTC (Sat 28 Mar 2026 10:12:00 +01:00), in 19h12m"
 	for args, want := range map[string]string{
 		"move at 11:30 --tz=UTC": was + "\nruns Sat 28 Mar 2026 11:30:00 UTC, in 21h30m\n",
 		"move at midnight":       "error: \"midnight\" begins one day and ends another: write 00:00 and the date\nmidnight\n^^^^^^^^\n",

@@ -155,7 +155,7 @@ func TestChangeCronAt(t *testing.T) {
 		"suspend": {args: []string{"suspend", "cronat/backup"}, after: suspended, stdout: "suspended\n", stderr: "suspended: nothing starts until kubectl at resume cronat/backup\n"},
 		"resume": {
 			args: []string{"resume", "cronats/backup", "--tz=UTC"}, before: suspended, after: func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Suspend = ptr.To(false) },
-			stdout: "resumed\n", stderr: "runs next Sat 28 Mar 2026 02:00:00 UTC (Sat 28 Mar 03:00:00 Europe/Berlin), in 12h\n",
+			stdout: "resumed\n", stderr: "runs next Sat 28 Mar 2026 02:00:00 UTC (Sat 28 Mar 2026 03:00:00 Europe/Berlin), in 12h\n",
 		},
 		"client dry run": {args: []string{"suspend", "cronat/backup", "--dry-run=client"}, after: func(*v1alpha1.CronAt) {}, stdout: "suspended (dry run)\n", stderr: "suspended: .*\n"},
 		"rm":             {args: []string{"rm", "cronat/backup"}, stdout: "deleted\n"},

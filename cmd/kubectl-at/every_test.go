@@ -201,7 +201,7 @@ func TestMigrate(t *testing.T) {
 					Spec:     v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](4), ActiveDeadlineSeconds: ptr.To[int64](600), TTLSecondsAfterFinished: ptr.To[int32](7)},
 				},
 			},
-			stderr: "runs next Sat 28 Mar 2026 03:15:00 +0545 (Fri 27 Mar 21:30Z, Sat 28 Mar 03:00:00 Asia/Kolkata), in 7h30m\n",
+			stderr: "runs next Sat 28 Mar 2026 03:15:00 +0545 (Fri 27 Mar 21:30Z, Sat 28 Mar 2026 03:00:00 Asia/Kolkata), in 7h30m\n",
 		},
 		"flags": {
 			args: []string{

@@ -54,7 +54,7 @@ func (c *cli) explainCommand() *cobra.Command {
 			local := t.Instant.In(c.local())
 			fmt.Fprintf(c.Out, "%-9s%s\n%-9s%s\n%-9s%s\n", "schedule", t, "local", local.Format(longTime), "UTC", t.Instant.UTC().Format(longTime))
 			if isElsewhere(t.Instant, local) {
-				fmt.Fprintf(c.Out, "%-9s%s\n", "there", inItsZone(t.Instant, "Mon 2 Jan 2006 15:04:05"))
+				fmt.Fprintf(c.Out, "%-9s%s\n", "there", inItsZone(t.Instant))
 			}
 			fmt.Fprintf(c.Out, "%-9s%s\n%-9s%s\n", "from now", fromNow(t.Instant, now), "how", t.How)
 			return nil
@@ -166,8 +166,9 @@ func isElsewhere(instant, local time.Time) bool {
 }
 
 // inItsZone formats an instant with the name of its zone, or its offset if there is no name.
-// TIME accepts both, but accepts an abbreviation only of the user's own zone.
-func inItsZone(instant time.Time, layout string) string {
+// TIME accepts both, but accepts an abbreviation only of the user's own zone, and an offset only after a year.
+func inItsZone(instant time.Time) string {
+	const layout = "Mon 2 Jan 2006 15:04:05"
 	if name := instant.Location().String(); name != "" {
 		return instant.Format(layout) + " " + name
 	}
@@ -184,7 +185,7 @@ func when(instant time.Time, zone *time.Location, now time.Time) string {
 		others = append(others, shortUTC(local))
 	}
 	if isElsewhere(instant, local) {
-		others = append(others, inItsZone(instant, "Mon 2 Jan 15:04:05"))
+		others = append(others, inItsZone(instant))
 	}
 	if len(others) > 0 {
 		s += " (" + strings.Join(others, ", ") + ")"

@@ -768,7 +768,7 @@ func TestKubectlAtZones(t *testing.T) {
 		},
 		"Kolkata, the time of New York": {
 			zone: "Asia/Kolkata", now: "2026-03-29T08:00:00+05:30", time: "2026-12-24 10:12 America/New_York",
-			schedule: "2026-12-24T10:12:00-05:00", runs: "Thu 24 Dec 2026 20:42:00 IST (15:12Z, Thu 24 Dec 10:12:00 America/New_York), in 270d12h",
+			schedule: "2026-12-24T10:12:00-05:00", runs: "Thu 24 Dec 2026 20:42:00 IST (15:12Z, Thu 24 Dec 2026 10:12:00 America/New_York), in 270d12h",
 		},
 		"Lord Howe, whose clocks change by half an hour": {
 			zone: "Australia/Lord_Howe", now: "2026-10-03T12:00:00+10:30", time: "tomorrow 10:12",
