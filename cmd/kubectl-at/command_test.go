@@ -23,7 +23,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -43,7 +42,6 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	kubefake "k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
@@ -537,7 +535,7 @@ func TestUnanswered(t *testing.T) {
 	}{
 		"interrupted":             {"now --name=x -- x", context.Canceled, true, exitInterrupted, "error: interrupted: context canceled" + at},
 		"a CronAt, interrupted":   {"every @daily --tz=UTC --name=x -- x", context.Canceled, true, exitInterrupted, "error: interrupted: context canceled" + cronAt},
-		"no answer":               {"now --name=x -- x", errNoAnswer, false, exitError, "error: the API server has not answered for 30s" + at},
+		"no answer":               {"now --name=x -- x", noAnswer("the API server", requestTimeout), false, exitError, "error: the API server has not answered for 30s" + at},
 		"cut":                     {"now --name=x -- x", io.ErrUnexpectedEOF, false, exitError, "error: unexpected EOF" + at},
 		"refused":                 {"now --name=x -- x", apierrors.NewBadRequest("no"), false, exitError, "error: no\n"},
 		"not connected":           {"now --name=x -- x", errors.New("no such host"), false, exitError, "error: no such host\n"},
@@ -558,106 +556,6 @@ func TestUnanswered(t *testing.T) {
 			}
 		})
 	}
-}
-
-// pipes is a listener in memory, so that a real server and client can run in simulated time.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	conn, ok := <-p
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return conn, nil
-}
-
-func (pipes) Close() error   { return nil }
-func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
-
-func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
-	server, client := net.Pipe()
-	p <- server
-	return client, nil
-}
-
-// TestLimited uses a server that does not answer, or does not end its answer in time.
-func TestLimited(t *testing.T) {
-	for path, want := range map[string]string{"/nothing": "", "/nothing?watch=true": "", "/half": "", "/slow": "", "/slow?watch=true": "end", "/slow?follow=true": "end"} {
-		t.Run(path, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				listener := pipes(make(chan net.Conn))
-				server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if r.URL.Path == "/nothing" {
-						<-r.Context().Done()
-						return
-					}
-					w.(http.Flusher).Flush()
-					var end <-chan time.Time
-					if r.URL.Path == "/slow" {
-						end = time.After(time.Minute)
-					}
-					select {
-					case <-end:
-						fmt.Fprint(w, "end")
-					case <-r.Context().Done():
-					}
-				})}
-				go func() { _ = server.Serve(listener) }()
-				transport := &http.Transport{DialContext: listener.dial}
-				defer func() {
-					transport.CloseIdleConnections()
-					close(listener)
-					_ = server.Close()
-				}()
-				client := &http.Client{Transport: limited{transport, t.Context(), 30 * time.Second}}
-				request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server"+path, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				var body []byte
-				response, err := client.Do(request)
-				if err == nil {
-					body, err = io.ReadAll(response.Body)
-					_ = response.Body.Close()
-				} else if !errors.Is(err, errNoAnswer) || !isAway(err) {
-					t.Error(err)
-				}
-				if (err == nil) != (want != "") || string(body) != want {
-					t.Errorf("got %q and %v, want %q", body, err, want)
-				}
-			})
-		})
-	}
-}
-
-// silent is a server that never answers.
-type silent struct{}
-
-func (silent) RoundTrip(request *http.Request) (*http.Response, error) {
-	<-request.Context().Done()
-	return nil, context.Cause(request.Context())
-}
-
-// TestLimitedByCommand interrupts a command whose request has a context of its own.
-func TestLimitedByCommand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		command, interrupt := context.WithTimeout(t.Context(), time.Second)
-		defer interrupt()
-		began := time.Now()
-		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://server", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		config := (&cli{}).limits(command, &rest.Config{Transport: silent{}})
-		client, err := rest.HTTPClientFor(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = client.Do(request)
-		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
-			t.Errorf("got %v after %v", err, time.Since(began))
-		}
-	})
 }
 
 // TestFollowGone deletes or replaces the At while kubectl at logs -f waits.

@@ -290,7 +290,8 @@ func (c *cli) limits(ctx context.Context, config *rest.Config) *rest.Config {
 	config.QPS, config.Burst = 50, 100 // for the output of many nodes
 	limit := requestTimeout
 	if config.Timeout != 0 { // --request-timeout
-		limit = config.Timeout
+		// client-go would also limit what follows something, and its error would not say what has happened.
+		limit, config.Timeout = config.Timeout, 0
 	}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next, ctx, limit} })
 	return config

@@ -214,7 +214,7 @@ func (r *run) readFile(ctx context.Context) (source, error) {
 	} else {
 		files.FilenameParam(false, &resource.FilenameOptions{Filenames: []string{r.pod.file}})
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, requestTimeout, errNoAnswer)
+		ctx, cancel = context.WithTimeoutCause(ctx, requestTimeout, noAnswer("-f "+r.pod.file, requestTimeout))
 		defer cancel()
 	}
 	infos, err := interruptible(ctx, func() ([]*resource.Info, error) { return files.Do().Infos() })

@@ -49,7 +49,11 @@ const (
 )
 
 // errNoAnswer means that a request has reached its limit.
-var errNoAnswer = fmt.Errorf("the API server has not answered for %s", requestTimeout)
+var errNoAnswer = errors.New("has not answered for")
+
+func noAnswer(from string, limit time.Duration) error {
+	return fmt.Errorf("%s %w %s", from, errNoAnswer, limit)
+}
 
 // limited limits the time for the answer to each request, and for its body, unless that follows
 // something. A request ends with the command, even if it has a context of its own.
@@ -61,7 +65,7 @@ type limited struct {
 
 func (l limited) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(request.Context())
-	timer := time.AfterFunc(l.limit, func() { cancel(errNoAnswer) })
+	timer := time.AfterFunc(l.limit, func() { cancel(noAnswer("the API server", l.limit)) })
 	stop := context.AfterFunc(l.command, func() { cancel(l.command.Err()) })
 	response, err := l.RoundTripper.RoundTrip(request.WithContext(ctx))
 	if err != nil {
