@@ -224,7 +224,15 @@ func TestUsage(t *testing.T) {
 		"a mistyped command":                       {[]string{"lits"}, `"lits" is neither a time nor a command: did you mean kubectl at list?`},
 		"a shortened command":                      {[]string{"expl", "noon"}, "did you mean kubectl at explain?"},
 		"a forgotten --":                           {[]string{"tomorrow", "10:12", "echo", "hello"}, `"echo hello" is not part of a time: write -- before the command, as in kubectl at tomorrow 10:12 -- echo hello`},
-		"a forgotten --, quoted":                   {[]string{"-n", "shop", "tomorrow", "10:12", "echo", "date; reboot"}, `as in kubectl at -n shop tomorrow 10:12 -- echo 'date; reboot'`},
+		"a forgotten --, quoted":                   {[]string{"tomorrow", "10:12", "echo", "date; reboot"}, `as in kubectl at tomorrow 10:12 -- echo 'date; reboot'`},
+		"a forgotten --, flags before":             {[]string{"--tz", "America/New_York", "--image", "shop:1", "tomorrow", "10:12", "./migrate"}, `error: "./migrate" is not part of a time: write -- before the command, as in kubectl at TIME [flags] -- COMMAND` + "\n"},
+		"a forgotten --, another's namespace":      {[]string{"now", "kubectl", "-n", "shop", "delete", "pod", "x"}, `error: "kubectl" is not part of a time: write -- before the command, as in kubectl at TIME [flags] -- COMMAND` + "\n"},
+		"a forgotten --, a flag of both":           {[]string{"now", "echo", "-n", "hello"}, `error: "echo" is not part of a time: write -- before the command, as in kubectl at TIME`},
+		"a forgotten --, an unknown flag":          {[]string{"tomorrow", "10:12", "rm", "-rf", "/tmp/x"}, `error: "rm" is not part of a time: write -- before the command, as in kubectl at TIME`},
+		"a forgotten --, a bad value":              {[]string{"now", "ls", "-la"}, `error: "ls" is not part of a time: write -- before the command, as in kubectl at TIME`},
+		"a forgotten --, no value":                 {[]string{"now", "read", "-n"}, `error: "read" is not part of a time: write -- before the command, as in kubectl at TIME`},
+		"a forgotten --, help":                     {[]string{"tomorrow", "10:12", "pg_dump", "-h", "db", "shop"}, `error: "pg_dump" is not part of a time: write -- before the command, as in kubectl at TIME`},
+		"an unknown flag after a misspelled time":  {[]string{"10:12", "tomorow", "--bakoff=3", "--", "x"}, "error: unknown flag: --bakoff: see kubectl at --help\n"},
 		"the same in one word":                     {[]string{"now + 2 h ./migrate up"}, "as in kubectl at now + 2 h -- ./migrate up"},
 		"a misspelled time":                        {[]string{"10:12", "tomorow"}, `error: "tomorow" is not understood: write "tomorrow"`},
 		"a foreign zone":                           {[]string{"10:12", "PST", "--tz=UTC"}, `error: "PST" is not in force in UTC then`},
@@ -324,8 +332,11 @@ func TestHelp(t *testing.T) {
 	}
 	defer func() { _ = null.Close() }()
 	w.In = null
-	if code := w.run(t); code != 0 || !strings.Contains(w.stdout.String(), "Exit codes:") || !strings.Contains(w.stdout.String(), "kubectl at -n NAMESPACE") {
-		t.Errorf("exit code %d, stdout %q", code, w.stdout.String())
+	for _, args := range [][]string{nil, {"-h"}, {"tomorrow", "10:12", "--help"}, {"10:12", "tomorow", "-h"}} {
+		w.stdout.Reset()
+		if code := w.run(t, args...); code != 0 || !strings.Contains(w.stdout.String(), "Exit codes:") || !strings.Contains(w.stdout.String(), "kubectl at -n NAMESPACE") {
+			t.Errorf("%q: exit code %d, stdout %q", args, code, w.stdout.String())
+		}
 	}
 }
 

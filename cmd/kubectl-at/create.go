@@ -17,11 +17,13 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
@@ -95,11 +97,12 @@ type create struct {
 func (c *cli) createCommand() *cobra.Command {
 	o := &create{}
 	cmd := &cobra.Command{
-		Use:     "at TIME [flags] [-- COMMAND...]",
-		Short:   "Run a command once, at a given time",
-		Long:    createLong,
-		Example: createExample,
-		Args:    cobra.ArbitraryArgs,
+		Use:         "at TIME [flags] [-- COMMAND...]",
+		Short:       "Run a command once, at a given time",
+		Long:        createLong,
+		Example:     createExample,
+		Args:        cobra.ArbitraryArgs,
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl at"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && cmd.ArgsLenAtDash() < 0 && cmd.Flags().NFlag() == 0 && !hasInput(c.In) {
 				return cmd.Help()
@@ -111,7 +114,32 @@ func (c *cli) createCommand() *cobra.Command {
 	o.run = c.addRun(cmd)
 	cmd.Flags().BoolVar(&o.past, "past", false, "Allow a time in the past, which means immediately")
 	o.wait.addFlags(cmd.Flags())
+
+	// Without --, the flags of the command are unknown, or are parsed as those of kubectl at.
+	missingDashes := func() error { return o.missingDashes(cmd, cmd.Flags().Args(), true) }
+	cmd.SetFlagErrorFunc(func(failed *cobra.Command, err error) error {
+		if failed == cmd {
+			err = cmp.Or(missingDashes(), err)
+		}
+		return c.flagError(failed, err)
+	})
+	cmd.InitDefaultHelpFlag()
+	help := cmd.Flag("help")
+	help.Value = checked{help.Value, missingDashes}
 	return cmd
+}
+
+// checked is the value of a flag that may be refused.
+type checked struct {
+	pflag.Value
+	check func() error
+}
+
+func (c checked) Set(value string) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	return c.Value.Set(value)
 }
 
 // cutCommand returns the arguments before and after --.
@@ -126,12 +154,15 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if len(words) == 0 {
 		return usageError("there is no time: write it before --, as in kubectl at now + 2 hours -- echo YAY")
 	}
+	if err := o.missingDashes(cmd, words, cmd.Flags().NFlag() > 0); err != nil {
+		return err
+	}
 	if err := o.validate(cmd, command, &o.wait); err != nil {
 		return err
 	}
 	t, now, err := o.parseTime(words, timespec.Options{AllowPast: o.past})
 	if err != nil {
-		return o.whatWasMeant(cmd, words, err)
+		return o.whatWasMeant(cmd.Root(), words, err)
 	}
 	if o.startingDeadline.value == nil && plan.IsMistake(now.Sub(t.Instant)) {
 		return usageError("%s is %s, so the controller takes it for a mistake: write now instead, or add --starting-deadline, which says how late the command may start", t, fromNow(t.Instant, now))

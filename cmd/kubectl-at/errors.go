@@ -165,29 +165,42 @@ func kindOf(err error) string {
 	return ""
 }
 
-// whatWasMeant replaces an error about words that no time has: perhaps they are a misspelled
-// command of kubectl at, or the command to run, without -- before it.
-func (o *create) whatWasMeant(cmd *cobra.Command, words []string, err error) error {
+// whatWasMeant replaces an error about a word that no time begins with: perhaps it is a misspelled command
+// of kubectl at.
+func (o *create) whatWasMeant(root *cobra.Command, words []string, err error) error {
 	var mistake *timespec.Error
-	if !errors.As(err, &mistake) || !mistake.Unknown {
+	if !errors.As(err, &mistake) || !mistake.Unknown || mistake.Offset > 0 {
 		return err
 	}
-	if first, _, _ := strings.Cut(text(words), " "); mistake.Offset == 0 {
-		if name, found := nearestCommand(cmd.Root(), first); found {
-			return usageError("%q is neither a time nor a command: did you mean %s?", first, o.kubectl("at %s", name))
-		}
-		return err
+	first, _, _ := strings.Cut(text(words), " ")
+	if name, found := nearestCommand(root, first); found {
+		return usageError("%q is neither a time nor a command: did you mean %s?", first, o.kubectl("at %s", name))
+	}
+	return err
+}
+
+// missingDashes returns an error if the words are a time and a command without -- before it. If there
+// are flags, it is not clear whose they are.
+func (o *create) missingDashes(cmd *cobra.Command, words []string, hasFlags bool) error {
+	_, _, err := o.parseTime(words, timespec.Options{AllowPast: o.past})
+	var mistake *timespec.Error
+	if cmd.ArgsLenAtDash() >= 0 || !errors.As(err, &mistake) || !mistake.Unknown {
+		return nil
 	}
 	if len(words) == 1 {
 		words = strings.Fields(words[0])
 	}
-	for n := len(words) - 1; n > 0 && cmd.ArgsLenAtDash() < 0; n-- {
-		if _, _, err := o.parseTime(words[:n], timespec.Options{AllowPast: o.past}); err == nil {
-			command := strings.Join(words[n:], " ")
-			return usageError("%q is not part of a time: write -- before the command, as in %s", command, o.kubectl("at %s", quoteAll(slices.Concat(words[:n], []string{"--"}, words[n:]))))
+	for n := len(words) - 1; n > 0; n-- {
+		if _, _, err := o.parseTime(words[:n], timespec.Options{AllowPast: o.past}); err != nil {
+			continue
 		}
+		command, example := strings.Join(words[n:], " "), "kubectl at "+quoteAll(slices.Concat(words[:n], []string{"--"}, words[n:]))
+		if hasFlags {
+			command, example = words[n], "kubectl at TIME [flags] -- COMMAND"
+		}
+		return usageError("%q is not part of a time: write -- before the command, as in %s", command, example)
 	}
-	return err
+	return nil
 }
 
 // nearestCommand returns the command for a misspelled or shortened name. It never returns one

@@ -101,22 +101,12 @@ func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra
 func (c *cli) command() *cobra.Command {
 	c.stderr, c.ErrOut = c.ErrOut, printable{c.ErrOut}
 	root := c.createCommand()
-	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl at"}
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.DisableDefaultCmd = true // See completion-script.
 	root.SetIn(c.In)
 	root.SetOut(c.Out)
 	root.SetErr(c.ErrOut)
 	root.SetUsageTemplate(usageTemplate)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		var unknown *pflag.NotExistError
-		if errors.As(err, &unknown) {
-			if hint := c.hintOnFlag(cmd, unknown.GetSpecifiedName()); hint != "" {
-				return usageError("%w: %s", err, hint)
-			}
-		}
-		return usageError("%w: see %s --help", err, cmd.CommandPath())
-	})
 	flags := root.PersistentFlags()
 	c.flags = flags
 	c.config.AddFlags(flags)
@@ -260,6 +250,21 @@ func (c *cli) hintOnFlag(cmd *cobra.Command, name string) string {
 		return "write " + renamed[strings.ToLower(strings.ReplaceAll(name, "-", ""))]
 	}
 	return ""
+}
+
+// flagError returns the error for a flag that cannot be parsed.
+func (c *cli) flagError(cmd *cobra.Command, err error) error {
+	var withCode *coded
+	if errors.As(err, &withCode) {
+		return err
+	}
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		if hint := c.hintOnFlag(cmd, unknown.GetSpecifiedName()); hint != "" {
+			return usageError("%w: %s", err, hint)
+		}
+	}
+	return usageError("%w: see %s --help", err, cmd.CommandPath())
 }
 
 // connect prepares requests in the user's namespace. It is called when they are needed:
