@@ -159,7 +159,7 @@ func whenOf(at *v1alpha1.At, zone *time.Location, now time.Time) []field {
 	}
 	written := at.Spec.Schedule
 	if at.Spec.TimeZone != nil {
-		written = instant.Format(longTime) + " " + *at.Spec.TimeZone
+		written = inItsZone(instant)
 	}
 	return append(all, field{" ", written + ", as written"})
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
@@ -85,7 +86,10 @@ func TestOutputIsATime(t *testing.T) {
 		for local := now.In(zone); local.Before(now.AddDate(1, 1, 0)); {
 			_, offset := local.Zone()
 			_, _, times := zones.Showing(time.Date(local.Year(), local.Month(), local.Day(), local.Hour(), local.Minute(), 0, 0, time.UTC), zone)
+			at := &v1alpha1.At{Spec: v1alpha1.AtSpec{Schedule: local.Format("2006-01-02T15:04:05"), TimeZone: &name}}
+			shown := whenOf(at, zone, now)
 			for _, text := range []string{
+				strings.TrimSuffix(shown[len(shown)-1].value, ", as written"),
 				local.Format(longTime), local.Format(shortTime), local.UTC().Format(longTime),
 				inItsZone(local), inItsZone(local.In(time.FixedZone("", offset))), timespec.Time{Instant: local}.String(),
 			} {
