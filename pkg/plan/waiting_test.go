@@ -84,6 +84,22 @@ func TestDecideWaiting(t *testing.T) {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedCreatePodSandBox", 0, after(EventDelay)),
 			wantReason: v1alpha1.ReasonSandboxNotCreated, wantMessage: "Pod example-at-pod: FailedCreatePodSandBox: words",
 		},
+		"a volume cannot be attached: reported": {
+			status: recorded, age: EventDelay, known: true, event: event(true, "FailedAttachVolume", 0, after(EventDelay)),
+			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedAttachVolume: words",
+		},
+		"a device cannot be mapped: reported": {
+			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMapVolume", 0, after(EventDelay)),
+			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMapVolume: words",
+		},
+		"the network of the node is not ready: reported": {
+			status: recorded, age: EventDelay, known: true, event: event(true, "NetworkNotReady", 0, after(EventDelay)),
+			wantReason: v1alpha1.ReasonSandboxNotCreated, wantMessage: "Pod example-at-pod: NetworkNotReady: words",
+		},
+		"a resource is not prepared: reported": {
+			status: recorded, age: EventDelay, known: true, event: event(true, "FailedPrepareDynamicResources", 0, after(EventDelay)),
+			wantReason: v1alpha1.ReasonSandboxNotCreated, wantMessage: "Pod example-at-pod: FailedPrepareDynamicResources: words",
+		},
 		"a warning that keeps no Pod from starting: waited for": {
 			status: recorded, age: EventDelay, known: true, event: event(true, "DNSConfigForming", 0, after(EventDelay)), wantDelay: Grace - EventDelay,
 		},
