@@ -91,3 +91,5 @@ func TestAppliedAgain(t *testing.T) {
 	waitPhase(t, namespace, unprotected.Name, v1alpha1.PhaseDone)
 	wantCreates(t, namespace, len(all)+1)
 }
+
+func isDone(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone }

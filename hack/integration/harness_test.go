@@ -578,8 +578,6 @@ func waitVersion(t *testing.T, after *v1alpha1.At, what string, condition func(*
 	return event.Object.(*v1alpha1.At)
 }
 
-func isDone(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone }
-
 func waitPhase(t *testing.T, namespace, name string, phase v1alpha1.AtPhase) *v1alpha1.At {
 	t.Helper()
 	return waitAt(t, namespace, name, "to be "+string(phase), func(at *v1alpha1.At) bool { return at.Status.Phase == phase })
