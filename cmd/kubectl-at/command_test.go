@@ -604,6 +604,11 @@ func inBubble(test func(*testing.T)) func(*testing.T) {
 	return func(t *testing.T) { synctest.Test(t, test) }
 }
 
+// rehearsedAs returns the part of a status that is about a rehearsal that did not pass.
+func rehearsedAs(reason string, ago time.Duration) ([]metav1.Condition, *metav1.Time) {
+	return []metav1.Condition{{Type: v1alpha1.ConditionRehearsed, Status: metav1.ConditionFalse, Reason: reason}}, ptr.To(metav1.NewTime(now.Add(-ago)))
+}
+
 func TestList(t *testing.T) {
 	at := func(name, schedule string, change func(*v1alpha1.At)) runtime.Object {
 		return newAt(name, func(at *v1alpha1.At) {
@@ -614,7 +619,10 @@ func TestList(t *testing.T) {
 		})
 	}
 	ats := []runtime.Object{
-		at("later", "2026-03-28T10:12:00+01:00", func(at *v1alpha1.At) { at.Labels = map[string]string{"a": "b"} }),
+		at("later", "2026-03-28T10:12:00+01:00", func(at *v1alpha1.At) {
+			at.Labels = map[string]string{"a": "b"}
+			at.Status.Conditions, at.Status.RehearsedAt = rehearsedAs(v1alpha1.ReasonRehearsalRefused, 5*time.Minute)
+		}),
 		at("zone", "2026-03-27T20:00:00", func(at *v1alpha1.At) { at.Spec.TimeZone = ptr.To("Asia/Kolkata") }),
 		at("nobody", "2026-03-27T13:59:00Z", nil),
 		at("over", "2026-03-27T12:00:00Z", done(v1alpha1.ReasonCompleted, 0)),
@@ -641,6 +649,10 @@ func TestList(t *testing.T) {
 		"labels, by its alias, any case of the zone": {
 			args: []string{"ls", "--tz=europe/berlin", "-l", "a", "--show-labels"},
 			want: []string{"NAME WHEN IN PHASE REASON COMMAND LABELS", "later 2026-03-28 10:12:00 CET in 19h12m PENDING - echo YAY a=b"},
+		},
+		"wide": {
+			args: []string{"list", "--tz=UTC", "-l", "a=b", "-o", "wide"},
+			want: []string{"NAME WHEN IN PHASE REASON COMMAND EXIT POD NODE REHEARSED", "later 2026-03-28 09:12:00 UTC in 19h12m PENDING - echo YAY - - - RehearsalRefused, 5m ago"},
 		},
 		"names of all": {
 			args: []string{"list", "--all", "-o", "name"},

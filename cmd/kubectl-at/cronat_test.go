@@ -77,7 +77,9 @@ func TestListOfCronAts(t *testing.T) {
 		newCronAt("backup", func(cronAt *v1alpha1.CronAt) { cronAt.Status.Active = 1 }),
 		newCronAt("new", func(cronAt *v1alpha1.CronAt) { cronAt.Status, cronAt.Spec.TimeZone = v1alpha1.CronAtStatus{}, nil }),
 		newCronAt("suspended", func(cronAt *v1alpha1.CronAt) {
+			cronAt.Labels = map[string]string{"a": "b"}
 			cronAt.Status.NextScheduleTime, cronAt.Status.Reason = nil, v1alpha1.ReasonSuspended
+			cronAt.Status.Conditions, cronAt.Status.RehearsedAt = rehearsedAs(v1alpha1.ReasonContainerStarted, time.Hour)
 		}),
 	}
 	notKnown := apierrors.NewGenericServerResponse(http.StatusNotFound, "list", v1alpha1.Resource("cronats"), "", "", 0, true)
@@ -91,10 +93,13 @@ func TestListOfCronAts(t *testing.T) {
 		stderr string
 		code   int
 	}{
-		"both":                  {objects: append(objects, newAt("at", nil)), stdout: append(append(ats, ""), cronAts...)},
-		"CronAts only":          {objects: objects, stdout: cronAts},
-		"Ats only":              {objects: []runtime.Object{newAt("at", nil)}, stdout: ats},
-		"names, of Ats only":    {args: []string{"-o", "name"}, objects: append(objects, newAt("at", nil)), stdout: []string{"at.cnat.programming-kubernetes.info/at"}},
+		"both":               {objects: append(objects, newAt("at", nil)), stdout: append(append(ats, ""), cronAts...)},
+		"CronAts only":       {objects: objects, stdout: cronAts},
+		"Ats only":           {objects: []runtime.Object{newAt("at", nil)}, stdout: ats},
+		"names, of Ats only": {args: []string{"-o", "name"}, objects: append(objects, newAt("at", nil)), stdout: []string{"at.cnat.programming-kubernetes.info/at"}},
+		"wide": {args: []string{"-l", "a=b", "-o", "wide"}, objects: objects, stdout: []string{
+			header + " REHEARSED", "cronat/suspended 0 3 * * * Europe/Berlin - - 12h ago 0 Suspended echo YAY ContainerStarted, 1h ago",
+		}},
 		"no CRD of CronAts":     {objects: []runtime.Object{newAt("at", nil)}, err: notKnown, stdout: ats},
 		"CronAts are forbidden": {objects: []runtime.Object{newAt("at", nil)}, err: forbidden, stdout: ats, stderr: "Cannot list CronAts: .* forbidden: .*\n"},
 		"no connection":         {objects: []runtime.Object{newAt("at", nil)}, err: errRefused, stderr: "error: .*\n.*\n", code: exitError},

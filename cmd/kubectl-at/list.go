@@ -149,7 +149,7 @@ func (c *cli) printTable(ats []*v1alpha1.At, options printers.PrintOptions) erro
 		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
 		rows = append(rows, row(
 			at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
-			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at), pod.Name, pod.NodeName, since(at.Status.RehearsedAt, now),
+			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at), pod.Name, pod.NodeName, rehearsed(at.Status.Conditions, at.Status.RehearsedAt, now),
 		))
 	}
 	return c.printRows(options, append(columns(0, "Name", "When", "In", "Phase", "Reason", "Command"), columns(1, "Exit", "Pod", "Node", "Rehearsed")...), rows)
@@ -251,10 +251,10 @@ func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOpt
 		rows = append(rows, row(
 			cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
 			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOfCronAt(cronAt, now),
-			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand),
+			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand), rehearsed(cronAt.Status.Conditions, cronAt.Status.RehearsedAt, now),
 		))
 	}
-	return c.printRows(options, columns(0, "Name", "Schedule", "TimeZone", "Next", "In", "Last", "Active", "Reason", "Command"), rows)
+	return c.printRows(options, append(columns(0, "Name", "Schedule", "TimeZone", "Next", "In", "Last", "Active", "Reason", "Command"), columns(1, "Rehearsed")...), rows)
 }
 
 func zoneOf(cronAt *v1alpha1.CronAt) string { return ptr.Deref(cronAt.Spec.TimeZone, "UTC") }

@@ -311,7 +311,7 @@ const (
 // +kubebuilder:printcolumn:name="Node",type=string,priority=1,JSONPath=`.status.pod.nodeName`
 // +kubebuilder:printcolumn:name="Started",type=date,priority=1,JSONPath=`.status.startTime`
 // +kubebuilder:printcolumn:name="Completed",type=date,priority=1,JSONPath=`.status.completionTime`
-// +kubebuilder:printcolumn:name="Rehearsed",type=date,priority=1,JSONPath=`.status.rehearsedAt`
+// +kubebuilder:printcolumn:name="Rehearsed",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Rehearsed")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.message`
 // +kubebuilder:selectablefield:JSONPath=`.spec.node`
 // +kubebuilder:selectablefield:JSONPath=`.status.phase`
