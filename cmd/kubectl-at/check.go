@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -30,6 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -39,7 +41,9 @@ const (
 	// the controller writes nothing, so there is nothing else to wait for.
 	verdictTime = 10 * time.Second
 	// rehearsalTime is the same for a rehearsal, for which the controller takes ten minutes at most.
-	rehearsalTime = 11 * time.Minute
+	// With nodes, there are up to three, one after the other.
+	rehearsalTime      = 11 * time.Minute
+	nodesRehearsalTime = 31 * time.Minute
 )
 
 func (c *cli) checkCommand() *cobra.Command {
@@ -47,9 +51,10 @@ func (c *cli) checkCommand() *cobra.Command {
 		Use:   "check NAME|cronat/NAME",
 		Short: "Find out whether a run would be refused",
 		Long: `Find out whether a run would be refused at its time. Wait up to 10 seconds for the preflight of the
-controller, which reports only refusals, and up to 11 minutes for the rehearsal, if
-there is one; and ask the API server whether you could create the Pod now. The exit code is 3
-if the run would not start. The output says what was not checked.`,
+controller, which reports only refusals, and up to 11 minutes for a rehearsal, if you asked for
+one, or 31 with nodes; and ask the API server whether you could create the Pod now. The exit code
+is 3 if the run would not start, and 124 if a rehearsal was asked for and none has passed. The
+output says what was not checked.`,
 		Example: `  kubectl at check backup-x2b4f
   kubectl at check cronat/backup`,
 		Args: cobra.ExactArgs(1),
@@ -70,27 +75,40 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	if stateOf(of).hasBegun {
 		return fmt.Errorf("%s has started: see %s", ref(of), c.kubectl("at show %s", of.GetName()))
 	}
-	limit, rehearsal := verdictTime, ""
-	unchecked := "Image, ConfigMaps, Secrets, volumes, room on a node: --rehearse tries them. And what the command does."
-	if stateOf(of).run.Rehearse {
-		limit, rehearsal = rehearsalTime, "It has not ended yet: "+c.kubectl("at check %s", ref(of))+" waits again."
+	limit, isAsked, none := verdictTime, stateOf(of).run.Rehearse, c.noPreflight(of)
+	switch {
+	case none != "" && stateOf(of).observed == of.GetGeneration():
+		limit = 0
+	case isAsked && none == "" && c.noRehearsal(of) == "":
+		limit = rehearsalLimit(of)
 	}
-	why, rehearsed := c.verdict(ctx, of, limit-max(0, ago))
+	left := limit - max(0, ago)
+	if _, _, isKnown := verdictOn(of); !isKnown && limit > verdictTime && left > 0 {
+		fmt.Fprintf(c.ErrOut, "waiting for the rehearsal of %s, %s at most\n", ref(of), short(left))
+	}
+	why, rehearsed := c.verdict(ctx, of, left)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	asked := ""
+	asked, rehearsal, hasPassed := "", "", rehearsed != nil && rehearsed.Status == metav1.ConditionTrue
 	if why == "" {
 		asked, why = c.dryRunPod(ctx, of)
 	}
 	switch {
 	case why != "":
 		return refused(of, why)
-	case rehearsed != nil && rehearsed.Status == metav1.ConditionTrue:
-		unchecked = "What the command does."
-		fallthrough
 	case rehearsed != nil:
 		rehearsal = rehearsed.Reason + ": " + rehearsed.Message
+	case isAsked:
+		rehearsal = cmp.Or(none, c.noRehearsal(of), c.noController(fmt.Sprintf("None has ended %s after the last change. Others come first, -rehearsals is 0, or no", short(limit))))
+	}
+	unchecked := "What the command does."
+	switch {
+	case hasPassed:
+	case isAsked:
+		unchecked = "Image, ConfigMaps, Secrets, volumes, room on a node. And what the command does."
+	default:
+		unchecked = "Image, ConfigMaps, Secrets, volumes, room on a node: --rehearse tries them. And what the command does."
 	}
 	suspended := ""
 	if stateOf(of).isSuspended {
@@ -98,12 +116,46 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	}
 	printFields(out, []field{
 		{"Suspended", suspended},
-		{"Preflight", "The controller has reported nothing against " + ref(of) + "."},
+		{"Preflight", cmp.Or(none, "The controller has reported nothing against "+ref(of)+".")},
 		{"Rehearsal", rehearsal},
 		{"Dry-run", asked},
 		{"Unchecked", unchecked},
 	})
+	if isAsked && !hasPassed {
+		return withCode(exitTimeout, "no rehearsal of %s has passed, so it is not known whether it would start", ref(of))
+	}
 	return nil
+}
+
+// rehearsalLimit returns how long the rehearsals of an object may take.
+func rehearsalLimit(of object) time.Duration {
+	if stateOf(of).run.Nodes != nil {
+		return nodesRehearsalTime
+	}
+	return rehearsalTime
+}
+
+// noPreflight says why neither a preflight nor a rehearsal of a CronAt will take place, or returns "".
+func (c *cli) noPreflight(of object) string {
+	cronAt, isCronAt := of.(*v1alpha1.CronAt)
+	switch {
+	case !isCronAt:
+	case cronplan.NextAt(cronAt, c.now()) == nil:
+		return "There is none while no At is scheduled."
+	case cronplan.MustForecastWait(cronAt):
+		return "There is none until its active At has ended."
+	}
+	return ""
+}
+
+// noRehearsal says why no rehearsal of an At that has none will take place, or returns "".
+func (c *cli) noRehearsal(of object) string {
+	if at, isAt := of.(*v1alpha1.At); isAt {
+		if _, comes := plan.UntilRehearsal(at, c.now()); !comes {
+			return "There is none in the minute before the run."
+		}
+	}
+	return ""
 }
 
 // state is what the specs and the statuses of Ats and CronAts have in common.
@@ -165,27 +217,31 @@ func refused(of object, why string) error {
 	return withCode(exitFailed, "%s would not start: %s", ref(of), answer.OneLine(why))
 }
 
-// verdict waits until the controller reports why an object would not start, or the result of its
-// rehearsal, and returns that; or nothing after a time.
+// verdictOn returns why an object would not start, or the result of its rehearsal, or neither.
+// isKnown is false if the controller has not reported that on its current version.
+func verdictOn(of object) (why string, rehearsed *metav1.Condition, isKnown bool) {
+	s := stateOf(of)
+	switch s.reason {
+	case "", v1alpha1.ReasonAtActive, v1alpha1.ReasonSuspended:
+	default:
+		return s.reason + ": " + s.message, nil, s.observed == of.GetGeneration() // Otherwise it may be out of date.
+	}
+	if condition := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionRehearsed); condition != nil && condition.ObservedGeneration == of.GetGeneration() {
+		rehearsed = condition
+	}
+	return "", rehearsed, rehearsed != nil || s.hasBegun
+}
+
+// verdict waits for what verdictOn returns, or for a time.
 func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why string, rehearsed *metav1.Condition) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	seen := func(next object) bool {
+	seen := func(next object) (isKnown bool) {
 		if next.GetUID() != of.GetUID() {
 			return false
 		}
-		why, rehearsed = "", nil
-		s := stateOf(next)
-		switch s.reason {
-		case "", v1alpha1.ReasonAtActive, v1alpha1.ReasonSuspended:
-		default:
-			why = s.reason + ": " + s.message
-			return s.observed == next.GetGeneration() // Otherwise it may be out of date.
-		}
-		if condition := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionRehearsed); condition != nil && condition.ObservedGeneration == next.GetGeneration() {
-			rehearsed = condition
-		}
-		return rehearsed != nil || s.hasBegun
+		why, rehearsed, isKnown = verdictOn(next)
+		return isKnown
 	}
 	// The object exists, whatever happens now.
 	if _, isCronAt := of.(*v1alpha1.CronAt); seen(of) {

@@ -35,6 +35,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
+const notRehearsed = "Unchecked  Image, ConfigMaps, Secrets, volumes, room on a node. And what the command does.\n"
+
 const unchecked = "Unchecked  Image, ConfigMaps, Secrets, volumes, room on a node: --rehearse tries them. And what the command does.\n"
 
 func TestCheck(t *testing.T) {
@@ -75,9 +77,12 @@ func TestCheck(t *testing.T) {
 		"suspended, and refused":    {args: "check at", before: func(at *v1alpha1.At) { suspended(at); createdNow(at) }, later: blocked, code: 3, out: "error: at/at would not start: PodRefused: If it were due now: exceeded quota\n"},
 		"suspended, and accepted":   {args: "check at", before: suspended, out: "Suspended  Nothing starts until kubectl at resume at/at.\nPreflight  The controller has reported nothing against at/at.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
 		"rehearsed before":          {args: "check at", before: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
-		"rehearsed while it waits":  {args: "check at", before: func(at *v1alpha1.At) { rehearsed(metav1.ConditionTrue, 1)(at); createdNow(at) }, later: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
-		"rehearsal without result":  {args: "check at", before: rehearsed(metav1.ConditionFalse, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
-		"rehearsal takes too long":  {args: "check at", before: func(at *v1alpha1.At) { at.Spec.Rehearse = true; createdNow(at) }, waited: rehearsalTime, out: "Rehearsal  It has not ended yet: kubectl at check at/at waits again.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
+		"rehearsed while it waits":  {args: "check at", before: func(at *v1alpha1.At) { rehearsed(metav1.ConditionTrue, 1)(at); createdNow(at) }, later: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\nwaiting for the rehearsal of at/at, 11m at most\n"},
+		"rehearsal without result":  {args: "check at", before: rehearsed(metav1.ConditionFalse, 2), code: 124, out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
+		"rehearsal takes too long":  {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at) }, waited: rehearsalTime, code: 124, out: "Rehearsal  None has ended 11m after the last change. Others come first, -rehearsals is 0, or no controller is processing it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "waiting for the rehearsal of at/at, 11m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
+		"rehearsal took too long":   {args: "check at", before: rehearse, code: 124, out: notRehearsed + "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
+		"rehearsal with nodes":      {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at); at.Spec.Nodes = &v1alpha1.AtNodes{} }, waited: nodesRehearsalTime, code: 124, out: "waiting for the rehearsal of at/at, 31m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
+		"too late for a rehearsal":  {args: "now + 50 s --name=new --from=at/at --check", before: rehearse, waited: verdictTime, code: 124, out: "Rehearsal  There is none in the minute before the run.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "error: no rehearsal of at/new has passed, so it is not known whether it would start\n"},
 		"running":                   {args: "check at", before: inPhase(corev1.PodRunning), code: 1, out: "error: at/at has started: see kubectl at show at\n"},
 		"a CronAt":                  {args: "check cronat/backup", out: "Preflight  The controller has reported nothing against cronat/backup.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
 		"a CronAt, refused":         {args: "check ca/backup", refused: quota, code: 3, out: "error: cronat/backup would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
@@ -109,6 +114,7 @@ func TestCheck(t *testing.T) {
 				return true, watcher, nil
 			})
 			began := time.Now()
+			w.now = func() time.Time { return now.Add(time.Since(began)) }
 			code := w.run(t, strings.Fields(tc.args)...)
 			waited := time.Since(began)
 			if out := w.stdout.String() + w.stderr.String(); code != tc.code || !strings.HasSuffix(out, tc.out) || waited != tc.waited {
@@ -118,4 +124,76 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func rehearse(at *v1alpha1.At) { at.Spec.Rehearse = true }
+
 func createdNow(at *v1alpha1.At) { at.CreationTimestamp = metav1.NewTime(now) }
+
+// TestCheckCronAt checks CronAts that are rehearsed, or that neither a preflight nor a rehearsal
+// waits for.
+func TestCheckCronAt(t *testing.T) {
+	const accepted = "Dry-run    The API server accepts the Pod now, if you create it.\n"
+	const notPassed = "error: no rehearsal of cronat/backup has passed, so it is not known whether it would start\n"
+	edited := func(cronAt *v1alpha1.CronAt) {
+		cronAt.Spec.AtTemplate.Spec.Rehearse, cronAt.Generation = true, 2
+		cronAt.CreationTimestamp = metav1.NewTime(now)
+	}
+	rehearsed := func(reason string, status metav1.ConditionStatus) func(*v1alpha1.CronAt) {
+		return func(cronAt *v1alpha1.CronAt) {
+			edited(cronAt)
+			cronAt.Status.ObservedGeneration, cronAt.Status.RehearsedAt = 2, ptr.To(metav1.NewTime(now))
+			cronAt.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRehearsed, Status: status, ObservedGeneration: 2, Reason: reason, Message: "Message."}}
+		}
+	}
+	blocked := func(cronAt *v1alpha1.CronAt) {
+		rehearsed(v1alpha1.ReasonImagePullFailed, metav1.ConditionFalse)(cronAt)
+		cronAt.Status.Reason, cronAt.Status.Message = v1alpha1.ReasonImagePullFailed, "Message."
+	}
+	suspended := func(cronAt *v1alpha1.CronAt) {
+		edited(cronAt)
+		cronAt.Spec.Suspend, cronAt.Status.Reason = ptr.To(true), v1alpha1.ReasonSuspended
+	}
+	active := func(cronAt *v1alpha1.CronAt) {
+		edited(cronAt)
+		cronAt.Status.Active, cronAt.Status.Reason = 1, v1alpha1.ReasonAtActive
+	}
+	observed := func(change func(*v1alpha1.CronAt)) func(*v1alpha1.CronAt) {
+		return func(cronAt *v1alpha1.CronAt) { change(cronAt); cronAt.Status.ObservedGeneration = 2 }
+	}
+	for name, tc := range map[string]struct {
+		before, later func(*v1alpha1.CronAt)
+		// expectations
+		code   int
+		out    string
+		waited time.Duration
+	}{
+		"passed while it waits": {before: edited, later: rehearsed(v1alpha1.ReasonPassed, metav1.ConditionTrue), out: "Rehearsal  Passed: Message.\n" + accepted + "Unchecked  What the command does.\nwaiting for the rehearsal of cronat/backup, 11m at most\n"},
+		"failed while it waits": {before: edited, later: blocked, code: 3, out: "waiting for the rehearsal of cronat/backup, 11m at most\nerror: cronat/backup would not start: ImagePullFailed: Message.\n"},
+		"no result":             {before: edited, later: edited, code: 124, waited: rehearsalTime, out: notPassed},
+		"suspended":             {before: observed(suspended), code: 124, out: "Suspended  Nothing starts until kubectl at resume cronat/backup.\nPreflight  There is none while no At is scheduled.\nRehearsal  There is none while no At is scheduled.\n" + accepted + notRehearsed + notPassed},
+		"just suspended":        {before: suspended, later: suspended, code: 124, waited: verdictTime, out: notRehearsed + notPassed},
+		"active":                {before: observed(active), code: 124, out: "Preflight  There is none until its active At has ended.\nRehearsal  There is none until its active At has ended.\n" + accepted + notRehearsed + notPassed},
+		"active beside others": {before: func(cronAt *v1alpha1.CronAt) {
+			observed(active)(cronAt)
+			cronAt.Spec.ConcurrencyPolicy, cronAt.Status.Reason = v1alpha1.AllowConcurrent, ""
+		}, code: 124, waited: rehearsalTime, out: notPassed},
+	} {
+		t.Run(name, inBubble(func(t *testing.T) {
+			t.Helper()
+			w := newWorld(t, "", newCronAt("backup", tc.before))
+			w.cnat.PrependWatchReactor("cronats", func(kubetesting.Action) (bool, watch.Interface, error) {
+				watcher := watch.NewFakeWithChanSize(1, false)
+				if tc.later != nil {
+					watcher.Modify(newCronAt("backup", tc.later))
+				}
+				return true, watcher, nil
+			})
+			began := time.Now()
+			w.now = func() time.Time { return now.Add(time.Since(began)) }
+			code := w.run(t, "check", "cronat/backup")
+			waited := time.Since(began)
+			if out := w.stdout.String() + w.stderr.String(); code != tc.code || !strings.HasSuffix(out, tc.out) || waited != tc.waited {
+				t.Errorf("exit code %d, want %d, after %v, want %v; got:\n%s\nwant:\n%s", code, tc.code, waited, tc.waited, out, tc.out)
+			}
+		}))
+	}
+}

@@ -57,8 +57,8 @@ accept as cronat/NAME; NAME alone means an At.
 
 Exit codes: 0 created, or with --wait the run succeeded; 1 error from the API server or the
 connection to it; 2 wrong usage, or the time was not understood; 3 the run failed; 4 it missed
-its starting deadline; 124 --timeout passed; 130 interrupted. Ctrl-C stops watching, not
-the run.`
+its starting deadline; 124 --timeout passed, or with --check no rehearsal did; 130 interrupted.
+Ctrl-C stops watching, not the run.`
 
 const createExample = `  # In two hours, and follow it to its end
   kubectl at now + 2 hours --logs -- pg_dump -h db shop

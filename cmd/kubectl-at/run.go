@@ -76,7 +76,7 @@ func (c *cli) addRun(cmd *cobra.Command) *run {
 	flags.StringVar(&r.restart, "restart", "", "Restart deployment/NAME, statefulset/NAME or daemonset/NAME, like kubectl rollout restart, instead of running a command")
 	flags.StringVarP(&r.labels, "labels", "l", "", "Labels of the new object, such as app=shop,team=a; those of a CronAt also apply to its Ats")
 	flags.BoolVar(&r.rehearse, "rehearse", false, "Try the Pod on a node before the run is due, without running its command; it needs quota and room for a moment")
-	flags.BoolVar(&r.output.check, "check", false, "Wait for the preflight, like kubectl at check, and exit with 3 if the run would be refused")
+	flags.BoolVar(&r.output.check, "check", false, "Wait for the preflight and the rehearsal, like kubectl at check; exit with 3 if the run would be refused, with 124 if no rehearsal of --rehearse has passed")
 	r.pod.addFlags(flags)
 	r.nodes.addFlags(flags)
 	return r
