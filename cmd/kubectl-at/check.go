@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -52,9 +51,9 @@ func (c *cli) checkCommand() *cobra.Command {
 		Short: "Find out whether a run would be refused",
 		Long: `Find out whether a run would be refused at its time. Wait up to 10 seconds for the preflight of the
 controller, which reports only refusals, and up to 11 minutes for a rehearsal, if you asked for
-one, or 31 with nodes; and ask the API server whether you could create the Pod now. The exit code
-is 3 if the run would not start, and 124 if a rehearsal was asked for and none has passed. The
-output says what was not checked.`,
+one, or 31 with nodes; and ask the API server whether you could create the Pod, or restart the
+workload, now. The exit code is 3 if the run would not start, and 124 if a rehearsal was asked
+for and none has passed. The output says what was not checked.`,
 		Example: `  kubectl at check backup-x2b4f
   kubectl at check cronat/backup`,
 		Args: cobra.ExactArgs(1),
@@ -92,7 +91,7 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	}
 	asked, rehearsal, hasPassed := "", "", rehearsed != nil && rehearsed.Status == metav1.ConditionTrue
 	if why == "" {
-		asked, why = c.dryRunPod(ctx, of)
+		asked, why = c.dryRun(ctx, of)
 	}
 	switch {
 	case why != "":
@@ -105,6 +104,8 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	unchecked := "What the command does."
 	switch {
 	case hasPassed:
+	case stateOf(of).run.Restart != nil:
+		unchecked = "How the rollout ends."
 	case isAsked:
 		unchecked = "Image, ConfigMaps, Secrets, volumes, room on a node. And what the command does."
 	default:
@@ -197,7 +198,10 @@ func (c *cli) warn(ctx context.Context, output *output, of object) error {
 	switch {
 	case output.isClient(), *output.flags.OutputFormat != "" && !output.check:
 	case output.isServer():
-		_, why = c.dryRunPod(ctx, of)
+		var asked string
+		if asked, why = c.dryRun(ctx, of); why == "" {
+			fmt.Fprintln(c.ErrOut, answer.OneLine(asked))
+		}
 	case output.check:
 		return c.check(ctx, of, 0, c.ErrOut)
 	default:
@@ -252,27 +256,4 @@ func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why 
 		_ = watchObject(ctx, io.Discard, c.ats, of.GetName(), func(next *v1alpha1.At) bool { return seen(next) })
 	}
 	return why, rehearsed
-}
-
-// dryRunPod asks the API server whether the user could create the Pod of an object now. The
-// controller may have other permissions.
-func (c *cli) dryRunPod(ctx context.Context, of object) (asked, refused string) {
-	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: of.GetName(), Namespace: of.GetNamespace(), UID: of.GetUID()}}
-	at.Spec.RunSpec = *stateOf(of).run
-	if at.Spec.Restart != nil {
-		return "", ""
-	}
-	pod := plan.NewPod(at, plan.Defaults{Image: defaultImage})
-	pod.OwnerReferences, pod.Finalizers = nil, nil // These may need more permissions.
-	_, err := c.kube.CoreV1().Pods(at.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
-	forecast := plan.Foresee(v1alpha1.ReasonPodRefused, err)
-	switch {
-	case err != nil && strings.Contains(err.Error(), ` cannot create resource "pods"`):
-		return "You are not allowed to create Pods, so the Pod was not tried.", ""
-	case forecast == nil:
-		return fmt.Sprintf("The API server does not say whether it accepts the Pod: %v", err), ""
-	case forecast.Reason != "":
-		return "", fmt.Sprintf("%s: %s", forecast.Reason, forecast.Message)
-	}
-	return "The API server accepts the Pod now, if you create it.", ""
 }

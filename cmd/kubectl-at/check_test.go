@@ -73,7 +73,6 @@ func TestCheck(t *testing.T) {
 		"refused by the dry-run":    {args: "check at", refused: quota, code: 3, out: "would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
 		"no permission":             {args: "check at", refused: errors.New(mayNot), out: "Dry-run    You are not allowed to create Pods, so the Pod was not tried.\n" + unchecked},
 		"no answer":                 {args: "check at", refused: apierrors.NewServiceUnavailable("no"), out: "Dry-run    The API server does not say whether it accepts the Pod: no\n" + unchecked},
-		"a restart":                 {args: "check at", before: func(at *v1alpha1.At) { at.Spec.Restart = &v1alpha1.AtRestart{} }, refused: quota, out: "against at/at.\n" + unchecked},
 		"suspended, and refused":    {args: "check at", before: func(at *v1alpha1.At) { suspended(at); createdNow(at) }, later: blocked, code: 3, out: "error: at/at would not start: PodRefused: If it were due now: exceeded quota\n"},
 		"suspended, and accepted":   {args: "check at", before: suspended, out: "Suspended  Nothing starts until kubectl at resume at/at.\nPreflight  The controller has reported nothing against at/at.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
 		"rehearsed before":          {args: "check at", before: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
@@ -97,7 +96,7 @@ func TestCheck(t *testing.T) {
 		t.Run(name, inBubble(func(t *testing.T) {
 			t.Helper()
 			w := newWorld(t, "", newAt("at", tc.before), newCronAt("backup", nil))
-			kube := kubefake.NewSimpleClientset()
+			kube := kubefake.NewSimpleClientset(&corev1.Node{})
 			kube.PrependReactor("create", "pods", func(action kubetesting.Action) (bool, runtime.Object, error) {
 				create := action.(kubetesting.CreateActionImpl)
 				if pod := create.Object.(*corev1.Pod); len(create.CreateOptions.DryRun) != 1 || len(pod.OwnerReferences)+len(pod.Finalizers) > 0 {

@@ -670,7 +670,7 @@ func TestKubectlAtDryRun(t *testing.T) {
 	}
 	line := `would run Thu 24 Dec 2026 09:12:00 UTC \(Thu 24 Dec 10:12:00 \+01:00\), in 23d9h\n`
 	k.run(t, args("--dry-run=client", "--", "true")...).want(t, 0, atResource+`at created \(dry run\)\n`, line)
-	k.run(t, args("--dry-run=server", "--", "true")...).want(t, 0, atResource+`at created \(server dry run\)\n`, line)
+	k.run(t, args("--dry-run=server", "--", "true")...).want(t, 0, atResource+`at created \(server dry run\)\n`, line+`The API server accepts the Pod now, if you create it\.\n`)
 	k.run(t, args("--dry-run=client", "-o", "name", "--", "true")...).want(t, 0, atResource+`at\n`, line)
 	manifest := k.run(t, args("--dry-run=client", "-o", "yaml", "--retries=2", "--ttl=7d", "--starting-deadline=90s", "--active-deadline=1h", "--suspend", "--", "echo", "YAY")...)
 	if list, err := cnatClient.CnatV1alpha1().Ats(k.namespace).List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {

@@ -1,0 +1,109 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
+)
+
+// dryRun asks the API server what would happen if an object were due now, with the permissions of
+// the user. The controller may have other ones. asked says what was accepted, or not tried.
+func (c *cli) dryRun(ctx context.Context, of object) (asked, refused string) {
+	at := &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: of.GetName(), Namespace: of.GetNamespace(), UID: of.GetUID()}}
+	at.Spec.RunSpec = *stateOf(of).run
+	if at.Spec.Restart != nil {
+		return c.dryRunRestart(ctx, at)
+	}
+	asked, refused = c.dryRunPod(ctx, at)
+	if refused != "" || !plan.NeedsNodes(at) {
+		return asked, refused
+	}
+	onNodes, refused := c.lookAtNodes(ctx, at)
+	return asked + onNodes, refused
+}
+
+func (c *cli) dryRunPod(ctx context.Context, at *v1alpha1.At) (asked, refused string) {
+	pod := plan.NewPod(at, plan.Defaults{Image: defaultImage})
+	pod.OwnerReferences, pod.Finalizers = nil, nil // These may need more permissions.
+	_, err := c.kube.CoreV1().Pods(at.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
+	if isNotAllowed(err) {
+		return "You are not allowed to create Pods, so the Pod was not tried.", ""
+	}
+	return answerTo("the Pod", "create", plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
+}
+
+// dryRunRestart does what the preflight does for a restart.
+func (c *cli) dryRunRestart(ctx context.Context, at *v1alpha1.At) (asked, refused string) {
+	apps := c.kube.AppsV1()
+	target, err := workload.Get(ctx, apps, at.Namespace, at.Spec.Restart)
+	forecast := plan.ForeseeRestart(at, target, err)
+	if forecast != nil && forecast.Reason == "" {
+		_, err = workload.Restart(ctx, apps, target, c.now(), metav1.DryRunAll)
+		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
+	}
+	if isNotAllowed(err) {
+		return fmt.Sprintf("You are not allowed to restart %s, so that was not tried.", targetOf(&at.Spec.RunSpec)), ""
+	}
+	return answerTo("the restart", "request", forecast, err)
+}
+
+// lookAtNodes looks for the nodes on which an At would run. What it says follows another sentence.
+func (c *cli) lookAtNodes(ctx context.Context, at *v1alpha1.At) (asked, refused string) {
+	list, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if isNotAllowed(err) {
+		return " You are not allowed to list nodes, so it is not known whether one fits.", ""
+	}
+	var nodes []*corev1.Node
+	if err == nil {
+		for i := range list.Items {
+			nodes = append(nodes, &list.Items[i])
+		}
+	}
+	switch forecast := plan.ForeseeNodes(at, nodes, err); {
+	case forecast == nil:
+		return fmt.Sprintf(" The API server does not list its nodes: %v", err), ""
+	case forecast.Reason != "":
+		return "", forecast.Reason + ": " + forecast.Message
+	}
+	return "", ""
+}
+
+// answerTo puts the answer to a request into words.
+func answerTo(what, verb string, forecast *plan.Forecast, err error) (asked, refused string) {
+	switch {
+	case forecast == nil:
+		return fmt.Sprintf("The API server does not say whether it accepts %s: %v", what, err), ""
+	case forecast.Reason != "":
+		return "", forecast.Reason + ": " + forecast.Message
+	}
+	return fmt.Sprintf("The API server accepts %s now, if you %s it.", what, verb), ""
+}
+
+var notAllowed = regexp.MustCompile(` cannot (get|list|create|patch) resource "`)
+
+// isNotAllowed reports whether the user lacks the permission for a request, so that its answer says
+// nothing about what the controller may do.
+func isNotAllowed(err error) bool { return err != nil && notAllowed.MatchString(err.Error()) }
