@@ -1018,7 +1018,11 @@ func TestShow(t *testing.T) {
 		"failed":    {at: failed, want: "Again      kubectl at now --from at/at\n", not: "Warnings"},
 		"pending":   {at: newAt("at", inPhase(corev1.PodPending)), pod: podWith(corev1.PodPending, corev1.ContainerState{}), want: "Warnings of its Pod\nWHEN     TYPE      REASON        MESSAGE\n1m ago   Warning   FailedMount   configmap \"c\" not found\n", not: "running"},
 		"of its At": {at: newAt("at", inPhase(corev1.PodPending)), want: "Why        Its Pod is Pending since Fri 27 Mar 2026 13:00:00 UTC, 1h ago: its command has not started.\nWarnings of its Pod\n", not: "running"},
-		"running":   {at: newAt("at", inPhase(corev1.PodRunning)), pod: podWith(corev1.PodRunning, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), want: "Why        Its command is running.\n", not: "Warnings"},
+		"blocked": {at: newAt("at", func(at *v1alpha1.At) {
+			inPhase(corev1.PodPending)(at)
+			at.Status.Reason, at.Status.Message = v1alpha1.ReasonVolumeNotMounted, `configmap "c" not found`
+		}), want: "State      RUNNING, VolumeNotMounted\nWhy        configmap \"c\" not found\nPod        Its Pod is Pending since Fri 27 Mar 2026 13:00:00 UTC, 1h ago: its command has not started.\nWarnings of its Pod\n", not: "running"},
+		"running": {at: newAt("at", inPhase(corev1.PodRunning)), pod: podWith(corev1.PodRunning, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), want: "Why        Its command is running.\n", not: "Warnings"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "", tc.at)

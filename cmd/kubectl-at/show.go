@@ -170,7 +170,10 @@ func (c *cli) statusOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []fie
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason
 	}
-	why, message := c.whyOf(at, newest, now), ""
+	why, message, pod := c.whyOf(at, newest, now), "", ""
+	if text, isWaiting := c.progressOf(at, newest, now); isWaiting && text != why {
+		pod = text
+	}
 	if at.Status.Phase == v1alpha1.PhaseDone && at.Status.Message != why {
 		message = at.Status.Message
 	}
@@ -178,6 +181,7 @@ func (c *cli) statusOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []fie
 		{"State", state},
 		{"Nodes", countsOf(at.Status.Nodes)},
 		{"Why", why},
+		{"Pod", pod},
 		{"Message", message},
 		{"Rehearsed", rehearsed(at.Status.Conditions, at.Status.RehearsedAt, now)},
 		{"Started", since(at.Status.StartTime, now)},
