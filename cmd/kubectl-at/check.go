@@ -82,22 +82,22 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		limit = rehearsalLimit(of)
 	}
 	left := limit - max(0, ago)
-	if _, _, isKnown := verdictOn(of); !isKnown && limit > verdictTime && left > 0 {
+	if _, isKnown := verdictOn(of); !isKnown && limit > verdictTime && left > 0 {
 		fmt.Fprintf(c.ErrOut, "waiting for the rehearsal of %s, %s at most\n", ref(of), short(left))
 	}
-	why, rehearsed := c.verdict(ctx, of, left)
+	why, last := c.verdict(ctx, of, left)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	asked, rehearsal, hasPassed := "", "", rehearsed != nil && rehearsed.Status == metav1.ConditionTrue
+	asked, rehearsal, hasPassed := "", "", last.rehearsed != nil && last.rehearsed.Status == metav1.ConditionTrue
 	if why == "" {
 		asked, why = c.dryRun(ctx, of)
 	}
 	switch {
 	case why != "":
 		return refused(of, why)
-	case rehearsed != nil:
-		rehearsal = rehearsed.Reason + ": " + rehearsed.Message
+	case last.rehearsed != nil:
+		rehearsal = rehearsed(last.conditions, last.rehearsedAt, c.now()) + ": " + last.rehearsed.Message
 	case isAsked:
 		rehearsal = cmp.Or(none, c.noRehearsal(of), c.noController(fmt.Sprintf("None has ended %s after the last change. Others come first, -rehearsals is 0, or no", short(limit))))
 	}
@@ -165,25 +165,35 @@ type state struct {
 	observed        int64 // generation
 	reason, message string
 	conditions      []metav1.Condition
+	rehearsed       *metav1.Condition // of the current generation
+	rehearsedAt     *metav1.Time
 	hasBegun        bool
 	isSuspended     bool
 }
 
-func stateOf(of object) state {
-	if cronAt, isCronAt := of.(*v1alpha1.CronAt); isCronAt {
-		status := &cronAt.Status
-		return state{
-			run: &cronAt.Spec.AtTemplate.Spec, observed: status.ObservedGeneration, reason: status.Reason, message: status.Message, conditions: status.Conditions,
-			isSuspended: ptr.Deref(cronAt.Spec.Suspend, false),
+func stateOf(of object) (s state) {
+	switch of := of.(type) {
+	case *v1alpha1.At:
+		status := &of.Status
+		s = state{
+			run: &of.Spec.RunSpec, observed: status.ObservedGeneration, reason: status.Reason, message: status.Message,
+			conditions: status.Conditions, rehearsedAt: status.RehearsedAt,
+			hasBegun:    status.Phase == v1alpha1.PhaseRunning || status.Phase == v1alpha1.PhaseDone,
+			isSuspended: ptr.Deref(of.Spec.Suspend, false),
+		}
+	case *v1alpha1.CronAt:
+		status := &of.Status
+		s = state{
+			run: &of.Spec.AtTemplate.Spec, observed: status.ObservedGeneration, reason: status.Reason, message: status.Message,
+			conditions: status.Conditions, rehearsedAt: status.RehearsedAt,
+			isSuspended: ptr.Deref(of.Spec.Suspend, false),
 		}
 	}
-	at := of.(*v1alpha1.At)
-	status := &at.Status
-	return state{
-		run: &at.Spec.RunSpec, observed: status.ObservedGeneration, reason: status.Reason, message: status.Message, conditions: status.Conditions,
-		hasBegun:    status.Phase == v1alpha1.PhaseRunning || status.Phase == v1alpha1.PhaseDone,
-		isSuspended: ptr.Deref(at.Spec.Suspend, false),
+	condition := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionRehearsed)
+	if condition != nil && condition.ObservedGeneration == of.GetGeneration() {
+		s.rehearsed = condition
 	}
+	return s
 }
 
 // changedAt returns when the spec of an object was last written.
@@ -221,39 +231,36 @@ func refused(of object, why string) error {
 	return withCode(exitFailed, "%s would not start: %s", ref(of), answer.OneLine(why))
 }
 
-// verdictOn returns why an object would not start, or the result of its rehearsal, or neither.
-// isKnown is false if the controller has not reported that on its current version.
-func verdictOn(of object) (why string, rehearsed *metav1.Condition, isKnown bool) {
-	s := stateOf(of)
-	switch s.reason {
+// verdictOn returns why an object would not start, if the controller has reported that. isKnown is
+// false if it has reported nothing on the current version, not even the result of a rehearsal.
+func verdictOn(of object) (why string, isKnown bool) {
+	switch s := stateOf(of); s.reason {
 	case "", v1alpha1.ReasonAtActive, v1alpha1.ReasonSuspended:
+		return "", s.rehearsed != nil || s.hasBegun
 	default:
-		return s.reason + ": " + s.message, nil, s.observed == of.GetGeneration() // Otherwise it may be out of date.
+		return s.reason + ": " + s.message, s.observed == of.GetGeneration() // Otherwise it may be out of date.
 	}
-	if condition := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionRehearsed); condition != nil && condition.ObservedGeneration == of.GetGeneration() {
-		rehearsed = condition
-	}
-	return "", rehearsed, rehearsed != nil || s.hasBegun
 }
 
-// verdict waits for what verdictOn returns, or for a time.
-func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why string, rehearsed *metav1.Condition) {
+// verdict waits for what verdictOn returns, or for a time. It also returns the state then.
+func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why string, last state) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	seen := func(next object) (isKnown bool) {
 		if next.GetUID() != of.GetUID() {
 			return false
 		}
-		why, rehearsed, isKnown = verdictOn(next)
+		why, isKnown = verdictOn(next)
+		last = stateOf(next)
 		return isKnown
 	}
 	// The object exists, whatever happens now.
 	if _, isCronAt := of.(*v1alpha1.CronAt); seen(of) {
-		return why, rehearsed
+		return why, last
 	} else if isCronAt {
 		_ = watchObject(ctx, io.Discard, c.cronAts, of.GetName(), func(next *v1alpha1.CronAt) bool { return seen(next) })
 	} else {
 		_ = watchObject(ctx, io.Discard, c.ats, of.GetName(), func(next *v1alpha1.At) bool { return seen(next) })
 	}
-	return why, rehearsed
+	return why, last
 }

@@ -47,7 +47,7 @@ func TestCheck(t *testing.T) {
 	}
 	rehearsed := func(status metav1.ConditionStatus, generation int64) func(*v1alpha1.At) {
 		return func(at *v1alpha1.At) {
-			at.Spec.Rehearse, at.Generation = true, 2
+			at.Spec.Rehearse, at.Generation, at.Status.RehearsedAt = true, 2, ptr.To(metav1.NewTime(now.Add(-5*time.Minute)))
 			at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRehearsed, Status: status, ObservedGeneration: generation, Reason: "Reason", Message: fmt.Sprintf("Message %d.", generation)}}
 		}
 	}
@@ -75,9 +75,9 @@ func TestCheck(t *testing.T) {
 		"no answer":                 {args: "check at", refused: apierrors.NewServiceUnavailable("no"), out: "Dry-run    The API server does not say whether it accepts the Pod: no\n" + unchecked},
 		"suspended, and refused":    {args: "check at", before: func(at *v1alpha1.At) { suspended(at); createdNow(at) }, later: blocked, code: 3, out: "error: at/at would not start: PodRefused: If it were due now: exceeded quota\n"},
 		"suspended, and accepted":   {args: "check at", before: suspended, out: "Suspended  Nothing starts until kubectl at resume at/at.\nPreflight  The controller has reported nothing against at/at.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
-		"rehearsed before":          {args: "check at", before: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
-		"rehearsed while it waits":  {args: "check at", before: func(at *v1alpha1.At) { rehearsed(metav1.ConditionTrue, 1)(at); createdNow(at) }, later: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\nwaiting for the rehearsal of at/at, 11m at most\n"},
-		"rehearsal without result":  {args: "check at", before: rehearsed(metav1.ConditionFalse, 2), code: 124, out: "Rehearsal  Reason: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
+		"rehearsed before":          {args: "check at", before: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason, 5m ago: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
+		"rehearsed while it waits":  {args: "check at", before: func(at *v1alpha1.At) { rehearsed(metav1.ConditionTrue, 1)(at); createdNow(at) }, later: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason, 5m ago: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\nwaiting for the rehearsal of at/at, 11m at most\n"},
+		"rehearsal without result":  {args: "check at", before: rehearsed(metav1.ConditionFalse, 2), code: 124, out: "Rehearsal  Reason, 5m ago: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
 		"rehearsal takes too long":  {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at) }, waited: rehearsalTime, code: 124, out: "Rehearsal  None has ended 11m after the last change. Others come first, -rehearsals is 0, or no controller is processing it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "waiting for the rehearsal of at/at, 11m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
 		"rehearsal took too long":   {args: "check at", before: rehearse, code: 124, out: notRehearsed + "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
 		"rehearsal with nodes":      {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at); at.Spec.Nodes = &v1alpha1.AtNodes{} }, waited: nodesRehearsalTime, code: 124, out: "waiting for the rehearsal of at/at, 31m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
@@ -139,7 +139,7 @@ func TestCheckCronAt(t *testing.T) {
 	rehearsed := func(reason string, status metav1.ConditionStatus) func(*v1alpha1.CronAt) {
 		return func(cronAt *v1alpha1.CronAt) {
 			edited(cronAt)
-			cronAt.Status.ObservedGeneration, cronAt.Status.RehearsedAt = 2, ptr.To(metav1.NewTime(now))
+			cronAt.Status.ObservedGeneration, cronAt.Status.RehearsedAt = 2, ptr.To(metav1.NewTime(now.Add(-time.Minute)))
 			cronAt.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRehearsed, Status: status, ObservedGeneration: 2, Reason: reason, Message: "Message."}}
 		}
 	}
@@ -165,7 +165,7 @@ func TestCheckCronAt(t *testing.T) {
 		out    string
 		waited time.Duration
 	}{
-		"passed while it waits": {before: edited, later: rehearsed(v1alpha1.ReasonPassed, metav1.ConditionTrue), out: "Rehearsal  Passed: Message.\n" + accepted + "Unchecked  What the command does.\nwaiting for the rehearsal of cronat/backup, 11m at most\n"},
+		"passed while it waits": {before: edited, later: rehearsed(v1alpha1.ReasonPassed, metav1.ConditionTrue), out: "Rehearsal  Passed, 1m ago: Message.\n" + accepted + "Unchecked  What the command does.\nwaiting for the rehearsal of cronat/backup, 11m at most\n"},
 		"failed while it waits": {before: edited, later: blocked, code: 3, out: "waiting for the rehearsal of cronat/backup, 11m at most\nerror: cronat/backup would not start: ImagePullFailed: Message.\n"},
 		"no result":             {before: edited, later: edited, code: 124, waited: rehearsalTime, out: notPassed},
 		"suspended":             {before: observed(suspended), code: 124, out: "Suspended  Nothing starts until kubectl at resume cronat/backup.\nPreflight  There is none while no At is scheduled.\nRehearsal  There is none while no At is scheduled.\n" + accepted + notRehearsed + notPassed},

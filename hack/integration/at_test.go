@@ -529,8 +529,8 @@ func TestKubectlAtCheck(t *testing.T) {
 	k := at{namespace: newNamespace(t)}
 	startController(t, k.namespace)
 	k.run(t, "now + 1 hours", "--name=rehearsed", "--rehearse", "--check", "--", "true").want(t, 0, atResource+`rehearsed created\n`,
-		runs+`waiting for the rehearsal of at/rehearsed, 11m at most\nPreflight  [^\n]*\nRehearsal  Passed: [^\n]*\nDry-run    [^\n]*\nUnchecked  What the command does\.\n`)
-	k.run(t, "check", "rehearsed").want(t, 0, `Preflight  [^\n]*\nRehearsal  Passed: [^\n]*\nDry-run    [^\n]*\nUnchecked  What the command does\.\n`, "")
+		runs+`waiting for the rehearsal of at/rehearsed, 11m at most\nPreflight  [^\n]*\nRehearsal  Passed, \w+ ago: [^\n]*\nDry-run    [^\n]*\nUnchecked  What the command does\.\n`)
+	k.run(t, "check", "rehearsed").want(t, 0, `Preflight  [^\n]*\nRehearsal  Passed, \w+ ago: [^\n]*\nDry-run    [^\n]*\nUnchecked  What the command does\.\n`, "")
 	k.run(t, "show", "rehearsed").want(t, 0, `Name +rehearsed\n.*\nRehearsed +Passed, \w+ ago\n.*`, "")
 	k.run(t, "now + 1 hours", "--name=broken", "--rehearse", "--check", "--env-from=secret/none", "--", "true").want(t, 3, atResource+`broken created\n`,
 		runs+`waiting for the rehearsal of at/broken, 11m at most\nerror: at/broken would not start: ContainerNotCreated: [^\n]*secret "none" not found[^\n]*\n`)
