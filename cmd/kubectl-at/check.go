@@ -95,7 +95,7 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	}
 	switch {
 	case why != "":
-		return refused(of, why)
+		return refused(of, why+c.rehearsedAgain(of, last))
 	case last.rehearsed != nil:
 		rehearsal = rehearsed(last.conditions, last.rehearsedAt, c.now()) + ": " + last.rehearsed.Message
 	case isAsked:
@@ -126,6 +126,24 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		return withCode(exitTimeout, "no rehearsal of %s has passed, so it is not known whether it would start", ref(of))
 	}
 	return nil
+}
+
+// rehearsedAgain says when an object that its rehearsal has blocked is rehearsed again: until then, check
+// repeats the result.
+func (c *cli) rehearsedAgain(of object, s state) string {
+	blocked := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionBlocked)
+	if s.rehearsed == nil || s.rehearsedAt == nil || !plan.IsForecast(blocked) || plan.IsRefusal(blocked) {
+		return ""
+	}
+	again := s.rehearsedAt.Add(plan.RehearsalPeriod)
+	if at, isAt := of.(*v1alpha1.At); isAt && instantOf(at).Sub(again) < plan.RehearsalMargin {
+		return " (rehearsed again only after an edit of the spec)"
+	}
+	when := "soon"
+	if again.After(c.now()) {
+		when = fromNow(again, c.now())
+	}
+	return fmt.Sprintf(" (rehearsed again %s, or at once after an edit of the spec)", when)
 }
 
 // rehearsalLimit returns how long the rehearsals of an object may take.

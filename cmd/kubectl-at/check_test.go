@@ -33,6 +33,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 const notRehearsed = "Unchecked  Image, ConfigMaps, Secrets, volumes, room on a node. And what the command does.\n"
@@ -49,6 +50,14 @@ func TestCheck(t *testing.T) {
 		return func(at *v1alpha1.At) {
 			at.Spec.Rehearse, at.Generation, at.Status.RehearsedAt = true, 2, ptr.To(metav1.NewTime(now.Add(-5*time.Minute)))
 			at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionRehearsed, Status: status, ObservedGeneration: generation, Reason: "Reason", Message: fmt.Sprintf("Message %d.", generation)}}
+		}
+	}
+	broken := func(due, ago time.Duration) func(*v1alpha1.At) {
+		return func(at *v1alpha1.At) {
+			at.Spec.Rehearse, at.Spec.Schedule = true, now.Add(due).Format(time.RFC3339)
+			plan.RehearsedOf(&at.Status).Observe(at, true, plan.NewRehearsal(v1alpha1.ReasonImagePullFailed, "no such image", now.Add(-ago)), now)
+			at.Status.Reason, at.Status.Message = v1alpha1.ReasonImagePullFailed, at.Status.Conditions[0].Message
+			at.Status.Conditions = append(at.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionBlocked, Message: at.Status.Message})
 		}
 	}
 	suspended := func(at *v1alpha1.At) {
@@ -78,6 +87,9 @@ func TestCheck(t *testing.T) {
 		"rehearsed before":          {args: "check at", before: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason, 5m ago: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
 		"rehearsed while it waits":  {args: "check at", before: func(at *v1alpha1.At) { rehearsed(metav1.ConditionTrue, 1)(at); createdNow(at) }, later: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason, 5m ago: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\nwaiting for the rehearsal of at/at, 11m at most\n"},
 		"rehearsal without result":  {args: "check at", before: rehearsed(metav1.ConditionFalse, 2), code: 124, out: "Rehearsal  Reason, 5m ago: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
+		"rehearsal failed":          {args: "check at", before: broken(time.Hour, 3*time.Minute), code: 3, out: "error: at/at would not start: ImagePullFailed: Rehearsed at 2026-03-27T13:57:00Z: no such image (rehearsed again in 7m, or at once after an edit of the spec)\n"},
+		"rehearsal failed for long": {args: "check at", before: broken(time.Hour, 10*time.Minute), code: 3, out: "no such image (rehearsed again soon, or at once after an edit of the spec)\n"},
+		"rehearsal failed, due":     {args: "check at", before: broken(7*time.Minute, 3*time.Minute), code: 3, out: "no such image (rehearsed again only after an edit of the spec)\n"},
 		"rehearsal takes too long":  {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at) }, waited: rehearsalTime, code: 124, out: "Rehearsal  None has ended 11m after the last change. Others come first, -rehearsals is 0, or no controller is processing it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "waiting for the rehearsal of at/at, 11m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
 		"rehearsal took too long":   {args: "check at", before: rehearse, code: 124, out: notRehearsed + "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
 		"rehearsal with nodes":      {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at); at.Spec.Nodes = &v1alpha1.AtNodes{} }, waited: nodesRehearsalTime, code: 124, out: "waiting for the rehearsal of at/at, 31m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
