@@ -265,6 +265,8 @@ func TestUsage(t *testing.T) {
 		"a field as in YAML":                       {[]string{"every", "@daily", "--startingDeadlineSeconds", "3", "--", "x"}, "write --starting-deadline\n"},
 		"no field":                                 {[]string{"now", "--bakoff=3", "--", "x"}, "unknown flag: --bakoff: see kubectl at --help\n"},
 		"a past year":                              {[]string{"2025-12-24T10:12:00Z", "--past", "--", "x"}, "2025-12-24T10:12:00Z is 93d3h ago, so the controller takes it for a mistake: write now instead, or add --starting-deadline"},
+		"a rehearsal of what runs at once":         {[]string{"now", "--rehearse", "--", "x"}, "--rehearse is for a run that is due in more than a minute"},
+		"a rehearsal of what runs soon":            {[]string{"now", "+", "1", "minute", "--rehearse", "--check", "--", "x"}, "remove --rehearse, or choose a later time"},
 		"attempts from 1":                          {[]string{"logs", "x", "--attempt=-1"}, "the first one is 1"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -167,6 +167,9 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if o.startingDeadline.value == nil && plan.IsMistake(now.Sub(t.Instant)) {
 		return usageError("%s is %s, so the controller takes it for a mistake: write now instead, or add --starting-deadline, which says how late the command may start", t, fromNow(t.Instant, now))
 	}
+	if o.rehearse && t.Instant.Sub(now) <= plan.RehearsalMargin {
+		return usageError("--rehearse is for a run that is due in more than a minute, because no rehearsal begins in the minute before it: remove --rehearse, or choose a later time")
+	}
 	metadata, spec, _, err := o.describe(cmd.Context(), command)
 	if err != nil {
 		return err
