@@ -455,21 +455,37 @@ func TestFollowOther(t *testing.T) {
 	suspended := func(at *v1alpha1.At) {
 		at.Spec.Suspend, at.Status.Reason, at.Status.Message = ptr.To(true), v1alpha1.ReasonSuspended, "spec.suspend is true."
 	}
+	running := func(at *v1alpha1.At) {
+		inPhase(corev1.PodRunning)(at)
+		at.Status.StartTime = ptr.To(metav1.NewTime(now.Add(-10 * time.Second)))
+	}
+	notMounted := func(at *v1alpha1.At) {
+		running(at)
+		at.Status.Reason, at.Status.Message = v1alpha1.ReasonVolumeNotMounted, "no such volume"
+	}
+	completed := func(at *v1alpha1.At) {
+		done(v1alpha1.ReasonCompleted, 0)(at)
+		at.Status.StartTime, at.Status.CompletionTime = ptr.To(metav1.NewTime(now.Add(-10*time.Second))), ptr.To(metav1.NewTime(now))
+	}
 	moved := func(at *v1alpha1.At) { at.Spec.Schedule = instantOf(at).Add(7 * 24 * time.Hour).Format(time.RFC3339) }
 	const tooLong = "error: the run was due a day ago, and there is no --timeout: at/at is PENDING. It stays scheduled: kubectl at wait at reports its end; kubectl at rm at removes it\n"
 	for name, tc := range map[string]struct {
 		args   string
 		before func(*v1alpha1.At)
+		states []func(*v1alpha1.At) // between the two
 		end    func(*v1alpha1.At)
 		code   int
 		stderr string
 		after  time.Duration // 0: at most a second
 	}{
-		"success":           {args: "wait at", end: done(v1alpha1.ReasonCompleted, 0)},
-		"ended before":      {args: "wait at --pass-exit-code", before: done(v1alpha1.ReasonCommandFailed, 7), code: 7, stderr: "error: at/at failed: CommandFailed: told (exit code 7)\n"},
-		"with its log":      {args: "logs at -f", end: done(v1alpha1.ReasonCommandFailed, 7), code: 3, stderr: "error: at/at failed: CommandFailed: told (exit code 7)\n"},
-		"what it waits for": {args: "wait at", before: reasons, end: done(v1alpha1.ReasonCompleted, 0), stderr: "at/at: PENDING, ImagePullFailed: no such image\n"},
-		"for too long":      {args: "logs at -f --timeout=1s", code: 124, stderr: "error: --timeout has passed: at/at is PENDING. It stays scheduled: kubectl at wait at reports its end; kubectl at rm at removes it\n"},
+		"success":        {args: "wait at", end: done(v1alpha1.ReasonCompleted, 0)},
+		"ended before":   {args: "wait at --pass-exit-code", before: done(v1alpha1.ReasonCommandFailed, 7), code: 7, stderr: "error: at/at failed: CommandFailed: told (exit code 7)\n"},
+		"with its log":   {args: "logs at -f", end: done(v1alpha1.ReasonCommandFailed, 7), code: 3, stderr: "error: at/at failed: CommandFailed: told (exit code 7)\n"},
+		"success, timed": {args: "wait at", before: running, end: completed},
+		"what it waits for": {args: "wait at", before: reasons, states: []func(*v1alpha1.At){reasons, notMounted, suspended, notMounted, running}, end: completed, stderr: "at/at: PENDING, ImagePullFailed: no such image\n" +
+			"at/at: RUNNING, VolumeNotMounted: no such volume\nat/at: PENDING, Suspended: spec.suspend is true.\nat/at is suspended: it does not start until kubectl at resume at.\nat/at: RUNNING, VolumeNotMounted: no such volume\n" +
+			"at/at: RUNNING for 10s, Pod at-pod Running\nat/at: Completed after 10s\n"},
+		"for too long": {args: "logs at -f --timeout=1s", code: 124, stderr: "error: --timeout has passed: at/at is PENDING. It stays scheduled: kubectl at wait at reports its end; kubectl at rm at removes it\n"},
 		"while suspended": {
 			args: "wait at --timeout=1s -n default", before: suspended, code: 124, stderr: "at/at is suspended: it does not start until kubectl at -n default resume at.\n" +
 				"error: --timeout has passed: at/at is PENDING, Suspended: spec.suspend is true. It stays scheduled: kubectl at -n default wait at reports its end; kubectl at -n default rm at removes it\n",
@@ -483,7 +499,10 @@ func TestFollowOther(t *testing.T) {
 			t.Helper()
 			w := newWorld(t, "", newAt("at", tc.before))
 			w.cnat.PrependWatchReactor("ats", func(kubetesting.Action) (bool, watch.Interface, error) {
-				watcher := watch.NewFakeWithChanSize(1, false)
+				watcher := watch.NewFakeWithChanSize(len(tc.states)+1, false)
+				for _, state := range tc.states {
+					watcher.Modify(newAt("at", state))
+				}
 				if tc.end != nil {
 					watcher.Modify(newAt("at", tc.end))
 				}

@@ -256,7 +256,7 @@ func (c *cli) noController(beginning string) string {
 }
 
 // progress is a terminal line that shows the progress of a run. Without a terminal, it prints
-// each reason why the run does not make progress.
+// each reason why the run does not make progress, and when there is none any longer.
 type progress struct {
 	out   io.Writer
 	now   func() time.Time
@@ -266,6 +266,7 @@ type progress struct {
 	shown  bool
 	silent bool
 	reason string // that was printed last
+	stuck  bool   // A reason was printed.
 }
 
 func newProgress(out io.Writer, now func() time.Time) *progress {
@@ -282,11 +283,13 @@ func newProgress(out io.Writer, now func() time.Time) *progress {
 func (p *progress) show(at *v1alpha1.At) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	if p.width == 0 && at.Status.Reason != p.reason && at.Status.Phase != v1alpha1.PhaseDone {
-		p.reason = at.Status.Reason
-		if p.reason != "" && p.reason != v1alpha1.ReasonSuspended { // Users know that.
-			fmt.Fprintf(printable{p.out}, "%s: %s\n", ref(at), answer.OneLine(stateLine(at, p.now())))
-		}
+	reason := at.Status.Reason
+	if reason == v1alpha1.ReasonSuspended { // Users know that.
+		reason = ""
+	}
+	if p.width == 0 && reason != p.reason && at.Status.Phase != v1alpha1.PhaseDone {
+		p.reason, p.stuck = reason, true
+		fmt.Fprintf(printable{p.out}, "%s: %s\n", ref(at), answer.OneLine(stateLine(at, p.now())))
 	}
 	if p.silent {
 		return
@@ -306,9 +309,11 @@ func (p *progress) clear() {
 	}
 }
 
-// end prints how long a run took.
+// end prints how long a run took. Without a terminal, it does so only if the last line may say why
+// there was no progress; an error says enough of a run that failed.
 func (p *progress) end(at *v1alpha1.At) {
-	if p.width > 0 && at.Status.StartTime != nil && at.Status.CompletionTime != nil {
+	isComplete := meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete)
+	if (p.width > 0 || p.stuck && isComplete) && at.Status.StartTime != nil && at.Status.CompletionTime != nil {
 		fmt.Fprintf(printable{p.out}, "%s: %s after %s\n", ref(at), at.Status.Reason, short(at.Status.CompletionTime.Sub(at.Status.StartTime.Time)))
 	}
 }

@@ -109,8 +109,8 @@ func (a at) run(t *testing.T, args ...string) result {
 // nobody is what kubectl at says if no controller has seen an At after ten seconds.
 var nobody = regexp.MustCompile(`Its time has passed and no controller is processing it: [^\n]*\n`)
 
-// progress is what kubectl at says while a run makes no progress, which depends on the machine.
-var progress = regexp.MustCompile(`(?m)^at/\S+: (PENDING|RUNNING)[^\n]*, \w+: [^\n]*\n`)
+// progress is what kubectl at says if a run makes no progress, which depends on the machine.
+var progress = regexp.MustCompile(`(?m)^at/\S+: (PENDING|RUNNING|Completed after)[^\n]*\n`)
 
 // want checks the exit code of kubectl at and, with regular expressions, its output.
 func (r result) want(t *testing.T, code int, stdout, stderr string) {
