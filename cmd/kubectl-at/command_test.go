@@ -571,13 +571,20 @@ func TestUnanswered(t *testing.T) {
 		"cut":                     {"now --name=x -- x", io.ErrUnexpectedEOF, false, exitError, "error: unexpected EOF" + at},
 		"refused":                 {"now --name=x -- x", apierrors.NewBadRequest("no"), false, exitError, "error: no\n"},
 		"not connected":           {"now --name=x -- x", errors.New("no such host"), false, exitError, "error: no such host\n"},
+		"moved":                   {"move x noon", context.Canceled, true, exitInterrupted, `error: interrupted: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": context canceled: at/x may have been changed: see kubectl at show x` + "\n"},
+		"suspended, no answer":    {"suspend x", noAnswer("the API server", requestTimeout), false, exitError, `error: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": the API server has not answered for 30s: at/x may have been changed: see kubectl at show x` + "\n"},
+		"removed":                 {"rm cronat/x", context.Canceled, true, exitInterrupted, `error: interrupted: Delete "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/cronats/x": context canceled: cronat/x may have been deleted: see kubectl at show cronat/x` + "\n"},
+		"not removed":             {"rm x", apierrors.NewBadRequest("no"), false, exitError, "error: no\n"},
 		"interrupted, not a POST": {"show x", context.Canceled, true, exitInterrupted, `error: interrupted: Get "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x": context canceled` + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "")
+			w := newWorld(t, "", newAt("x", nil), newCronAt("x", nil))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			w.cnat.PrependReactor("*", "*", func(kubetesting.Action) (bool, runtime.Object, error) {
+			w.cnat.PrependReactor("*", "*", func(action kubetesting.Action) (bool, runtime.Object, error) {
+				if action.GetVerb() == "get" && tc.args != "show x" {
+					return false, nil, nil
+				}
 				if tc.interrupted {
 					cancel()
 				}

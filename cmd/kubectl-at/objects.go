@@ -196,11 +196,21 @@ func (c *cli) create(ctx context.Context, output *output, object object) error {
 	switch {
 	case err == nil:
 		return output.print(c, object)
-	case ctx.Err() != nil, errors.Is(err, errNoAnswer), utilnet.IsTimeout(err), utilnet.IsProbableEOF(err), utilnet.IsConnectionReset(err),
-		utilnet.IsHTTP2ConnectionLost(err), apierrors.IsTimeout(err): // The API server has not said that there is none.
-		return fmt.Errorf("%w: %s may have been created: see %s", err, ref(object), c.kubectl("at show %s", strings.TrimPrefix(ref(object), "at/")))
+	case ctx.Err() != nil, isUnanswered(err):
+		return c.unanswered(err, object, "created")
 	}
 	return err
+}
+
+// isUnanswered reports whether the API server has not said that it did not do what was requested.
+func isUnanswered(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, errNoAnswer) || utilnet.IsTimeout(err) || utilnet.IsProbableEOF(err) ||
+		utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || apierrors.IsTimeout(err)
+}
+
+// unanswered says what may have been done with an object.
+func (c *cli) unanswered(err error, object metav1.Object, done string) error {
+	return fmt.Errorf("%w: %s may have been %s: see %s", err, ref(object), done, c.kubectl("at show %s", strings.TrimPrefix(ref(object), "at/")))
 }
 
 // edit changes an object with change, which may refuse that, and prints it. If the object has
@@ -228,6 +238,9 @@ func (c *cli) edit(output *output, info *resource.Info, change func() error) err
 			return err
 		}
 		patched, err := helper.Patch(info.Namespace, info.Name, types.MergePatchType, patch, nil)
+		if isUnanswered(err) {
+			return c.unanswered(err, info.Object.(metav1.Object), "changed")
+		}
 		if apierrors.IsConflict(err) {
 			uid := info.Object.(metav1.Object).GetUID()
 			if err := info.Get(); err != nil {
@@ -252,7 +265,11 @@ func (c *cli) remove(output *output, info *resource.Info) error {
 	if !output.isClient() {
 		options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(info.Object.(metav1.Object).GetUID()))}
 		helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer())
-		if _, err := helper.DeleteWithOptions(info.Namespace, info.Name, options); err != nil {
+		_, err := helper.DeleteWithOptions(info.Namespace, info.Name, options)
+		if isUnanswered(err) {
+			return c.unanswered(err, info.Object.(metav1.Object), "deleted")
+		}
+		if err != nil {
 			return err
 		}
 	}
