@@ -359,6 +359,23 @@ func TestInterruptedInput(t *testing.T) {
 	}
 }
 
+// TestCompleteNothing checks that an error of a completion does not control the terminal.
+func TestCompleteNothing(t *testing.T) {
+	w := newWorld(t, "")
+	w.cnat.PrependReactor("list", "*", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("a\x1bb\nc") })
+	if code := w.run(t, "__complete", "rm", ""); code != 0 || !strings.Contains(w.stderr.String(), "a b c\n") {
+		t.Errorf("exit code %d, stderr %q", code, w.stderr.String())
+	}
+}
+
+// TestCompleteZone completes a zone.
+func TestCompleteZone(t *testing.T) {
+	w := newWorld(t, "")
+	if code := w.run(t, "__complete", "list", "--tz", "Europe/Berl"); code != 0 || !strings.HasPrefix(w.stdout.String(), "Europe/Berlin\n:") {
+		t.Errorf("exit code %d, stdout %q", code, w.stdout.String())
+	}
+}
+
 func TestZone(t *testing.T) {
 	for tz, want := range map[string]string{"Europe/Berlin": "Europe/Berlin", ":Asia/Kolkata": "Asia/Kolkata", "UTC": "UTC", "": "Local", "/etc/localtime": "Local", "CET-1CEST": "", "Europe/Berln": ""} {
 		t.Setenv("TZ", tz)

@@ -108,7 +108,9 @@ func completeFlag(cmd *cobra.Command, flag string, complete cobra.CompletionFunc
 }
 
 func completeWords(words ...string) cobra.CompletionFunc {
-	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+	return func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return completions(begun, words), cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // completeFirst completes the first argument with one of some words.
@@ -140,7 +142,7 @@ func (c *cli) complete(max int, words func(*resource.Info) []string, kinds ...st
 			}
 		}
 		if err != nil && len(found) == 0 {
-			cobra.CompErrorln(err.Error())
+			fmt.Fprintln(c.ErrOut, answer.OneLine(err.Error()))
 			return nil, cobra.ShellCompDirectiveError
 		}
 		isArgument := func(word string) bool {
