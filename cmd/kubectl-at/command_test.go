@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -255,10 +256,18 @@ func TestUsage(t *testing.T) {
 		"negative retries":                         {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},
 		"negative retries, apart":                  {[]string{"now", "--retries", "-1", "--", "x"}, "must not be negative"},
 		"a dry run without a value":                {[]string{"now", "--dry-run", "--", "x"}, "--dry-run has no value"},
-		"a bad output of a list":                   {[]string{"list", "-o", "xml"}, "xml"},
+		"a bad output of a list":                   {[]string{"list", "-o", "xml"}, ",wide,yaml. Other formats: "},
 		"an output of kubectl get":                 {[]string{"list", "-o", "custom-columns=A:.b"}, "Other formats: kubectl get at -o FORMAT"},
 		"a bad selector of a list":                 {[]string{"list", "-l", "a=b=c"}, `--selector is "a=b=c"`},
-		"a list of one":                            {[]string{"get", "backup"}, "a list has no names: write kubectl at show backup: see"},
+		"a list of one":                            {[]string{"get", "backup"}, "a list has no names: write kubectl at show backup\n"},
+		"nothing to remove":                        {[]string{"rm"}, "error: write kubectl at rm NAME|cronat/NAME... [flags]: see kubectl at rm --help\n"},
+		"no time to move to":                       {[]string{"move", "x"}, "error: write kubectl at move NAME TIME [flags]: see kubectl at move --help\n"},
+		"two to show":                              {[]string{"show", "x", "y"}, "error: write kubectl at show NAME|cronat/NAME [flags]: see"},
+		"a schedule without its own":               {[]string{"-n", "shop", "every", "--from=job/a"}, "as in kubectl at -n shop every @daily --from job/a"},
+		"a bad node":                               {[]string{"-n", "shop", "now", "--node=A", "--", "x"}, "as shown by kubectl get -n shop nodes"},
+		"a unit of a wait":                         {[]string{"wait", "cronat/x", "--timeout", "10"}, "--timeout 10 means 10 seconds\n"},
+		"a unit of a log":                          {[]string{"logs", "cronat/x", "-f", "--timeout=10"}, "--timeout 10 means 10 seconds\n"},
+		"a unit of a run":                          {[]string{"run-now", "pod/x", "--wait", "--timeout=10"}, "--timeout 10 means 10 seconds\n"},
 		"watching a list":                          {[]string{"list", "-w"}, "kubectl get at --watch prints changes"},
 		"watching a run":                           {[]string{"now", "-w", "--", "x"}, "unknown shorthand flag: 'w' in -w: write --wait\n"},
 		"a field":                                  {[]string{"now", "--backoff-limit=3", "--", "x"}, "unknown flag: --backoff-limit: write --retries\n"},
@@ -834,6 +843,7 @@ func TestHints(t *testing.T) {
 			"run-now at --tz=UTC", func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, nil,
 			"suspended, due Fri 27 Mar 2026 14:00:00 UTC: it does not start until kubectl at resume at\n",
 		},
+		"not installed":      {"list -n default --context=x", nil, apierrors.NewGenericServerResponse(http.StatusNotFound, "list", v1alpha1.Resource("ats"), "", "", 0, true), "Install it with kubectl apply --context=x -f install.yaml, which"},
 		"another CronAt":     {"move cronat/backup now -n default", nil, nil, "kubectl edit -n default cronat/backup\n"},
 		"may not view":       {"list -A -n default", nil, forbidden, "\nYou need the cluster role view in all namespaces, or another role that allows this. Ask a cluster administrator; kubectl auth -n default whoami shows your user.\n"},
 		"another word: list": {"get -n default --all", done(v1alpha1.ReasonCompleted, 0), nil, "DONE"},

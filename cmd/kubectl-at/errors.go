@@ -84,7 +84,8 @@ func kubectl(flags *pflag.FlagSet, format string, args ...any) string {
 		{"kubeconfig", "--kubeconfig="}, {"context", "--context="}, {"cluster", "--cluster="}, {"server", "--server="},
 		{"user", "--user="}, {"as", "--as="}, {"namespace", "-n "},
 	} {
-		isNamespace := flag.name == "namespace" && (strings.Contains(rest, " -A") || strings.Contains(rest, " -n "))
+		// A manifest that is applied has namespaces.
+		isNamespace := flag.name == "namespace" && (verb == "apply" || strings.Contains(rest, " -A") || strings.Contains(rest, " -n "))
 		if flags != nil && flags.Changed(flag.name) && !isNamespace {
 			line += " " + flag.written + quote(flags.Lookup(flag.name).Value.String())
 		}
@@ -129,7 +130,7 @@ func hintOn(err error, flags *pflag.FlagSet) string {
 		if kindOf(err) == "cronats" {
 			what = "CronAts: cnat is not installed or too old"
 		}
-		return "The cluster does not know " + what + ". Install it with kubectl apply -f install.yaml, which is part of each release, or choose another cluster with --context."
+		return "The cluster does not know " + what + ". Install it with " + kubectl(flags, "apply -f install.yaml") + ", which is part of each release, or choose another cluster with --context."
 	case apierrors.IsNotFound(err) && kindOf(err) == "ats":
 		return kubectl(flags, "at list --all") + " shows the Ats of the namespace, " + kubectl(flags, "at list --all -A") + " those of all namespaces."
 	case apierrors.IsNotFound(err) && kindOf(err) == "cronats":

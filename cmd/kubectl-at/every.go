@@ -131,7 +131,7 @@ func (o *every) validate(cmd *cobra.Command, words, command []string) error {
 		return usageError(`there is no schedule: write it before --, as in kubectl at every "0 3 * * *" -- echo YAY`)
 	}
 	if kind, _ := reference(o.pod.from); len(words) == 0 && kind != "CronJob" {
-		return usageError("there is no schedule, and only a CronJob has one: write it, as in kubectl at every @daily --from %s", o.pod.from)
+		return usageError("there is no schedule, and only a CronJob has one: write it, as in %s", o.kubectl("at every @daily --from %s", quote(o.pod.from)))
 	}
 	if o.changed("concurrency") {
 		i := slices.IndexFunc(concurrencyPolicies, func(policy string) bool { return strings.EqualFold(o.concurrency, policy) })

@@ -18,6 +18,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -58,7 +59,7 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
   kubectl at list -A --all -o wide`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("a list has no names: write %s", c.kubectl("at show %s", args[0]))
+				return usageError("a list has no names: write %s", c.kubectl("at show %s", args[0]))
 			}
 			return nil
 		},
@@ -68,6 +69,11 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 			if !isTable {
 				var err error
 				if printer, err = flags.ToPrinter(); err != nil {
+					var none genericclioptions.NoCompatiblePrinterError
+					if errors.As(err, &none) {
+						none.AllowedFormats = append(none.AllowedFormats, "wide")
+						err = none
+					}
 					return usageError("%w. Other formats: %s", err, c.kubectl("get at -o FORMAT"))
 				}
 			}

@@ -112,6 +112,11 @@ func (c *cli) command() *cobra.Command {
 	c.config.AddFlags(flags)
 	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		cmd.Flags().Visit(func(flag *pflag.Flag) {
+			if s, ok := flag.Value.(*seconds); ok && s.bare {
+				fmt.Fprintf(c.ErrOut, "--%s %d means %d seconds\n", flag.Name, *s.value, *s.value)
+			}
+		})
 		c.config.WithWrapConfigFn(func(config *rest.Config) *rest.Config { return c.limits(cmd.Context(), config) })
 		for _, name := range zones.Names() {
 			if strings.EqualFold(name, c.tz) {
@@ -133,10 +138,13 @@ func (c *cli) command() *cobra.Command {
 	for _, cmd := range root.Commands() {
 		if validate := cmd.Args; validate != nil {
 			cmd.Args = func(cmd *cobra.Command, args []string) error {
-				if err := validate(cmd, args); err != nil {
-					return usageError("%w: see %s --help", err, cmd.CommandPath())
+				err := validate(cmd, args)
+				var withCode *coded
+				if err == nil || errors.As(err, &withCode) {
+					return err
 				}
-				return nil
+				// Cobra only says how many there must be.
+				return usageError("write %s: see %s --help", cmd.UseLine(), cmd.CommandPath())
 			}
 		}
 	}

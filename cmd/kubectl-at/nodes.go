@@ -60,13 +60,13 @@ func (f *nodeFlags) addFlags(flags *pflag.FlagSet) {
 	flags.Int32Var(&f.maxFailed, "max-failed", 0, "With --nodes: do not start it on further nodes after it has failed on more than this number (default: no limit)")
 }
 
-func (f *nodeFlags) validate() error {
+func (f *nodeFlags) validate(c *cli) error {
 	given := f.changed
 	switch {
 	case given("node") && given("nodes"):
 		return usageError("--node and --nodes both specify where the command runs: remove one of the two")
 	case given("node") && len(validation.IsDNS1123Subdomain(f.node)) > 0:
-		return usageError("--node is %q: write the name of a node, as shown by kubectl get nodes", f.node)
+		return usageError("--node is %q: write the name of a node, as shown by %s", f.node, c.kubectl("get nodes"))
 	case !given("nodes") && (given("max-concurrent") || given("max-failed")):
 		return usageError("--max-concurrent and --max-failed require --nodes")
 	case given("max-concurrent") && !concurrency.MatchString(f.maxConcurrent):

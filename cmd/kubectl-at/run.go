@@ -95,14 +95,9 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	if _, err := labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
 		return usageError("--labels is %q: write NAME=VALUE, separated by commas", r.labels)
 	}
-	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(), r.pod.validate()); err != nil {
+	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(r.cli), r.pod.validate()); err != nil {
 		return err
 	}
-	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if s, ok := flag.Value.(*seconds); ok && s.bare {
-			fmt.Fprintf(r.ErrOut, "--%s %d means %d seconds\n", flag.Name, *s.value, *s.value)
-		}
-	})
 	if cmd.ArgsLenAtDash() >= 0 && strings.TrimSpace(strings.Join(command, "")) == "" {
 		return usageError("there is no command after --: write one, or remove --")
 	}
