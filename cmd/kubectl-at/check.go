@@ -82,6 +82,11 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		limit = rehearsalLimit(of)
 	}
 	left := limit - max(0, ago)
+	if at, isAt := of.(*v1alpha1.At); isAt {
+		if instant, err := plan.Instant(&at.Spec); err == nil {
+			left = min(left, instant.Sub(c.now())) // Afterwards, there is neither.
+		}
+	}
 	if _, isKnown := verdictOn(of); !isKnown && limit > verdictTime && left > 0 {
 		fmt.Fprintf(c.ErrOut, "waiting for the rehearsal of %s, %s at most\n", ref(of), short(left))
 	}
@@ -101,16 +106,6 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	case isAsked:
 		rehearsal = cmp.Or(none, c.noRehearsal(of), c.noController(fmt.Sprintf("None has ended %s after the last change. Others come first, -rehearsals is 0, or no", short(limit))))
 	}
-	unchecked := "What the command does."
-	switch {
-	case hasPassed:
-	case stateOf(of).run.Restart != nil:
-		unchecked = "How the rollout ends."
-	case isAsked:
-		unchecked = "Image, ConfigMaps, Secrets, volumes, room on a node. And what the command does."
-	default:
-		unchecked = "Image, ConfigMaps, Secrets, volumes, room on a node: --rehearse tries them. And what the command does."
-	}
 	suspended := ""
 	if stateOf(of).isSuspended {
 		suspended = "Nothing starts until " + c.kubectl("at resume %s", ref(of)) + "."
@@ -120,12 +115,25 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		{"Preflight", cmp.Or(none, "The controller has reported nothing against "+ref(of)+".")},
 		{"Rehearsal", rehearsal},
 		{"Dry-run", asked},
-		{"Unchecked", unchecked},
+		{"Unchecked", uncheckedOf(stateOf(of).run, hasPassed)},
 	})
 	if isAsked && !hasPassed {
 		return withCode(exitTimeout, "no rehearsal of %s has passed, so it is not known whether it would start", ref(of))
 	}
 	return nil
+}
+
+// uncheckedOf says what a check does not find out. hasPassed reports whether a rehearsal has passed.
+func uncheckedOf(run *v1alpha1.RunSpec, hasPassed bool) string {
+	switch {
+	case hasPassed:
+		return "What the command does."
+	case run.Restart != nil:
+		return "How the rollout ends."
+	case run.Rehearse:
+		return "Image, ConfigMaps, Secrets, volumes, room on a node. And what the command does."
+	}
+	return "Image, ConfigMaps, Secrets, volumes, room on a node: --rehearse tries them. And what the command does."
 }
 
 // rehearsedAgain says when an object that its rehearsal has blocked is rehearsed again: until then, check

@@ -93,18 +93,24 @@ func TestCheck(t *testing.T) {
 		"rehearsal takes too long":  {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at) }, waited: rehearsalTime, code: 124, out: "Rehearsal  None has ended 11m after the last change. Others come first, -rehearsals is 0, or no controller is processing it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "waiting for the rehearsal of at/at, 11m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
 		"rehearsal took too long":   {args: "check at", before: rehearse, code: 124, out: notRehearsed + "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
 		"rehearsal with nodes":      {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at); at.Spec.Nodes = &v1alpha1.AtNodes{} }, waited: nodesRehearsalTime, code: 124, out: "waiting for the rehearsal of at/at, 31m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
-		"in time for a rehearsal":   {args: "now + 61 s --name=new --rehearse --dry-run=server -- x", out: "The API server accepts the Pod now, if you create it.\n"},
-		"too late for a rehearsal":  {args: "now + 50 s --name=new --from=at/at --check", before: rehearse, waited: verdictTime, code: 124, out: "Rehearsal  There is none in the minute before the run.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "error: no rehearsal of at/new has passed, so it is not known whether it would start\n"},
-		"running":                   {args: "check at", before: inPhase(corev1.PodRunning), code: 1, out: "error: at/at has started: see kubectl at show at\n"},
-		"a CronAt":                  {args: "check cronat/backup", out: "Preflight  The controller has reported nothing against cronat/backup.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
-		"a CronAt, refused":         {args: "check ca/backup", refused: quota, code: 3, out: "error: cronat/backup would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
-		"on creation":               {args: "now + 1 h --name=new --check -- x", waited: verdictTime, out: unchecked},
-		"on creation, refused":      {args: "now + 1 h --name=new --check -o name -- x", refused: quota, waited: verdictTime, code: 3, out: "error: at/new would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
-		"on creation of a CronAt":   {args: "every @daily --name=new --tz=UTC --check -- x", refused: quota, waited: verdictTime, code: 3, out: "error: cronat/new would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
-		"server dry run":            {args: "now + 1 h --name=new --dry-run=server -- x", refused: quota, out: "PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
-		"server dry run, checked":   {args: "now + 1 h --name=new --dry-run=server --check -- x", refused: quota, code: 3, out: "error: at/new would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
-		"at once":                   {args: "now --check -- x", code: 2, out: "--wait reports how it ends\n"},
-		"and wait":                  {args: "now + 1 h --check --wait -- x", code: 2, out: "--check cannot be used with --wait: remove one of the two\n"},
+		"rehearsal until the run":   {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at); at.Spec.Schedule = "2026-03-27T14:03:00Z" }, waited: 3 * time.Minute, code: 124, out: "Rehearsal  There is none in the minute before the run.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "waiting for the rehearsal of at/at, 3m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
+		"no such time": {args: "check at", before: func(at *v1alpha1.At) {
+			createdNow(at)
+			at.Spec.Schedule = "2026-03-29T02:30:00"
+			at.Spec.TimeZone = ptr.To("Europe/Berlin")
+		}, later: blocked, code: 3, out: "PodRefused: If it were due now: exceeded quota\n"},
+		"in time for a rehearsal":  {args: "now + 61 s --name=new --rehearse --dry-run=server -- x", out: "The API server accepts the Pod now, if you create it.\n"},
+		"too late for a rehearsal": {args: "now + 50 s --name=new --from=at/at --check", before: rehearse, waited: verdictTime, code: 124, out: "Rehearsal  There is none in the minute before the run.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "error: no rehearsal of at/new has passed, so it is not known whether it would start\n"},
+		"running":                  {args: "check at", before: inPhase(corev1.PodRunning), code: 1, out: "error: at/at has started: see kubectl at show at\n"},
+		"a CronAt":                 {args: "check cronat/backup", out: "Preflight  The controller has reported nothing against cronat/backup.\nDry-run    The API server accepts the Pod now, if you create it.\n" + unchecked},
+		"a CronAt, refused":        {args: "check ca/backup", refused: quota, code: 3, out: "error: cronat/backup would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"on creation":              {args: "now + 1 h --name=new --check -- x", waited: verdictTime, out: unchecked},
+		"on creation, refused":     {args: "now + 1 h --name=new --check -o name -- x", refused: quota, waited: verdictTime, code: 3, out: "error: at/new would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"on creation of a CronAt":  {args: "every @daily --name=new --tz=UTC --check -- x", refused: quota, waited: verdictTime, code: 3, out: "error: cronat/new would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"server dry run":           {args: "now + 1 h --name=new --dry-run=server -- x", refused: quota, out: "PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"server dry run, checked":  {args: "now + 1 h --name=new --dry-run=server --check -- x", refused: quota, code: 3, out: "error: at/new would not start: PodRefused: pods \"at-pod\" is forbidden: exceeded quota: q\n"},
+		"at once":                  {args: "now --check -- x", code: 2, out: "--wait reports how it ends\n"},
+		"and wait":                 {args: "now + 1 h --check --wait -- x", code: 2, out: "--check cannot be used with --wait: remove one of the two\n"},
 	} {
 		t.Run(name, inBubble(func(t *testing.T) {
 			t.Helper()
