@@ -622,7 +622,7 @@ func TestKubectlAtEveryFrom(t *testing.T) {
 		`cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -n ` + k.namespace + ` [^\n]*\n`
 	k.run(t, "every", "--from=cronjob/backup", "--dry-run=server", "-o", "jsonpath={.spec.schedule}").want(t, 0, `0 0 1 1 \*`, notes+`would run next [^\n]*\n`)
 	created := k.run(t, "every", "--from=cronjob/backup")
-	created.want(t, 0, cronAtResource+`backup created\n`, notes+`runs next [^\n]* IST \([^\n]* 1 Jan 00:00:00 Europe/Berlin\), in [^\n]*\n`)
+	created.want(t, 0, cronAtResource+`backup created\n`, notes+`runs next [^\n]* IST \([^\n]* 1 Jan \d{4} 00:00:00 Europe/Berlin\), in [^\n]*\n`)
 	// The line is a command.
 	_, command, _ := strings.Cut(created.stderr, "suspend it with ")
 	command, _, _ = strings.Cut(command, "\n")
