@@ -237,9 +237,13 @@ output="$(kubectl logs example-at-pod)"
 echo "${output}"
 [[ "${output}" == YAY ]] || fail "the command's output is not YAY"
 
+# In a cluster that is not the demo's own, other Ats may have these names.
+suffix=""
+[[ -n "${CNAT_DEMO_DIR:-}" ]] || suffix="-$$"
+
 say "From the command line"
 export PATH="${tmp}:${PATH}" # kubectl finds kubectl-at there
-run kubectl at now + 5 seconds --name "yay-$$" --logs -- echo YAY 2>&1 | tee "${tmp}/second" || true # checked below
+run kubectl at now + 5 seconds --name "yay${suffix}" --logs -- echo YAY 2>&1 | tee "${tmp}/second" || true # checked below
 our_ats+=("$(sed -n 's/ created$//p' "${tmp}/second")")
 grep -qx YAY "${tmp}/second" || fail "the output of kubectl at has no YAY"
 
@@ -250,7 +254,7 @@ if run kubectl at now + 01:30 -- echo YAY; then
 fi
 
 say "Once on every node"
-name="cnat-demo-$$"
+name="every-node${suffix}"
 our_ats+=("at/${name}")
 run kubectl at now --nodes all --name "${name}" --wait -- echo YAY
 run kubectl get at --selector="cnat.programming-kubernetes.info/at-name=${name}" --output=wide
@@ -263,7 +267,7 @@ say "Tonight at 2 am, as a manifest"
 run kubectl at "${night}" --name backup --retries 2 --active-deadline 10m --dry-run=client --output=yaml -- ./backup
 
 say "What would fail at 2 am is reported now"
-run kubectl at "${night}" --name "shop-$$" --retries 2 --env-from secret/shop-db --rehearse --check -- ./backup 2>&1 | tee "${tmp}/night" || true # checked below
+run kubectl at "${night}" --name "shop-backup${suffix}" --retries 2 --env-from secret/shop-db --rehearse --check -- ./backup 2>&1 | tee "${tmp}/night" || true # checked below
 our_ats+=("$(sed -n 's/ created$//p' "${tmp}/night")")
 grep -q 'secret "shop-db" not found' "${tmp}/night" || fail "the missing Secret is not reported"
 run kubectl at list
