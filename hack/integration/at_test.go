@@ -511,7 +511,7 @@ func TestKubectlAtMove(t *testing.T) {
 		}
 		createAt(t, july)
 		k.run(t, "move", "july", "3am").want(t, 0, atResource+`july moved\n`,
-			`was Sun 1 Jul 2035 08:12:00 UTC \(Sun 1 Jul 10:12:00 \S+\), in [^\n]*\nruns Sun 1 Jul 2035 01:00:00 UTC \(Sun 1 Jul 03:00:00 \S+\), in [^\n]*\n`)
+			`was Sun 1 Jul 2035 08:12:00 UTC \(Sun 1 Jul 2035 10:12:00 \S+\), in [^\n]*\nruns Sun 1 Jul 2035 01:00:00 UTC \(Sun 1 Jul 2035 03:00:00 \S+\), in [^\n]*\n`)
 		moved, err := cnatClient.CnatV1alpha1().Ats(k.namespace).Get(t.Context(), "july", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -668,7 +668,7 @@ func TestKubectlAtDryRun(t *testing.T) {
 	args := func(more ...string) []string {
 		return append([]string{"2026-12-24T10:12:00+01:00", "--past", "--name=at"}, more...)
 	}
-	line := `would run Thu 24 Dec 2026 09:12:00 UTC \(Thu 24 Dec 10:12:00 \+01:00\), in 23d9h\n`
+	line := `would run Thu 24 Dec 2026 09:12:00 UTC \(Thu 24 Dec 2026 10:12:00 \+01:00\), in 23d9h\n`
 	k.run(t, args("--dry-run=client", "--", "true")...).want(t, 0, atResource+`at created \(dry run\)\n`, line)
 	k.run(t, args("--dry-run=server", "--", "true")...).want(t, 0, atResource+`at created \(server dry run\)\n`, line+`The API server accepts the Pod now, if you create it\.\n`)
 	k.run(t, args("--dry-run=client", "-o", "name", "--", "true")...).want(t, 0, atResource+`at\n`, line)
