@@ -153,6 +153,11 @@ func (c *Checker) Add(w Write) {
 // addUnclear notes that an object may have changed. Until its next write, nothing is known of it.
 func (c *Checker) addUnclear(w Write) {
 	object := w.Object
+	if at, ok := object.(*v1alpha1.At); ok && w.Created {
+		if owner := c.cronAts[ownerUID(at, v1alpha1.CronAtKind)]; owner != nil {
+			owner.since, owner.tally = w.Time, nil // It may have been created.
+		}
+	}
 	if pod, ok := object.(*corev1.Pod); ok {
 		if p := c.pods[pod.UID]; p != nil {
 			p.unclear = true

@@ -17,6 +17,7 @@ limitations under the License.
 package audit
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -131,6 +132,44 @@ func aCronAt(seconds float64, mutate ...func(*v1alpha1.CronAt)) Write {
 // last records a scheduled time.
 func last(seconds float64) func(*v1alpha1.CronAt) {
 	return func(c *v1alpha1.CronAt) { c.Status.LastScheduleTime = &metav1.Time{Time: when(seconds)} }
+}
+
+// missed counts scheduled times as missed.
+func missed(count int64, seconds float64) func(*v1alpha1.CronAt) {
+	return func(c *v1alpha1.CronAt) {
+		c.Status.Missed = &v1alpha1.MissedTimes{Count: count, Last: metav1.Time{Time: when(seconds)}}
+	}
+}
+
+func suspendedStatus(c *v1alpha1.CronAt) {
+	c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSuspended, Status: metav1.ConditionTrue}}
+}
+
+// neverSynced makes a CronAt one that no controller has seen.
+func neverSynced(c *v1alpha1.CronAt) {
+	c.CreationTimestamp, c.Status = metav1.Time{Time: when(-60)}, v1alpha1.CronAtStatus{}
+}
+
+func at11(at *v1alpha1.At) { at.Name = "cron-29968500" }
+func at12(at *v1alpha1.At) { at.Name = "cron-29968560" }
+
+// threeTimes returns writes of a CronAt that creates an At at ten and at twelve o'clock, and of its
+// status after that. What happens between the two comes last.
+func threeTimes(mutate func(*v1alpha1.CronAt), between ...Write) []Write {
+	after := []func(*v1alpha1.CronAt){last(7200)}
+	if mutate != nil {
+		after = append(after, mutate)
+	}
+	return slices.Concat(
+		[]Write{aCronAt(-60), scheduled(0, true, "s"), aCronAt(1, last(0)), gone(scheduled(2, false, "s"))},
+		between,
+		[]Write{scheduled(7200, true, "t", at12), aCronAt(7201, after...), gone(scheduled(7202, false, "t", at12))},
+	)
+}
+
+func unclear(w Write) Write {
+	w.unclear = true
+	return w
 }
 
 // scheduled returns a write of the At of the CronAt.
@@ -309,14 +348,26 @@ func TestChecker(t *testing.T) {
 		"a scheduled time":            {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aCronAt(1, last(0))}},
 		"a scheduled time, early":     {writes: []Write{aCronAt(-60), scheduled(-0.1, true, "s")}, want: NotEarly},
 		"a scheduled time twice":      {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), gone(scheduled(1, false, "s")), scheduled(2, true, "t")}, want: Once},
-		"a recorded time":             {writes: []Write{aCronAt(-60), aCronAt(1, last(0)), scheduled(2, true, "s")}, want: Once},
-		"a time that overlaps":        {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), scheduled(3600, true, "t", func(at *v1alpha1.At) { at.Name = "cron-29968500" })}, want: Limits},
+		"a recorded time":             {writes: []Write{aCronAt(1, last(0)), scheduled(2, true, "s")}, want: Once},
+		"a time that overlaps":        {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), scheduled(3600, true, "t", at11)}, want: Limits},
 		"a suspended CronAt":          {writes: []Write{aCronAt(-60), aCronAt(-1, func(c *v1alpha1.CronAt) { c.Spec.Suspend = ptr.To(true) }), scheduled(0, true, "s")}, want: Honored},
-		"a last time that goes back":  {writes: []Write{aCronAt(-60), aCronAt(1, last(0)), aCronAt(2, last(-3600))}, want: True},
+		"a last time that goes back":  {writes: []Write{aCronAt(1, last(0)), aCronAt(2, last(-3600))}, want: True},
 		"a time is forgotten":         {writes: []Write{aCronAt(-60)}, settle: 601, want: NotLost},
 		"a CronAt stays":              {writes: []Write{aCronAt(-60), aCronAt(-10, func(c *v1alpha1.CronAt) { c.DeletionTimestamp = &metav1.Time{Time: when(-10)} })}, settle: 591, want: NotLost},
 		"an At of it is not released": {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aPod(1, "p", "cron-29968440-pod", pending, of("s")), aPod(2, "p", "cron-29968440-pod", succeeded, of("s"), released), scheduled(3, false, "s", done("Completed")), aCronAt(3, last(0))}, settle: 604, want: NotLost},
-		"a time is recorded":          {writes: []Write{aCronAt(-60), aCronAt(1, last(0))}, settle: 602},
+		"a time is recorded":          {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aCronAt(1, last(0)), gone(scheduled(2, false, "s"))}, settle: 602},
+
+		"a time that is recorded without an At": {writes: []Write{aCronAt(-60), aCronAt(1, last(0))}, want: True},
+		"a time before the history":             {writes: []Write{aCronAt(-10), aCronAt(1, last(-30))}},
+		"a time whose creation is unclear":      {writes: []Write{aCronAt(-60), unclear(scheduled(0, true, "")), aCronAt(1, last(0))}},
+		"a time is skipped":                     {writes: threeTimes(nil), want: NotLost},
+		"a time is missed":                      {writes: threeTimes(missed(1, 3600))},
+		"a time is missed twice":                {writes: threeTimes(missed(2, 3600)), want: True},
+		"a time that runs counts as missed":     {writes: threeTimes(missed(1, 3600), scheduled(3600, true, "u", at11), gone(scheduled(3602, true, "u", at11))), want: True},
+		"a time before an edit":                 {writes: threeTimes(func(c *v1alpha1.CronAt) { c.Status.ObservedSchedule.Since = metav1.Time{Time: when(7000)} })},
+		"a time during a suspension":            {writes: threeTimes(nil, aCronAt(1800, last(0), suspendedStatus))},
+		"a CronAt that nobody looks at":         {writes: []Write{aCronAt(-60, neverSynced)}, settle: 601, want: NotLost},
+		"a CronAt that was just created":        {writes: []Write{aCronAt(-60, neverSynced)}, settle: 599},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := NewChecker()

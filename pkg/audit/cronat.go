@@ -23,6 +23,10 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -37,24 +41,97 @@ type cronAt struct {
 	changed time.Time
 	terms   []terms
 	made    map[string]bool // the names of its Ats
+	times   sets.Set[int64] // the scheduled times of its Ats, in seconds since 1970
 	ats     []*at
+	since   time.Time // the history shows all Ats of later times; the zero time if it shows all
+	tally   *tally
+}
+
+// tally says up to which scheduled time each one has an At or counts as missed, as long as the
+// schedule stays the same, and the CronAt is not suspended.
+type tally struct {
+	schedule v1alpha1.ObservedSchedule
+	until    time.Time
+	missed   int64
 }
 
 func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
 	known := c.cronAts[object.UID]
 	if known == nil {
-		known = &cronAt{CronAt: object, made: map[string]bool{}}
+		known = &cronAt{CronAt: object, made: map[string]bool{}, times: sets.Set[int64]{}}
+		if !w.Created {
+			known.since = w.Time
+		}
 		c.cronAts[object.UID] = known
 		c.Summary.CronAts++
 	}
 	if last, next := known.Status.LastScheduleTime, object.Status.LastScheduleTime; last != nil && (next == nil || next.Before(last)) {
 		c.violate(True, object, "its last scheduled time goes back from %v to %v", last, next)
+	} else if next != nil && !next.Equal(last) && next.Time.After(known.since) && !known.times.Has(next.Unix()) {
+		c.violate(True, object, "its time %s is recorded, but has no At", next.UTC().Format(time.RFC3339))
+		known.tally = nil
 	}
+	c.checkTimes(known, object)
 	known.CronAt, known.gone, known.unclear, known.changed = object, w.Gone, false, w.Time
 	known.terms = change(known.terms, terms{
 		since: w.Time, deleted: object.DeletionTimestamp != nil || w.Gone, suspended: ptr.Deref(object.Spec.Suspend, false),
 		overlaps: object.Spec.ConcurrencyPolicy == v1alpha1.AllowConcurrent || object.Spec.ConcurrencyPolicy == "",
 	})
+}
+
+// checkTimes checks that each scheduled time that is past has an At or counts as missed, and not both.
+func (c *Checker) checkTimes(known *cronAt, object *v1alpha1.CronAt) {
+	status := &object.Status
+	before, missed := known.tally, ptr.Deref(status.Missed, v1alpha1.MissedTimes{})
+	known.tally = nil
+	if status.ObservedSchedule == nil || object.DeletionTimestamp != nil || meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionSuspended) {
+		return
+	}
+	now := &tally{schedule: *status.ObservedSchedule, missed: missed.Count}
+	for _, t := range []time.Time{now.schedule.Since.Time, ptr.Deref(status.LastScheduleTime, metav1.Time{}).Time, missed.Last.Time} {
+		if t.After(now.until) {
+			now.until = t
+		}
+	}
+	if now.until.Before(known.since) {
+		return
+	}
+	known.tally = now
+	expression := parse(now.schedule.Schedule, now.schedule.TimeZone)
+	rise := now.missed - ptr.Deref(before, tally{}).missed
+	if before == nil || !equality.Semantic.DeepEqual(before.schedule, now.schedule) || expression == nil || rise >= maxCounted {
+		return
+	}
+	without := int64(0)
+	for t := expression.Next(before.until.UTC()); !t.IsZero() && !t.After(now.until); t = expression.Next(t) {
+		if !known.times.Has(t.Unix()) {
+			without++
+		}
+	}
+	if without == rise {
+		return
+	}
+	rule := NotLost
+	if without < rise {
+		rule = True
+	}
+	c.violate(rule, object, "%d of its times after %s, until %s, have no At, but %d more count as missed", without, before.until.UTC().Format(time.RFC3339), now.until.UTC().Format(time.RFC3339), rise)
+}
+
+// maxCounted is how many missed times are counted at once, at most.
+const maxCounted = 100
+
+// parse returns a cron expression, or nil if it is invalid, follows the time since its last time, or
+// is in a time zone with changing clocks.
+func parse(schedule, timeZone string) cron.Schedule {
+	expression, err := cron.ParseStandard(schedule)
+	if err != nil || timeZone != "" && timeZone != "UTC" {
+		return nil
+	}
+	if _, elapsed := expression.(cron.ConstantDelaySchedule); elapsed {
+		return nil
+	}
+	return expression
 }
 
 // addScheduled checks the creation of an At by a CronAt.
@@ -67,6 +144,7 @@ func (c *Checker) addScheduled(w Write, a *at) {
 		c.checkScheduled(w, owner, a)
 	}
 	owner.made[a.Name] = true
+	owner.times.Insert(scheduledTime(a).Unix())
 	owner.ats = append(owner.ats, a)
 }
 
@@ -140,20 +218,20 @@ func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
 }
 
 // lastDue returns the last scheduled time, or the zero time if there is none that the history
-// shows. Schedules in a time zone with changing clocks are left out.
+// shows, or that can be checked.
 func (c *Checker) lastDue(known *cronAt, before time.Time) time.Time {
-	observed := known.Status.ObservedSchedule
-	expression, err := cron.ParseStandard(known.Spec.Schedule)
-	if err != nil || observed == nil || ptr.Deref(known.Spec.TimeZone, "UTC") != "UTC" {
-		return time.Time{}
-	}
-	if _, elapsed := expression.(cron.ConstantDelaySchedule); elapsed {
+	expression := parse(known.Spec.Schedule, ptr.Deref(known.Spec.TimeZone, ""))
+	if expression == nil {
 		return time.Time{}
 	}
 	before = before.Add(-time.Duration(ptr.Deref(known.Spec.SpreadSeconds, 0)) * time.Second)
 	from := before.Add(-25 * time.Hour)
-	if observed.Since.After(from) {
-		from = observed.Since.Time
+	since := known.CreationTimestamp // Nothing has looked at it yet.
+	if observed := known.Status.ObservedSchedule; observed != nil {
+		since = observed.Since
+	}
+	if since.After(from) {
+		from = since.Time
 	}
 	var due time.Time
 	for next := expression.Next(from.UTC()); !next.IsZero() && !next.After(before); next = expression.Next(next) {
