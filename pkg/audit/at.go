@@ -45,6 +45,8 @@ type at struct {
 	backoff   int32 // the highest spec.backoffLimit
 	most      int   // the highest spec.nodes.maxConcurrent
 	doneSince time.Time
+	blocked   time.Time // when it last ceased to say what blocks it
+	free      time.Time // since when its CronAt could have created it, apart from its time
 	maxLate   time.Duration
 }
 
@@ -77,6 +79,9 @@ func (c *Checker) addAt(w Write, object *v1alpha1.At) {
 		c.addScheduled(w, a)
 	}
 	c.checkStatus(a, object)
+	if a.Status.Reason != "" && object.Status.Reason == "" {
+		a.blocked = w.Time
+	}
 	due, _ := plan.Instant(&object.Spec) // The zero time if there is none.
 	a.At, a.gone, a.unclear, a.changed = object, w.Gone, false, w.Time
 	a.backoff = max(a.backoff, ptr.Deref(object.Spec.BackoffLimit, 0))
@@ -110,6 +115,9 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 	if ranks[after.Phase] < ranks[before.Phase] || after.Failed < before.Failed {
 		c.violate(True, next, "its status goes back from %s with %d failed to %s with %d failed", before.Phase, before.Failed, after.Phase, after.Failed)
 	}
+	if a.At == next || before.Phase != v1alpha1.PhaseDone {
+		c.checkConditions(next)
+	}
 	if before.Phase == v1alpha1.PhaseDone {
 		before.ObservedGeneration, after.ObservedGeneration = 0, 0
 		if a.At != next && !equality.Semantic.DeepEqual(before, after) {
@@ -117,6 +125,7 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 		}
 		return
 	}
+	c.checkRestarted(a, next)
 	recorded := c.recorded(a, next)
 	if after.Phase != v1alpha1.PhaseDone {
 		return
@@ -144,6 +153,29 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 		c.violate(True, next, "its deadline has not passed")
 	case after.Nodes != nil && a.whole:
 		c.checkCounts(a, next)
+	}
+}
+
+// checkConditions checks that an At is either Complete or Failed when it has ended, for its reason,
+// and neither before.
+func (c *Checker) checkConditions(object *v1alpha1.At) {
+	status := &object.Status
+	var ends []string
+	for _, condition := range status.Conditions {
+		if condition.Status == metav1.ConditionTrue && (condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed) {
+			ends = append(ends, condition.Type+"/"+condition.Reason)
+		}
+	}
+	var want []string
+	switch {
+	case status.Phase != v1alpha1.PhaseDone:
+	case status.Reason == v1alpha1.ReasonCompleted:
+		want = []string{v1alpha1.ConditionComplete + "/" + status.Reason}
+	default:
+		want = []string{v1alpha1.ConditionFailed + "/" + status.Reason}
+	}
+	if !slices.Equal(ends, want) {
+		c.violate(True, object, "it is %s with reason %q, but its conditions say %v", status.Phase, status.Reason, ends)
 	}
 }
 
@@ -258,14 +290,27 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 			c.violate(Once, a.At, "its Pod %s is created twice", p.Name)
 		}
 	}
+	if first && parent == nil {
+		c.checkLate(w, a)
+	}
+}
+
+// checkLate notes how late an At starts, and checks that. What blocks an At, or makes its CronAt
+// wait, is no delay.
+func (c *Checker) checkLate(w Write, a *at) {
 	last := a.terms[len(a.terms)-1]
-	if first && a.whole && parent == nil && a.Status.Reason == "" && !last.suspended && !last.due.IsZero() {
-		since := slices.MaxFunc([]time.Time{last.due, last.since, c.stepped}, time.Time.Compare)
-		late := max(0, w.Time.Sub(since))
-		c.Summary.Late = append(c.Summary.Late, late)
-		if a.maxLate > 0 && late > a.maxLate {
-			c.violate(NotLost, a.At, "it starts %v late", late)
-		}
+	if !a.whole || a.Status.Reason != "" || last.suspended || last.due.IsZero() {
+		return
+	}
+	changed := last.since
+	if len(a.terms) == 1 && !a.free.IsZero() {
+		changed = a.free // It should have been created at its time.
+	}
+	since := slices.MaxFunc([]time.Time{last.due, changed, a.blocked, c.stepped}, time.Time.Compare)
+	late := max(0, w.Time.Sub(since))
+	c.Summary.Late = append(c.Summary.Late, late)
+	if a.maxLate > 0 && late > a.maxLate {
+		c.violate(NotLost, a.At, "it starts %v late", late)
 	}
 }
 

@@ -32,6 +32,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -94,6 +95,9 @@ type Checker struct {
 	// now on, and that nothing blocks. 0 means no limit.
 	MaxLate time.Duration
 
+	// Free are the namespaces in which nothing blocks what is due when Settle is called.
+	Free sets.Set[string]
+
 	Violations []Violation
 	Summary    Summary
 
@@ -111,7 +115,7 @@ type Summary struct {
 	Writes, Ats, CronAts, Pods, Restarts int
 	// Ends counts the Ats that ended, by their reason.
 	Ends map[string]int
-	// Blocked counts the Ats that did not start at their time, by the reason that was reported.
+	// Blocked counts the Ats and CronAts that are due and did not start, by the reason that they report.
 	Blocked map[string]int
 	// Late is how late the first Pods were created, of the Ats that nothing blocked.
 	Late []time.Duration
@@ -171,6 +175,9 @@ func (c *Checker) addUnclear(w Write) {
 			parent.whole = false
 		}
 	}
+	if d := c.deployments[object.GetUID()]; d != nil {
+		d.unclear = true
+	}
 	if known := c.cronAts[object.GetUID()]; known != nil {
 		known.unclear, known.terms = true, append(known.terms, terms{since: w.Time, unclear: true})
 	}
@@ -187,7 +194,7 @@ func (c *Checker) Step(now time.Time, by time.Duration) {
 		}
 	}
 	for _, a := range c.ats {
-		shift(&a.changed, &a.doneSince)
+		shift(&a.changed, &a.doneSince, &a.blocked, &a.free)
 		for i := range a.terms {
 			shift(&a.terms[i].since)
 		}

@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -65,8 +66,10 @@ func deleted(at *v1alpha1.At)   { at.DeletionTimestamp = &metav1.Time{Time: when
 func running(at *v1alpha1.At) {
 	at.Status.Phase, at.Status.StartTime = v1alpha1.PhaseRunning, &metav1.Time{Time: due}
 }
-func ended(at *v1alpha1.At) {
-	at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonCompleted
+func ended(at *v1alpha1.At) { endsAs(v1alpha1.ReasonCompleted)(at) }
+func stuck(at *v1alpha1.At) { at.Status.Reason = v1alpha1.ReasonImagePullFailed }
+func failedOnce(at *v1alpha1.At) {
+	at.Status.Failed, at.Status.Reason = 1, v1alpha1.ReasonPodRefused
 }
 func tracked(at *v1alpha1.At)     { at.Finalizers = []string{v1alpha1.FinalizerTracking} }
 func limitedRun(at *v1alpha1.At)  { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](90) }
@@ -89,7 +92,7 @@ func recorded(at *v1alpha1.At) {
 func done(reason string) func(*v1alpha1.At) {
 	return func(at *v1alpha1.At) {
 		recorded(at)
-		at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, reason
+		endsAs(reason)(at)
 	}
 }
 
@@ -150,6 +153,10 @@ func neverSynced(c *v1alpha1.CronAt) {
 	c.CreationTimestamp, c.Status = metav1.Time{Time: when(-60)}, v1alpha1.CronAtStatus{}
 }
 
+func waits(reason string) func(*v1alpha1.CronAt) {
+	return func(c *v1alpha1.CronAt) { c.Status.Reason = reason }
+}
+
 func at11(at *v1alpha1.At) { at.Name = "cron-29968500" }
 func at12(at *v1alpha1.At) { at.Name = "cron-29968560" }
 
@@ -165,6 +172,16 @@ func threeTimes(mutate func(*v1alpha1.CronAt), between ...Write) []Write {
 		between,
 		[]Write{scheduled(7200, true, "t", at12), aCronAt(7201, after...), gone(scheduled(7202, false, "t", at12))},
 	)
+}
+
+// afterAnother returns writes of a CronAt with an At that starts ten seconds late, and one that ends
+// before that.
+func afterAnother(end float64) []Write {
+	at9 := func(at *v1alpha1.At) { at.Name, at.Spec.Schedule = "cron-29968380", when(-3600).Format(time.RFC3339) }
+	return []Write{
+		aCronAt(-4000), scheduled(-3600, true, "r", at9, running), scheduled(end, false, "r", at9, endsAs("TargetNotFound")),
+		scheduled(9, true, "s"), aPod(10, "p", "cron-29968440-pod", corev1.PodPending, of("s")),
+	}
 }
 
 func unclear(w Write) Write {
@@ -203,6 +220,16 @@ func restartsWeb(at *v1alpha1.At) {
 	at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
 }
 
+func createdLate(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: when(30)} }
+
+// recordsRestart records a restart with the given annotation.
+func recordsRestart(seconds float64) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		running(at)
+		at.Status.Restart = &v1alpha1.AtRestartStatus{UID: "web", RestartedAt: &metav1.Time{Time: when(seconds)}}
+	}
+}
+
 func onNodes(at *v1alpha1.At) {
 	at.Spec.Nodes = &v1alpha1.AtNodes{MaxConcurrent: ptr.To(intstr.FromInt32(1))}
 }
@@ -220,9 +247,25 @@ func counted(succeeded, failed int32) func(*v1alpha1.At) {
 	}
 }
 
+// says adds a condition that is True.
+func says(conditionType, reason string) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		at.Status.Conditions = append(at.Status.Conditions, metav1.Condition{Type: conditionType, Status: metav1.ConditionTrue, Reason: reason})
+	}
+}
+
+func noConditions(at *v1alpha1.At) { at.Status.Conditions = nil }
+
 // endsAs ends an At.
 func endsAs(reason string) func(*v1alpha1.At) {
-	return func(at *v1alpha1.At) { at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, reason }
+	return func(at *v1alpha1.At) {
+		at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, reason
+		conditionType := v1alpha1.ConditionFailed
+		if reason == v1alpha1.ReasonCompleted {
+			conditionType = v1alpha1.ConditionComplete
+		}
+		says(conditionType, reason)(at)
+	}
 }
 
 // onTwoNodes returns writes of an At and of its Ats a and b, of which a has ended, and further ones.
@@ -292,24 +335,36 @@ func TestChecker(t *testing.T) {
 		"its deadline, after its start": {writes: []Write{anAt(-60, limited), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", isRunning), anAt(31, limited, endsAs("StartingDeadlineExceeded"))}, want: True},
 		"its active deadline, in time":  {writes: []Write{anAt(-60, limitedRun), aPod(1, "p", "at-pod", pending), aPod(89, "p", "at-pod", failed), anAt(90, limitedRun, done("DeadlineExceeded"))}},
 		"its active deadline, too soon": {writes: []Write{anAt(-60, limitedRun), aPod(1, "p", "at-pod", pending), aPod(89, "p", "at-pod", failed), anAt(89, limitedRun, done("DeadlineExceeded"))}, want: True},
+		"both Complete and Failed":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"), says("Failed", "Completed"))}, want: True},
+		"ended, without a condition":    {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"), noConditions)}, want: True},
+		"ended, for another reason":     {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, done("CommandFailed"), noConditions, says("Failed", "PodLost"))}, want: True},
+		"Complete, but it has failed":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, done("CommandFailed"), noConditions, says("Complete", "CommandFailed"))}, want: True},
+		"Complete, but it goes on":      {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(3, recorded, says("Complete", "Completed"))}, want: True},
+		"Failed, when it is first seen": {writes: []Write{anAt(3, ended, noConditions, says("Failed", "Completed"))}, want: True},
 		"completed, without a Pod":      {writes: []Write{anAt(-60), anAt(3, ended)}, want: True},
 
-		"not started yet":            {writes: []Write{anAt(-60)}, settle: 599},
-		"not started, in silence":    {writes: []Write{anAt(-60)}, settle: 601, want: Reported},
-		"not started, with a reason": {writes: []Write{anAt(-60, func(at *v1alpha1.At) { at.Status.Reason = v1alpha1.ReasonPodRefused })}, settle: 3600},
-		"not started, suspended":     {writes: []Write{anAt(-60, suspended)}, settle: 3600},
-		"its deadline is forgotten":  {writes: []Write{anAt(-60, limited)}, settle: 640, want: NotLost},
-		"its end is not recorded":    {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded), aPod(3, "p", "at-pod", succeeded)}, settle: 604, want: NotLost},
-		"its end is recorded soon":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded), aPod(3, "p", "at-pod", succeeded)}, settle: 602},
-		"it goes on":                 {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded), aPod(3, "p", "at-pod", isRunning)}, settle: 3600},
-		"its Pod keeps a finalizer":  {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"))}, settle: 604, want: NotLost},
-		"it stays":                   {writes: []Write{anAt(-60), anAt(-10, deleted)}, settle: 591, want: NotLost},
-		"it is gone":                 {writes: []Write{anAt(-60), gone(anAt(-10, deleted))}, settle: 591},
-		"it keeps a finalizer":       {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), tracked)}, settle: 604, want: NotLost},
-		"a rehearsal":                {writes: []Write{anAt(-60), aPod(-50, "r", "at-rehearsal", pending, rehearsal)}, settle: 599},
-		"a rehearsal is left":        {writes: []Write{anAt(-60, suspended), aPod(-50, "r", "at-rehearsal", pending, rehearsal)}, settle: 1271, want: NotLost},
-		"a rehearsal is recorded":    {writes: []Write{anAt(-60), aPod(-50, "p", "at-rehearsal", pending, rehearsal), anAt(2, recorded)}, want: True},
-		"its time to live is over":   {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) })}, settle: 664, want: NotLost},
+		"not started yet":                       {writes: []Write{anAt(-60)}, settle: 599},
+		"not started, in silence":               {writes: []Write{anAt(-60)}, settle: 601, want: Reported},
+		"not started, with a reason":            {writes: []Write{anAt(-60, func(at *v1alpha1.At) { at.Status.Reason = v1alpha1.ReasonPodRefused })}, settle: 3600},
+		"nothing blocks it any more":            {writes: []Write{anAt(-60, func(at *v1alpha1.At) { at.Namespace, at.Status.Reason = "free", v1alpha1.ReasonPodRefused })}, settle: 601, want: NotLost},
+		"it may still be blocked":               {writes: []Write{anAt(-60, func(at *v1alpha1.At) { at.Namespace, at.Status.Reason = "free", v1alpha1.ReasonPodRefused })}, settle: 599},
+		"not started, suspended":                {writes: []Write{anAt(-60, suspended)}, settle: 3600},
+		"its deadline is forgotten":             {writes: []Write{anAt(-60, limited)}, settle: 640, want: NotLost},
+		"its end is not recorded":               {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded), aPod(3, "p", "at-pod", succeeded)}, settle: 604, want: NotLost},
+		"its end is not recorded, for a reason": {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded, stuck), aPod(3, "p", "at-pod", succeeded)}, settle: 604, want: NotLost},
+		"it goes on, with a reason":             {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded, stuck)}, settle: 3600},
+		"its next attempt is refused":           {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, retried, recorded, failedOnce)}, settle: 3600},
+		"its next attempt is no longer refused": {writes: []Write{anAt(-60, retried), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", failed), anAt(3, retried, recorded, failedOnce, func(at *v1alpha1.At) { at.Namespace = "free" })}, settle: 3600, want: NotLost},
+		"its end is recorded soon":              {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded), aPod(3, "p", "at-pod", succeeded)}, settle: 602},
+		"it goes on":                            {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), anAt(2, recorded), aPod(3, "p", "at-pod", isRunning)}, settle: 3600},
+		"its Pod keeps a finalizer":             {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded), anAt(3, done("Completed"))}, settle: 604, want: NotLost},
+		"it stays":                              {writes: []Write{anAt(-60), anAt(-10, deleted)}, settle: 591, want: NotLost},
+		"it is gone":                            {writes: []Write{anAt(-60), gone(anAt(-10, deleted))}, settle: 591},
+		"it keeps a finalizer":                  {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), tracked)}, settle: 604, want: NotLost},
+		"a rehearsal":                           {writes: []Write{anAt(-60), aPod(-50, "r", "at-rehearsal", pending, rehearsal)}, settle: 599},
+		"a rehearsal is left":                   {writes: []Write{anAt(-60, suspended), aPod(-50, "r", "at-rehearsal", pending, rehearsal)}, settle: 1271, want: NotLost},
+		"a rehearsal is recorded":               {writes: []Write{anAt(-60), aPod(-50, "p", "at-rehearsal", pending, rehearsal), anAt(2, recorded)}, want: True},
+		"its time to live is over":              {writes: []Write{anAt(-60), aPod(1, "p", "at-pod", pending), aPod(2, "p", "at-pod", succeeded, released), anAt(3, done("Completed"), func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) })}, settle: 664, want: NotLost},
 
 		"a restart":        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted)}, restarts: 1},
 		"an early restart": {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(-1, restarted)}, want: NotEarly, restarts: 1},
@@ -325,6 +380,21 @@ func TestChecker(t *testing.T) {
 		"a slow rollout":                            {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted, rollingOut), anAt(2, restartsWeb, running)}, settle: 3600, restarts: 1},
 		"a rollout that has ended":                  {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted, rollingOut), anAt(2, restartsWeb, running), aDeployment(3, restarted, rolledOut)}, settle: 604, restarts: 1, want: NotLost},
 		"a rollout that has just ended":             {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted, rollingOut), anAt(2, restartsWeb, running), aDeployment(3, restarted, rolledOut)}, settle: 602, restarts: 1},
+		"a restart is recorded":                     {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(1, restarted), anAt(2, restartsWeb, recordsRestart(0))}, restarts: 1},
+		"a restart is recorded, but was not":        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), anAt(2, restartsWeb, recordsRestart(0))}, want: True},
+		"a restart by somebody else is recorded":    {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, when(5).Format(time.RFC3339)), anAt(6, restartsWeb, recordsRestart(5))}},
+		"an earlier restart is recorded":            {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, when(-90).Format(time.RFC3339)), anAt(6, restartsWeb, recordsRestart(-90))}, want: True},
+		"a restart that nobody has seen":            {writes: []Write{anAt(-60, restartsWeb), anAt(2, restartsWeb, recordsRestart(0))}},
+		"a restart whose write is unclear":          {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), unclear(aDeployment(1, "")), anAt(2, restartsWeb, recordsRestart(0))}},
+		"completed without a restart":               {writes: []Write{anAt(-60, restartsWeb), aDeployment(-61, ""), anAt(2, restartsWeb, ended)}, want: True},
+		"completed, with nothing to restart":        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-61, "", func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](0) }), anAt(2, restartsWeb, ended)}},
+		"completed, after it was scaled":            {writes: []Write{anAt(-60, restartsWeb), aDeployment(-50, ""), anAt(2, restartsWeb, ended)}},
+		"a restart of an At that was created late":  {writes: []Write{anAt(-60, restartsWeb, createdLate), aDeployment(-60, ""), aDeployment(31, when(30).Format(time.RFC3339))}, restarts: 1},
+		"two restarts of an At, created late":       {writes: []Write{anAt(-60, restartsWeb, createdLate), aDeployment(-60, ""), aDeployment(31, when(30).Format(time.RFC3339)), aDeployment(32, ""), aDeployment(33, when(30).Format(time.RFC3339))}, restarts: 2, want: Once},
+		"a restart, in time":                        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(2, restarted)}, maxLate: 2 * time.Second, restarts: 1},
+		"a restart, too late":                       {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), aDeployment(2.1, restarted)}, maxLate: 2 * time.Second, restarts: 1, want: NotLost},
+		"a restart, after another rollout":          {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), anAt(1, restartsWeb, stuck), anAt(10, restartsWeb, running), aDeployment(12, restarted)}, maxLate: 2 * time.Second, restarts: 1},
+		"a restart, long after another rollout":     {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), anAt(1, restartsWeb, stuck), anAt(10, restartsWeb, running), aDeployment(12.1, restarted)}, maxLate: 2 * time.Second, restarts: 1, want: NotLost},
 		"a Pod stops after the deadline":            {writes: []Write{anAt(-60, limitedRun), aPod(0, "p", "at-pod", pending, slowStop), anAt(1, limitedRun, recorded), aPod(1, "p", "at-pod", isRunning, slowStop)}, settle: 809},
 		"a Pod has stopped too late":                {writes: []Write{anAt(-60, limitedRun), aPod(0, "p", "at-pod", pending, slowStop), anAt(1, limitedRun, recorded), aPod(1, "p", "at-pod", isRunning, slowStop)}, settle: 811, want: NotLost},
 		"two nodes in turn":                         {writes: []Write{anAt(-60, onNodes), anAt(-60, named("a", "at")), anAt(-60, named("b", "at")), aPod(1, "p", "a-pod", pending, of("a")), aPod(2, "p", "a-pod", succeeded, of("a")), aPod(3, "q", "b-pod", pending, of("b")), aPod(4, "q", "b-pod", isRunning, of("b"))}},
@@ -366,12 +436,21 @@ func TestChecker(t *testing.T) {
 		"a time that runs counts as missed":     {writes: threeTimes(missed(1, 3600), scheduled(3600, true, "u", at11), gone(scheduled(3602, true, "u", at11))), want: True},
 		"a time before an edit":                 {writes: threeTimes(func(c *v1alpha1.CronAt) { c.Status.ObservedSchedule.Since = metav1.Time{Time: when(7000)} })},
 		"a time during a suspension":            {writes: threeTimes(nil, aCronAt(1800, last(0), suspendedStatus))},
+		"a scheduled At, in time":               {writes: []Write{aCronAt(-60), scheduled(1, true, "s"), aPod(2, "p", "cron-29968440-pod", pending, of("s"))}, maxLate: 2 * time.Second},
+		"a scheduled At, created too late":      {writes: []Write{aCronAt(-60), scheduled(2, true, "s"), aPod(2.1, "p", "cron-29968440-pod", pending, of("s"))}, maxLate: 2 * time.Second, want: NotLost},
+		"a scheduled At, after another one":     {writes: afterAnother(8), maxLate: 2 * time.Second},
+		"a scheduled At, long after another":    {writes: afterAnother(7.9), maxLate: 2 * time.Second, want: NotLost},
+		"a scheduled At that was refused":       {writes: []Write{aCronAt(-60), aCronAt(1, waits(v1alpha1.ReasonAtRefused)), scheduled(8, true, "s"), aPod(10, "p", "cron-29968440-pod", pending, of("s"))}, maxLate: 2 * time.Second},
 		"a CronAt that nobody looks at":         {writes: []Write{aCronAt(-60, neverSynced)}, settle: 601, want: NotLost},
+		"a CronAt waits in vain":                {writes: []Write{aCronAt(-60, waits(v1alpha1.ReasonAtActive))}, settle: 601, want: NotLost},
+		"a CronAt waits":                        {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aPod(1, "p", "cron-29968440-pod", pending, of("s")), scheduled(1, false, "s", running), aCronAt(1, last(0), waits(v1alpha1.ReasonAtActive))}, settle: 7200},
+		"a CronAt is refused":                   {writes: []Write{aCronAt(-60, waits(v1alpha1.ReasonAtRefused))}, settle: 601},
+		"a CronAt is no longer refused":         {writes: []Write{aCronAt(-60, waits(v1alpha1.ReasonAtRefused), func(c *v1alpha1.CronAt) { c.Namespace = "free" })}, settle: 601, want: NotLost},
 		"a CronAt that was just created":        {writes: []Write{aCronAt(-60, neverSynced)}, settle: 599},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := NewChecker()
-			c.MaxLate = tc.maxLate
+			c.MaxLate, c.Free = tc.maxLate, sets.New("free")
 			for _, w := range tc.writes {
 				c.Add(w)
 			}

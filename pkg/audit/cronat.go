@@ -39,6 +39,7 @@ type cronAt struct {
 	gone    bool
 	unclear bool // a later write may have changed it
 	changed time.Time
+	blocked time.Time // when it last ceased to say what blocks it
 	terms   []terms
 	made    map[string]bool // the names of its Ats
 	times   sets.Set[int64] // the scheduled times of its Ats, in seconds since 1970
@@ -72,6 +73,9 @@ func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
 		known.tally = nil
 	}
 	c.checkTimes(known, object)
+	if known.Status.Reason != "" && object.Status.Reason == "" {
+		known.blocked = w.Time
+	}
 	known.CronAt, known.gone, known.unclear, known.changed = object, w.Gone, false, w.Time
 	known.terms = change(known.terms, terms{
 		since: w.Time, deleted: object.DeletionTimestamp != nil || w.Gone, suspended: ptr.Deref(object.Spec.Suspend, false),
@@ -142,6 +146,7 @@ func (c *Checker) addScheduled(w Write, a *at) {
 	}
 	if w.Created {
 		c.checkScheduled(w, owner, a)
+		a.free = owner.freeSince(w.Time)
 	}
 	owner.made[a.Name] = true
 	owner.times.Insert(scheduledTime(a).Unix())
@@ -176,6 +181,25 @@ func (c *Checker) checkScheduled(w Write, owner *cronAt, a *at) {
 	}
 }
 
+// freeSince returns since when a CronAt can create its next At, apart from the time of that.
+func (k *cronAt) freeSince(now time.Time) time.Time {
+	observed, last := k.Status.ObservedSchedule, k.terms[len(k.terms)-1]
+	if k.Status.Reason != "" || observed == nil || k.Generation != k.Status.ObservedGeneration || last.unclear {
+		return now // Something blocks it, or it was just edited.
+	}
+	free := slices.MaxFunc([]time.Time{last.since, observed.Since.Time, k.blocked}, time.Time.Compare)
+	for _, other := range k.ats {
+		ended := other.doneSince
+		if other.gone {
+			ended = other.changed
+		}
+		if !last.overlaps && ended.After(free) {
+			free = ended
+		}
+	}
+	return free
+}
+
 // scheduledTime returns the time in the name of the At of a CronAt, or the zero time.
 func scheduledTime(a *at) time.Time {
 	minutes, err := strconv.ParseInt(a.Name[strings.LastIndex(a.Name, "-")+1:], 10, 64)
@@ -200,15 +224,22 @@ func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
 		return
 	}
 	last := known.terms[len(known.terms)-1]
-	if last.suspended || known.changed.After(before) || known.Status.Reason != "" {
+	if last.suspended || known.changed.After(before) {
 		return
 	}
 	due := c.lastDue(known, before)
 	status := known.Status
 	recorded := status.LastScheduleTime != nil && !status.LastScheduleTime.Time.Before(due) ||
 		status.Missed != nil && !status.Missed.Last.Time.Before(due)
-	if !due.IsZero() && !recorded {
+	isActive := slices.ContainsFunc(known.ats, func(a *at) bool { return a.unclear || !a.gone && a.Status.Phase != v1alpha1.PhaseDone })
+	switch {
+	case due.IsZero(), recorded:
+	case status.Reason == "", !isActive && (status.Reason == v1alpha1.ReasonAtActive || status.Reason == v1alpha1.ReasonAtBlocked):
 		c.violate(NotLost, known.CronAt, "its time %s is neither recorded nor missed: the last one is %v", due.UTC().Format(time.RFC3339), status.LastScheduleTime)
+	case !isActive && c.Free.Has(known.Namespace):
+		c.violate(NotLost, known.CronAt, "its time %s has come, and nothing blocks it any more, but it says %s: %s", due.UTC().Format(time.RFC3339), status.Reason, status.Message)
+	default:
+		c.Summary.Blocked[status.Reason]++
 	}
 	for _, a := range known.ats {
 		if !a.gone && !a.unclear && a.Status.Phase == v1alpha1.PhaseDone && a.doneSince.Before(before) && slices.Contains(a.Finalizers, v1alpha1.FinalizerScheduled) {

@@ -40,7 +40,8 @@ func line(second int, verb, resource, name, query, response string) string {
 
 const (
 	newAt     = `{"kind":"At","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"1"},"spec":{"schedule":"2026-12-24T10:01:00Z"},"status":{"phase":"PENDING"}}`
-	logAt     = `{"kind":"At","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"%d"},"spec":{"schedule":"2026-12-24T10:01:00Z"},"status":{"phase":%q,"reason":%q,"pod":{"name":"at-pod","uid":"p"}}}`
+	logAt     = `{"kind":"At","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"%d"},"spec":{"schedule":"2026-12-24T10:01:00Z"},"status":{"phase":%q,"reason":%q,"pod":{"name":"at-pod","uid":"p"},"conditions":%s}}`
+	complete  = `[{"type":"Complete","status":"True","reason":"Completed"}]`
 	logPod    = `{"kind":"Pod","metadata":{"name":"at-pod","namespace":"default","uid":%q,"resourceVersion":"%d","ownerReferences":[{"kind":"At","uid":"at","controller":true}]},"status":{"phase":%q}}`
 	logTry    = `{"kind":"Pod","metadata":{"name":"n-rehearsal","namespace":"default","uid":"r","resourceVersion":"%d","labels":{"cnat.programming-kubernetes.info/rehearsal-of":"c"},"ownerReferences":[{"apiVersion":"cnat.programming-kubernetes.info/v1alpha1","kind":"CronAt","name":"n","uid":"c","controller":true}]},"status":{"phase":"Pending"}}`
 	logPart   = `{"kind":"PartialObjectMetadata","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"7","labels":{"a":"b"}}}`
@@ -60,9 +61,9 @@ func TestReadLog(t *testing.T) {
 			strings.Replace(line(created, "create", "pods", "at-pod", "", logStatus), `"resource":"pods"`, `"resource":"pods","subresource":"binding"`, 1),
 			line(62, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 3, "Running")),
 			line(64, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded")),
-			line(63, "patch", "ats", "at", "", fmt.Sprintf(logAt, 4, "RUNNING", "")),
-			line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed")),
-			line(66, "get", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed")),
+			line(63, "patch", "ats", "at", "", fmt.Sprintf(logAt, 4, "RUNNING", "", "[]")),
+			line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed", complete)),
+			line(66, "get", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed", complete)),
 			line(67, "patch", "ats", "at", "", logPart),
 			line(68, "delete", "ats", "at", "", logStatus),
 			line(69, "deletecollection", "pods", "", "", fmt.Sprintf(logList, fmt.Sprintf(logPod, "p", 5, "Succeeded"))),
@@ -85,7 +86,7 @@ func TestReadLog(t *testing.T) {
 		"a second one":  {lines: append(run(60)[:9], line(68, "delete", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded")), line(69, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 8, "Pending"))), writes: 8, want: Once},
 		"applied early": {lines: append(run(60)[:2], strings.Replace(line(59, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 2, "Pending")), `"code":200`, `"code":201`, 1)), writes: 2, want: NotEarly},
 		// The clock of the second API server is behind.
-		"a clock behind":               {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed")), line(66, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded"))), writes: 5},
+		"a clock behind":               {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed", complete)), line(66, "patch", "pods", "at-pod", "", fmt.Sprintf(logPod, "p", 5, "Succeeded"))), writes: 5},
 		"a deletion by a clock behind": {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"at"}}`, 1))), writes: 7, gone: true},
 		"a deletion of an earlier At":  {lines: append(run(60)[:9], line(64, "delete", "ats", "at", "", strings.Replace(logStatus, "}", `,"details":{"uid":"earlier"}}`, 1))), writes: 6},
 		"deleted with others":          {lines: append(run(60)[:1], line(58, "deletecollection", "ats", "", "", fmt.Sprintf(logList, kept)), run(60)[2]), writes: 3, want: Honored},
@@ -102,7 +103,7 @@ func TestReadLog(t *testing.T) {
 		"Pods of others":              {lines: append(run(60), stray), writes: 9},
 		"a Pod without its owner":     {lines: append(run(60)[:9], line(68, "patch", "pods", "at-pod", "", strings.Replace(fmt.Sprintf(logPod, "p", 7, "Succeeded"), "ownerReferences", "x", 1))), writes: 7},
 		"Pods of another group":       {lines: append(run(60), strings.Replace(line(70, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 9, "Pending")), `"apiGroup":""`, `"apiGroup":"example.com"`, 1)), writes: 9},
-		"a wrong result":              {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed"))), writes: 4, want: True},
+		"a wrong result":              {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed", complete))), writes: 4, want: True},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log Log
@@ -137,7 +138,7 @@ func TestReadLog(t *testing.T) {
 // TestReadLogErrors reads logs that are not enough.
 func TestReadLogErrors(t *testing.T) {
 	create := line(0, "create", "ats", "at", "", newAt)
-	ran := line(62, "patch", "ats", "at", "", fmt.Sprintf(logAt, 4, "RUNNING", ""))
+	ran := line(62, "patch", "ats", "at", "", fmt.Sprintf(logAt, 4, "RUNNING", "", "[]"))
 	deployed := line(1, "create", "deployments", "web", "", fmt.Sprintf(logDeploy, 2))
 	metadata := func(line string) string {
 		return line[:strings.Index(line, `"responseObject"`)] + line[strings.Index(line, `"requestReceivedTimestamp"`):]

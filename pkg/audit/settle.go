@@ -79,7 +79,15 @@ func (c *Checker) settleAt(a *at, before time.Time) {
 	case a.Status.Reason == "":
 		c.violate(Reported, a.At, "it has not started, and does not say why: it was due at %s", last.due.UTC().Format(time.RFC3339))
 	default:
-		c.Summary.Blocked[a.Status.Reason]++
+		c.settleBlocked(a)
+	}
+}
+
+// settleBlocked checks an At that is due and says what blocks it.
+func (c *Checker) settleBlocked(a *at) {
+	c.Summary.Blocked[a.Status.Reason]++
+	if c.Free.Has(a.Namespace) {
+		c.violate(NotLost, a.At, "it was due at %s, and nothing blocks it any more, but it says %s: %s", a.terms[len(a.terms)-1].due.UTC().Format(time.RFC3339), a.Status.Reason, a.Status.Message)
 	}
 }
 
@@ -99,9 +107,12 @@ func (c *Checker) settleDone(a *at, before time.Time) {
 
 // settleRunning checks an At whose phase is RUNNING.
 func (c *Checker) settleRunning(a *at, before time.Time) {
-	lasts := func(p *pod) bool { return !p.ended() || p.changed.After(before) }
+	lasts := slices.ContainsFunc(a.pods, func(p *pod) bool { return !p.ended() || p.changed.After(before) })
+	isBlocked := a.Status.Reason != "" && a.Status.Reason != v1alpha1.ReasonBackOff
 	switch {
-	case a.Status.Reason != "" && a.Status.Reason != v1alpha1.ReasonBackOff, a.changed.After(before):
+	case a.changed.After(before), isBlocked && lasts:
+	case isBlocked && (a.Spec.Nodes != nil || a.Spec.Restart != nil || len(a.pods) <= int(a.Status.Failed)):
+		c.settleBlocked(a) // If it has Pods, the end of each is counted: the next attempt is blocked.
 	case a.Spec.Nodes != nil:
 		if a.whole && !slices.ContainsFunc(a.children, func(child *at) bool {
 			return !child.gone && child.Status.Phase != v1alpha1.PhaseDone || child.changed.After(before)
@@ -111,7 +122,7 @@ func (c *Checker) settleRunning(a *at, before time.Time) {
 	case a.Spec.Restart != nil:
 		c.settleRestart(a, before)
 	case a.Status.NextAttemptTime != nil && a.Status.NextAttemptTime.After(before):
-	case a.whole && !slices.ContainsFunc(a.pods, lasts):
+	case a.whole && !lasts:
 		c.violate(NotLost, a.At, "all of its Pods have ended, but it has not")
 	case a.Spec.ActiveDeadlineSeconds != nil && a.Status.StartTime != nil && a.Status.StartTime.Add(plan.Seconds(*a.Spec.ActiveDeadlineSeconds)+stopTime(a)).Before(before):
 		c.violate(NotLost, a.At, "its deadline has passed, but it has not ended")

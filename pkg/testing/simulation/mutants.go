@@ -23,6 +23,7 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +34,9 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
 // Mutant breaks a process: what it sends, what it gets, or its clock. A simulation has to notice
@@ -66,20 +69,24 @@ var Mutants = map[string]Mutant{
 			c.body = must(jsonpatch.MergePatch(c.body, []byte(`{"metadata":{"resourceVersion":null}}`)))
 		}
 	}},
-	"half a second early":            {clock: func(c clock.WithTicker) clock.WithTicker { return ahead{c} }},
-	"a suspension is ignored":        {receive: replace("ats", `"suspend":true`, `"suspend":false`)},
-	"a starting deadline is ignored": {receive: replace("ats", `"startingDeadlineSeconds":`, `"ignored":`)},
-	"a running Pod counts as ended":  {receive: replace("pods", `"phase":"Running"`, `"phase":"Succeeded"`)},
-	"events of Pods are lost":        {receive: lose("pods")},
-	"events of Ats are lost":         {receive: lose("ats")},
-	"a status is not written":        {request: discard(http.MethodPatch, "ats", "status")},
-	"a Pod is not released":          {request: discard(http.MethodPatch, "pods", "")},
-	"an At is not released":          {request: discardAll(http.MethodPatch, "ats", "")},
-	"an At is not deleted":           {request: discardAll(http.MethodDelete, "ats", "")},
-	"a Pod is not created":           {request: discard(http.MethodPost, "pods", "")},
-	"a scheduled At is not created":  {request: discard(http.MethodPost, "ats", "")},
-	"a rehearsal is not deleted":     {request: discardAll(http.MethodDelete, "pods", ""), Preflights: true},
-	"a clock step is not noticed":    {clock: func(c clock.WithTicker) clock.WithTicker { return deaf{c} }},
+	"half a second early":             {clock: func(c clock.WithTicker) clock.WithTicker { return ahead{c} }},
+	"a suspension is ignored":         {receive: replace("ats", `"suspend":true`, `"suspend":false`)},
+	"a starting deadline is ignored":  {receive: replace("ats", `"startingDeadlineSeconds":`, `"ignored":`)},
+	"a running Pod counts as ended":   {receive: replace("pods", `"phase":"Running"`, `"phase":"Succeeded"`)},
+	"events of Pods are lost":         {receive: lose("pods")},
+	"events of Ats are lost":          {receive: lose("ats")},
+	"a status is not written":         {request: discard(http.MethodPatch, "ats", "status")},
+	"a Pod is not released":           {request: discard(http.MethodPatch, "pods", "")},
+	"an At is not released":           {request: discardAll(http.MethodPatch, "ats", "")},
+	"an At is not deleted":            {request: discardAll(http.MethodDelete, "ats", "")},
+	"a Pod is not created":            {request: discard(http.MethodPost, "pods", "")},
+	"a scheduled At is not created":   {request: discardScheduled},
+	"a refused At is not tried again": {request: giveUp},
+	"a restart is not sent":           {request: discardAll(http.MethodPatch, "deployments", "")},
+	"a restart is taken for granted":  {receive: pretendRestart},
+	"a failure counts as Complete":    {request: failComplete},
+	"a rehearsal is not deleted":      {request: discardAll(http.MethodDelete, "pods", ""), Preflights: true},
+	"a clock step is not noticed":     {clock: func(c clock.WithTicker) clock.WithTicker { return deaf{c} }},
 }
 
 // is reports whether a request is for a resource, or an object of it.
@@ -125,6 +132,46 @@ func discardAll(method, resource, subresource string) func(c *call) {
 	}
 }
 
+// discardScheduled makes some creations of the Ats of CronAts succeed without an effect.
+func discardScheduled(c *call) {
+	if bytes.Contains(c.body, []byte(v1alpha1.LabelCronAtUID)) {
+		discard(http.MethodPost, "ats", "")(c)
+	}
+}
+
+// giveUp lets no Pod be created that a quota has refused once.
+func giveUp(c *call) {
+	namespace, ok := c.creates("pods")
+	if !ok {
+		return
+	}
+	w := c.process.world
+	c.editPod(func(pod *unstructured.Unstructured) {
+		name := namespace + "/" + pod.GetName()
+		if w.quota[namespace] {
+			w.gaveUp.Insert(name)
+		}
+		c.refused = w.gaveUp.Has(name)
+	})
+}
+
+// failComplete makes failures Complete, in the conditions of Ats.
+func failComplete(c *call) {
+	if c.is(http.MethodPatch, "ats") {
+		c.body = bytes.ReplaceAll(c.body, []byte(`"type":"Failed"`), []byte(`"type":"Complete"`))
+	}
+}
+
+var restartedAt = regexp.MustCompile(`"` + regexp.QuoteMeta(rollout.AnnotationRestartedAt) + `":"[^"]*"`)
+
+// pretendRestart reports restarts that have not happened.
+func pretendRestart(w *World, of string, content []byte) []byte {
+	if of != "deployments" {
+		return content
+	}
+	return restartedAt.ReplaceAll(content, []byte(fmt.Sprintf("%q:%q", rollout.AnnotationRestartedAt, w.clock.Now().UTC().Format(time.RFC3339))))
+}
+
 // replace replaces a text in what a process gets.
 func replace(resource, old, with string) func(*World, string, []byte) []byte {
 	return func(_ *World, of string, content []byte) []byte {
@@ -167,7 +214,7 @@ func (w *World) received(c *call, content []byte) []byte {
 	if w.Mutant == nil || w.Mutant.receive == nil {
 		return content
 	}
-	for _, resource := range []string{"ats", "pods"} {
+	for _, resource := range []string{"ats", "pods", "deployments"} {
 		if c.is(http.MethodGet, resource) {
 			return w.Mutant.receive(w, resource, content)
 		}

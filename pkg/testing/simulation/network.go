@@ -35,6 +35,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
@@ -52,6 +53,7 @@ type network struct {
 	faults  int               // how many of a thousand requests go wrong
 	away    bool              // connections are refused
 	known   map[string][]byte // what stale reads get, by path
+	gaveUp  sets.Set[string]  // the Pods that a mutant does not create any more
 }
 
 // call is a request of a process.
@@ -62,6 +64,7 @@ type call struct {
 	sent    time.Time
 	key     string // for the order of requests that are sent at the same time
 	stale   bool   // it reads what was reported some time ago: see Mutant
+	refused bool   // because of a quota that is not there any more: see Mutant
 	done    chan answer
 }
 
@@ -393,7 +396,7 @@ func (w *World) admit(c *call) *apierrors.StatusError {
 		err := apierrors.NewForbidden(corev1.Resource(resource), "", fmt.Errorf("namespace %s is being terminated", namespace))
 		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause, Field: "metadata.namespace"}}
 		return err
-	case resource == "pods" && w.quota[namespace]:
+	case resource == "pods" && w.quota[namespace], c.refused:
 		return apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota: pods"))
 	case resource == "pods" && namespace == hostile && w.chance(50):
 		return apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("admission webhook denied the request: "+strings.Repeat("no ", 10_000)))

@@ -53,6 +53,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
@@ -129,9 +130,10 @@ func Run(t *testing.T, o Options) Result {
 	w := &World{Options: &o, t: t, clock: &harness.Clock{}, checker: audit.NewChecker(), random: rand.New(rand.NewPCG(o.Seed, 0)), hash: sha256.New()}
 	w.server = fakeserver.New(w.clock)
 	w.server.Observe = w.observe
-	w.arrived, w.known = make(chan struct{}, 1), map[string][]byte{}
+	w.arrived, w.known, w.gaveUp = make(chan struct{}, 1), map[string][]byte{}, sets.Set[string]{}
 	w.cluster = newCluster()
 	w.kube, w.cnat = harness.NewClients(t, w.server)
+	w.checker.Free = sets.New(namespaces...).Delete(hostile)
 	w.populate()
 	for day := range o.Days {
 		w.tracef("day %d", day)
