@@ -20,11 +20,13 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +37,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
@@ -77,6 +80,10 @@ func (c *conformance) note(request string, object metav1.Object, err error) {
 		if cause, ok := apierrors.StatusCause(err, metav1.CauseTypeFieldValueInvalid); ok {
 			answer += " " + cause.Field
 		}
+		if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Details != nil {
+			// With it, the controller believes that an object does not exist.
+			answer += " " + status.Status().Details.Name
+		}
 		c.answers = append(c.answers, request+": "+answer)
 		return
 	}
@@ -86,6 +93,11 @@ func (c *conformance) note(request string, object metav1.Object, err error) {
 	switch o := object.(type) {
 	case *v1alpha1.At:
 		phase = fmt.Sprint(o.Status.Phase, " reason ", o.Status.Reason, " generation ", o.Generation, " suspend ", ptr.Deref(o.Spec.Suspend, false))
+	case *v1alpha1.CronAt:
+		phase = fmt.Sprint("reason ", o.Status.Reason, " generation ", o.Generation, " suspend ", ptr.Deref(o.Spec.Suspend, false))
+	case *appsv1.Deployment:
+		changed = false // Its controller changes it, too.
+		phase = fmt.Sprint("generation ", o.Generation, " restarted ", o.Spec.Template.Annotations[rollout.AnnotationRestartedAt])
 	case *corev1.Pod:
 		phase = string(o.Status.Phase)
 	}
@@ -97,6 +109,8 @@ func (c *conformance) run(kube kubernetes.Interface, cnat clientset.Interface, n
 	c.t.Helper()
 	c.runPods(kube, namespace, bind)
 	c.runAts(cnat, namespace)
+	c.runCronAts(cnat, namespace)
+	c.runDeployments(kube, namespace)
 	c.runCollection(cnat, namespace)
 	c.runWatch(cnat, namespace)
 }
@@ -218,6 +232,69 @@ func (c *conformance) runAts(cnat clientset.Interface, namespace string) {
 	remove("delete what is gone")
 	patch("that is gone", `{"spec":{"suspend":true}}`)
 	patch("that is gone in its status", `{"status":{"reason":"X"}}`, "status")
+}
+
+func (c *conformance) runCronAts(cnat clientset.Interface, namespace string) {
+	c.t.Helper()
+	ctx, cronAts := c.t.Context(), cnat.CnatV1alpha1().CronAts(namespace)
+	patch := func(what, body string, subresources ...string) *v1alpha1.CronAt {
+		cronAt, err := cronAts.Patch(ctx, "cron", types.MergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)
+		c.note("patch the CronAt "+what, cronAt, err)
+		return cronAt
+	}
+	patch("that does not exist", `{"spec":{"suspend":true}}`)
+	// It is never due while the test runs, and belongs to no controller.
+	cronAt := &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: "cron", Namespace: namespace}, Spec: v1alpha1.CronAtSpec{
+		Schedule: "0 0 29 2 *", Suspend: ptr.To(true), AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}},
+	}}
+	cronAt, err := cronAts.Create(ctx, cronAt, metav1.CreateOptions{})
+	c.note("create the CronAt", cronAt, err)
+	_, err = cronAts.Create(ctx, &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: "cron", Namespace: namespace}, Spec: cronAt.Spec}, metav1.CreateOptions{})
+	c.note("create it again", nil, err)
+	patch("in its status", fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"reason":"X"}}`, cronAt.ResourceVersion), "status")
+	patch("in its status, with an old version", fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"reason":"Y"}}`, cronAt.ResourceVersion), "status")
+	patch("in its spec", `{"spec":{"suspend":false}}`)
+	patch("in its spec, as a status", `{"spec":{"suspend":true}}`, "status")
+	patch("in a label", `{"metadata":{"labels":{"a":"b"}}}`)
+	err = cronAts.Delete(ctx, "cron", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &cronAt.ResourceVersion}})
+	c.note("delete an old version of the CronAt", nil, err)
+	err = cronAts.Delete(ctx, "cron", *metav1.NewPreconditionDeleteOptions("other"))
+	c.note("delete a CronAt of another UID", nil, err)
+	if err := cronAts.Delete(ctx, "cron", *metav1.NewPreconditionDeleteOptions(string(cronAt.UID))); err != nil {
+		c.t.Error(err)
+	}
+	cronAt, err = cronAts.Get(ctx, "cron", metav1.GetOptions{})
+	c.note("get the deleted CronAt", cronAt, err)
+}
+
+func (c *conformance) runDeployments(kube kubernetes.Interface, namespace string) {
+	c.t.Helper()
+	ctx, deployments := c.t.Context(), kube.AppsV1().Deployments(namespace)
+	patch := func(what, body string, subresources ...string) {
+		deployment, err := deployments.Patch(ctx, "web", types.MergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)
+		c.note("patch the Deployment "+what, deployment, err)
+	}
+	restart := func(uid types.UID, version, annotation string) string {
+		return fmt.Sprintf(`{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"template":{"metadata":{"annotations":{%q:%q}}}}}`, uid, version, rollout.AnnotationRestartedAt, annotation)
+	}
+	patch("that does not exist", restart("", "", "a"))
+	labels := map[string]string{"app": "web"}
+	deployment, err := deployments.Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: namespace}, Spec: appsv1.DeploymentSpec{
+		Replicas: ptr.To[int32](0), Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "busybox"}}}},
+	}}, metav1.CreateOptions{})
+	c.note("create the Deployment", deployment, err)
+	patch("of an old version", restart("", "1", "a"))
+	patch("of another UID", restart("other", "", "a"))
+	patch("to restart it", restart("", "", "a"))
+	patch("without a change", restart("", "", "a"))
+	patch("to restart it again", restart("", "", "b"))
+	patch("in its annotations", `{"metadata":{"annotations":{"a":"b"}}}`)
+	patch("in its status, as a spec", `{"status":{"replicas":7}}`)
+	patch("in its spec, as a status", `{"spec":{"replicas":7}}`, "status")
+	if err := deployments.Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+		c.t.Error(err)
+	}
 }
 
 // runCollection deletes several Ats with one request, and notes what its answer shows of them.

@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -425,7 +426,9 @@ func (s *Server) update(r *request, key target, old, object *unstructured.Unstru
 	object.SetDeletionTimestamp(old.GetDeletionTimestamp())
 	object.SetDeletionGracePeriodSeconds(old.GetDeletionGracePeriodSeconds())
 	object.SetGeneration(old.GetGeneration())
-	if !equality.Semantic.DeepEqual(object.Object["spec"], old.Object["spec"]) {
+	// Those of a Deployment are copied to its ReplicaSets.
+	copied := old.GetKind() == "Deployment" && !maps.Equal(object.GetAnnotations(), old.GetAnnotations())
+	if copied || !equality.Semantic.DeepEqual(object.Object["spec"], old.Object["spec"]) {
 		object.SetGeneration(old.GetGeneration() + 1)
 	}
 	return s.store(r, watch.Modified, key, object), nil
