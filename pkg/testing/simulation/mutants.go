@@ -35,6 +35,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/audit"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
@@ -46,47 +47,49 @@ type Mutant struct {
 	receive func(w *World, resource string, content []byte) []byte // answers to reads, and reports of watches
 	delay   time.Duration                                          // of the reports of watches
 	clock   func(clock.WithTicker) clock.WithTicker
+	// Want is the promise that it breaks.
+	Want audit.Rule
 	// Preflights is true if it breaks these, or rehearsals.
 	Preflights bool
 }
 
 // Mutants are those that are tried, by what they break.
 var Mutants = map[string]Mutant{
-	"no finalizer": {request: func(c *call) {
+	"no finalizer": {Want: audit.NotLost, request: func(c *call) {
 		c.editPod(func(pod *unstructured.Unstructured) { pod.SetFinalizers(nil) })
 	}},
-	"the name is no lock": {request: func(c *call) {
+	"the name is no lock": {Want: audit.Once, request: func(c *call) {
 		c.editPod(func(pod *unstructured.Unstructured) {
 			pod.SetName(fmt.Sprint(pod.GetName(), "-", c.process.world.number))
 		})
 	}},
-	"no live read": {delay: 5 * time.Second, request: func(c *call) {
+	"no live read": {Want: audit.Honored, delay: 5 * time.Second, request: func(c *call) {
 		// The API server in memory has no cache: it reads what the process knows.
 		c.stale = c.is(http.MethodGet, "ats") && path.Base(c.request.URL.Path) != "ats"
 	}},
-	"no precondition": {request: func(c *call) {
+	"no precondition": {Want: audit.True, request: func(c *call) {
 		if c.is(http.MethodPatch, "ats") {
 			c.body = must(jsonpatch.MergePatch(c.body, []byte(`{"metadata":{"resourceVersion":null}}`)))
 		}
 	}},
-	"half a second early":             {clock: func(c clock.WithTicker) clock.WithTicker { return ahead{c} }},
-	"a suspension is ignored":         {receive: replace("ats", `"suspend":true`, `"suspend":false`)},
-	"a starting deadline is ignored":  {receive: replace("ats", `"startingDeadlineSeconds":`, `"ignored":`)},
-	"a running Pod counts as ended":   {receive: replace("pods", `"phase":"Running"`, `"phase":"Succeeded"`)},
-	"events of Pods are lost":         {receive: lose("pods")},
-	"events of Ats are lost":          {receive: lose("ats")},
-	"a status is not written":         {request: discard(http.MethodPatch, "ats", "status")},
-	"a Pod is not released":           {request: discard(http.MethodPatch, "pods", "")},
-	"an At is not released":           {request: discardAll(http.MethodPatch, "ats", "")},
-	"an At is not deleted":            {request: discardAll(http.MethodDelete, "ats", "")},
-	"a Pod is not created":            {request: discard(http.MethodPost, "pods", "")},
-	"a scheduled At is not created":   {request: discardScheduled},
-	"a refused At is not tried again": {request: giveUp},
-	"a restart is not sent":           {request: discardAll(http.MethodPatch, "deployments", "")},
-	"a restart is taken for granted":  {receive: pretendRestart},
-	"a failure counts as Complete":    {request: failComplete},
-	"a rehearsal is not deleted":      {request: discardAll(http.MethodDelete, "pods", ""), Preflights: true},
-	"a clock step is not noticed":     {clock: func(c clock.WithTicker) clock.WithTicker { return deaf{c} }},
+	"half a second early":             {Want: audit.NotEarly, clock: func(c clock.WithTicker) clock.WithTicker { return ahead{c} }},
+	"a suspension is ignored":         {Want: audit.Honored, receive: replace("ats", `"suspend":true`, `"suspend":false`)},
+	"a starting deadline is ignored":  {Want: audit.Honored, receive: replace("ats", `"startingDeadlineSeconds":`, `"ignored":`)},
+	"a running Pod counts as ended":   {Want: audit.True, receive: replace("pods", `"phase":"Running"`, `"phase":"Succeeded"`)},
+	"events of Pods are lost":         {Want: audit.NotLost, receive: lose("pods")},
+	"events of Ats are lost":          {Want: audit.Reported, receive: lose("ats")},
+	"a status is not written":         {Want: audit.NotLost, request: discard(http.MethodPatch, "ats", "status")},
+	"a Pod is not released":           {Want: audit.NotLost, request: discard(http.MethodPatch, "pods", "")},
+	"an At is not released":           {Want: audit.NotLost, request: discardAll(http.MethodPatch, "ats", "")},
+	"an At is not deleted":            {Want: audit.NotLost, request: discardAll(http.MethodDelete, "ats", "")},
+	"a Pod is not created":            {Want: audit.True, request: discard(http.MethodPost, "pods", "")},
+	"a scheduled At is not created":   {Want: audit.True, request: discardScheduled},
+	"a refused At is not tried again": {Want: audit.NotLost, request: giveUp},
+	"a restart is not sent":           {Want: audit.True, request: discardAll(http.MethodPatch, "deployments", "")},
+	"a restart is taken for granted":  {Want: audit.True, receive: pretendRestart},
+	"a failure counts as Complete":    {Want: audit.True, request: failComplete},
+	"a rehearsal is not deleted":      {Want: audit.NotLost, request: discardAll(http.MethodDelete, "pods", ""), Preflights: true},
+	"a clock step is not noticed":     {Want: audit.NotLost, clock: func(c clock.WithTicker) clock.WithTicker { return deaf{c} }},
 }
 
 // is reports whether a request is for a resource, or an object of it.
