@@ -220,8 +220,8 @@ func decideDue(w World, v *view) (d Decision, decided bool) {
 	tooLate := v.timeLeft() <= 0
 	waits := v.policy() == v1alpha1.ForbidConcurrent && v.mustWait() && !tooLate
 	switch {
-	case (waits || v.isRefused()) && v.mustSkip() && !w.AtsAreLive:
-		// The cache may lack the Ats of earlier times.
+	case v.mustSkip() && !w.AtsAreLive:
+		// The cache may lack the Ats of earlier times, which would count as missed.
 		return Decision{Action: LookForAts{}}, true
 	case waits:
 		v.skip()

@@ -73,6 +73,9 @@ func ranAtTen(cronAt *v1alpha1.CronAt) {
 	cronAt.Status.LastScheduleTime, cronAt.Status.NextScheduleTime = at(ten), at(eleven)
 }
 
+// ranAtEleven records the run at eleven in a CronAt.
+func ranAtEleven(cronAt *v1alpha1.CronAt) { cronAt.Status.LastScheduleTime = at(eleven) }
+
 // oneActive sets the number of Ats of a CronAt that have not ended to one.
 func oneActive(cronAt *v1alpha1.CronAt) { cronAt.Status.Active = 1 }
 
@@ -206,8 +209,16 @@ func TestDecide(t *testing.T) {
 		"due":                             {cronAt: newCronAt(), now: ten, wantAction: "LookForCronAt"},
 		"due, and read half a second ago": {cronAt: newCronAt(), live: true, readFor: staleness.FreshFor, now: ten, wantAction: "LookForCronAt"},
 		"due, and live":                   {cronAt: newCronAt(), live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
+		"overdue for more than an hour: look which earlier times have an At": {
+			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "LookForAts",
+		},
+		"overdue for more than an hour: an earlier time has one, which the cache lacked": {
+			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, atsLive: true, now: eleven,
+			wantStatus: newCronAt(ranAtTen, oneActive, func(cronAt *v1alpha1.CronAt) { cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour)) }),
+			wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+		},
 		"overdue for more than an hour: only the latest": {
-			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z", wantDelay: RecordDelay,
+			cronAt: newCronAt(), live: true, atsLive: true, now: eleven.Add(3 * time.Hour), wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z", wantDelay: RecordDelay,
 		},
 		"due, and due again before the new At would have to be recorded": {
 			cronAt: newCronAt(edited("@every 4s", ten.Add(-time.Minute)), func(cronAt *v1alpha1.CronAt) {
@@ -677,7 +688,7 @@ func TestDropped(t *testing.T) {
 		ats    []*v1alpha1.At
 		want   *v1alpha1.MissedTimes
 	}{
-		"an edit of the template":          {[]func(*v1alpha1.CronAt){edited("0 * * * *", half)}, nil, nil},
+		"an edit of the template":          {[]func(*v1alpha1.CronAt){edited("0 * * * *", half), ranAtEleven}, nil, nil},
 		"two edits of the template":        {[]func(*v1alpha1.CronAt){edited("0 * * * *", half), twice}, nil, &v1alpha1.MissedTimes{Count: 3, Last: *at(ten.Add(2 * time.Hour))}},
 		"an edit of the schedule":          {[]func(*v1alpha1.CronAt){edited(weekly, half)}, nil, &v1alpha1.MissedTimes{Count: 3, Last: *at(ten.Add(2 * time.Hour))}},
 		"an edit just after a run is due":  {[]func(*v1alpha1.CronAt){edited(weekly, ten.Add(second))}, nil, &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}},
