@@ -129,6 +129,7 @@ func (l *Log) add(e *event) error {
 		// Their status has no restarts.
 		if len(found) == 0 && e.ObjectRef.Subresource == "" {
 			l.UnusableDeployments++
+			found = e.unclear(&appsv1.Deployment{})
 		}
 	case len(found) == 0:
 		l.Unusable++

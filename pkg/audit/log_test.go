@@ -41,6 +41,7 @@ func line(second int, verb, resource, name, query, response string) string {
 const (
 	newAt     = `{"kind":"At","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"1"},"spec":{"schedule":"2026-12-24T10:01:00Z"},"status":{"phase":"PENDING"}}`
 	logAt     = `{"kind":"At","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"%d"},"spec":{"schedule":"2026-12-24T10:01:00Z"},"status":{"phase":%q,"reason":%q,"pod":{"name":"at-pod","uid":"p"},"conditions":%s}}`
+	restartAt = `{"kind":"At","metadata":{"name":"at","namespace":"default","uid":"at","resourceVersion":"%d"},"spec":{"schedule":"2026-12-24T10:01:00Z","restart":{"kind":"Deployment","name":"web"}},"status":{"phase":"%s","restart":{"uid":"web","restartedAt":%s}}}`
 	complete  = `[{"type":"Complete","status":"True","reason":"Completed"}]`
 	logPod    = `{"kind":"Pod","metadata":{"name":"at-pod","namespace":"default","uid":%q,"resourceVersion":"%d","ownerReferences":[{"kind":"At","uid":"at","controller":true}]},"status":{"phase":%q}}`
 	logTry    = `{"kind":"Pod","metadata":{"name":"n-rehearsal","namespace":"default","uid":"r","resourceVersion":"%d","labels":{"cnat.programming-kubernetes.info/rehearsal-of":"c"},"ownerReferences":[{"apiVersion":"cnat.programming-kubernetes.info/v1alpha1","kind":"CronAt","name":"n","uid":"c","controller":true}]},"status":{"phase":"Pending"}}`
@@ -50,6 +51,11 @@ const (
 	logDeploy = `{"kind":"Deployment","metadata":{"name":"web","namespace":"default","uid":"web","resourceVersion":"%d","managedFields":[{"manager":"m"}]},"spec":{"template":{"metadata":{"annotations":{"a":"b","kubectl.kubernetes.io/restartedAt":"x"}},"spec":{"containers":[{"name":"c"}]}}}}`
 	logStatus = `{"kind":"Status","status":"Success"}`
 )
+
+// withoutAnswer returns an event at the level Metadata.
+func withoutAnswer(line string) string {
+	return line[:strings.Index(line, `"responseObject"`)] + line[strings.Index(line, `"requestReceivedTimestamp"`):]
+}
 
 // TestReadLog checks the audit log of a run, and logs that differ from it.
 func TestReadLog(t *testing.T) {
@@ -73,6 +79,13 @@ func TestReadLog(t *testing.T) {
 	failed := func(second int, verb, resource, name, query string) string {
 		return strings.Replace(line(second, verb, resource, name, query, logStatus), `"code":200`, `"code":504`, 1)
 	}
+	restart := []string{
+		line(0, "create", "ats", "at", "", fmt.Sprintf(restartAt, 1, "PENDING", "null")),
+		line(1, "create", "deployments", "web", "", fmt.Sprintf(logDeploy, 2)),
+		withoutAnswer(line(60, "patch", "deployments", "web", "", "0")),
+		line(62, "patch", "ats", "at", "", fmt.Sprintf(restartAt, 4, "RUNNING", `"2026-12-24T10:01:00Z"`)),
+		line(61, "patch", "deployments", "web", "", fmt.Sprintf(logDeploy, 3)),
+	}
 	kept := strings.Replace(newAt, `"uid"`, `"finalizers":["x/y"],"uid"`, 1)
 	for name, tc := range map[string]struct {
 		lines  []string
@@ -94,16 +107,19 @@ func TestReadLog(t *testing.T) {
 		"a rehearsal that is left":     {lines: append(run(60), line(70, "create", "pods", "n-rehearsal", "", fmt.Sprintf(logTry, 10))), writes: 10, settle: true, want: NotLost},
 		"a rehearsal without its owner": {lines: append(run(60), line(70, "create", "pods", "n-rehearsal", "", fmt.Sprintf(logTry, 10)),
 			line(71, "patch", "pods", "n-rehearsal", "", strings.NewReplacer(`"ownerReferences"`, `"x"`, "Pending", "Running").Replace(fmt.Sprintf(logTry, 11)))), writes: 11},
-		"an end that is not recorded": {lines: run(60)[:7], writes: 5, settle: true, want: NotLost},
-		"an end without an answer":    {lines: append(run(60)[:7], failed(65, "patch", "ats", "at", "")), writes: 6, settle: true},
-		"a Pod that was not created":  {lines: []string{create, stray, run(60)[6]}, writes: 2, want: True},
-		"a Pod without an answer":     {lines: []string{create, stray, strings.Replace(failed(60, "create", "pods", "at-pod", ""), `"responseObject"`, `"requestObject":`+fmt.Sprintf(logPod, "", 0, "Pending")+`,"responseObject"`, 1), run(60)[6]}, writes: 3},
-		"resumed without an answer":   {lines: []string{strings.Replace(create, `"spec":{`, `"spec":{"suspend":true,`, 1), failed(50, "patch", "ats", "at", ""), run(60)[2]}, writes: 3},
-		"not resumed":                 {lines: []string{strings.Replace(create, `"spec":{`, `"spec":{"suspend":true,`, 1), run(60)[2]}, writes: 2, want: Honored},
-		"Pods of others":              {lines: append(run(60), stray), writes: 9},
-		"a Pod without its owner":     {lines: append(run(60)[:9], line(68, "patch", "pods", "at-pod", "", strings.Replace(fmt.Sprintf(logPod, "p", 7, "Succeeded"), "ownerReferences", "x", 1))), writes: 7},
-		"Pods of another group":       {lines: append(run(60), strings.Replace(line(70, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 9, "Pending")), `"apiGroup":""`, `"apiGroup":"example.com"`, 1)), writes: 9},
-		"a wrong result":              {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed", complete))), writes: 4, want: True},
+		"an end that is not recorded":   {lines: run(60)[:7], writes: 5, settle: true, want: NotLost},
+		"an end without an answer":      {lines: append(run(60)[:7], failed(65, "patch", "ats", "at", "")), writes: 6, settle: true},
+		"a Pod that was not created":    {lines: []string{create, stray, run(60)[6]}, writes: 2, want: True},
+		"a Pod without an answer":       {lines: []string{create, stray, strings.Replace(failed(60, "create", "pods", "at-pod", ""), `"responseObject"`, `"requestObject":`+fmt.Sprintf(logPod, "", 0, "Pending")+`,"responseObject"`, 1), run(60)[6]}, writes: 3},
+		"resumed without an answer":     {lines: []string{strings.Replace(create, `"spec":{`, `"spec":{"suspend":true,`, 1), failed(50, "patch", "ats", "at", ""), run(60)[2]}, writes: 3},
+		"not resumed":                   {lines: []string{strings.Replace(create, `"spec":{`, `"spec":{"suspend":true,`, 1), run(60)[2]}, writes: 2, want: Honored},
+		"a restart without an answer":   {lines: restart[:4], writes: 4},
+		"a restart that was not":        {lines: []string{restart[0], restart[1], restart[3]}, writes: 3, want: True},
+		"a restart with a later answer": {lines: []string{restart[0], restart[1], restart[2], restart[4], restart[3]}, writes: 5, want: True},
+		"Pods of others":                {lines: append(run(60), stray), writes: 9},
+		"a Pod without its owner":       {lines: append(run(60)[:9], line(68, "patch", "pods", "at-pod", "", strings.Replace(fmt.Sprintf(logPod, "p", 7, "Succeeded"), "ownerReferences", "x", 1))), writes: 7},
+		"Pods of another group":         {lines: append(run(60), strings.Replace(line(70, "create", "pods", "at-pod", "", fmt.Sprintf(logPod, "q", 9, "Pending")), `"apiGroup":""`, `"apiGroup":"example.com"`, 1)), writes: 9},
+		"a wrong result":                {lines: append(run(60)[:5], line(65, "patch", "ats", "at", "", fmt.Sprintf(logAt, 6, "DONE", "Completed", complete))), writes: 4, want: True},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log Log
@@ -140,9 +156,6 @@ func TestReadLogErrors(t *testing.T) {
 	create := line(0, "create", "ats", "at", "", newAt)
 	ran := line(62, "patch", "ats", "at", "", fmt.Sprintf(logAt, 4, "RUNNING", "", "[]"))
 	deployed := line(1, "create", "deployments", "web", "", fmt.Sprintf(logDeploy, 2))
-	metadata := func(line string) string {
-		return line[:strings.Index(line, `"responseObject"`)] + line[strings.Index(line, `"requestReceivedTimestamp"`):]
-	}
 	for name, tc := range map[string]struct {
 		log                     string
 		want                    string
@@ -153,14 +166,14 @@ func TestReadLogErrors(t *testing.T) {
 		"an incomplete last line":     {log: create + "\n" + create[:100]},
 		"a long line":                 {log: strings.Repeat(" ", 17<<20) + create},
 		"empty lines":                 {log: "\n\r\n" + create + "\n\n"},
-		"an At without answer":        {log: metadata(create), want: "the log lacks the answers to 1 of the writes of Ats, CronAts and Pods"},
-		"a Pod without answer":        {log: create + "\n" + metadata(line(1, "create", "pods", "x", "", "0")), want: "the log lacks the answers to 1 of the writes of Ats, CronAts and Pods"},
+		"an At without answer":        {log: withoutAnswer(create), want: "the log lacks the answers to 1 of the writes of Ats, CronAts and Pods"},
+		"a Pod without answer":        {log: create + "\n" + withoutAnswer(line(1, "create", "pods", "x", "", "0")), want: "the log lacks the answers to 1 of the writes of Ats, CronAts and Pods"},
 		"no Pods":                     {log: create + "\n" + ran, want: "the log has no writes of Pods"},
 		"no Pods, from a later time":  {log: ran},
 		"only Deployments":            {log: deployed, want: "the log has no write of an At", deployments: 1},
 		"a Deployment":                {log: create + "\n" + deployed, deployments: 1},
-		"a Deployment without answer": {log: create + "\n" + metadata(deployed), unanswered: 1},
-		"a status without answer":     {log: create + "\n" + metadata(strings.Replace(deployed, `"deployments"`, `"deployments","subresource":"status"`, 1))},
+		"a Deployment without answer": {log: create + "\n" + withoutAnswer(deployed), unanswered: 1},
+		"a status without answer":     {log: create + "\n" + withoutAnswer(strings.Replace(deployed, `"deployments"`, `"deployments","subresource":"status"`, 1))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log Log
