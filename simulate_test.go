@@ -159,7 +159,7 @@ func TestSimulateMutants(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			o := simulation.Options{Days: 1, Day: 8 * time.Hour, Mutant: &mutant, NoPreflights: !mutant.Preflights}
-			for ; o.Seed < 5; o.Seed++ {
+			for ; o.Seed < 10; o.Seed++ {
 				result := simulate(t, o)
 				if i := slices.IndexFunc(result.Violations, func(v audit.Violation) bool { return v.Rule == mutant.Want }); i >= 0 {
 					t.Logf("seed %d, %d requests: %s", o.Seed, result.Requests, result.Violations[i])

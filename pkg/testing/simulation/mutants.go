@@ -78,6 +78,7 @@ var Mutants = map[string]Mutant{
 	"a running Pod counts as ended":   {Want: audit.True, receive: replace("pods", `"phase":"Running"`, `"phase":"Succeeded"`)},
 	"events of Pods are lost":         {Want: audit.NotLost, receive: lose("pods")},
 	"events of Ats are lost":          {Want: audit.Reported, receive: lose("ats")},
+	"a missed time is not counted":    {Want: audit.NotLost, request: countNone},
 	"a status is not written":         {Want: audit.NotLost, request: discard(http.MethodPatch, "ats", "status")},
 	"a Pod is not released":           {Want: audit.NotLost, request: discard(http.MethodPatch, "pods", "")},
 	"an At is not released":           {Want: audit.NotLost, request: discardAll(http.MethodPatch, "ats", "")},
@@ -162,6 +163,15 @@ func giveUp(c *call) {
 func failComplete(c *call) {
 	if c.is(http.MethodPatch, "ats") {
 		c.body = bytes.ReplaceAll(c.body, []byte(`"type":"Failed"`), []byte(`"type":"Complete"`))
+	}
+}
+
+var missedCount = regexp.MustCompile(`"count":\d+`)
+
+// countNone lets CronAts count no missed times.
+func countNone(c *call) {
+	if c.is(http.MethodPatch, "cronats") {
+		c.body = missedCount.ReplaceAll(c.body, []byte(`"count":0`))
 	}
 }
 
