@@ -68,7 +68,7 @@ func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
 	}
 	if last, next := known.Status.LastScheduleTime, object.Status.LastScheduleTime; last != nil && (next == nil || next.Before(last)) {
 		c.violate(True, object, "its last scheduled time goes back from %v to %v", last, next)
-	} else if next != nil && !next.Equal(last) && next.Time.After(known.since) && !known.times.Has(next.Unix()) {
+	} else if next != nil && !next.Equal(last) && next.After(known.since) && !known.times.Has(next.Unix()) {
 		c.violate(True, object, "its time %s is recorded, but has no At", next.UTC().Format(time.RFC3339))
 		known.tally = nil
 	}
@@ -101,6 +101,9 @@ func (c *Checker) checkTimes(known *cronAt, object *v1alpha1.CronAt) {
 		return
 	}
 	known.tally = now
+	if known.since.IsZero() && known.Status.ObservedSchedule == nil && object.Generation <= 1 {
+		before = &tally{schedule: now.schedule, until: now.schedule.Since.Time} // It was just seen for the first time.
+	}
 	expression := parse(now.schedule.Schedule, now.schedule.TimeZone)
 	rise := now.missed - ptr.Deref(before, tally{}).missed
 	if before == nil || !equality.Semantic.DeepEqual(before.schedule, now.schedule) || expression == nil || rise >= maxCounted {
