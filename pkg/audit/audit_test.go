@@ -428,6 +428,7 @@ func TestChecker(t *testing.T) {
 		"a time is recorded":          {writes: []Write{aCronAt(-60), scheduled(0, true, "s"), aCronAt(1, last(0)), gone(scheduled(2, false, "s"))}, settle: 602},
 
 		"a time that is recorded without an At": {writes: []Write{aCronAt(-60), aCronAt(1, last(0))}, want: True},
+		"a time from a backup":                  {writes: []Write{aCronAt(-60), aCronAt(1, last(-90), func(c *v1alpha1.CronAt) { c.CreationTimestamp = metav1.Time{Time: when(-60)} })}},
 		"a time before the history":             {writes: []Write{aCronAt(-10), aCronAt(1, last(-30))}},
 		"a time whose creation is unclear":      {writes: []Write{aCronAt(-60), unclear(scheduled(0, true, "")), aCronAt(1, last(0))}},
 		"a time is skipped":                     {writes: threeTimes(nil), want: NotLost},

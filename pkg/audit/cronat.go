@@ -68,7 +68,7 @@ func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
 	}
 	if last, next := known.Status.LastScheduleTime, object.Status.LastScheduleTime; last != nil && (next == nil || next.Before(last)) {
 		c.violate(True, object, "its last scheduled time goes back from %v to %v", last, next)
-	} else if next != nil && !next.Equal(last) && next.After(known.since) && !known.times.Has(next.Unix()) {
+	} else if next != nil && !next.Equal(last) && next.After(known.since) && !next.Before(&object.CreationTimestamp) && !known.times.Has(next.Unix()) {
 		c.violate(True, object, "its time %s is recorded, but has no At", next.UTC().Format(time.RFC3339))
 		known.tally = nil
 	}
