@@ -58,7 +58,8 @@ type scenario struct {
 	name, doc string
 	// objects are what exists at first. The first one is the At.
 	objects []metav1.Object
-	// instants are the times that exist, in seconds.
+	// instants are the times that exist, in seconds: whole ones, halves or quarters, which a float
+	// has exactly, so that eight seconds are eight seconds.
 	instants []float64
 	left     budget
 	// lag is by how many events a watch may be late while no sync is in progress.
@@ -68,6 +69,8 @@ type scenario struct {
 	fails bool
 	// last is the last time of a CronAt.
 	last time.Time
+	// begins is the history from which on all is explored.
+	begins []string
 }
 
 // edit is something that users do.
@@ -89,8 +92,8 @@ type explorer struct {
 	// send and receive let a mutant change a request, and the error of its answer.
 	send    func(r *request)
 	receive func(r *request, err error) error
-	// begins is the history from which on all is explored.
-	begins []string
+	// flight is for how many seconds a request may be on its way.
+	flight float64
 	// strict also checks what docs/concepts/guarantees.md excludes.
 	strict bool
 
@@ -221,7 +224,7 @@ func (x *explorer) transitions(s *state, p *replayer) []transition {
 	for i, f := range s.flying {
 		without := func(n *state) { n.flying = slices.Delete(slices.Clone(n.flying), i, i+1) }
 		what := fmt.Sprintf("%s %s", f.request.verb, f.request.name)
-		if s.since(f.since) <= flight {
+		if s.since(f.since) <= x.flight {
 			add("a delayed request arrives: "+what, func(n *state) {
 				without(n)
 				n.do(f.request)
@@ -395,7 +398,7 @@ func (x *explorer) initial() *state {
 	s.restart(0)
 	s.restart(1)
 	p := newReplayer(x)
-	for _, what := range x.begins {
+	for _, what := range x.scenario.begins {
 		s = x.goOnUntil(s, p, what)
 		s.check()
 	}

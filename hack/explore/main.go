@@ -37,6 +37,7 @@ func newExplorer(s scenario) *explorer {
 	return &explorer{
 		scenario:   s,
 		instants:   later(s.instants),
+		flight:     maxFlight,
 		decide:     plan.Decide,
 		cleanUp:    plan.CleanUp,
 		annotation: annotationplan.Decide,

@@ -47,15 +47,15 @@ func newNode(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// flight is how long a request may be on its way: the controller gives a creation up 8 s
-// after it has read the At.
-const flight = 8
+// maxFlight is for how many seconds a request may be on its way: the controller gives a creation
+// up 8 s after it has read the At.
+const maxFlight = 8
 
 var scenarios = []scenario{
 	{
 		name: "at", doc: "one At, and what users do around its time",
 		objects:  []metav1.Object{newAt(nil)},
-		instants: []float64{59, 60, 60.3, 61},
+		instants: []float64{59, 60, 60.25, 61},
 		left:     budget{edits: 1},
 		edits:    []edit{suspend, postpone, deleteAt, deletePod, stripLabel, stripOwner},
 	},
@@ -69,7 +69,7 @@ var scenarios = []scenario{
 	{
 		name: "lag", doc: "one At, and watches that are behind by any number of events",
 		objects:  []metav1.Object{newAt(nil)},
-		instants: []float64{59, 60, 60.3, 61},
+		instants: []float64{59, 60, 60.25, 61},
 		lag:      100,
 	},
 	{
@@ -95,18 +95,21 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
-		name: "again", doc: "one At with a second attempt, of which a request fails and a Pod is deleted",
+		name: "again", doc: "one At whose first attempt has failed, of which a request fails and a Pod is deleted",
 		objects:  []metav1.Object{newAt(func(spec *v1alpha1.AtSpec) { spec.BackoffLimit = ptr.To[int32](1) })},
-		instants: []float64{60, 71, 90},
+		instants: []float64{60, 71.75, 79.75, 90},
+		begins:   []string{"the command fails in at-pod"},
 		left:     budget{faults: 1, edits: 1},
 		lag:      1,
 		edits:    []edit{deletePod},
 		fails:    true,
 	},
 	{
+		// A condition has whole seconds: the name of the Pod of 60.75 is free 8.75 s later. A request of
+		// 60.75 arrives until 68.75.
 		name: "deleted", doc: "one At, of which a request fails and the Pod is deleted",
 		objects:  []metav1.Object{newAt(nil)},
-		instants: []float64{60, 71},
+		instants: []float64{60.75, 68.75, 71},
 		left:     budget{faults: 1, edits: 1},
 		edits:    []edit{deletePod},
 	},

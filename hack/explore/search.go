@@ -216,6 +216,7 @@ func (x *explorer) run(limit, workers int) result {
 								result.history = append(result.history, names[steps[i].what])
 							}
 							slices.Reverse(result.history)
+							result.history = append(x.beginning(), result.history...)
 							if len(n.then) > 0 {
 								result.history = append(append(result.history, "and then, without faults:"), n.then...)
 							}
@@ -240,6 +241,15 @@ func (x *explorer) run(limit, workers int) result {
 	}
 	result.states = len(steps)
 	return result
+}
+
+// beginning returns the history before the first state.
+func (x *explorer) beginning() []string {
+	var history []string
+	for _, what := range x.scenario.begins {
+		history = append(history, "without faults, until: "+what)
+	}
+	return history
 }
 
 // table formats a history.

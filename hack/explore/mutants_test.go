@@ -1,0 +1,428 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
+)
+
+// mutant breaks a promise in a world, in which that promise holds without the mutation.
+type mutant struct {
+	scenario, want string
+	world          func(x *explorer) // nil: the scenario as it is
+	mutate         func(x *explorer)
+}
+
+// decides returns a mutant of the world that decisions are made on.
+func decides(change func(w *plan.World)) func(x *explorer) {
+	return func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			if w.At != nil {
+				w.At = w.At.DeepCopy()
+				change(&w)
+			}
+			return plan.Decide(w)
+		}
+	}
+}
+
+// cleansUp returns a mutant of the decisions for the Pods that are no longer needed.
+func cleansUp(change func(w plan.World, pod *corev1.Pod, d plan.Decision) plan.Decision) func(x *explorer) {
+	return func(x *explorer) {
+		x.cleanUp = func(w plan.World, pod *corev1.Pod) plan.Decision { return change(w, pod, plan.CleanUp(w, pod)) }
+	}
+}
+
+// cronAt returns a mutant of the world that the decisions for a CronAt are made on.
+func cronAt(change func(s *cronsteps.Steps, w *cronplan.World)) func(x *explorer) {
+	return func(x *explorer) { x.mutateCronAt = change }
+}
+
+// sends returns a mutant of the requests.
+func sends(change func(r *request)) func(x *explorer) {
+	return func(x *explorer) { x.send = change }
+}
+
+// all returns several mutants at once.
+func all(mutations ...func(x *explorer)) func(x *explorer) {
+	return func(x *explorer) {
+		for _, mutate := range mutations {
+			mutate(x)
+		}
+	}
+}
+
+// within limits a scenario to some instants, to faults and crashes, and to what users may do.
+// Watches may be behind by any number of events.
+func within(instants []float64, left budget, edits ...edit) func(x *explorer) {
+	return func(x *explorer) {
+		x.scenario.instants, x.scenario.left, x.scenario.edits, x.scenario.begins = instants, left, edits, nil
+		x.instants, x.scenario.lag = later(instants), 100
+	}
+}
+
+// after explores from the end of a history on.
+func after(history ...string) func(x *explorer) {
+	return func(x *explorer) { x.scenario.begins = history }
+}
+
+// succeeds lets no command fail.
+func succeeds(x *explorer) { x.scenario.fails = false }
+
+// ran is the history of an At that ran, and whose Pod is recorded.
+var ran = []string{"controller A: at: LookForAt", "controller A: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod"}
+
+// delayed is the history of an At that ran while another creation of its Pod was on its way.
+var delayed = []string{
+	"controller A: at: LookForAt", "controller A: at: CreatePod: the request is delayed",
+	"controller B: at: LookForAt", "controller B: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod",
+	"controller B (news of 3 Pods): at: writes status DONE Completed",
+}
+
+var mutants = map[string]mutant{
+	"no live read": {"lag", "after the At was suspended", within([]float64{59, 60}, budget{edits: 1}, suspend), decides(func(w *plan.World) {
+		w.AtIsLive, w.AtAsOf = true, w.Now
+	})},
+	"no finalizer": {"at", "runs twice", within([]float64{60}, budget{crashes: 1, edits: 1}, deletePod), sends(func(r *request) {
+		if r.createsPod() {
+			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
+		}
+	})},
+	"ownership by name": {"successor", "which was not created for At", nil, decides(func(w *plan.World) {
+		var adopted []*corev1.Pod
+		for _, pod := range w.Pods {
+			pod = pod.DeepCopy()
+			for i := range pod.OwnerReferences {
+				pod.OwnerReferences[i].UID = w.At.UID
+			}
+			adopted = append(adopted, pod)
+		}
+		w.Pods = adopted
+	})},
+	"a status without its version": {"retries", "goes back", nil, sends(func(r *request) {
+		if r.verb == patchStatus {
+			r.version = 0
+		}
+	})},
+	"a Pod is released at once": {"at", "runs twice", all(within([]float64{60}, budget{crashes: 1, edits: 1}, deletePod), after(ran...)), cleansUp(func(_ plan.World, pod *corev1.Pod, d plan.Decision) plan.Decision {
+		if d.Action == nil && d.Delay > 0 {
+			return plan.Decision{Action: plan.ReleasePod{Pod: pod}}
+		}
+		return d
+	})},
+	"a Pod is released after 8.5 s": {"deleted", "runs twice", all(within([]float64{60.75, 68.75}, budget{faults: 1, edits: 1}, deletePod), after(append(delayed, "it is 00:01:08.7")...)),
+		cleansUp(func(_ plan.World, pod *corev1.Pod, d plan.Decision) plan.Decision {
+			if d.Action == nil && 0 < d.Delay && d.Delay <= time.Second {
+				return plan.Decision{Action: plan.ReleasePod{Pod: pod}}
+			}
+			return d
+		})},
+	"a Pod is never released": {"at", "the finalizer of Pod at-pod stays", nil, cleansUp(func(_ plan.World, _ *corev1.Pod, d plan.Decision) plan.Decision {
+		if _, releases := d.Action.(plan.ReleasePod); releases {
+			return plan.Decision{}
+		}
+		return d
+	})},
+	"a lost Pod is created again": {"at", "does not come to an end", nil, decides(func(w *plan.World) {
+		if !w.HasPod() {
+			w.At.Status.Pod, w.At.Status.Phase = nil, ""
+		}
+	})},
+	"a second too early": {"at", "before it is due", nil, decides(func(w *plan.World) {
+		w.Now, w.AtAsOf = w.Now.Add(time.Second), w.AtAsOf.Add(time.Second)
+	})},
+	"an hour too late": {"at", "At at is PENDING", nil, decides(func(w *plan.World) {
+		w.Now, w.AtAsOf = w.Now.Add(-time.Hour), w.AtAsOf.Add(-time.Hour)
+	})},
+	"a suspension is ignored":        {"at", "after the At was suspended", nil, decides(func(w *plan.World) { w.At.Spec.Suspend = nil })},
+	"an edit of the time is ignored": {"at", "before it is due", nil, decides(func(w *plan.World) { w.At.Spec.Schedule = epoch.Format(time.RFC3339) })},
+	"an orphan is released without a look": {"successor", "runs twice", all(within([]float64{60}, budget{edits: 3}, deleteAt, createAgain, deletePod), after("a user deletes the At", "a user creates the At again", "controller A (news of 2 Ats): at: LookForAt", "controller A: at: CreatePod", "the kubelet starts at-pod")), cleansUp(func(_ plan.World, pod *corev1.Pod, d plan.Decision) plan.Decision {
+		if _, looks := d.Action.(plan.LookForAt); looks {
+			return plan.Decision{Action: plan.ReleasePod{Pod: pod}}
+		}
+		return d
+	})},
+	"a proxy's 404 is believed": {"late", "PodLost is recorded", all(within([]float64{60}, budget{faults: 1, edits: 1}, stripLabel), after("the kubelet starts at-pod")), func(x *explorer) {
+		x.receive = func(r *request, err error) error {
+			if apierrors.IsNotFound(err) {
+				return answer{reason: notFound}.err(r)
+			}
+			return err
+		}
+	}},
+	"more attempts than the limit": {"retries", "attempts run, want at most", after("the command fails in at-pod", "the command fails in at-pod-1"), decides(func(w *plan.World) { w.At.Spec.BackoffLimit = ptr.To[int32](5) })},
+	"the second attempt runs at once": {"retries", "before the next attempt is due", nil, decides(func(w *plan.World) {
+		if next := w.At.Status.NextAttemptTime; next != nil {
+			next.Time = w.Now
+		}
+	})},
+	"a failure counts as a success": {"retries", "which did not happen", nil, decides(func(w *plan.World) {
+		var succeeded []*corev1.Pod
+		for _, pod := range w.Pods {
+			pod = pod.DeepCopy()
+			if pod.Status.Phase == corev1.PodFailed {
+				pod.Status.Phase = corev1.PodSucceeded
+				pod.Status.ContainerStatuses = nil
+			}
+			succeeded = append(succeeded, pod)
+		}
+		w.Pods = succeeded
+	})},
+	"an attempt is counted while it runs": {"retries", "has not failed", nil, decides(func(w *plan.World) {
+		var failed []*corev1.Pod
+		for _, pod := range w.Pods {
+			pod = pod.DeepCopy()
+			if pod.Status.Phase == corev1.PodRunning {
+				pod.Status.Phase = corev1.PodFailed
+			}
+			failed = append(failed, pod)
+		}
+		w.Pods = failed
+	})},
+	"maxConcurrent is ignored": {"nodes", "run at the same time", all(within([]float64{60}, budget{}), succeeds, after("the kubelet starts at-a-pod")), sends(func(r *request) {
+		if r.verb == create && r.kind == ats {
+			r.object = r.object.change("not suspended", func(meta metav1.Object) { meta.(*v1alpha1.At).Spec.Suspend = nil })
+		}
+	})},
+	"maxFailed is ignored": {"nodes", "starts after 1 failed", after("the command fails in at-a-pod"), decides(func(w *plan.World) {
+		withoutLimit(&w.At)
+		withoutLimit(&w.Parent)
+	})},
+	"the suspension of a parent is ignored": {"nodes", "after the At was suspended", all(within([]float64{60, 61}, budget{edits: 1}, suspend), after("controller A: at: ResumeAts")), decides(func(w *plan.World) {
+		if w.Parent != nil {
+			w.Parent = w.Parent.DeepCopy()
+			w.Parent.Spec.Suspend = nil
+		}
+	})},
+	"the failure of a node counts as a success": {"nodes", "starts after 1 failed", after("the command fails in at-a-pod"), decides(func(w *plan.World) {
+		var succeeded []*v1alpha1.At
+		for _, child := range w.Children {
+			child = child.DeepCopy()
+			for i := range child.Status.Conditions {
+				child.Status.Conditions[i].Type = v1alpha1.ConditionComplete
+			}
+			succeeded = append(succeeded, child)
+		}
+		w.Children = succeeded
+	})},
+	"the counts of nodes are wrong": {"nodes", "do not add up", nil, func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			d := plan.Decide(w)
+			if d.Status != nil && d.Status.Nodes != nil && d.Status.Phase == v1alpha1.PhaseDone {
+				d.Status.Nodes.Waiting++
+			}
+			return d
+		}
+	}},
+	"a child without a finalizer": {"nodes", "runs it twice", all(within([]float64{60}, budget{edits: 1}, deleteChild), after(
+		"controller A: at: LookForAt", "controller A: at: LookForPod", "controller A: at: writes status RUNNING",
+		"controller B (news of 1 Ats): at: LookForAt", "controller B: at: CreateAts", "controller B: at: CreateAts",
+		"controller B: at: LookForAts", "controller B: at: writes status RUNNING", "controller B: at: ResumeAts",
+	)), sends(func(r *request) {
+		if r.verb == create && r.kind == ats {
+			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
+		}
+	})},
+	"a child is never released": {"nodes", "stays", nil, func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			d := plan.Decide(w)
+			if _, releases := d.Action.(plan.ReleaseAt); releases {
+				return plan.Decision{}
+			}
+			return d
+		}
+	}},
+	"children without a parent": {"nodes", "At at is RUNNING", nil, decides(func(w *plan.World) { w.Parent = nil })},
+	"a child of a parent that is gone is kept": {"nodes", "the deleted At at-a stays", nil, decides(func(w *plan.World) {
+		if w.Parent == nil && plan.ParentName(w.At) != "" {
+			w.At = nil
+		}
+	})},
+	"a restart without the version": {"restart", "is restarted twice", within([]float64{60}, budget{edits: 1}, undoRestart), sends(func(r *request) {
+		if r.restarts() {
+			r.version = 0
+		}
+	})},
+	"a restart is not read after its workload": {"restart", "is restarted twice", within([]float64{60}, budget{edits: 1}, undoRestart), decides(func(w *plan.World) {
+		w.AtIsLive, w.AtAsOf = w.AtIsLive || w.At.Status.Restart != nil, w.Now
+	})},
+	"no live read of a CronAt": {"forbid", "after the At was suspended", nil, cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		w.CronAtIsLive, w.CronAtAsOf = true, s.Clock.Now()
+	})},
+	"an At of a CronAt without a finalizer": {"forbid", "is created twice", within([]float64{0, 60}, budget{edits: 1}, deleteScheduled), sends(func(r *request) {
+		if r.createsScheduled() {
+			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
+		}
+	})},
+	"an At of a CronAt is released at once": {"forbid", "is created twice", within([]float64{0, 60}, budget{edits: 1}, deleteScheduled), cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		for _, at := range w.Ats {
+			s.Counted[at.UID] = epoch
+		}
+	})},
+	"the Ats of a CronAt are listed only once": {"forbid", "has not ended", within([]float64{0, 60, 120}, budget{}), cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		w.AtsAsOf = s.Clock.Now()
+	})},
+	"Forbid is ignored": {"forbid", "has not ended", nil, cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
+		if w.CronAt != nil {
+			w.CronAt = w.CronAt.DeepCopy()
+			w.CronAt.Spec.ConcurrencyPolicy = v1alpha1.AllowConcurrent
+		}
+	})},
+	"a time is missed silently": {"forbid", "times have an At or count as missed", nil, cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		if first := epoch.Add(due * time.Second); w.CronAt != nil && w.CronAt.Status.LastScheduleTime == nil && s.Clock.Now().After(first.Add(time.Second)) {
+			w.CronAt = w.CronAt.DeepCopy()
+			w.CronAt.Status.LastScheduleTime = &metav1.Time{Time: first}
+		}
+	})},
+	"the history is kept": {"forbid", "Ats are kept", nil, cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
+		if w.CronAt != nil {
+			w.CronAt = w.CronAt.DeepCopy()
+			w.CronAt.Spec.SuccessfulAtsHistoryLimit = ptr.To[int32](3)
+		}
+	})},
+	"a workload from before its restart": {"restart", "without any cause", within([]float64{60}, budget{}), func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			if w.At != nil && w.At.Status.Restart != nil && w.At.Status.Restart.RestartedAt != nil && w.Target != nil {
+				target := *w.Target
+				target.RestartedAt = nil
+				w.Target = &target
+			}
+			return plan.Decide(w)
+		}
+	}},
+	"a CronAt of somebody else is adopted": {"annotation", "of somebody else is changed", nil, annotation(func(w *annotationplan.World) {
+		if w.CronAt != nil && w.Workload != nil {
+			w.CronAt.OwnerReferences = []metav1.OwnerReference{{UID: w.Workload.UID, Controller: ptr.To(true)}}
+		}
+	})},
+	"a suspended CronAt is resumed": {"annotation", "has suspended is", nil, annotation(func(w *annotationplan.World) {
+		if w.CronAt != nil {
+			w.CronAt.Spec.Suspend = nil
+		}
+	})},
+	"a CronAt is deleted whatever its version": {"annotation", "has suspended is deleted", nil, sends(func(r *request) {
+		if r.kind == cronAts && r.verb == remove {
+			r.version = 0
+		}
+	})},
+	"a Deployment in the cache is believed": {"annotation", "the CronAt is created", after(`a user writes the annotation "each night"`, `a user writes the annotation "0 4 * * 0"`), annotation(func(w *annotationplan.World) { w.WorkloadIsLive = true })},
+	"a CronAt without its owner is left alone": {"annotation", "the CronAt has the owners", nil, func(x *explorer) {
+		x.annotation = func(w annotationplan.World) annotationplan.Decision {
+			d := annotationplan.Decide(w)
+			if _, adopts := d.Action.(annotationplan.AdoptCronAt); adopts {
+				return annotationplan.Decision{}
+			}
+			return d
+		}
+	}},
+	"a removed annotation has no effect": {"annotation", "the CronAt stays", nil, annotation(func(w *annotationplan.World) {
+		if w.Workload != nil && !annotationplan.IsAnnotated(w.Workload) {
+			w.Workload = nil
+		}
+	})},
+	"a restart is never seen": {"restart", "At at is RUNNING", nil, decides(func(w *plan.World) {
+		if w.Target != nil {
+			target := *w.Target
+			target.RestartedAt = nil
+			w.Target = &target
+		}
+	})},
+}
+
+// annotation returns a mutant of the world that decisions for a Deployment are made on.
+func annotation(change func(w *annotationplan.World)) func(x *explorer) {
+	return func(x *explorer) {
+		x.annotation = func(w annotationplan.World) annotationplan.Decision {
+			if w.CronAt != nil {
+				w.CronAt = w.CronAt.DeepCopy()
+			}
+			change(&w)
+			return annotationplan.Decide(w)
+		}
+	}
+}
+
+func withoutLimit(at **v1alpha1.At) {
+	if *at != nil && (*at).Spec.Nodes != nil {
+		changed := (*at).DeepCopy()
+		changed.Spec.Nodes.MaxFailed = nil
+		*at = changed
+	}
+}
+
+// TestMutants breaks the promises: each mutation is seen, with a small budget, and is the only reason.
+func TestMutants(t *testing.T) {
+	for name, mutant := range mutants {
+		t.Run(name, mutant.test)
+	}
+}
+
+// exceptions drop an assumption of docs/concepts/guarantees.md.
+var exceptions = map[string]mutant{
+	"a deleted At does not run again": {"at", "runs twice",
+		all(within([]float64{60}, budget{edits: 1}, deleteAt), after("controller A: at: LookForAt", "controller B: at: LookForAt", "controller B: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod")), strictly},
+	"a restart that is not recorded is not undone": {"restart", "is restarted twice",
+		within([]float64{60}, budget{edits: 1}, undoRestart), strictly},
+	"a creation takes at most nine seconds": {"deleted", "runs twice",
+		all(within([]float64{60.75, 71}, budget{faults: 1, edits: 1}, deletePod), after(append(delayed, "it is 00:01:11.0")...)),
+		func(x *explorer) { x.flight = 11 }},
+}
+
+func strictly(x *explorer) { x.strict = true }
+
+// TestExceptions drops assumptions: what the guarantees exclude is seen, and only then.
+func TestExceptions(t *testing.T) {
+	for name, exception := range exceptions {
+		t.Run(name, exception.test)
+	}
+}
+
+func (m mutant) test(t *testing.T) {
+	r := m.run(100_000, true)
+	if r.err == nil || !strings.Contains(r.err.Error(), m.want) {
+		t.Fatalf("after %d states: %v, want that it %s\n%s", r.states, r.err, m.want, table(r.history))
+	}
+	t.Logf("after %d states: %v\n%s", r.states, r.err, table(r.history))
+	if r := m.run(r.states, false); r.err != nil {
+		t.Errorf("without the mutation: %v\n%s", r.err, table(r.history))
+	}
+}
+
+// run explores the world of a mutant, with or without the mutation.
+func (m mutant) run(limit int, mutated bool) result {
+	x := newExplorer(find(m.scenario))
+	if m.world != nil {
+		m.world(x)
+	}
+	if mutated {
+		m.mutate(x)
+	}
+	return x.run(limit, 2)
+}
