@@ -51,7 +51,7 @@ func setSchedule(schedule string) edit {
 	if schedule == "" {
 		name = "removes the annotation"
 	}
-	return edit{name, func(s *state) bool {
+	return edit{name: name, do: func(s *state) bool {
 		o := s.find(deployments, "web")
 		if o == nil || o.meta.GetAnnotations()[v1alpha1.AnnotationRestartSchedule] == schedule {
 			return false
@@ -71,7 +71,7 @@ func setSchedule(schedule string) edit {
 
 // editCronAt returns an edit of the CronAt by a user, if it makes a difference.
 func editCronAt(name string, change func(cronAt *v1alpha1.CronAt)) edit {
-	return edit{name, func(s *state) bool {
+	return edit{name: name, do: func(s *state) bool {
 		o := s.find(cronAts, ofWeb)
 		if o == nil {
 			return false
@@ -92,7 +92,7 @@ var (
 	unlabelOfWeb = editCronAt("removes the label of the CronAt", func(cronAt *v1alpha1.CronAt) { cronAt.Labels = nil })
 )
 
-var deleteOfWeb = edit{"deletes the CronAt", func(s *state) bool {
+var deleteOfWeb = edit{name: "deletes the CronAt", do: func(s *state) bool {
 	o := s.find(cronAts, ofWeb)
 	if o == nil {
 		return false
@@ -102,7 +102,7 @@ var deleteOfWeb = edit{"deletes the CronAt", func(s *state) bool {
 }}
 
 // takeName creates a CronAt that has nothing to do with the Deployment.
-var takeName = edit{"creates another CronAt of that name", func(s *state) bool {
+var takeName = edit{name: "creates another CronAt of that name", do: func(s *state) bool {
 	if s.find(cronAts, ofWeb) != nil {
 		return false
 	}
@@ -111,7 +111,7 @@ var takeName = edit{"creates another CronAt of that name", func(s *state) bool {
 }}
 
 // replaceDeployment creates the Deployment again.
-var replaceDeployment = edit{"deletes the Deployment, and creates it again", func(s *state) bool {
+var replaceDeployment = edit{name: "deletes the Deployment, and creates it again", do: func(s *state) bool {
 	return deleteDeployment.do(s) && s.create(intern(annotated(weekly))) != nil
 }}
 

@@ -22,6 +22,7 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -161,8 +162,8 @@ func (s *state) restarting() types.UID {
 
 // recordRestart records that a controller has restarted a workload.
 func (s *state) recordRestart(before *object, after *content) {
-	annotation := func(meta metav1.Object) string {
-		return meta.(*appsv1.Deployment).Spec.Template.Annotations[rollout.AnnotationRestartedAt]
+	annotation := func(o metav1.Object) string {
+		return o.(*appsv1.Deployment).Spec.Template.Annotations[rollout.AnnotationRestartedAt]
 	}
 	if annotation(before.meta) == annotation(after.meta) {
 		return
@@ -228,12 +229,14 @@ func (s *state) checkStatus(now status) {
 func (s *state) checkAt(o *object) {
 	at := o.at()
 	now := status{o.uid(), ranks[at.Status.Phase], at.Status.Failed}
-	s.checkStatus(now)
 	done := now.phase == ranks[v1alpha1.PhaseDone]
 	hasFailed := slices.ContainsFunc(s.ended, func(end ended) bool { return end.code != 0 })
+	if s.checkStatus(now); s.violation == "" {
+		s.checkEnd(at, done)
+	}
 	switch reason := at.Status.Reason; {
 	case !done:
-	case reason != v1alpha1.ReasonCompleted && !hasFailed && s.left.edits == s.x.scenario.left.edits:
+	case reason != v1alpha1.ReasonCompleted && !hasFailed && !s.harmed:
 		s.violation = fmt.Sprintf("%s is recorded, without any cause: %s", reason, at.Status.Message)
 		return
 	case reason == v1alpha1.ReasonCompleted && s.x.own() == ats && at.Status.Pod == nil && at.Status.Nodes == nil && at.Status.Restart == nil:
@@ -263,6 +266,25 @@ func (s *state) checkAt(o *object) {
 	case at.Status.Reason == v1alpha1.ReasonCompleted && at.Spec.Restart != nil && at.Status.Restart != nil && !slices.ContainsFunc(s.started, func(uid types.UID) bool { return isWithin(uid, o.uid()) }):
 		s.violation = "a restart is recorded that did not happen"
 	}
+}
+
+// checkEnd checks that an At has ended if exactly one condition says how, with the reason of the status.
+func (s *state) checkEnd(at *v1alpha1.At, done bool) {
+	end := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionComplete)
+	other := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionFailed)
+	if done && at.Status.Reason != v1alpha1.ReasonCompleted {
+		end, other = other, end
+	}
+	switch {
+	case isTrue(other) || isTrue(end) != done:
+		s.violation = fmt.Sprintf("the conditions of At %s, which is %s, %s, are %+v", at.Name, at.Status.Phase, at.Status.Reason, at.Status.Conditions)
+	case done && end.Reason != at.Status.Reason:
+		s.violation = fmt.Sprintf("the reason of At %s is %s in its condition, and %s in its status", at.Name, end.Reason, at.Status.Reason)
+	}
+}
+
+func isTrue(condition *metav1.Condition) bool {
+	return condition != nil && condition.Status == metav1.ConditionTrue
 }
 
 // checkNodes checks the counts of an At on nodes that has ended.

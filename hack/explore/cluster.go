@@ -93,7 +93,7 @@ func (x *explorer) runAt(o *object, add func(what string, do func(n *state))) {
 		add("the command ends of", func(n *state) {
 			become("end", func(at *v1alpha1.At) {
 				at.Status.Phase, at.Status.Reason = v1alpha1.PhaseDone, v1alpha1.ReasonCompleted
-				at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Time{Time: n.clock()}}}
+				at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionComplete, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCompleted, LastTransitionTime: metav1.Time{Time: n.clock()}}}
 			})(n)
 		})
 	}

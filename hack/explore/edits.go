@@ -40,7 +40,7 @@ func (s *state) editAt(what string, change func(at *v1alpha1.At)) {
 	}))
 }
 
-var suspend = edit{"suspends the At", func(s *state) bool {
+var suspend = edit{harmless: true, name: "suspends the At", do: func(s *state) bool {
 	o := s.find(ats, "at")
 	if o == nil || ptr.Deref(o.at().Spec.Suspend, false) {
 		return false
@@ -50,7 +50,7 @@ var suspend = edit{"suspends the At", func(s *state) bool {
 	return true
 }}
 
-var resume = edit{"resumes the At", func(s *state) bool {
+var resume = edit{harmless: true, name: "resumes the At", do: func(s *state) bool {
 	o := s.find(ats, "at")
 	if o == nil || !ptr.Deref(o.at().Spec.Suspend, false) {
 		return false
@@ -61,7 +61,7 @@ var resume = edit{"resumes the At", func(s *state) bool {
 }}
 
 // postpone moves the At, as long as the API server allows that.
-var postpone = edit{"moves the At to a later time", func(s *state) bool {
+var postpone = edit{harmless: true, name: "moves the At to a later time", do: func(s *state) bool {
 	o := s.find(ats, "at")
 	if o == nil || o.at().Status.Phase != v1alpha1.PhasePending || o.at().Generation > 1 {
 		return false
@@ -71,7 +71,7 @@ var postpone = edit{"moves the At to a later time", func(s *state) bool {
 	return true
 }}
 
-var deleteAt = edit{"deletes the At", func(s *state) bool {
+var deleteAt = edit{name: "deletes the At", do: func(s *state) bool {
 	o := s.find(ats, "at")
 	if o == nil {
 		return false
@@ -81,7 +81,7 @@ var deleteAt = edit{"deletes the At", func(s *state) bool {
 	return true
 }}
 
-var createAgain = edit{"creates the At again", func(s *state) bool {
+var createAgain = edit{name: "creates the At again", do: func(s *state) bool {
 	if s.find(ats, "at") != nil {
 		return false
 	}
@@ -89,7 +89,7 @@ var createAgain = edit{"creates the At again", func(s *state) bool {
 	return true
 }}
 
-var deleteChild = edit{"deletes the At of a node", func(s *state) bool {
+var deleteChild = edit{name: "deletes the At of a node", do: func(s *state) bool {
 	o := s.find(ats, "at-a")
 	if o == nil || o.meta.GetDeletionTimestamp() != nil {
 		return false
@@ -99,7 +99,7 @@ var deleteChild = edit{"deletes the At of a node", func(s *state) bool {
 	return true
 }}
 
-var removeNode = edit{"removes node a", func(s *state) bool {
+var removeNode = edit{name: "removes node a", do: func(s *state) bool {
 	o := s.find(nodes, "a")
 	if o == nil {
 		return false
@@ -108,15 +108,15 @@ var removeNode = edit{"removes node a", func(s *state) bool {
 	return true
 }}
 
-var replaceNode = edit{"removes node a, and adds it again", func(s *state) bool {
+var replaceNode = edit{name: "removes node a, and adds it again", do: func(s *state) bool {
 	return removeNode.do(s) && s.create(intern(newNode("a"))) != nil
 }}
 
-var addNode = edit{"adds node c", func(s *state) bool {
+var addNode = edit{name: "adds node c", do: func(s *state) bool {
 	return s.find(nodes, "c") == nil && s.create(intern(newNode("c"))) != nil
 }}
 
-var cordon = edit{"cordons node b", func(s *state) bool {
+var cordon = edit{harmless: true, name: "cordons node b", do: func(s *state) bool {
 	o := s.find(nodes, "b")
 	if o == nil || o.meta.(*corev1.Node).Spec.Unschedulable {
 		return false
@@ -135,7 +135,7 @@ func (s *state) firstPod(has func(pod *corev1.Pod) bool) *object {
 	return nil
 }
 
-var deletePod = edit{"deletes the Pod", func(s *state) bool {
+var deletePod = edit{name: "deletes the Pod", do: func(s *state) bool {
 	o := s.firstPod(func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil })
 	if o == nil {
 		return false
@@ -144,7 +144,7 @@ var deletePod = edit{"deletes the Pod", func(s *state) bool {
 	return true
 }}
 
-var stripLabel = edit{"removes the label of the Pod", func(s *state) bool {
+var stripLabel = edit{name: "removes the label of the Pod", do: func(s *state) bool {
 	o := s.firstPod(func(pod *corev1.Pod) bool {
 		return pod.Labels[v1alpha1.LabelAtUID] != "" && plan.ControllerOf(pod) != nil
 	})
@@ -155,7 +155,7 @@ var stripLabel = edit{"removes the label of the Pod", func(s *state) bool {
 	return true
 }}
 
-var stripOwner = edit{"removes the owner of the Pod", func(s *state) bool {
+var stripOwner = edit{name: "removes the owner of the Pod", do: func(s *state) bool {
 	o := s.firstPod(func(pod *corev1.Pod) bool {
 		return pod.Labels[v1alpha1.LabelAtUID] != "" && plan.ControllerOf(pod) != nil
 	})
@@ -180,14 +180,14 @@ func (s *state) annotate(value string) bool {
 	return true
 }
 
-var restartIt = edit{"restarts the Deployment", func(s *state) bool {
+var restartIt = edit{name: "restarts the Deployment", do: func(s *state) bool {
 	s.started = insert(s.started, s.restarting()+"_user")
 	return s.annotate(s.clock().Format(time.RFC3339))
 }}
 
 // undoRestart removes the lock of the restart. By the guarantees, the restart may happen again if
 // it was not recorded.
-var undoRestart = edit{"undoes the restart", func(s *state) bool {
+var undoRestart = edit{name: "undoes the restart", do: func(s *state) bool {
 	if at := s.find(ats, "at"); !s.x.strict && at != nil && (at.at().Status.Restart == nil || at.at().Status.Restart.RestartedAt == nil) {
 		s.started = slices.Clone(s.started)
 		for i, uid := range s.started {
@@ -199,7 +199,7 @@ var undoRestart = edit{"undoes the restart", func(s *state) bool {
 	return s.annotate("")
 }}
 
-var scale = edit{"scales the Deployment", func(s *state) bool {
+var scale = edit{harmless: true, name: "scales the Deployment", do: func(s *state) bool {
 	o := s.find(deployments, "web")
 	if o == nil {
 		return false
@@ -212,7 +212,7 @@ var scale = edit{"scales the Deployment", func(s *state) bool {
 	return true
 }}
 
-var deleteDeployment = edit{"deletes the Deployment", func(s *state) bool {
+var deleteDeployment = edit{name: "deletes the Deployment", do: func(s *state) bool {
 	o := s.find(deployments, "web")
 	if o == nil {
 		return false
@@ -221,7 +221,7 @@ var deleteDeployment = edit{"deletes the Deployment", func(s *state) bool {
 	return true
 }}
 
-var suspendCronAt = edit{"suspends the CronAt", func(s *state) bool {
+var suspendCronAt = edit{name: "suspends the CronAt", do: func(s *state) bool {
 	o := s.find(cronAts, "cron")
 	if o == nil || ptr.Deref(o.cronAt().Spec.Suspend, false) {
 		return false
@@ -234,7 +234,7 @@ var suspendCronAt = edit{"suspends the CronAt", func(s *state) bool {
 	return true
 }}
 
-var deleteCronAt = edit{"deletes the CronAt", func(s *state) bool {
+var deleteCronAt = edit{name: "deletes the CronAt", do: func(s *state) bool {
 	o := s.find(cronAts, "cron")
 	if o == nil {
 		return false
@@ -244,7 +244,7 @@ var deleteCronAt = edit{"deletes the CronAt", func(s *state) bool {
 	return true
 }}
 
-var deleteScheduled = edit{"deletes the At of a time", func(s *state) bool {
+var deleteScheduled = edit{name: "deletes the At of a time", do: func(s *state) bool {
 	for _, o := range s.stored {
 		if o.kind == ats && o.meta.GetDeletionTimestamp() == nil {
 			s.delete(o)

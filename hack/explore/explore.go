@@ -77,6 +77,8 @@ type scenario struct {
 type edit struct {
 	name string
 	do   func(s *state) bool // false: not possible
+	// harmless is true if no run may fail because of it.
+	harmless bool
 }
 
 // explorer explores one scenario.
@@ -238,6 +240,7 @@ func (x *explorer) transitions(s *state, p *replayer) []transition {
 			n := s.copy()
 			if e.do(n) {
 				n.left.edits--
+				n.harmed = n.harmed || !e.harmless
 				all = append(all, transition{"a user " + e.name, n})
 			}
 		}

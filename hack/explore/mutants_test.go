@@ -23,6 +23,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -149,6 +150,39 @@ var mutants = map[string]mutant{
 			return plan.Decision{}
 		}
 		return d
+	})},
+	"a success has the condition of a failure": {"at", "the conditions of At at", nil, func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			d := plan.Decide(w)
+			if d.Status != nil {
+				if end := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionComplete); end != nil {
+					end.Type = v1alpha1.ConditionFailed
+				}
+			}
+			return d
+		}
+	}},
+	"a condition has another reason than the status": {"at", "in its condition", nil, func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			d := plan.Decide(w)
+			if d.Status != nil {
+				if end := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionComplete); end != nil {
+					end.Reason = v1alpha1.ReasonCommandFailed
+				}
+			}
+			return d
+		}
+	}},
+	"a suspended run fails": {"at", "without any cause", nil, decides(func(w *plan.World) {
+		var failed []*corev1.Pod
+		for _, pod := range w.Pods {
+			pod = pod.DeepCopy()
+			if ptr.Deref(w.At.Spec.Suspend, false) && pod.Status.Phase == corev1.PodSucceeded {
+				pod.Status.Phase = corev1.PodFailed
+			}
+			failed = append(failed, pod)
+		}
+		w.Pods = failed
 	})},
 	"a lost Pod is created again": {"at", "does not come to an end", nil, decides(func(w *plan.World) {
 		if !w.HasPod() {

@@ -46,6 +46,7 @@ type state struct {
 	ended     []ended
 	held      []hold
 	highest   []status
+	harmed    bool // by a user, so that runs may fail
 	violation string
 }
 
@@ -372,6 +373,7 @@ func (s *state) encode(first, second int) *encoder {
 	e.int(int64(s.left.faults))
 	e.int(int64(s.left.edits))
 	e.int(int64(s.left.crashes))
+	e.bool(s.harmed)
 	e.uids(s.made)
 	e.uids(s.started)
 	e.int(int64(len(s.ended)))
