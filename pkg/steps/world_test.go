@@ -113,3 +113,22 @@ func TestRelatives(t *testing.T) {
 		}
 	}
 }
+
+// TestListedChildren reads an At after its children were listed: the list is kept unless another
+// controller has recorded more children meanwhile.
+func TestListedChildren(t *testing.T) {
+	withNodes := func(desired int32) *v1alpha1.At {
+		return newAt(func(at *v1alpha1.At) { at.Status.Nodes = &v1alpha1.AtNodesStatus{Desired: desired} })
+	}
+	for recorded, want := range map[int32]bool{1: true, 2: false} {
+		f := newFixture(t, withNodes(recorded))
+		listed := []*v1alpha1.At{newAt(func(at *v1alpha1.At) { at.Name = "example-at-a" })}
+		world := &plan.World{At: withNodes(1), Children: listed, ChildrenAreLive: true, Now: due}
+		if _, _, err := f.Take(t.Context(), name, world, plan.Decision{Action: plan.LookForAt{}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := world.ChildrenAreLive && len(world.Children) == 1; got != want {
+			t.Errorf("%d children recorded: the list is kept: %t, want %t", recorded, got, want)
+		}
+	}
+}
