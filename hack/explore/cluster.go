@@ -25,6 +25,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
@@ -112,7 +113,7 @@ func (s *state) startPod(o *object) {
 	s.recordStart(o)
 }
 
-// endPod ends the command of a Pod.
+// endPod ends the command of a Pod. If the Pod is being deleted, the kubelet also deletes it for good.
 func (s *state) endPod(o *object, code int32) {
 	s.ended = append(slices.Clip(s.ended), ended{o.uid(), code})
 	slices.SortFunc(s.ended, func(a, b ended) int { return strings.Compare(string(a.uid), string(b.uid)) })
@@ -126,5 +127,8 @@ func (s *state) endPod(o *object, code int32) {
 			Name:  pod.Spec.Containers[0].Name,
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error"}},
 		}}
+		if pod.DeletionTimestamp != nil {
+			pod.DeletionGracePeriodSeconds = ptr.To[int64](0)
+		}
 	}))
 }

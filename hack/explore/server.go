@@ -31,6 +31,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/utils/ptr"
@@ -104,7 +105,7 @@ func (a answer) err(r *request) error {
 	case conflict:
 		return apierrors.NewConflict(resource, r.name, errors.New("the object has been modified"))
 	case otherUID:
-		err := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), r.name, nil)
+		err := apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: r.kind.String()}, r.name, nil)
 		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeFieldValueInvalid, Field: "metadata.uid"}}
 		return err
 	case forbidden:
@@ -158,22 +159,19 @@ func (s *state) do(r *request) answer {
 		return failed(notFound)
 	case r.verb == get:
 		return done(found)
-	case r.uid != "" && r.uid != found.uid():
-		if r.kind == pods && r.verb == patch {
-			return failed(otherUID)
-		}
-		return failed(conflict)
 	case r.version != 0 && r.version != found.version:
 		return failed(conflict)
-	case r.verb == remove && r.body == string(metav1.DeletePropagationForeground):
-		s.put(found.change("foreground", func(meta metav1.Object) {
-			meta.SetFinalizers(append(meta.GetFinalizers(), metav1.FinalizerDeleteDependents))
-		}))
-		s.delete(s.find(r.kind, r.name))
-		return done()
+	case r.uid != "" && r.uid != found.uid() && r.verb == remove:
+		return failed(conflict)
+	case r.uid != "" && r.uid != found.uid():
+		return failed(otherUID)
 	case r.verb == remove:
 		s.checkChange(found, nil)
-		s.delete(found)
+		var finalizers []string
+		if r.body == string(metav1.DeletePropagationForeground) {
+			finalizers = []string{metav1.FinalizerDeleteDependents}
+		}
+		s.delete(found, finalizers...)
 		return done()
 	default:
 		after := found.change(string(r.verb)+r.body, func(meta metav1.Object) { applyPatch(meta, r) })
@@ -188,7 +186,7 @@ func (s *state) do(r *request) answer {
 		if now := s.find(r.kind, r.name); now != nil {
 			return done(now)
 		}
-		return done(after.with(s.version)) // It was the last finalizer.
+		return done(after.with(found.version)) // It was the last finalizer.
 	}
 }
 
@@ -254,7 +252,10 @@ func applyPatch(meta metav1.Object, r *request) {
 			o.Status = cronAt.Status
 			return
 		}
-		o.Spec, o.Labels, o.OwnerReferences = cronAt.Spec, cronAt.Labels, cronAt.OwnerReferences
+		if !apiequality.Semantic.DeepEqual(o.Spec, cronAt.Spec) {
+			o.Generation++
+		}
+		o.Spec, o.Labels, o.Finalizers, o.OwnerReferences = cronAt.Spec, cronAt.Labels, cronAt.Finalizers, cronAt.OwnerReferences
 	case *appsv1.Deployment:
 		var deployment appsv1.Deployment
 		utilruntime.Must(json.Unmarshal(after, &deployment))
@@ -286,12 +287,11 @@ func (s *state) withUID(uid types.UID) *object {
 }
 
 // put stores an object and reports it to the watches. An object that is being deleted is gone
-// if it has neither a finalizer nor a running container.
+// if it has no finalizer and no container that may still run.
 func (s *state) put(c *content) {
 	s.version++
 	o := c.with(s.version)
-	gone := o.meta.GetDeletionTimestamp() != nil && len(o.meta.GetFinalizers()) == 0 &&
-		(o.kind != pods || o.pod().Status.Phase != corev1.PodRunning)
+	gone := o.meta.GetDeletionTimestamp() != nil && len(o.meta.GetFinalizers()) == 0 && ptr.Deref(o.meta.GetDeletionGracePeriodSeconds(), 0) == 0
 	i, found := slices.BinarySearchFunc(s.stored, o, compareObjects)
 	s.stored = slices.Clone(s.stored)
 	switch {
@@ -305,19 +305,21 @@ func (s *state) put(c *content) {
 	s.notify(o, gone)
 }
 
-// delete deletes an object.
-func (s *state) delete(o *object) {
+// delete deletes an object, which also gets some finalizers.
+func (s *state) delete(o *object, finalizers ...string) {
 	if o.meta.GetDeletionTimestamp() != nil {
 		return
 	}
-	seconds := time.Duration(0)
-	if o.kind == pods {
-		seconds = 30
+	seconds := int64(0)
+	if o.kind == pods && o.pod().Status.Phase == corev1.PodRunning {
+		seconds = corev1.DefaultTerminationGracePeriodSeconds
 	}
-	when := metav1.Time{Time: s.clock().Add(seconds * time.Second).Truncate(time.Second)}
-	s.put(o.change(fmt.Sprint("delete ", when.Unix()), func(meta metav1.Object) {
+	when := metav1.Time{Time: s.clock().Add(time.Duration(seconds) * time.Second).Truncate(time.Second)}
+	s.put(o.change(fmt.Sprint("delete ", when.Unix(), finalizers), func(meta metav1.Object) {
 		meta.SetDeletionTimestamp(&when)
-		meta.SetDeletionGracePeriodSeconds(ptr.To(int64(seconds)))
+		meta.SetDeletionGracePeriodSeconds(&seconds)
+		meta.SetGeneration(meta.GetGeneration() + 1)
+		meta.SetFinalizers(append(meta.GetFinalizers(), finalizers...))
 	}))
 }
 
