@@ -131,9 +131,11 @@ func isForeign(cronAt *v1alpha1.CronAt) bool {
 	return metav1.GetControllerOfNoCopy(cronAt) == nil && cronAt.Labels[v1alpha1.LabelManagedBy] == ""
 }
 
-// checkChange checks what a controller of annotations does to a CronAt. It deletes it if after
-// is nil.
+// checkChange checks what a controller does to an object. It deletes it if after is nil.
 func (s *state) checkChange(before *object, after *content) {
+	if isForeignPod(before) {
+		s.violation = "a Pod of somebody else is changed"
+	}
 	if s.x.own() != deployments {
 		return
 	}

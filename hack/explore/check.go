@@ -323,6 +323,7 @@ func (s *state) hasEnded() error {
 		case o.kind == ats && o.meta.GetDeletionTimestamp() != nil:
 			return fmt.Errorf("the deleted At %s stays", o.name())
 		case s.x.own() != ats:
+		case o.kind == ats && o.at().Status.Reason == v1alpha1.ReasonPodNameConflict && isForeignPod(s.find(pods, plan.PodName(o.at()))):
 		case o.kind == ats && !s.isSuspended(o) && o.at().Status.Phase != v1alpha1.PhaseDone:
 			return fmt.Errorf("the end: At %s is %s, %s: %s", o.name(), o.at().Status.Phase, o.at().Status.Reason, o.at().Status.Message)
 		case o.kind == ats && tracked && o.at().Status.Phase == v1alpha1.PhaseDone && !s.isSuspended(o):

@@ -166,6 +166,20 @@ var stripOwner = edit{name: "removes the owner of the Pod", do: func(s *state) b
 	return true
 }}
 
+// takePodName creates a Pod that has nothing to do with the At.
+var takePodName = edit{name: "creates another Pod of the name", do: func(s *state) bool {
+	if s.find(pods, "at-pod") != nil {
+		return false
+	}
+	s.create(intern(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "at-pod"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}))
+	return true
+}}
+
+// isForeignPod reports whether a Pod has never belonged to an At.
+func isForeignPod(o *object) bool {
+	return o != nil && o.kind == pods && ownerOf(o.uid()) == ""
+}
+
 // annotate changes the annotation of the Deployment.
 func (s *state) annotate(value string) bool {
 	o := s.find(deployments, "web")

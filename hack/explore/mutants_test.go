@@ -116,17 +116,19 @@ var mutants = map[string]mutant{
 			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
 		}
 	})},
-	"ownership by name": {"successor", "which was not created for At", nil, decides(func(w *plan.World) {
-		var adopted []*corev1.Pod
-		for _, pod := range w.Pods {
-			pod = pod.DeepCopy()
-			for i := range pod.OwnerReferences {
-				pod.OwnerReferences[i].UID = w.At.UID
+	"ownership by name":                 {"successor", "which was not created for At", nil, decides(adopt)},
+	"a Pod of somebody else is adopted": {"at", "which was not created for At", within([]float64{60}, budget{edits: 1}, takePodName), decides(adopt)},
+	"a Pod of somebody else is deleted": {"at", "of somebody else is changed", within([]float64{60}, budget{edits: 1}, takePodName), func(x *explorer) {
+		x.decide = func(w plan.World) plan.Decision {
+			d := plan.Decide(w)
+			for _, pod := range w.Pods {
+				if plan.ControllerOf(pod) == nil && w.PodIsLive {
+					return plan.Decision{Action: plan.DeletePod{Pod: pod}}
+				}
 			}
-			adopted = append(adopted, pod)
+			return d
 		}
-		w.Pods = adopted
-	})},
+	}},
 	"a status without its version": {"retries", "goes back", nil, sends(func(r *request) {
 		if r.verb == patchStatus {
 			r.version = 0
@@ -401,6 +403,17 @@ func annotation(change func(w *annotationplan.World)) func(x *explorer) {
 			return annotationplan.Decide(w)
 		}
 	}
+}
+
+// adopt lets the At own all Pods.
+func adopt(w *plan.World) {
+	var adopted []*corev1.Pod
+	for _, pod := range w.Pods {
+		pod = pod.DeepCopy()
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(w.At, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
+		adopted = append(adopted, pod)
+	}
+	w.Pods = adopted
 }
 
 func withoutLimit(at **v1alpha1.At) {

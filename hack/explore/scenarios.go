@@ -57,12 +57,12 @@ var scenarios = []scenario{
 		objects:  []metav1.Object{newAt(nil)},
 		instants: []float64{59, 60, 60.25, 61},
 		left:     budget{edits: 1},
-		edits:    []edit{suspend, postpone, deleteAt, deletePod, stripLabel, stripOwner},
+		edits:    []edit{suspend, postpone, deleteAt, deletePod, stripLabel, stripOwner, takePodName},
 	},
 	{
 		name: "edited", doc: "one At that a user suspends, moves or deletes while watches are behind and a request fails",
 		objects:  []metav1.Object{newAt(nil)},
-		instants: []float64{59, 60, 60.25, 61},
+		instants: []float64{60, 60.25, 61},
 		left:     budget{faults: 1, edits: 1},
 		lag:      1,
 		edits:    []edit{suspend, postpone, deleteAt},
@@ -90,7 +90,7 @@ var scenarios = []scenario{
 	{
 		name: "crash", doc: "one At, of which a request fails and a controller is killed",
 		objects:  []metav1.Object{newAt(nil)},
-		instants: []float64{60, 71},
+		instants: []float64{60, 68, 71},
 		left:     budget{faults: 1, crashes: 1},
 		lag:      1,
 	},
