@@ -17,8 +17,6 @@ limitations under the License.
 package main
 
 import (
-	"strings"
-	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,69 +31,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 )
-
-// mutant breaks a promise in a world, in which that promise holds without the mutation.
-type mutant struct {
-	scenario, want string
-	world          func(x *explorer) // nil: the scenario as it is
-	mutate         func(x *explorer)
-}
-
-// decides returns a mutant of the world that decisions are made on.
-func decides(change func(w *plan.World)) func(x *explorer) {
-	return func(x *explorer) {
-		x.decide = func(w plan.World) plan.Decision {
-			if w.At != nil {
-				w.At = w.At.DeepCopy()
-				change(&w)
-			}
-			return plan.Decide(w)
-		}
-	}
-}
-
-// cleansUp returns a mutant of the decisions for the Pods that are no longer needed.
-func cleansUp(change func(w plan.World, pod *corev1.Pod, d plan.Decision) plan.Decision) func(x *explorer) {
-	return func(x *explorer) {
-		x.cleanUp = func(w plan.World, pod *corev1.Pod) plan.Decision { return change(w, pod, plan.CleanUp(w, pod)) }
-	}
-}
-
-// cronAt returns a mutant of the world that the decisions for a CronAt are made on.
-func cronAt(change func(s *cronsteps.Steps, w *cronplan.World)) func(x *explorer) {
-	return func(x *explorer) { x.mutateCronAt = change }
-}
-
-// sends returns a mutant of the requests.
-func sends(change func(r *request)) func(x *explorer) {
-	return func(x *explorer) { x.send = change }
-}
-
-// all returns several mutants at once.
-func all(mutations ...func(x *explorer)) func(x *explorer) {
-	return func(x *explorer) {
-		for _, mutate := range mutations {
-			mutate(x)
-		}
-	}
-}
-
-// within limits a scenario to some instants, to faults and crashes, and to what users may do.
-// Watches may be behind by any number of events.
-func within(instants []float64, left budget, edits ...edit) func(x *explorer) {
-	return func(x *explorer) {
-		x.scenario.instants, x.scenario.left, x.scenario.edits, x.scenario.begins = instants, left, edits, nil
-		x.instants, x.scenario.lag = later(instants), 100
-	}
-}
-
-// after explores from the end of a history on.
-func after(history ...string) func(x *explorer) {
-	return func(x *explorer) { x.scenario.begins = history }
-}
-
-// succeeds lets no command fail.
-func succeeds(x *explorer) { x.scenario.fails = false }
 
 // ran is the history of an At that ran, and whose Pod is recorded.
 var ran = []string{"controller A: at: LookForAt", "controller A: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod"}
@@ -392,19 +327,6 @@ var mutants = map[string]mutant{
 	})},
 }
 
-// annotation returns a mutant of the world that decisions for a Deployment are made on.
-func annotation(change func(w *annotationplan.World)) func(x *explorer) {
-	return func(x *explorer) {
-		x.annotation = func(w annotationplan.World) annotationplan.Decision {
-			if w.CronAt != nil {
-				w.CronAt = w.CronAt.DeepCopy()
-			}
-			change(&w)
-			return annotationplan.Decide(w)
-		}
-	}
-}
-
 // adopt lets the At own all Pods.
 func adopt(w *plan.World) {
 	var adopted []*corev1.Pod
@@ -422,54 +344,4 @@ func withoutLimit(at **v1alpha1.At) {
 		changed.Spec.Nodes.MaxFailed = nil
 		*at = changed
 	}
-}
-
-// TestMutants breaks the promises: each mutation is seen, with a small budget, and is the only reason.
-func TestMutants(t *testing.T) {
-	for name, mutant := range mutants {
-		t.Run(name, mutant.test)
-	}
-}
-
-// exceptions drop an assumption of docs/concepts/guarantees.md.
-var exceptions = map[string]mutant{
-	"a deleted At does not run again": {"at", "runs twice",
-		all(within([]float64{60}, budget{edits: 1}, deleteAt), after("controller A: at: LookForAt", "controller B: at: LookForAt", "controller B: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod")), strictly},
-	"a restart that is not recorded is not undone": {"restart", "is restarted twice",
-		within([]float64{60}, budget{edits: 1}, undoRestart), strictly},
-	"a creation takes at most nine seconds": {"deleted", "runs twice",
-		all(within([]float64{60.75, 71}, budget{faults: 1, edits: 1}, deletePod), after(append(delayed, "it is 00:01:11.0")...)),
-		func(x *explorer) { x.flight = 11 }},
-}
-
-func strictly(x *explorer) { x.strict = true }
-
-// TestExceptions drops assumptions: what the guarantees exclude is seen, and only then.
-func TestExceptions(t *testing.T) {
-	for name, exception := range exceptions {
-		t.Run(name, exception.test)
-	}
-}
-
-func (m mutant) test(t *testing.T) {
-	r := m.run(100_000, true)
-	if r.err == nil || !strings.Contains(r.err.Error(), m.want) {
-		t.Fatalf("after %d states: %v, want that it %s\n%s", r.states, r.err, m.want, table(r.history))
-	}
-	t.Logf("after %d states: %v\n%s", r.states, r.err, table(r.history))
-	if r := m.run(r.states, false); r.err != nil {
-		t.Errorf("without the mutation: %v\n%s", r.err, table(r.history))
-	}
-}
-
-// run explores the world of a mutant, with or without the mutation.
-func (m mutant) run(limit int, mutated bool) result {
-	x := newExplorer(find(m.scenario))
-	if m.world != nil {
-		m.world(x)
-	}
-	if mutated {
-		m.mutate(x)
-	}
-	return x.run(limit, 2)
 }

@@ -90,7 +90,7 @@ var scenarios = []scenario{
 	{
 		name: "crash", doc: "one At, of which a request fails and a controller is killed",
 		objects:  []metav1.Object{newAt(nil)},
-		instants: []float64{60, 68, 71},
+		instants: []float64{60, 71},
 		left:     budget{faults: 1, crashes: 1},
 		lag:      1,
 	},
