@@ -30,7 +30,7 @@ func find(name string) scenario {
 func TestExplore(t *testing.T) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
-			if r := newExplorer(s).run(5_000, 2); r.err != nil {
+			if r := newExplorer(s).run(3_000, 2); r.err != nil {
 				t.Errorf("%v\n%s", r.err, table(r.history))
 			}
 		})
