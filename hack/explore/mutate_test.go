@@ -132,6 +132,7 @@ func TestExceptions(t *testing.T) {
 }
 
 func (m mutant) test(t *testing.T) {
+	t.Helper()
 	r := m.run(100_000, true)
 	if r.err == nil || !strings.Contains(r.err.Error(), m.want) {
 		t.Fatalf("after %d states: %v, want that it %s\n%s", r.states, r.err, m.want, table(r.history))
