@@ -234,9 +234,12 @@ func (s *state) checkAt(o *object) {
 	if s.checkStatus(now); s.violation == "" {
 		s.checkEnd(at, done)
 	}
+	// A controller that does not know of a cordon creates an At, perhaps after its parent has ended.
+	parent := s.withUID(ownerOf(o.uid()))
+	isLate := at.Status.Reason == v1alpha1.ReasonNotStarted && parent != nil && parent.at().Status.Phase == v1alpha1.PhaseDone
 	switch reason := at.Status.Reason; {
 	case !done:
-	case reason != v1alpha1.ReasonCompleted && !hasFailed && !s.harmed:
+	case reason != v1alpha1.ReasonCompleted && !hasFailed && !s.harmed && !isLate:
 		s.violation = fmt.Sprintf("%s is recorded, without any cause: %s", reason, at.Status.Message)
 		return
 	case reason == v1alpha1.ReasonCompleted && s.x.own() == ats && at.Status.Pod == nil && at.Status.Nodes == nil && at.Status.Restart == nil:

@@ -40,7 +40,7 @@ func TestExplore(t *testing.T) {
 // TestKey checks that equal states lead to equal states: that a key has all that decides what
 // happens next.
 func TestKey(t *testing.T) {
-	const depth = 6
+	const depth = 5
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
 			x := newExplorer(s)
