@@ -362,9 +362,7 @@ func (s *state) hasEndedCronAt(cronAt *v1alpha1.CronAt) error {
 		return fmt.Errorf("%d Ats count as active", cronAt.Status.Active)
 	case !ptr.Deref(cronAt.Spec.Suspend, false) && (last == nil || last.Time.Before(s.x.scenario.last)):
 		return fmt.Errorf("the last time is %v, want %s", last, s.x.scenario.last)
-	// With Allow, a controller that was paused may miss a time that another one has run: it does not
-	// list the Ats.
-	case !ptr.Deref(cronAt.Spec.Suspend, false) && (times < 2 || times > 2 && s.x.policy() != v1alpha1.AllowConcurrent):
+	case !ptr.Deref(cronAt.Spec.Suspend, false) && times != 2:
 		return fmt.Errorf("%d times have an At or count as missed, want 2: %+v", times, cronAt.Status.Missed)
 	}
 	return nil
