@@ -188,6 +188,9 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	<-ctx.Done()
 }
 
+// yieldDelay is the time after which an At is synced again that waits for the end of a rehearsal.
+const yieldDelay = 2 * time.Second
+
 func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	name, shutdown := c.queue.Get()
 	if shutdown {
@@ -203,8 +206,8 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		return err
 	})
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
-	if answer.ExceedsQuota(err, "pods") {
-		c.checks.Yield(name.Namespace)
+	if answer.ExceedsQuota(err, "pods") && c.checks.Yield(name.Namespace) {
+		c.enqueueAfter(name, yieldDelay)
 	}
 	c.queue.Settle(ctx, name, err)
 	c.enqueueAfter(name, delay)
@@ -435,6 +438,7 @@ func (c *Controller) search(ctx context.Context) {
 			}
 			name := cache.MetaObjectToName(at)
 			world := c.cache.World(name, time.Time{}, c.clock.Now())
+			world.Rehearses = c.checks.Rehearses()
 			decision := plan.Decide(*world)
 			hasStep := decision.Action != nil || decision.Status != nil ||
 				slices.ContainsFunc(world.Pods, func(pod *corev1.Pod) bool { return plan.CleanUp(*world, pod).Action != nil })

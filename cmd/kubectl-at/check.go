@@ -75,16 +75,18 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		return fmt.Errorf("%s has started: see %s", ref(of), c.kubectl("at show %s", of.GetName()))
 	}
 	limit, isAsked, none := verdictTime, stateOf(of).run.Rehearse, c.noPreflight(of)
+	noRehearsal := cmp.Or(none, c.noRehearsal(of))
 	switch {
 	case none != "" && stateOf(of).observed == of.GetGeneration():
 		limit = 0
-	case isAsked && none == "" && c.noRehearsal(of) == "":
+	case isAsked && noRehearsal == "":
 		limit = rehearsalLimit(of)
+		noRehearsal = c.noController("None has ended in time. Others come first, a run is refused for quota, -rehearsals is 0, or no")
 	}
 	left := limit - max(0, ago)
-	if at, isAt := of.(*v1alpha1.At); isAt {
+	if at, isAt := of.(*v1alpha1.At); isAt && limit > verdictTime {
 		if instant, err := plan.Instant(&at.Spec); err == nil {
-			left = min(left, instant.Sub(c.now())) // Afterwards, there is neither.
+			left = min(left, max(verdictTime, instant.Sub(c.now())-plan.RehearsalLead))
 		}
 	}
 	if _, isKnown := verdictOn(of); !isKnown && limit > verdictTime && left > 0 {
@@ -104,7 +106,7 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	case last.rehearsed != nil:
 		rehearsal = rehearsed(last.conditions, last.rehearsedAt, c.now()) + ": " + last.rehearsed.Message
 	case isAsked:
-		rehearsal = cmp.Or(none, c.noRehearsal(of), c.noController(fmt.Sprintf("None has ended %s after the last change. Others come first, -rehearsals is 0, or no", short(limit))))
+		rehearsal = noRehearsal
 	}
 	suspended := ""
 	if stateOf(of).isSuspended {
@@ -144,6 +146,9 @@ func (c *cli) rehearsedAgain(of object, s state) string {
 		return ""
 	}
 	again := s.rehearsedAt.Add(plan.RehearsalPeriod)
+	if again.Before(c.now()) {
+		again = c.now()
+	}
 	if at, isAt := of.(*v1alpha1.At); isAt && instantOf(at).Sub(again) < plan.RehearsalMargin {
 		return " (rehearsed again only after an edit of the spec)"
 	}

@@ -196,7 +196,7 @@ func (c *cli) create(ctx context.Context, output *output, object object) error {
 	switch {
 	case err == nil:
 		return output.print(c, object)
-	case ctx.Err() != nil, isUnanswered(err):
+	case !output.isServer() && (ctx.Err() != nil || isUnanswered(err)):
 		return c.unanswered(err, object, "created")
 	}
 	return err
@@ -238,7 +238,7 @@ func (c *cli) edit(output *output, info *resource.Info, change func() error) err
 			return err
 		}
 		patched, err := helper.Patch(info.Namespace, info.Name, types.MergePatchType, patch, nil)
-		if isUnanswered(err) {
+		if isUnanswered(err) && !output.isServer() {
 			return c.unanswered(err, info.Object.(metav1.Object), "changed")
 		}
 		if apierrors.IsConflict(err) {
@@ -266,7 +266,7 @@ func (c *cli) remove(output *output, info *resource.Info) error {
 		options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(info.Object.(metav1.Object).GetUID()))}
 		helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer())
 		_, err := helper.DeleteWithOptions(info.Namespace, info.Name, options)
-		if isUnanswered(err) {
+		if isUnanswered(err) && !output.isServer() {
 			return c.unanswered(err, info.Object.(metav1.Object), "deleted")
 		}
 		if err != nil {

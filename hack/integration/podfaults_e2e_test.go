@@ -101,7 +101,7 @@ func podFaults() map[string]podFault {
 			reason: image, message: `^Container main: ErrImageNeverPull: `,
 		},
 		"no pull secret": {
-			change: private, prepare: startRegistry,
+			change: private,
 			reason: image, message: `^Container main: (ErrImagePull|ImagePullBackOff): .*(401|authoriz)`,
 		},
 		"no image for the pull secret": {
@@ -249,7 +249,7 @@ func podFaults() map[string]podFault {
 }
 
 // registry is where the node finds the registry of startRegistry.
-const registry = "localhost:5000"
+const registry = "localhost:50505"
 
 // private changes a Pod to an image that needs a pull secret.
 func private(pod *corev1.PodSpec, name string) {
@@ -257,15 +257,15 @@ func private(pod *corev1.PodSpec, name string) {
 }
 
 // startRegistry starts a registry on the node that wants a password, and has no image.
-func startRegistry(t *testing.T, namespace, name string) {
+func startRegistry(t *testing.T, namespace string) {
 	t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: newTemplate("echo /:user:word >/httpd.conf; exec busybox httpd -f -p 5000 -c /httpd.conf").Spec}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "registry"}, Spec: newTemplate("echo /:user:word >/httpd.conf; exec busybox httpd -f -p 50505 -c /httpd.conf").Spec}
 	pod.Spec.HostNetwork, pod.Spec.TerminationGracePeriodSeconds = true, ptr.To[int64](0)
-	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(5000)}}, PeriodSeconds: 1}
+	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(50505)}}, PeriodSeconds: 1}
 	if _, err := kubeClient.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, namespace, "Ready", "pod/"+name)
+	waitFor(t, namespace, "Ready", "pod/registry")
 }
 
 // createVolume creates a volume that only the node with the given hostname has, and the claim

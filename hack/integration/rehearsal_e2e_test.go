@@ -206,6 +206,7 @@ func TestPodDoesNotStart(t *testing.T) {
 	t.Parallel()
 	removeVolumes(t)
 	namespace := newNamespace(t)
+	startRegistry(t, namespace)
 	faults := podFaults()
 	// Ats and objects are named after the fault, and images and objects of the cluster also
 	// after the namespace, for a cluster in which this test has run before.

@@ -98,9 +98,11 @@ func TestRehearsalYields(t *testing.T) {
 	waitPod(t, namespace, "at-rehearsal")
 	other := createAt(t, newAt(namespace, "other", time.Now(), "true"))
 	other = waitVersion(t, other, "to be refused", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonPodRefused })
-	waitVersion(t, other, "to start", func(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseRunning })
+	other = waitVersion(t, other, "to start", func(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseRunning })
 	at, err := cnatClient.CnatV1alpha1().Ats(namespace).Get(t.Context(), at.Name, metav1.GetOptions{})
-	if err != nil || at.Status.RehearsedAt != nil {
+	// Soon after that, the rehearsal is repeated.
+	isSoon := other.Status.StartTime.Sub(other.CreationTimestamp.Time) < 20*time.Second
+	if err != nil || at.Status.RehearsedAt != nil && isSoon {
 		t.Errorf("the other At has started after the end of the rehearsal: error %v, conditions %+v", err, at.Status.Conditions)
 	}
 }

@@ -183,9 +183,9 @@ func takeMissing(requests, limits, missing corev1.ResourceList) {
 }
 
 // JudgeRehearsal returns the result of a rehearsal, or the zero value if it goes on. run is the
-// Pod of the run. event is the newest event about the Pod of the rehearsal, or nil if there is
-// none or, unless isKnown, if the events could not be read. Only the containers that run has
-// count: a webhook may have added others.
+// Pod of the run. event is the newest event about the Pod of the rehearsal, or nil. isKnown is
+// false if the events were not read. Only the containers that run has count: a webhook may have
+// added others.
 func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now time.Time) Rehearsal {
 	path := rehearsalPath(types.UID(pod.Labels[v1alpha1.LabelRehearsalOf]))
 	names := slices.Concat(run.Spec.Containers, run.Spec.InitContainers)
@@ -218,23 +218,27 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now tim
 		return NewRehearsal(reason, message, now)
 	}
 	age := now.Sub(pod.CreationTimestamp.Time)
+	mayGetNode := !isKnown || event != nil && slices.Contains(newNodeEvents, event.Reason)
 	reason, message := podBlocker(ours, now)
 	switch {
-	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || age < rehearsalTime && (!isKnown || event != nil && slices.Contains(newNodeEvents, event.Reason))):
-		return Rehearsal{} // It may get a new node.
+	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || mayGetNode && age < rehearsalTime):
+		return Rehearsal{}
 	case reason == v1alpha1.ReasonUnschedulable && hasMoreRights(run):
 		return NewRehearsal(v1alpha1.ReasonRehearsalUnschedulable, message+" A rehearsal has neither the priority class nor the labels of the run.", now)
 	case reason != "" && age >= rehearsalSettle:
 		return NewRehearsal(reason, message, now)
 	}
-	if reason, message := silentBlocker(ours, event, now); reason != "" && (reason != v1alpha1.ReasonPodPending && age >= EventDelay || age >= rehearsalTime || isKnown && isSilentSince(pod, event, now.Add(-rehearsalSilence))) {
+	isOver := age >= rehearsalTime || isKnown && isSilentSince(pod, event, now.Add(-rehearsalSilence))
+	switch reason, message := silentBlocker(ours, event, now); {
+	case reason == "", reason == v1alpha1.ReasonPodPending && !isOver, age < EventDelay:
+		return Rehearsal{}
+	default:
 		return NewRehearsal(reason, message, now)
 	}
-	return Rehearsal{}
 }
 
-// isRefusedForNow reports whether the kubelet of a Pod refused it for a reason of the moment:
-// meanwhile it has no room, or it is being shut down. See pkg/kubelet/lifecycle/predicate.go and
+// isRefusedForNow reports whether the kubelet of a Pod refused it for a reason that may pass:
+// it has no room by now, or it is being shut down. See pkg/kubelet/lifecycle/predicate.go and
 // pkg/kubelet/nodeshutdown in Kubernetes.
 func isRefusedForNow(pod *corev1.Pod) bool {
 	return strings.HasPrefix(pod.Status.Reason, "OutOf") || pod.Status.Reason == "NodeShutdown"

@@ -209,19 +209,21 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 }
 
 // Yield ends the rehearsals of a namespace, and begins no other for a moment: a run may need the
-// quota that they use.
-func (c *Checks) Yield(namespace string) {
+// quota that they use. It reports whether there was one.
+func (c *Checks) Yield(namespace string) (ended bool) {
 	if !c.Rehearses() {
-		return
+		return false
 	}
 	r := c.p.rehearsals
 	r.held.Set(namespace, nil, yieldTime)
 	r.active.Range(func(_, value any) bool {
 		if o := value.(ongoing); o.namespace == namespace {
 			o.cancel()
+			ended = true
 		}
 		return true
 	})
+	return ended
 }
 
 // retry enqueues an item whose rehearsal has no result.
@@ -287,7 +289,8 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 	run := plan.NewPod(at, r.p.defaults)
 	made := plan.NewRehearsalPod(s.Object, checks.kind.name(), run)
 	pods := r.p.Kube.CoreV1().Pods(made.Namespace)
-	createCtx, cancel := context.WithTimeout(ctx, requestTimeout)
+	// If the rehearsal is to end meanwhile, the answer says what to delete.
+	createCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	pod, err := pods.Create(createCtx, made, metav1.CreateOptions{})
 	switch {

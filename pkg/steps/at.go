@@ -83,7 +83,7 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 	}
 	world.ParentAsOf = s.Freshness.AsOf(world.AtAsOf)
 	s.addRelatives(world)
-	// Children that were read before another controller recorded more of them do not include these.
+	// The list may lack children that another controller has recorded since.
 	if before.ChildrenAreLive && before.At != nil && before.At.UID == at.UID && equality.Semantic.DeepEqual(before.At.Status.Nodes, at.Status.Nodes) {
 		world.Children, world.ChildrenAreLive = before.Children, true
 	}

@@ -289,7 +289,7 @@ var abbreviations = sync.OnceValue(func() map[string]abbreviation {
 	}
 	for _, name := range slices.Concat(most, zones.Names()) {
 		location, err := zones.Load(name)
-		if err != nil || zoneNames()[lower(name)] == "" { // MET is no name of a zone here: an error must not suggest it
+		if err != nil || zoneNames()[lower(name)] == "" { // The parser does not accept MET, so no error may suggest it.
 			continue
 		}
 		for _, month := range []time.Month{time.January, time.July} {
