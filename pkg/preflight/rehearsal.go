@@ -164,6 +164,8 @@ func (r *rehearsals) processNextWorkItem(ctx context.Context) bool {
 
 // rehearse rehearses the next run of an object, if that is needed.
 func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks *Checks, name cache.ObjectName) {
+	// A result that is no longer here is in the status that is read after that.
+	found := r.foundOf(item)
 	s, err := checks.read(ctx, name, nil)
 	switch {
 	case answer.IsNotFound(err, name.Name):
@@ -174,7 +176,7 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 	case s.at != nil && s.waits:
 		r.p.again(item)
 		return
-	case s.at == nil || !s.rehearses || s.untilRehearsal > 0 || r.resultOf(item, s, s.rehearsed).Reason != "":
+	case s.at == nil || !s.rehearses || s.untilRehearsal > 0 || found.isNews(s, s.rehearsed):
 		return
 	}
 	timeCtx, cancel := context.WithTimeout(ctx, s.due().Sub(r.p.clock.Now())-plan.RehearsalLead)
@@ -245,11 +247,24 @@ func (r *rehearsals) resultOf(item cache.ObjectName, object metav1.Object, statu
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	found := r.found[item]
-	if found.uid == object.GetUID() && found.generation == object.GetGeneration() && !status.Has(object, found.result) {
+	if found.isNews(object, status) {
 		return found.result
 	}
 	delete(r.found, item)
 	return plan.Rehearsal{}
+}
+
+// foundOf returns the result of an item that may not be in its status yet, or the zero value.
+func (r *rehearsals) foundOf(item cache.ObjectName) rehearsed {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.found[item]
+}
+
+// isNews reports whether a result is about the given version of an object, and its status does
+// not have it.
+func (r rehearsed) isNews(object metav1.Object, status plan.Rehearsed) bool {
+	return r.uid == object.GetUID() && r.generation == object.GetGeneration() && !status.Has(object, r.result)
 }
 
 // rehearseEach rehearses a run, with nodes on some of them. It returns the first result that

@@ -211,6 +211,30 @@ func TestRehearsalOnce(t *testing.T) {
 	})
 }
 
+// TestRehearsalOnceForStaleAnswer lets the status of an At have the result after its next rehearsal
+// has read the At, and before it looks for a result.
+func TestRehearsalOnceForStaleAnswer(t *testing.T) {
+	run(t, func(f *fixture) {
+		at := f.at("at", 20*time.Hour, withRehearse)
+		var isWritten atomic.Bool
+		f.cnat.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
+			answer := at.DeepCopy()
+			if f.Forecast(at, plan.RehearsedOf(&at.Status)) != nil {
+				f.write(at)
+				f.wantRehearsal(at, "", "") // Its controller has seen it.
+				isWritten.Store(true)
+			}
+			return true, answer, nil
+		})
+		f.add(1200*time.Millisecond, at)
+		f.add(15*time.Second, at)
+		if !isWritten.Load() {
+			t.Error("the At was not read after its rehearsal")
+		}
+		f.wantList("rehearsals", &f.rehearsed, "at-rehearsal 1s")
+	})
+}
+
 // twice refuses two Pods.
 func twice(err error) func(*corev1.Pod) error {
 	left := 2
