@@ -101,15 +101,16 @@ func (v *view) forecastAt() time.Time {
 	return at
 }
 
-// wantsPreflight reports whether a preflight is needed: the CronAt is new or was edited, it
-// has the forecast of an earlier controller, its next At is due soon, or it needs a rehearsal.
+// wantsPreflight reports whether a preflight is needed: the CronAt is new or was edited, maybe
+// while another controller led, it has the forecast of that one, its next At is due soon, or it
+// needs a rehearsal.
 func (v *view) wantsPreflight() bool {
 	if v.forecast != nil || v.next.IsZero() {
 		return false
 	}
 	at := v.forecastAt()
 	_, rehearses := UntilRehearsal(v.cronAt, v.next.Add(v.shift), v.now)
-	return v.cronAt.Status.ObservedGeneration != v.cronAt.Generation || plan.IsForecast(Blocked(v.cronAt)) ||
+	return v.cronAt.Status.ObservedGeneration != v.cronAt.Generation || v.now.Sub(plan.WrittenAt(v.cronAt)) < plan.Grace || plan.IsForecast(Blocked(v.cronAt)) ||
 		rehearses && v.rehearses ||
 		!at.IsZero() && !v.now.Before(at)
 }

@@ -40,6 +40,11 @@ func isForecast(cronAt *v1alpha1.CronAt) {
 	withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonPodRefused, quotaForecast, ten.Add(-time.Hour))(cronAt)
 }
 
+// writtenAt is a write to anything but the status.
+func writtenAt(when time.Time) func(*v1alpha1.CronAt) {
+	return func(cronAt *v1alpha1.CronAt) { cronAt.ManagedFields = []metav1.ManagedFieldsEntry{{Time: at(when)}} }
+}
+
 func templateEdited(cronAt *v1alpha1.CronAt) { cronAt.Generation = 2 }
 
 const rehearsedForecast = "Rehearsed at 2026-12-24T09:25:00Z: words"
@@ -95,7 +100,11 @@ func TestDecideForecast(t *testing.T) {
 		},
 		"the template was edited": {cronAt: newCronAt(templateEdited), now: half, wantPreflight: true},
 		"the schedule was edited": {cronAt: newCronAt(edited("30 12 * * *", half)), now: half, wantPreflight: true},
-		"due every 15 minutes":    {cronAt: newCronAt(ranAtTen, scheduled("*/15 * * * *")), now: ten.Add(10 * time.Minute), wantPreflight: true, wantDelay: 5 * time.Minute},
+		"another controller wrote the status after an edit, and may not know the answer": {
+			cronAt: newCronAt(writtenAt(half.Add(-plan.Grace + time.Second))), now: half, wantPreflight: true, wantDelay: 30*time.Minute - lead,
+		},
+		"a minute after an edit": {cronAt: newCronAt(writtenAt(half.Add(-plan.Grace))), now: half, wantDelay: 30*time.Minute - lead},
+		"due every 15 minutes":   {cronAt: newCronAt(ranAtTen, scheduled("*/15 * * * *")), now: ten.Add(10 * time.Minute), wantPreflight: true, wantDelay: 5 * time.Minute},
 		"due every ten minutes: an At reports it as soon": {
 			cronAt: newCronAt(ranAtTen, scheduled("*/10 * * * *"), func(cronAt *v1alpha1.CronAt) { cronAt.Status.NextScheduleTime = at(ten.Add(10 * time.Minute)) }),
 			now:    ten.Add(9 * time.Minute), wantDelay: time.Minute,
