@@ -20,6 +20,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -175,7 +176,7 @@ func podBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
 	}
 	for _, container := range containerStatuses(pod) {
 		waiting := container.State.Waiting
-		if waiting == nil {
+		if waiting == nil || isUnknownYet(waiting.Message) {
 			continue
 		}
 		// These reasons come from the kubelet: pkg/kubelet/images/types.go and
@@ -221,6 +222,13 @@ var blockingEvents = map[string]string{
 	"FailedPrepareDynamicResources": v1alpha1.ReasonSandboxNotCreated,
 }
 
+// isUnknownYet reports whether the message of a busy kubelet says only that it has not read a
+// ConfigMap or a Secret yet. Its next try says what is missing, or says nothing and succeeds. See
+// pkg/kubelet/util/manager/watch_based_manager.go in Kubernetes.
+func isUnknownYet(message string) bool {
+	return strings.Contains(message, "failed to sync configmap cache") || strings.Contains(message, "failed to sync secret cache")
+}
+
 // hasSandbox reports whether a Pod has its volumes, its sandbox and its network. So no blocking event
 // concerns it any longer.
 func hasSandbox(pod *corev1.Pod) bool {
@@ -235,7 +243,7 @@ func silentBlocker(pod *corev1.Pod, event *PodEvent, now time.Time) (reason, mes
 	if isUnschedulable(pod) {
 		return "", ""
 	}
-	if event != nil && event.Warning && !hasSandbox(pod) && now.Sub(event.Time) <= maxEventAge && blockingEvents[event.Reason] != "" {
+	if event != nil && event.Warning && !hasSandbox(pod) && now.Sub(event.Time) <= maxEventAge && blockingEvents[event.Reason] != "" && !isUnknownYet(event.Message) {
 		return blockingEvents[event.Reason], join("Pod "+pod.Name, event.Reason, event.Message)
 	}
 	if now.Sub(waitsSince(pod)) < Grace {

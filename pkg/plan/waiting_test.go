@@ -73,6 +73,16 @@ func TestDecideWaiting(t *testing.T) {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
 			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMount: words",
 		},
+		"its busy node has not read a ConfigMap yet: waited for": {
+			status: recorded, age: EventDelay, known: true, event: unread(after(EventDelay)), wantDelay: Grace - EventDelay,
+		},
+		"its busy node has not read a ConfigMap for a minute: reported": {
+			status: recorded, age: Grace, known: true, event: unread(after(EventDelay)),
+			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": FailedMount: " + unread(now).Message + see,
+		},
+		"its busy node has not read a Secret for a container yet: waited for": {
+			status: recorded, age: EventDelay - 1, pod: waiting("CreateContainerConfigError", "failed to sync secret cache: timed out waiting for the condition"), wantDelay: 1,
+		},
 		"a volume was missing, and its sandbox exists now: waited for": {
 			status: recorded, age: EventDelay, known: true, event: event(true, "FailedMount", 0, after(EventDelay)),
 			pod: func(pod *corev1.Pod) {
@@ -246,6 +256,14 @@ func TestDecideWaiting(t *testing.T) {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// unread is what a busy kubelet says of a ConfigMap that it has not read yet.
+func unread(instant time.Time) *PodEvent {
+	return &PodEvent{
+		Warning: true, Reason: "FailedMount", Time: instant,
+		Message: `MountVolume.SetUp failed for volume "kube-api-access" : failed to sync configmap cache: timed out waiting for the condition`,
 	}
 }
 
