@@ -284,7 +284,9 @@ func (c *Checks) look(ctx context.Context, name cache.ObjectName) bool {
 	isWhole := s.isWhole
 	if !isWhole {
 		if s, err = c.read(ctx, name, s); err != nil {
-			return c.p.keep(ctx, item, s, newVerdict(nil, err))
+			v := newVerdict(nil, err)
+			c.p.rehearsals.add(item, s, v)
+			return c.p.keep(ctx, item, s, v)
 		}
 		if s.at == nil {
 			c.p.forget(item)
@@ -359,7 +361,6 @@ func (p *Preflight) again(item cache.ObjectName) {
 // found.
 func (p *Preflight) forget(item cache.ObjectName) (known bool) {
 	p.queue.Forget(item)
-	p.rehearsals.forget(item)
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	_, known = p.found[item]

@@ -67,9 +67,8 @@ type rehearsals struct {
 	// next has the node with which the next rehearsal begins, by item.
 	next *lru.Cache
 
-	lock sync.Mutex
-	// found has the results that are not in a status yet, by item.
-	found map[cache.ObjectName]rehearsed
+	// found has the last results, by item, which may not be in a status yet.
+	found *utilcache.Expiring
 	// active has an ongoing for each rehearsal that goes on, by the UID of the owner.
 	active sync.Map
 	// held has the namespaces in which no rehearsal may begin now.
@@ -98,7 +97,7 @@ func newRehearsals(p *Preflight) *rehearsals {
 		queue:  p.newQueue("rehearsals"),
 		next:   lru.New(maxRemembered),
 		held:   utilcache.NewExpiringWithClock(p.clock),
-		found:  map[cache.ObjectName]rehearsed{},
+		found:  utilcache.NewExpiringWithClock(p.clock),
 		left:   make(chan struct{}, 1),
 	}
 }
@@ -118,16 +117,6 @@ func (r *rehearsals) add(item cache.ObjectName, s *subject, v verdict) {
 	case result == metrics.PreflightUnknown:
 		r.p.queue.AddAfter(item, plan.RehearsalPeriod)
 	}
-}
-
-// forget removes the result of a rehearsal.
-func (r *rehearsals) forget(item cache.ObjectName) {
-	if r == nil {
-		return
-	}
-	r.lock.Lock()
-	defer r.lock.Unlock()
-	delete(r.found, item)
 }
 
 // run rehearses until ctx is done.
@@ -164,11 +153,10 @@ func (r *rehearsals) processNextWorkItem(ctx context.Context) bool {
 
 // rehearse rehearses the next run of an object, if that is needed.
 func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks *Checks, name cache.ObjectName) {
-	// A result that is no longer here is in the status that is read after that.
-	found := r.foundOf(item)
 	s, err := checks.read(ctx, name, nil)
 	switch {
 	case answer.IsNotFound(err, name.Name):
+		r.queue.Forget(item)
 		return
 	case err != nil:
 		r.retry(item)
@@ -176,7 +164,11 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 	case s.at != nil && s.waits:
 		r.p.again(item)
 		return
-	case s.at == nil || !s.rehearses || s.untilRehearsal > 0 || found.isNews(s, s.rehearsed):
+	case s.at == nil || !s.rehearses || r.resultOf(item, s, s.rehearsed).Reason != "":
+		r.queue.Forget(item)
+		return
+	case s.untilRehearsal > 0: // The cache did not have the last result yet.
+		r.p.queue.AddAfter(item, s.untilRehearsal)
 		return
 	}
 	timeCtx, cancel := context.WithTimeout(ctx, s.due().Sub(r.p.clock.Now())-plan.RehearsalLead)
@@ -204,9 +196,7 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 	if checks.hasChanged(s) {
 		return
 	}
-	r.lock.Lock()
-	r.found[item] = rehearsed{s.GetUID(), s.GetGeneration(), result}
-	r.lock.Unlock()
+	r.found.Set(item, rehearsed{s.GetUID(), s.GetGeneration(), result}, plan.RehearsalPeriod)
 	checks.changed(name)
 }
 
@@ -244,27 +234,12 @@ func (r *rehearsals) resultOf(item cache.ObjectName, object metav1.Object, statu
 	if r == nil {
 		return plan.Rehearsal{}
 	}
-	r.lock.Lock()
-	defer r.lock.Unlock()
-	found := r.found[item]
-	if found.isNews(object, status) {
-		return found.result
+	value, _ := r.found.Get(item)
+	found, _ := value.(rehearsed)
+	if found.uid != object.GetUID() || found.generation != object.GetGeneration() || status.Has(object, found.result) {
+		return plan.Rehearsal{}
 	}
-	delete(r.found, item)
-	return plan.Rehearsal{}
-}
-
-// foundOf returns the result of an item that may not be in its status yet, or the zero value.
-func (r *rehearsals) foundOf(item cache.ObjectName) rehearsed {
-	r.lock.Lock()
-	defer r.lock.Unlock()
-	return r.found[item]
-}
-
-// isNews reports whether a result is about the given version of an object, and its status does
-// not have it.
-func (r rehearsed) isNews(object metav1.Object, status plan.Rehearsed) bool {
-	return r.uid == object.GetUID() && r.generation == object.GetGeneration() && !status.Has(object, r.result)
+	return found.result
 }
 
 // rehearseEach rehearses a run, with nodes on some of them. It returns the first result that
@@ -301,6 +276,9 @@ func (r *rehearsals) rehearseEach(ctx context.Context, item cache.ObjectName, ch
 
 // rehearseOne rehearses the run of an At. The result is the zero value if nothing is known.
 func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject, at *v1alpha1.At) (result plan.Rehearsal) {
+	if ctx.Err() != nil {
+		return plan.Rehearsal{}
+	}
 	run := plan.NewPod(at, r.p.defaults)
 	made := plan.NewRehearsalPod(s.Object, checks.kind.name(), run)
 	pods := r.p.Kube.CoreV1().Pods(made.Namespace)

@@ -235,6 +235,42 @@ func TestRehearsalOnceForStaleAnswer(t *testing.T) {
 	})
 }
 
+// TestRehearsalAgainForStaleCache lets an At be enqueued after its rehearsal has failed, while the cache
+// does not have the result. It is repeated all the same.
+func TestRehearsalAgainForStaleCache(t *testing.T) {
+	run(t, func(f *fixture) {
+		at := f.at("at", 20*time.Hour, withRehearse)
+		f.kubelet = notPulled
+		f.add(30*time.Second, at)
+		f.wantList("rehearsals", &f.rehearsed, "at-rehearsal 1s")
+		cached := at.DeepCopy()
+		f.write(at)
+		if err := f.ats.Update(cached); err != nil {
+			t.Fatal(err)
+		}
+		f.add(plan.RehearsalPeriod, at)
+		f.wantList("rehearsals after ten minutes", &f.rehearsed, "at-rehearsal 10m21s")
+	})
+}
+
+// TestRehearsalAfterOutage lets the API server not answer until preflights give up. Then a rehearsal
+// that has failed is repeated.
+func TestRehearsalAfterOutage(t *testing.T) {
+	run(t, func(f *fixture) {
+		at := f.at("at", 20*time.Hour, withRehearse, func(at *v1alpha1.At) { at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}} })
+		var isOut atomic.Bool
+		isOut.Store(true)
+		f.cnat.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return isOut.Load(), nil, apierrors.NewTimeoutError("busy", 1)
+		})
+		f.add(time.Hour, at)
+		f.wantList("rehearsals", &f.rehearsed)
+		isOut.Store(false)
+		time.Sleep(plan.RehearsalPeriod)
+		f.wantList("rehearsals after the outage", &f.rehearsed, "at-rehearsal 1h6m31.02s")
+	})
+}
+
 // twice refuses two Pods.
 func twice(err error) func(*corev1.Pod) error {
 	left := 2
