@@ -352,7 +352,7 @@ func TestKubectlAtInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", atResource+`at created\n`+runs+`error: stopped watching: at/at is RUNNING\. The run continues: [^\n]*\n`)
+	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", atResource+`at created\n`+runs+`error: stopped watching: at/at is RUNNING(, [^\n]*)?\. The run continues: [^\n]*\n`)
 	execLast(t, k.namespace, "at-pod", "touch", "/tmp/over")
 	k.run(t, "logs", "at", "-f").want(t, 0, "begun\nover\n", "")
 	wantEnd(t, waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
@@ -558,6 +558,7 @@ func TestKubectlAtPending(t *testing.T) {
 	pod := `{"apiVersion": "v1", "kind": "Pod", "spec": {"volumes": [{"name": "v", "configMap": {"name": "none"}}],
 		"automountServiceAccountToken": false, "containers": [{"name": "main", "image": "busybox:1.37.0", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}}`
 	at{namespace: k.namespace, stdin: pod}.run(t, "now", "--name=at", "-f", "-", "--", "true").want(t, 0, atResource+`at created\n`, runs)
+	waitEvents(t, waitPhase(t, k.namespace, "at", v1alpha1.PhaseRunning), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
 	eventually(t, "the kubelet's warning", func(ctx context.Context) (bool, error) {
 		events, err := kubeClient.CoreV1().Events(k.namespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedMount"})
 		for i := range events.Items {

@@ -401,7 +401,7 @@ func eventually(t *testing.T, what string, condition wait.ConditionWithContextFu
 
 // poll waits until condition holds. It checks less and less often, because many tests
 // wait at the same time and share the processors. It continues after errors of a busy API
-// server.
+// server or, with code 500, kubelet.
 func poll(ctx context.Context, what string, condition wait.ConditionWithContextFunc) error {
 	defer announce(what)()
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -410,7 +410,7 @@ func poll(ctx context.Context, what string, condition wait.ConditionWithContextF
 	var last error
 	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		var done bool
-		if done, last = condition(ctx); last != nil && !answer.IsTransient(last) {
+		if done, last = condition(ctx); last != nil && !answer.IsTransient(last) && !apierrors.IsInternalError(last) {
 			return false, last
 		}
 		return done && last == nil, nil

@@ -94,6 +94,12 @@ func TestInCluster(t *testing.T) {
 		}
 		return strings.Join(lines, "\n")
 	}
+	// The leader adds its finalizer to its permissions.
+	for _, object := range []string{"serviceaccount", "role", "rolebinding", "clusterrole", "clusterrolebinding"} {
+		eventually(t, "the finalizer of the "+object, func(context.Context) (bool, error) {
+			return strings.Contains(kubectl(t, "", "get", "-n", systemNamespace, object+"/cnat-controller", "-o", "jsonpath={.metadata.finalizers}"), v1alpha1.FinalizerReleasePods), nil
+		})
+	}
 	installed := versions()
 	for _, args := range [][]string{{"-f", deploy, "-f", crd}, {"-k", deploy}, {"-f", root + "/artifacts/install.yaml"}} {
 		kubectl(t, "", append([]string{"apply"}, args...)...)
@@ -120,7 +126,14 @@ func TestInCluster(t *testing.T) {
 		t.Helper()
 		return kubectl(t, "", "get", "-n", systemNamespace, "lease/cnat-controller", "-o", "jsonpath={.spec.holderIdentity}")
 	}
-	first := leader()
+	var first string
+	eventually(t, "a leader", func(context.Context) (bool, error) {
+		first = leader()
+		return first != "", nil
+	})
+	if len(lostLeases(t)) > 0 {
+		runs("again") // The new leader has not counted the first.
+	}
 	metrics := podMetrics(t, first)
 	wantOutput(t, metrics, `cnat_runs_total\{namespace=".*",reason="Completed"\} 1\n`, `leader_election_master_status\{name="cnat-controller"\} 1\n`, `cnat_ats\{namespace=".*",state="done"\} 1\n`,
 		`go_gc_gomemlimit_bytes 5.12e\+08\n`)
@@ -136,21 +149,7 @@ func TestInCluster(t *testing.T) {
 	})
 	waitEvents(t, runs("second"), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 	waitRollout(t, systemNamespace, "deployment/cnat-controller")
-	pods, err := kubeClient.CoreV1().Pods(systemNamespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, pod := range pods.Items {
-		for _, status := range pod.Status.ContainerStatuses {
-			if status.RestartCount == 0 {
-				continue
-			}
-			// A slow machine may stand still for so long that a leader loses its lease.
-			if log, _ := tryKubectl(t, "", "logs", "--previous", "-n", systemNamespace, pod.Name); !strings.Contains(log, "lost the lease") {
-				t.Errorf("Pod %s was restarted %d times: %+v", pod.Name, status.RestartCount, status.LastTerminationState)
-			}
-		}
-	}
+	lostLeases(t)
 
 	// An administrator installs the permissions for restarts separately.
 	kubectl(t, "", "create", "deployment", "web", "-n", namespace, "--image=busybox:1.37.0", "--", "sleep", "3600")
@@ -167,6 +166,28 @@ func TestInCluster(t *testing.T) {
 	if left != "" {
 		t.Errorf("there is left: %s", left)
 	}
+}
+
+// lostLeases returns the Pods of the controller that were restarted because they had lost their
+// lease: a slow machine may stand still for so long. No other reason is good.
+func lostLeases(t *testing.T) (lost []string) {
+	t.Helper()
+	pods, err := kubeClient.CoreV1().Pods(systemNamespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		for _, status := range pod.Status.ContainerStatuses {
+			if status.RestartCount == 0 {
+				continue
+			}
+			if log, _ := tryKubectl(t, "", "logs", "--previous", "-n", systemNamespace, pod.Name); !strings.Contains(log, "lost the lease") {
+				t.Errorf("Pod %s was restarted %d times: %+v", pod.Name, status.RestartCount, status.LastTerminationState)
+			}
+			lost = append(lost, pod.Name)
+		}
+	}
+	return lost
 }
 
 // podMetrics returns the metrics of a controller's Pod, like Prometheus.

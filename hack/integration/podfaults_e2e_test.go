@@ -208,6 +208,7 @@ func podFaults() map[string]podFault {
 			fix: func(t *testing.T, namespace, name string) {
 				t.Helper()
 				kubectl(t, "", "delete", "-n", namespace, "pod/"+name)
+				waitFor(t, namespace, v1alpha1.ConditionComplete, "at/"+name) // Its rehearsal needs the volume after that.
 			},
 			reason: v1alpha1.ReasonUnschedulable, message: `^Pod .*: .*ReadWriteOncePod`,
 		},
