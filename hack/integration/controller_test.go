@@ -51,6 +51,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // TestStartFails starts the controller in ways that must fail: it must exit and print one
@@ -143,6 +144,19 @@ func takePort(t *testing.T, address string) string {
 // TestPermissionComesLate starts the controller before it is granted anything.
 func TestPermissionComesLate(t *testing.T) {
 	t.Parallel()
+	// On a slow machine, the controller may give up before the permission is in force.
+	for range 5 {
+		if grantLate(t) {
+			return
+		}
+	}
+	t.Error("the controller gave up each time")
+}
+
+// grantLate grants everything to a controller that was refused. It returns false if the
+// controller has given up before it works.
+func grantLate(t *testing.T) bool {
+	t.Helper()
 	namespace := newNamespace(t)
 	c := startController(t, namespace, "-kubeconfig="+adminConfig(t, func(admin *clientcmdapi.AuthInfo) { admin.Impersonate = namespace }))
 	waitLog(t, c, "The API server refuses the controller; asking again for 10s")
@@ -155,7 +169,14 @@ func TestPermissionComesLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	hasGivenUp := func() bool { return strings.Contains(c.output(), " refuses the controller: ") }
+	at := waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool {
+		return at.Status.Phase == v1alpha1.PhaseRunning || hasGivenUp()
+	})
+	if hasGivenUp() {
+		_ = c.wait(t)
+	}
+	return at.Status.Phase == v1alpha1.PhaseRunning
 }
 
 // TestStartup starts the controller while the CRD is missing, is created later, or has an
@@ -398,12 +419,17 @@ func TestRecreated(t *testing.T) {
 	waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	deleteAt(t, namespace)
 	at := createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	started := waitPhase(t, namespace, "at", v1alpha1.PhaseRunning).Status.StartTime
 	second := waitPod(t, namespace, "at-pod")
 	if second.UID == first.UID || !metav1.IsControlledBy(second, at) {
 		t.Errorf("the Pod is %s of %v, want a new one of the new At", second.UID, second.OwnerReferences)
 	}
-	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1})
+	var slow []string
+	// A busy garbage collector may keep the first Pod for long. API times have no fractions of a second.
+	if started.Sub(schedule(t, at).Truncate(time.Second)) >= plan.Grace {
+		slow = append(slow, v1alpha1.ReasonPodNameConflict)
+	}
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1}, slow...)
 }
 
 func TestStrangersPod(t *testing.T) {
@@ -559,13 +585,10 @@ func TestPodAbandoned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod := waitPod(t, namespace, "at-pod")
-	pod.Status.Phase = corev1.PodRunning
-	if _, err := kubeClient.CoreV1().Pods(namespace).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	// The scheduler may write the status, too.
+	kubectl(t, "", "patch", "-n", namespace, "pod/at-pod", "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Running"}}`)
 	kubectl(t, "", "delete", "-n", namespace, "--force", "--grace-period=0", "--wait=false", "pod/at-pod")
-	pod = waitPod(t, namespace, "at-pod")
+	pod := waitPod(t, namespace, "at-pod")
 	if pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil || *pod.DeletionGracePeriodSeconds != 0 {
 		t.Errorf("deleted by force, the Pod has %v, %v", pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds)
 	}

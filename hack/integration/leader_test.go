@@ -19,6 +19,7 @@ limitations under the License.
 package integration
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -84,6 +85,9 @@ func handover(t *testing.T, signal syscall.Signal, after time.Duration) time.Dur
 
 	start := time.Now()
 	err := leader.stop(signal)
+	if leader.lostLease() { // before it was to end
+		return handover(t, signal, after)
+	}
 	if signal == syscall.SIGTERM && err != nil {
 		t.Errorf("asked to stop, it ended with %v", err)
 	}
@@ -131,6 +135,16 @@ func startLeader(t *testing.T, namespace string) *controller {
 	leader := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace)
 	waitLog(t, leader, "Starting controller")
 	return leader
+}
+
+// waitLeaderLog waits until a leader has logged the given text. It returns false if the leader has
+// lost its lease before.
+func waitLeaderLog(t *testing.T, leader *controller, what string) bool {
+	t.Helper()
+	eventually(t, "the log to have "+what, func(context.Context) (bool, error) {
+		return strings.Contains(leader.output(), what) || leader.lostLease(), nil
+	})
+	return strings.Contains(leader.output(), what)
 }
 
 // wait waits until the process has ended by itself, and returns how.

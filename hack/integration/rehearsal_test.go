@@ -80,7 +80,7 @@ func TestRehearsalKilled(t *testing.T) {
 // one Pod.
 func newGated(t *testing.T, namespace string, schedule time.Time) *v1alpha1.At {
 	t.Helper()
-	kubectl(t, "", "create", "-n", namespace, "quota", "quota", "--hard=pods=1")
+	admitPods(t, namespace, 1)
 	at := newRehearsed(namespace, schedule)
 	setTemplate(at, func(spec *corev1.PodSpec) {
 		spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}

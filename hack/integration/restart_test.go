@@ -249,7 +249,9 @@ func TestRestartWrites(t *testing.T) {
 	at := newRestart(namespace, v1alpha1.RestartDeployment)
 	due := time.Now().Truncate(time.Second).Add(3900 * time.Millisecond)
 	at.Spec.Schedule = due.In(time.FixedZone("", 3600)).Format(time.RFC3339Nano)
-	createAt(t, at)
+	if created := createAt(t, at).CreationTimestamp.Time; created.After(due) {
+		due = created // on a slow machine
+	}
 	wantRestarted(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone))
 	deployment, err := kubeClient.AppsV1().Deployments(namespace).Get(t.Context(), "web", metav1.GetOptions{})
 	if err != nil {
@@ -410,9 +412,9 @@ func TestRestartOnce(t *testing.T) {
 			startController(t, namespace)
 			at := newRestart(namespace, v1alpha1.RestartDeployment)
 			at.Spec.Schedule = time.Now().Add(2 * time.Second).UTC().Format(time.RFC3339Nano)
-			createAt(t, at)
+			at = createAt(t, at)
 			if i%2 == 0 {
-				waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+				waitVersion(t, at, "to be RUNNING", func(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseRunning })
 			}
 			killed.kill(t)
 			startController(t, namespace)
