@@ -475,8 +475,8 @@ func TestSlowTenants(t *testing.T) {
 		w.lock.Lock()
 		defer w.lock.Unlock()
 		got := w.created[fmt.Sprintf("backup-%d", due.Unix()/60)]
-		if len(got) != 1 || got[0].Sub(due) >= time.Second {
-			t.Errorf("the At was created at %v, want once within a second after %v", got, due)
+		if len(got) != 1 || got[0].Sub(due) >= 2*time.Second { // A worker is lent to others after half a second.
+			t.Errorf("the At was created at %v, want once within two seconds after %v", got, due)
 		}
 	})
 }

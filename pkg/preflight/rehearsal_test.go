@@ -257,7 +257,9 @@ func TestRehearsalAgainForStaleCache(t *testing.T) {
 // that has failed is repeated.
 func TestRehearsalAfterOutage(t *testing.T) {
 	run(t, func(f *fixture) {
-		at := f.at("at", 20*time.Hour, withRehearse, func(at *v1alpha1.At) { at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}} })
+		at := f.at("at", 20*time.Hour, withRehearse, func(at *v1alpha1.At) {
+			at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}
+		})
 		var isOut atomic.Bool
 		isOut.Store(true)
 		f.cnat.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {

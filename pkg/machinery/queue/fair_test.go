@@ -169,13 +169,16 @@ func TestPrioritizedTouch(t *testing.T) {
 // a set.
 func TestPrioritizedOften(t *testing.T) {
 	const names = "abcdefghij"
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
 	wallClock := clocktesting.NewFakePassiveClock(time.Now())
-	q := NewPrioritized(3, func(cache.ObjectName) int { return rand.IntN(3) }, wallClock)
+	q := NewPrioritized(3, func(cache.ObjectName) int { return random.IntN(3) }, wallClock)
 	queued := sets.New[cache.ObjectName]()
 	for range 100_000 {
-		item := cache.NewObjectName("namespace", string(names[rand.IntN(len(names))]))
+		item := cache.NewObjectName("namespace", string(names[random.IntN(len(names))]))
 		switch {
-		case rand.IntN(3) == 0 && queued.Len() > 0:
+		case random.IntN(3) == 0 && queued.Len() > 0:
 			popped := q.Pop()
 			if !queued.Has(popped) {
 				t.Fatalf("%v is returned twice", popped)
