@@ -488,8 +488,9 @@ func TestStale(t *testing.T) {
 			p.resume()
 			p.release()
 
-			// By the time that another At runs, the controller has usually decided about this one.
+			// When another At has ended, the controller has decided about this one.
 			createAt(t, newAt(namespace, "next", time.Now(), "true"))
+			waitPhase(t, namespace, "next", v1alpha1.PhaseDone)
 			wantCreated := func(want int) {
 				t.Helper()
 				var created map[string]int

@@ -508,6 +508,7 @@ func (c *controller) stop(signal syscall.Signal) error {
 	}
 }
 
+// admitNoPods is admitPods for no Pods.
 func admitNoPods(t *testing.T, namespace string) {
 	t.Helper()
 	admitPods(t, namespace, 0)

@@ -131,11 +131,13 @@ func TestInCluster(t *testing.T) {
 		first = leader()
 		return first != "", nil
 	})
-	if len(lostLeases(t)) > 0 {
-		runs("again") // The new leader has not counted the first.
+	counted := "1"
+	if wantOnlyLostLeases(t) {
+		runs("again") // The new leader may not have counted the first.
+		counted = "[12]"
 	}
 	metrics := podMetrics(t, first)
-	wantOutput(t, metrics, `cnat_runs_total\{namespace=".*",reason="Completed"\} 1\n`, `leader_election_master_status\{name="cnat-controller"\} 1\n`, `cnat_ats\{namespace=".*",state="done"\} 1\n`,
+	wantOutput(t, metrics, `cnat_runs_total\{namespace=".*",reason="Completed"\} `+counted+`\n`, `leader_election_master_status\{name="cnat-controller"\} 1\n`, `cnat_ats\{namespace=".*",state="done"\} `+counted+`\n`,
 		`go_gc_gomemlimit_bytes 5.12e\+08\n`)
 	if allowed := kubectl(t, "", "get", "-n", systemNamespace, "pdb/cnat-controller", "-o", "jsonpath={.status.disruptionsAllowed}"); allowed != "1" {
 		t.Errorf("%s may be drained, want 1", allowed)
@@ -149,7 +151,7 @@ func TestInCluster(t *testing.T) {
 	})
 	waitEvents(t, runs("second"), map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 	waitRollout(t, systemNamespace, "deployment/cnat-controller")
-	lostLeases(t)
+	wantOnlyLostLeases(t)
 
 	// An administrator installs the permissions for restarts separately.
 	kubectl(t, "", "create", "deployment", "web", "-n", namespace, "--image=busybox:1.37.0", "--", "sleep", "3600")
@@ -168,9 +170,9 @@ func TestInCluster(t *testing.T) {
 	}
 }
 
-// lostLeases returns the Pods of the controller that were restarted because they had lost their
-// lease: a slow machine may stand still for so long. No other reason is good.
-func lostLeases(t *testing.T) (lost []string) {
+// wantOnlyLostLeases reports whether Pods of the controller were restarted because they lost their
+// lease: a slow machine may stand still for so long. Any other reason fails the test.
+func wantOnlyLostLeases(t *testing.T) (lost bool) {
 	t.Helper()
 	pods, err := kubeClient.CoreV1().Pods(systemNamespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -184,7 +186,7 @@ func lostLeases(t *testing.T) (lost []string) {
 			if log, _ := tryKubectl(t, "", "logs", "--previous", "-n", systemNamespace, pod.Name); !strings.Contains(log, "lost the lease") {
 				t.Errorf("Pod %s was restarted %d times: %+v", pod.Name, status.RestartCount, status.LastTerminationState)
 			}
-			lost = append(lost, pod.Name)
+			lost = true
 		}
 	}
 	return lost

@@ -157,17 +157,19 @@ func TestMetrics(t *testing.T) {
 // leaderMetrics returns the metrics of a controller that holds a lease.
 func leaderMetrics(t *testing.T) string {
 	t.Helper()
-	for {
+	for range maxLeaders {
 		leader := startLeader(t, newNamespace(t))
 		_, metrics, err := tryGet(t, served(t, leader, "metrics")+"/metrics", "")
-		err = errors.Join(err, leader.stop(syscall.SIGTERM))
-		if err == nil {
-			return metrics
+		if leader.lostLease() {
+			continue
 		}
-		if !leader.lostLease() {
+		if err = errors.Join(err, leader.stop(syscall.SIGTERM)); err != nil {
 			t.Fatal(err)
 		}
+		return metrics
 	}
+	t.Fatal("each leader lost its lease")
+	return ""
 }
 
 var variableLabel = regexp.MustCompile(`(cronat|host|namespace)="[^"]*"`)
@@ -244,20 +246,21 @@ func TestHealth(t *testing.T) {
 	if err := checkHealth(t, starts, "503 the caches are not filled yet: see the log\n"); err != nil {
 		t.Errorf("one that starts: %v", err)
 	}
-	for {
+	for range maxLeaders {
 		namespace := newNamespace(t)
 		leader := startLeader(t, namespace)
 		standby := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace)
 		waitLog(t, standby, "Attempting to acquire leader lease")
-		err := errors.Join(checkHealth(t, leader, "200 ok\n"), checkHealth(t, standby, "200 ok\n"), leader.stop(syscall.SIGTERM), standby.stop(syscall.SIGTERM))
+		err := errors.Join(checkHealth(t, leader, "200 ok\n"), checkHealth(t, standby, "200 ok\n"))
 		if leader.lostLease() || standby.lostLease() {
 			continue
 		}
-		if err != nil {
+		if err = errors.Join(err, leader.stop(syscall.SIGTERM), standby.stop(syscall.SIGTERM)); err != nil {
 			t.Errorf("a leader, and one that is on standby: %v", err)
 		}
 		return
 	}
+	t.Error("each leader lost its lease")
 }
 
 // checkHealth checks the health endpoints of a controller, unless it loses its lease.

@@ -106,6 +106,7 @@ func TestReadme(t *testing.T) {
 			}
 			continue
 		case strings.HasPrefix(command, "kubectl delete -f artifacts/install.yaml"):
+			waitCollector(t)
 			// There is something to stop.
 			createAt(t, newAt("default", "runs", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
 			waitPhase(t, "default", "runs", v1alpha1.PhaseRunning)
@@ -357,7 +358,7 @@ func newReader(t *testing.T, namespace string) *reader {
 	}
 	lines := strings.Fields(string(caches))
 	return &reader{env: append(os.Environ(), "HOME="+home, "KUBECONFIG="+path, "PATH="+filepath.Join(home, "bin")+":"+dir+":"+os.Getenv("PATH"), "GOCACHE="+lines[0], "GOMODCACHE="+lines[1], "TZ=UTC",
-		// What a preflight says is not there within 2 s on a slow machine.
+		// On a slow machine, a preflight takes longer than 2 s.
 		"KUBECTL_AT_PATIENCE=6s")}
 }
 
@@ -381,7 +382,7 @@ func (r *reader) run(t *testing.T, command string) string {
 		command = strings.ReplaceAll(command, "kubectl at 02:00", "kubectl at 14:00")
 	}
 	shell := r.shell(ctx, command)
-	if strings.Contains(command, "--env-from secret/shop ") { // There is none, which the preflight says.
+	if strings.Contains(command, "--env-from secret/shop ") { // It does not exist, and the page quotes the preflight.
 		shell.Env = append(shell.Env, "KUBECTL_AT_PATIENCE="+patience.String())
 	}
 	out, err := shell.CombinedOutput()
@@ -389,6 +390,14 @@ func (r *reader) run(t *testing.T, command string) string {
 		t.Fatalf("%s: %v\n%s", command, err, out)
 	}
 	return string(out)
+}
+
+// waitCollector waits until the garbage collector watches Ats: up to a minute after the CRD was
+// installed again, it does not, and then never deletes the Pods if the CRD is deleted.
+func waitCollector(t *testing.T) {
+	t.Helper()
+	createAt(t, newAt("default", "probe", time.Now().Add(time.Hour), "true"))
+	kubectl(t, "", "delete", "-n", "default", "at/probe", "--cascade=foreground", "--timeout="+patience.String()) // Only the garbage collector ends that.
 }
 
 // leavePod leaves a Pod behind as a controller does that is removed too early, and

@@ -247,7 +247,8 @@ func isRefusedForNow(pod *corev1.Pod) bool {
 // isSilentSince reports whether nothing has been seen of a Pod without a sandbox since the given
 // time. With a sandbox, it may pull images for as long as that takes.
 func isSilentSince(pod *corev1.Pod, event *PodEvent, since time.Time) bool {
-	return !hasSandbox(pod) && !waitsSince(pod).After(since) && !statusWrittenAt(pod).After(since) && (event == nil || !event.Time.After(since))
+	return !hasSandbox(pod) && !waitsSince(pod).After(since) && !statusWrittenAt(pod).After(since) &&
+		(event == nil || isUnknownYet(event.Message) || !event.Time.After(since))
 }
 
 // hasMoreRights reports whether the scheduler may have room for the Pod of a run but not for that

@@ -241,6 +241,7 @@ func TestJudgeRehearsal(t *testing.T) {
 		"a warning of something else":      {pod: []func(*corev1.Pod){creating}, event: &PodEvent{Warning: true, Reason: "DNSConfigForming", Time: due}, age: rehearsalSilence - 1},
 		"a warning, soon":                  {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay - 1},
 		"a warning":                        {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay, reason: v1alpha1.ReasonVolumeNotMounted, message: "Pod example-at-rehearsal: FailedMount: words"},
+		"a node that never reads":          {pod: []func(*corev1.Pod){creating}, event: unread(due.Add(time.Minute)), age: rehearsalSilence, reason: v1alpha1.ReasonPodPending, message: silent + ": FailedMount: " + unread(due).Message + see},
 		"a node that has not read yet":     {pod: []func(*corev1.Pod){creating}, event: unread(due), age: rehearsalSilence - 1},
 		"silence":                          {pod: []func(*corev1.Pod){creating}, age: rehearsalSilence - 1},
 		"silence, for too long":            {pod: []func(*corev1.Pod){creating}, age: rehearsalSilence, reason: v1alpha1.ReasonPodPending, message: silent + see},

@@ -223,8 +223,9 @@ var blockingEvents = map[string]string{
 }
 
 // isUnknownYet reports whether the message of a busy kubelet says only that it has not read a
-// ConfigMap or a Secret yet. Its next try says what is missing, or says nothing and succeeds. See
-// pkg/kubelet/util/manager/watch_based_manager.go in Kubernetes.
+// ConfigMap or a Secret yet. Usually, its next try succeeds or says what is missing. If not,
+// silentBlocker reports ReasonPodPending. See pkg/kubelet/util/manager/watch_based_manager.go in
+// Kubernetes.
 func isUnknownYet(message string) bool {
 	return strings.Contains(message, "failed to sync configmap cache") || strings.Contains(message, "failed to sync secret cache")
 }

@@ -67,7 +67,8 @@ type rehearsals struct {
 	// next has the node with which the next rehearsal begins, by item.
 	next *lru.Cache
 
-	// found has the last results, by item, which may not be in a status yet.
+	// found has the last result of each item, for RehearsalPeriod. It stays after the status has it,
+	// because an older version of the object may still be read.
 	found *utilcache.Expiring
 	// active has an ongoing for each rehearsal that goes on, by the UID of the owner.
 	active sync.Map
@@ -162,12 +163,14 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 		r.retry(item)
 		return
 	case s.at != nil && s.waits:
+		r.queue.Forget(item)
 		r.p.again(item)
 		return
 	case s.at == nil || !s.rehearses || r.resultOf(item, s, s.rehearsed).Reason != "":
 		r.queue.Forget(item)
 		return
 	case s.untilRehearsal > 0: // The cache did not have the last result yet.
+		r.queue.Forget(item)
 		r.p.queue.AddAfter(item, s.untilRehearsal)
 		return
 	}
@@ -176,6 +179,7 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 	r.active.Store(string(s.GetUID()), ongoing{s.GetNamespace(), cancel})
 	defer r.active.Delete(string(s.GetUID()))
 	if _, isHeld := r.held.Get(s.GetNamespace()); isHeld {
+		r.queue.Forget(item)
 		r.p.again(item)
 		return
 	}

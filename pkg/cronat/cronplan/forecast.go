@@ -101,9 +101,9 @@ func (v *view) forecastAt() time.Time {
 	return at
 }
 
-// wantsPreflight reports whether a preflight is needed: the CronAt is new or was edited, maybe
-// while another controller led, it has the forecast of that one, its next At is due soon, or it
-// needs a rehearsal.
+// wantsPreflight reports whether a preflight is needed. The CronAt is new or was edited. Or it was
+// written within the last minute, and an earlier leader may not have finished its preflight. Or it
+// has the forecast of an earlier controller, its next At is due soon, or it needs a rehearsal.
 func (v *view) wantsPreflight() bool {
 	if v.forecast != nil || v.next.IsZero() {
 		return false

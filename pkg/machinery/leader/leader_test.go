@@ -180,7 +180,7 @@ func TestRenewalsFail(t *testing.T) {
 		if err := <-p.returned; err == nil {
 			t.Error("it returned no error")
 		}
-		time.Sleep(time.Duration((1+leaderelection.JitterFactor)*float64(retryPeriod)) + time.Millisecond) // The standby asks that often.
+		time.Sleep(time.Duration((1+leaderelection.JitterFactor)*float64(retryPeriod)) + time.Millisecond) // the longest interval between two tries of the standby
 		if holder := p.lease(t).Spec.HolderIdentity; *holder != "standby" {
 			t.Errorf("the lease is held by %q when the leader has stopped", *holder)
 		}
