@@ -105,3 +105,19 @@ func memory(t *testing.T, c *controller, field string) int {
 	}
 	return kib << 10
 }
+
+// heap returns the size of the heap of a controller in bytes. With GOGC=10 in its
+// environment, at most a tenth of that is garbage.
+func heap(t *testing.T, c *controller) int {
+	t.Helper()
+	_, metrics := get(t, served(t, c, "metrics")+"/metrics", "")
+	match := regexp.MustCompile(`(?m)^go_memstats_heap_alloc_bytes (\S+)$`).FindStringSubmatch(metrics)
+	if match == nil {
+		t.Fatalf("the size of the heap is not in:\n%s", metrics)
+	}
+	bytes, err := strconv.ParseFloat(match[1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(bytes)
+}
