@@ -52,6 +52,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -109,6 +110,7 @@ func setUpAndRun(m *testing.M) (int, error) {
 		return 0, fmt.Errorf("these tests need a cluster, hack/test.sh starts one: %w", err)
 	}
 	config.QPS = -1
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return retrier{next} })
 	if kubeClient, err = kubernetes.NewForConfig(config); err != nil {
 		return 0, err
 	}
@@ -124,7 +126,7 @@ func setUpAndRun(m *testing.M) (int, error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	// First, because the API server takes some seconds to know it everywhere.
-	if out, err := exec.Command("kubectl", "apply", "-f", crd).CombinedOutput(); err != nil {
+	if out, err := runKubectl(context.Background(), "", "apply", "-f", crd); err != nil {
 		return 0, fmt.Errorf("apply the CRD: %w\n%s", err, out)
 	}
 	programs := os.Getenv(programsVariable)
@@ -233,10 +235,49 @@ func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	defer announce(t.Name() + ": kubectl " + strings.Join(args, " "))()
-	cmd := exec.CommandContext(ctx, "kubectl", args...)
-	cmd.Stdin = strings.NewReader(input)
-	out, err := cmd.CombinedOutput()
+	return runKubectl(ctx, input, args...)
+}
+
+// runKubectl runs kubectl, and again if the API server has crashed.
+func runKubectl(ctx context.Context, input string, args ...string) (string, error) {
+	var out []byte
+	err := wait.PollUntilContextCancel(ctx, retryPeriod, true, func(ctx context.Context) (bool, error) {
+		cmd := exec.CommandContext(ctx, "kubectl", args...)
+		cmd.Stdin = strings.NewReader(input)
+		var err error
+		if out, err = cmd.CombinedOutput(); err != nil && bytes.Contains(out, []byte(" was refused - did you specify the right host or port?")) {
+			return false, nil
+		}
+		return true, err
+	})
 	return string(out), err
+}
+
+// retryPeriod is the interval between retries while an API server that has crashed is being
+// restarted by hack/localcluster. Rarely, it crashes when a CRD is created: kube-openapi
+// lists the OpenAPI document of a new group before it has one
+// (OpenAPIService.UpdateGroupVersionLazy in pkg/handler3), and the API server itself reads
+// all of them then.
+const retryPeriod = 250 * time.Millisecond
+
+// retrier is a transport that sends a request again while the API server refuses connections.
+type retrier struct{ next http.RoundTripper }
+
+func (r retrier) RoundTrip(request *http.Request) (*http.Response, error) {
+	var response *http.Response
+	err := wait.PollUntilContextCancel(request.Context(), retryPeriod, true, func(context.Context) (bool, error) {
+		var err error
+		if request.GetBody != nil {
+			if request.Body, err = request.GetBody(); err != nil {
+				return false, err
+			}
+		}
+		if response, err = r.next.RoundTrip(request); utilnet.IsConnectionRefused(err) {
+			return false, nil
+		}
+		return true, err
+	})
+	return response, err
 }
 
 // applyCRD installs the CRD as described in docs/install.md, in a test that has its own
