@@ -431,18 +431,16 @@ func TestNodesExample(t *testing.T) {
 var buildOnce sync.Once
 
 // buildImage replaces docker build and docker push: it builds the image of the Dockerfile
-// (with paths and symbols, as compiled by hack/test.sh), and loads it into the node, once
-// for all tests.
+// (with symbols, and compiled as by hack/test.sh), and loads it into the node, once for all
+// tests.
 func buildImage(t *testing.T) {
 	t.Helper()
 	buildOnce.Do(func() {
-		static := filepath.Join(t.TempDir(), "cnat-controller")
-		build := exec.Command("go", "build", "-o", static, root)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("build the controller: %v\n%s", err, out)
+		controller, err := static()
+		if err != nil {
+			t.Fatal(err)
 		}
-		loadImage(t, "cnat-controller:v0.1.0="+static)
+		loadImage(t, "cnat-controller:v0.1.0="+controller)
 	})
 }
 

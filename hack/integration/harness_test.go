@@ -179,6 +179,18 @@ func ownersKnown(config string) error {
 	})
 }
 
+// static returns a controller as in an image, without the race detector, whose memory must
+// not be measured.
+var static = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(filepath.Dir(binary), fmt.Sprintf("static.%d", os.Getpid()))
+	build := exec.Command("go", "build", "-o", path, root)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the controller: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
 const (
 	// programsVariable names the folder of the programs that another process has built.
 	programsVariable = "CNAT_TEST_PROGRAMS"

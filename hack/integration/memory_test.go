@@ -23,8 +23,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -64,12 +62,9 @@ func TestMemory(t *testing.T) {
 		return err
 	})
 
-	// Build without the race detector, whose memory must not be measured.
-	plain := filepath.Join(t.TempDir(), "cnat-controller")
-	build := exec.Command("go", "build", "-race=false", "-o", plain, root)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the controller: %v\n%s", err, out)
+	plain, err := static()
+	if err != nil {
+		t.Fatal(err)
 	}
 	c := startBinary(t, plain, []string{"GOMEMLIMIT=512000000"}, namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", "-v=2")
 	url := served(t, c, "health")

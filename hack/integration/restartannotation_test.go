@@ -23,7 +23,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -437,11 +436,9 @@ func TestRestartAnnotationMemory(t *testing.T) {
 		}
 	})
 
-	// Build without the race detector, whose memory must not be measured.
-	plain := filepath.Join(t.TempDir(), "cnat-controller")
-	build := exec.Command("go", "build", "-race=false", "-o", plain, root)
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the controller: %v\n%s", err, out)
+	plain, err := static()
+	if err != nil {
+		t.Fatal(err)
 	}
 	measure := func(flags ...string) int {
 		t.Helper()
@@ -458,9 +455,9 @@ func TestRestartAnnotationMemory(t *testing.T) {
 			})
 		}
 		time.Sleep(5 * time.Second)
-		heap := heap(t, c)
-		t.Logf("with the flags %v the heap has %d KiB, the controller %d MiB, at most %d MiB", flags, heap>>10, memory(t, c, "VmRSS")>>20, memory(t, c, "VmHWM")>>20)
-		return heap
+		size := heap(t, c)
+		t.Logf("with the flags %v the heap has %d KiB, the controller %d MiB, at most %d MiB", flags, size>>10, memory(t, c, "VmRSS")>>20, memory(t, c, "VmHWM")>>20)
+		return size
 	}
 	without := measure()
 	if with := measure("-restart-annotations"); with-without > limit {
