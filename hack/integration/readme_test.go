@@ -105,6 +105,8 @@ func TestReadme(t *testing.T) {
 				t.Fatal(err)
 			}
 			continue
+		case strings.HasPrefix(command, "kubectl delete -f artifacts/examples/cnat-crd.yaml"):
+			waitCollector(t)
 		case strings.HasPrefix(command, "kubectl delete -f artifacts/install.yaml"):
 			waitCollector(t)
 			// There is something to stop.
