@@ -109,6 +109,17 @@ func podFaults() map[string]podFault {
 			prepare: func(t *testing.T, namespace, name string) {
 				t.Helper()
 				kubectl(t, "", "create", "-n", namespace, "secret", "docker-registry", name, "--docker-server="+registry, "--docker-username=user", "--docker-password=word")
+				// A busy node pulls without a Secret that it has not read yet. It has read this one
+				// when a Pod has it as a volume.
+				reader := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: newTemplate("exec sleep 3600").Spec}
+				reader.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
+				volume(func(name string) corev1.VolumeSource {
+					return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}
+				})(&reader.Spec, name)
+				if _, err := kubeClient.CoreV1().Pods(namespace).Create(t.Context(), reader, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				waitFor(t, namespace, "Ready", "pod/"+name)
 			},
 			reason: image, message: `^Container main: (ErrImagePull|ImagePullBackOff): .*private:1.*not found`,
 		},

@@ -150,11 +150,11 @@ func TestDecideActiveDeadline(t *testing.T) {
 			want: Decision{Status: ptr.To(running(corev1.PodRunning, failureTargetCondition(created.Add(10*time.Second), deadlineMessage)))},
 		},
 		"running, the active deadline has passed while an image cannot be pulled: both reported": {
-			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "no such image"))), withActiveDeadline(10)),
-			pod: newPod(corev1.PodPending, waiting("ErrImagePull", "")), now: created.Add(10 * time.Second),
+			at:  newAt(withStatus(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image"))), withActiveDeadline(10)),
+			pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")), now: created.Add(10 * time.Second),
 			want: Decision{
-				Status: ptr.To(running(corev1.PodPending, imagePullFailed(earlier, "no such image"),
-					failureTargetCondition(created.Add(10*time.Second), deadlineMessage+" It was blocked: no such image"))),
+				Status: ptr.To(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image"),
+					failureTargetCondition(created.Add(10*time.Second), deadlineMessage+" It was blocked: Container command: ErrImagePull: no such image"))),
 			},
 		},
 		"running, the active deadline has passed, and is reported": {

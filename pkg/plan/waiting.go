@@ -29,6 +29,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // The events of a Pod are looked up if none of its containers has started for EventDelay.
@@ -87,7 +88,7 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	case reason == "":
 		removeBlocked(status)
 		return nil
-	case blocked.Reason == reason && reason != v1alpha1.ReasonPodPending:
+	case blocked.Reason == reason && reason != v1alpha1.ReasonPodPending && !(isOfContainer(reason) && isNews(message, blocked.Message)):
 		// The node reports the same problem in alternating words.
 		return nil
 	default:
@@ -270,6 +271,19 @@ func silentBlocker(pod *corev1.Pod, event *PodEvent, now time.Time) (reason, mes
 // isOfContainer reports whether the reason of a condition comes from the status of a container.
 func isOfContainer(reason string) bool {
 	return reason == v1alpha1.ReasonImagePullFailed || reason == v1alpha1.ReasonContainerNotCreated
+}
+
+// isNews reports whether a message about a container says more than the one that is reported. During
+// its back-off, the kubelet repeats the error of its last pull or, before Kubernetes 1.32, says
+// nothing of it. See pkg/kubelet/images/image_manager.go in Kubernetes.
+func isNews(message, reported string) bool {
+	message = answer.OneLine(message)
+	container, backOff, isBackOff := strings.Cut(message, "ImagePullBackOff: ")
+	if !isBackOff {
+		return message != reported
+	}
+	_, pullError, isRepeated := strings.Cut(backOff, `": `)
+	return isRepeated && message != reported && container+pullError != reported
 }
 
 // isSilent reports whether silentBlocker returned the reason of a condition.

@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // TestDecideWaiting covers Ats whose Pod is recorded, but has not started.
@@ -191,6 +192,28 @@ func TestDecideWaiting(t *testing.T) {
 		},
 		"its status says why: not looked up": {
 			status: running(corev1.PodPending, imagePullFailed(earlier, "words")), age: time.Hour, pod: waiting("ImagePullBackOff", "words"), wantDelay: checkDelay,
+		},
+		"its status says why, and repeats it during the back-off: not written again": {
+			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: words")), age: time.Hour, wantDelay: checkDelay,
+			pod: waiting("ImagePullBackOff", `Back-off pulling image "private": ErrImagePull: words`),
+		},
+		"its status says nothing during the back-off: not written again": {
+			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: words")), age: time.Hour, wantDelay: checkDelay,
+			pod: waiting("ImagePullBackOff", `Back-off pulling image "private"`),
+		},
+		"its last pull failed for another cause, seen during the back-off: only the message is written": {
+			status: running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no credentials")), age: time.Hour,
+			pod:        waiting("ImagePullBackOff", `Back-off pulling image "private": ErrImagePull: not found`),
+			wantReason: v1alpha1.ReasonImagePullFailed, wantMessage: `Container command: ImagePullBackOff: Back-off pulling image "private": ErrImagePull: not found`,
+		},
+		"its second ConfigMap is missing, too: only the message is written": {
+			status: running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonContainerNotCreated, "Container command: CreateContainerConfigError: first")), age: time.Hour,
+			pod:        waiting("CreateContainerConfigError", "second"),
+			wantReason: v1alpha1.ReasonContainerNotCreated, wantMessage: "Container command: CreateContainerConfigError: second",
+		},
+		"its status says why on two lines: not written again": {
+			status: running(corev1.PodPending, imagePullFailed(earlier, answer.OneLine("Container command: ErrImagePull: a\nb"))), age: time.Hour, wantDelay: checkDelay,
+			pod: waiting("ErrImagePull", "a\nb"),
 		},
 		"its status no longer says why, and its node has just written it: kept": {
 			status: recordedWith(v1alpha1.ReasonContainerNotCreated), age: time.Hour, known: true, pod: writtenAt(after(time.Hour - Grace + 1)), wantDelay: checkDelay,
