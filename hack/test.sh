@@ -134,7 +134,7 @@ run_layer() {
     local flags=()
     case "$1" in
     unit)
-        TMPDIR="${logs}" compiling "${limit[@]}" go test -count=1 -shuffle="$2" ${race:+-race} ${run:+-run="${run}"} ./...
+        TMPDIR="${logs}" compiling "${limit[@]}" go test -count=1 -timeout=60m -shuffle="$2" ${race:+-race} ${run:+-run="${run}"} ./...
         return
         ;;
     e2e) flags=(--node) ;;
