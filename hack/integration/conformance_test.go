@@ -100,6 +100,9 @@ func (c *conformance) note(request string, object metav1.Object, err error) {
 		phase = fmt.Sprint("generation ", o.Generation, " restarted ", o.Spec.Template.Annotations[rollout.AnnotationRestartedAt])
 	case *corev1.Pod:
 		phase = string(o.Status.Phase)
+		if o.Spec.NodeName == "" && o.DeletionTimestamp != nil {
+			phase, changed = "", false // The garbage collector of Pods changes it, too.
+		}
 	}
 	c.answers = append(c.answers, fmt.Sprintf("%s: %s, changed: %t, deleted: %t, grace: %d, finalizers: %v",
 		request, phase, changed, object.GetDeletionTimestamp() != nil, ptr.Deref(object.GetDeletionGracePeriodSeconds(), -1), object.GetFinalizers()))
@@ -121,8 +124,8 @@ func (c *conformance) runPods(kube kubernetes.Interface, namespace string, bind 
 	newPod := func(name string) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Finalizers: []string{v1alpha1.FinalizerTracking}},
-			// Nobody else changes it.
-			Spec: corev1.PodSpec{SchedulerName: "none", Containers: []corev1.Container{{Name: "main", Image: "busybox"}}},
+			// Nobody else changes it, and no time that it has to end passes meanwhile.
+			Spec: corev1.PodSpec{SchedulerName: "none", TerminationGracePeriodSeconds: ptr.To[int64](3 * 3600), Containers: []corev1.Container{{Name: "main", Image: "busybox"}}},
 		}
 	}
 	get := func(what string) *corev1.Pod {
@@ -173,8 +176,8 @@ func (c *conformance) runPods(kube kubernetes.Interface, namespace string, bind 
 	}
 	remove("on its node", metav1.DeleteOptions{})
 	remove("again", metav1.DeleteOptions{})
-	remove("with less time", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](5)})
-	remove("with more time", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](20)})
+	remove("with less time", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](3600)})
+	remove("with more time", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](2 * 3600)})
 	remove("with no time", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 	patch("to release it", fmt.Sprintf(`{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`, pod.UID, v1alpha1.FinalizerTracking))
 	get("that is released")
