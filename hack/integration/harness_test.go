@@ -835,12 +835,17 @@ func wantCreates(t *testing.T, namespace string, want int) []request {
 	eventually(t, fmt.Sprintf("%d creations of Pods", want), func(ctx context.Context) (bool, error) {
 		creates = requests(t, namespace, "create", "pods")
 		// On a slow machine, the API server may create a Pod, but answer that it has timed out.
-		for _, r := range requestsOf(t, namespace, "create", "pods") {
+		all := requestsOf(t, namespace, "create", "pods")
+		for _, r := range all {
 			isCounted := slices.ContainsFunc(creates, func(create request) bool { return create.ObjectRef.Name == r.ObjectRef.Name })
 			if r.ResponseStatus.Code != http.StatusGatewayTimeout || isPreflight(r.UserAgent) || isCounted {
 				continue
 			}
-			if _, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, r.ObjectRef.Name, metav1.GetOptions{}); err == nil {
+			// It exists, or it did when its creation was retried.
+			existed := slices.ContainsFunc(all, func(retry request) bool {
+				return retry.ObjectRef.Name == r.ObjectRef.Name && retry.ResponseStatus.Code == http.StatusConflict
+			})
+			if _, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, r.ObjectRef.Name, metav1.GetOptions{}); err == nil || existed {
 				creates = append(creates, r)
 			}
 		}
