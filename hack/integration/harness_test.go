@@ -50,6 +50,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -59,6 +60,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/pager"
 	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/ptr"
 
@@ -331,15 +333,22 @@ func deleteNamespace(ctx context.Context, namespace string) error {
 			err = errors.Join(err, ignoreNotFound(patchErr))
 		}
 	}
-	ats, listErr := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
+	// In pages: a slow API server needs more than a minute for those of TestMemory at once, which is
+	// the limit of a request.
+	pages := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
+		return cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, options)
+	}))
+	pages.PageSize = 100
+	listErr := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		at := object.(*v1alpha1.At)
+		if len(at.Finalizers) == 0 {
+			return nil
+		}
+		_, err := cnatClient.CnatV1alpha1().Ats(namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return ignoreNotFound(err)
+	})
 	if err = errors.Join(err, ignoreNotFound(listErr)); err != nil {
 		return err
-	}
-	for _, at := range ats.Items {
-		if len(at.Finalizers) > 0 {
-			_, patchErr := cnatClient.CnatV1alpha1().Ats(namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-			err = errors.Join(err, ignoreNotFound(patchErr))
-		}
 	}
 	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
 	return errors.Join(err,
