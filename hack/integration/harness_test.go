@@ -344,8 +344,8 @@ func deleteNamespace(ctx context.Context, namespace string) error {
 		if len(at.Finalizers) == 0 {
 			return nil
 		}
-		_, err := cnatClient.CnatV1alpha1().Ats(namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-		return ignoreNotFound(err)
+		_, patchErr := cnatClient.CnatV1alpha1().Ats(namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return ignoreNotFound(patchErr)
 	})
 	if err = errors.Join(err, ignoreNotFound(listErr)); err != nil {
 		return err
@@ -835,6 +835,31 @@ func requestsOf(t *testing.T, namespace, verb, resource string) []request {
 	return found
 }
 
+// creations returns the creations of Pods by the controller in a namespace, in their order.
+func creations(ctx context.Context, t *testing.T, namespace string) []request {
+	t.Helper()
+	creates := requests(t, namespace, "create", "pods")
+	// On a slow machine, the API server may create a Pod, but answer that it has timed out.
+	all := requestsOf(t, namespace, "create", "pods")
+	for _, r := range all {
+		isCounted := slices.ContainsFunc(creates, func(create request) bool { return create.ObjectRef.Name == r.ObjectRef.Name })
+		if r.ResponseStatus.Code != http.StatusGatewayTimeout || isPreflight(r.UserAgent) || isCounted {
+			continue
+		}
+		// It exists, or it did when its creation was retried.
+		existed := slices.ContainsFunc(all, func(retry request) bool {
+			return retry.ObjectRef.Name == r.ObjectRef.Name && retry.ResponseStatus.Code == http.StatusConflict
+		})
+		if _, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, r.ObjectRef.Name, metav1.GetOptions{}); err == nil || existed {
+			creates = append(creates, r)
+		}
+	}
+	slices.SortStableFunc(creates, func(a, b request) int {
+		return a.RequestReceivedTimestamp.Compare(b.RequestReceivedTimestamp.Time)
+	})
+	return creates
+}
+
 // wantCreates returns the controller's creations of Pods in a namespace, and fails the
 // test if their number is not as expected. It waits, because the log is written after the
 // response.
@@ -842,25 +867,7 @@ func wantCreates(t *testing.T, namespace string, want int) []request {
 	t.Helper()
 	var creates []request
 	eventually(t, fmt.Sprintf("%d creations of Pods", want), func(ctx context.Context) (bool, error) {
-		creates = requests(t, namespace, "create", "pods")
-		// On a slow machine, the API server may create a Pod, but answer that it has timed out.
-		all := requestsOf(t, namespace, "create", "pods")
-		for _, r := range all {
-			isCounted := slices.ContainsFunc(creates, func(create request) bool { return create.ObjectRef.Name == r.ObjectRef.Name })
-			if r.ResponseStatus.Code != http.StatusGatewayTimeout || isPreflight(r.UserAgent) || isCounted {
-				continue
-			}
-			// It exists, or it did when its creation was retried.
-			existed := slices.ContainsFunc(all, func(retry request) bool {
-				return retry.ObjectRef.Name == r.ObjectRef.Name && retry.ResponseStatus.Code == http.StatusConflict
-			})
-			if _, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, r.ObjectRef.Name, metav1.GetOptions{}); err == nil || existed {
-				creates = append(creates, r)
-			}
-		}
-		slices.SortStableFunc(creates, func(a, b request) int {
-			return a.RequestReceivedTimestamp.Compare(b.RequestReceivedTimestamp.Time)
-		})
+		creates = creations(ctx, t, namespace)
 		return len(creates) >= want, nil
 	})
 	if len(creates) != want {

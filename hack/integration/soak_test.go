@@ -79,7 +79,7 @@ func TestTenants(t *testing.T) {
 	startController(t, "", "-v=0")
 	for namespace, number := range map[string]int{few: 10, many: *soakTenant} {
 		eventually(t, "each Pod to be created", func(ctx context.Context) (bool, error) {
-			return len(requests(t, namespace, "create", "pods")) == number, nil
+			return len(creations(ctx, t, namespace)) == number, nil
 		})
 	}
 	before, first, last := 0, time.Time{}, time.Time{}
