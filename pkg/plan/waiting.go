@@ -88,7 +88,7 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	case reason == "":
 		removeBlocked(status)
 		return nil
-	case blocked.Reason == reason && reason != v1alpha1.ReasonPodPending && !(isOfContainer(reason) && isNews(message, blocked.Message)):
+	case blocked.Reason == reason && reason != v1alpha1.ReasonPodPending && (!isOfContainer(reason) || !isNews(message, blocked.Message)):
 		// The node reports the same problem in alternating words.
 		return nil
 	default:
