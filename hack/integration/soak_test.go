@@ -83,12 +83,12 @@ func TestTenants(t *testing.T) {
 		})
 	}
 	before, first, last := 0, time.Time{}, time.Time{}
-	for _, create := range requests(t, few, "create", "pods") {
+	for _, create := range creations(t.Context(), t, few) {
 		if create.RequestReceivedTimestamp.After(last) {
 			last = create.RequestReceivedTimestamp.Time
 		}
 	}
-	for _, create := range requests(t, many, "create", "pods") {
+	for _, create := range creations(t.Context(), t, many) {
 		at := create.RequestReceivedTimestamp.Time
 		if at.Before(last) {
 			before++
