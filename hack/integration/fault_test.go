@@ -40,7 +40,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
@@ -261,22 +263,26 @@ const playPeriod = 100 * time.Millisecond
 func playPods(t *testing.T, namespace string, which metav1.ListOptions, sync func(context.Context, *corev1.Pod)) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
+	factory := informers.NewSharedInformerFactoryWithOptions(kubeClient, 0, informers.WithNamespace(namespace),
+		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
+			options.LabelSelector, options.FieldSelector = which.LabelSelector, which.FieldSelector
+		}))
+	pods := factory.Core().V1().Pods().Lister().Pods(namespace)
+	factory.StartWithContext(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		wait.UntilWithContext(ctx, func(ctx context.Context) {
-			pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, which)
-			if err != nil {
-				return
-			}
-			for i := range pods.Items {
-				sync(ctx, &pods.Items[i])
+			all, _ := pods.List(labels.Everything()) // It has no errors.
+			for _, pod := range all {
+				sync(ctx, pod.DeepCopy())
 			}
 		}, playPeriod)
 	}()
 	t.Cleanup(func() {
 		stop()
 		<-ended
+		factory.Shutdown()
 	})
 }
 
@@ -496,7 +502,7 @@ func TestStale(t *testing.T) {
 				var created map[string]int
 				eventually(t, "the creations of the Pods to be logged", func(context.Context) (bool, error) {
 					created = map[string]int{}
-					for _, creation := range requests(t, namespace, "create", "pods") {
+					for _, creation := range creations(t, namespace) {
 						created[creation.ObjectRef.Name]++
 					}
 					return created["next-pod"] == 1 && created["at-pod"] >= want, nil
