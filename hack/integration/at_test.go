@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -109,8 +110,9 @@ func (a at) run(t *testing.T, args ...string) result {
 // nobody is what kubectl at says if no controller has seen an At after ten seconds.
 var nobody = regexp.MustCompile(`Its time has passed and no controller is processing it: [^\n]*\n`)
 
-// progress is what kubectl at says if a run makes no progress, which depends on the machine.
-var progress = regexp.MustCompile(`(?m)^at/\S+: (PENDING|RUNNING|Completed after)[^\n]*\n`)
+// progress is what kubectl at says if a run makes no progress, or if a request takes long, which
+// depends on the machine.
+var progress = regexp.MustCompile(`(?m)^(at/\S+: (PENDING|RUNNING|Completed after)|The API server does not respond: [^\n]*; retrying)[^\n]*\n`)
 
 // want checks the exit code of kubectl at and, with regular expressions, its output.
 func (r result) want(t *testing.T, code int, stdout, stderr string) {
@@ -235,7 +237,7 @@ func TestKubectlAt(t *testing.T) {
 			stderr: `error: --timeout has passed: at/timeout is PENDING\. It stays scheduled: [^\n]*\n`,
 		},
 		"suspended": {
-			args: []string{"now", "--wait", "--suspend", "--timeout=15s", "--name=suspended", "--", "true"}, code: 124,
+			args: []string{"now", "--wait", "--suspend", "--timeout=1m", "--name=suspended", "--", "true"}, code: 124,
 			stderr: `at/suspended is suspended: [^\n]*\nerror: --timeout has passed: [^\n]*\n`,
 		},
 		"a long log": {
@@ -469,7 +471,8 @@ func TestKubectlAtChanges(t *testing.T) {
 	// With this signal, the shell says nothing.
 	execLast(t, k.namespace, "at-pod", "killall", "-PIPE", "sleep")
 	k.run(t, "logs", "at", "-f").want(t, 0, "YAY\n", "")
-	waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone)
+	done := waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone)
+	waitEvents(t, done, map[string]int32{v1alpha1.ReasonSuspended: 1, v1alpha1.ReasonResumed: 1, v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonCompleted: 1})
 	for _, args := range [][]string{{"run-now", "at"}, {"suspend", "at"}, {"resume", "at"}} {
 		k.run(t, args...).want(t, 1, "", `error: at/at is done: [^\n]*\n`)
 	}
@@ -539,6 +542,7 @@ func TestKubectlAtCheck(t *testing.T) {
 	k.run(t, "check", "at/accepted").want(t, 0, accepted, "")
 	kubectl(t, "", "create", "role", "-n", k.namespace, "ats", "--verb=get,list,watch", "--resource=ats.cnat.programming-kubernetes.info")
 	kubectl(t, "", "create", "rolebinding", "-n", k.namespace, "ats", "--role=ats", "--user=viewer")
+	waitAllowed(t, "viewer", authorizationv1.ResourceAttributes{Namespace: k.namespace, Verb: "get", Group: v1alpha1.SchemeGroupVersion.Group, Resource: "ats"})
 	k.run(t, "check", "accepted", "--as=viewer").want(t, 0, `Preflight  [^\n]*\nDry-run    You are not allowed to create Pods, so the Pod was not tried\.\nUnchecked  [^\n]*\n`, "")
 
 	admitNoPods(t, k.namespace)
@@ -648,6 +652,7 @@ func TestKubectlAtEveryFrom(t *testing.T) {
 	kubectl(t, "", "create", "role", "-n", k.namespace, "ats", "--verb=get,list", "--resource=ats.cnat.programming-kubernetes.info")
 	kubectl(t, "", "create", "rolebinding", "-n", k.namespace, "ats", "--role=ats", "--user=viewer")
 	k.run(t, "now + 1 hours", "--name=at", "--", "true").want(t, 0, atResource+`at created\n`, runs)
+	waitAllowed(t, "viewer", authorizationv1.ResourceAttributes{Namespace: k.namespace, Verb: "list", Group: v1alpha1.SchemeGroupVersion.Group, Resource: "ats"})
 	k.run(t, "list", "--as=viewer").want(t, 0, `NAME [^\n]*\nat [^\n]*\n`, `Cannot list CronAts: [^\n]* forbidden: [^\n]*\n`)
 }
 

@@ -310,7 +310,7 @@ func TestSchedule(t *testing.T) {
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, v1alpha1.ReasonRanAtOnce: 1, v1alpha1.ReasonCompleted: 1})
-	if writes := len(requests(t, namespace, "create", "pods")) + len(requests(t, namespace, "patch", "ats/status")); writes != 3 {
+	if writes := len(creations(t, namespace)) + len(requests(t, namespace, "patch", "ats/status")); writes != 3 {
 		t.Errorf("%d writes, want 3: the Pod, RUNNING, DONE", writes)
 	}
 }
@@ -821,7 +821,7 @@ func TestInvalidPod(t *testing.T) {
 	if want := `spec.containers[0].volumeMounts[0].name: Not found: "data"`; at.Status.Reason != v1alpha1.ReasonInvalidPod || !strings.Contains(at.Status.Message, want) {
 		t.Errorf("reason %s, message %q; want InvalidPod, %s", at.Status.Reason, at.Status.Message, want)
 	}
-	if created := requests(t, namespace, "create", "pods"); len(created) > 0 {
+	if created := creations(t, namespace); len(created) > 0 {
 		t.Errorf("it was created: %+v", created)
 	}
 }

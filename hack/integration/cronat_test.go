@@ -95,13 +95,16 @@ func patchCronAt(t *testing.T, namespace, patch string) {
 	}
 }
 
-func atsIn(t *testing.T, namespace string) []v1alpha1.At {
+func atsIn(t *testing.T, namespace string) (ats []v1alpha1.At) {
 	t.Helper()
-	ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ats.Items
+	eventually(t, "the list of Ats", func(ctx context.Context) (bool, error) {
+		list, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
+		if err == nil {
+			ats = list.Items
+		}
+		return err == nil, err
+	})
+	return ats
 }
 
 // waitAts waits until a namespace has the given number of Ats.
@@ -192,7 +195,7 @@ func TestCronAtAway(t *testing.T) {
 	due := createOverdue(t, newCronAt(namespace, ""))
 	startController(t, namespace)
 	name := fmt.Sprintf("cronat-%d", due.Unix()/60)
-	waitPod(t, namespace, name+"-pod")
+	pod := waitPod(t, namespace, name+"-pod")
 	cronAt := waitCronAt(t, namespace, "to have run", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Active == 1 })
 	if missed := cronAt.Status.Missed; missed == nil || missed.Count < 10 || missed.Count > 11 || !missed.Last.Time.Equal(due.AddDate(0, -1, 0)) {
 		t.Errorf("missed %+v", missed)
@@ -200,6 +203,7 @@ func TestCronAtAway(t *testing.T) {
 	if next := cronAt.Status.NextScheduleTime; !next.Time.Equal(due.AddDate(0, 1, 0)) {
 		t.Errorf("next %s", next)
 	}
+	endPod(t, pod, corev1.PodSucceeded, 0, "") // before it is Unschedulable, which the CronAt would report
 	past := "0 0 " + time.Now().UTC().AddDate(0, 0, -1).Format("2 1") + " *"
 	patchCronAt(t, namespace, `{"spec":{"suspend":true}}`)
 	waitCronAt(t, namespace, "to be suspended", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonSuspended })
@@ -277,7 +281,8 @@ func TestCronAtBehindBlocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	isBehind := func(cronAt *v1alpha1.CronAt) bool {
-		return cronAt.Status.Reason == v1alpha1.ReasonAtBlocked && ptr.Deref(cronAt.Status.Missed, v1alpha1.MissedTimes{}).Count >= 2
+		return cronAt.Status.Reason == v1alpha1.ReasonAtBlocked && strings.Contains(cronAt.Status.Message, v1alpha1.ReasonContainerNotCreated) &&
+			ptr.Deref(cronAt.Status.Missed, v1alpha1.MissedTimes{}).Count >= 2
 	}
 	cronAt := waitCronAt(t, namespace, "to be blocked, and to miss times", isBehind)
 	wantOutput(t, cronAt.Status.Message, `^At cronat-\d+ is blocked: ContainerNotCreated: .*configmap "none" not found`)
@@ -301,7 +306,7 @@ func TestCronAtReplace(t *testing.T) {
 		cronAt.Spec.ConcurrencyPolicy = v1alpha1.ReplaceConcurrent
 		cronAt.Spec.AtTemplate.Spec.Command = "sleep 1d"
 	}))
-	eventually(t, "the third Pod", func(context.Context) (bool, error) { return len(requests(t, namespace, "create", "pods")) >= 3, nil })
+	eventually(t, "the third Pod", func(context.Context) (bool, error) { return len(creations(t, namespace)) >= 3, nil })
 	if got := most(); got != 1 {
 		t.Errorf("%d Pods ran at the same time", got)
 	}

@@ -44,6 +44,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,6 +59,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/pager"
@@ -113,7 +115,11 @@ func setUpAndRun(m *testing.M) (int, error) {
 	}
 	config.QPS = -1
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return retrier{next} })
-	if kubeClient, err = kubernetes.NewForConfig(config); err != nil {
+	// As in the controller: protobuf costs less.
+	protobuf := rest.CopyConfig(config)
+	protobuf.ContentType = runtime.ContentTypeProtobuf
+	protobuf.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	if kubeClient, err = kubernetes.NewForConfig(protobuf); err != nil {
 		return 0, err
 	}
 	if cnatClient, err = clientset.NewForConfig(config); err != nil {
@@ -570,6 +576,21 @@ func (c *controller) stop(signal syscall.Signal) error {
 	}
 }
 
+// waitAllowed waits until the API server authorizes the user.
+func waitAllowed(t *testing.T, user string, what authorizationv1.ResourceAttributes) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s to be allowed to %s %s", user, what.Verb, what.Resource), func(ctx context.Context) (bool, error) {
+		return isAllowed(ctx, user, what)
+	})
+}
+
+func isAllowed(ctx context.Context, user string, what authorizationv1.ResourceAttributes) (bool, error) {
+	review, err := kubeClient.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &what},
+	}, metav1.CreateOptions{})
+	return err == nil && review.Status.Allowed, err
+}
+
 // admitNoPods is admitPods for no Pods.
 func admitNoPods(t *testing.T, namespace string) {
 	t.Helper()
@@ -836,7 +857,7 @@ func requestsOf(t *testing.T, namespace, verb, resource string) []request {
 }
 
 // creations returns the creations of Pods by the controller in a namespace, in their order.
-func creations(ctx context.Context, t *testing.T, namespace string) []request {
+func creations(t *testing.T, namespace string) []request {
 	t.Helper()
 	creates := requests(t, namespace, "create", "pods")
 	// On a slow machine, the API server may create a Pod, but answer that it has timed out.
@@ -850,7 +871,7 @@ func creations(ctx context.Context, t *testing.T, namespace string) []request {
 		existed := slices.ContainsFunc(all, func(retry request) bool {
 			return retry.ObjectRef.Name == r.ObjectRef.Name && retry.ResponseStatus.Code == http.StatusConflict
 		})
-		if _, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, r.ObjectRef.Name, metav1.GetOptions{}); err == nil || existed {
+		if _, err := kubeClient.CoreV1().Pods(namespace).Get(t.Context(), r.ObjectRef.Name, metav1.GetOptions{}); err == nil || existed {
 			creates = append(creates, r)
 		}
 	}
@@ -866,8 +887,8 @@ func creations(ctx context.Context, t *testing.T, namespace string) []request {
 func wantCreates(t *testing.T, namespace string, want int) []request {
 	t.Helper()
 	var creates []request
-	eventually(t, fmt.Sprintf("%d creations of Pods", want), func(ctx context.Context) (bool, error) {
-		creates = creations(ctx, t, namespace)
+	eventually(t, fmt.Sprintf("%d creations of Pods", want), func(context.Context) (bool, error) {
+		creates = creations(t, namespace)
 		return len(creates) >= want, nil
 	})
 	if len(creates) != want {
@@ -922,6 +943,17 @@ func get(t *testing.T, url, token string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return status, body
+}
+
+// getSecure is get from metrics that are served only to those whom the API server allows to read
+// them, which a busy API server may not do in time.
+func getSecure(t *testing.T, url, token string) (status int, body string) {
+	t.Helper()
+	eventually(t, "the API server to check the token", func(context.Context) (bool, error) {
+		status, body = get(t, url, token)
+		return status != http.StatusInternalServerError, nil
+	})
 	return status, body
 }
 

@@ -28,6 +28,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
@@ -89,7 +91,8 @@ func handover(t *testing.T, signal syscall.Signal, after time.Duration) time.Dur
 // maxLeaders is how many leaders may lose their leases on a slow machine before a trial fails.
 const maxLeaders = 5
 
-// tryHandover is a trial of handover. ok is false if the leader lost its lease before the signal.
+// tryHandover is a trial of handover. ok is false if the leader lost its lease before the signal,
+// or the standby did when it led.
 func tryHandover(t *testing.T, signal syscall.Signal, after time.Duration) (took time.Duration, ok bool) {
 	t.Helper()
 	namespace := newNamespace(t)
@@ -107,7 +110,13 @@ func tryHandover(t *testing.T, signal syscall.Signal, after time.Duration) (took
 		t.Errorf("asked to stop, it ended with %v", err)
 	}
 	createAt(t, newAt(namespace, "at", start, "true"))
-	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	eventually(t, "the At to run", func(ctx context.Context) (bool, error) {
+		at, err := cnatClient.CnatV1alpha1().Ats(namespace).Get(ctx, "at", metav1.GetOptions{})
+		return err == nil && at.Status.Phase == v1alpha1.PhaseRunning || standby.lostLease(), err
+	})
+	if standby.lostLease() {
+		return 0, false
+	}
 	return wantCreates(t, namespace, 1)[0].RequestReceivedTimestamp.Sub(start), true
 }
 

@@ -132,7 +132,10 @@ func TestNodesQuota(t *testing.T) {
 	startController(t, namespace)
 	createAt(t, newNodesAt(f))
 	wantOutput(t, waitBlocked(t, namespace, v1alpha1.ReasonAtRefused).Message, "exceeded quota")
-	eventually(t, "two children", func(context.Context) (bool, error) { return len(childrenOf(t, namespace)) == 2, nil })
+	eventually(t, "two children", func(ctx context.Context) (bool, error) {
+		children, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelAtName + "=at"})
+		return err == nil && len(children.Items) == 2, err
+	})
 	at := waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 	if nodes := nodesOf(at); nodes != (v1alpha1.AtNodesStatus{}) {
 		t.Errorf("the nodes are counted: %+v", nodes)

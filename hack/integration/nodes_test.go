@@ -142,7 +142,7 @@ func (f *fleet) sync(ctx context.Context, pod *corev1.Pod) {
 	switch {
 	case isEnded(pod):
 		if pod.DeletionTimestamp != nil && *pod.DeletionGracePeriodSeconds > 0 {
-			_ = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+			_ = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 		}
 		return
 	case pod.Spec.NodeName == "":
@@ -219,7 +219,7 @@ func waitChosen(t *testing.T, namespace string) {
 func wantCreated(t *testing.T, namespace string, want ...string) {
 	t.Helper()
 	var got []string
-	for _, creation := range requests(t, namespace, "create", "pods") {
+	for _, creation := range creations(t, namespace) {
 		got = append(got, creation.ObjectRef.Name)
 	}
 	slices.Sort(got)
@@ -248,20 +248,6 @@ func waitChildrenReleased(t *testing.T, namespace string) {
 		ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
 		return err == nil && !slices.ContainsFunc(ats.Items, func(at v1alpha1.At) bool { return len(at.Finalizers) > 0 }), err
 	})
-}
-
-// childrenOf returns the names of the children of the At named at.
-func childrenOf(t *testing.T, namespace string) map[string]bool {
-	t.Helper()
-	ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: v1alpha1.LabelAtName + "=at"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := map[string]bool{}
-	for _, at := range ats.Items {
-		names[at.Name] = true
-	}
-	return names
 }
 
 func TestNodes(t *testing.T) {
@@ -350,7 +336,7 @@ func TestMaxConcurrent(t *testing.T) {
 	createAt(t, at)
 	// A second controller, whose caches lag in other ways.
 	startController(t, namespace)
-	eventually(t, "ten Pods", func(context.Context) (bool, error) { return len(requests(t, namespace, "create", "pods")) >= 10, nil })
+	eventually(t, "ten Pods", func(context.Context) (bool, error) { return len(creations(t, namespace)) >= 10, nil })
 	f.hold(false, names...)
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	wantEnd(t, at, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
@@ -407,7 +393,7 @@ func TestNodeGone(t *testing.T) {
 			t.Errorf("At %s ended as %s: %s", name, at.Status.Reason, at.Status.Message)
 		}
 		created := 0
-		for _, creation := range requests(t, namespace, "create", "pods") {
+		for _, creation := range creations(t, namespace) {
 			if strings.HasPrefix(creation.ObjectRef.Name, name+"-pod") {
 				created++
 			}

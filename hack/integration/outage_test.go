@@ -101,7 +101,7 @@ func outage(t *testing.T, leaderElect bool) bool {
 	waitPhase(t, namespace, name, v1alpha1.PhaseRunning)
 	waitPhase(t, namespace, "new", v1alpha1.PhaseRunning)
 	late := map[string]time.Duration{}
-	for _, creation := range requests(t, namespace, "create", "pods") {
+	for _, creation := range creations(t, namespace) {
 		if _, ok := late[creation.ObjectRef.Name]; ok {
 			t.Errorf("Pod %s was created twice", creation.ObjectRef.Name)
 		}

@@ -124,21 +124,6 @@ func grantLeaseTo(t *testing.T, namespace string) {
 	waitAllowed(t, serviceAccountID, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: "coordination.k8s.io", Resource: "leases"})
 }
 
-// waitAllowed waits until the API server authorizes the user.
-func waitAllowed(t *testing.T, user string, what authorizationv1.ResourceAttributes) {
-	t.Helper()
-	eventually(t, fmt.Sprintf("%s to be allowed to %s %s", user, what.Verb, what.Resource), func(ctx context.Context) (bool, error) {
-		return isAllowed(ctx, user, what)
-	})
-}
-
-func isAllowed(ctx context.Context, user string, what authorizationv1.ResourceAttributes) (bool, error) {
-	review, err := kubeClient.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &what},
-	}, metav1.CreateOptions{})
-	return err == nil && review.Status.Allowed, err
-}
-
 // readRBAC returns the ClusterRole and the Role in a file of manifests, or nil if there
 // is none.
 func readRBAC(path string) (*rbacv1.ClusterRole, *rbacv1.Role, error) {

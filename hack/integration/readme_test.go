@@ -388,11 +388,9 @@ func (r *reader) run(t *testing.T, command string) string {
 		shell.Env = append(shell.Env, "KUBECTL_AT_PATIENCE="+patience.String())
 	}
 	out, err := shell.CombinedOutput()
-	if strings.HasPrefix(command, "helm uninstall ") && strings.Contains(string(out), "still exists. status: Terminating") {
-		// Helm 4 stops waiting when those objects are gone whose status it has read so far.
-		err = poll(ctx, t.Name()+": the permissions to be gone", func(context.Context) (bool, error) {
-			return kubectl(t, "", "get", "serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings", "-A", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name") == "", nil
-		})
+	if err != nil && strings.HasPrefix(command, "helm uninstall ") && stillExists(string(out)) {
+		waitUninstalled(t)
+		err = nil
 	}
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)

@@ -211,7 +211,7 @@ spec:
 			waitRollout(t, namespace, string(kind)+"/web")
 			startController(t, namespace)
 			createAt(t, newRestart(namespace, kind))
-			waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+			waitAt(t, namespace, "at", "to have started", func(at *v1alpha1.At) bool { return at.Status.StartTime != nil })
 			var states []string
 			for last := ""; !rolledOut.MatchString(last); {
 				if last = wantVerdict(t, namespace, kind); len(states) == 0 || states[len(states)-1] != last {

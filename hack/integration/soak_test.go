@@ -79,16 +79,16 @@ func TestTenants(t *testing.T) {
 	startController(t, "", "-v=0")
 	for namespace, number := range map[string]int{few: 10, many: *soakTenant} {
 		eventually(t, "each Pod to be created", func(ctx context.Context) (bool, error) {
-			return len(creations(ctx, t, namespace)) == number, nil
+			return len(creations(t, namespace)) == number, nil
 		})
 	}
 	before, first, last := 0, time.Time{}, time.Time{}
-	for _, create := range creations(t.Context(), t, few) {
+	for _, create := range creations(t, few) {
 		if create.RequestReceivedTimestamp.After(last) {
 			last = create.RequestReceivedTimestamp.Time
 		}
 	}
-	for _, create := range creations(t.Context(), t, many) {
+	for _, create := range creations(t, many) {
 		at := create.RequestReceivedTimestamp.Time
 		if at.Before(last) {
 			before++
@@ -181,7 +181,7 @@ func TestSoak(t *testing.T) {
 	// kubelet has seen.
 	created := map[string]int{}
 	var late []time.Duration // of first attempts
-	for _, create := range requests(t, namespace, "create", "pods") {
+	for _, create := range creations(t, namespace) {
 		name := create.ObjectRef.Name
 		created[name]++
 		lateness := create.RequestReceivedTimestamp.Sub(due[name])
