@@ -155,6 +155,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
 	logger.Info("Starting controller", "workers", workers)
+	start := c.clock.Now()
 	var wg sync.WaitGroup
 	syncCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -178,9 +179,9 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	}
 	wg.Go(func() { c.queue.RunBlocked(ctx) })
 	wg.Go(func() { c.preflight.Run(ctx) })
-	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
+	wg.Go(func() { watchClock(ctx, func() { c.enqueueAll(c.clock.Now()) }) })
 	wg.Go(func() { c.nodes.Run(ctx) })
-	c.enqueueAll()
+	c.enqueueAll(start)
 	wg.Go(func() { c.search(ctx) })
 	// An idle controller allocates nothing, so garbage from the first list would stay for
 	// minutes.
@@ -375,8 +376,8 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 // enqueueAll enqueues the Ats in the cache, and deleted Ats that still have Pods in the
 // cache. Ats that are due go first, because there may be very many others. Ats that only
 // need to wait are not synced immediately: each of them would have a preflight, and the
-// maps of a queue never shrink.
-func (c *Controller) enqueueAll() {
+// maps of a queue never shrink. start is when the controller started.
+func (c *Controller) enqueueAll(start time.Time) {
 	ats := c.cache.All()
 	var later []*v1alpha1.At
 	for _, at := range ats {
@@ -392,7 +393,7 @@ func (c *Controller) enqueueAll() {
 		world.Rehearses = c.checks.Rehearses()
 		decision := plan.Decide(*world)
 		switch {
-		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, world.Now):
+		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, start, world.Now):
 			c.queue.Add(name)
 		default:
 			c.enqueueAfter(name, decision.Delay)

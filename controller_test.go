@@ -568,7 +568,7 @@ func testStandby(t *testing.T) {
 		t.Fatalf("%d items in the queue of a standby, want none", got)
 	}
 	f.working.Store(true)
-	f.enqueueAll()
+	f.enqueueAll(f.clock.Now())
 	if got := f.queue.Len(); got != 3 {
 		t.Errorf("%d items in the queue after the takeover, want those that are due, invalid, and gone", got)
 	}

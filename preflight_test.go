@@ -53,8 +53,8 @@ type preflightWorld struct {
 	asked   map[string][]time.Duration // since the start: dry-runs, creations, writes of the status, Warnings
 }
 
-// withPreflight calls test with a running controller.
-func withPreflight(t *testing.T, test func(w *preflightWorld)) {
+// withPreflight calls test with a running controller, which was changed before its start.
+func withPreflight(t *testing.T, test func(w *preflightWorld), changes ...func(*Controller)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		server := fakeserver.New(clock.RealClock{})
@@ -71,6 +71,9 @@ func withPreflight(t *testing.T, test func(w *preflightWorld)) {
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
 		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}, c.nodes.List, defaults, clock.RealClock{})
 		c.checks = c.preflight.Ats(c.cache.Ats, c.queue.Add)
+		for _, change := range changes {
+			change(c)
+		}
 		work(t, c)
 		test(w)
 	})
@@ -140,6 +143,29 @@ func TestPreflightAccepted(t *testing.T) {
 			t.Errorf("phase %s, want RUNNING", at.Status.Phase)
 		}
 		w.wantAsked(map[string]int{"dry-run pods": 2, "POST pods": 1, "PATCH status": 1, "POST events": 1})
+	})
+}
+
+// slowCache has synced when the channel is closed.
+type slowCache chan struct{}
+
+func (slowCache) Name() string            { return "slow cache" }
+func (c slowCache) Done() <-chan struct{} { return c }
+
+// TestPreflightAfterSlowStart lets the caches of a controller sync five minutes after its start, in
+// which an At was created.
+func TestPreflightAfterSlowStart(t *testing.T) {
+	const slow = 5 * time.Minute
+	withPreflight(t, func(w *preflightWorld) {
+		w.create(time.Hour)
+		w.at(slow)
+		w.wantAsked(map[string]int{})
+		w.at(2 * time.Second)
+		w.wantAsked(map[string]int{"dry-run pods": 1})
+	}, func(c *Controller) {
+		cached := make(slowCache)
+		time.AfterFunc(slow, func() { close(cached) })
+		c.synced = append(c.synced, cached)
 	})
 }
 

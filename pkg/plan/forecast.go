@@ -165,15 +165,15 @@ func WantsForecast(at *v1alpha1.At, now time.Time) bool {
 		at.Status.Phase != v1alpha1.PhaseRunning && at.Status.Phase != v1alpha1.PhaseDone
 }
 
-// WantsForecastAtStart reports whether an At needs a preflight when the controller
-// starts: it may have missed one while no controller was running, or it has the forecast
-// of an earlier controller. All other Ats have had their preflight, and there may be very
-// many of them.
-func WantsForecastAtStart(at *v1alpha1.At, now time.Time) bool {
+// WantsForecastAtStart reports whether an At needs a preflight when the caches of a controller
+// that started at start have synced, which may take minutes: it may have missed one while no
+// controller was working, or it has the forecast of an earlier controller. All other Ats have
+// had their preflight, and there may be very many of them.
+func WantsForecastAtStart(at *v1alpha1.At, start, now time.Time) bool {
 	instant, err := Instant(&at.Spec)
 	_, rehearses := UntilRehearsal(at, now)
 	return err == nil && WantsForecast(at, now) &&
-		(HasForecast(at) || rehearses || now.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= Lead(at.UID))
+		(HasForecast(at) || rehearses || start.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= Lead(at.UID))
 }
 
 // Lead returns how long before the due time of the object with the given UID the last

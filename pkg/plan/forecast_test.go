@@ -192,14 +192,16 @@ func TestForesee(t *testing.T) {
 
 func TestWantsForecast(t *testing.T) {
 	for name, tc := range map[string]struct {
-		at          *v1alpha1.At
-		now         time.Time
-		want, start bool
+		at            *v1alpha1.At
+		now           time.Time
+		took          time.Duration // the start
+		want, atStart bool
 	}{
 		"pending":                               {at: newAt(), now: earlier, want: true},
-		"created just now":                      {at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = earlier.Add(-59 * time.Second) }), now: earlier, want: true, start: true},
-		"due in less than ten minutes":          {at: newAt(), now: due.Add(-10 * time.Minute), want: true, start: true},
-		"with a forecast":                       {at: newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)))), now: earlier, want: true, start: true},
+		"created just now":                      {at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = earlier.Add(-59 * time.Second) }), now: earlier, want: true, atStart: true},
+		"created before a slow start":           {at: newAt(func(at *v1alpha1.At) { at.CreationTimestamp.Time = earlier.Add(-59 * time.Second) }), now: earlier.Add(5 * time.Minute), took: 5 * time.Minute, want: true, atStart: true},
+		"due in less than ten minutes":          {at: newAt(), now: due.Add(-10 * time.Minute), want: true, atStart: true},
+		"with a forecast":                       {at: newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage)))), now: earlier, want: true, atStart: true},
 		"suspended":                             {at: newAt(withSuspended), now: earlier, want: true},
 		"due in a second, which is the margin":  {at: newAt(), now: due.Add(-time.Second)},
 		"due":                                   {at: newAt(), now: due},
@@ -209,8 +211,8 @@ func TestWantsForecast(t *testing.T) {
 		"invalid schedule":                      {at: newAt(withSchedule("tomorrow")), now: earlier},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, start := WantsForecast(tc.at, tc.now), WantsForecastAtStart(tc.at, tc.now); got != tc.want || start != tc.start {
-				t.Errorf("got %v, at the start %v; want %v, %v", got, start, tc.want, tc.start)
+			if got, start := WantsForecast(tc.at, tc.now), WantsForecastAtStart(tc.at, tc.now.Add(-tc.took), tc.now); got != tc.want || start != tc.atStart {
+				t.Errorf("got %v, at the start %v; want %v, %v", got, start, tc.want, tc.atStart)
 			}
 		})
 	}
