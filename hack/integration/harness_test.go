@@ -441,8 +441,14 @@ func newNamespace(t *testing.T) string {
 	namespacesLock.Unlock()
 	// This comes last, when the controllers have ended.
 	t.Cleanup(func() {
-		if err := deleteNamespace(context.Background(), ns.Name); err != nil {
-			t.Errorf("delete namespace %s: %v", ns.Name, err)
+		// The API server deletes many Pods one by one, which may take more than the minute that a
+		// request may take.
+		err := poll(context.Background(), fmt.Sprintf("%s: namespace %s to be deleted", t.Name(), ns.Name), func(ctx context.Context) (bool, error) {
+			err := deleteNamespace(ctx, ns.Name)
+			return err == nil, err
+		})
+		if err != nil {
+			t.Error(err)
 		}
 	})
 	eventually(t, "the service account that Pods need", func(ctx context.Context) (bool, error) {
