@@ -952,8 +952,7 @@ func get(t *testing.T, url, token string) (int, string) {
 	return status, body
 }
 
-// getSecure is get from metrics that are served only to those whom the API server allows to read
-// them, which a busy API server may not do in time.
+// getSecure is get for metrics that need a token, which a busy API server may not check in time.
 func getSecure(t *testing.T, url, token string) (status int, body string) {
 	t.Helper()
 	eventually(t, "the API server to check the token", func(context.Context) (bool, error) {
