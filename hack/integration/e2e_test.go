@@ -156,10 +156,11 @@ func TestPodDeleted(t *testing.T) {
 			at := newAt(namespace, "at", time.Now(), "trap 'exit 7' TERM; sleep 3600 & wait")
 			at.Spec.BackoffLimit = ptr.To[int32](1)
 			at = createAt(t, at)
-			runs, deleted := waitPodRunning(t, namespace), time.Now()
+			// Times in the API are in seconds.
+			runs, deleted := waitPodRunning(t, namespace), time.Now().Truncate(time.Second)
 			// A slow node may not report the end for so long that it may be lost.
 			isLost := func(at *v1alpha1.At) bool {
-				return name == "by force" && at.Status.Reason == v1alpha1.ReasonPodLost && time.Since(deleted) > plan.Grace
+				return name == "by force" && at.Status.Reason == v1alpha1.ReasonPodLost && at.Status.CompletionTime.Sub(deleted) >= plan.Grace
 			}
 			kubectl(t, "", append([]string{"delete", "-n", namespace, "pod/at-pod", "--wait=false"}, arguments...)...)
 			waits := waitVersion(t, runs, "to wait for its next attempt", func(at *v1alpha1.At) bool {
@@ -175,7 +176,7 @@ func TestPodDeleted(t *testing.T) {
 			waitAt(t, namespace, "at", "to run again", func(at *v1alpha1.At) bool {
 				return at.Status.Pod.Name == "at-pod-1" && at.Status.Pod.Phase == corev1.PodRunning
 			})
-			deleted = time.Now()
+			deleted = time.Now().Truncate(time.Second)
 			kubectl(t, "", append([]string{"delete", "-n", namespace, "pod/at-pod-1", "--wait=false"}, arguments...)...)
 			done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 			wantCreates(t, namespace, 2)
@@ -366,8 +367,8 @@ func TestExamples(t *testing.T) {
 			}
 			example = schedule.ReplaceAll(example, []byte(`schedule: "`+now+`"`))
 			example = regexp.MustCompile(`node: .*`).ReplaceAll(example, []byte("node: localhost"))
-			// More than a slow machine needs to start a Pod.
-			example = regexp.MustCompile(`startingDeadlineSeconds: .*`).ReplaceAll(example, []byte("startingDeadlineSeconds: 600"))
+			// A slow machine may need more than a minute.
+			example = bytes.ReplaceAll(example, []byte("startingDeadlineSeconds: 60\n"), []byte("startingDeadlineSeconds: 3600\n"))
 			kubectl(t, string(example), "apply", "-n", namespace, "-f", "-")
 			// waitAny waits until any At has the condition: a CronAt deletes its oldest.
 			waitAny := func(condition string) (at v1alpha1.At) {

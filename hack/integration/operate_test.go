@@ -110,6 +110,7 @@ func TestMetrics(t *testing.T) {
 	}
 	waitPhase(t, namespace, "runs", v1alpha1.PhaseRunning)
 
+	wantCreates(t, namespace, 4)
 	runs, attempts := `cnat_runs_total{namespace="`+namespace+`",reason=`, `cnat_attempts_total{namespace="`+namespace+`",reason=`
 	want := []string{
 		`cnat_ats{namespace="` + namespace + `",state="blocked"} 1`, `cnat_ats{namespace="` + namespace + `",state="done"} 3`, `cnat_ats{namespace="` + namespace + `",state="pending"} 1`,
