@@ -38,10 +38,10 @@ import (
 )
 
 // A node has its own mount, PID and network namespaces, so that it leaves nothing on the
-// machine except its cgroups: when the first process in these namespaces ends, or this
-// process ends in any way, the kernel removes everything. A pair of network devices
-// connects the node with the machine. One of them is on a bridge that the node shares
-// with its Pods.
+// machine except its cgroups and a higher limit of inotify instances: when the first
+// process in these namespaces ends, or this process ends in any way, the kernel removes
+// everything. A pair of network devices connects the node with the machine. One of them is
+// on a bridge that the node shares with its Pods.
 //
 // machine                 | node
 // API server              | kubelet, containerd   kube-proxy
@@ -64,6 +64,23 @@ var hidden = []string{"/run", "/var/lib", "/var/log", "/opt"}
 var sysctls = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+}
+
+// raiseInotifyInstances raises the number of inotify instances that root may have, until
+// the machine restarts. A cluster with a node needs 12, and one for each kubectl logs -f,
+// which otherwise ends with an error. Linux allows 128, for several clusters and everything
+// else that root runs.
+func raiseInotifyInstances() error {
+	const file, enough = "/proc/sys/fs/inotify/max_user_instances", 1024
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil || limit >= enough {
+		return err
+	}
+	return os.WriteFile(file, []byte(strconv.Itoa(enough)), 0)
 }
 
 // freeSubnet returns the first three numbers of a network in which this machine has no
@@ -102,6 +119,9 @@ func (c *cluster) startNode(ctx context.Context, subnet string) error {
 	}
 	if err := removeCgroups(); err != nil {
 		return err
+	}
+	if err := raiseInotifyInstances(); err != nil {
+		say("kubectl logs -f may end too early: %v", err)
 	}
 	cgroup, err := newCgroup(cgroupPath(os.Getpid()))
 	if err == nil {
