@@ -134,7 +134,8 @@ run_layer() {
     local flags=()
     case "$1" in
     unit)
-        TMPDIR="${logs}" compiling "${limit[@]}" go test -count=1 -timeout=60m -shuffle="$2" ${race:+-race} ${run:+-run="${run}"} ./...
+        # Collecting garbage less often takes a tenth less time.
+        GOGC=400 TMPDIR="${logs}" compiling "${limit[@]}" go test -count=1 -timeout=60m -shuffle="$2" ${race:+-race} ${run:+-run="${run}"} ./...
         return
         ;;
     e2e) flags=(--node) ;;
