@@ -214,7 +214,6 @@ func inOwnCluster(t *testing.T, flags ...string) bool {
 	if os.Getenv(ownClusterVariable) == t.Name() {
 		return true
 	}
-	t.Parallel()
 	args := slices.Concat([]string{"run"}, flags, []string{"--", os.Args[0], "-test.run=^" + t.Name() + "$"})
 	flag.Visit(func(f *flag.Flag) {
 		if f.Name != "test.run" && f.Name != "test.count" && f.Name != "test.testlogfile" {
@@ -224,11 +223,17 @@ func inOwnCluster(t *testing.T, flags ...string) bool {
 	cmd := exec.Command("localcluster", args...)
 	cmd.Env = append(os.Environ(), programsVariable+"="+filepath.Dir(binary), ownClusterVariable+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	// These tests take longer than others, so they all begin at once.
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Parallel()
+	if err := cmd.Wait(); err != nil {
 		t.Errorf("the test in its own cluster: %v", err)
 	}
-	t.Logf("%s", out)
+	t.Logf("%s", &out)
 	return false
 }
 
