@@ -111,6 +111,12 @@ func importArchive(ctx context.Context, dir string, archive io.Reader) error {
 		return fmt.Errorf("connect to containerd: %w", err)
 	}
 	defer func() { _ = client.Close() }()
+	// Unlike Import, this waits until containerd listens on the socket that it has created.
+	limited, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	if _, err := client.IsServing(limited); err != nil {
+		return fmt.Errorf("connect to containerd: %w", err)
+	}
 	imported, err := client.Import(ctx, archive)
 	for _, image := range imported {
 		err = errors.Join(err, containerd.NewImage(client, image).Unpack(ctx, ""))

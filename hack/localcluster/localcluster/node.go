@@ -202,9 +202,12 @@ func runNode(ctx context.Context, dir, subnet string) error {
 		return err
 	}
 	c.start(ctx, "containerd", "--config="+c.path("config/containerd.toml"), "--address="+containerdSocket)
-	err = c.await(ctx, "containerd", "containerd listens", func(context.Context) error {
-		_, err := os.Stat(containerdSocket)
-		return err
+	err = c.await(ctx, "containerd", "containerd listens", func(ctx context.Context) error {
+		connection, err := (&net.Dialer{}).DialContext(ctx, "unix", containerdSocket)
+		if err != nil {
+			return err
+		}
+		return connection.Close()
 	})
 	if err != nil {
 		return err
