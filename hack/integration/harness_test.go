@@ -62,7 +62,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/pager"
 	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/ptr"
 
@@ -162,8 +161,8 @@ func setUpAndRun(m *testing.M) (int, error) {
 	if code := m.Run(); code != 0 {
 		return code, nil
 	}
-	if os.Getenv(ownClusterVariable) != "" {
-		return 0, nil // the cluster will be gone
+	if ownCluster {
+		return 0, nil // which will be gone
 	}
 	return 0, errors.Join(nothingLeft(context.Background(), before), afterAll())
 }
@@ -206,9 +205,13 @@ const (
 	ownClusterVariable = "CNAT_TEST_OWN_CLUSTER"
 )
 
+// ownCluster reports whether the cluster was started for one test.
+var ownCluster = os.Getenv(ownClusterVariable) != ""
+
 // inOwnCluster starts a cluster with the given flags of hack/localcluster, runs this test
 // again there, in another process, and returns false when it has ended. In that process, it
-// returns true. It is for tests that change what other tests need, such as the CRD.
+// returns true. It is for tests that change what other tests need, such as the CRD, or that slow
+// the API server down.
 func inOwnCluster(t *testing.T, flags ...string) bool {
 	t.Helper()
 	if os.Getenv(ownClusterVariable) == t.Name() {
@@ -344,20 +347,13 @@ func deleteNamespace(ctx context.Context, namespace string) error {
 			err = errors.Join(err, ignoreNotFound(patchErr))
 		}
 	}
-	// In pages: a slow API server needs more than a minute for those of TestMemory at once, which is
-	// the limit of a request.
-	pages := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
-		return cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, options)
-	}))
-	pages.PageSize = 100
-	listErr := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		at := object.(*v1alpha1.At)
-		if len(at.Finalizers) == 0 {
-			return nil
+	ats, listErr := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
+	for _, at := range ats.Items {
+		if len(at.Finalizers) > 0 {
+			_, patchErr := cnatClient.CnatV1alpha1().Ats(namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			err = errors.Join(err, ignoreNotFound(patchErr))
 		}
-		_, patchErr := cnatClient.CnatV1alpha1().Ats(namespace).Patch(ctx, at.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-		return ignoreNotFound(patchErr)
-	})
+	}
 	if err = errors.Join(err, ignoreNotFound(listErr)); err != nil {
 		return err
 	}
@@ -444,18 +440,20 @@ func newNamespace(t *testing.T) string {
 	namespacesLock.Lock()
 	namespacesMade[ns.Name] = t.Name()
 	namespacesLock.Unlock()
-	// This comes last, when the controllers have ended.
-	t.Cleanup(func() {
-		// The API server deletes many Pods one by one, which may take more than the minute that a
-		// request may take.
-		err := poll(context.Background(), fmt.Sprintf("%s: namespace %s to be deleted", t.Name(), ns.Name), func(ctx context.Context) (bool, error) {
-			err := deleteNamespace(ctx, ns.Name)
-			return err == nil, err
+	if !ownCluster { // which will be gone
+		// This comes last, when the controllers have ended.
+		t.Cleanup(func() {
+			// The API server deletes many Pods one by one, which may take more than the minute that a
+			// request may take.
+			err := poll(context.Background(), fmt.Sprintf("%s: namespace %s to be deleted", t.Name(), ns.Name), func(ctx context.Context) (bool, error) {
+				err := deleteNamespace(ctx, ns.Name)
+				return err == nil, err
+			})
+			if err != nil {
+				t.Error(err)
+			}
 		})
-		if err != nil {
-			t.Error(err)
-		}
-	})
+	}
 	eventually(t, "the service account that Pods need", func(ctx context.Context) (bool, error) {
 		_, err := kubeClient.CoreV1().ServiceAccounts(ns.Name).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, ignoreNotFound(err)
