@@ -36,8 +36,8 @@ import (
 
 // TestMemory starts the controller with the memory limit of the Deployment when many
 // large Ats exist: its memory does not depend on the size of their commands and
-// annotations. While they are created, the watch cache of the API server may be so late that
-// no other informer of Ats can start.
+// annotations. It has its own cluster, because the watch cache of a slow API server may be so late
+// while they are created that no other informer of Ats can start.
 func TestMemory(t *testing.T) {
 	if !inOwnCluster(t) {
 		return

@@ -117,7 +117,11 @@ func TestRehearsalDoesNotDelay(t *testing.T) {
 	var at *v1alpha1.At
 	// A slow machine needs more time to begin a rehearsal.
 	for lead, rehearses := 100*time.Second, false; !rehearses; lead *= 2 {
+		if lead > 400*time.Second {
+			t.Fatal("no rehearsal of the At has begun")
+		}
 		if at != nil {
+			t.Logf("no rehearsal began within %v before the At was due", lead/2)
 			kubectl(t, "", "delete", "-n", namespace, "at/at")
 		}
 		at = createAt(t, newGated(namespace, time.Now().Add(lead)))
