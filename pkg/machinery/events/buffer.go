@@ -209,8 +209,13 @@ func (r *Recorder) run(client typedcorev1.EventsGetter, busy func() bool) {
 	defer wg.Wait()
 	shares := queue.NewShares(writers, maxWriters)
 	written := make(chan string, maxWriters) // namespaces
+	settle := func() {}
+	if settler, ok := r.clock.(queue.Settler); ok {
+		settle = func() { settler.Settle("events", 0) }
+	}
 	var lastBusy time.Time
 	for r.ctx.Err() == nil {
+		settle()
 		// Before the next event is taken: what is recorded after that is in added.
 		stopping, waiting := r.isStopping(), r.buffer.len() > 0
 		now := r.clock.Now()

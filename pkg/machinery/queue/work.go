@@ -68,9 +68,10 @@ func NewRateLimiting(name string, order Order, limiter workqueue.TypedRateLimite
 	return &Workqueue{turns: t, TypedRateLimitingInterface: newRateLimiting(name, storage{t}, limiter, wallClock)}
 }
 
-// Settler is a simulated clock. A queue calls Settle before it chooses an item. Settle returns when
-// nothing else happens any more at the current time, to one goroutine of a queue after the
-// other, by their ranks: so what is chosen does not depend on the order in which goroutines run.
+// Settler is a simulated clock. A queue calls Settle before it chooses an item, and package events
+// before it chooses an event. Settle returns when nothing else happens any more at the current
+// time, to one goroutine of a queue after the other, by their ranks: so what is chosen does not
+// depend on the order in which goroutines run.
 type Settler interface{ Settle(queue string, rank int) }
 
 func newRateLimiting(name string, storage workqueue.Queue[cache.ObjectName], limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) workqueue.TypedRateLimitingInterface[cache.ObjectName] {
