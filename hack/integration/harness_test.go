@@ -683,6 +683,17 @@ func waitVersion(t *testing.T, after *v1alpha1.At, what string, condition func(*
 	return event.Object.(*v1alpha1.At)
 }
 
+// retryWatch watches from a version on until ctx is done. It goes on where the API server ends a
+// watch, for example because its cache is too far behind etcd.
+func retryWatch(ctx context.Context, t *testing.T, version string, start func(context.Context, metav1.ListOptions) (watch.Interface, error)) watch.Interface {
+	t.Helper()
+	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{WatchFuncWithContext: start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return watcher
+}
+
 func waitPhase(t *testing.T, namespace, name string, phase v1alpha1.AtPhase) *v1alpha1.At {
 	t.Helper()
 	return waitAt(t, namespace, name, "to be "+string(phase), func(at *v1alpha1.At) bool { return at.Status.Phase == phase })

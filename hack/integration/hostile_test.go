@@ -175,10 +175,12 @@ func startOthers(t *testing.T, namespace, prefix string) {
 	const number, gap = 20, 300 * time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	watcher, err := kubeClient.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
+	pods := kubeClient.CoreV1().Pods(namespace)
+	list, err := pods.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	watcher := retryWatch(ctx, t, list.ResourceVersion, pods.Watch)
 	defer watcher.Stop()
 	first := time.Now().Add(5 * time.Second).Truncate(time.Millisecond)
 	due := map[string]time.Time{}

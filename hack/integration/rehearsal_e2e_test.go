@@ -308,10 +308,11 @@ func wantInTime(t *testing.T, took time.Duration) {
 // called.
 func watchPods(t *testing.T, namespace string) (stop func() map[types.UID]corev1.Pod) {
 	t.Helper()
-	watcher, err := kubeClient.CoreV1().Pods(namespace).Watch(t.Context(), metav1.ListOptions{})
+	list, err := kubeClient.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	watcher := retryWatch(t.Context(), t, list.ResourceVersion, kubeClient.CoreV1().Pods(namespace).Watch)
 	pods := map[types.UID]corev1.Pod{}
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -89,23 +89,25 @@ func createWeb(t *testing.T, namespace string) (leastAvailable func() int32) {
 	server, client, _ := strings.Cut(web, "---\napiVersion: v1\nkind: Pod")
 	kubectl(t, server, "apply", "-n", namespace, "-f", "-")
 	waitFor(t, namespace, "Available", "deployment/web")
-	watch, err := kubeClient.AppsV1().Deployments(namespace).Watch(t.Context(), metav1.ListOptions{})
+	deployments := kubeClient.AppsV1().Deployments(namespace)
+	list, err := deployments.List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	watcher := retryWatch(t.Context(), t, list.ResourceVersion, deployments.Watch)
 	var least atomic.Int32
 	least.Store(2)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for event := range watch.ResultChan() {
+		for event := range watcher.ResultChan() {
 			if deployment, ok := event.Object.(*appsv1.Deployment); ok {
 				least.Store(min(least.Load(), deployment.Status.AvailableReplicas))
 			}
 		}
 	}()
 	t.Cleanup(func() {
-		watch.Stop()
+		watcher.Stop()
 		<-ended
 	})
 	kubectl(t, "apiVersion: v1\nkind: Pod"+client, "apply", "-n", namespace, "-f", "-")
