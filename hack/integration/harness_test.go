@@ -228,16 +228,13 @@ func inOwnCluster(t *testing.T, flags ...string) bool {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	// These tests take longer than others, so they all begin at once. One processor is too slow for
-	// that many clusters: then they wait for their turn, like other tests.
-	atOnce := flag.Lookup("test.parallel").Value.(flag.Getter).Get().(int) > 6
-	if !atOnce {
-		t.Parallel()
-	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if atOnce {
+	// These tests take longer than others, so they all begin at once. One processor is too slow for
+	// that: then, one runs after the other, before the tests that share a cluster. TestUninstall
+	// needs that: Kubernetes accepts the deleted token of the controller for a minute only.
+	if flag.Lookup("test.parallel").Value.(flag.Getter).Get().(int) > 6 {
 		t.Parallel()
 	}
 	if err := cmd.Wait(); err != nil {
