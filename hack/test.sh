@@ -141,7 +141,7 @@ run_layer() {
     e2e) flags=(--node) ;;
     esac
     (cd hack/integration && TMPDIR="${logs}" PATH="${tmp}:${PATH}" compiling "${limit[@]}" "${bin}/localcluster" run "${flags[@]}" -- \
-        "${tmp}/$1.test" -test.timeout=60m -test.parallel="${parallel}" -test.shuffle="$2" ${run:+-test.run="${run}"})
+        "${tmp}/$1.test" -test.timeout=3h -test.parallel="${parallel}" -test.shuffle="$2" ${run:+-test.run="${run}"})
 }
 
 # report prints how long the runs of each layer took.
