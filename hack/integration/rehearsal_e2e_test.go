@@ -317,9 +317,12 @@ func watchPods(t *testing.T, namespace string) (stop func() map[types.UID]corev1
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for event := range watcher.ResultChan() {
-			if pod, ok := event.Object.(*corev1.Pod); ok {
-				pods[pod.UID] = *pod
+			pod, ok := event.Object.(*corev1.Pod)
+			if !ok {
+				t.Errorf("the watch ended: %v", event.Object)
+				return
 			}
+			pods[pod.UID] = *pod
 		}
 	})
 	return func() map[types.UID]corev1.Pod {

@@ -101,9 +101,12 @@ func createWeb(t *testing.T, namespace string) (leastAvailable func() int32) {
 	go func() {
 		defer close(ended)
 		for event := range watcher.ResultChan() {
-			if deployment, ok := event.Object.(*appsv1.Deployment); ok {
-				least.Store(min(least.Load(), deployment.Status.AvailableReplicas))
+			deployment, ok := event.Object.(*appsv1.Deployment)
+			if !ok {
+				t.Errorf("the watch ended: %v", event.Object)
+				return
 			}
+			least.Store(min(least.Load(), deployment.Status.AvailableReplicas))
 		}
 	}()
 	t.Cleanup(func() {
