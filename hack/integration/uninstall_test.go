@@ -118,7 +118,11 @@ func busy(t *testing.T, namespace string) {
 	createAt(t, nodes)
 	cronAt := &v1alpha1.CronAt{
 		ObjectMeta: metav1.ObjectMeta{Name: "cronat"},
-		Spec:       v1alpha1.CronAtSpec{Schedule: "@every 2s", AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}}},
+		Spec: v1alpha1.CronAtSpec{
+			Schedule:          "@every 2s",
+			ConcurrencyPolicy: v1alpha1.ForbidConcurrent, // A slow node would have a hundred Pods.
+			AtTemplate:        v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}},
+		},
 	}
 	if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
