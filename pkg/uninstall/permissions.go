@@ -36,6 +36,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -46,6 +47,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
@@ -58,16 +60,13 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 )
 
-// leaveTimeout is how long the controller may take to release everything. It is shorter than
-// the minute for which the token of a service account that is being deleted is valid, and
-// than the grace period of the controller's Pod.
-const leaveTimeout = 30 * time.Second
-
-// askTimeout limits the check whether the controller is being uninstalled.
-const askTimeout = 10 * time.Second
-
-// permissionsTimeout is how long it may take after that to release the permissions.
-const permissionsTimeout = 10 * time.Second
+// These take a minute at most. The token of a service account that is being deleted is valid
+// as long, and as long is the grace period of the controller's Pod.
+const (
+	askTimeout         = 10 * time.Second // to check whether the controller is being uninstalled
+	leaveTimeout       = 30 * time.Second // to release all Pods and Ats
+	permissionsTimeout = 20 * time.Second // to release the permissions
+)
 
 // retryPeriod is the interval at which a failed request is tried again.
 const retryPeriod = 10 * time.Second
@@ -155,18 +154,20 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer stop()
-		p.watch(workCtx)
+		uninstalled = p.watch(workCtx)
 	})
 	work(workCtx)
 	stop()
 	wg.Wait()
 
 	logger := klog.FromContext(ctx)
-	askCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
-	defer cancel()
-	uninstalled, err := p.areBeingDeleted(askCtx)
-	if err != nil && !uninstalled {
-		logger.Info("Cannot tell whether the controller is being uninstalled", "error", err)
+	if !uninstalled {
+		askCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		defer cancel()
+		var err error
+		if uninstalled, err = p.areBeingDeleted(askCtx); err != nil && !uninstalled {
+			logger.Info("Cannot tell whether the controller is being uninstalled", "error", err)
+		}
 	}
 	if !uninstalled {
 		return false
@@ -180,19 +181,23 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 	}
 	permissionsCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), permissionsTimeout)
 	defer cancel()
-	if err := p.releasePermissions(permissionsCtx); err != nil {
-		logger.Error(err, "The permissions were not released: see docs/install.md, If Pods stay")
-	}
+	_ = wait.PollUntilContextCancel(permissionsCtx, searchPeriod, true, func(ctx context.Context) (bool, error) {
+		err := p.releasePermissions(ctx)
+		if err != nil {
+			logger.Error(err, "The permissions were not released: see docs/install.md, If Pods stay")
+		}
+		return err == nil, nil
+	})
 	return true
 }
 
-// watch gives the objects the finalizer, and returns when one of them is being deleted, or
-// when ctx is done.
-func (p *Permissions) watch(ctx context.Context) {
+// watch gives the objects the finalizer. It returns true when one of them is being deleted,
+// and false when ctx is done.
+func (p *Permissions) watch(ctx context.Context) bool {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	var deleted atomic.Bool
 	var wg sync.WaitGroup
-	defer wg.Wait()
 	for _, o := range p.objects {
 		changed := make(chan struct{}, 1)
 		notify := func(any) {
@@ -220,6 +225,7 @@ func (p *Permissions) watch(ctx context.Context) {
 					current := cached.(*metav1.PartialObjectMetadata)
 					if current.DeletionTimestamp != nil {
 						klog.FromContext(ctx).Info("The controller is being uninstalled", "deleted", o.resource.Resource, "object", klog.KObj(current))
+						deleted.Store(true)
 						stop()
 						return
 					}
@@ -232,6 +238,8 @@ func (p *Permissions) watch(ctx context.Context) {
 		})
 	}
 	<-ctx.Done()
+	wg.Wait()
+	return deleted.Load()
 }
 
 // hold gives an object the finalizer.
@@ -251,17 +259,23 @@ func (p *Permissions) hold(ctx context.Context, o object, current *metav1.Partia
 // is being deleted.
 func (p *Permissions) areBeingDeleted(ctx context.Context) (bool, error) {
 	namespace := object{resource: corev1.SchemeGroupVersion.WithResource("namespaces"), name: p.objects[0].namespace}
-	objects := append([]object{namespace}, p.objects...)
-	errs, deleted := make([]error, len(objects)), make([]bool, len(objects))
+	deleted := false
+	current, errs := p.get(ctx, append([]object{namespace}, p.objects...))
+	for i := range current {
+		deleted = deleted || errs[i] == nil && current[i].DeletionTimestamp != nil
+	}
+	return deleted, errors.Join(errs...)
+}
+
+// get reads objects at the same time, because a slow API server takes seconds for each.
+func (p *Permissions) get(ctx context.Context, objects []object) ([]*metav1.PartialObjectMetadata, []error) {
+	current, errs := make([]*metav1.PartialObjectMetadata, len(objects)), make([]error, len(objects))
 	var wg sync.WaitGroup
-	for i, o := range objects { // at the same time, because there is little
-		wg.Go(func() {
-			current, err := p.in(o).Get(ctx, o.name, metav1.GetOptions{})
-			errs[i], deleted[i] = err, err == nil && current.DeletionTimestamp != nil
-		})
+	for i, o := range objects {
+		wg.Go(func() { current[i], errs[i] = p.in(o).Get(ctx, o.name, metav1.GetOptions{}) })
 	}
 	wg.Wait()
-	return slices.Contains(deleted, true), errors.Join(errs...)
+	return current, errs
 }
 
 // continueTimeout is how long a request waits for the API server to ask for its body. A
@@ -277,19 +291,19 @@ const continueTimeout = 2 * time.Second
 func (p *Permissions) releasePermissions(ctx context.Context) error {
 	var paths []string
 	var bodies [][]byte
-	for _, o := range p.objects {
-		current, err := p.in(o).Get(ctx, o.name, metav1.GetOptions{})
-		if answer.IsNotFound(err, o.name) || apierrors.IsForbidden(err) {
+	current, errs := p.get(ctx, p.objects)
+	for i, o := range p.objects {
+		if answer.IsNotFound(errs[i], o.name) || apierrors.IsForbidden(errs[i]) {
 			continue // It is gone, or what permits to read it: in a namespace that was deleted.
 		}
-		if err != nil {
-			return err
+		if errs[i] != nil {
+			return errs[i]
 		}
-		rest := slices.DeleteFunc(slices.Clone(current.Finalizers), func(name string) bool { return name == v1alpha1.FinalizerReleasePods })
-		if len(rest) == len(current.Finalizers) {
+		rest := slices.DeleteFunc(slices.Clone(current[i].Finalizers), func(name string) bool { return name == v1alpha1.FinalizerReleasePods })
+		if len(rest) == len(current[i].Finalizers) {
 			continue
 		}
-		body, err := finalizersPatch(current, rest, "")
+		body, err := finalizersPatch(current[i], rest, "")
 		if err != nil {
 			return err
 		}

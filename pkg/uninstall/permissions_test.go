@@ -50,6 +50,8 @@ type apiServer struct {
 	// forbidden is the path of an object that the controller may not read.
 	forbidden string
 	refused   int
+	// busy is how many changes are refused at first.
+	busy int
 }
 
 func newAPIServer(t *testing.T, paths ...string) (*apiServer, *rest.Config) {
@@ -83,6 +85,10 @@ func (s *apiServer) authorize(request *http.Request) (*metav1.PartialObjectMetad
 	if s.gone > 0 {
 		s.refused++
 		return nil, http.StatusForbidden
+	}
+	if request.Method == http.MethodPatch && s.busy > 0 {
+		s.busy--
+		return nil, http.StatusTooManyRequests
 	}
 	if request.URL.Path == s.forbidden {
 		return nil, http.StatusForbidden
@@ -137,7 +143,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 
 var deletedAt = metav1.Date(2026, time.December, 24, 10, 12, 0, 0, time.UTC)
 
-var reasons = map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusNotFound: metav1.StatusReasonNotFound}
+var reasons = map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusTooManyRequests: metav1.StatusReasonTooManyRequests}
 
 var paths = []string{
 	"/api/v1/namespaces/cnat-system",
@@ -207,15 +213,16 @@ func TestHold(t *testing.T) {
 		deleted []string
 		// releaseErr is the error from releasing the Pods.
 		releaseErr error
+		busy       int
 		want       bool
-		wantHeld   bool
 	}{
-		"a restart":              {wantHeld: true},
+		"a restart":              {},
 		"the namespace":          {deleted: paths[:1], want: true},
 		"the permissions":        {deleted: paths[1:], want: true},
 		"one of them":            {deleted: paths[5:], want: true},
 		"all":                    {deleted: paths, want: true},
-		"some Pods stay":         {deleted: paths, releaseErr: context.DeadlineExceeded, want: true, wantHeld: true},
+		"some Pods stay":         {deleted: paths, releaseErr: context.DeadlineExceeded, want: true},
+		"a busy API server":      {deleted: paths, busy: 3, want: true},
 		"no permission for Pods": {deleted: paths, releaseErr: apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("RBAC")), want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,6 +231,7 @@ func TestHold(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			server.busy = tc.busy
 			for path, object := range server.objects {
 				object.Finalizers = []string{v1alpha1.FinalizerReleasePods}
 				if slices.Contains(tc.deleted, path) {
@@ -244,9 +252,10 @@ func TestHold(t *testing.T) {
 			if uninstalled != tc.want || !slices.Equal(steps, want) {
 				t.Errorf("uninstalled: %v, steps %v; want %v, %v", uninstalled, steps, tc.want, want)
 			}
-			for path, object := range server.objects {
-				if held := len(object.Finalizers) > 0; path != paths[0] && held != tc.wantHeld {
-					t.Errorf("%s is held: %v, want %v", path, held, tc.wantHeld)
+			for _, path := range paths[1:] {
+				object := server.objects[path]
+				if held := object != nil && len(object.Finalizers) > 0; held == tc.want {
+					t.Errorf("%s is held: %v, want %v", path, held, !tc.want)
 				}
 			}
 		})
