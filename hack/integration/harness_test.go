@@ -76,9 +76,10 @@ import (
 const (
 	root = "../.." // of the repository
 	crd  = root + "/artifacts/examples/cnat-crd.yaml"
-	// patience is the limit for anything that must happen: more than the slowest machine needs.
-	// A test that waits for a minute says what it waits for.
-	patience = 10 * time.Minute
+	// patience is the limit for anything that must happen: more than the slowest machine needs,
+	// where a rehearsal finds the cause only the second time, ten minutes later. A test that
+	// waits for a minute says what it waits for.
+	patience = 30 * time.Minute
 )
 
 var (
