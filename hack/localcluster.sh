@@ -48,14 +48,16 @@ compiling() { GOFLAGS="${compile_flags}" CGO_ENABLED="${cgo}" "$@"; }
 # stop_jobs ends jobs that are still running in the background, such as downloads.
 stop_jobs() { jobs -p | xargs -r kill 2>/dev/null || true; }
 
+# kubectl is not part of the first, because it would take twice as long to start.
 programs=(
     ./localcluster
+    k8s.io/kubernetes/cmd/kubectl
     github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
     github.com/containernetworking/plugins/plugins/ipam/host-local
     github.com/containernetworking/plugins/plugins/main/bridge
 )
 # The other names of the first program, which contains all of them.
-components=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kube-proxy containerd)
+components=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy containerd)
 # Omit packages that are only needed for other storage, other plugins and tracing.
 tags="-tags=no_btrfs,no_devmapper,no_tracing,no_zfs,nri_no_wasm"
 

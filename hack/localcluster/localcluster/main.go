@@ -18,7 +18,7 @@ limitations under the License.
 
 // Command localcluster runs a real Kubernetes on this machine: etcd, the API server, the
 // controller-manager and the scheduler and, optionally, a node with containerd, kubelet
-// and kube-proxy. The binary combines all these programs and kubectl.
+// and kube-proxy. The binary combines all these programs.
 package main
 
 import (
@@ -40,8 +40,6 @@ import (
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	kubectl "k8s.io/kubectl/pkg/cmd"
-	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
@@ -58,11 +56,6 @@ var components = map[string]func(){
 	"kube-scheduler":          func() { exit(scheduler.NewSchedulerCommand()) },
 	"kube-proxy":              func() { exit(proxy.NewProxyCommand()) },
 	"kubelet":                 func() { exit(kubelet.NewKubeletCommand(context.Background())) },
-	"kubectl": func() {
-		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-			kubectlutil.CheckErr(err)
-		}
-	},
 	"containerd": func() {
 		if err := containerd.App().Run(context.Background(), os.Args); err != nil {
 			fmt.Fprintln(os.Stderr, "containerd:", err)
