@@ -68,6 +68,10 @@ const (
 	permissionsTimeout = 20 * time.Second // to release the permissions
 )
 
+// permissionsPeriod is the interval at which the permissions are released again. A busy API
+// server must not become busier.
+const permissionsPeriod = time.Second
+
 // retryPeriod is the interval at which a failed request is tried again.
 const retryPeriod = 10 * time.Second
 
@@ -181,7 +185,7 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 	}
 	permissionsCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), permissionsTimeout)
 	defer cancel()
-	_ = wait.PollUntilContextCancel(permissionsCtx, searchPeriod, true, func(ctx context.Context) (bool, error) {
+	_ = wait.PollUntilContextCancel(permissionsCtx, permissionsPeriod, true, func(ctx context.Context) (bool, error) {
 		err := p.releasePermissions(ctx)
 		if err != nil {
 			logger.Error(err, "The permissions were not released: see docs/install.md, If Pods stay")
@@ -405,10 +409,12 @@ func (b *heldBody) Read(p []byte) (int, error) {
 	b.asked()
 	select {
 	case <-b.all:
-		return b.reader.Read(p)
 	case <-b.ctx.Done():
+	}
+	if b.ctx.Err() != nil { // Also a request that was refused counts as asked.
 		return 0, errors.New("another request was refused")
 	}
+	return b.reader.Read(p)
 }
 
 func (b *heldBody) Close() error { return nil }

@@ -122,11 +122,11 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 	if request.Method == http.MethodPatch {
 		body, err := io.ReadAll(request.Body)
-		var patch metav1.PartialObjectMetadata
-		if err == nil {
-			err = json.Unmarshal(body, &patch)
-		}
 		if err != nil {
+			return // The client has given up: nothing changes.
+		}
+		var patch metav1.PartialObjectMetadata
+		if err := json.Unmarshal(body, &patch); err != nil {
 			s.t.Errorf("PATCH %s: %v", request.URL.Path, err)
 		}
 		s.lock.Lock()
