@@ -98,7 +98,8 @@ go_build() {
             break
         fi
         now=$((SECONDS - begin))
-        if ((now >= last + every && begun > 0)); then
+        # The first packages wait for downloads, so fewer than 2 % would give an estimate of hours.
+        if ((now >= last + every && begun * 50 > all)); then
             last="${now}"
             printf '%s%s: %d of %d packages compiled in %d s, about %d s left%s' "${before}" "${what}" "${count}" "${#sizes[@]}" \
                 "${now}" $((now * (all - begun) / begun)) "${after}" >&2
