@@ -42,6 +42,9 @@ import (
 )
 
 const (
+	// createTimeout is how long the creation of a Pod may take: a webhook may need 30 s. If the answer
+	// is lost, the Pod has to be gone before the next rehearsal, which is minutes later.
+	createTimeout = 35 * time.Second
 	// followPeriod is the interval at which the Pod of a rehearsal is read.
 	followPeriod = time.Second
 	// yieldTime is how long no rehearsal begins in a namespace after a run was refused there. The run
@@ -286,8 +289,7 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 	run := plan.NewPod(at, r.p.defaults)
 	made := plan.NewRehearsalPod(s.Object, checks.kind.name(), run)
 	pods := r.p.Kube.CoreV1().Pods(made.Namespace)
-	// If the rehearsal is to end meanwhile, the answer says what to delete.
-	createCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	createCtx, cancel := forCreation(ctx)
 	defer cancel()
 	pod, err := pods.Create(createCtx, made, metav1.CreateOptions{})
 	switch {
@@ -320,6 +322,17 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 		return result.Reason != "", nil
 	}) // An error means that there is no time left.
 	return result
+}
+
+// forCreation returns a context for the creation of a Pod. Once ctx is done, it goes on for
+// requestTimeout, because the answer says what to delete.
+func forCreation(ctx context.Context) (context.Context, context.CancelFunc) {
+	creation, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(requestTimeout, cancel) })
+	return creation, func() {
+		stop()
+		cancel()
+	}
 }
 
 // hasChanged reports whether an object was deleted, was edited, or is due at another time.

@@ -17,6 +17,7 @@ limitations under the License.
 package preflight
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -271,6 +272,30 @@ func TestRehearsalAfterOutage(t *testing.T) {
 		time.Sleep(plan.RehearsalPeriod)
 		f.wantList("rehearsals after the outage", &f.rehearsed, "at-rehearsal 1h6m31.02s")
 	})
+}
+
+// TestForCreation covers how long a creation goes on after a rehearsal has begun.
+func TestForCreation(t *testing.T) {
+	for name, tc := range map[string]struct{ end, want time.Duration }{
+		"the rehearsal goes on": {time.Hour, createTimeout},
+		"it ends":               {time.Second, time.Second + requestTimeout},
+		"it ends with the time": {createTimeout - time.Second, createTimeout},
+		"it has ended":          {0, requestTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), tc.end)
+				defer cancel()
+				begin := time.Now()
+				creation, stop := forCreation(ctx)
+				defer stop()
+				<-creation.Done()
+				if took := time.Since(begin); took != tc.want {
+					t.Errorf("the creation ended after %v, want %v", took, tc.want)
+				}
+			})
+		})
+	}
 }
 
 // twice refuses two Pods.
