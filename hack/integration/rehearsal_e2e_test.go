@@ -208,10 +208,6 @@ func TestRehearsal(t *testing.T) {
 	}
 }
 
-// reportLimit is how long a fault may take to be reported on a machine that is busy with the Pods
-// of all faults at once. On others, that is a minute.
-const reportLimit = 5 * time.Minute
-
 // TestPodDoesNotStart lets the Pods of Ats fail in each way: of one At at its time, and of another,
 // which is due in an hour, in its rehearsal.
 func TestPodDoesNotStart(t *testing.T) {
@@ -249,12 +245,10 @@ func TestPodDoesNotStart(t *testing.T) {
 			if rehearsed == nil || rehearsed.Status != metav1.ConditionFalse || rehearsed.Reason != fault.reason || rehearsed.Message != blocked.Message || at.Status.RehearsedAt == nil {
 				t.Errorf("condition Rehearsed %+v, rehearsed at %v; want False with reason %s", rehearsed, at.Status.RehearsedAt, fault.reason)
 			}
-			wantInTime(t, blocked.LastTransitionTime.Sub(at.CreationTimestamp.Time))
 		})
 		t.Run(name+", at its time", func(t *testing.T) {
 			blocked := waitBlockedAt(t, namespace, due[name].Name, fault.reason)
 			wantOutput(t, blocked.Message, message)
-			wantInTime(t, blocked.LastTransitionTime.Sub(due[name].CreationTimestamp.Time))
 		})
 	}
 
@@ -294,14 +288,6 @@ func TestPodDoesNotStart(t *testing.T) {
 		})
 	}
 	waitRehearsalsGone(t, namespace)
-}
-
-func wantInTime(t *testing.T, took time.Duration) {
-	t.Helper()
-	t.Logf("reported after %v", took)
-	if took > reportLimit {
-		t.Errorf("reported after %v", took)
-	}
 }
 
 // watchPods collects the Pods of a namespace, by UID, until the function that it returns is
