@@ -471,6 +471,27 @@ func TestLastingFailure(t *testing.T) {
 	})
 }
 
+// TestPodDoesNotStart has a node that cannot pull the image: that is reported at once.
+func TestPodDoesNotStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kubeClient, ats := runController(t, clock.RealClock{}, func() error { return nil })
+		harness.Create(t, ats, newAt(func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Format(time.RFC3339) }))
+		time.Sleep(time.Second)
+		pods := kubeClient.CoreV1().Pods(name.Namespace)
+		pod := harness.Get(t, pods, "example-at-pod")
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"},
+		}}}
+		if _, err := pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if at := harness.Get(t, ats, name.Name); at.Status.Reason != v1alpha1.ReasonImagePullFailed {
+			t.Errorf("reason %q a second after the Pod has failed to pull it, want ImagePullFailed", at.Status.Reason)
+		}
+	})
+}
+
 // TestBlockedAndGone uses a webhook that is down while very many Ats are due. When it is
 // back, the Ats do not wait for each other, and none misses its starting deadline.
 func TestBlockedAndGone(t *testing.T) {
