@@ -21,7 +21,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -43,6 +42,7 @@ import (
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/heap"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
@@ -183,9 +183,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	wg.Go(func() { c.nodes.Run(ctx) })
 	c.enqueueAll(start)
 	wg.Go(func() { c.search(ctx) })
-	// An idle controller allocates nothing, so garbage from the first list would stay for
-	// minutes.
-	debug.FreeOSMemory()
+	heap.Shrink() // after the first list
 	<-ctx.Done()
 }
 
@@ -455,7 +453,7 @@ func (c *Controller) search(ctx context.Context) {
 		}
 		c.enqueueDeleted()
 		if !c.queue.IsBusy() {
-			debug.FreeOSMemory() // the garbage of the start, or of the search
+			heap.Shrink()
 		}
 	}
 }

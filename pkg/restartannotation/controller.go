@@ -23,7 +23,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -46,6 +45,7 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/heap"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -215,8 +215,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		})
 	}
 	wg.Go(func() { c.queue.RunBlocked(ctx) })
-	// Garbage from the first lists would stay for minutes.
-	debug.FreeOSMemory()
+	heap.Shrink() // after the first lists
 	<-ctx.Done()
 }
 

@@ -33,9 +33,13 @@ import (
 	"k8s.io/utils/clock"
 
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/heap"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
+
+// The garbage stays.
+func init() { heap.Shrink = func() {} }
 
 // NewClients returns clients with the given transport.
 func NewClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface, clientset.Interface) {
