@@ -300,13 +300,14 @@ func targetOf(path string) target {
 }
 
 // shown returns what a client gets of an object.
-func (r *request) shown(object *unstructured.Unstructured) *unstructured.Unstructured {
+func (r *request) shown(object *unstructured.Unstructured) map[string]any {
 	if !r.metadataOnly {
-		return object
+		return object.Object
 	}
-	part := &unstructured.Unstructured{Object: map[string]any{"metadata": object.Object["metadata"]}}
-	part.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata"))
-	return part
+	return map[string]any{
+		"kind": "PartialObjectMetadata", "apiVersion": metav1.SchemeGroupVersion.String(),
+		"metadata": object.Object["metadata"],
+	}
 }
 
 // serve answers a request other than a watch.
@@ -370,10 +371,14 @@ func (s *Server) answerList(r *request) map[string]any {
 	if r.metadataOnly {
 		kind = metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata")
 	}
+	items := []map[string]any{}
+	for _, object := range s.list(r) {
+		items = append(items, r.shown(object))
+	}
 	return map[string]any{
 		"kind": kind.Kind + "List", "apiVersion": kind.GroupVersion().String(),
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version())},
-		"items":    s.list(r),
+		"items":    items,
 	}
 }
 
@@ -435,7 +440,7 @@ func (s *Server) update(r *request, key target, old, object *unstructured.Unstru
 }
 
 func (s *Server) patch(r *request, key target, old *unstructured.Unstructured) (any, error) {
-	before, err := json.Marshal(old)
+	before, err := json.Marshal(old.Object)
 	if err != nil {
 		return nil, err
 	}
@@ -508,16 +513,16 @@ func gracePeriod(object *unstructured.Unstructured, given *int64) int64 {
 
 // store stores an object, or removes it if it is deleted and nothing keeps it. It reports the
 // change to the watches. A dry-run stores nothing.
-func (s *Server) store(r *request, eventType watch.EventType, key target, object *unstructured.Unstructured) *unstructured.Unstructured {
+func (s *Server) store(r *request, eventType watch.EventType, key target, object *unstructured.Unstructured) map[string]any {
 	old := s.objects[key]
 	if old != nil {
 		object.SetResourceVersion(old.GetResourceVersion())
 		if equality.Semantic.DeepEqual(old.Object, object.Object) {
-			return old
+			return old.Object
 		}
 	}
 	if r.query.Has("dryRun") {
-		return object
+		return object.Object
 	}
 	version, reported := strconv.Itoa(s.version()+1), object
 	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && ptr.Deref(object.GetDeletionGracePeriodSeconds(), 0) == 0 {
@@ -534,7 +539,7 @@ func (s *Server) store(r *request, eventType watch.EventType, key target, object
 		s.Observe(eventType, key.groupResource, reported)
 	}
 	s.changed.Broadcast()
-	return object
+	return object.Object
 }
 
 // isIn reports whether an object belongs to the resource and, if one is given, to the
@@ -545,10 +550,10 @@ func (t target) isIn(resource target) bool {
 
 // list returns the objects that a list or a watch selects.
 func (s *Server) list(r *request) []*unstructured.Unstructured {
-	items := []*unstructured.Unstructured{}
+	var items []*unstructured.Unstructured
 	for key, object := range s.objects {
 		if key.isIn(r.target) && r.selects(object) {
-			items = append(items, r.shown(object))
+			items = append(items, object)
 		}
 	}
 	slices.SortFunc(items, func(a, b *unstructured.Unstructured) int {

@@ -50,7 +50,7 @@ func (s *Server) watch(ctx context.Context, r *request) *Stream {
 	if r.query.Get("sendInitialEvents") == "true" {
 		stream.next = s.version() + 1
 		for _, object := range s.list(r) {
-			stream.write(watch.Added, object)
+			stream.write(watch.Added, r.shown(object))
 		}
 		stream.bookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 	}

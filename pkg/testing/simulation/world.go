@@ -255,7 +255,7 @@ func (w *World) observe(eventType watch.EventType, resource schema.GroupResource
 	if c := w.serving; c != nil {
 		by, sent = c.process.name, c.sent
 	}
-	content := must(json.Marshal(object))
+	content := must(json.Marshal(object.Object))
 	_, _ = w.hash.Write(content)
 	if resource.Resource == "leases" {
 		return
