@@ -365,9 +365,6 @@ func (p *program) run(ctx context.Context) error {
 	defer end()
 	host := p.besideConfig.Host
 	klog.FromContext(ctx).Info("Looking for Ats", "host", host, "namespace", cmp.Or(p.namespace, "all"))
-	if err := connect.WaitForServer(ctx, host, listAts(p.cnatClient, p.namespace), hints); err != nil || ctx.Err() != nil {
-		return err
-	}
 	var permissions *uninstall.Permissions
 	if p.holdPermissions {
 		var err error
@@ -378,6 +375,13 @@ func (p *program) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
 		}
+	}
+	if err := connect.WaitForServer(ctx, host, listAts(p.cnatClient, p.namespace), hints); err != nil {
+		permissions.Abandon(ctx)
+		return err
+	}
+	if ctx.Err() != nil && permissions == nil {
+		return nil
 	}
 	// When the lease is released, so that the events do not delay the next leader.
 	defer p.recorder.Shutdown()
@@ -409,7 +413,7 @@ func (p *program) run(ctx context.Context) error {
 		work(ctx)
 		return nil
 	}
-	return leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, work)
+	return leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, permissions.AwaitRelease, work)
 }
 
 // restartAnnotationsRunner returns what runs the controller of restart annotations, and what

@@ -68,12 +68,14 @@ const (
 	permissionsTimeout = 20 * time.Second // to release the permissions
 )
 
-// permissionsPeriod is the interval at which the permissions are released again. A busy API
-// server must not become busier.
+// permissionsPeriod is the interval at which the permissions are released, or looked at, again.
+// A busy API server must not become busier.
 const permissionsPeriod = time.Second
 
-// retryPeriod is the interval at which a failed request is tried again.
-const retryPeriod = 10 * time.Second
+const (
+	findPeriod = 2 * time.Second  // to ask again which service account this is
+	holdPeriod = 10 * time.Second // to hold the permissions again
+)
 
 // object is an object without which the controller has no permissions.
 type object struct {
@@ -109,7 +111,7 @@ func Find(ctx context.Context, config *rest.Config, name, namespace, nameInside 
 		review, err = p.kubeClient.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		return err
 	}
-	err = connect.Until(ctx, retryPeriod, ask, func(err error) {
+	err = connect.Until(ctx, findPeriod, ask, func(err error) {
 		klog.FromContext(ctx).Error(err, "Cannot find out which service account this is, retrying: -hold-permissions needs it")
 	})
 	if err != nil {
@@ -183,16 +185,48 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 		// To hold the permissions any longer helps nobody: no later controller uses them.
 		logger.Error(err, "Not all Pods and Ats were released: see docs/install.md, If Pods stay")
 	}
-	permissionsCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), permissionsTimeout)
+	p.Abandon(ctx)
+	return true
+}
+
+// Abandon releases the permissions, also after ctx is done. Call it, too, before a controller
+// ends that the API server refuses: it cannot release Pods and Ats, and nothing runs between its
+// restarts that could release the permissions when they are deleted.
+func (p *Permissions) Abandon(ctx context.Context) {
+	if p == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), permissionsTimeout)
 	defer cancel()
-	_ = wait.PollUntilContextCancel(permissionsCtx, permissionsPeriod, true, func(ctx context.Context) (bool, error) {
+	_ = wait.PollUntilContextCancel(ctx, permissionsPeriod, true, func(ctx context.Context) (bool, error) {
 		err := p.releasePermissions(ctx)
 		if err != nil {
-			logger.Error(err, "The permissions were not released: see docs/install.md, If Pods stay")
+			klog.FromContext(ctx).Error(err, "The permissions were not released: see docs/install.md, If Pods stay")
 		}
 		return err == nil, nil
 	})
-	return true
+}
+
+// AwaitRelease returns once nobody has to release the permissions any more: at once, unless
+// they are being deleted. Until then, another controller releases them, or this one has to do
+// so when it gets the lease.
+func (p *Permissions) AwaitRelease(ctx context.Context) {
+	if p == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout+leaveTimeout)
+	defer cancel()
+	if deleted, _ := p.areBeingDeleted(ctx); !deleted {
+		return
+	}
+	account := p.objects[:1] // which is released at the same time as the others
+	_ = wait.PollUntilContextCancel(ctx, permissionsPeriod, true, func(ctx context.Context) (bool, error) {
+		current, errs := p.get(ctx, account)
+		if errs[0] != nil {
+			return answer.IsNotFound(errs[0], account[0].name) || apierrors.IsForbidden(errs[0]) || apierrors.IsUnauthorized(errs[0]), nil
+		}
+		return !slices.Contains(current[0].Finalizers, v1alpha1.FinalizerReleasePods), nil
+	})
 }
 
 // watch gives the objects the finalizer. It returns true when one of them is being deleted,
@@ -235,7 +269,7 @@ func (p *Permissions) watch(ctx context.Context) bool {
 					}
 					if err := p.hold(ctx, o, current); err != nil && ctx.Err() == nil {
 						klog.FromContext(ctx).Error(err, "Cannot hold the permissions, retrying", "resource", o.resource.Resource, "object", klog.KObj(current))
-						time.AfterFunc(retryPeriod, func() { notify(nil) })
+						time.AfterFunc(holdPeriod, func() { notify(nil) })
 					}
 				}
 			}

@@ -261,3 +261,72 @@ func TestHold(t *testing.T) {
 		})
 	}
 }
+
+// TestAbandon releases the permissions of a controller that is refused.
+func TestAbandon(t *testing.T) {
+	server, config := newAPIServer(t, paths...)
+	permissions, err := Find(t.Context(), config, "cnat-controller", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.change(func(object *metav1.PartialObjectMetadata) {
+		object.Finalizers = []string{v1alpha1.FinalizerReleasePods}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	permissions.Abandon(ctx)
+	for _, path := range paths[1:] {
+		if finalizers := server.objects[path].Finalizers; len(finalizers) > 0 {
+			t.Errorf("%s is left with the finalizers %v", path, finalizers)
+		}
+	}
+	(*Permissions)(nil).Abandon(ctx)
+}
+
+// TestAwaitRelease waits while somebody has to release the permissions.
+func TestAwaitRelease(t *testing.T) {
+	account := paths[1]
+	for name, tc := range map[string]struct {
+		deleted string
+		// change is what happens a second later.
+		change func(*apiServer)
+		waits  bool
+	}{
+		"a restart":                      {},
+		"uninstalled, they are released": {deleted: account, change: func(s *apiServer) { s.objects[account].Finalizers = nil }, waits: true},
+		"uninstalled, they are gone":     {deleted: paths[5], change: func(s *apiServer) { delete(s.objects, account) }, waits: true},
+		"uninstalled, they are refused":  {deleted: paths[0], change: func(s *apiServer) { s.forbidden = account }, waits: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, config := newAPIServer(t, paths...)
+			permissions, err := Find(t.Context(), config, "cnat-controller", "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for path, object := range server.objects {
+				object.Finalizers = []string{v1alpha1.FinalizerReleasePods}
+				if path == tc.deleted {
+					object.DeletionTimestamp = &deletedAt
+				}
+			}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				permissions.AwaitRelease(t.Context())
+			}()
+			if tc.waits {
+				time.Sleep(time.Second)
+				select {
+				case <-ended:
+					t.Fatal("it did not wait")
+				default:
+				}
+				server.lock.Lock()
+				tc.change(server)
+				server.lock.Unlock()
+			}
+			<-ended
+		})
+	}
+	(*Permissions)(nil).AwaitRelease(t.Context())
+}
