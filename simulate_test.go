@@ -66,9 +66,13 @@ func startProgram(ctx context.Context, config *rest.Config, settings simulation.
 	if err != nil {
 		return err
 	}
-	err = p.run(ctx)
+	return runProgram(ctx, p)
+}
+
+// runProgram runs a program, and ends the goroutines of its queues, also if it has never worked.
+func runProgram(ctx context.Context, p *program) error {
+	err := p.run(ctx)
 	if !p.controller.working.Load() {
-		// It has never worked. The goroutines of its queues would stay.
 		stopped, stop := context.WithCancel(ctx)
 		stop()
 		p.cronController.Run(stopped, 1)
