@@ -381,7 +381,7 @@ func (p *program) run(ctx context.Context) error {
 		return err
 	}
 	if ctx.Err() != nil && permissions == nil {
-		return nil
+		return nil // Otherwise, it may have to release them.
 	}
 	// When the lease is released, so that the events do not delay the next leader.
 	defer p.recorder.Shutdown()

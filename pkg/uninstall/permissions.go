@@ -20,7 +20,7 @@ limitations under the License.
 // milliseconds, in any order. But only the controller removes the finalizers of Pods and
 // Ats. So it holds its permissions, also with a finalizer, as long as it works. When they
 // are being deleted, it stops its work, releases all Pods and Ats, and then its
-// permissions.
+// permissions. If the leader has ended without that, a controller on standby does it.
 package uninstall
 
 import (

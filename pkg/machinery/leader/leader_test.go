@@ -183,7 +183,7 @@ func TestLinger(t *testing.T) {
 				}
 				close(leader.goOn)
 				leader.stop()
-				<-leader.returned
+				_ = <-leader.returned
 			})
 		})
 	}
