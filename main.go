@@ -30,6 +30,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	_ "time/tzdata" // The zones of spec.timeZone, for machines and images without them.
@@ -83,6 +84,11 @@ var hints = connect.Hints{
 
 // cronPollPeriod is the interval at which the controller tries to list CronAts until it can.
 const cronPollPeriod = 10 * time.Second
+
+const (
+	findTimeout  = 10 * time.Second // to find the permissions before the program ends
+	leaseTimeout = 20 * time.Second // to get the lease of a leader that has crashed, before the program ends
+)
 
 // cronWorkers is how many CronAts are worked on for each worker on Ats. Of many that are due at
 // one instant, the Ats are created quickly, so that what follows a start waits behind the starts.
@@ -365,23 +371,20 @@ func (p *program) run(ctx context.Context) error {
 	defer end()
 	host := p.besideConfig.Host
 	klog.FromContext(ctx).Info("Looking for Ats", "host", host, "namespace", cmp.Or(p.namespace, "all"))
-	var permissions *uninstall.Permissions
-	if p.holdPermissions {
-		var err error
-		permissions, err = uninstall.Find(ctx, p.besideConfig, controllerName, p.namespace, controllerName+"-ats")
-		if ctx.Err() != nil {
-			return nil
+	startErr := connect.WaitForServer(ctx, host, listAts(p.cnatClient, p.namespace), hints)
+	permissions, err := p.findPermissions(ctx, startErr)
+	switch {
+	case startErr != nil:
+		if permissions != nil {
+			// If they are deleted while it waits for its restart, nothing else does.
+			klog.FromContext(ctx).Info("Releasing the permissions, which do not suffice")
+			p.finish(ctx, permissions, func() { permissions.Release(ctx) })
 		}
-		if err != nil {
-			return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
-		}
-	}
-	if err := connect.WaitForServer(ctx, host, listAts(p.cnatClient, p.namespace), hints); err != nil {
-		permissions.Abandon(ctx)
-		return err
-	}
-	if ctx.Err() != nil && permissions == nil {
-		return nil // Otherwise, it may have to release them.
+		return startErr
+	case ctx.Err() != nil && permissions == nil:
+		return nil
+	case err != nil:
+		return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
 	}
 	// When the lease is released, so that the events do not delay the next leader.
 	defer p.recorder.Shutdown()
@@ -394,7 +397,9 @@ func (p *program) run(ctx context.Context) error {
 			p.cronFactory.StartWithContext(ctx)
 		}
 	}()
+	var led atomic.Bool
 	work := func(ctx context.Context) {
+		led.Store(true)
 		p.recorder.Start(p.kubeClient.CoreV1(), func() bool { return p.controller.queue.IsBusy() || p.cronController.IsBusy() })
 		uninstalled := permissions.Hold(ctx, func(ctx context.Context) {
 			var wg sync.WaitGroup
@@ -413,7 +418,47 @@ func (p *program) run(ctx context.Context) error {
 		work(ctx)
 		return nil
 	}
-	return leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, permissions.AwaitRelease, work)
+	err = leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, work)
+	if !led.Load() && permissions.AreBeingDeleted(ctx) {
+		p.finish(ctx, permissions, func() { work(ctx) })
+	}
+	return err
+}
+
+// findPermissions returns the permissions to hold, or nil without -hold-permissions. A program
+// that has to end needs them, too.
+func (p *program) findPermissions(ctx context.Context, startErr error) (*uninstall.Permissions, error) {
+	if !p.holdPermissions {
+		return nil, nil
+	}
+	if startErr != nil || ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), findTimeout)
+		defer cancel()
+	}
+	return uninstall.Find(ctx, p.besideConfig, controllerName, p.namespace, controllerName+"-ats")
+}
+
+// finish calls last in a program that has to end and has never led, if nobody else leads. A
+// leader that has crashed keeps the lease for some seconds.
+func (p *program) finish(ctx context.Context, permissions *uninstall.Permissions, last func()) {
+	if !p.leaderElect {
+		last()
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseTimeout)
+	defer cancel()
+	go func() {
+		defer cancel()
+		permissions.AwaitRelease(ctx)
+	}()
+	err := leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, func(context.Context) {
+		last()
+		cancel()
+	})
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cannot get the lease to release the permissions: see docs/install.md, If Pods stay")
+	}
 }
 
 // restartAnnotationsRunner returns what runs the controller of restart annotations, and what

@@ -17,26 +17,19 @@ limitations under the License.
 package main
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"path"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
@@ -266,95 +259,4 @@ func TestPodAbandoned(t *testing.T) {
 			t.Errorf("Pods are left: %v, %v", list.Items, err)
 		}
 	})
-}
-
-// TestLastRelease runs the program when nobody else can release its permissions. It does so
-// before it ends, although it has never led.
-func TestLastRelease(t *testing.T) {
-	for testName, tc := range map[string]struct {
-		answer  int  // to the first list of Ats, if it fails
-		crashed bool // a leader has crashed
-		deleted bool // the permissions are being deleted when it is asked to stop
-		kept    bool
-	}{
-		"it is refused":               {answer: http.StatusForbidden},
-		"it waits for the API server": {answer: http.StatusServiceUnavailable, deleted: true},
-		"it waits for the lease":      {crashed: true, deleted: true},
-		"it restarts":                 {crashed: true, kept: true},
-	} {
-		t.Run(testName, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const namespace = "cnat-system"
-				server := fakeserver.New(clock.RealClock{})
-				config := fakeserver.Config(server)
-				config.Wrap(func(http.RoundTripper) http.RoundTripper {
-					return harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
-						switch {
-						case path.Base(request.URL.Path) == "selfsubjectreviews":
-							response := fakeserver.AnswerAsProxy(request, http.StatusCreated)
-							response.Header.Set("Content-Type", "application/json")
-							response.Body = io.NopCloser(bytes.NewBufferString(
-								`{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1","status":{"userInfo":{"username":"system:serviceaccount:cnat-system:cnat-controller"}}}`))
-							return response, nil
-						case tc.answer != 0 && request.URL.Query().Get("limit") == "1":
-							return fakeserver.AnswerAsProxy(request, tc.answer), nil
-						case request.Method == http.MethodPatch: // The server is locked while it reads.
-							body, err := io.ReadAll(request.Body)
-							if err != nil {
-								return nil, err
-							}
-							request.Body = io.NopCloser(bytes.NewReader(body))
-						}
-						return server.RoundTrip(request)
-					})
-				})
-
-				kubeClient, _ := harness.NewClients(t, server)
-				accounts, rbac, leases := kubeClient.CoreV1().ServiceAccounts(namespace), kubeClient.RbacV1(), kubeClient.CoordinationV1().Leases(namespace)
-				meta := metav1.ObjectMeta{Name: controllerName, Finalizers: []string{v1alpha1.FinalizerReleasePods}}
-				harness.Create(t, accounts, &corev1.ServiceAccount{ObjectMeta: meta})
-				harness.Create(t, rbac.Roles(namespace), &rbacv1.Role{ObjectMeta: meta})
-				harness.Create(t, rbac.RoleBindings(namespace), &rbacv1.RoleBinding{ObjectMeta: meta})
-				harness.Create(t, rbac.ClusterRoles(), &rbacv1.ClusterRole{ObjectMeta: meta})
-				harness.Create(t, rbac.ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{ObjectMeta: meta})
-				if tc.crashed {
-					harness.Create(t, leases, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: controllerName}, Spec: coordinationv1.LeaseSpec{
-						HolderIdentity: ptr.To("leader"), LeaseDurationSeconds: ptr.To[int32](12), RenewTime: &metav1.MicroTime{Time: time.Now()},
-					}})
-				}
-
-				_, ctx := ktesting.NewTestContext(t)
-				ctx, stop := context.WithCancel(ctx)
-				defer stop()
-				o := &options{
-					workers: 1, defaults: defaults, holdPermissions: true,
-					leaderElect: true, leaderElectNamespace: namespace, leaderElectIdentity: "standby",
-				}
-				p, err := newProgram(ctx, o, config, clock.RealClock{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ended := make(chan error)
-				go func() { ended <- runProgram(ctx, p) }()
-				if tc.answer != http.StatusForbidden {
-					time.Sleep(3 * time.Second)
-					if tc.deleted {
-						harness.Delete(t, accounts, controllerName)
-						harness.Delete(t, rbac.ClusterRoleBindings(), controllerName)
-					}
-					stop()
-				}
-				if err := <-ended; (err != nil) != (tc.answer == http.StatusForbidden) {
-					t.Errorf("it ended with %v", err)
-				}
-				role := harness.Get(t, rbac.Roles(namespace), controllerName)
-				if kept := len(role.Finalizers) > 0; kept != tc.kept {
-					t.Errorf("the role has its finalizer: %v, want %v", kept, tc.kept)
-				}
-				if _, err := accounts.Get(t.Context(), controllerName, metav1.GetOptions{}); apierrors.IsNotFound(err) != tc.deleted {
-					t.Errorf("the service account is gone: %v, want %v", err, tc.deleted)
-				}
-			})
-		})
-	}
 }

@@ -20,7 +20,7 @@ limitations under the License.
 // milliseconds, in any order. But only the controller removes the finalizers of Pods and
 // Ats. So it holds its permissions, also with a finalizer, as long as it works. When they
 // are being deleted, it stops its work, releases all Pods and Ats, and then its
-// permissions. If the leader has ended without that, a controller on standby does it.
+// permissions. If the leader has crashed, another controller does that before it ends.
 package uninstall
 
 import (
@@ -60,7 +60,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 )
 
-// These take a minute at most. The token of a service account that is being deleted is valid
+// For a leader, these take a minute at most. The token of a service account that is being deleted is valid
 // as long, and as long is the grace period of the controller's Pod.
 const (
 	askTimeout         = 10 * time.Second // to check whether the controller is being uninstalled
@@ -68,14 +68,12 @@ const (
 	permissionsTimeout = 20 * time.Second // to release the permissions
 )
 
-// permissionsPeriod is the interval at which the permissions are released, or looked at, again.
-// A busy API server must not become busier.
+// permissionsPeriod is the interval at which the permissions are released, or read, again. A
+// busy API server must not become busier.
 const permissionsPeriod = time.Second
 
-const (
-	findPeriod = 2 * time.Second  // to ask again which service account this is
-	holdPeriod = 10 * time.Second // to hold the permissions again
-)
+// retryPeriod is the interval at which a failed request is tried again.
+const retryPeriod = 10 * time.Second
 
 // object is an object without which the controller has no permissions.
 type object struct {
@@ -111,7 +109,7 @@ func Find(ctx context.Context, config *rest.Config, name, namespace, nameInside 
 		review, err = p.kubeClient.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		return err
 	}
-	err = connect.Until(ctx, findPeriod, ask, func(err error) {
+	err = connect.Until(ctx, retryPeriod, ask, func(err error) {
 		klog.FromContext(ctx).Error(err, "Cannot find out which service account this is, retrying: -hold-permissions needs it")
 	})
 	if err != nil {
@@ -166,18 +164,10 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 	stop()
 	wg.Wait()
 
-	logger := klog.FromContext(ctx)
-	if !uninstalled {
-		askCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
-		defer cancel()
-		var err error
-		if uninstalled, err = p.areBeingDeleted(askCtx); err != nil && !uninstalled {
-			logger.Info("Cannot tell whether the controller is being uninstalled", "error", err)
-		}
-	}
-	if !uninstalled {
+	if !uninstalled && !p.AreBeingDeleted(ctx) {
 		return false
 	}
+	logger := klog.FromContext(ctx)
 	logger.Info("The controller is being uninstalled: releasing all Pods and Ats")
 	leaveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
@@ -185,17 +175,12 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 		// To hold the permissions any longer helps nobody: no later controller uses them.
 		logger.Error(err, "Not all Pods and Ats were released: see docs/install.md, If Pods stay")
 	}
-	p.Abandon(ctx)
+	p.Release(ctx)
 	return true
 }
 
-// Abandon releases the permissions, also after ctx is done. Call it, too, before a controller
-// ends that the API server refuses: it cannot release Pods and Ats, and nothing runs between its
-// restarts that could release the permissions when they are deleted.
-func (p *Permissions) Abandon(ctx context.Context) {
-	if p == nil {
-		return
-	}
+// Release releases the permissions, also after ctx is done. It tries for 20 seconds.
+func (p *Permissions) Release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), permissionsTimeout)
 	defer cancel()
 	_ = wait.PollUntilContextCancel(ctx, permissionsPeriod, true, func(ctx context.Context) (bool, error) {
@@ -207,26 +192,34 @@ func (p *Permissions) Abandon(ctx context.Context) {
 	})
 }
 
-// AwaitRelease returns once nobody has to release the permissions any more: at once, unless
-// they are being deleted. Until then, another controller releases them, or this one has to do
-// so when it gets the lease.
+// AwaitRelease returns once nobody holds the permissions, or when ctx is done.
 func (p *Permissions) AwaitRelease(ctx context.Context) {
-	if p == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout+leaveTimeout)
-	defer cancel()
-	if deleted, _ := p.areBeingDeleted(ctx); !deleted {
-		return
-	}
-	account := p.objects[:1] // which is released at the same time as the others
 	_ = wait.PollUntilContextCancel(ctx, permissionsPeriod, true, func(ctx context.Context) (bool, error) {
-		current, errs := p.get(ctx, account)
-		if errs[0] != nil {
-			return answer.IsNotFound(errs[0], account[0].name) || apierrors.IsForbidden(errs[0]) || apierrors.IsUnauthorized(errs[0]), nil
+		current, errs := p.get(ctx, p.objects)
+		for i, o := range p.objects {
+			switch err := errs[i]; {
+			case answer.IsNotFound(err, o.name) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
+			case err != nil || slices.Contains(current[i].Finalizers, v1alpha1.FinalizerReleasePods):
+				return false, nil
+			}
 		}
-		return !slices.Contains(current[0].Finalizers, v1alpha1.FinalizerReleasePods), nil
+		return true, nil
 	})
+}
+
+// AreBeingDeleted reports whether one of the permissions, or the namespace of the controller,
+// is being deleted. It asks for ten seconds, also after ctx is done.
+func (p *Permissions) AreBeingDeleted(ctx context.Context) bool {
+	if p == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	defer cancel()
+	deleted, err := p.areBeingDeleted(ctx)
+	if err != nil && !deleted {
+		klog.FromContext(ctx).Info("Cannot tell whether the controller is being uninstalled", "error", err)
+	}
+	return deleted
 }
 
 // watch gives the objects the finalizer. It returns true when one of them is being deleted,
@@ -269,7 +262,7 @@ func (p *Permissions) watch(ctx context.Context) bool {
 					}
 					if err := p.hold(ctx, o, current); err != nil && ctx.Err() == nil {
 						klog.FromContext(ctx).Error(err, "Cannot hold the permissions, retrying", "resource", o.resource.Resource, "object", klog.KObj(current))
-						time.AfterFunc(holdPeriod, func() { notify(nil) })
+						time.AfterFunc(retryPeriod, func() { notify(nil) })
 					}
 				}
 			}

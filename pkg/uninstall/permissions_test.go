@@ -262,8 +262,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestAbandon releases the permissions of a controller that is refused.
-func TestAbandon(t *testing.T) {
+// TestAwaitRelease waits until nobody holds the permissions.
+func TestAwaitRelease(t *testing.T) {
 	server, config := newAPIServer(t, paths...)
 	permissions, err := Find(t.Context(), config, "cnat-controller", "", "")
 	if err != nil {
@@ -272,61 +272,19 @@ func TestAbandon(t *testing.T) {
 	server.change(func(object *metav1.PartialObjectMetadata) {
 		object.Finalizers = []string{v1alpha1.FinalizerReleasePods}
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	permissions.Abandon(ctx)
-	for _, path := range paths[1:] {
-		if finalizers := server.objects[path].Finalizers; len(finalizers) > 0 {
-			t.Errorf("%s is left with the finalizers %v", path, finalizers)
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), permissionsPeriod/4)
+	defer cancel()
+	permissions.AwaitRelease(ctx)
+	if ctx.Err() == nil {
+		t.Error("it did not wait while all were held")
 	}
-	(*Permissions)(nil).Abandon(ctx)
-}
-
-// TestAwaitRelease waits while somebody has to release the permissions.
-func TestAwaitRelease(t *testing.T) {
-	account := paths[1]
-	for name, tc := range map[string]struct {
-		deleted string
-		// change is what happens a second later.
-		change func(*apiServer)
-		waits  bool
-	}{
-		"a restart":                      {},
-		"uninstalled, they are released": {deleted: account, change: func(s *apiServer) { s.objects[account].Finalizers = nil }, waits: true},
-		"uninstalled, they are gone":     {deleted: paths[5], change: func(s *apiServer) { delete(s.objects, account) }, waits: true},
-		"uninstalled, they are refused":  {deleted: paths[0], change: func(s *apiServer) { s.forbidden = account }, waits: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			server, config := newAPIServer(t, paths...)
-			permissions, err := Find(t.Context(), config, "cnat-controller", "", "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			for path, object := range server.objects {
-				object.Finalizers = []string{v1alpha1.FinalizerReleasePods}
-				if path == tc.deleted {
-					object.DeletionTimestamp = &deletedAt
-				}
-			}
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				permissions.AwaitRelease(t.Context())
-			}()
-			if tc.waits {
-				time.Sleep(time.Second)
-				select {
-				case <-ended:
-					t.Fatal("it did not wait")
-				default:
-				}
-				server.lock.Lock()
-				tc.change(server)
-				server.lock.Unlock()
-			}
-			<-ended
-		})
+	// The last ones are gone, or out of reach.
+	server.lock.Lock()
+	for _, path := range paths[1:4] {
+		server.objects[path].Finalizers = nil
 	}
-	(*Permissions)(nil).AwaitRelease(t.Context())
+	delete(server.objects, paths[4])
+	server.forbidden = paths[5]
+	server.lock.Unlock()
+	permissions.AwaitRelease(t.Context())
 }

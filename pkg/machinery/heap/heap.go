@@ -19,7 +19,7 @@ package heap
 
 import "runtime/debug"
 
-// Shrink returns to the system what garbage occupies. Call it after a burst of work: a
-// controller that waits allocates nothing, so the garbage would stay for minutes. Tests replace
-// it, because it takes long and they run thousands of controllers.
+// Shrink collects the garbage and returns its memory to the system. Call it after a burst of
+// work: a controller that waits allocates nothing, so the garbage would stay for minutes. Tests
+// replace it, because it takes long and they run thousands of controllers.
 var Shrink = debug.FreeOSMemory

@@ -48,10 +48,7 @@ const (
 // that restarts with the same name gets the lease immediately. If identity is empty, Run
 // generates a unique one. config must belong to a client without other load, which could
 // delay the renewals. Run connects health to the elector.
-//
-// A process that does not hold the lease when ctx is done calls linger, and tries to get the lease
-// until linger has returned. If it gets it, the context of work is done from the beginning.
-func Run(ctx context.Context, config *rest.Config, namespace, name, identity string, health *leaderelection.HealthzAdaptor, linger, work func(context.Context)) error {
+func Run(ctx context.Context, config *rest.Config, namespace, name, identity string, health *leaderelection.HealthzAdaptor, work func(context.Context)) error {
 	if identity == "" {
 		hostname, err := os.Hostname()
 		if err != nil {
@@ -64,7 +61,7 @@ func Run(ctx context.Context, config *rest.Config, namespace, name, identity str
 	if err != nil {
 		return fmt.Errorf("create the lease's client: %w", err)
 	}
-	return run(ctx, lock, name, health, linger, work)
+	return run(ctx, lock, name, health, work)
 }
 
 // held is a lock that is not released before the work has ended. The elector releases it
@@ -85,7 +82,7 @@ func (h held) Update(ctx context.Context, record resourcelock.LeaderElectionReco
 	return h.Interface.Update(ctx, record)
 }
 
-func run(ctx context.Context, lock resourcelock.Interface, name string, health *leaderelection.HealthzAdaptor, linger, work func(context.Context)) error {
+func run(ctx context.Context, lock resourcelock.Interface, name string, health *leaderelection.HealthzAdaptor, work func(context.Context)) error {
 	var elector *leaderelection.LeaderElector
 	var leads atomic.Bool
 	worked := make(chan struct{})
@@ -106,9 +103,6 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, health *
 				leading, stop := context.WithCancel(leading)
 				defer stop()
 				defer context.AfterFunc(ctx, stop)()
-				if ctx.Err() != nil {
-					stop()
-				}
 				// The elector cancels its context only after it has tried to release the lease. If
 				// the API server hangs, that takes longer than the lease lasts.
 				go wait.UntilWithContext(leading, func(context.Context) {
@@ -127,9 +121,6 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, health *
 	}
 	health.SetLeaderElection(elector)
 	defer context.AfterFunc(ctx, func() {
-		if !leads.Load() {
-			linger(leaseCtx)
-		}
 		if !leads.Load() {
 			release()
 		}

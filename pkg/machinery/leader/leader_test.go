@@ -48,9 +48,7 @@ type process struct {
 	// works is closed when its work starts, and asked when the work is asked to stop. The
 	// work stops once goOn is closed.
 	works, asked, goOn chan struct{}
-	// lingers is closed when it is on standby and asked to stop. It ends once ended is closed.
-	lingers, ended chan struct{}
-	returned       chan error
+	returned           chan error
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -78,18 +76,11 @@ func start(t *testing.T, server *fakeserver.Server, identity string) *process {
 	p := &process{
 		server: server, health: leaderelection.NewLeaderHealthzAdaptor(0),
 		works: make(chan struct{}), asked: make(chan struct{}), goOn: make(chan struct{}), returned: make(chan error, 1),
-		lingers: make(chan struct{}), ended: make(chan struct{}),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	p.stop = cancel
 	go func() {
 		p.returned <- Run(ctx, fakeserver.Config(p), "default", "lease", identity, p.health, func(ctx context.Context) {
-			close(p.lingers)
-			select {
-			case <-ctx.Done():
-			case <-p.ended:
-			}
-		}, func(ctx context.Context) {
 			close(p.works)
 			<-ctx.Done()
 			close(p.asked)
@@ -142,51 +133,6 @@ func TestRelease(t *testing.T) {
 			t.Errorf("the lease is held by %q, which does not work", *holder)
 		}
 	})
-}
-
-// TestLinger stops a process on standby. While it lingers, it gets the lease when the leader
-// has died, and does the last work.
-func TestLinger(t *testing.T) {
-	for name, dies := range map[string]bool{"the leader dies": true, "the leader stays": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				leader := startLeader(t)
-				standby := start(t, leader.server, "standby")
-				time.Sleep(time.Minute)
-				if dies {
-					leader.hangs.Store(true)
-				}
-				standby.stop()
-				<-standby.lingers
-				close(standby.goOn)
-				time.Sleep(2 * leaseDuration)
-				select {
-				case <-standby.asked:
-					if !dies {
-						t.Error("it has worked, although it was asked to stop and there is a leader")
-					}
-				default:
-					if dies {
-						t.Error("it has not worked")
-					}
-				}
-				close(standby.ended)
-				if err := <-standby.returned; err != nil {
-					t.Errorf("it returned %v", err)
-				}
-				want := "leader"
-				if dies {
-					want = ""
-				}
-				if holder := leader.lease(t).Spec.HolderIdentity; *holder != want {
-					t.Errorf("the lease is held by %q at the end, want %q", *holder, want)
-				}
-				close(leader.goOn)
-				leader.stop()
-				_ = <-leader.returned
-			})
-		})
-	}
 }
 
 // TestHangs makes the API server hang: a leader stops its work while it still owns the

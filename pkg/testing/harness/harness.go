@@ -38,7 +38,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
-// The garbage stays.
+// Tests do not return memory to the system: it takes long, and their heaps are small.
 func init() { heap.Shrink = func() {} }
 
 // NewClients returns clients with the given transport.
