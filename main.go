@@ -376,7 +376,7 @@ func (p *program) run(ctx context.Context) error {
 	switch {
 	case startErr != nil:
 		if permissions != nil {
-			// If they are deleted while it waits for its restart, nothing else does.
+			// Nothing releases them if they are deleted while it waits for its restart.
 			klog.FromContext(ctx).Info("Releasing the permissions, which do not suffice")
 			p.finish(ctx, permissions, func() { permissions.Release(ctx) })
 		}
