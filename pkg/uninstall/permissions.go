@@ -197,9 +197,10 @@ func (p *Permissions) AwaitRelease(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, permissionsPeriod, true, func(ctx context.Context) (bool, error) {
 		current, errs := p.get(ctx, p.objects)
 		for i, o := range p.objects {
-			switch err := errs[i]; {
-			case answer.IsNotFound(err, o.name) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
-			case err != nil || slices.Contains(current[i].Finalizers, v1alpha1.FinalizerReleasePods):
+			if answer.IsNotFound(errs[i], o.name) || apierrors.IsForbidden(errs[i]) || apierrors.IsUnauthorized(errs[i]) {
+				continue
+			}
+			if errs[i] != nil || slices.Contains(current[i].Finalizers, v1alpha1.FinalizerReleasePods) {
 				return false, nil
 			}
 		}
