@@ -195,17 +195,21 @@ func (p *Permissions) Release(ctx context.Context) {
 // AwaitRelease returns once nobody holds the permissions, or when ctx is done.
 func (p *Permissions) AwaitRelease(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, permissionsPeriod, true, func(ctx context.Context) (bool, error) {
-		current, errs := p.get(ctx, p.objects)
-		for i, o := range p.objects {
-			if answer.IsNotFound(errs[i], o.name) || apierrors.IsForbidden(errs[i]) || apierrors.IsUnauthorized(errs[i]) {
-				continue
-			}
-			if errs[i] != nil || slices.Contains(current[i].Finalizers, v1alpha1.FinalizerReleasePods) {
-				return false, nil
-			}
-		}
-		return true, nil
+		return !p.areHeld(ctx), nil
 	})
+}
+
+// areHeld reports whether an object has the finalizer, or cannot be read although it may exist.
+func (p *Permissions) areHeld(ctx context.Context) bool {
+	current, errs := p.get(ctx, p.objects)
+	for i, o := range p.objects {
+		switch err := errs[i]; {
+		case answer.IsNotFound(err, o.name) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
+		case err != nil || slices.Contains(current[i].Finalizers, v1alpha1.FinalizerReleasePods):
+			return true
+		}
+	}
+	return false
 }
 
 // AreBeingDeleted reports whether one of the permissions, or the namespace of the controller,
