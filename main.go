@@ -426,7 +426,7 @@ func (p *program) run(ctx context.Context) error {
 }
 
 // findPermissions returns the permissions to hold, or nil without -hold-permissions. A program
-// that has to end needs them, too.
+// that has to end needs them, too, and looks for them for findTimeout at most.
 func (p *program) findPermissions(ctx context.Context, startErr error) (*uninstall.Permissions, error) {
 	if !p.holdPermissions {
 		return nil, nil
@@ -439,8 +439,9 @@ func (p *program) findPermissions(ctx context.Context, startErr error) (*uninsta
 	return uninstall.Find(ctx, p.besideConfig, controllerName, p.namespace, controllerName+"-ats")
 }
 
-// finish calls last in a program that has to end and has never led, if nobody else leads. A
-// leader that has crashed keeps the lease for some seconds.
+// finish calls last in a program that has to end and has never led, if nobody else leads. It
+// waits for leaseTimeout at most, because a leader that has crashed keeps the lease for some
+// seconds.
 func (p *program) finish(ctx context.Context, permissions *uninstall.Permissions, last func()) {
 	if !p.leaderElect {
 		last()
