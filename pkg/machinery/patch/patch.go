@@ -21,8 +21,8 @@ import (
 	"encoding/json"
 	"slices"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
 )
 
 // Status returns the patch that sets the status of an object, unless the object was
@@ -74,5 +74,5 @@ func diff(before, after any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return jsonmergepatch.CreateThreeWayJSONMergePatch(was, is, was)
+	return jsonpatch.CreateMergePatch(was, is)
 }
