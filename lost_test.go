@@ -51,6 +51,7 @@ import (
 // object does not exist, or that it conflicts. For each request of two runs, the runs end as
 // they do without that answer.
 func TestProxyAnswers(t *testing.T) {
+	t.Parallel()
 	for _, code := range []int{http.StatusNotFound, http.StatusConflict} {
 		requests := 1
 		for n := 0; n < requests; n++ {
@@ -147,6 +148,7 @@ func testProxyAnswer(t *testing.T, code, number int) (sent int) {
 // TestSearch makes the controller miss an At that is due, a Pod to release, and a Pod of a
 // deleted At: the next search finds them. Blocked Ats wait for their turn all the same.
 func TestSearch(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const blocked = 50
 		start := time.Now()
@@ -399,6 +401,7 @@ func TestStaleParent(t *testing.T) {
 // TestBlockedAndDeleted deletes an At that could not be started: nothing is left of it in
 // the queue, and a new At of that name begins again with its failures.
 func TestBlockedAndDeleted(t *testing.T) {
+	t.Parallel()
 	for testName, refusal := range map[string]error{
 		"refused": apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota")),
 		"busy":    apierrors.NewTooManyRequests("busy", 1),

@@ -32,6 +32,7 @@ import (
 // TestScheduleInPast creates an At a year late, also with nodes and for a restart: nothing
 // starts, and nothing is written more than once, until the time is corrected.
 func TestScheduleInPast(t *testing.T) {
+	t.Parallel()
 	for what, mutate := range map[string]func(*v1alpha1.At){
 		"command": func(*v1alpha1.At) {},
 		"nodes":   func(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} },

@@ -153,6 +153,7 @@ func TestSyncRestart(t *testing.T) {
 // TestManyWaitForOneRollout counts the requests of Ats that wait for a rollout that is stuck,
 // and of those that follow it.
 func TestManyWaitForOneRollout(t *testing.T) {
+	t.Parallel()
 	const ats, minutes = 60, 3
 	stuck := appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: name.Namespace},

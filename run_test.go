@@ -49,6 +49,7 @@ import (
 // TestRun runs the whole controller, including informers, in virtual time: an At is
 // created, moved, and runs at its instant, which may be beyond the horizon of the queue.
 func TestRun(t *testing.T) {
+	t.Parallel()
 	for _, ahead := range []time.Duration{time.Hour, searchPeriod + 40*time.Minute, 30 * time.Hour} {
 		t.Run(ahead.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testRun(t, ahead) })
@@ -130,6 +131,7 @@ func TestBeyondHorizon(t *testing.T) {
 // TestClockStep steps the wall clock while an At is waiting: the At is never early, and
 // at most a second late.
 func TestClockStep(t *testing.T) {
+	t.Parallel()
 	for testName, tc := range map[string]struct{ dueIn, step, want time.Duration }{
 		"forward":                            {90 * time.Minute, time.Hour, 90 * time.Minute},
 		"forward beyond the time, or asleep": {30 * time.Minute, time.Hour, time.Hour + 10*time.Minute},
@@ -162,6 +164,7 @@ func TestClockStep(t *testing.T) {
 // of a due At. This At, one that becomes due during the outage, and one that is created
 // after it, all start within five seconds of the API server's return.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	for _, outage := range []time.Duration{time.Second, 7 * time.Second, 61 * time.Second, time.Hour + 7*time.Second} {
 		t.Run(outage.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -289,6 +292,7 @@ func TestShutdown(t *testing.T) {
 // Pod. An At that a person has suspended, moved or deleted half a second before never gets
 // a Pod, even if the watch lags.
 func TestFreshness(t *testing.T) {
+	t.Parallel()
 	const number, edited = 600, 3 // every third
 	for testName, tc := range map[string]struct {
 		lags               func(int) time.Duration // how long the watch lags, beginning in the nth second
@@ -378,6 +382,7 @@ func TestFreshness(t *testing.T) {
 // TestSlowStatus lets Ats become due at one instant while status writes hang: they delay
 // the creation of Pods by one of two workers at most.
 func TestSlowStatus(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const number, takes, hang = 500, 10 * time.Millisecond, time.Hour
 		due := time.Now().Add(time.Minute)
@@ -495,6 +500,7 @@ func TestPodDoesNotStart(t *testing.T) {
 // TestBlockedAndGone uses a webhook that is down while very many Ats are due. When it is
 // back, the Ats do not wait for each other, and none misses its starting deadline.
 func TestBlockedAndGone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const many = 1000
 		start := time.Now()

@@ -129,6 +129,7 @@ func TestTakeover(t *testing.T) {
 // its second attempt, to the end, and a user deletes all its Pods. The Pod's name is not
 // free yet: the creation is refused, up to 8.4 s later.
 func TestSlowCreation(t *testing.T) {
+	t.Parallel()
 	for _, pod := range []string{"example-at-pod", "example-at-pod-1"} {
 		for _, fraction := range []time.Duration{0, 500 * time.Millisecond, 950 * time.Millisecond} {
 			for _, delay := range []time.Duration{time.Second, 4 * time.Second, 8400 * time.Millisecond} {

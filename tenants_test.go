@@ -140,6 +140,7 @@ func slow(namespace string) time.Duration {
 // TestSlowTenants has very many Ats in namespaces with a slow admission. Those of another
 // namespace start within a second, at the same time and later.
 func TestSlowTenants(t *testing.T) {
+	t.Parallel()
 	for name, number := range map[string]int{"one namespace": 1, "five": 5, "twenty": 20} {
 		t.Run(name, func(t *testing.T) {
 			withTenants(t, slow, func(w *tenants) {
@@ -199,6 +200,7 @@ func TestSingleTenant(t *testing.T) {
 // TestDeniedStatuses has very many due Ats in a namespace that denies Pods and statuses: they
 // take turns to be tried again.
 func TestDeniedStatuses(t *testing.T) {
+	t.Parallel()
 	withTenants(t, slow, func(w *tenants) {
 		const many = 500
 		w.create("denied", many, func(int) time.Duration { return time.Minute })
