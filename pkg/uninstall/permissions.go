@@ -60,8 +60,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 )
 
-// For a leader, these take a minute at most. The token of a service account that is being
-// deleted is valid as long, and as long is the grace period of the controller's Pod.
+// Together, they take a minute at most. The token of a service account that is being deleted is
+// valid as long. The grace period of the controller's Pod is longer.
 const (
 	askTimeout         = 10 * time.Second // to check whether the controller is being uninstalled
 	leaveTimeout       = 30 * time.Second // to release all Pods and Ats
