@@ -60,8 +60,9 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 )
 
-// Together, they take a minute at most. The token of a service account that is being deleted is
-// valid as long. The grace period of the controller's Pod is longer.
+// For a leader, these take a minute at most. A controller that has never led might need longer: it
+// also waits for the lease, and checks twice. The token of a service account that is being deleted
+// is valid for one minute. The grace period of the controller's Pod is longer.
 const (
 	askTimeout         = 10 * time.Second // to check whether the controller is being uninstalled
 	leaveTimeout       = 30 * time.Second // to release all Pods and Ats
