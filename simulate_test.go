@@ -31,7 +31,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientfeatures "k8s.io/client-go/features"
 	clientfeaturestesting "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/rest"
@@ -89,9 +88,6 @@ func simulate(t *testing.T, o simulation.Options) (result simulation.Result) {
 	o.Start = startProgram
 	// With it, informers get what a watch lists in the order of a map.
 	clientfeaturestesting.SetFeatureDuringTest(t, clientfeatures.WatchListClient, !o.NoPreflights)
-	handlers := utilruntime.ErrorHandlers
-	defer func() { utilruntime.ErrorHandlers = handlers }()
-	utilruntime.ErrorHandlers = handlers[:1]          // The other one sleeps until a time of the last simulation.
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // There is little to keep, and much garbage.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))   // More would run goroutines in any order.
 	synctest.Test(t, func(t *testing.T) { result = simulation.Run(t, o) })

@@ -26,6 +26,7 @@ import (
 	"testing"
 	"time"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
@@ -38,8 +39,12 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
-// Tests do not return memory to the system: it takes long, and their heaps are small.
-func init() { heap.Shrink = func() {} }
+func init() {
+	// Returning memory to the system takes long, and the heaps of tests are small.
+	heap.Shrink = func() {}
+	// The second handler sleeps until a time that may be that of another test.
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+}
 
 // NewClients returns clients with the given transport.
 func NewClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface, clientset.Interface) {
