@@ -34,6 +34,8 @@ compiling go -C hack/tools/golangci-lint build -o "${bin}/golangci-lint" github.
 for tag in integration e2e; do
     compiling "${bin}/golangci-lint" run --build-tags="${tag}"
 done
+# Also files for neither tag, and generated ones, which the linters skip.
+compiling go vet ./...
 for module in hack/bench hack/localcluster hack/tools/controller-gen hack/tools/crcheck hack/tools/health hack/tools/olm hack/tools/promcheck; do
     (cd "${module}" && compiling "${bin}/golangci-lint" run --config="${root}/.golangci.yaml")
 done
