@@ -200,7 +200,7 @@ func withActiveDeadline(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.T
 
 // stopping makes an At one that is about to be stopped because of its active deadline.
 func stopping(at *v1alpha1.At) {
-	at.Status.Reason, at.Status.Message = v1alpha1.ReasonDeadlineExceeded, "The run took longer than spec.activeDeadlineSeconds (60)."
+	at.Status.Reason, at.Status.Message = v1alpha1.ReasonDeadlineExceeded, "The run took longer than spec.activeDeadlineSeconds (60). No container of Pod example-at-pod started."
 	at.Status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionFailureTarget, Status: metav1.ConditionTrue, ObservedGeneration: 1,
 		LastTransitionTime: metav1.Time{Time: due.Add(time.Minute)}, Reason: at.Status.Reason, Message: at.Status.Message,

@@ -220,7 +220,7 @@ type podLog struct {
 	attempt int32 // from 0
 }
 
-func (l *podLog) pod() string { return plan.AttemptName(l.at.Name, l.attempt) }
+func (l *podLog) pod() string { return plan.NameOfPod(l.at.Name, l.attempt) }
 
 // ended returns the result of printing a log, and ends its last line if others follow.
 func (l *podLog) ended(err error) error {

@@ -277,7 +277,7 @@ func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error 
 		pod := &pods[i]
 		number := "?"
 		for n := range newestAttempt(at) + 1 {
-			if plan.AttemptName(at.Name, n) == pod.Name {
+			if plan.NameOfPod(at.Name, n) == pod.Name {
 				number = fmt.Sprint(n + 1)
 			}
 		}

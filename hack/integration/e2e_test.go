@@ -233,6 +233,7 @@ func TestPodEnds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		template    corev1.PodSpec
 		annotations map[string]string
+		retries     int32
 		// expectations
 		reason   string
 		exitCode string // or one of these
@@ -282,12 +283,32 @@ func TestPodEnds(t *testing.T) {
 				}()},
 				Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 			},
-			reason: v1alpha1.ReasonCompleted, exitCode: "0",
+			retries: 1, reason: v1alpha1.ReasonCompleted, exitCode: "0",
+		},
+		"restarted by the node too often": {
+			template: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []corev1.Container{shell("a", "echo mail; exit 3")}},
+			retries:  1, reason: v1alpha1.ReasonCommandFailed, exitCode: "3", message: "mail",
+		},
+		"an init container is restarted too often": {
+			template: corev1.PodSpec{
+				RestartPolicy:  corev1.RestartPolicyOnFailure,
+				InitContainers: []corev1.Container{shell("i", "echo clone; exit 7")}, Containers: []corev1.Container{shell("a", "true")},
+			},
+			retries: 1, reason: v1alpha1.ReasonPodFailed, exitCode: "<nil>", message: "Attempt 2 of 2 failed: Container i ended with exit code 7. Message: clone",
+		},
+		"a container that only its own policy restarts": {
+			template: corev1.PodSpec{Containers: []corev1.Container{func() corev1.Container {
+				container := shell("a", "echo mail; exit 3")
+				container.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyOnFailure)
+				return container
+			}()}},
+			retries: 1, reason: v1alpha1.ReasonCommandFailed, exitCode: "3", message: "mail",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			at := newAt(namespace, dashes(name), time.Now(), "")
+			at.Spec.BackoffLimit = &tc.retries
 			at.Spec.Template = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}, Spec: tc.template}
 			createAt(t, at)
 			at = waitPhase(t, namespace, at.Name, v1alpha1.PhaseDone)
@@ -299,6 +320,97 @@ func TestPodEnds(t *testing.T) {
 				t.Errorf("reason %s, exit code %s, message %q; want %s, %s, %q", at.Status.Reason, exitCode, at.Status.Message, tc.reason, tc.exitCode, tc.message)
 			}
 		})
+	}
+}
+
+// TestNoRetries runs a failing command whose template asks for restarts, but whose At allows no
+// retry: it runs once, because the node is never asked to restart it.
+func TestNoRetries(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	at := newAt(namespace, "at", time.Now(), "echo mail; exit 1")
+	at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []corev1.Container{{Name: "a", Image: "busybox:1.37.0"}},
+	}}
+	createAt(t, at)
+	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	if at.Status.Reason != v1alpha1.ReasonCommandFailed || at.Status.ExitCode == nil || *at.Status.ExitCode != 1 || at.Status.Message != "mail" {
+		t.Errorf("status %+v, want CommandFailed, exit code 1, what it printed", at.Status)
+	}
+	pod, err := kubeClient.CoreV1().Pods(namespace).Get(t.Context(), "at-pod", metav1.GetOptions{})
+	if err != nil || pod.Status.ContainerStatuses[0].RestartCount != 0 {
+		t.Errorf("%d restarts, %v", pod.Status.ContainerStatuses[0].RestartCount, err)
+	}
+}
+
+// TestDoesNotEnd runs Pods that would run for very long, and says why.
+func TestDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	shell := func(name, command string) corev1.Container {
+		return corev1.Container{Name: name, Image: "busybox:1.37.0", Command: []string{"/bin/sh", "-c", command}}
+	}
+	for name, tc := range map[string]struct {
+		template        corev1.PodSpec
+		reason, message string
+	}{
+		"restarts": {
+			corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []corev1.Container{shell("a", "echo mail; exit 3")}},
+			v1alpha1.ReasonContainerRestarting, "of 100 failed, and the node restarts container a in Pod restarts-pod: The command ended with exit code 3. Message: mail",
+		},
+		"sidecar": {
+			corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](0), Containers: []corev1.Container{shell("a", "echo no; exit 3"), shell("proxy", "sleep 3600")}},
+			v1alpha1.ReasonSidecarRunning, "The command ended with exit code 3, but container proxy still runs",
+		},
+		"start": {
+			corev1.PodSpec{
+				TerminationGracePeriodSeconds: ptr.To[int64](0),
+				InitContainers: []corev1.Container{func() corev1.Container {
+					container := shell("proxy", "sleep 3600")
+					container.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+					container.StartupProbe = &corev1.Probe{FailureThreshold: 1000, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"false"}}}}
+					return container
+				}()},
+				Containers: []corev1.Container{shell("a", "true")},
+			},
+			v1alpha1.ReasonPodPending, "the command has not started for a minute",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := newAt(namespace, name, time.Now(), "")
+			at.Spec.BackoffLimit, at.Spec.Template = ptr.To[int32](99), &corev1.PodTemplateSpec{Spec: tc.template}
+			createAt(t, at)
+			if blocked := waitBlockedAt(t, namespace, name, tc.reason); !strings.Contains(blocked.Message, tc.message) {
+				t.Errorf("message %q, want %q", blocked.Message, tc.message)
+			}
+		})
+	}
+}
+
+// TestRefusedByNode runs a Pod on a node that refuses it until it gets a label.
+func TestRefusedByNode(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	nodes, err := kubeClient.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := nodes.Items[0].Name
+	at := newAt(namespace, "at", time.Now(), "echo YAY")
+	at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		NodeName: node, NodeSelector: map[string]string{namespace: "yes"}, Containers: []corev1.Container{{Name: "a", Image: "busybox:1.37.0"}},
+	}}
+	createAt(t, at)
+	waitAt(t, namespace, "at", "to wait for its next Pod", func(at *v1alpha1.At) bool { return at.Status.NotStarted > 0 })
+	kubectl(t, "", "label", "node", node, namespace+"=yes")
+	t.Cleanup(func() { kubectl(t, "", "label", "node", node, namespace+"-") })
+	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
+	if at.Status.Reason != v1alpha1.ReasonCompleted || at.Status.Failed != 0 || at.Status.Pod.Name != plan.PodName(at) {
+		t.Errorf("status %+v, want Completed, without a failed attempt", at.Status)
 	}
 }
 

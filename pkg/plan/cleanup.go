@@ -74,7 +74,7 @@ func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
 		return !hasEnded(pod)
 	case pod.Name == known.Name:
 		return true
-	case isEarlierAttempt(at, pod), at.Status.Phase == v1alpha1.PhaseDone && pod.Name == PodName(at):
+	case isEarlier(at, pod), at.Status.Phase == v1alpha1.PhaseDone && pod.Name == PodName(at):
 		return !hasEnded(pod)
 	default:
 		// The Pod of the current attempt, or of a later one if the At comes from a stale cache.
@@ -85,7 +85,7 @@ func isUnexpected(at *v1alpha1.At, pod *corev1.Pod) bool {
 // isCounted reports whether the status contains the outcome of the given Pod, or that
 // outcome is no longer needed.
 func isCounted(at *v1alpha1.At, pod *corev1.Pod) bool {
-	return isLeaving(at) || at.Status.Phase == v1alpha1.PhaseDone || isEarlierAttempt(at, pod)
+	return isLeaving(at) || at.Status.Phase == v1alpha1.PhaseDone || isEarlier(at, pod)
 }
 
 // releaseTime returns when to remove the finalizer from a Pod that is already counted.
@@ -95,7 +95,7 @@ func releaseTime(at *v1alpha1.At, pod *corev1.Pod) time.Time {
 		return time.Time{}
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return endSeen(at).Add(ReleaseDelay)
-	case at.Status.LastFailureTime != nil && pod.Name == AttemptName(at.Name, at.Status.Failed-1):
+	case at.Status.LastFailureTime != nil && pod.Name == NameOfPod(at.Name, PodsBefore(at)-1):
 		return at.Status.LastFailureTime.Add(ReleaseDelay)
 	default:
 		// Two attempts before the current one.

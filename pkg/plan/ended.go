@@ -22,7 +22,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -35,15 +34,21 @@ func (v *view) decideEnded() Decision {
 		return v.writeDone(pod, target.Reason, target.Message)
 	}
 	if pod.Status.Phase == corev1.PodSucceeded {
-		return v.writeDone(pod, v1alpha1.ReasonCompleted, "The command ended with exit code 0.")
+		message := "The command ended with exit code 0."
+		if lacksMemory(pod) {
+			message += " " + memoryMessage
+		}
+		return v.writeDone(pod, v1alpha1.ReasonCompleted, message)
 	}
 	reason, message := failureReason(pod)
-	last := at.Status.Failed >= ptr.Deref(at.Spec.BackoffLimit, 0)
+	counts := !hasNotRun(pod)
+	n, _ := failures(pod)
+	failed, allowed := v.attempts(n)
 	tooLate := v.activeTimeLeft(v.statusWithPod()) <= attemptBackoff(at.Status.Failed+1)
-	if last || tooLate || target != nil {
+	if counts && failed+1 >= allowed || tooLate || target != nil {
 		return v.writeDone(pod, reason, message)
 	}
-	return v.writeNextAttempt(reason, message)
+	return v.writeNextAttempt(counts, reason, message)
 }
 
 // decideGone decides for an At whose recorded Pod no longer exists.
@@ -69,16 +74,26 @@ func (v *view) decideLost(pod *corev1.Pod, message string) Decision {
 	return v.writeDone(pod, v1alpha1.ReasonPodLost, message)
 }
 
-// writeNextAttempt records a failed attempt and announces the next one.
-func (v *view) writeNextAttempt(reason, message string) Decision {
+// writeNextAttempt records a Pod that has failed and announces the next one. If the failed one
+// counts as an attempt, so does the next.
+func (v *view) writeNextAttempt(counts bool, reason, message string) Decision {
 	status := v.statusWithOutcome()
 	command := status.Message
-	status.Failed++
+	number := &status.NotStarted
+	if counts {
+		number = &status.Failed
+	}
+	*number++
 	status.LastFailureTime = &metav1.Time{Time: v.Now}
 	// Round up, because API times have no fractions of a second.
-	next := v.Now.Add(attemptBackoff(status.Failed) + time.Second - 1).Truncate(time.Second)
+	next := v.Now.Add(attemptBackoff(*number) + time.Second - 1).Truncate(time.Second)
 	status.NextAttemptTime = &metav1.Time{Time: next}
-	announcement := fmt.Sprintf("Attempt %d of %d failed, the next is due at %s: %s", status.Failed, int64(*v.At.Spec.BackoffLimit)+1, next.UTC().Format(time.RFC3339), message)
+	announcement := fmt.Sprintf("Pod %s did not start, the next is due at %s: %s", v.pod.Name, next.UTC().Format(time.RFC3339), message)
+	if counts {
+		n, _ := failures(v.pod)
+		failed, allowed := v.attempts(n + 1)
+		announcement = fmt.Sprintf("Attempt %d of %d failed, the next is due at %s: %s", failed, allowed, next.UTC().Format(time.RFC3339), message)
+	}
 	status.Reason, status.Message = v1alpha1.ReasonBackOff, answer.OneLine(announcement)
 	if command != "" {
 		status.Message = answer.OneLine(announcement + " Message: " + command)

@@ -122,7 +122,7 @@ func keepNodes(from *v1alpha1.AtNodes) *v1alpha1.AtNodes {
 func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
 		ObjectMeta: KeepMeta(pod),
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, Containers: keepContainers(pod)},
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, Containers: keepContainers(pod), InitContainers: keepSidecars(pod)},
 		Status: corev1.PodStatus{
 			Phase:                 pod.Status.Phase,
 			Reason:                pod.Status.Reason,
@@ -156,6 +156,17 @@ func keepContainers(pod *corev1.Pod) []corev1.Container {
 		return nil
 	}
 	return []corev1.Container{{Name: pod.Spec.Containers[0].Name}}
+}
+
+// keepSidecars returns the names of the first sidecars.
+func keepSidecars(pod *corev1.Pod) []corev1.Container {
+	var kept []corev1.Container
+	for i := range pod.Spec.InitContainers[:min(len(pod.Spec.InitContainers), maxKeptStatuses)] {
+		if container := &pod.Spec.InitContainers[i]; isSidecar(container) {
+			kept = append(kept, corev1.Container{Name: container.Name, RestartPolicy: container.RestartPolicy})
+		}
+	}
+	return kept
 }
 
 // keepConditions returns the conditions of a Pod that this package reads.
@@ -210,7 +221,9 @@ func keepStatuses(from []corev1.ContainerStatus, command *corev1.ContainerStatus
 	kept := make([]corev1.ContainerStatus, 0, min(len(from), maxKeptStatuses+1))
 	for i := range from {
 		if status := &from[i]; status == command || len(kept) < maxKeptStatuses {
-			kept = append(kept, corev1.ContainerStatus{Name: status.Name, State: status.State, LastTerminationState: status.LastTerminationState})
+			kept = append(kept, corev1.ContainerStatus{
+				Name: status.Name, State: status.State, LastTerminationState: status.LastTerminationState, RestartCount: status.RestartCount, ContainerID: status.ContainerID,
+			})
 		}
 	}
 	return kept

@@ -19,6 +19,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,17 +63,12 @@ func isDeletedUnscheduled(pod *corev1.Pod) bool {
 // failureReason returns why a Pod has failed: an API reason and a sentence.
 func failureReason(pod *corev1.Pod) (reason, message string) {
 	terminated := commandTerminated(pod)
-	// A component that deletes a Pod for reasons unrelated to the Pod sets this condition:
-	// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
-	disruption := slices.IndexFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-		return condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue
-	})
+	disruption := disruptionOf(pod)
 	switch {
 	case pod.Status.Phase != corev1.PodFailed && isDeletedUnscheduled(pod):
 		return v1alpha1.ReasonPodDeleted, fmt.Sprintf("Pod %s was deleted before it had a node: the command did not run.", pod.Name)
-	case disruption >= 0:
-		condition := pod.Status.Conditions[disruption]
-		return v1alpha1.ReasonEvicted, join(fmt.Sprintf("Pod %s was evicted", pod.Name), condition.Reason, condition.Message)
+	case disruption != nil:
+		return v1alpha1.ReasonEvicted, join(fmt.Sprintf("Pod %s was evicted", pod.Name), disruption.Reason, disruption.Message)
 	case pod.Status.Reason == v1alpha1.ReasonEvicted:
 		return v1alpha1.ReasonEvicted, join(fmt.Sprintf("Pod %s was evicted", pod.Name), pod.Status.Message)
 	case pod.Status.Reason == v1alpha1.ReasonDeadlineExceeded:
@@ -83,11 +79,8 @@ func failureReason(pod *corev1.Pod) (reason, message string) {
 			message += fmt.Sprintf("; the exit code was %d", terminated.ExitCode)
 		}
 		return v1alpha1.ReasonPodDeleted, message + "."
-	case terminated == nil || terminated.ExitCode == 0:
-	case terminated.Reason == v1alpha1.ReasonOOMKilled:
-		return v1alpha1.ReasonOOMKilled, fmt.Sprintf("The command ended with exit code %d: it used more memory than its container's limit.", terminated.ExitCode)
-	default:
-		return v1alpha1.ReasonCommandFailed, fmt.Sprintf("The command ended with exit code %d.", terminated.ExitCode)
+	case terminated != nil && terminated.ExitCode != 0:
+		return commandFailure(terminated)
 	}
 	message = join(fmt.Sprintf("Pod %s failed", pod.Name), pod.Status.Reason, pod.Status.Message)
 	// Sidecars, which are init containers, may end with any exit code after the others have.
@@ -100,40 +93,112 @@ func failureReason(pod *corev1.Pod) (reason, message string) {
 	return v1alpha1.ReasonPodFailed, message
 }
 
+// commandFailure returns why a command failed: an API reason and a sentence.
+func commandFailure(terminated *corev1.ContainerStateTerminated) (reason, message string) {
+	reason = v1alpha1.ReasonCommandFailed
+	if terminated.Reason == v1alpha1.ReasonOOMKilled {
+		reason = v1alpha1.ReasonOOMKilled
+	}
+	return reason, endOf("The command", terminated)
+}
+
+// memoryMessage is about a command that succeeded, as its exit code says.
+const memoryMessage = "A process in its container was killed: it used more memory than the container's limit."
+
+func lacksMemory(pod *corev1.Pod) bool {
+	terminated := commandTerminated(pod)
+	return terminated != nil && terminated.Reason == v1alpha1.ReasonOOMKilled
+}
+
+// endOf returns a sentence that says how a container failed.
+func endOf(subject string, terminated *corev1.ContainerStateTerminated) string {
+	switch terminated.Reason {
+	case v1alpha1.ReasonOOMKilled:
+		return fmt.Sprintf("%s ended with exit code %d: it used more memory than its container's limit.", subject, terminated.ExitCode)
+	case statusUnknown:
+		return subject + " ended with an unknown exit code."
+	}
+	return fmt.Sprintf("%s ended with exit code %d.", subject, terminated.ExitCode)
+}
+
+// hasStarted reports whether a container of a Pod may have started, according to its status.
+func hasStarted(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodRunning || slices.ContainsFunc(containerStatuses(pod), func(status corev1.ContainerStatus) bool {
+		return status.ContainerID != "" || status.State.Running != nil || status.RestartCount > 0 || status.LastTerminationState.Terminated != nil ||
+			status.State.Terminated != nil && status.State.Terminated.Reason != statusUnknown
+	})
+}
+
+// hasNotRun reports whether the status of a Pod that has failed proves that none of its
+// containers ever started: its node refused it, or ended it before. A status that the node
+// has not written last proves nothing. A Pod that a user deleted does not count.
+func hasNotRun(pod *corev1.Pod) bool {
+	if pod.Status.Phase != corev1.PodFailed || hasStarted(pod) {
+		return false
+	}
+	statuses := containerStatuses(pod)
+	if len(statuses) == 0 {
+		// See rejectPod in pkg/kubelet/kubelet.go in Kubernetes.
+		return strings.HasPrefix(pod.Status.Message, "Pod was rejected: ")
+	}
+	// See TerminatePod in pkg/kubelet/status/status_manager.go in Kubernetes.
+	isFinal := slices.ContainsFunc(statuses, func(status corev1.ContainerStatus) bool { return status.State.Terminated != nil })
+	return isFinal && disruptionOf(pod) != nil
+}
+
+// disruptionOf returns the condition that a component sets which deletes a Pod for reasons
+// unrelated to the Pod, or nil:
+// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+func disruptionOf(pod *corev1.Pod) *corev1.PodCondition {
+	i := slices.IndexFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
+		return condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue
+	})
+	if i < 0 {
+		return nil
+	}
+	return &pod.Status.Conditions[i]
+}
+
 // isEndedByDeletion reports whether a Pod was deleted before its command ended or, if the
 // command had succeeded, before another container ended.
 func isEndedByDeletion(pod *corev1.Pod) bool {
+	command := commandStatus(pod)
+	if command == nil || command.State.Terminated == nil || command.State.Terminated.ExitCode != 0 {
+		return pod.DeletionTimestamp != nil && (command == nil || wasStopped(pod, command))
+	}
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(status corev1.ContainerStatus) bool { return wasStopped(pod, &status) })
+}
+
+// wasStopped reports whether a container has failed, or not ended, because its Pod was deleted.
+func wasStopped(pod *corev1.Pod, status *corev1.ContainerStatus) bool {
 	if pod.DeletionTimestamp == nil {
 		return false
 	}
 	// deletionTimestamp is the end of the grace period.
 	requested := pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
-	stopped := func(status *corev1.ContainerStatus) bool {
-		terminated := status.State.Terminated
-		return terminated == nil || terminated.ExitCode != 0 && terminated.Reason != v1alpha1.ReasonOOMKilled &&
-			// The node's clock may differ.
-			(!terminated.FinishedAt.Time.Before(requested) || terminated.ExitCode == exitCodeKilled || terminated.ExitCode == exitCodeTerminated)
-	}
-	command := commandStatus(pod)
-	if command == nil || command.State.Terminated == nil || command.State.Terminated.ExitCode != 0 {
-		return command == nil || stopped(command)
-	}
-	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(status corev1.ContainerStatus) bool { return stopped(&status) })
+	terminated := status.State.Terminated
+	return terminated == nil || terminated.ExitCode != 0 && terminated.Reason != v1alpha1.ReasonOOMKilled &&
+		// The node's clock may differ.
+		(!terminated.FinishedAt.Time.Before(requested) || terminated.ExitCode == exitCodeKilled || terminated.ExitCode == exitCodeTerminated)
 }
 
-// commandStatus returns the status of the container that runs the command: the default
-// container or, if there is none of that name, the first. It is nil if there is none.
+// commandStatus returns the status of the container that runs the command, or nil.
 func commandStatus(pod *corev1.Pod) *corev1.ContainerStatus {
-	names := []string{pod.Annotations[DefaultContainer]}
-	if len(pod.Spec.Containers) > 0 { // The cache does not have them if that is the name.
-		names = append(names, pod.Spec.Containers[0].Name)
-	}
-	for _, name := range names {
-		if i := slices.IndexFunc(pod.Status.ContainerStatuses, func(status corev1.ContainerStatus) bool { return status.Name == name }); i >= 0 {
-			return &pod.Status.ContainerStatuses[i]
-		}
+	name := nameOfCommand(pod)
+	if i := slices.IndexFunc(pod.Status.ContainerStatuses, func(status corev1.ContainerStatus) bool { return status.Name == name }); i >= 0 {
+		return &pod.Status.ContainerStatuses[i]
 	}
 	return nil
+}
+
+// nameOfCommand returns the name of the container that runs the command: the default
+// container or, if there is none of that name, the first.
+func nameOfCommand(pod *corev1.Pod) string {
+	name := pod.Annotations[DefaultContainer]
+	if len(pod.Spec.Containers) > 0 && !slices.ContainsFunc(pod.Spec.Containers, func(container corev1.Container) bool { return container.Name == name }) {
+		return pod.Spec.Containers[0].Name
+	}
+	return name // The cache has no containers if that is the name.
 }
 
 // commandTerminated returns how the container that runs the command ended. It is nil if
@@ -144,9 +209,9 @@ func commandTerminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 		return nil
 	}
 	terminated := status.State.Terminated
-	if terminated == nil && hasEnded(pod) {
-		// With restartPolicy OnFailure, it may have been waiting for its next start.
-		terminated = status.LastTerminationState.Terminated
+	if last := status.LastTerminationState.Terminated; terminated == nil && hasEnded(pod) || terminated != nil && last != nil && wasStopped(pod, status) {
+		// It has failed before, and waited for its next start or was stopped.
+		terminated = last
 	}
 	if terminated != nil && terminated.Reason == statusUnknown {
 		return nil

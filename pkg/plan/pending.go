@@ -163,9 +163,9 @@ func dueSince(at, parent *v1alpha1.At, instant time.Time) time.Time {
 	return since
 }
 
-// decideNextAttempt decides for an At whose last attempt has failed.
+// decideNextAttempt decides for an At whose last Pod has failed.
 func (v *view) decideNextAttempt() Decision {
-	left := v.activeLeft
+	left := v.leftToStart()
 	wait := v.At.Status.NextAttemptTime.Sub(v.Now)
 	if d, decided := v.checkNode(); decided && left > 0 {
 		return d
@@ -173,8 +173,10 @@ func (v *view) decideNextAttempt() Decision {
 	switch {
 	case left <= 0 && !v.PodIsLive:
 		return Decision{Action: LookForPod{}}
-	case left <= 0:
+	case v.activeLeft <= 0:
 		return v.writeDone(nil, v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage())
+	case left <= 0:
+		return v.writeStartingDeadlineExceeded()
 	case wait > 0:
 		return v.writeUnblocked(min(wait, left))
 	case v.isHeld() && left == noLimit:

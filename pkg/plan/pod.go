@@ -45,33 +45,32 @@ const (
 	nobody = 65534
 )
 
-// PodName returns the name of the Pod of an At's present attempt: <at>-pod, after
-// a failed one <at>-pod-1, and so on. A name of more than 63 characters would not make
-// a host name: it is cut, and a hash of the whole At name takes the place of what is lost.
-func PodName(at *v1alpha1.At) string {
-	return AttemptName(at.Name, at.Status.Failed)
-}
+// PodName returns the name of an At's present Pod: see NameOfPod.
+func PodName(at *v1alpha1.At) string { return NameOfPod(at.Name, PodsBefore(at)) }
 
-// AttemptName returns the name of the Pod of an At's attempt that follows the given
-// number of failed ones.
-func AttemptName(at string, failed int32) string {
+// PodsBefore returns the number of Pods that an At had before its present one. None of them
+// can run again.
+func PodsBefore(at *v1alpha1.At) int32 { return at.Status.Failed + at.Status.NotStarted }
+
+// NameOfPod returns the name of the Pod that follows the given number of others of its At:
+// <at>-pod, then <at>-pod-1, and so on. A name of more than 63 characters would not make a
+// host name: it is cut, and a hash of the whole At name replaces the rest.
+func NameOfPod(at string, before int32) string {
 	suffix := "-pod"
-	if failed > 0 {
-		suffix += fmt.Sprintf("-%d", failed)
+	if before > 0 {
+		suffix += fmt.Sprintf("-%d", before)
 	}
 	return Shorten(at, validation.DNS1123LabelMaxLength-len(suffix)) + suffix
 }
 
-// isEarlierAttempt says whether a Pod has the name of an attempt before the present one.
-func isEarlierAttempt(at *v1alpha1.At, pod *corev1.Pod) bool {
-	attempt := 0
-	if i := strings.LastIndex(pod.Name, "-pod-"); i >= 0 {
-		var err error
-		if attempt, err = strconv.Atoi(pod.Name[i+len("-pod-"):]); err != nil {
-			return false
+// isEarlier reports whether a Pod has the name of a Pod before the present one.
+func isEarlier(at *v1alpha1.At, pod *corev1.Pod) bool {
+	for before := PodsBefore(at) - 1; before >= 0; before-- {
+		if pod.Name == NameOfPod(at.Name, before) {
+			return true
 		}
 	}
-	return 0 <= attempt && attempt < int(at.Status.Failed) && pod.Name == AttemptName(at.Name, int32(attempt))
+	return false
 }
 
 // Defaults are what the Pod of an At without spec.template is made of.
@@ -91,7 +90,9 @@ func NewPod(at *v1alpha1.At, defaults Defaults) *corev1.Pod {
 		template = defaultTemplate(defaults)
 	}
 	spec := &template.Spec
-	if spec.RestartPolicy == "" {
+	if ptr.Deref(at.Spec.BackoffLimit, 0) == 0 {
+		neverRestart(spec)
+	} else if spec.RestartPolicy == "" {
 		spec.RestartPolicy = corev1.RestartPolicyNever
 	}
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
@@ -138,6 +139,20 @@ func NewPod(at *v1alpha1.At, defaults Defaults) *corev1.Pod {
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
 		},
 		Spec: *spec,
+	}
+}
+
+// neverRestart keeps the node from restarting a container that has failed, except for
+// sidecars. A run without retries must not count on being stopped in time: the first restart
+// follows at once.
+func neverRestart(spec *corev1.PodSpec) {
+	spec.RestartPolicy = corev1.RestartPolicyNever
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			if !isSidecar(&containers[i]) {
+				containers[i].RestartPolicy, containers[i].RestartPolicyRules = nil, nil
+			}
+		}
 	}
 }
 

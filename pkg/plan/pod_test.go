@@ -49,7 +49,7 @@ func TestPodName(t *testing.T) {
 		"cut at a dot":                        {strings.Repeat("a", 46) + ".-b" + a60, 0, strings.Repeat("a", 46) + "-ab23ae99ff-pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := AttemptName(tc.at, tc.failed)
+			got := NameOfPod(tc.at, tc.failed)
 			if got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
@@ -58,7 +58,7 @@ func TestPodName(t *testing.T) {
 			}
 		})
 	}
-	if a, b := AttemptName(strings.Repeat("a", 252)+"b", 0), AttemptName(strings.Repeat("a", 253), 0); a == b {
+	if a, b := NameOfPod(strings.Repeat("a", 252)+"b", 0), NameOfPod(strings.Repeat("a", 253), 0); a == b {
 		t.Errorf("two Ats have the same Pod name: %s", a)
 	}
 }
@@ -181,7 +181,7 @@ func TestNewPodFromTemplate(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			at := newAt(func(at *v1alpha1.At) { at.Spec.Command, at.Spec.Template = tc.command, template(tc.given) })
+			at := newAt(withBackoffLimit(1), func(at *v1alpha1.At) { at.Spec.Command, at.Spec.Template = tc.command, template(tc.given) })
 			before := at.DeepCopy()
 			labels := map[string]string{v1alpha1.LabelAtUID: "at-uid", v1alpha1.LabelAtName: "example-at"}
 			maps.Copy(labels, tc.wantLabels)

@@ -160,6 +160,8 @@ func rehearse(container *corev1.Container, owner types.UID) {
 	container.Stdin, container.StdinOnce, container.TTY = false, false, false
 }
 
+// isSidecar reports whether an init container runs beside the others:
+// https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
 func isSidecar(container *corev1.Container) bool {
 	return ptr.Deref(container.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways
 }

@@ -207,7 +207,7 @@ func TestJudgeRehearsal(t *testing.T) {
 	refusedBy := func(reason string) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) { pod.Status.Reason, pod.Status.Message = reason, "words" }
 	}
-	const silent = "Pod example-at-rehearsal: no container has started for a minute"
+	const silent = "Pod example-at-rehearsal: the command has not started for a minute"
 	const see = ". See kubectl describe pod example-at-rehearsal -n default"
 
 	for name, tc := range map[string]struct {

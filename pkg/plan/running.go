@@ -22,8 +22,10 @@ import (
 
 // decideRunning decides for an At whose Pod has not ended.
 func (v *view) decideRunning() Decision {
-	pod, status := v.pod, v.statusWithPod()
-	events := append(v.podEvents(), v.mirrorBlocked(status)...)
+	pod, status, events := v.pod, v.statusWithPod(), v.podEvents()
+	if !v.stopRestarts(status) {
+		events = append(events, v.mirrorBlocked(status)...)
+	}
 	d := v.write(status, events...)
 	if d.Status != nil {
 		return d

@@ -154,7 +154,7 @@ func TestDecideActiveDeadline(t *testing.T) {
 			pod: newPod(corev1.PodPending, waiting("ErrImagePull", "no such image")), now: created.Add(10 * time.Second),
 			want: Decision{
 				Status: ptr.To(running(corev1.PodPending, imagePullFailed(earlier, "Container command: ErrImagePull: no such image"),
-					failureTargetCondition(created.Add(10*time.Second), deadlineMessage+" It was blocked: Container command: ErrImagePull: no such image"))),
+					failureTargetCondition(created.Add(10*time.Second), deadlineMessage+" No container of Pod example-at-pod started. It was blocked: Container command: ErrImagePull: no such image"))),
 			},
 		},
 		"running, the active deadline has passed, and is reported": {

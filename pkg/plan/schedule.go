@@ -135,11 +135,17 @@ func DelayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
 	return newView(World{At: at, Now: now}).untilDeadline()
 }
 
-func (v *view) untilDeadline() time.Duration {
-	left := v.activeLeft
-	if v.At.Status.NextAttemptTime == nil && !wasRestarted(v.At) {
-		left = min(left, v.startingLeft)
+// leftToStart returns how long the next Pod may still be created. The starting deadline is
+// that of the first attempt.
+func (v *view) leftToStart() time.Duration {
+	if v.At.Status.Failed > 0 || wasRestarted(v.At) {
+		return v.activeLeft
 	}
+	return min(v.activeLeft, v.startingLeft)
+}
+
+func (v *view) untilDeadline() time.Duration {
+	left := v.leftToStart()
 	switch {
 	case left == noLimit:
 		return 0

@@ -17,6 +17,7 @@ limitations under the License.
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -64,7 +65,7 @@ func explain(status *v1alpha1.AtStatus) {
 		status.Reason, status.Message = condition.Reason, condition.Message
 	case status.Reason != v1alpha1.ReasonBackOff:
 		status.Reason = v1alpha1.ReasonBackOff
-		status.Message = fmt.Sprintf("Attempt %d failed, the next is due at %s.", status.Failed, status.NextAttemptTime.UTC().Format(time.RFC3339))
+		status.Message = fmt.Sprintf("The last Pod failed, the next is due at %s.", status.NextAttemptTime.UTC().Format(time.RFC3339))
 	}
 }
 
@@ -195,9 +196,18 @@ func IsStuck(at *v1alpha1.At) bool {
 }
 
 // activeDeadlineMessage returns the message for an At that has reached its active
-// deadline.
+// deadline, with what went wrong before.
 func (v *view) activeDeadlineMessage() string {
-	return v.withBlocker(fmt.Sprintf("The run took longer than spec.activeDeadlineSeconds (%d).", *v.At.Spec.ActiveDeadlineSeconds))
+	message := fmt.Sprintf("The run took longer than spec.activeDeadlineSeconds (%d).", *v.At.Spec.ActiveDeadlineSeconds)
+	if v.owned && !hasStarted(v.pod) {
+		message += fmt.Sprintf(" No container of Pod %s started.", v.pod.Name)
+	}
+	last := NameOfPod(v.At.Name, PodsBefore(v.At)-1)
+	if i := slices.IndexFunc(v.Pods, func(pod *corev1.Pod) bool { return pod.Name == last && IsOf(pod, v.At) }); i >= 0 && PodsBefore(v.At) > 0 {
+		_, failure := failureReason(v.Pods[i])
+		message += fmt.Sprintf(" Pod %s had failed before: %s", last, failure)
+	}
+	return v.withBlocker(message)
 }
 
 // withBlocker appends to a message what has blocked the At, if anything.
@@ -295,9 +305,9 @@ func (v *view) writeDone(pod *corev1.Pod, reason, message string) Decision {
 			status.Failed++
 			status.LastFailureTime = &metav1.Time{Time: v.Now}
 		}
-		if status.Message == "" {
-			status.Message = end.Message
-		}
+		status.Message = cmp.Or(status.Message, end.Message)
+	} else if pod != nil && lacksMemory(pod) {
+		status.Message = cmp.Or(status.Message, memoryMessage)
 	}
 	if target := failureTarget(v.At); target != nil && target.Reason != reason {
 		// It ended before the controller could stop it.
@@ -326,6 +336,10 @@ func (v *view) writeStartingDeadlineExceeded() Decision {
 // writeFailureTarget announces that the run is being stopped and why.
 func (v *view) writeFailureTarget(reason, message string) Decision {
 	status := v.At.Status.DeepCopy()
-	meta.SetStatusCondition(&status.Conditions, v.newCondition(v1alpha1.ConditionFailureTarget, reason, message))
+	v.setFailureTarget(status, reason, message)
 	return v.write(status)
+}
+
+func (v *view) setFailureTarget(status *v1alpha1.AtStatus, reason, message string) {
+	meta.SetStatusCondition(&status.Conditions, v.newCondition(v1alpha1.ConditionFailureTarget, reason, message))
 }

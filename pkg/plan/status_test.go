@@ -54,7 +54,7 @@ func TestExplain(t *testing.T) {
 		"being stopped":              {running(corev1.PodRunning, noImage, stopping), "DeadlineExceeded: " + deadlineMessage},
 		"between attempts":           {waits(v1alpha1.ReasonBackOff, "as announced"), "BackOff: as announced"},
 		"between attempts, held":     {waits(v1alpha1.ReasonBackOff, "as announced", suspended(earlier)), "Suspended: Nothing starts while spec.suspend is true."},
-		"between attempts, resumed":  {waits(v1alpha1.ReasonSuspended, "held", resumed(earlier)), "BackOff: Attempt 1 failed, the next is due at 2026-12-24T10:12:04Z."},
+		"between attempts, resumed":  {waits(v1alpha1.ReasonSuspended, "held", resumed(earlier)), "BackOff: The last Pod failed, the next is due at 2026-12-24T10:12:04Z."},
 		"between attempts, refused":  {waits(v1alpha1.ReasonBackOff, "as announced", blocked), "PodRefused: exceeded quota"},
 		"of a status never written":  {v1alpha1.AtStatus{}, ": "},
 		"of a status of an older At": {running(corev1.PodRunning, condition("Ready", metav1.ConditionFalse, earlier, "Any", "")), ": "},

@@ -19,6 +19,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -68,7 +69,7 @@ func rank(e *PodEvent) int {
 // mirrorBlocked sets condition Blocked to what keeps the containers of the Pod from starting.
 // It returns an event if the reason is new.
 func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
-	reason, message := podBlocker(v.pod, v.Now)
+	reason, message := v.blocker()
 	blocked := ptr.Deref(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionBlocked), metav1.Condition{})
 	if IsForecast(&blocked) {
 		// It was not about this Pod.
@@ -79,8 +80,8 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	case reason != "":
 	case isOfContainer(blocked.Reason) && isWaiting(v.pod) && v.Now.Sub(statusWrittenAt(v.pod)) < Grace:
 		return nil // The node may be starting the container now.
-	case isSilent(blocked.Reason) && (isWaiting(v.pod) && !v.PodEventIsKnown || isRestarting(v.pod)):
-		return nil // until the events are known, or an init container has ended again
+	case isSilent(blocked.Reason) && isWaiting(v.pod) && !v.PodEventIsKnown:
+		return nil // until the events are known
 	case isWaiting(v.pod) && v.PodEventIsRead:
 		reason, message = silentBlocker(v.pod, v.PodEvent, v.Now)
 	}
@@ -88,17 +89,28 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 	case reason == "":
 		removeBlocked(status)
 		return nil
-	case blocked.Reason == reason && reason != v1alpha1.ReasonPodPending && (!isOfContainer(reason) || !isNews(message, blocked.Message)):
-		// The node reports the same problem in alternating words.
+	case blocked.Reason == reason && !isNews(message, blocked.Message):
 		return nil
 	default:
 		return v.setBlocked(status, reason, message)
 	}
 }
 
-// checkStart returns what to do, and when, to find out why no container of the Pod has started.
+// blocker returns what, according to the status of the Pod, keeps it from starting or from
+// ending: an API reason and a sentence. The reason is empty if nothing does.
+func (v *view) blocker() (reason, message string) {
+	if reason, message = podBlocker(v.pod, v.Now); reason != "" {
+		return reason, message
+	}
+	if reason, message = v.restartBlocker(); reason != "" {
+		return reason, message
+	}
+	return sidecarBlocker(v.pod, v.Now)
+}
+
+// checkStart returns what to do, and when, to find out why the command has not started.
 func (v *view) checkStart() Decision {
-	if reason, _ := podBlocker(v.pod, v.Now); reason != "" {
+	if reason, _ := v.blocker(); reason != "" {
 		return Decision{Delay: checkDelay}
 	}
 	if isUnschedulable(v.pod) {
@@ -120,22 +132,17 @@ func (v *view) checkStart() Decision {
 	}
 }
 
-// isWaiting reports whether a container of a Pod waits for its start, while no other runs, and
-// not for the scheduler.
+// isWaiting reports whether a container of a Pod waits for its start, while no other but
+// sidecars runs, and not for the scheduler.
 func isWaiting(pod *corev1.Pod) bool {
 	return pod.Status.Phase != corev1.PodRunning && !hasEnded(pod) && pod.DeletionTimestamp == nil && !isUnschedulable(pod) &&
-		!slices.ContainsFunc(containerStatuses(pod), func(status corev1.ContainerStatus) bool { return status.State.Running != nil })
-}
-
-// isRestarting reports whether an init container of a Pod runs that has run before.
-func isRestarting(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(status corev1.ContainerStatus) bool {
-		return status.State.Running != nil && status.LastTerminationState.Terminated != nil
-	})
+		!slices.ContainsFunc(containerStatuses(pod), func(status corev1.ContainerStatus) bool {
+			return status.State.Running != nil && !isNameOfSidecar(pod, status.Name)
+		})
 }
 
 // waitsSince returns since when a Pod that is waiting has been: since it has a node, or since
-// the end of its last init container.
+// its last init container ended or, if that is a sidecar, started.
 func waitsSince(pod *corev1.Pod) time.Time {
 	since := pod.CreationTimestamp.Time
 	for _, condition := range pod.Status.Conditions {
@@ -146,6 +153,9 @@ func waitsSince(pod *corev1.Pod) time.Time {
 	for _, status := range pod.Status.InitContainerStatuses {
 		if terminated := status.State.Terminated; terminated != nil && terminated.FinishedAt.After(since) {
 			since = terminated.FinishedAt.Time
+		}
+		if running := status.State.Running; running != nil && running.StartedAt.After(since) {
+			since = running.StartedAt.Time
 		}
 	}
 	return since
@@ -251,7 +261,7 @@ func silentBlocker(pod *corev1.Pod, event *PodEvent, now time.Time) (reason, mes
 	if now.Sub(waitsSince(pod)) < Grace {
 		return "", ""
 	}
-	message = fmt.Sprintf("Pod %s: no container has started for a minute", pod.Name)
+	message = fmt.Sprintf("Pod %s: the command has not started for a minute", pod.Name)
 	waiting := slices.IndexFunc(containerStatuses(pod), func(status corev1.ContainerStatus) bool {
 		// What every container has before its start says nothing.
 		return status.State.Waiting != nil && status.State.Waiting.Message != ""
@@ -273,18 +283,27 @@ func isOfContainer(reason string) bool {
 	return reason == v1alpha1.ReasonImagePullFailed || reason == v1alpha1.ReasonContainerNotCreated
 }
 
-// isNews reports whether a message about a container says more than the one that is reported. During
-// its back-off, the kubelet repeats the error of its last pull or, before Kubernetes 1.32, says
-// nothing of it. See pkg/kubelet/images/image_manager.go in Kubernetes.
+// isNews reports whether a message says more than the one that is reported for the same reason. The
+// kubelet repeats a problem in other words: with the ID of another sandbox, without its cause when it
+// gives up waiting for volumes, and during the back-off of a pull with the last error or, before
+// Kubernetes 1.32, without. See pkg/kubelet/volumemanager/volume_manager.go and
+// pkg/kubelet/images/image_manager.go in Kubernetes.
 func isNews(message, reported string) bool {
-	message = answer.OneLine(message)
+	message = ids.ReplaceAllString(answer.OneLine(message), "")
+	reported = ids.ReplaceAllString(reported, "")
+	if message == reported || strings.Contains(message, "Unable to attach or mount volumes") {
+		return false
+	}
 	container, backOff, isBackOff := strings.Cut(message, "ImagePullBackOff: ")
 	if !isBackOff {
-		return message != reported
+		return true
 	}
 	_, pullError, isRepeated := strings.Cut(backOff, `": `)
-	return isRepeated && message != reported && container+pullError != reported
+	return isRepeated && container+pullError != reported
 }
+
+// ids matches the IDs of containers and sandboxes.
+var ids = regexp.MustCompile(`[0-9a-f]{32,}`)
 
 // isSilent reports whether silentBlocker returned the reason of a condition.
 func isSilent(reason string) bool {

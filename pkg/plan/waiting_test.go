@@ -32,7 +32,7 @@ import (
 // TestDecideWaiting covers Ats whose Pod is recorded, but has not started.
 func TestDecideWaiting(t *testing.T) {
 	const (
-		pending = "Pod example-at-pod: no container has started for a minute"
+		pending = "Pod example-at-pod: the command has not started for a minute"
 		see     = ". See kubectl describe pod example-at-pod -n default"
 	)
 	recorded := running(corev1.PodPending)
@@ -124,19 +124,16 @@ func TestDecideWaiting(t *testing.T) {
 		"its events cannot be read, for a minute: reported": {
 			status: recorded, age: Grace, read: true, wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
 		},
-		"an init container has failed, and runs again: kept": {
-			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) {
-				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{exited("clone", 1, "Error", "")}
-				status := &pod.Status.InitContainerStatuses[0]
-				status.LastTerminationState, status.State = status.State, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
-			},
-			wantDelay: checkDelay,
-		},
 		"reported, not known whether still so: kept, and looked up": {
 			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, wantAction: LookForPodEvent{},
 		},
 		"reported, and still so: not written again": {
-			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, known: true, event: event(true, "FailedMount", time.Minute, after(time.Hour)), wantDelay: checkDelay,
+			status: running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonVolumeNotMounted, "Pod example-at-pod: FailedMount: words")),
+			age:    time.Hour, known: true, event: event(true, "FailedMount", time.Minute, after(time.Hour)), wantDelay: checkDelay,
+		},
+		"another volume is missing now: only the message is written": {
+			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, known: true, event: event(true, "FailedMount", time.Minute, after(time.Hour)),
+			wantReason: v1alpha1.ReasonVolumeNotMounted, wantMessage: "Pod example-at-pod: FailedMount: words",
 		},
 		"an old warning: only that it is pending": {
 			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, known: true, event: event(true, "FailedMount", maxEventAge+1, after(time.Hour)),
@@ -164,12 +161,6 @@ func TestDecideWaiting(t *testing.T) {
 				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: metav1.Time{Time: after(time.Second)}}}
 			},
 			wantDelay: unschedulableDelay - EventDelay + time.Second,
-		},
-		"an init container fails again and again: reported": {
-			status: recorded, age: Grace, known: true, pod: func(pod *corev1.Pod) {
-				pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "clone", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}}}}
-			},
-			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": container clone: CrashLoopBackOff: back-off" + see,
 		},
 		"an init container runs: nothing is wrong": {
 			status: recordedWith(v1alpha1.ReasonPodPending), age: time.Hour, pod: func(pod *corev1.Pod) {

@@ -30,6 +30,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // AnnotationRestartedAt is the annotation of a Pod template that kubectl rollout restart
@@ -67,6 +68,8 @@ type Target struct {
 	Complete bool
 	// Failed is true if kubectl rollout status reports that the rollout has failed.
 	Failed bool
+	// ReplicaFailure is why a Deployment cannot create a Pod, such as an exceeded quota, or "".
+	ReplicaFailure string
 }
 
 // The rules for Complete and Failed come from pkg/polymorphichelpers/rollout_status.go in
@@ -83,6 +86,9 @@ func FromDeployment(d *appsv1.Deployment) *Target {
 	t.Updated = d.Status.UpdatedReplicas
 	for _, condition := range d.Status.Conditions {
 		t.Failed = t.Failed || condition.Type == appsv1.DeploymentProgressing && condition.Reason == progressDeadlineExceeded
+		if condition.Type == appsv1.DeploymentReplicaFailure && condition.Status == corev1.ConditionTrue {
+			t.ReplicaFailure = strings.Clone(answer.Truncate(condition.Message, maxFailure))
+		}
 	}
 	t.Rolling = !t.Failed && (t.Updated < t.Desired || d.Status.Replicas > t.Updated)
 	t.Complete = !t.Failed && !t.Rolling && t.Available >= t.Updated
@@ -122,9 +128,12 @@ func FromDaemonSet(d *appsv1.DaemonSet) *Target {
 	return t
 }
 
-// maxAnnotation is the length of an annotation, in bytes, up to which it is kept. It is for
-// messages.
-const maxAnnotation = 64
+// maxAnnotation and maxFailure are the lengths of texts, in bytes, up to which they are kept.
+// They are for messages.
+const (
+	maxAnnotation = 64
+	maxFailure    = 1024
+)
 
 // newTarget returns a target without the fields that depend on the workload's status.
 func newTarget(kind v1alpha1.RestartKind, object metav1.Object, template *corev1.PodTemplateSpec) *Target {
@@ -148,7 +157,11 @@ func newTarget(kind v1alpha1.RestartKind, object metav1.Object, template *corev1
 // String returns kind and name.
 func (t *Target) String() string { return fmt.Sprintf("%s %s", t.Kind, t.Name) }
 
-// Progress describes the progress of the rollout.
+// Progress describes the progress of the rollout, and what keeps it from making more.
 func (t *Target) Progress() string {
-	return fmt.Sprintf("%d of %d updated, %d available", t.Updated, t.Desired, t.Available)
+	progress := fmt.Sprintf("%d of %d updated, %d available", t.Updated, t.Desired, t.Available)
+	if t.ReplicaFailure != "" {
+		progress += "; " + t.ReplicaFailure
+	}
+	return progress
 }

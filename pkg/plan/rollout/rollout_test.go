@@ -207,6 +207,19 @@ func TestDaemonSet(t *testing.T) {
 	}
 }
 
+func TestProgress(t *testing.T) {
+	deployment := &appsv1.Deployment{ObjectMeta: metadata, Status: appsv1.DeploymentStatus{ObservedGeneration: 2, Conditions: []appsv1.DeploymentCondition{
+		{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "exceeded quota"},
+	}}}
+	if got, want := FromDeployment(deployment).Progress(), "0 of 1 updated, 0 available; exceeded quota"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	deployment.Status.Conditions[0].Status = corev1.ConditionFalse
+	if got, want := FromDeployment(deployment).Progress(), "0 of 1 updated, 0 available"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestRestartedAt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		value string

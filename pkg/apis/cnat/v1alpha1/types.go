@@ -99,8 +99,8 @@ const (
 	// ConditionFailureTarget is True once the run has failed and is being stopped: it only
 	// waits for its Pod to end. Job has the same condition.
 	ConditionFailureTarget = "FailureTarget"
-	// ConditionBlocked is True while something keeps the At from running: its spec, or the
-	// setup of its namespace, cluster or node. Before the At is due, it is True while
+	// ConditionBlocked is True while something keeps the At from running or from ending: its
+	// spec, a container that fails, or the setup of its namespace, cluster or node. Before the At is due, it is True while
 	// something would keep it from running. The message says what to do. The condition is
 	// removed when the At is no longer blocked.
 	ConditionBlocked = "Blocked"
@@ -226,9 +226,15 @@ const (
 	// ReasonSandboxNotCreated: the node cannot create the sandbox of the Pod: its network or
 	// its runtime class does not work. The node retries.
 	ReasonSandboxNotCreated = "SandboxNotCreated"
-	// ReasonPodPending: no container of the Pod has started for a minute for another reason,
-	// or for one that nobody reports.
+	// ReasonPodPending: the command has not started for a minute for another reason, or for
+	// one that nobody reports.
 	ReasonPodPending = "PodPending"
+	// ReasonContainerRestarting: a container of the Pod has failed, and the node restarts it
+	// in the same Pod.
+	ReasonContainerRestarting = "ContainerRestarting"
+	// ReasonSidecarRunning: the command ended more than a minute ago, and another container
+	// keeps its Pod running.
+	ReasonSidecarRunning = "SidecarRunning"
 )
 
 // Reasons of the condition Rehearsed. If it is False, the reason can also be one of the
@@ -403,8 +409,9 @@ type RunSpec struct {
 
 	// template is the Pod that runs: labels, annotations and spec (see kubectl explain
 	// pod.spec). If command is also set, it replaces command and args of the first
-	// container. restartPolicy defaults to Never and may be OnFailure.
-	// terminationMessagePolicy defaults to FallbackToLogsOnError. The reported exit code is
+	// container. restartPolicy defaults to Never. With OnFailure, the node restarts a failed
+	// container in the same Pod, and each restart is a retry of backoffLimit; without
+	// backoffLimit, OnFailure means Never. terminationMessagePolicy defaults to FallbackToLogsOnError. The reported exit code is
 	// that of the container named in the annotation kubectl.kubernetes.io/default-container,
 	// or of the first container. Default: one container with a shell and without privileges.
 	// Immutable once the At has started.
@@ -453,7 +460,9 @@ type RunSpec struct {
 
 	// backoffLimit is the maximum number of retries, each in a new Pod. The first retry
 	// follows 10 seconds after the failure, the next ones after 20, 40 and so on, up to 6
-	// minutes. The limit is checked when an attempt fails. Default: 0, no retries.
+	// minutes. The limit is checked when an attempt fails. Restarts of containers within the
+	// Pod (restartPolicy OnFailure) are retries, too; those of sidecars are not.
+	// Default: 0, no retries.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	BackoffLimit *int32 `json:"backoffLimit,omitempty"`
@@ -587,11 +596,17 @@ type AtStatus struct {
 	// +optional
 	Restart *AtRestartStatus `json:"restart,omitempty"`
 
-	// failed is the number of attempts that have failed.
+	// failed is the number of Pods that have failed.
 	// +optional
 	Failed int32 `json:"failed,omitempty"`
 
-	// lastFailureTime is when the controller saw that the latest failed attempt had failed.
+	// notStarted is the number of Pods that their node refused, or that were evicted or
+	// preempted, before any of their containers started. They are no attempts: each is
+	// replaced by another Pod.
+	// +optional
+	NotStarted int32 `json:"notStarted,omitempty"`
+
+	// lastFailureTime is when the controller saw that the latest of these Pods had failed.
 	// +optional
 	LastFailureTime *metav1.Time `json:"lastFailureTime,omitempty"`
 
@@ -608,7 +623,7 @@ type AtStatus struct {
 	// conditions are meant for programs. Complete or Failed is True once the At is DONE, as
 	// in Job. FailureTarget is True while the run is being stopped. Suspended is True while
 	// spec.suspend is true. Blocked is True, with a reason and a message, while something
-	// keeps the At from running. Rehearsed is the result of the last rehearsal.
+	// keeps the At from running or from ending. Rehearsed is the result of the last rehearsal.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -1,0 +1,350 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package plan
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// restarted lets the node restart a container n times after it has failed.
+func restarted(name string, n, exitCode int32, message string) corev1.ContainerStatus {
+	return corev1.ContainerStatus{
+		Name: name, RestartCount: n,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: exitCode, Message: message, FinishedAt: metav1.Time{Time: endTime},
+		}},
+	}
+}
+
+// backingOff is the status of a container that waits for a restart after it has failed.
+func backingOff(status corev1.ContainerStatus) corev1.ContainerStatus {
+	status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 10s"}}
+	return status
+}
+
+func withContainers(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Status.ContainerStatuses = statuses }
+}
+
+func withInitContainers(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Status.InitContainerStatuses = statuses }
+}
+
+// withSidecar adds a sidecar that runs since it was started n times.
+func withSidecar(n int32) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.InitContainers = []corev1.Container{{Name: "proxy", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}}
+		status := restarted("proxy", n, 1, "")
+		status.State.Running.StartedAt = metav1.Time{Time: created}
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{status}
+	}
+}
+
+func restartingCondition(message string) metav1.Condition {
+	return blocked(now, v1alpha1.ReasonContainerRestarting, message)
+}
+
+// stopped is the status of an At whose Pod is being stopped because of a failed command.
+func stoppedBecause(reason, message string, exitCode *int32) *v1alpha1.AtStatus {
+	status := running(corev1.PodRunning, condition(v1alpha1.ConditionFailureTarget, metav1.ConditionTrue, now, reason, message))
+	status.ExitCode = exitCode
+	return &status
+}
+
+// TestDecideRestarts covers Pods whose node restarts containers that have failed.
+func TestDecideRestarts(t *testing.T) {
+	const first = "Attempt 1 of 3 failed, and the node restarts container command in Pod example-at-pod: The command ended with exit code 1. Message: mail"
+	running1 := running(corev1.PodRunning)
+	reported := func(message string) Decision {
+		return Decision{Status: ptr.To(running(corev1.PodRunning, restartingCondition(message))), Events: []Event{warning(v1alpha1.ReasonContainerRestarting, message)}}
+	}
+	at := func(limit int32) *v1alpha1.At { return newAt(withStatus(running1), withBackoffLimit(limit)) }
+	testDecide(t, map[string]decideCase{
+		"the command has failed and runs again: reported": {
+			at: at(2), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, "mail"))), want: reported(first),
+		},
+		"the command has failed and waits for its restart: reported": {
+			at: at(2), pod: newPod(corev1.PodRunning, withContainers(backingOff(restarted("command", 0, 1, "mail")))), want: reported(first),
+		},
+		"reported already: not written again": {
+			at:   newAt(withStatus(running(corev1.PodRunning, restartingCondition(first))), withBackoffLimit(2)),
+			pod:  newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, "mail"))),
+			want: Decision{Delay: time.Minute},
+		},
+		"it fails again, with other words: the message is written, without an event": {
+			at:  newAt(withStatus(running(corev1.PodRunning, restartingCondition(first))), withBackoffLimit(3)),
+			pod: newPod(corev1.PodRunning, withContainers(restarted("command", 2, 3, ""))),
+			want: Decision{Status: ptr.To(running(corev1.PodRunning, restartingCondition(
+				"Attempt 2 of 4 failed, and the node restarts container command in Pod example-at-pod: The command ended with exit code 3.")))},
+		},
+		"two containers fail: their failures are added, the latest is reported": {
+			at: at(9), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 2, 1, "mail"), func() corev1.ContainerStatus {
+				other := restarted("other", 3, 4, "later")
+				other.LastTerminationState.Terminated.FinishedAt = metav1.Time{Time: now}
+				return other
+			}())),
+			want: reported("Attempt 5 of 10 failed, and the node restarts container other in Pod example-at-pod: Container other ended with exit code 4. Message: later"),
+		},
+		"earlier attempts count, too: stopped": {
+			at: newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(1)), pod: newPod(corev1.PodRunning, second, withContainers(restarted("command", 1, 1, ""))),
+			want: Decision{Status: changed(*secondRunning(corev1.PodRunning), func(status *v1alpha1.AtStatus) {
+				status.Conditions = stoppedBecause(v1alpha1.ReasonCommandFailed, "Attempt 2 of 2 failed: The command ended with exit code 1.", nil).Conditions
+				status.ExitCode = ptr.To[int32](1)
+			})},
+		},
+		"the command fails as often as allowed, and waits for its restart: stopped": {
+			at: at(2), pod: newPod(corev1.PodRunning, withContainers(backingOff(restarted("command", 2, 1, "mail")))),
+			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "Attempt 3 of 3 failed: The command ended with exit code 1. Message: mail", ptr.To[int32](1))},
+		},
+		"restarted although no retry is allowed, for example by a webhook: stopped": {
+			at: at(0), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, ""))),
+			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "The command ended with exit code 1.", ptr.To[int32](1))},
+		},
+		"out of memory: stopped with that reason": {
+			at: at(0), pod: newPod(corev1.PodRunning, withContainers(func() corev1.ContainerStatus {
+				status := restarted("command", 1, 137, "")
+				status.LastTerminationState.Terminated.Reason = v1alpha1.ReasonOOMKilled
+				return status
+			}())),
+			want: Decision{Status: stoppedBecause(v1alpha1.ReasonOOMKilled, "The command ended with exit code 137: it used more memory than its container's limit.", ptr.To[int32](137))},
+		},
+		"an init container fails too often: stopped": {
+			at: at(1), pod: newPod(corev1.PodRunning, withInitContainers(backingOff(restarted("clone", 1, 128, "no such repository")))),
+			want: Decision{Status: stoppedBecause(v1alpha1.ReasonPodFailed, "Attempt 2 of 2 failed: Container clone ended with exit code 128. Message: no such repository", nil)},
+		},
+		"its status was lost: stopped": {
+			at: at(0), pod: newPod(corev1.PodRunning, withContainers(corev1.ContainerStatus{Name: "command", RestartCount: 1})),
+			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "The command ended with an unknown exit code.", ptr.To[int32](0))},
+		},
+		"a sidecar is restarted: no failure": {
+			at: at(0), pod: newPod(corev1.PodRunning, withSidecar(5)), want: Decision{Delay: time.Minute},
+		},
+		"being stopped: deleted": {
+			at:   newAt(withStatus(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)))),
+			pod:  newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, ""))),
+			want: Decision{Action: DeletePod{Pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, "")))}, Delay: time.Minute},
+		},
+		"stopped while it ran again: ends with the failure, not with the signal": {
+			at: newAt(withStatus(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)))),
+			pod: newPod(corev1.PodFailed, deleted, withContainers(func() corev1.ContainerStatus {
+				status := restarted("command", 1, 1, "mail")
+				status.State = exited("command", 137, "Error", "").State
+				return status
+			}())),
+			want: failed(*changed(*stoppedBecause(v1alpha1.ReasonCommandFailed, "words", ptr.To[int32](1)), func(status *v1alpha1.AtStatus) {
+				status.Pod.Phase = corev1.PodFailed
+			}), v1alpha1.ReasonCommandFailed, "words", attempts(1), func(status *v1alpha1.AtStatus) {
+				status.Message, status.CompletionTime = "mail", &metav1.Time{Time: endTime}
+			}),
+		},
+		"succeeds in the end": {
+			at: at(2), pod: newPod(corev1.PodSucceeded, withContainers(func() corev1.ContainerStatus {
+				status := restarted("command", 1, 1, "mail")
+				status.State = finished(endTime, 0).State
+				return status
+			}())),
+			want: complete(func(status *v1alpha1.AtStatus) {
+				status.ExitCode, status.CompletionTime = ptr.To[int32](0), &metav1.Time{Time: endTime}
+			}),
+		},
+		"its Pod fails after a restart: that restart was a retry": {
+			at: at(1), pod: newPod(corev1.PodFailed, withContainers(func() corev1.ContainerStatus {
+				status := restarted("command", 1, 1, "mail")
+				status.State = finished(endTime, 2).State
+				return status
+			}())),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonCommandFailed, "The command ended with exit code 2.", attempts(1), func(status *v1alpha1.AtStatus) {
+				status.ExitCode, status.CompletionTime = ptr.To[int32](2), &metav1.Time{Time: endTime}
+			}),
+		},
+		"success, although a process used too much memory: said": {
+			at: newAt(withStatus(running1)), pod: newPod(corev1.PodSucceeded, withContainers(exited("command", 0, v1alpha1.ReasonOOMKilled, ""))),
+			want: ends(running(corev1.PodSucceeded), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted,
+				completedMessage+" "+memoryMessage, func(status *v1alpha1.AtStatus) {
+					status.ExitCode, status.Message = ptr.To[int32](0), memoryMessage
+				}),
+		},
+	})
+}
+
+// TestDecideSidecar covers containers that run beside the command.
+func TestDecideSidecar(t *testing.T) {
+	const message = "The command ended with exit code 3, but container proxy still runs, and so does Pod example-at-pod. A container in initContainers with restartPolicy Always is stopped when the command ends. Message: no such host"
+	proxy := corev1.ContainerStatus{Name: "proxy", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	command := func(pod *corev1.Pod) {
+		status := exited("command", 3, "Error", "no such host")
+		status.State.Terminated.FinishedAt = metav1.Time{Time: endTime}
+		withContainers(status, proxy)(pod)
+	}
+	status := running(corev1.PodRunning)
+	late := endTime.Add(Grace)
+	notStarting := newPod(corev1.PodPending, withSidecar(0), withContainers(corev1.ContainerStatus{
+		Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}},
+	}))
+	testDecide(t, map[string]decideCase{
+		"the command has ended a moment ago: waited for": {
+			at: newAt(withStatus(status)), pod: newPod(corev1.PodRunning, command), now: late.Add(-1), want: Decision{Delay: time.Minute},
+		},
+		"the command has ended a minute ago: reported": {
+			at: newAt(withStatus(status)), pod: newPod(corev1.PodRunning, command), now: late,
+			want: Decision{
+				Status: ptr.To(running(corev1.PodRunning, blocked(late, v1alpha1.ReasonSidecarRunning, message))),
+				Events: []Event{warning(v1alpha1.ReasonSidecarRunning, message)},
+			},
+		},
+		"the Pod is being deleted: no longer reported": {
+			at: newAt(withStatus(running(corev1.PodRunning, blocked(earlier, v1alpha1.ReasonSidecarRunning, message)))), pod: newPod(corev1.PodRunning, command, deleted), now: late,
+			want: Decision{Status: &status},
+		},
+		"a sidecar runs, and the command does not start: its events are looked up": {
+			at: newAt(withStatus(running(corev1.PodPending))), pod: notStarting, now: created.Add(EventDelay),
+			want: Decision{Action: LookForPodEvent{Pod: notStarting}},
+		},
+	})
+}
+
+// TestDecideNotStarted covers Pods that a node refused or lost before anything of them started.
+func TestDecideNotStarted(t *testing.T) {
+	refused := func(pod *corev1.Pod) {
+		pod.Status.Reason, pod.Status.Message = "OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu"
+	}
+	preempted := func(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"}}
+			pod.Status.ContainerStatuses = statuses
+			deleted(pod)
+		}
+	}
+	lost := exited("command", 137, statusUnknown, "The container could not be located when the pod was terminated")
+	ran := lost
+	ran.ContainerID = "containerd://1"
+	waits := corev1.ContainerStatus{Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}
+	again := func(reason, message string) Decision {
+		next := now.Add(minAttemptBackoff).Truncate(time.Second)
+		status := running(corev1.PodFailed)
+		status.NotStarted, status.LastFailureTime, status.NextAttemptTime = 1, &metav1.Time{Time: now}, &metav1.Time{Time: next}
+		status.Reason, status.Message = v1alpha1.ReasonBackOff, "Pod example-at-pod did not start, the next is due at "+next.Format(time.RFC3339)+": "+message
+		return Decision{Status: &status, Events: []Event{warning(reason, status.Message)}}
+	}
+	pending := running(corev1.PodPending)
+	evicted := func(message string) Decision {
+		return failed(running(corev1.PodFailed), v1alpha1.ReasonEvicted, message, attempts(1))
+	}
+	const evictedMessage = "Pod example-at-pod was evicted: PreemptionByScheduler"
+	at := func(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+		return newAt(slices.Concat([]func(*v1alpha1.At){withStatus(pending)}, mutate)...)
+	}
+	testDecide(t, map[string]decideCase{
+		"its node refused it: created again, although there are no retries": {
+			at: at(), pod: newPod(corev1.PodFailed, refused),
+			want: again(v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu"),
+		},
+		"it was preempted before it started: created again": {
+			at: at(), pod: newPod(corev1.PodFailed, preempted(lost)), want: again(v1alpha1.ReasonEvicted, evictedMessage),
+		},
+		"it was preempted, and its container had an ID: failed": {
+			at: at(), pod: newPod(corev1.PodFailed, preempted(ran)), want: evicted(evictedMessage),
+		},
+		"it was preempted, and its node has not written the end: failed": {
+			at: at(), pod: newPod(corev1.PodFailed, preempted(waits)), want: evicted(evictedMessage),
+		},
+		"it was evicted while an init container ran: failed": {
+			at: at(), pod: newPod(corev1.PodFailed, preempted(waits), withInitContainers(exited("clone", 143, "Error", ""))),
+			want: evicted(evictedMessage),
+		},
+		"a user deleted it before it started: failed": {
+			at: at(), pod: newPod(corev1.PodFailed, deleted, withContainers(lost)),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodDeleted, "Pod example-at-pod was deleted before it ended.", attempts(1)),
+		},
+		"it was refused beyond the active deadline: failed": {
+			at: at(withActiveDeadline(10)), pod: newPod(corev1.PodFailed, refused),
+			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu", attempts(1)),
+		},
+		"the next is due: created under another name": {
+			at: newAt(withStatus(*notStarted(now))), want: creates(now),
+		},
+		"the next would be too late for the starting deadline: failed": {
+			at: newAt(withStatus(*notStarted(now.Add(time.Hour))), withStartingDeadline(3)), now: due.Add(4 * time.Second), look: LookForPod{},
+			want: failed(*changed(*notStarted(time.Time{}), func(status *v1alpha1.AtStatus) { status.NextAttemptTime = nil }), v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
+		},
+	})
+	if got := PodName(newAt(withStatus(*notStarted(now)))); got != "example-at-pod-1" {
+		t.Errorf("the next Pod is %s", got)
+	}
+}
+
+// notStarted is the status of an At whose first Pod did not start.
+func notStarted(next time.Time) *v1alpha1.AtStatus {
+	status := running(corev1.PodFailed)
+	status.NotStarted, status.LastFailureTime, status.NextAttemptTime = 1, &metav1.Time{Time: now}, &metav1.Time{Time: next}
+	return &status
+}
+
+// TestNeverRestart covers the Pods of runs without retries, whose node restarts only sidecars.
+func TestNeverRestart(t *testing.T) {
+	at := newAt(func(at *v1alpha1.At) {
+		rules := []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart}}
+		at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyOnFailure,
+			InitContainers: []corev1.Container{
+				{Name: "proxy", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)},
+				{Name: "clone", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyOnFailure)},
+			},
+			Containers: []corev1.Container{{Name: "command", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyNever), RestartPolicyRules: rules}},
+		}}
+	})
+	for limit, want := range map[int32]bool{0: false, 1: true} {
+		at.Spec.BackoffLimit = &limit
+		spec := NewPod(at, Defaults{}).Spec
+		restarts := []bool{spec.RestartPolicy == corev1.RestartPolicyOnFailure, spec.InitContainers[1].RestartPolicy != nil, spec.Containers[0].RestartPolicyRules != nil}
+		if slices.Contains(restarts, !want) || !isSidecar(&spec.InitContainers[0]) {
+			t.Errorf("backoffLimit %d: %v, sidecar %v", limit, restarts, isSidecar(&spec.InitContainers[0]))
+		}
+	}
+}
+
+// TestIsNews covers which message replaces another one of the same reason.
+func TestIsNews(t *testing.T) {
+	const sandbox = "Pod example-at-pod: FailedCreatePodSandBox: sandbox "
+	for name, tc := range map[string]struct {
+		message, reported string
+		want              bool
+	}{
+		"another cause":         {`FailedMount: secret "b" not found`, `FailedMount: secret "a" not found`, true},
+		"more nodes":            {"Unschedulable: 0/4 nodes", "Unschedulable: 0/3 nodes", true},
+		"the same":              {"words", "words", false},
+		"of another sandbox":    {sandbox + "0123456789abcdef0123456789abcdef: no network", sandbox + "fedcba9876543210fedcba9876543210: no network", false},
+		"without its cause":     {"FailedMount: Unable to attach or mount volumes: unmounted volumes=[a]: timed out waiting for the condition", `FailedMount: secret "a" not found`, false},
+		"of a pull, repeated":   {`ImagePullBackOff: Back-off pulling image "a": ErrImagePull: words`, "ErrImagePull: words", false},
+		"of a pull, other":      {`ImagePullBackOff: Back-off pulling image "a": ErrImagePull: others`, "ErrImagePull: words", true},
+		"of a pull, says less":  {`ImagePullBackOff: Back-off pulling image "a"`, "ErrImagePull: words", false},
+		"in more than one line": {"a\nb", "a b", false},
+	} {
+		if got := isNews(tc.message, tc.reported); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
