@@ -17,6 +17,7 @@ limitations under the License.
 package timespec
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -88,8 +89,8 @@ func (s *spec) evaluate(options Options) (Time, error) {
 	switch {
 	case err != nil:
 		return Time{}, err
-	case !c.isAbbreviated(base):
-		return Time{}, c.notInForce(base)
+	case c.zoneIsWrong(base) != nil:
+		return Time{}, c.zoneIsWrong(base)
 	case hasPassed && !options.AllowPast:
 		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or add --past", c.quote(c.whole), Time{Instant: instant})
 	case !hasPassed && c.clock == nil && !from.isBare && dayOf(base).Equal(c.today) && (c.date == nil || dayOf(instant).Equal(c.today)):
@@ -117,8 +118,33 @@ func (c *calendar) doubt(first, next candidate) error {
 		return c.fail(c.whole, "%q is this minute: write \"now\", or the date too", c.quote(c.whole))
 	}
 	if c.hasPassed(first) != base.Before(c.now) {
-		return c.fail(c.whole, "%q can count from %s or from %s: write the date too", c.quote(c.whole),
-			first.wallClock.Format("Monday 2 January"), next.wallClock.Format("Monday 2 January"))
+		hint := "the date too"
+		if c.clock != nil && c.clock.midnight {
+			hint = "00:00 and the date"
+		}
+		return c.fail(c.whole, "%q can count from %s or from %s: write %s", c.quote(c.whole),
+			first.wallClock.Format("Monday 2 January"), next.wallClock.Format("Monday 2 January"), hint)
+	}
+	return nil
+}
+
+// zoneIsWrong returns an error if the name or the abbreviation of a zone is not that of the zone at an instant.
+func (c *calendar) zoneIsWrong(instant time.Time) error {
+	_, offset := instant.Zone()
+	switch {
+	case c.named != nil:
+		there := instant.In(c.named)
+		if _, other := there.Zone(); other != offset {
+			at := c.seen[zoneCheck]
+			return c.fail(at, "%q is wrong, because its offset then is %s: write one of the two", c.quote(at), there.Format("-07:00"))
+		}
+	case c.hasOffset && c.abbreviation != nil:
+		offsets := abbreviations()[lower(c.quote(*c.abbreviation))].offsets
+		if !slices.Contains(offsets, instant.Format("-07:00")) {
+			return c.fail(*c.abbreviation, "%q is wrong, because its offset is %s: write one of the two", c.quote(*c.abbreviation), offsets[0])
+		}
+	case !c.isAbbreviated(instant):
+		return c.notInForce(instant)
 	}
 	return nil
 }
@@ -152,14 +178,14 @@ func (c *calendar) dependsOn(day time.Time) bool {
 	if c.date != nil {
 		return c.date.way == relative && c.clock != nil
 	}
-	_, isNextWeek := c.seen[nextWeek]
-	return c.weekday != nil && (isNextWeek || c.weekday.next || c.weekday.day == c.today.Weekday() || c.weekday.day == day.Weekday())
+	_, isWeek := c.seen[aWeek]
+	return c.weekday != nil && (isWeek || c.weekday.relative || c.weekday.day == c.today.Weekday() || c.weekday.day == day.Weekday())
 }
 
 // candidates returns the times that the spec can mean, earliest first.
 func (c *calendar) candidates() ([]candidate, error) {
 	thisYear := c.today.Year()
-	_, isNextYear := c.seen[nextYear]
+	_, isYear := c.seen[aYear]
 	var all []candidate
 	switch {
 	case c.date == nil && c.weekday == nil && c.clock == nil:
@@ -169,8 +195,6 @@ func (c *calendar) candidates() ([]candidate, error) {
 			return nil, c.fail(c.clock.span, "%q begins one day and ends another: write 00:00 and the date", c.quote(c.clock.span))
 		}
 		return []candidate{c.at(dayOf(c.on))}, nil
-	case c.date == nil && c.weekday == nil && c.clock.midnight:
-		return []candidate{c.at(c.today.AddDate(0, 0, 1))}, nil
 	case c.date == nil && c.weekday == nil:
 		return []candidate{c.at(c.today), c.at(c.today.AddDate(0, 0, 1))}, nil
 	case c.date == nil:
@@ -189,8 +213,8 @@ func (c *calendar) candidates() ([]candidate, error) {
 		from := c.at(day)
 		from.err = first
 		all = []candidate{from}
-	case c.date.way == yearless && isNextYear:
-		all = []candidate{c.onDate(thisYear+1, c.date.month, c.date.n)}
+	case c.date.way == yearless && isYear:
+		all = []candidate{c.onDate(thisYear+c.years, c.date.month, c.date.n)}
 	case c.date.way == yearless:
 		for _, year := range []int{thisYear - 1, thisYear} {
 			from := c.onDate(year, c.date.month, c.date.n)
@@ -216,20 +240,25 @@ func (c *calendar) weekdays() ([]candidate, error) {
 	sinceMonday, sinceSunday := int(c.today.Weekday()+6)%7, int(c.today.Weekday())
 	afterMonday, afterSunday := int(c.weekday.day+6)%7, int(c.weekday.day)
 	first := c.today.AddDate(0, 0, (afterSunday-sinceSunday+7)%7)
-	at, isNextWeek := c.seen[nextWeek]
-	if !isNextWeek && !c.weekday.next {
+	at, isWeek := c.seen[aWeek]
+	if !isWeek && !c.weekday.relative {
 		return []candidate{c.at(first), c.at(first.AddDate(0, 0, 7))}, nil
 	}
-	// The week begins on Monday or on Sunday. "next friday" can also be the first one.
-	meant := c.today.AddDate(0, 0, 7-sinceMonday+afterMonday)
-	readings := []time.Time{meant, c.today.AddDate(0, 0, 7-sinceSunday+afterSunday)}
+	// The week begins on Monday or on Sunday. "this friday" and "next friday" can also be the first one.
+	// "this monday" on a Wednesday is to come.
+	meant := c.today.AddDate(0, 0, 7*c.weeks-sinceMonday+afterMonday)
+	readings := []time.Time{meant, c.today.AddDate(0, 0, 7*c.weeks-sinceSunday+afterSunday)}
 	at = c.weekday.through(at)
-	if c.weekday.next {
+	if c.weekday.relative {
 		at = c.weekday.span
-		if first.Equal(c.today) {
+		if c.weeks == 1 && first.Equal(c.today) {
 			first = first.AddDate(0, 0, 7)
 		}
 		readings = append(readings, first)
+	}
+	readings = slices.DeleteFunc(readings, func(day time.Time) bool { return day.Before(c.today) })
+	if len(readings) > 0 {
+		meant = readings[0]
 	}
 	for _, reading := range readings {
 		if !reading.Equal(meant) {

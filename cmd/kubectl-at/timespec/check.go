@@ -32,17 +32,17 @@ func (s *spec) check(thisYear int) error {
 		return s.fail(at, "%q is a time zone without a time: write a time before it, such as 10:12", s.quote(at))
 	}
 	if now, ok := has(present); ok {
-		if at, ok := has(timeOfDay, aDate, aWeekday, nextWeek, nextYear); ok {
+		if at, ok := has(timeOfDay, aDate, aWeekday, aWeek, aYear); ok {
 			return s.fail(at, "%q and %q are two times: write only one", s.quote(now), s.quote(at))
 		}
 	}
-	if at, ok := has(nextWeek); ok && (s.weekday == nil || s.weekday.next || s.date != nil) {
-		return s.fail(at, "%q is not a day: write a weekday with it, such as \"monday %s\", or \"+ 1 week\"", s.quote(at), s.quote(at))
+	if at, ok := has(aWeek); ok && (s.weekday == nil || s.weekday.relative || s.date != nil) {
+		return s.fail(at, "%q is not a day: write a weekday with it, such as \"friday %s\", or \"+ 1 week\"", s.quote(at), s.quote(at))
 	}
-	if at, ok := has(nextYear); ok && (s.date == nil || s.date.way != yearless) {
+	if at, ok := has(aYear); ok && (s.date == nil || s.date.way != yearless) {
 		return s.fail(at, "%q is not a day: write a date with it, such as \"24 dec %s\", or \"+ 1 year\"", s.quote(at), s.quote(at))
 	}
-	if s.date != nil && s.weekday != nil && s.weekday.next {
+	if s.date != nil && s.weekday != nil && s.weekday.relative {
 		return s.fail(s.weekday.span, "%q and %q are two dates: write only one", s.quote(s.date.span), s.quote(s.weekday.span))
 	}
 	if s.date != nil && s.date.tonight && (s.clock == nil || s.clock.hour < 17 && !s.clock.midnight) {
@@ -62,26 +62,31 @@ func (s *spec) check(thisYear int) error {
 }
 
 // checkYear returns an error for four digits before or behind a date that can be its year or a time
-// such as 2030. Behind the date, this year and the next one are years, and so are all others if there
-// is a time of day elsewhere.
+// such as 2030. Behind the date, this year and the next one are years. All others are too, if there is
+// a time of day elsewhere. 1012 dec 24 is as in at(1): nobody means that year.
 func (s *spec) checkYear(thisYear int) error {
 	if s.date == nil || s.date.way == relative {
 		return nil
 	}
 	year, at, isDoubtful := s.date.year, s.date.yearAt, false
+	isBehind := s.date.yearAt.from > s.date.from
 	switch {
-	case s.clock == nil && at != span{}:
+	case s.clock == nil && isBehind:
 		isDoubtful = year != thisYear && year != thisYear+1 && year/100 < 24 && year%100 < 60
-	case s.clock != nil && s.clock.short && s.date.way == yearless:
+	case s.clock != nil && s.clock.short:
 		year, at = s.clock.hour*100+s.clock.minute, s.clock.span
-		isDoubtful = year >= thisYear && year <= thisYear+maxYears
+		isPlausible := year >= thisYear && year <= thisYear+maxYears
+		isDoubtful = s.date.way == yearless && year >= 1900 || isBehind && at.from < s.date.from && isPlausible
 	}
-	if isDoubtful {
-		hint := " if that is meant"
-		if year >= thisYear && year < thisYear+maxYears {
-			hint = fmt.Sprintf(", or the date as %04d-%02d-%02d with a time", year, s.date.month, s.date.n)
-		}
-		return s.fail(at, "%q can be a year or a time: write %02d:%02d%s", s.quote(at), year/100, year%100, hint)
+	if !isDoubtful {
+		return nil
 	}
-	return nil
+	readings, hint := "a year or a time", " if the time is meant"
+	switch {
+	case year < thisYear:
+		readings = "a time, or a year that has passed"
+	case year < thisYear+maxYears:
+		hint = fmt.Sprintf(", or the date as %04d-%02d-%02d with a time", year, s.date.month, s.date.n)
+	}
+	return s.fail(at, "%q can be %s: write %02d:%02d%s", s.quote(at), readings, year/100, year%100, hint)
 }

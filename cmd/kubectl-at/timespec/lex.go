@@ -23,6 +23,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/spelling"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
@@ -36,7 +38,7 @@ const (
 	number       // digits
 	word         // a word of the grammar
 	zone         // the name of a time zone
-	sign         // one of : . , / - + @
+	sign         // one of the signs below
 	unknown      // anything else
 )
 
@@ -64,7 +66,7 @@ const (
 	spaces  = " \t\n\v\f\r"
 	digits  = "0123456789"
 	letters = "abcdefghijklmnopqrstuvwxyz"
-	signs   = ":.,/-+@"
+	signs   = ":.,/-+@[]()"
 )
 
 // lex returns the tokens of a text. The last one is the end.
@@ -92,6 +94,8 @@ func lex(text string) []token {
 			add(number, n)
 		} else if strings.HasPrefix(rest, "a.m.") || strings.HasPrefix(rest, "p.m.") {
 			add(word, 4)
+		} else if endsAbbreviation(tokens, rest) {
+			at++
 		} else if n := zonePrefix(rest); n > 0 {
 			add(zone, n)
 		} else if n := pathLike(rest); n > 0 {
@@ -119,16 +123,32 @@ func lex(text string) []token {
 	return tokens
 }
 
-// lower returns s with A to Z in lower case, and with the same length. A time contains no
-// other letters.
+// lower returns s with A to Z in lower case, and with ASCII spaces instead of what looks like one or
+// like nothing. The length is the same. A time contains no other letters.
 func lower(s string) string {
 	b := []byte(s)
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			b[i] = c + 'a' - 'A'
+	for i, r := range s {
+		switch {
+		case 'A' <= r && r <= 'Z':
+			b[i] += 'a' - 'A'
+		case r > unicode.MaxASCII && (unicode.IsSpace(r) || unicode.Is(unicode.Cf, r)):
+			copy(b[i:], strings.Repeat(" ", utf8.RuneLen(r)))
 		}
 	}
 	return string(b)
+}
+
+// endsAbbreviation reports whether the point at the start of rest belongs to the last of the tokens, as in
+// "Dec. 24". In 24.dec.2026, it separates.
+func endsAbbreviation(tokens []token, rest string) bool {
+	n := len(tokens)
+	if rest[0] != '.' || n == 0 || n > 1 && tokens[n-2].text == "." && prefix(rest[1:], digits) > 0 {
+		return false
+	}
+	t := tokens[n-1].text
+	_, isUnit := units[t]
+	_, isWeekday := weekdays[t]
+	return tokens[n-1].kind == word && (isUnit || isWeekday || months[t] != 0)
 }
 
 // prefix returns how many bytes at the start of s are in chars.
@@ -217,7 +237,7 @@ func countOf(n int, u unit) string {
 	return fmt.Sprintf("%d %ss", n, unitNames[u])
 }
 
-// units, months, weekdays and keywords are the words of the grammar.
+// units, months, weekdays, numbers, timesOfDay and keywords are the words of the grammar.
 var (
 	units = map[string]unit{
 		"s": second, "sec": second, "secs": second, "second": second, "seconds": second,
@@ -243,16 +263,23 @@ var (
 		"fri": time.Friday, "friday": time.Friday, "sat": time.Saturday, "saturday": time.Saturday,
 		"sun": time.Sunday, "sunday": time.Sunday,
 	}
-	keywords = []string{
-		"now", "in", "a", "an", "and", "from", "at", "on", "am", "pm", "noon", "midnight", "teatime",
-		"today", "tonight", "tomorrow", "next", "the", "of", "st", "nd", "rd", "th",
+	numbers = map[string]int{
+		"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6,
+		"seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12,
+	}
+	// timesOfDay are too vague for a time. An error says one that can be meant.
+	timesOfDay = map[string]string{"morning": "09:00", "afternoon": "15:00", "evening": "19:00", "night": "21:00"}
+	keywords   = []string{
+		"now", "in", "and", "from", "at", "on", "am", "pm", "noon", "midday", "midnight", "teatime",
+		"today", "tonight", "tomorrow", "this", "next", "the", "of", "st", "nd", "rd", "th",
 	}
 	// zoneWords are names of zones that may be joined to other words.
 	zoneWords = []string{"utc", "z"}
 
 	unitWords = slices.Sorted(maps.Keys(units))
 	allWords  = slices.Sorted(slices.Values(slices.Concat(unitWords, keywords, zoneWords,
-		slices.Collect(maps.Keys(months)), slices.Collect(maps.Keys(weekdays)))))
+		slices.Collect(maps.Keys(months)), slices.Collect(maps.Keys(weekdays)),
+		slices.Collect(maps.Keys(numbers)), slices.Collect(maps.Keys(timesOfDay)))))
 )
 
 func isWord(s string) bool {
@@ -276,6 +303,8 @@ var zoneNames = sync.OnceValue(func() map[string]string {
 type abbreviation struct {
 	zone   string
 	offset string
+	// offsets are all that it can mean.
+	offsets []string
 }
 
 // abbreviations maps the abbreviations of the time zones in lower case to an example of each: the
@@ -296,9 +325,16 @@ var abbreviations = sync.OnceValue(func() map[string]abbreviation {
 			instant := time.Date(2026, month, 1, 0, 0, 0, 0, location)
 			short, _ := instant.Zone()
 			short = lower(short)
-			if _, found := all[short]; !found && prefix(short, letters) == len(short) && short != "utc" {
-				all[short] = abbreviation{name, instant.Format("-07:00")}
+			if prefix(short, letters) != len(short) || short == "utc" {
+				continue
 			}
+			offset := instant.Format("-07:00")
+			found, ok := all[short]
+			if !ok {
+				found = abbreviation{zone: name, offset: offset}
+			}
+			found.offsets = append(found.offsets, offset)
+			all[short] = found
 		}
 	}
 	return all

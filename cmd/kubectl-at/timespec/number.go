@@ -35,6 +35,9 @@ func (p *parser) numeric() (part, error) {
 		return p.numericDate()
 	case p.isJoined(2, ".", ",") && p.isUnit(3):
 		return p.amountsFromNow(n)
+	case p.isJoined(2, "-") && p.isMonth(3):
+		at := n.through(p.peek(3).span)
+		return noPart, p.fail(at, "%q is several days: write only one", p.quote(at))
 	case p.isJoined(2, "-", ".", "/") && len(p.peek(2).text) <= 2:
 		at := n.through(p.peek(2).span)
 		return noPart, p.fail(at, "%q is not understood: write a date as 24 dec or 2035-12-24, and a time as 10:12", p.quote(at))
@@ -52,9 +55,7 @@ func (p *parser) numeric() (part, error) {
 	case p.isUnit(1):
 		return p.amountsFromNow(n)
 	case len(n.text) == 4 && p.clock != nil && p.date != nil && p.date.way == yearless && p.date.yearAt == span{}:
-		// date(1) prints the year last.
-		p.next()
-		p.date.way, p.date.year = absolute, atoi(n.text)
+		p.date.setYear(atoi(n.text), p.next().span) // date(1) prints the year last.
 		return aDate, nil
 	case length > 0 && p.peek(1).kind == unknown && !p.isAbbreviation(1): // possibly a misspelled month
 		return noPart, p.unexpected(p.peek(1))
@@ -120,7 +121,8 @@ func (p *parser) dayOfMonth(d, m token, at span) (part, error) {
 	if y.kind == number && len(y.text) == 4 && y.text[0] != '0' && !p.is(year+1, sign, ":") && !p.is(year+1, word, "am", "pm") && !p.isUnit(year+1) &&
 		(!p.is(year+1, sign, "-", ".", "/") || !p.peek(year+1).joined) {
 		p.skip(year + 1)
-		got.way, got.year, got.yearAt, got.span = absolute, atoi(y.text), y.span, at.through(y.span)
+		got.setYear(atoi(y.text), y.span)
+		got.span = at.through(y.span)
 	}
 	return p.setDate(got)
 }
@@ -172,7 +174,7 @@ func (p *parser) time(afterT bool) (part, error) {
 		half, at = t.text, at.through(t.span)
 	}
 
-	if hours == "12" && minutes == "00" && half == "" && p.is(0, word, "noon", "midnight") {
+	if hours == "12" && minutes == "00" && half == "" && p.is(0, word, "noon", "midday", "midnight") {
 		t := p.next()
 		c := clock{hour: 12, span: at.through(t.span)}
 		if t.text == "midnight" {

@@ -33,9 +33,14 @@ type spec struct {
 	date    *date          // nil: the next day on which the clock shows the time
 	weekday *weekday       // the next such day, or with a date, a check
 	zone    *time.Location // nil: that of the options
-	// abbreviation is that of the zone of the options at that time, such as cet.
+	// hasOffset is true if the zone is an offset. A name or an abbreviation behind it is a check.
+	hasOffset bool
+	named     *time.Location
+	// abbreviation is that of the zone at that time, such as cet.
 	abbreviation *span
 	steps        []step
+	// weeks and years are 0 behind "this", and 1 behind "next".
+	weeks, years int
 	// seen has the words of each part.
 	seen map[part]span
 	// firstSum is the position of the first sum with a sign. Only a zone may follow it.
@@ -52,9 +57,11 @@ const (
 	timeOfDay part = "time of day"
 	aDate     part = "date"
 	aWeekday  part = "weekday"
-	nextWeek  part = "week"
-	nextYear  part = "year"
+	aWeek     part = "week"
+	aYear     part = "year"
 	timeZone  part = "time zone"
+	// zoneCheck is the name of a zone behind an offset.
+	zoneCheck part = "name of a time zone"
 	// noPart is a sum. A text can have any number of sums.
 	noPart part = ""
 )
@@ -94,8 +101,8 @@ const (
 
 type weekday struct {
 	day time.Weekday
-	// next is true after "next".
-	next bool
+	// relative is true after "this" or "next".
+	relative bool
 	span
 }
 
@@ -195,7 +202,7 @@ func (p *parser) once(part part, at span) error {
 	if _, ok := p.seen[part]; ok {
 		return p.fail(at, "%q is a second %s: write only one", p.quote(at), part)
 	}
-	if p.firstSum != nil && part != timeZone {
+	if p.firstSum != nil && part != timeZone && part != zoneCheck {
 		sum := p.quote(*p.firstSum)
 		if last := p.steps[len(p.steps)-1]; part == timeOfDay && last.unit.period() && last.n > 0 && p.date == nil && p.weekday == nil {
 			return p.fail(at, "%q follows a sum: write \"in %s at %s\"", p.quote(at), strings.TrimLeft(sum, "+ "), p.quote(at))
@@ -206,9 +213,19 @@ func (p *parser) once(part part, at span) error {
 	return nil
 }
 
+// setClock sets the time of day. Four digits before a date were its year, if another time of day follows.
 func (p *parser) setClock(c clock) (part, error) {
+	if p.clock != nil && p.clock.short && p.date != nil && p.date.way == yearless {
+		p.date.setYear(p.clock.hour*100+p.clock.minute, p.clock.span)
+		delete(p.seen, timeOfDay)
+	}
 	p.clock = &c
 	return timeOfDay, p.once(timeOfDay, c.span)
+}
+
+// setYear sets the year of a date without one.
+func (d *date) setYear(year int, at span) {
+	d.way, d.year, d.yearAt = absolute, year, at
 }
 
 func (p *parser) setDate(d date) (part, error) {
@@ -225,6 +242,13 @@ func (p *parser) setWeekday(w weekday) (part, error) {
 }
 
 func (p *parser) setZone(location *time.Location, at span) (part, error) {
+	switch {
+	case p.zone != nil && p.zone.String() == location.String(): // +0530 +0530
+		return timeZone, nil
+	case p.hasOffset && p.named == nil:
+		p.named = location
+		return noPart, p.once(zoneCheck, at)
+	}
 	p.zone = location
 	return timeZone, p.once(timeZone, at)
 }
@@ -238,20 +262,27 @@ func (p *parser) part() (part, error) {
 	case zone:
 		return p.zoneName()
 	case sign:
-		if t.text == "@" {
+		switch t.text {
+		case "@":
 			return p.seconds()
+		case "[", "(":
+			return p.remark(t)
 		}
 		return p.signed()
 	case word:
-		if p.is(0, word, "a", "an") && (p.isUnit(1) || !t.joined) {
+		if numbers[t.text] != 0 && p.isUnit(1) {
 			return p.amountsFromNow(t)
 		}
 		p.next()
 		return p.word(t)
 	}
 	if p.isAbbreviation(0) {
+		got := timeZone
+		if p.hasOffset {
+			got = zoneCheck
+		}
 		p.abbreviation = &p.tokens[0].span
-		return timeZone, p.once(timeZone, p.next().span)
+		return got, p.once(got, p.next().span)
 	}
 	return noPart, p.unexpected(t)
 }
@@ -275,7 +306,7 @@ func (p *parser) word(t token) (part, error) {
 	switch t.text {
 	case "now":
 		return present, p.once(present, t.span)
-	case "noon":
+	case "noon", "midday":
 		return p.setClock(clock{hour: 12, span: t.span})
 	case "midnight":
 		return p.setClock(clock{midnight: true, span: t.span})
@@ -288,12 +319,24 @@ func (p *parser) word(t token) (part, error) {
 	case "tonight":
 		return p.setDate(date{way: relative, tonight: true, span: t.span})
 	case "the":
-		if p.dayLength(0) == 2 {
-			return p.numeric()
+		if _, isWeekday := weekdays[p.peek(0).text]; isWeekday || p.is(0, word, "next") || p.dayLength(0) == 2 || p.is(0, word, "day") && p.peek(1).text == "after" {
+			return p.part()
 		}
-	case "next":
-		return p.nextOne(t)
+	case "day":
+		if p.peek(0).text == "after" && p.is(1, word, "tomorrow") {
+			at := t.through(p.skip(2))
+			return p.setDate(date{way: relative, steps: []step{{n: 2, unit: day, span: at}}, span: at})
+		}
+	case "this", "next":
+		return p.thisOrNext(t)
+	case "of": // friday of next week
+		if p.is(0, word, "this", "next") && (p.date != nil || p.weekday != nil) {
+			return p.thisOrNext(p.next())
+		}
 	case "in":
+		if p.is(0, word, "the") && timesOfDay[p.peek(1).text] != "" {
+			return noPart, p.unexpected(p.peek(1))
+		}
 		steps, err := p.amounts(t, 1)
 		if err != nil {
 			return noPart, err
@@ -305,7 +348,11 @@ func (p *parser) word(t token) (part, error) {
 			want = aDate
 		}
 		if p.peek(0).kind != end && !p.is(0, word, "at", "on") {
-			if got, err := p.part(); err != nil || got == want || want == aDate && got == aWeekday {
+			got, err := p.part()
+			if err == nil && got == timeOfDay {
+				p.clock.short = false // "at 2030" is not a year.
+			}
+			if err != nil || got == want || want == aDate && got == aWeekday {
 				return got, err
 			}
 		}
@@ -314,27 +361,33 @@ func (p *parser) word(t token) (part, error) {
 	return noPart, p.unexpected(t)
 }
 
-// nextOne reads the words after "next".
-func (p *parser) nextOne(next token) (part, error) {
-	t := p.peek(0)
-	at := next.through(t.span)
-	if day, ok := weekdays[t.text]; ok && t.kind == word {
-		p.next()
-		return p.setWeekday(weekday{day: day, next: true, span: at})
+// thisOrNext reads the words after "this" or "next".
+func (p *parser) thisOrNext(first token) (part, error) {
+	t, count := p.peek(0), 0
+	if first.text == "next" {
+		count = 1
 	}
+	at := first.through(t.span)
+	day, isWeekday := weekdays[t.text]
 	switch {
+	case isWeekday && t.kind == word:
+		p.next()
+		p.weeks = count
+		return p.setWeekday(weekday{day: day, relative: true, span: at})
 	case p.is(0, word, "week"):
 		p.next()
-		return nextWeek, p.once(nextWeek, at)
+		p.weeks = count
+		return aWeek, p.once(aWeek, at)
 	case p.is(0, word, "year"):
 		p.next()
-		return nextYear, p.once(nextYear, at)
+		p.years = count
+		return aYear, p.once(aYear, at)
 	case p.isUnit(0):
 		return noPart, p.fail(at, "%q is not a time: write \"+ 1 %s\" to count from now, or a date such as 24 dec", p.quote(at), unitNames[units[t.text]])
-	case t.kind == unknown:
+	case t.kind == unknown || timesOfDay[t.text] != "":
 		return noPart, p.unexpected(t)
 	}
-	return noPart, p.fail(next.span, "%q needs a weekday: write one, such as \"monday next week\", or a date", p.quote(next.span))
+	return noPart, p.fail(first.span, "%q needs a weekday: write one, such as \"friday next week\", or a date", p.quote(first.span))
 }
 
 // unexpected returns the error for a token in the wrong place.
@@ -347,7 +400,9 @@ func (p *parser) unexpected(t token) error {
 	case t.kind == unknown:
 		return p.unknownWord(t, allWords)
 	case isUnit && t.kind == word:
-		return p.fail(t.span, "%q has no number: write one before it, such as %q", quoted, "+ "+countOf(2, unit))
+		return p.fail(t.span, "%q has no number: write one before it, such as %q", quoted, "+ "+countOf(1, unit))
+	case timesOfDay[t.text] != "":
+		return p.fail(t.span, "%q is not a time of day: write one instead, such as %s", quoted, timesOfDay[t.text])
 	case t.text == "am" || t.text == "pm":
 		return p.fail(t.span, "%q has no hour: write one before it, such as %q", quoted, "10"+quoted)
 	}

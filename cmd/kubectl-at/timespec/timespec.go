@@ -15,47 +15,51 @@ limitations under the License.
 */
 
 // Package timespec parses times as people write them: it is the time grammar of
-// `kubectl at`. It extends the grammars of POSIX at and Debian's at(1). It is pure: it
+// `kubectl at`. It has most times of POSIX at and Debian's at(1), and more. It is pure: it
 // has no clock, and depends only on the given text and options.
 //
 // Parse either understands the whole text, or returns an *Error that points at the invalid
-// word. It ignores case and treats several spaces as one. Words
-// may be joined if that is not ambiguous, as in "8:15amjan24".
+// word. It ignores case, treats several spaces of any kind as one, and ignores the point of an abbreviation,
+// as in "Dec. 24". Words may be joined if that is not ambiguous, as in "8:15amjan24".
 //
 //	text    = part { [ "," ] part } .
-//	part    = "now" | clock | date | weekday | "next" ( "week" | "year" ) | fromNow | zone | sum
-//	        | "@" seconds .
-//	clock   = [ "at" ] ( time [ "am" | "pm" ] | [ "12" ] ( "noon" | "midnight" ) | "teatime" ) .
+//	part    = "now" | clock | date | weekday | [ "of" ] ( "this" | "next" ) ( "week" | "year" )
+//	        | fromNow | zone | sum | "@" seconds .
+//	clock   = [ "at" ] ( time [ "am" | "pm" ] | [ "12" ] ( "noon" | "midday" | "midnight" ) | "teatime" ) .
 //	time    = HHMM | HH ":" MM [ ":" SS [ "." fraction ] ] | HH ( "am" | "pm" ) .
-//	date    = [ "on" ] ( "today" | "tonight" | "tomorrow"
-//	        | month [ "the" ] day [ [ "," ] YYYY ] | [ "the" ] day [ "of" ] month [ [ "," ] YYYY ]
+//	date    = [ "on" ] ( "today" | "tonight" | [ [ "the" ] "day" "after" ] "tomorrow"
+//	        | [ YYYY [ "," ] ] ( month [ "the" ] day | [ "the" ] day [ "of" ] month ) [ [ "," ] YYYY ]
 //	        | YYYY separator ( MM | month ) separator DD [ "T" time ]
 //	        | DD separator ( MM | month ) separator YYYY
 //	        | MM ( "-" | "/" ) DD ( "-" | "/" ) YYYY | YYYYMMDD [ "T" ( time | HHMMSS ) ] ) .
 //	separator = "-" | "." | "/" .
 //	day     = DD [ "st" | "nd" | "rd" | "th" | "." ] .
-//	weekday = [ "on" ] [ "next" ] ( "monday" | ... ) .
+//	weekday = [ "on" ] [ "the" ] [ "this" | "next" ] ( "monday" | ... ) .
 //	fromNow = "in" amounts | amounts "from" "now" .
 //	sum     = ( "+" | "-" ) amounts .
-//	amounts = ( number | "a" | "an" ) unit { [ "," ] [ "and" ] number unit } .
+//	amounts = number unit { [ "," ] [ "and" ] number unit } [ MM ] .
+//	number  = digits | "a" | "an" | "one" | ... | "twelve" .
 //	unit    = "second" | "minute" | "hour" | "day" | "week" | "month" | "year" .
-//	zone    = "Z" | ( "UTC" | "GMT" ) [ ( "+" | "-" ) ( H | offset ) ] | ( "+" | "-" ) offset
-//	        | a name in the IANA time zone database | an abbreviation .
+//	zone    = ( "Z" | ( "UTC" | "GMT" ) [ ( "+" | "-" ) ( H | offset ) ] | ( "+" | "-" ) offset ) [ name ]
+//	        | name .
+//	name    = a name in the IANA time zone database, also in brackets, or an abbreviation .
 //	offset  = HH [ [ ":" ] MM ] .
 //
 // The parts may come in any order, such as "10:12 tomorrow" or "tomorrow 10:12", but only
 // sums and the zone may follow a number with a unit. There is at most one time of day
 // (or "now"), one date and one zone, and a zone alone is not enough. A weekday with another
-// date is a check. "next week" needs a weekday, "next year" a day and a month. A sign is that
-// of an offset only after a date with its year and a time of day, without a space behind it:
-// otherwise, "sat 22:00-02:00" or "noon + 01:30" would have a meaning that nobody intends.
+// date is a check, and so is the name of a zone behind an offset: it must have that offset then. Behind an
+// instant with an offset, a comment in parentheses is ignored, as in an e-mail.
+// "next week" needs a weekday, "next year" a day and a month. A sign is that
+// of an offset only after a date with its year and a time of day with a colon, without a space behind it:
+// otherwise, "sat 22:00-02:00", "9am -10" or "noon + 01:30" would have a meaning that nobody intends.
 // UTC+01:00 may follow any time.
 //
 // Weekdays and months may be shortened to three letters, units to s, sec, m, min, h,
 // hr, d, w and y, and units may be plural. "am" may be written "a.m.". "m" is a minute, and "M" an error. An abbreviation such
 // as CET is accepted only if the zone of the options has it at that time.
 //
-// Omitted parts are filled in like in at(1):
+// Omitted parts are filled in:
 //
 //   - A time without a date is today, or tomorrow if that has passed. Likewise, a weekday
 //     is in the next seven days, including today, and a date without a year is this year
@@ -65,9 +69,11 @@ limitations under the License.
 //     is tomorrow.
 //   - "in 2 days" is such a date, so "in 2 days at 10:12" has a meaning. "in 2 hours" is now + 2 hours.
 //   - "tonight" is today, and needs a time after 17:00.
+//   - "this friday" is the next Friday.
 //   - After a day and a month, a number of four digits is the year, unless ":", "am" or "pm"
 //     follows. If there is no time of day, it must be this year or the next one: "24 dec 2030" can
-//     be at 20:30.
+//     be at 20:30. Before them, it is the year if a time of day follows: "2027 dec 24" can be at 20:27.
+//   - In "1h30", 30 is in the next smaller unit.
 //   - "midnight" is the next one. With a date, it is an error. "teatime" is 16:00.
 //   - Days, weeks, months and years follow the calendar: the clock shows the same
 //     time after them. Seconds, minutes and hours are elapsed time.
@@ -81,7 +87,8 @@ limitations under the License.
 //     the last month
 //   - a time more than ten years ahead, unless it is in RFC 3339 format
 //   - a time that is this minute, a period such as 22:00-02:00, and several days such as mon-fri
-//   - a year of two digits, an hour without minutes or "am", a date such as 03/04/2027
+//   - a year of two digits, an hour without minutes or "am", an hour such as 17h, a date such as 03/04/2027
+//   - an offset that no clocks have
 //   - today without a time of day
 //   - "next friday" on a Wednesday, and a day of the next week if that depends on whether weeks begin
 //     on Monday or Sunday
@@ -118,11 +125,10 @@ type Time struct {
 	How string
 }
 
-// String returns the instant in its zone in RFC 3339 format, or in UTC if RFC 3339 cannot
-// represent the offset: before 1972 some zones had offsets with seconds. Parse returns the
-// same instant for it.
+// String returns the instant in its zone in RFC 3339 format, or in UTC if Parse does not accept the
+// offset: before 1980 some zones had others than today. Parse returns the same instant for it.
 func (t Time) String() string {
-	if _, offset := t.Instant.Zone(); offset%60 != 0 {
+	if _, offset := t.Instant.Zone(); !isReal(offset) {
 		return t.Instant.UTC().Format(time.RFC3339Nano)
 	}
 	return t.Instant.Format(time.RFC3339Nano)

@@ -132,6 +132,30 @@ func TestOn(t *testing.T) {
 	}
 }
 
+// TestOffsets reads each offset that a zone has had since 1980, and has in a few years.
+func TestOffsets(t *testing.T) {
+	offsets := map[string]time.Time{}
+	for _, name := range zones.Names() {
+		zone, err := zones.Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for instant := time.Date(1980, 1, 1, 12, 0, 0, 0, zone); instant.Year() < 2040; instant = instant.AddDate(0, 1, 0) {
+			offsets[instant.Format("-07:00:00")] = instant
+		}
+	}
+	options := optionsOf(t, "2026-03-28T19:00:12+01:00 Europe/Berlin")
+	options.AllowPast = true
+	for offset, instant := range offsets {
+		if got, err := Parse(instant.Format(time.RFC3339), options); err != nil || !got.Instant.Equal(instant) {
+			t.Errorf("%s: got %s and %v, want %s in %s", offset, got, err, instant, instant.Location())
+		}
+	}
+	if len(offsets) < 35 {
+		t.Errorf("got %d offsets, want all", len(offsets))
+	}
+}
+
 func TestCaret(t *testing.T) {
 	options := optionsOf(t, "2026-03-28T19:00:12+01:00 Europe/Berlin")
 	for text, want := range map[string]string{
@@ -140,7 +164,7 @@ func TestCaret(t *testing.T) {
 		"":                     "\n^",
 		"now + ":               "now + \n    ^",
 		"caf\u00e9 10:12":      "caf\u00e9 10:12\n^^^^",
-		"noon \x1b[31mtomorow": "noon  [31mtomorow\n     ^^",
+		"noon \x1b[31mtomorow": "noon  [31mtomorow\n     ^",
 	} {
 		_, err := Parse(text, options)
 		var e *Error
@@ -151,7 +175,7 @@ func TestCaret(t *testing.T) {
 }
 
 // capitalM is a unit in upper case, which can be minutes or months.
-var capitalM = regexp.MustCompile(`([0-9][ \t\n\v\f\r]*)M`)
+var capitalM = regexp.MustCompile(`([0-9][\s\v\x{85}\p{Z}\p{Cf}]*)M`)
 
 // FuzzParse searches for a text that panics, that is parsed in two ways, or whose String
 // is parsed as another instant.
@@ -170,6 +194,8 @@ func FuzzParse(f *testing.F) {
 		"24 dec 10:12", "December 24, 2026", "2026-12-24T10:12:00.123456789+01:00", "24.12.2026", "12/24/2026", "20261224T101200Z",
 		"in an hour and 5 minutes", "2 days from now, at 10:12", "the 24th of dec", "tonight 20:00", "12 noon", "@1798106400", "noon utc+5:30",
 		"8 :15amjan24", "17\n utc+\n 30minutes", "friday next week Europe/Berlin", "noon EST5EDT - 1 y 2 w",
+		"2027 dec. 24 10:12", "2026-12-24T10:12:00+01:00[Europe/Berlin]", "2026-12-24 10:12:00 +0100 CET (x)", "friday of this week 17h",
+		"the day after tomorrow", "in one hour, 1h30", "9am -10", "dec 24-26", "24\u00a0dec\u202f2027\u200b",
 		"0001-01-01 00:00 Africa/Monrovia", "1883-11-18 12:03 America/New_York", "9999-12-31 23:59:59 -23:59", "2011-12-30 12:00 Pacific/Apia",
 		"\u212aarachi", "noon, \xff", "31 jan + 1 month", "now - 99999999 seconds", "10:12 Etc/GMT+5", "%!",
 	} {

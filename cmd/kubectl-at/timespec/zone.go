@@ -17,6 +17,7 @@ limitations under the License.
 package timespec
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,13 +47,48 @@ func (p *parser) zoneName() (part, error) {
 			return noPart, p.fail(at, "%q can be an offset or a sum: write %q or %q", p.quote(at), p.quote(t.span)+plus.text+n.text, p.quote(t.span)+" "+plus.text+" "+amount)
 		}
 	}
-	return p.setZone(location, t.span)
+	got, err := p.setZone(location, t.span)
+	p.hasOffset = p.hasOffset || written == "z"
+	return got, err
 }
 
-// hasInstant reports whether the words so far are a full date and a time of day, to which only
-// an offset is missing.
-func (p *parser) hasInstant() bool {
+// LoadZone returns a time zone by its name, as in a time.
+func LoadZone(name string) (*time.Location, error) {
+	if known, ok := zoneNames()[lower(name)]; ok {
+		return zones.Load(known)
+	}
+	if example, ok := abbreviations()[lower(name)]; ok {
+		return nil, fmt.Errorf("an abbreviation can mean several zones, so write a name such as %s", example.zone)
+	}
+	return nil, errors.New("write a name from the IANA time zone database, such as Europe/Berlin")
+}
+
+// remark reads what stands in brackets or parentheses behind an instant with an offset: the name of its zone,
+// as in RFC 9557, or a comment, as in an e-mail.
+func (p *parser) remark(open token) (part, error) {
+	if open.text == "[" && p.peek(1).kind == zone && p.is(2, sign, "]") {
+		p.next()
+		got, err := p.zoneName()
+		p.next()
+		return got, err
+	}
+	for n := 1; open.text == "(" && p.hasOffset && p.isInstant() && p.peek(n).kind != end; n++ {
+		if p.is(n, sign, ")") {
+			p.skip(n + 1)
+			return noPart, nil
+		}
+	}
+	return noPart, p.unexpected(open)
+}
+
+// isInstant reports whether the words so far are a full date and a time of day, without a sum.
+func (p *parser) isInstant() bool {
 	return p.clock != nil && p.date != nil && p.date.way == absolute && p.firstSum == nil
+}
+
+// hasInstant reports whether only an offset is missing to an instant. "9am -10" and "0900 -1000" can be periods.
+func (p *parser) hasInstant() bool {
+	return p.isInstant() && (p.clock.exact || strings.Contains(p.quote(p.clock.span), ":"))
 }
 
 // isOffset reports whether a token is a number of one of these lengths, without a unit.
@@ -61,59 +97,67 @@ func (p *parser) isOffset(n int, lengths ...int) bool {
 	return t.kind == number && slices.Contains(lengths, len(t.text)) && !p.isUnit(n+1)
 }
 
-// offset reads an offset after its sign. begin is the sign, or the UTC or GMT before it.
-// Without them, an offset could be a sum, a time, or the end of a period: it needs an instant
-// before it, as in RFC 3339.
-func (p *parser) offset(begin, plus token) (part, error) {
+// offset is an offset as written.
+type offset struct {
+	hours, minutes string
+	seconds        int
+	// isReal is true if clocks have had it since 1980.
+	isReal bool
+	span
+}
+
+// readOffset reads an offset after its sign, which may have any number of digits. begin is the sign, or the UTC
+// or GMT before it.
+func (p *parser) readOffset(begin, plus token) offset {
 	first := p.next()
-	hours, minutes, at := first.text, "00", begin.through(first.span)
-	if len(hours) == 4 {
-		hours, minutes = hours[:2], hours[2:]
+	o := offset{hours: first.text, minutes: "00", span: begin.through(first.span)}
+	if len(o.hours) == 4 {
+		o.hours, o.minutes = o.hours[:2], o.hours[2:]
 	} else if p.is(0, sign, ":") {
-		at, minutes = at.through(p.next().span), ""
+		o.span, o.minutes = o.through(p.next().span), ""
 		if p.peek(0).kind == number {
 			t := p.next()
-			minutes, at = t.text, at.through(t.span)
+			o.minutes, o.span = t.text, o.through(t.span)
 		}
 	}
-	h, m := atoi(hours), atoi(minutes)
+	o.seconds = atoi(o.hours)*3600 + atoi(o.minutes)*60
+	if plus.text == "-" {
+		o.seconds = -o.seconds
+	}
+	o.isReal = len(o.hours) <= 2 && len(o.minutes) == 2 && o.minutes < "60" && isReal(o.seconds)
+	return o
+}
+
+// isReal reports whether clocks have had an offset since 1980.
+func isReal(seconds int) bool {
+	return seconds%(15*60) == 0 && seconds >= -12*3600 && seconds <= 14*3600 && (seconds == 0 || seconds <= -3600 || seconds >= 3600)
+}
+
+// offset reads an offset after its sign. Without UTC or GMT before it, it could be a sum, a time, or the
+// end of a period: it needs an instant before it, as in RFC 3339.
+func (p *parser) offset(begin, plus token) (part, error) {
+	first := p.peek(0)
+	o := p.readOffset(begin, plus)
+	at, h, m := o.span, atoi(o.hours), atoi(o.minutes)
 	isUTC := begin.kind == zone
 	_, isDated := p.seen[aDate]
 	switch {
 	case !isUTC && plus.text == "-" && isDated && p.clock == nil:
 		return noPart, p.fail(at, "%q is not an offset, because there is no time of day before it: write the time without the sign", p.quote(at))
-	case !isUTC && p.isPeriod(plus, first):
-		period, hint := p.clock.through(at), ""
-		if h <= 12 {
-			hint = fmt.Sprintf(", or for an offset \"%s UTC%s\"", p.quote(p.clock.span), strings.ReplaceAll(p.quote(at), " ", ""))
-		}
-		return noPart, p.fail(period, "%q can be a period: write only when it begins%s", p.quote(period), hint)
 	case !isUTC && (!p.hasInstant() || !first.joined):
 		amount := fmt.Sprintf("%s %dh", plus.text, h)
 		if m > 0 {
 			amount += fmt.Sprintf("%dm", m)
 		}
 		return noPart, p.fail(at, "%q is neither an amount nor an offset: write %q to count from there, or an offset such as UTC+01:00", p.quote(at), amount)
-	case first.kind != number || len(hours) > 2 || len(hours) < 2 && !isUTC || len(minutes) != 2 || m > 59:
+	case first.kind != number || len(o.hours) > 2 || len(o.hours) < 2 && !isUTC || len(o.minutes) != 2 || m > 59:
 		return noPart, p.fail(at, "%q is not an offset: write hours and minutes with two digits each, such as +01:00", p.quote(at))
+	case !o.isReal:
+		return noPart, p.fail(at, "%q is not an offset, because no clocks have it: write one that clocks have, such as +05:45, or a sum such as + 2 hours", p.quote(at))
 	}
-	seconds := h*3600 + m*60
-	if plus.text == "-" {
-		seconds = -seconds
-	}
-	if seconds < -12*3600 || seconds > 14*3600 {
-		return noPart, p.fail(at, "%q is not an offset, because no clocks have it: write one from -12:00 to +14:00", p.quote(at))
-	}
-	return p.setZone(time.FixedZone(fmt.Sprintf("%s%02d:%02d", plus.text, h, m), seconds), at)
-}
-
-// isPeriod reports whether a sign and a number follow a time of day as in 22:00-02:00 or 22:00 - 02:00.
-// Behind "22:00 -02:00", there is an offset.
-func (p *parser) isPeriod(plus, n token) bool {
-	if plus.text != "-" || p.clock == nil || p.clock.exact {
-		return false
-	}
-	return p.clock.to == plus.from || !n.joined && strings.TrimSpace(p.text[p.clock.to:plus.from]) == ""
+	got, err := p.setZone(time.FixedZone(fmt.Sprintf("%s%02d:%02d", plus.text, h, m), o.seconds), at)
+	p.hasOffset = true
+	return got, err
 }
 
 func (p *parser) isAbbreviation(n int) bool {
