@@ -234,6 +234,9 @@ func TestUsage(t *testing.T) {
 		"a forgotten --, no value":                 {[]string{"now", "read", "-n"}, `error: "read" is not part of a time: write -- before the command, as in kubectl at TIME`},
 		"a forgotten --, help":                     {[]string{"tomorrow", "10:12", "pg_dump", "-h", "db", "shop"}, `error: "pg_dump" is not part of a time: write -- before the command, as in kubectl at TIME`},
 		"an unknown flag after a misspelled time":  {[]string{"10:12", "tomorow", "--bakoff=3", "--", "x"}, "error: unknown flag: --bakoff: see kubectl at --help\n"},
+		"a forgotten --, flags in one word":        {[]string{"2am -name x"}, `"-name x" is not part of a time: write -- before the command, as in kubectl at 2am -- -name x`},
+		"an abbreviation as a zone":                {[]string{"10:12", "--tz=est", "--", "x"}, `error: --tz is "est": an abbreviation can mean several zones, so write a name such as America/New_York`},
+		"an unknown zone":                          {[]string{"10:12", "--tz=Europe/Berln", "--", "x"}, `error: --tz is "Europe/Berln": write a name from the IANA time zone database, such as Europe/Berlin`},
 		"the same in one word":                     {[]string{"now + 2 h ./migrate up"}, "as in kubectl at now + 2 h -- ./migrate up"},
 		"a misspelled time":                        {[]string{"10:12", "tomorow"}, `error: "tomorow" is not understood: write "tomorrow"`},
 		"a foreign zone":                           {[]string{"10:12", "PST", "--tz=UTC"}, `error: "PST" is not in force in UTC then`},
@@ -386,7 +389,7 @@ func TestCompleteZone(t *testing.T) {
 }
 
 func TestZone(t *testing.T) {
-	for tz, want := range map[string]string{"Europe/Berlin": "Europe/Berlin", ":Asia/Kolkata": "Asia/Kolkata", "UTC": "UTC", "": "Local", "/etc/localtime": "Local", "CET-1CEST": "", "Europe/Berln": ""} {
+	for tz, want := range map[string]string{"Europe/Berlin": "Europe/Berlin", ":Asia/Kolkata": "Asia/Kolkata", "UTC": "UTC", "": "Local", "/etc/localtime": "Local", "CET-1CEST": "", "Europe/Berln": "", "EST": "", ":MST": "", "CET": ""} {
 		t.Setenv("TZ", tz)
 		zone, err := (&cli{}).zone()
 		if want == "" {

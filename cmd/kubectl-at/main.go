@@ -50,7 +50,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatclient "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
-	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
 // Integration tests replace these.
@@ -118,11 +117,6 @@ func (c *cli) command() *cobra.Command {
 			}
 		})
 		c.config.WithWrapConfigFn(func(config *rest.Config) *rest.Config { return c.limits(cmd.Context(), config) })
-		for _, name := range zones.Names() {
-			if strings.EqualFold(name, c.tz) {
-				c.tz = name
-			}
-		}
 		if c.tz == "" {
 			return nil
 		}

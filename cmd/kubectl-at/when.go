@@ -67,17 +67,20 @@ func (c *cli) explainCommand() *cobra.Command {
 // zone returns the user's time zone.
 func (c *cli) zone() (*time.Location, error) {
 	name := strings.TrimPrefix(os.Getenv("TZ"), ":")
-	what := fmt.Sprintf("$TZ is %q, which is not a known time zone: specify one with --tz", os.Getenv("TZ"))
 	switch {
 	case c.tz != "":
-		name, what = c.tz, fmt.Sprintf("--tz is %q: write a name from the IANA time zone database", c.tz)
+		zone, err := timespec.LoadZone(c.tz)
+		if err != nil {
+			return nil, usageError("--tz is %q: %w", c.tz, err)
+		}
+		return zone, nil
 	case name == "" || strings.HasPrefix(name, "/"):
 		return time.Local, nil
 	}
 	// If Go cannot read $TZ, time.Local is UTC.
-	zone, err := time.LoadLocation(name)
+	zone, err := timespec.LoadZone(name)
 	if err != nil {
-		return nil, usageError("%s, such as Europe/Berlin", what)
+		return nil, usageError("$TZ is %q: %w, or specify one with --tz", os.Getenv("TZ"), err)
 	}
 	return zone, nil
 }
