@@ -85,12 +85,12 @@ func (s *spec) evaluate(options Options) (Time, error) {
 
 	base, _ := c.reach(from, nil)
 	instant, err := c.reach(from, c.steps)
-	hasPassed := instant.Before(c.now)
+	zoneErr, hasPassed := c.checkZone(base), instant.Before(c.now)
 	switch {
 	case err != nil:
 		return Time{}, err
-	case c.zoneIsWrong(base) != nil:
-		return Time{}, c.zoneIsWrong(base)
+	case zoneErr != nil:
+		return Time{}, zoneErr
 	case hasPassed && !options.AllowPast:
 		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or add --past", c.quote(c.whole), Time{Instant: instant})
 	case !hasPassed && c.clock == nil && !from.isBare && dayOf(base).Equal(c.today) && (c.date == nil || dayOf(instant).Equal(c.today)):
@@ -128,8 +128,8 @@ func (c *calendar) doubt(first, next candidate) error {
 	return nil
 }
 
-// zoneIsWrong returns an error if the name or the abbreviation of a zone is not that of the zone at an instant.
-func (c *calendar) zoneIsWrong(instant time.Time) error {
+// checkZone returns an error if the name or the abbreviation of a zone is not that of the zone at an instant.
+func (c *calendar) checkZone(instant time.Time) error {
 	_, offset := instant.Zone()
 	switch {
 	case c.named != nil:

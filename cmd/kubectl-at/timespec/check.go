@@ -28,7 +28,8 @@ func (s *spec) check(thisYear int) error {
 		}
 		return at, false
 	}
-	if at, ok := has(timeZone); ok && len(s.seen) == 1 && len(s.steps) == 0 {
+	_, hasTime := has(present, timeOfDay, aDate, aWeekday, aWeek, aYear)
+	if at, ok := has(timeZone); ok && !hasTime && len(s.steps) == 0 {
 		return s.fail(at, "%q is a time zone without a time: write a time before it, such as 10:12", s.quote(at))
 	}
 	if now, ok := has(present); ok {

@@ -38,7 +38,7 @@ const (
 	number       // digits
 	word         // a word of the grammar
 	zone         // the name of a time zone
-	sign         // one of the signs below
+	sign         // one of signs
 	unknown      // anything else
 )
 

@@ -82,9 +82,9 @@ func (p *parser) checkPeriod(minus token) error {
 	return p.fail(at, "%q is several days: write only one", p.quote(at))
 }
 
-// isBehind reports whether there is nothing between a word and a token.
+// isBehind reports whether there is nothing but the point of an abbreviation between a word and a token.
 func (p *parser) isBehind(at span, t token) bool {
-	return at.to <= t.from && strings.TrimSpace(p.text[at.to:t.from]) == ""
+	return at.to <= t.from && strings.TrimSpace(strings.TrimPrefix(p.text[at.to:t.from], ".")) == ""
 }
 
 // period returns the error for a time of day, a minus, and another time of day.
@@ -97,7 +97,7 @@ func (p *parser) period(minus token) error {
 		at = at.through(o.span)
 		if p.is(0, word, "am", "pm") {
 			at = at.through(p.next().span)
-		} else if o.isReal {
+		} else if isReal(o.seconds) {
 			hint = fmt.Sprintf(", or for an offset \"%s UTC%s\"", p.quote(p.clock.span), strings.ReplaceAll(p.quote(o.span), " ", ""))
 		}
 	}
@@ -152,7 +152,7 @@ func (p *parser) amounts(begin token, factor int) ([]step, error) {
 			if begin.kind == number {
 				sign = "+ "
 			}
-			return nil, p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), sign+n.text+"m", sign+countOf(count, month))
+			return nil, p.fail(at, "%q can be minutes or months: write %q or %q", p.quote(at), fmt.Sprintf("%s%dm", sign, count), sign+countOf(count, month))
 		}
 		unit := units[u.text]
 		steps = append(steps, step{n: factor * count, unit: unit, span: at.through(u.span)})
@@ -188,7 +188,7 @@ func (p *parser) count(n int) (count int, ok bool) {
 }
 
 // hours matches an amount that is a time of day for many.
-var hours = regexp.MustCompile(`^([01]?[0-9]|2[0-3])h([0-5][0-9])?$`)
+var hours = regexp.MustCompile(`^([01]?[0-9]|2[0-3]) ?h([0-5][0-9])?$`)
 
 // amountsFromNow reads amounts without a sign, such as "2 hours from now".
 func (p *parser) amountsFromNow(first token) (part, error) {

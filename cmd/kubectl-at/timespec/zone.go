@@ -101,8 +101,6 @@ func (p *parser) isOffset(n int, lengths ...int) bool {
 type offset struct {
 	hours, minutes string
 	seconds        int
-	// isReal is true if clocks have had it since 1980.
-	isReal bool
 	span
 }
 
@@ -124,7 +122,6 @@ func (p *parser) readOffset(begin, plus token) offset {
 	if plus.text == "-" {
 		o.seconds = -o.seconds
 	}
-	o.isReal = len(o.hours) <= 2 && len(o.minutes) == 2 && o.minutes < "60" && isReal(o.seconds)
 	return o
 }
 
@@ -152,7 +149,7 @@ func (p *parser) offset(begin, plus token) (part, error) {
 		return noPart, p.fail(at, "%q is neither an amount nor an offset: write %q to count from there, or an offset such as UTC+01:00", p.quote(at), amount)
 	case first.kind != number || len(o.hours) > 2 || len(o.hours) < 2 && !isUTC || len(o.minutes) != 2 || m > 59:
 		return noPart, p.fail(at, "%q is not an offset: write hours and minutes with two digits each, such as +01:00", p.quote(at))
-	case !o.isReal:
+	case !isReal(o.seconds):
 		return noPart, p.fail(at, "%q is not an offset, because no clocks have it: write one that clocks have, such as +05:45, or a sum such as + 2 hours", p.quote(at))
 	}
 	got, err := p.setZone(time.FixedZone(fmt.Sprintf("%s%02d:%02d", plus.text, h, m), o.seconds), at)
