@@ -111,7 +111,7 @@ func (c *Checker) settleRunning(a *at, before time.Time) {
 	isBlocked := a.Status.Reason != "" && a.Status.Reason != v1alpha1.ReasonBackOff
 	switch {
 	case a.changed.After(before), isBlocked && lasts:
-	case isBlocked && (a.Spec.Nodes != nil || a.Spec.Restart != nil || len(a.pods) <= int(a.Status.Failed)):
+	case isBlocked && (a.Spec.Nodes != nil || a.Spec.Restart != nil || len(a.pods) <= int(plan.PodsBefore(a.At))):
 		c.settleBlocked(a) // If it has Pods, the end of each is counted: the next attempt is blocked.
 	case a.Spec.Nodes != nil:
 		if a.whole && !slices.ContainsFunc(a.children, func(child *at) bool {

@@ -175,6 +175,10 @@ func (w *World) startContainer(uid, node types.UID) {
 		return
 	case isRehearsal:
 		panic(fmt.Sprint("a rehearsal runs ", command))
+	case !w.quiet && w.chance(5):
+		pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu"
+		w.updateStatus(pod)
+		return
 	}
 	var seconds float64
 	var code int32
