@@ -407,7 +407,7 @@ func TestRefusedByNode(t *testing.T) {
 	createAt(t, at)
 	waitAt(t, namespace, "at", "to wait for its next Pod", func(at *v1alpha1.At) bool { return at.Status.NotStarted > 0 })
 	kubectl(t, "", "label", "node", node, namespace+"=yes")
-	t.Cleanup(func() { kubectl(t, "", "label", "node", node, namespace+"-") })
+	defer kubectl(t, "", "label", "node", node, namespace+"-")
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 	if at.Status.Reason != v1alpha1.ReasonCompleted || at.Status.Failed != 0 || at.Status.Pod.Name != plan.PodName(at) {
 		t.Errorf("status %+v, want Completed, without a failed attempt", at.Status)
