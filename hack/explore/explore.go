@@ -67,6 +67,8 @@ type scenario struct {
 	edits []edit
 	// fails is true if commands may fail.
 	fails bool
+	// refuses is true if a node may refuse the first Pod.
+	refuses bool
 	// last is the last time of a CronAt.
 	last time.Time
 	// begins is the history from which on all is explored.

@@ -113,6 +113,13 @@ var scenarios = []scenario{
 		fails:    true,
 	},
 	{
+		name: "refused", doc: "one At whose Pod the node may refuse, and of which a request fails",
+		objects:  []metav1.Object{newAt(nil)},
+		instants: []float64{60, 71},
+		left:     budget{faults: 1},
+		refuses:  true,
+	},
+	{
 		// A condition has whole seconds: the name of the Pod of 60.75 is free 8.75 s later. A request of
 		// 60.75 arrives until 68.75.
 		name: "deleted", doc: "one At, of which a request fails and the Pod is deleted",
