@@ -78,13 +78,17 @@ type Reader struct {
 	reading sync.Mutex
 }
 
-// events are the newest event of each Pod of a namespace, or why they cannot be read.
+// events are the newest event of each Pod of a namespace, of those that were read, and why there may
+// be others.
 type events struct {
 	newest map[types.UID]*plan.PodEvent
 	err    error
 }
 
-var errBusy = errors.New("read events: other events are being read")
+var (
+	errBusy    = errors.New("read events: other events are being read")
+	errTooMany = fmt.Errorf("read events: there are more than %d", maxEvents)
+)
 
 // NewReader returns a Reader that uses the given client.
 func NewReader(client typedcorev1.EventsGetter, wallClock clock.Clock) *Reader {
@@ -96,7 +100,7 @@ func NewReader(client typedcorev1.EventsGetter, wallClock clock.Clock) *Reader {
 }
 
 // Newest returns the newest event about a Pod, or nil if there is none. It may be a few seconds
-// old. An error means that the events cannot be read now.
+// old. An error means that there may be a newer one: the events cannot be read now, or not all.
 func (r *Reader) Newest(ctx context.Context, pod *corev1.Pod) (*plan.PodEvent, error) {
 	if r == nil {
 		return nil, nil
@@ -123,18 +127,23 @@ func (r *Reader) read(ctx context.Context, namespace string) events {
 	defer cancel()
 	found, number := map[types.UID]*plan.PodEvent{}, 0
 	err := connect.Each(ctx, r.client.Events(namespace).List, metav1.ListOptions{FieldSelector: selector}, func(event *corev1.Event) {
-		if number++; number == maxEvents {
+		if number++; number > maxEvents {
 			cancel()
+			return
 		}
 		uid, e := event.InvolvedObject.UID, fromAPI(event)
 		if before := found[uid]; before == nil || e.Compare(before) > 0 {
 			found[uid] = e
 		}
 	})
-	if err != nil && number < maxEvents {
+	switch {
+	case number > maxEvents:
+		return events{newest: found, err: errTooMany}
+	case err != nil:
 		return events{err: fmt.Errorf("read events: %w", err)}
+	default:
+		return events{newest: found}
 	}
-	return events{newest: found}
 }
 
 // fromAPI converts an event. The old and the new API of events have different times.

@@ -112,16 +112,19 @@ func TestNewestIsBounded(t *testing.T) {
 		return reader.Newest(t.Context(), newPod(namespace, uid))
 	}
 
-	if event, err := newest("default", "1-0"); event == nil || err != nil {
-		t.Errorf("event %v, error %v", event, err)
+	if event, err := newest("default", "1-0"); event == nil || !errors.Is(err, errTooMany) {
+		t.Errorf("event %v, error %v, want %v", event, err, errTooMany)
 	}
-	if pages := maxEvents / 20; lists < pages || lists > pages+1 {
-		t.Errorf("%d pages were read, want %d", lists, pages)
+	if pages := maxEvents / 20; lists <= pages || lists > pages+2 { // One shows that there are more, and one is read meanwhile.
+		t.Errorf("%d pages were read, want %d", lists, pages+1)
 	}
 	lists = 0
 	clock.Step(sharedTime - 1)
-	if event, err := newest("default", "2-0"); event == nil || err != nil || lists != 0 {
+	if event, err := newest("default", "2-0"); event == nil || !errors.Is(err, errTooMany) || lists != 0 {
 		t.Errorf("another Pod of the namespace: event %v, error %v, %d lists", event, err, lists)
+	}
+	if event, err := newest("default", "beyond the limit"); event != nil || !errors.Is(err, errTooMany) {
+		t.Errorf("a Pod whose events were not read: event %v, error %v, want %v", event, err, errTooMany)
 	}
 
 	refusal = errors.New("forbidden")
