@@ -26,9 +26,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
@@ -95,29 +95,44 @@ func foreseesFailure(reason string) bool {
 	}, reason)
 }
 
+// AsAdmitted returns the Pod of a run with the resources and the ports of the Pod that the API
+// server admitted: LimitRanges and webhooks decide on them, too.
+func AsAdmitted(run, admitted *corev1.Pod) *corev1.Pod {
+	run = run.DeepCopy()
+	run.Spec.Resources = admitted.Spec.Resources
+	from := slices.Concat(admitted.Spec.InitContainers, admitted.Spec.Containers)
+	for _, containers := range [][]corev1.Container{run.Spec.InitContainers, run.Spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			if j := slices.IndexFunc(from, func(other corev1.Container) bool { return other.Name == c.Name }); j >= 0 {
+				c.Resources, c.Ports = from[j].Resources, from[j].Ports
+			}
+		}
+	}
+	return run
+}
+
 // NewRehearsalPod returns the Pod of a rehearsal for the Pod of a run. owner is the At or the
 // CronAt, of the given kind.
 func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.Pod {
 	spec := run.Spec.DeepCopy()
-	for i := range spec.Containers {
-		rehearse(&spec.Containers[i], owner.GetUID())
-	}
-	// The kubelet would not try a second init container after the first has failed.
-	missing := resourcehelper.PodRequests(run, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})
-	without := run.DeepCopy()
-	without.Spec.InitContainers = slices.DeleteFunc(without.Spec.InitContainers, func(c corev1.Container) bool { return !isSidecar(&c) })
-	for name, quantity := range resourcehelper.PodRequests(without, resourcehelper.PodResourcesOptions{ExcludeOverhead: true}) {
-		left := missing[name]
-		left.Sub(quantity)
-		missing[name] = left
-	}
+	leaveOutMade(spec)
+	// Init containers run before the others, but in a rehearsal beside them: the kubelet would not try
+	// a second init container after the first has failed.
+	beside := run.DeepCopy()
+	beside.Spec.InitContainers = slices.DeleteFunc(beside.Spec.InitContainers, func(c corev1.Container) bool { return !isSidecar(&c) })
+	options := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
+	requests := subtract(resourcehelper.PodRequests(run, options), resourcehelper.PodRequests(beside, options))
+	limits := subtract(resourcehelper.PodLimits(run, options), resourcehelper.PodLimits(beside, options))
 	for _, container := range spec.InitContainers {
 		if !isSidecar(&container) {
-			// It runs before the others, not beside them.
-			takeMissing(container.Resources.Requests, container.Resources.Limits, missing)
+			takeMissing(&container.Resources, requests, limits)
+			container.Ports = nil
 		}
-		rehearse(&container, owner.GetUID())
 		spec.Containers = append(spec.Containers, container)
+	}
+	for i := range spec.Containers {
+		rehearse(&spec.Containers[i], owner.GetUID())
 	}
 	spec.InitContainers, spec.ReadinessGates = nil, nil
 	spec.RestartPolicy = corev1.RestartPolicyNever
@@ -151,10 +166,12 @@ func IsRehearsal(pod *corev1.Pod) bool {
 // rehearsalPath is the command of a rehearsal's containers. No image has it.
 func rehearsalPath(owner types.UID) string { return "/cnat-rehearsal-" + string(owner) }
 
-// rehearse makes a container run rehearsalPath. What comes after its start is removed.
+// rehearse makes a container run rehearsalPath. What comes after its start is removed. The ports
+// of the node stay: the scheduler looks for a node where they are free.
 func rehearse(container *corev1.Container, owner types.UID) {
 	container.Command, container.Args = []string{rehearsalPath(owner)}, nil
-	container.Ports, container.Lifecycle, container.ResizePolicy = nil, nil, nil
+	container.Ports = slices.DeleteFunc(container.Ports, func(port corev1.ContainerPort) bool { return port.HostPort == 0 })
+	container.Lifecycle, container.ResizePolicy = nil, nil
 	container.LivenessProbe, container.ReadinessProbe, container.StartupProbe = nil, nil, nil
 	container.RestartPolicy, container.RestartPolicyRules = nil, nil
 	container.Stdin, container.StdinOnce, container.TTY = false, false, false
@@ -166,20 +183,62 @@ func isSidecar(container *corev1.Container) bool {
 	return ptr.Deref(container.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways
 }
 
-// takeMissing sets the given requests and limits to what is missing of them, and to 0 after
-// that, so that together the containers of a rehearsal request what the Pod of the run does.
-func takeMissing(requests, limits, missing corev1.ResourceList) {
-	for _, resources := range []corev1.ResourceList{requests, limits} {
-		for name := range resources {
-			resources[name] = resource.Quantity{}
-			if left := missing[name]; left.Sign() > 0 {
-				resources[name] = left
+// leaveOutMade removes from each container what an init container before it may make: a path of a
+// volume that it can write. In a rehearsal it is not there, and the node would make a directory of that
+// name, which the run would find.
+func leaveOutMade(spec *corev1.PodSpec) {
+	written := sets.Set[string]{}
+	for i := range spec.InitContainers {
+		mounts := slices.Clone(spec.InitContainers[i].VolumeMounts)
+		leaveOutIn(&spec.InitContainers[i], written)
+		for _, mount := range mounts {
+			if !mount.ReadOnly {
+				written.Insert(mount.Name)
 			}
 		}
 	}
-	for _, resources := range []corev1.ResourceList{requests, limits} {
-		for name := range resources {
+	for i := range spec.Containers {
+		leaveOutIn(&spec.Containers[i], written)
+	}
+}
+
+// leaveOutIn removes from a container what is in one of the volumes with the given names.
+func leaveOutIn(container *corev1.Container, volumes sets.Set[string]) {
+	if slices.ContainsFunc(container.VolumeMounts, func(mount corev1.VolumeMount) bool { return volumes.Has(mount.Name) }) {
+		container.WorkingDir = "" // The runtime makes it.
+	}
+	container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(mount corev1.VolumeMount) bool {
+		return mount.SubPath+mount.SubPathExpr != "" && volumes.Has(mount.Name)
+	})
+	container.Env = slices.DeleteFunc(container.Env, func(env corev1.EnvVar) bool {
+		return env.ValueFrom != nil && env.ValueFrom.FileKeyRef != nil && volumes.Has(env.ValueFrom.FileKeyRef.VolumeName)
+	})
+}
+
+// subtract returns what is left of resources, which it changes.
+func subtract(from, resources corev1.ResourceList) corev1.ResourceList {
+	for name, quantity := range resources {
+		left := from[name]
+		left.Sub(quantity)
+		from[name] = left
+	}
+	return from
+}
+
+// takeMissing sets the requests and the limits of a container to what is missing of them, and to 0
+// after that, so that together the containers of a rehearsal ask for what the Pod of the run does.
+func takeMissing(resources *corev1.ResourceRequirements, requests, limits corev1.ResourceList) {
+	take := func(own, missing corev1.ResourceList) {
+		for name := range own {
+			own[name] = missing[name]
 			delete(missing, name)
+		}
+	}
+	take(resources.Requests, requests)
+	take(resources.Limits, limits)
+	for name, limit := range resources.Limits {
+		if request := resources.Requests[name]; limit.Cmp(request) < 0 {
+			resources.Limits[name] = request // No request exceeds its limit.
 		}
 	}
 }
@@ -222,7 +281,12 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now tim
 	age := now.Sub(pod.CreationTimestamp.Time)
 	mayGetNode := !isKnown || event != nil && slices.Contains(newNodeEvents, event.Reason)
 	reason, message := podBlocker(ours, now)
-	switch {
+	switch condition := unscheduled(pod); {
+	case condition != nil && condition.Reason == corev1.PodReasonSchedulingGated && age < Grace:
+		return Rehearsal{}
+	case condition != nil && condition.Reason == corev1.PodReasonSchedulingGated:
+		message = join("Pod "+pod.Name, condition.Reason, condition.Message)
+		return NewRehearsal(v1alpha1.ReasonRehearsalUnschedulable, message+" Nothing has removed the scheduling gates of the rehearsal.", now)
 	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || mayGetNode && age < rehearsalTime):
 		return Rehearsal{}
 	case reason == v1alpha1.ReasonUnschedulable && hasMoreRights(run):
@@ -360,4 +424,11 @@ func OnNode(at *v1alpha1.At, node string) *v1alpha1.At {
 	one := *at
 	one.Spec.Nodes, one.Spec.Node = nil, node
 	return &one
+}
+
+// EndsRehearsals reports whether an At that was refused for quota ends the rehearsals of its
+// namespace. If it has been refused for a minute, they are not the cause.
+func EndsRehearsals(at *v1alpha1.At, now time.Time) bool {
+	blocked := Blocked(at)
+	return blocked == nil || IsForecast(blocked) || now.Sub(blocked.LastTransitionTime.Time) < Grace
 }

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,7 +43,7 @@ func TestNewRehearsalPod(t *testing.T) {
 			return corev1.Container{
 				Name: name, Image: "image", Command: []string{"run"}, Args: []string{"it"}, WorkingDir: "/work",
 				Env: []corev1.EnvVar{{Name: "A", Value: "B"}}, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
-				Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}, ImagePullPolicy: corev1.PullAlways,
+				Ports: []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 81, HostPort: 81}}, ImagePullPolicy: corev1.PullAlways,
 				LivenessProbe: probe, ReadinessProbe: probe, StartupProbe: probe, Lifecycle: hook, Stdin: true, TTY: true,
 			}
 		}
@@ -67,11 +68,13 @@ func TestNewRehearsalPod(t *testing.T) {
 
 	container := func(name string) corev1.Container {
 		return corev1.Container{
-			Name: name, Image: "image", Command: []string{path}, WorkingDir: "/work",
+			Name: name, Image: "image", Command: []string{path},
 			Env: []corev1.EnvVar{{Name: "A", Value: "B"}}, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
-			ImagePullPolicy: corev1.PullAlways, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			Ports: []corev1.ContainerPort{{ContainerPort: 81, HostPort: 81}}, ImagePullPolicy: corev1.PullAlways, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		}
 	}
+	init := container("init")
+	init.Ports, init.WorkingDir = nil, "/work"
 	want := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "example-at-rehearsal", Namespace: "default",
@@ -80,7 +83,7 @@ func TestNewRehearsalPod(t *testing.T) {
 			OwnerReferences: run.OwnerReferences,
 		},
 		Spec: corev1.PodSpec{
-			Containers:    []corev1.Container{container("main"), container("init"), container("sidecar")},
+			Containers:    []corev1.Container{container("main"), init, container("sidecar")},
 			RestartPolicy: corev1.RestartPolicyNever,
 			NodeSelector:  map[string]string{"disk": "ssd"}, ServiceAccountName: "account", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
 			Tolerations: []corev1.Toleration{{Key: "gpu"}}, TerminationGracePeriodSeconds: ptr.To[int64](1), ActiveDeadlineSeconds: ptr.To[int64](720),
@@ -105,47 +108,63 @@ func TestNewRehearsalPod(t *testing.T) {
 // TestRehearsalResources covers that a rehearsal needs as much room as the run, although all
 // of its containers run at the same time.
 func TestRehearsalResources(t *testing.T) {
+	const gpu corev1.ResourceName = "nvidia.com/gpu"
 	list := func(cpu, memory string) corev1.ResourceList {
-		list := corev1.ResourceList{}
+		l := corev1.ResourceList{}
 		for name, quantity := range map[corev1.ResourceName]string{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory} {
 			if quantity != "" {
-				list[name] = resource.MustParse(quantity)
+				l[name] = resource.MustParse(quantity)
 			}
 		}
-		return list
+		return l
 	}
-	type container struct{ cpu, memory string }
+	// Each is admitted with requests and limits, for which a container without any gets defaults.
+	type container struct{ requests, limits corev1.ResourceList }
+	same := func(cpu, memory string) container { return container{list(cpu, memory), list(cpu, memory)} }
+	limited := func(request, limit string) container { return container{list(request, ""), list(limit, "")} }
+	gpus := container{corev1.ResourceList{gpu: resource.MustParse("1")}, corev1.ResourceList{gpu: resource.MustParse("1")}}
 	for name, tc := range map[string]struct {
 		main, sidecars, inits []container
-		want                  corev1.ResourceList
+		wantRequests          corev1.ResourceList
+		wantLimits            corev1.ResourceList // nil: like the requests
 	}{
-		"no init container":                 {main: []container{{"1", "1Gi"}, {"2", ""}}, want: list("3", "1Gi")},
-		"a small init container":            {main: []container{{"2", "1Gi"}}, inits: []container{{"1", "512Mi"}}, want: list("2", "1Gi")},
-		"a large init container":            {main: []container{{"2", "1Gi"}}, inits: []container{{"5", "512Mi"}}, want: list("5", "1Gi")},
-		"each larger in something":          {main: []container{{"2", "1Gi"}}, inits: []container{{"5", "1Mi"}, {"1", "4Gi"}}, want: list("5", "4Gi")},
-		"an init container before sidecars": {main: []container{{"1", ""}}, sidecars: []container{{"1", ""}}, inits: []container{{"3", ""}}, want: list("3", "")},
-		"only init containers request":      {main: []container{{"", ""}}, inits: []container{{"1", "1Gi"}, {"2", ""}}, want: list("2", "1Gi")},
+		"no init container":                 {main: []container{same("1", "1Gi"), same("2", "")}, wantRequests: list("3", "1Gi")},
+		"a small init container":            {main: []container{same("2", "1Gi")}, inits: []container{same("1", "512Mi")}, wantRequests: list("2", "1Gi")},
+		"a large init container":            {main: []container{same("2", "1Gi")}, inits: []container{same("5", "512Mi")}, wantRequests: list("5", "1Gi")},
+		"each larger in something":          {main: []container{same("2", "1Gi")}, inits: []container{same("5", "1Mi"), same("1", "4Gi")}, wantRequests: list("5", "4Gi")},
+		"an init container before sidecars": {main: []container{same("1", "")}, sidecars: []container{same("1", "")}, inits: []container{same("3", "")}, wantRequests: list("3", "")},
+		"only init containers request":      {main: []container{same("", "")}, inits: []container{same("1", "1Gi"), same("2", "")}, wantRequests: list("2", "1Gi")},
+		"a GPU of an init container":        {main: []container{same("1", "")}, inits: []container{gpus}, wantRequests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), gpu: resource.MustParse("1")}},
+		"a GPU of both":                     {main: []container{gpus}, inits: []container{gpus}, wantRequests: corev1.ResourceList{gpu: resource.MustParse("1")}},
+		"a larger limit":                    {main: []container{limited("1", "1")}, inits: []container{limited("1", "4")}, wantRequests: list("1", ""), wantLimits: list("4", "")},
+		"a smaller limit":                   {main: []container{limited("1", "8")}, inits: []container{limited("1", "4")}, wantRequests: list("1", ""), wantLimits: list("8", "")},
+		// Its request of 3 more needs a limit.
+		"a smaller limit, a larger request": {main: []container{limited("1", "8")}, inits: []container{limited("4", "4")}, wantRequests: list("4", ""), wantLimits: list("11", "")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run := &corev1.Pod{}
-			containers := func(kind string, of []container) (made []corev1.Container) {
+			run, admitted := &corev1.Pod{}, &corev1.Pod{}
+			containers := func(kind string, of []container, restart *corev1.ContainerRestartPolicy, to func(*corev1.Pod) *[]corev1.Container) {
 				for i, c := range of {
-					made = append(made, corev1.Container{Name: kind + string(rune('a'+i)), Resources: corev1.ResourceRequirements{Requests: list(c.cpu, c.memory), Limits: list(c.cpu, c.memory)}})
+					made := corev1.Container{Name: kind + string(rune('a'+i)), RestartPolicy: restart}
+					*to(run) = append(*to(run), made)
+					made.Resources = corev1.ResourceRequirements{Requests: c.requests, Limits: c.limits}
+					*to(admitted) = append(*to(admitted), made)
 				}
-				return made
 			}
-			run.Spec.Containers = containers("main", tc.main)
-			run.Spec.InitContainers = containers("init", tc.inits)
-			for _, sidecar := range containers("sidecar", tc.sidecars) {
-				sidecar.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
-				run.Spec.InitContainers = append(run.Spec.InitContainers, sidecar)
+			inits := func(pod *corev1.Pod) *[]corev1.Container { return &pod.Spec.InitContainers }
+			containers("main", tc.main, nil, func(pod *corev1.Pod) *[]corev1.Container { return &pod.Spec.Containers })
+			containers("init", tc.inits, nil, inits)
+			containers("sidecar", tc.sidecars, ptr.To(corev1.ContainerRestartPolicyAlways), inits)
+			admitted.Spec.Containers = append([]corev1.Container{{Name: "proxy", Resources: corev1.ResourceRequirements{Requests: list("64", "")}}}, admitted.Spec.Containers...)
+			if tc.wantLimits == nil {
+				tc.wantLimits = tc.wantRequests
 			}
-			if got := resourcehelper.PodRequests(run, resourcehelper.PodResourcesOptions{}); !cmp.Equal(tc.want, got) {
-				t.Fatalf("the run requests %v, want %v", got, tc.want)
+			rehearsal := NewRehearsalPod(newAt(), v1alpha1.AtKind, AsAdmitted(run, admitted))
+			if got := resourcehelper.PodRequests(rehearsal, resourcehelper.PodResourcesOptions{}); !cmp.Equal(tc.wantRequests, got) {
+				t.Errorf("the rehearsal requests %v, want %v", got, tc.wantRequests)
 			}
-			rehearsal := NewRehearsalPod(newAt(), v1alpha1.AtKind, run)
-			if got := resourcehelper.PodRequests(rehearsal, resourcehelper.PodResourcesOptions{}); !cmp.Equal(tc.want, got) {
-				t.Errorf("the rehearsal requests %v, want %v", got, tc.want)
+			if got := resourcehelper.PodLimits(rehearsal, resourcehelper.PodResourcesOptions{}); !cmp.Equal(tc.wantLimits, got) {
+				t.Errorf("the limits of the rehearsal are %v, want %v", got, tc.wantLimits)
 			}
 			for _, c := range rehearsal.Spec.Containers {
 				for name, limit := range c.Resources.Limits {
@@ -153,6 +172,69 @@ func TestRehearsalResources(t *testing.T) {
 						t.Errorf("container %s requests %s of %s, more than its limit %s", c.Name, request.String(), name, limit.String())
 					}
 				}
+			}
+		})
+	}
+}
+
+// TestAsAdmitted covers what a rehearsal takes from the Pod that the API server would store.
+func TestAsAdmitted(t *testing.T) {
+	run := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "a"}}}}
+	admitted := &corev1.Pod{Spec: corev1.PodSpec{
+		NodeName: "node", Resources: &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}},
+		Containers: []corev1.Container{{Name: "proxy"}, {Name: "main", Image: "b", Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}}},
+	}}
+	want := run.DeepCopy()
+	want.Spec.Resources = admitted.Spec.Resources
+	want.Spec.Containers[0].Ports = admitted.Spec.Containers[1].Ports
+	if diff := cmp.Diff(want, AsAdmitted(run, admitted)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestRehearsalWithoutInit covers what a rehearsal leaves out, because an init container may make
+// it, which does not run.
+func TestRehearsalWithoutInit(t *testing.T) {
+	fromFile := corev1.EnvVar{Name: "TOKEN", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "work", Path: "env", Key: "TOKEN"}}}
+	plain := corev1.EnvVar{Name: "A", Value: "B"}
+	whole := corev1.VolumeMount{Name: "work", MountPath: "/work"}
+	readOnly := corev1.VolumeMount{Name: "work", MountPath: "/work", ReadOnly: true}
+	file := corev1.VolumeMount{Name: "work", MountPath: "/etc/app.conf", SubPath: "app.conf"}
+	expr := corev1.VolumeMount{Name: "work", MountPath: "/etc/app.conf", SubPathExpr: "$(A)"}
+	other := corev1.VolumeMount{Name: "other", MountPath: "/etc/other.conf", SubPath: "other.conf"}
+	container := func(name, dir string, env []corev1.EnvVar, mounts ...corev1.VolumeMount) corev1.Container {
+		return corev1.Container{Name: name, WorkingDir: dir, Env: env, VolumeMounts: mounts}
+	}
+	env := func(vars ...corev1.EnvVar) []corev1.EnvVar { return vars }
+	main := container("main", "/work/dir", env(plain, fromFile), whole, file, expr, other)
+	for name, tc := range map[string]struct {
+		inits []corev1.Container
+		want  []corev1.Container
+	}{
+		"no init container": {want: []corev1.Container{main}},
+		"one that only reads": {
+			inits: []corev1.Container{container("init", "", nil, readOnly)},
+			want:  []corev1.Container{main, container("init", "", nil, readOnly)},
+		},
+		"one that may make it": {
+			inits: []corev1.Container{container("init", "", nil, whole)},
+			want:  []corev1.Container{container("main", "", env(plain), whole, other), container("init", "", nil, whole)},
+		},
+		"for another init container": {
+			inits: []corev1.Container{container("first", "/work", env(fromFile), file), container("second", "/work", env(fromFile), file)},
+			want: []corev1.Container{
+				container("main", "", env(plain), whole, other), container("first", "/work", env(fromFile), file), container("second", "", nil),
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*main.DeepCopy()}, InitContainers: tc.inits}}
+			got := NewRehearsalPod(newAt(), v1alpha1.AtKind, run).Spec.Containers
+			for i := range tc.want {
+				tc.want[i].Command = []string{path}
+			}
+			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -245,7 +327,8 @@ func TestJudgeRehearsal(t *testing.T) {
 		"a node that has not read yet":     {pod: []func(*corev1.Pod){creating}, event: unread(due), age: rehearsalSilence - 1},
 		"silence":                          {pod: []func(*corev1.Pod){creating}, age: rehearsalSilence - 1},
 		"silence, for too long":            {pod: []func(*corev1.Pod){creating}, age: rehearsalSilence, reason: v1alpha1.ReasonPodPending, message: silent + see},
-		"silence of a gate":                {pod: []func(*corev1.Pod){gated}, age: rehearsalSilence, reason: v1alpha1.ReasonPodPending, message: silent + ": SchedulingGated: gates" + see},
+		"a gate":                           {pod: []func(*corev1.Pod){gated}, age: Grace, reason: v1alpha1.ReasonRehearsalUnschedulable, message: "Pod example-at-rehearsal: SchedulingGated: gates Nothing has removed the scheduling gates of the rehearsal."},
+		"a gate, for a minute":             {pod: []func(*corev1.Pod){gated}, age: Grace - 1},
 		"silence, or unknown events":       {pod: []func(*corev1.Pod){creating}, unknown: true, age: rehearsalTime - 1},
 		"silence since it has a node":      {pod: []func(*corev1.Pod){creating, scheduled(due.Add(time.Second))}, age: rehearsalSilence},
 		"silence since its status":         {pod: []func(*corev1.Pod){creating, writtenAt(due.Add(time.Second))}, age: rehearsalSilence},
@@ -432,5 +515,24 @@ func TestUntilRehearsal(t *testing.T) {
 	}
 	if _, wanted := UntilRehearsal(newAt(withSchedule("2026-12-24T11:12:00Z")), due); wanted {
 		t.Error("without spec.rehearse")
+	}
+}
+
+// TestEndsRehearsals covers how long an At that waits for quota ends the rehearsals of others.
+func TestEndsRehearsals(t *testing.T) {
+	const quota = "create Pod: exceeded quota"
+	for name, tc := range map[string]struct {
+		status v1alpha1.AtStatus
+		age    time.Duration
+		want   bool
+	}{
+		"not refused before":             {want: true},
+		"refused for less than a minute": {status: pendingWith(blocked(now, v1alpha1.ReasonPodRefused, quota)), age: Grace - 1, want: true},
+		"refused for a minute":           {status: pendingWith(blocked(now, v1alpha1.ReasonPodRefused, quota)), age: Grace},
+		"foreseen":                       {status: pendingWith(blocked(now, v1alpha1.ReasonPodRefused, forecastPrefix+quota)), age: time.Hour, want: true},
+	} {
+		if got := EndsRehearsals(newAt(withStatus(tc.status)), now.Add(tc.age)); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
 	}
 }

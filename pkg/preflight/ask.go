@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -114,12 +115,7 @@ func (p *Preflight) askPod(ctx context.Context, at *v1alpha1.At) verdict {
 	if err := p.dryRuns.Wait(ctx); err != nil {
 		return verdict{cause: answer.OneLine(err.Error())}
 	}
-	dryRunCtx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	_, err = p.Kube.CoreV1().Pods(at.Namespace).Create(dryRunCtx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if err != nil {
-		err = fmt.Errorf("create Pod: %w", err)
-	}
+	_, err = p.dryRun(ctx, pod)
 	// A webhook that does not support dry-run causes a BadRequest error, and a retry will
 	// not change that.
 	v := newVerdict(plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
@@ -135,6 +131,17 @@ func (p *Preflight) askPod(ctx context.Context, at *v1alpha1.At) verdict {
 	}
 	p.shared.Set(key, v, validFor)
 	return v
+}
+
+// dryRun returns the Pod that the API server would store.
+func (p *Preflight) dryRun(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	admitted, err := p.Kube.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return nil, fmt.Errorf("create Pod: %w", err)
+	}
+	return admitted, nil
 }
 
 // known returns the verdict that is shared under a key, if there is one.

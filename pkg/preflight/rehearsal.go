@@ -18,12 +18,14 @@ package preflight
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -84,8 +86,10 @@ type rehearsals struct {
 // ongoing is a rehearsal that goes on.
 type ongoing struct {
 	namespace string
-	cancel    context.CancelFunc
+	cancel    context.CancelCauseFunc
 }
+
+var errYield = errors.New("A run of the namespace was refused for quota, so the rehearsal ended.") //nolint:staticcheck // It is the message of a condition.
 
 // rehearsed is the result of a rehearsal of an object.
 type rehearsed struct {
@@ -177,16 +181,19 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 		r.p.queue.AddAfter(item, s.untilRehearsal)
 		return
 	}
-	timeCtx, cancel := context.WithTimeout(ctx, s.due().Sub(r.p.clock.Now())-plan.RehearsalLead)
-	defer cancel()
+	timeCtx, stop := context.WithTimeout(ctx, s.due().Sub(r.p.clock.Now())-plan.RehearsalLead)
+	defer stop()
+	timeCtx, cancel := context.WithCancelCause(timeCtx)
+	defer cancel(nil)
 	r.active.Store(string(s.GetUID()), ongoing{s.GetNamespace(), cancel})
 	defer r.active.Delete(string(s.GetUID()))
 	if _, isHeld := r.held.Get(s.GetNamespace()); isHeld {
-		r.queue.Forget(item)
-		r.p.again(item)
-		return
+		cancel(errYield)
 	}
 	result := r.rehearseEach(timeCtx, item, checks, s)
+	if result.Reason == "" && errors.Is(context.Cause(timeCtx), errYield) {
+		result = plan.NewRehearsal(v1alpha1.ReasonRehearsalRefused, errYield.Error(), r.p.clock.Now())
+	}
 	klog.FromContext(ctx).V(2).Info("Rehearsed", "reason", result.Reason)
 	switch result.Reason {
 	case "":
@@ -217,7 +224,7 @@ func (c *Checks) Yield(namespace string) (ended bool) {
 	r.held.Set(namespace, nil, yieldTime)
 	r.active.Range(func(_, value any) bool {
 		if o := value.(ongoing); o.namespace == namespace {
-			o.cancel()
+			o.cancel(errYield)
 			ended = true
 		}
 		return true
@@ -286,7 +293,7 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 	if ctx.Err() != nil {
 		return plan.Rehearsal{}
 	}
-	run := plan.NewPod(at, r.p.defaults)
+	run := r.admitted(ctx, plan.NewPod(at, r.p.defaults))
 	made := plan.NewRehearsalPod(s.Object, checks.kind.name(), run)
 	pods := r.p.Kube.CoreV1().Pods(made.Namespace)
 	createCtx, cancel := forCreation(ctx)
@@ -322,6 +329,17 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 		return result.Reason != "", nil
 	}) // An error means that there is no time left.
 	return result
+}
+
+// admitted returns the Pod of a run as the API server would admit it. If that is not known, for
+// example because a webhook does not support dry-run, it returns the Pod as it is.
+func (r *rehearsals) admitted(ctx context.Context, run *corev1.Pod) *corev1.Pod {
+	admitted, err := r.p.dryRun(ctx, run)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("A rehearsal asks for the resources of its template", "answer", err)
+		return run
+	}
+	return plan.AsAdmitted(run, admitted)
 }
 
 // forCreation returns a context for the creation of a Pod. Once ctx is done, it goes on for

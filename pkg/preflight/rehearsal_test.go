@@ -29,6 +29,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -476,25 +477,64 @@ func TestRehearsalEnds(t *testing.T) {
 	}
 }
 
-// TestRehearsalYields ends the rehearsals of a namespace: no other begins there for a moment.
+// TestRehearsalYields ends the rehearsals of a namespace: no other begins there for a moment. They say
+// so, and are repeated ten minutes later.
 func TestRehearsalYields(t *testing.T) {
 	run(t, func(f *fixture) {
 		f.kubelet = func(*corev1.Pod) {}
 		other := func(at *v1alpha1.At) { at.Namespace = "other" }
-		f.add(3250*time.Millisecond, f.at("ends", time.Hour, withRehearse), f.at("stays", time.Hour, withRehearse, other))
+		ends, stays, waits := f.at("ends", time.Hour, withRehearse), f.at("stays", time.Hour, withRehearse, other), f.at("waits", 2*time.Hour, withRehearse)
+		f.add(3250*time.Millisecond, ends, stays)
 		f.wantPods("stays-rehearsal", "ends-rehearsal")
 		f.Yield("shop")
-		f.add(0, f.at("waits", 2*time.Hour, withRehearse))
-		for range 9 {
-			time.Sleep(time.Second)
-			f.wantPods("stays-rehearsal")
+		f.add(2*time.Second, waits)
+		f.wantPods("stays-rehearsal")
+		for _, at := range []*v1alpha1.At{ends, waits} {
+			f.wantRehearsal(at, v1alpha1.ReasonRehearsalRefused, "A run of the namespace was refused for quota")
+			f.write(at)
 		}
+		f.wantRehearsal(stays, "", "")
 		f.taken(&f.rehearsed)
-		time.Sleep(45 * time.Second)
-		if got := f.taken(&f.rehearsed); len(got) == 0 {
-			t.Error("no rehearsal after that")
-		}
+		time.Sleep(9 * time.Minute)
+		f.wantList("rehearsals soon after that", &f.rehearsed)
+		time.Sleep(2 * time.Minute)
+		f.wantList("rehearsals later", &f.rehearsed, "ends-rehearsal 10m3.25s", "waits-rehearsal 10m4.25s")
 	})
+}
+
+// TestRehearsalAsAdmitted covers that a rehearsal asks for what the run was admitted with, if that
+// is known.
+func TestRehearsalAsAdmitted(t *testing.T) {
+	limits := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
+	for name, tc := range map[string]struct {
+		answer error // to a dry-run
+		want   corev1.ResourceList
+	}{
+		"admitted":               {want: limits},
+		"no support for dry-run": {answer: apierrors.NewBadRequest("admission webhook does not support dry run")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(f *fixture) {
+				f.kube.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					create := action.(clienttesting.CreateActionImpl)
+					if len(create.CreateOptions.DryRun) == 0 {
+						return false, nil, nil
+					}
+					admitted := create.Object.(*corev1.Pod).DeepCopy()
+					admitted.Spec.Containers[0].Resources.Limits = limits
+					return true, admitted, tc.answer
+				})
+				var got corev1.ResourceList
+				f.kubelet = func(pod *corev1.Pod) { got = pod.Spec.Containers[0].Resources.Limits; start(pod) }
+				at := f.at("at", time.Hour, withRehearse)
+				f.add(25*time.Second, at)
+				f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("limits (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
 }
 
 // TestRehearsalsAtOnce covers how many rehearsals there are at the same time.
