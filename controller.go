@@ -293,6 +293,9 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 	if old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || plan.HasLostOwner(old) != plan.HasLostOwner(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
 		c.enqueue(cache.MetaObjectToName(cur))
 	}
+	if plan.IsNewRequest(old, cur) && c.working.Load() {
+		c.checks.Add(cache.MetaObjectToName(cur))
+	}
 	if plan.ParentName(old) != plan.ParentName(cur) {
 		c.enqueueParent(old)
 	}

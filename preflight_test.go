@@ -257,3 +257,23 @@ func TestRehearsalYields(t *testing.T) {
 		}
 	})
 }
+
+// TestRehearsalRequested asks for another rehearsal soon after one that did not pass, for which no node
+// has done anything.
+func TestRehearsalRequested(t *testing.T) {
+	withPreflight(t, func(w *preflightWorld) {
+		harness.Create(t, w.person, newAt(func(at *v1alpha1.At) {
+			at.Spec.Rehearse, at.Spec.Schedule = true, w.start.Add(time.Hour).Format(time.RFC3339)
+		}))
+		at := w.at(4 * time.Minute)
+		if at.Status.Reason != v1alpha1.ReasonPodPending || len(harness.List(t, w.pods).Items) > 0 {
+			t.Fatalf("status %+v, want PodPending", at.Status)
+		}
+		at.Annotations = map[string]string{v1alpha1.AnnotationRehearsalRequestedAt: time.Now().UTC().Format(time.RFC3339)}
+		harness.Update(t, w.person, at)
+		w.at(3 * time.Second)
+		if got := harness.List(t, w.pods).Items; len(got) != 1 || !plan.IsRehearsal(&got[0]) {
+			t.Errorf("%d Pods after the request, want that of a rehearsal", len(got))
+		}
+	})
+}

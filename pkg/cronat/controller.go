@@ -44,6 +44,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 )
 
@@ -199,6 +200,9 @@ func (c *Controller) updateCronAt(logger klog.Logger, old, cur *v1alpha1.CronAt)
 	if isOther || edited || deleted {
 		logger.V(2).Info("CronAt changed", "cronAt", klog.KObj(cur), "generation", cur.Generation, "schedule", cur.Spec.Schedule, "timeZone", ptr.Deref(cur.Spec.TimeZone, ""), "suspend", ptr.Deref(cur.Spec.Suspend, false))
 		c.enqueue(cache.MetaObjectToName(cur))
+	}
+	if plan.IsNewRequest(old, cur) && c.working.Load() {
+		c.checks.Add(cache.MetaObjectToName(cur))
 	}
 }
 

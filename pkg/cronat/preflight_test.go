@@ -254,6 +254,24 @@ func TestRehearsals(t *testing.T) {
 	})
 }
 
+// TestRehearsalRequested asks for another rehearsal although the last one passed.
+func TestRehearsalRequested(t *testing.T) {
+	withPreflights(t, func(w *preflights, _ func()) {
+		w.create(t, newCronAt("0 3 * * *", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = true }))
+		cronAt := w.after(t, 5*time.Minute)
+		if first := w.setBreaks(false); len(first) != 1 {
+			t.Errorf("rehearsals %v, want one", first)
+		}
+		cronAt.Annotations = map[string]string{v1alpha1.AnnotationRehearsalRequestedAt: time.Now().UTC().Format(time.RFC3339)}
+		_, client := harness.NewClients(t, w)
+		harness.Update(t, client.CnatV1alpha1().CronAts(namespace), cronAt)
+		status := w.after(t, 5*time.Minute).Status
+		if second := w.setBreaks(false); len(second) != 1 || !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionRehearsed) || status.RehearsedAt.Equal(cronAt.Status.RehearsedAt) {
+			t.Errorf("rehearsals %v after a request, status %+v, want one more", second, status)
+		}
+	})
+}
+
 // TestPreflightStart restarts the controller: of a thousand CronAts, only those are checked
 // that may have missed a preflight, or that have the forecast of the earlier controller.
 func TestPreflightStart(t *testing.T) {

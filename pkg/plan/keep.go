@@ -85,6 +85,9 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	if IsSmall(&at.Spec.RunSpec) && at.Generation == 1 && at.Status.Phase != v1alpha1.PhaseDone {
 		kept.Spec.Command = at.Spec.Command
 	}
+	if at.Spec.Rehearse {
+		kept.Annotations = KeepKeys(at.Annotations, v1alpha1.AnnotationRehearsalRequestedAt)
+	}
 	if isTracked(at) || IsScheduled(at) {
 		kept.Finalizers = keepFinalizers(at.Finalizers)
 	}

@@ -56,6 +56,8 @@ const (
 	rehearsalTime = 10 * time.Minute
 	// RehearsalPeriod is the interval between rehearsals that do not pass.
 	RehearsalPeriod = 10 * time.Minute
+	// requestPeriod is the minimum interval between rehearsals that are requested.
+	requestPeriod = time.Minute
 )
 
 // rehearsalPrefix begins the message of a rehearsal that did not pass.
@@ -386,18 +388,35 @@ func (r Rehearsed) Has(object metav1.Object, result Rehearsal) bool {
 	return condition != nil && condition.Reason == result.Reason && (*r.At).Time.Equal(result.Time)
 }
 
+// Requested returns when a rehearsal was requested that has not taken place, or the zero time.
+func (r Rehearsed) Requested(object metav1.Object) time.Time {
+	requested, err := time.Parse(time.RFC3339, object.GetAnnotations()[v1alpha1.AnnotationRehearsalRequestedAt])
+	if err != nil || *r.At != nil && !requested.After((*r.At).Time) {
+		return time.Time{}
+	}
+	return requested
+}
+
+// IsNewRequest reports whether a rehearsal was requested between two versions of an object.
+func IsNewRequest(old, cur metav1.Object) bool {
+	const key = v1alpha1.AnnotationRehearsalRequestedAt
+	return old.GetAnnotations()[key] != cur.GetAnnotations()[key]
+}
+
 // Until returns the time until a rehearsal is needed for what is due at the given time, at most
 // 0 if it is needed now. wanted is false if there is none, or if only the preflight before the
-// time brings it. There is one if the object is new or was edited, if the last one did not
-// pass, or if the time is near and the last one was more than gap before.
+// time brings it. There is one if the object is new or was edited, if it was requested, if the last one
+// did not pass, or if the time is near and the last one was more than gap before.
 func (r Rehearsed) Until(object metav1.Object, due, now time.Time, gap time.Duration) (wait time.Duration, wanted bool) {
-	left, lead := due.Sub(now), Lead(object.GetUID())
+	left, lead, requested := due.Sub(now), Lead(object.GetUID()), r.Requested(object)
 	condition := r.current(object.GetGeneration())
 	switch {
 	case left < RehearsalMargin:
 		return 0, false
 	case condition == nil:
 		return 0, true
+	case !requested.IsZero() && requested.Sub(now) < RehearsalPeriod: // The clock of the user may be ahead.
+		return max(requested.Sub(now), (*r.At).Add(requestPeriod).Sub(now)), true
 	case condition.Status != metav1.ConditionTrue:
 		return (*r.At).Add(RehearsalPeriod).Sub(now), true
 	default:

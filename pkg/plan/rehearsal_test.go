@@ -492,6 +492,11 @@ func TestUntilRehearsal(t *testing.T) {
 	}
 	edited := at(v1alpha1.ReasonPassed, due)
 	edited.Generation++
+	requested := func(reason string, when time.Time) *v1alpha1.At {
+		at := at(reason, due)
+		at.Annotations = map[string]string{v1alpha1.AnnotationRehearsalRequestedAt: when.Format(time.RFC3339)}
+		return KeepAt(at)
+	}
 	for name, tc := range map[string]struct {
 		at   *v1alpha1.At
 		now  time.Time
@@ -508,6 +513,13 @@ func TestUntilRehearsal(t *testing.T) {
 		"failed a minute ago":               {at: at(v1alpha1.ReasonImagePullFailed, due), now: due.Add(time.Minute), want: true, wait: RehearsalPeriod - time.Minute},
 		"failed":                            {at: at(v1alpha1.ReasonImagePullFailed, due), now: due.Add(RehearsalPeriod), want: true},
 		"passed, but an edit came after it": {at: edited, now: due, want: true},
+		"passed, and requested":             {at: requested(v1alpha1.ReasonPassed, due.Add(5*time.Minute)), now: due.Add(5 * time.Minute), gap: time.Hour, want: true},
+		"failed, and requested":             {at: requested(v1alpha1.ReasonImagePullFailed, due.Add(5*time.Minute)), now: due.Add(5 * time.Minute), want: true},
+		"requested soon after another":      {at: requested(v1alpha1.ReasonPassed, due.Add(time.Second)), now: due.Add(time.Second), want: true, wait: requestPeriod - time.Second},
+		"requested before it passed":        {at: requested(v1alpha1.ReasonPassed, due), now: due.Add(time.Minute)},
+		"requested by a clock ahead":        {at: requested(v1alpha1.ReasonPassed, due.Add(5*time.Minute)), now: due.Add(2 * time.Minute), want: true, wait: 3 * time.Minute},
+		"requested for another day":         {at: requested(v1alpha1.ReasonPassed, due.Add(24*time.Hour)), now: due.Add(2 * time.Minute)},
+		"requested too late":                {at: requested(v1alpha1.ReasonPassed, instant.Add(-RehearsalMargin)), now: instant.Add(-RehearsalMargin + 1)},
 	} {
 		if wait, got := RehearsedOf(&tc.at.Status).Until(tc.at, instant, tc.now, tc.gap); got != tc.want || wait != tc.wait {
 			t.Errorf("%s: %t after %v, want %t after %v", name, got, wait, tc.want, tc.wait)

@@ -502,6 +502,34 @@ func TestRehearsalYields(t *testing.T) {
 	})
 }
 
+// TestRehearsalRequested covers that a rehearsal takes place on request, at most once a minute.
+func TestRehearsalRequested(t *testing.T) {
+	run(t, func(f *fixture) {
+		at := f.at("at", 20*time.Hour, withRehearse)
+		request := func(at *v1alpha1.At) {
+			at.Annotations = map[string]string{v1alpha1.AnnotationRehearsalRequestedAt: time.Now().Format(time.RFC3339)}
+		}
+		f.add(25*time.Second, at)
+		f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
+		f.write(at)
+		f.taken(&f.rehearsed)
+		f.store(at, request)
+		f.add(30*time.Second, at)
+		f.wantList("rehearsals within a minute", &f.rehearsed)
+		time.Sleep(10 * time.Second)
+		f.wantList("rehearsals a minute later", &f.rehearsed, "at-rehearsal 1m2s")
+		f.write(at)
+		f.kubelet = notPulled
+		f.store(at, request)
+		f.add(2*time.Minute, at)
+		f.wantRehearsal(at, v1alpha1.ReasonImagePullFailed, "")
+		f.write(at)
+		f.taken(&f.rehearsed)
+		f.add(5*time.Minute, at)
+		f.wantList("rehearsals without a request", &f.rehearsed)
+	})
+}
+
 // TestRehearsalAsAdmitted covers that a rehearsal asks for what the run was admitted with, if that
 // is known.
 func TestRehearsalAsAdmitted(t *testing.T) {

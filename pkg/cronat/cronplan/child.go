@@ -184,6 +184,9 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	if !IsSmall(cronAt) {
 		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Rehearse: cronAt.Spec.AtTemplate.Spec.Rehearse}}
 	}
+	if cronAt.Spec.AtTemplate.Spec.Rehearse {
+		kept.Annotations = plan.KeepKeys(cronAt.Annotations, v1alpha1.AnnotationRehearsalRequestedAt)
+	}
 	if edited := plan.WrittenAt(cronAt); !edited.IsZero() {
 		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: edited}}}
 	}

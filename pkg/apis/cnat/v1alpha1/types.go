@@ -40,6 +40,11 @@ const (
 // Pod has no other label, so that no selector of a user matches it.
 const LabelRehearsalOf = "cnat.programming-kubernetes.info/rehearsal-of"
 
+// AnnotationRehearsalRequestedAt is the annotation of an At or a CronAt with rehearse that asks
+// for another rehearsal, although the last one passed or is not repeated yet. It holds a time in
+// RFC 3339 format, and is fulfilled by a rehearsal that ends later.
+const AnnotationRehearsalRequestedAt = "cnat.programming-kubernetes.info/rehearsal-requested-at"
+
 // AnnotationScheduledTime is the annotation of an At's Pod that holds the instant at
 // which the run was due, in RFC 3339 format. CronJob has a similar annotation for its
 // Jobs.
@@ -243,10 +248,12 @@ const (
 	// ReasonPassed: each container got as far as the start of its command.
 	ReasonPassed = "Passed"
 	// ReasonRehearsalRefused: the API server accepts the Pod of the run, but refuses that of
-	// the rehearsal, for example because a policy requires probes. Nothing is known.
+	// the rehearsal, for example because a policy requires probes. Or the rehearsal ended because
+	// a run was refused for quota. Nothing is known.
 	ReasonRehearsalRefused = "RehearsalRefused"
 	// ReasonRehearsalUnschedulable: the scheduler has no node for the rehearsal, which has
-	// neither the priority class nor the labels of the run. Nothing is known.
+	// neither the priority class nor the labels of the run. Or nothing has removed its scheduling
+	// gates. Nothing is known.
 	ReasonRehearsalUnschedulable = "RehearsalUnschedulable"
 	// ReasonContainerStarted: a container of the rehearsal started, because a webhook replaced
 	// its command, or its image has a program at the path that should not exist. The Pod was
