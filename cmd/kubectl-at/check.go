@@ -27,6 +27,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -46,16 +47,21 @@ const (
 )
 
 func (c *cli) checkCommand() *cobra.Command {
-	return &cobra.Command{
+	again := false
+	cmd := &cobra.Command{
 		Use:   "check NAME|cronat/NAME",
 		Short: "Find out whether a run would be refused",
 		Long: `Find out whether a run would be refused at its time. Wait up to 10 seconds for the preflight of the
 controller, which reports only refusals, and up to 11 minutes for a rehearsal, if you asked for
 one, or 31 with nodes; and ask the API server whether you could create the Pod, or restart the
 workload, now. The exit code is 3 if the run would not start, and 124 if a rehearsal was asked
-for and none has passed. The output says what was not checked.`,
+for and none has passed. The output says what was not checked.
+
+With --again, the controller rehearses again, also what has passed, but not within a minute after the
+last rehearsal.`,
 		Example: `  kubectl at check backup-x2b4f
-  kubectl at check cronat/backup`,
+  kubectl at check cronat/backup
+  kubectl at check backup-x2b4f --again`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			info, err := c.get(args[0])
@@ -63,9 +69,44 @@ for and none has passed. The output says what was not checked.`,
 				return err
 			}
 			of := info.Object.(object)
-			return c.check(cmd.Context(), of, c.now().Sub(changedAt(of)), c.Out)
+			ago := c.now().Sub(changedAt(of))
+			if again {
+				if of, err = c.requestRehearsal(cmd.Context(), of); err != nil {
+					return err
+				}
+				ago = 0
+			}
+			return c.check(cmd.Context(), of, ago, c.Out)
 		},
 	}
+	cmd.Flags().BoolVar(&again, "again", false, "Rehearse again, although the last rehearsal has passed or is not repeated yet")
+	return cmd
+}
+
+// requestRehearsal asks the controller for another rehearsal, and returns the object that says so.
+func (c *cli) requestRehearsal(ctx context.Context, of object) (object, error) {
+	_, isCronAt := of.(*v1alpha1.CronAt)
+	s := stateOf(of)
+	switch {
+	case s.run.Restart != nil:
+		return nil, usageError("%s restarts a workload, so there is no Pod to rehearse: remove --again", ref(of))
+	case !s.run.Rehearse && isCronAt:
+		return nil, usageError("%s has no rehearsals: add them with %s", ref(of), c.kubectl(`patch %s -n %s --type=merge -p '{"spec":{"atTemplate":{"spec":{"rehearse":true}}}}'`, ref(of), of.GetNamespace()))
+	case !s.run.Rehearse:
+		return nil, usageError("%s has no rehearsals: add them with %s", ref(of), c.kubectl(`patch %s -n %s --type=merge -p '{"spec":{"rehearse":true}}'`, ref(of), of.GetNamespace()))
+	case s.hasBegun:
+		return of, nil
+	}
+	requested := c.now()
+	if s.rehearsedAt != nil && requested.Before(s.rehearsedAt.Add(time.Second)) { // The clock of the controller is ahead.
+		requested = s.rehearsedAt.Add(time.Second)
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, of.GetUID(), v1alpha1.AnnotationRehearsalRequestedAt, requested.UTC().Format(time.RFC3339))
+	options := metav1.PatchOptions{FieldManager: fieldManager}
+	if isCronAt {
+		return c.cronAts.Patch(ctx, of.GetName(), types.MergePatchType, patch, options)
+	}
+	return c.ats.Patch(ctx, of.GetName(), types.MergePatchType, patch, options)
 }
 
 // check prints the verdict on an At or a CronAt that was written some time ago, and returns a refusal
@@ -141,22 +182,26 @@ func uncheckedOf(run *v1alpha1.RunSpec, hasPassed bool) string {
 // rehearsedAgain says when an object that its rehearsal has blocked is rehearsed again: until then, check
 // repeats the result.
 func (c *cli) rehearsedAgain(of object, s state) string {
-	blocked := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionBlocked)
-	if s.rehearsed == nil || s.rehearsedAt == nil || !plan.IsForecast(blocked) || plan.IsRefusal(blocked) {
+	if s.rehearsed == nil || s.rehearsedAt == nil || !s.isBlockedByRehearsal() {
 		return ""
 	}
 	again := s.rehearsedAt.Add(plan.RehearsalPeriod)
 	if again.Before(c.now()) {
 		again = c.now()
 	}
-	if at, isAt := of.(*v1alpha1.At); isAt && instantOf(at).Sub(again) < plan.RehearsalMargin {
-		return " (rehearsed again only after an edit of the spec)"
+	now := c.kubectl("at check %s --again", ref(of))
+	at, isAt := of.(*v1alpha1.At)
+	switch {
+	case isAt && instantOf(at).Sub(c.now()) < plan.RehearsalMargin:
+		return ""
+	case isAt && instantOf(at).Sub(again) < plan.RehearsalMargin:
+		return fmt.Sprintf(" (rehearsed again only with %s)", now)
 	}
 	when := "soon"
 	if again.After(c.now()) {
 		when = fromNow(again, c.now())
 	}
-	return fmt.Sprintf(" (rehearsed again %s, or at once after an edit of the spec)", when)
+	return fmt.Sprintf(" (rehearsed again %s, or at once with %s)", when, now)
 }
 
 // rehearsalLimit returns how long the rehearsals of an object may take.
@@ -196,8 +241,9 @@ type state struct {
 	observed        int64 // generation
 	reason, message string
 	conditions      []metav1.Condition
-	rehearsed       *metav1.Condition // of the current generation
+	rehearsed       *metav1.Condition // of the current generation, unless another was requested
 	rehearsedAt     *metav1.Time
+	isRequested     bool // a rehearsal
 	hasBegun        bool
 	isSuspended     bool
 }
@@ -220,11 +266,17 @@ func stateOf(of object) (s state) {
 			isSuspended: ptr.Deref(of.Spec.Suspend, false),
 		}
 	}
+	s.isRequested = !plan.Rehearsed{Conditions: &s.conditions, At: &s.rehearsedAt}.Requested(of).IsZero()
 	condition := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionRehearsed)
-	if condition != nil && condition.ObservedGeneration == of.GetGeneration() {
+	if condition != nil && condition.ObservedGeneration == of.GetGeneration() && !s.isRequested {
 		s.rehearsed = condition
 	}
 	return s
+}
+
+func (s *state) isBlockedByRehearsal() bool {
+	blocked := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionBlocked)
+	return plan.IsForecast(blocked) && !plan.IsRefusal(blocked)
 }
 
 // changedAt returns when the spec of an object was last written.
@@ -269,7 +321,8 @@ func verdictOn(of object) (why string, isKnown bool) {
 	case "", v1alpha1.ReasonAtActive, v1alpha1.ReasonSuspended:
 		return "", s.rehearsed != nil || s.hasBegun
 	default:
-		return s.reason + ": " + s.message, s.observed == of.GetGeneration() // Otherwise it may be out of date.
+		// Otherwise it may be out of date.
+		return s.reason + ": " + s.message, s.observed == of.GetGeneration() && !(s.isRequested && s.isBlockedByRehearsal())
 	}
 }
 

@@ -87,9 +87,10 @@ func TestCheck(t *testing.T) {
 		"rehearsed before":          {args: "check at", before: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason, 5m ago: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\n"},
 		"rehearsed while it waits":  {args: "check at", before: func(at *v1alpha1.At) { rehearsed(metav1.ConditionTrue, 1)(at); createdNow(at) }, later: rehearsed(metav1.ConditionTrue, 2), out: "Rehearsal  Reason, 5m ago: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\nUnchecked  What the command does.\nwaiting for the rehearsal of at/at, 11m at most\n"},
 		"rehearsal without result":  {args: "check at", before: rehearsed(metav1.ConditionFalse, 2), code: 124, out: "Rehearsal  Reason, 5m ago: Message 2.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
-		"rehearsal failed":          {args: "check at", before: broken(time.Hour, 3*time.Minute), code: 3, out: "error: at/at would not start: ImagePullFailed: Rehearsed at 2026-03-27T13:57:00Z: no such image (rehearsed again in 7m, or at once after an edit of the spec)\n"},
-		"rehearsal failed for long": {args: "check at", before: broken(time.Hour, 10*time.Minute), code: 3, out: "no such image (rehearsed again soon, or at once after an edit of the spec)\n"},
-		"rehearsal failed, due":     {args: "check at", before: broken(7*time.Minute, 3*time.Minute), code: 3, out: "no such image (rehearsed again only after an edit of the spec)\n"},
+		"rehearsal failed":          {args: "check at", before: broken(time.Hour, 3*time.Minute), code: 3, out: "error: at/at would not start: ImagePullFailed: Rehearsed at 2026-03-27T13:57:00Z: no such image (rehearsed again in 7m, or at once with kubectl at check at/at --again)\n"},
+		"rehearsal failed for long": {args: "check at", before: broken(time.Hour, 10*time.Minute), code: 3, out: "no such image (rehearsed again soon, or at once with kubectl at check at/at --again)\n"},
+		"rehearsal failed, due":     {args: "check at", before: broken(7*time.Minute, 3*time.Minute), code: 3, out: "no such image (rehearsed again only with kubectl at check at/at --again)\n"},
+		"rehearsal failed, due now": {args: "check at", before: broken(59*time.Second, 3*time.Minute), code: 3, out: "no such image\n"},
 		"rehearsal takes too long":  {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at) }, waited: rehearsalTime, code: 124, out: "Rehearsal  None has ended in time. Others come first, a run is refused for quota, -rehearsals is 0, or no controller is processing it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller.\nDry-run    The API server accepts the Pod now, if you create it.\n" + notRehearsed + "waiting for the rehearsal of at/at, 11m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
 		"rehearsal took too long":   {args: "check at", before: rehearse, code: 124, out: notRehearsed + "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
 		"rehearsal with nodes":      {args: "check at", before: func(at *v1alpha1.At) { rehearse(at); createdNow(at); at.Spec.Nodes = &v1alpha1.AtNodes{} }, waited: nodesRehearsalTime, code: 124, out: "waiting for the rehearsal of at/at, 31m at most\nerror: no rehearsal of at/at has passed, so it is not known whether it would start\n"},
@@ -145,6 +146,77 @@ func TestCheck(t *testing.T) {
 func rehearse(at *v1alpha1.At) { at.Spec.Rehearse = true }
 
 func createdNow(at *v1alpha1.At) { at.CreationTimestamp = metav1.NewTime(now) }
+
+// TestCheckAgain requests another rehearsal, and waits for its result.
+func TestCheckAgain(t *testing.T) {
+	const waiting = "waiting for the rehearsal of at/at, 11m at most\n"
+	const notPassed = "error: no rehearsal of at/at has passed, so it is not known whether it would start\n"
+	rehearsed := func(reason string, when time.Time) func(*v1alpha1.At) {
+		return func(at *v1alpha1.At) {
+			rehearse(at)
+			failure, _ := plan.RehearsedOf(&at.Status).Observe(at, true, plan.NewRehearsal(reason, "words", when), when)
+			if failure != nil {
+				at.Status.Reason, at.Status.Message = failure.Reason, failure.Message
+				at.Status.Conditions = append(at.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionBlocked, Status: metav1.ConditionTrue, Message: failure.Message})
+			}
+		}
+	}
+	requested := func(change func(*v1alpha1.At), when time.Time) func(*v1alpha1.At) {
+		return func(at *v1alpha1.At) {
+			change(at)
+			at.Annotations = map[string]string{v1alpha1.AnnotationRehearsalRequestedAt: when.Format(time.RFC3339)}
+		}
+	}
+	refused := func(at *v1alpha1.At) {
+		at.Status.Reason, at.Status.Message = v1alpha1.ReasonPodRefused, "If it were due now: exceeded quota"
+	}
+	passed, failed := rehearsed(v1alpha1.ReasonPassed, now.Add(-time.Hour)), rehearsed(v1alpha1.ReasonImagePullFailed, now.Add(-time.Minute))
+	for name, tc := range map[string]struct {
+		before func(*v1alpha1.At)
+		later  func(*v1alpha1.At) // what the controller writes
+		// expectations
+		requested time.Time
+		code      int
+		out       string // the end of all output
+		waited    time.Duration
+	}{
+		"passes again":           {before: passed, later: requested(rehearsed(v1alpha1.ReasonPassed, now), now), requested: now, out: "Unchecked  What the command does.\n" + waiting},
+		"fails now":              {before: passed, later: requested(rehearsed(v1alpha1.ReasonImagePullFailed, now), now), requested: now, code: 3, out: waiting + "error: at/at would not start: ImagePullFailed: Rehearsed at 2026-03-27T14:00:00Z: words (rehearsed again in 10m, or at once with kubectl at check at/at --again)\n"},
+		"passes now":             {before: failed, later: requested(rehearsed(v1alpha1.ReasonPassed, now), now), requested: now, out: "Unchecked  What the command does.\n" + waiting},
+		"is refused now":         {before: passed, later: requested(func(at *v1alpha1.At) { passed(at); refused(at) }, now), requested: now, code: 3, out: waiting + "error: at/at would not start: PodRefused: If it were due now: exceeded quota\n"},
+		"no result":              {before: passed, later: requested(passed, now), requested: now, code: 124, waited: rehearsalTime, out: notPassed},
+		"the failure is old":     {before: failed, later: requested(failed, now), requested: now, code: 3, waited: rehearsalTime, out: waiting + "error: at/at would not start: ImagePullFailed: Rehearsed at 2026-03-27T13:59:00Z: words\n"},
+		"a clock that is behind": {before: rehearsed(v1alpha1.ReasonPassed, now.Add(time.Minute)), later: rehearsed(v1alpha1.ReasonPassed, now.Add(2*time.Minute)), requested: now.Add(time.Minute + time.Second), out: "Unchecked  What the command does.\n" + waiting},
+		"without rehearsals":     {code: 2, out: `error: at/at has no rehearsals: add them with kubectl patch at/at -n default --type=merge -p '{"spec":{"rehearse":true}}'` + "\n"},
+		"of a restart":           {before: func(at *v1alpha1.At) { at.Spec.RunSpec = v1alpha1.RunSpec{Restart: &v1alpha1.AtRestart{}} }, code: 2, out: "error: at/at restarts a workload, so there is no Pod to rehearse: remove --again\n"},
+		"running":                {before: func(at *v1alpha1.At) { rehearse(at); inPhase(corev1.PodRunning)(at) }, code: 1, out: "error: at/at has started: see kubectl at show at\n"},
+	} {
+		t.Run(name, inBubble(func(t *testing.T) {
+			t.Helper()
+			w := newWorld(t, "", newAt("at", tc.before))
+			w.cnat.PrependWatchReactor("ats", func(kubetesting.Action) (bool, watch.Interface, error) {
+				watcher := watch.NewFakeWithChanSize(1, false)
+				watcher.Modify(newAt("at", tc.later))
+				return true, watcher, nil
+			})
+			began := time.Now()
+			w.now = func() time.Time { return now.Add(time.Since(began)) }
+			code := w.run(t, "check", "at", "--again")
+			waited := time.Since(began)
+			if out := w.stdout.String() + w.stderr.String(); code != tc.code || !strings.HasSuffix(out, tc.out) || waited != tc.waited {
+				t.Errorf("exit code %d, want %d, after %v, want %v; got:\n%s\nwant:\n%s", code, tc.code, waited, tc.waited, out, tc.out)
+			}
+			at, err := w.cnat.CnatV1alpha1().Ats("default").Get(t.Context(), "at", metav1.GetOptions{})
+			want := ""
+			if !tc.requested.IsZero() {
+				want = tc.requested.UTC().Format(time.RFC3339)
+			}
+			if got := at.Annotations[v1alpha1.AnnotationRehearsalRequestedAt]; err != nil || got != want {
+				t.Errorf("requested at %q, want %q, error %v", got, want, err)
+			}
+		}))
+	}
+}
 
 // TestCheckCronAt checks CronAts that are rehearsed, or that neither a preflight nor a rehearsal
 // waits for.
