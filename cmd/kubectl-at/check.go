@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -149,6 +150,10 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	case isAsked:
 		rehearsal = noRehearsal
 	}
+	missing, notAllowed := "", ""
+	if !hasPassed {
+		missing, notAllowed = c.missing(ctx, of)
+	}
 	suspended := ""
 	if stateOf(of).isSuspended {
 		suspended = "Nothing starts until " + c.kubectl("at resume %s", ref(of)) + "."
@@ -158,6 +163,7 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		{"Preflight", cmp.Or(none, "The controller has reported nothing against "+ref(of)+".")},
 		{"Rehearsal", rehearsal},
 		{"Dry-run", asked},
+		{"Missing", strings.TrimSpace(missing + " " + notAllowed)},
 		{"Unchecked", uncheckedOf(stateOf(of).run, hasPassed)},
 	})
 	if isAsked && !hasPassed {
@@ -284,12 +290,13 @@ func changedAt(of object) time.Time {
 	return slices.MaxFunc([]time.Time{of.GetCreationTimestamp().Time, plan.WrittenAt(of)}, time.Time.Compare)
 }
 
-// warn prints why a new object would be refused, or checks it if --check says so. Scripts, which use
-// -o, do not wait.
+// warn prints why a new object would be refused, or what its Pod names that does not exist. It checks
+// the object if --check says so. Scripts, which use -o, do not wait.
 func (c *cli) warn(ctx context.Context, output *output, of object) error {
 	why := ""
 	switch {
 	case output.isClient(), *output.flags.OutputFormat != "" && !output.check:
+		return nil
 	case output.isServer():
 		var asked string
 		if asked, why = c.dryRun(ctx, of); why == "" {
@@ -300,11 +307,15 @@ func (c *cli) warn(ctx context.Context, output *output, of object) error {
 	default:
 		why, _ = c.verdict(ctx, of, c.patience)
 	}
-	switch {
-	case why == "":
-	case output.check:
+	if why != "" && output.check {
 		return refused(of, why)
-	default:
+	}
+	if why == "" {
+		if why, _ = c.missing(ctx, of); why != "" && !stateOf(of).run.Rehearse {
+			why += " Nothing was rehearsed: --rehearse tries the Pod on a node."
+		}
+	}
+	if why != "" {
 		fmt.Fprintln(c.ErrOut, answer.OneLine(why))
 	}
 	return nil
