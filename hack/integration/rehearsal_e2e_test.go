@@ -30,8 +30,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -75,6 +77,24 @@ func TestRehearsal(t *testing.T) {
 			pod.InitContainers = []corev1.Container{init, sidecar}
 			pod.TerminationGracePeriodSeconds = ptr.To[int64](1) // of the sidecar
 		}},
+		"what an init container makes": {spec: func(spec *v1alpha1.AtSpec) {
+			spec.Template = newTemplate("test -f /etc/made && pwd | grep /ran/dir")
+			pod := &spec.Template.Spec
+			pod.Volumes = []corev1.Volume{{Name: "ran", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: ran}}}}
+			init := *pod.Containers[0].DeepCopy()
+			init.Name, init.Command = "init", []string{"/bin/sh", "-c", "mkdir /ran/dir && echo > /ran/made"}
+			init.VolumeMounts = []corev1.VolumeMount{{Name: "ran", MountPath: "/ran"}}
+			pod.InitContainers = []corev1.Container{init}
+			pod.Containers[0].WorkingDir = "/ran/dir"
+			pod.Containers[0].VolumeMounts = append(init.VolumeMounts, corev1.VolumeMount{Name: "ran", MountPath: "/etc/made", SubPath: "made"})
+		}},
+		"a scheduling gate": {
+			spec: func(spec *v1alpha1.AtSpec) {
+				spec.Template, spec.ActiveDeadlineSeconds = newTemplate("true"), ptr.To[int64](5)
+				spec.Template.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/gate"}}
+			},
+			rehearsed: v1alpha1.ReasonRehearsalUnschedulable, reason: v1alpha1.ReasonDeadlineExceeded,
+		},
 		"a pull secret that is not needed": {spec: func(spec *v1alpha1.AtSpec) {
 			spec.Template = newTemplate("true")
 			spec.Template.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "none"}}
@@ -205,6 +225,73 @@ func TestRehearsal(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(ran, name)); err != nil {
 			t.Errorf("the run has not run %s: %v", name, err)
 		}
+	}
+}
+
+// TestRehearsalAsAdmitted compares the Pod of a rehearsal with that of its run: in a namespace with
+// defaults and a quota that is just enough, both ask for the same. Then it asks for another rehearsal.
+func TestRehearsalAsAdmitted(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	list := func(cpu, memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	}
+	defaults := corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Default: list("100m", "64Mi"), DefaultRequest: list("50m", "32Mi")}
+	if _, err := kubeClient.CoreV1().LimitRanges(namespace).Create(t.Context(), &corev1.LimitRange{
+		ObjectMeta: metav1.ObjectMeta{Name: "defaults"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{defaults}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kubeClient.CoreV1().ResourceQuotas(namespace).Create(t.Context(), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "enough"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+			corev1.ResourceRequestsCPU: resource.MustParse("150m"), corev1.ResourceLimitsCPU: resource.MustParse("150m"),
+			corev1.ResourceRequestsMemory: resource.MustParse("32Mi"), corev1.ResourceLimitsMemory: resource.MustParse("64Mi"),
+		}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	at := newAt(namespace, "at", time.Now().Add(time.Hour), "")
+	at.Spec.Rehearse, at.Spec.Template = true, newTemplate("true")
+	pod := &at.Spec.Template.Spec
+	pod.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 18080, HostPort: 18080}}
+	init := *pod.Containers[0].DeepCopy()
+	init.Name, init.Ports = "init", nil
+	init.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("150m")} // and no request
+	pod.InitContainers = []corev1.Container{init}
+	createAt(t, at)
+	stop := watchPods(t, namespace)
+	startController(t, namespace)
+
+	waitFor(t, namespace, v1alpha1.ConditionRehearsed, "at/at")
+	first := waitAt(t, namespace, "at", "", func(*v1alpha1.At) bool { return true }).Status.RehearsedAt
+	patchAt(t, namespace, "at", `{"metadata":{"annotations":{"`+v1alpha1.AnnotationRehearsalRequestedAt+`":"`+first.Add(time.Second).UTC().Format(time.RFC3339)+`"}}}`)
+	waitAt(t, namespace, "at", "to be rehearsed again", func(at *v1alpha1.At) bool { return first.Before(at.Status.RehearsedAt) })
+	waitFor(t, namespace, v1alpha1.ConditionRehearsed, "at/at")
+	waitRehearsalsGone(t, namespace)
+	patchAt(t, namespace, "at", `{"spec":{"schedule":"`+time.Now().UTC().Format(time.RFC3339)+`"}}`)
+	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+
+	rehearsals, runs := 0, 0
+	for _, pod := range stop() {
+		if pod.Labels[v1alpha1.LabelRehearsalOf] != "" {
+			rehearsals++
+		} else {
+			runs++
+		}
+		options := resourcehelper.PodResourcesOptions{}
+		if diff := cmp.Diff(list("150m", "32Mi"), resourcehelper.PodRequests(&pod, options)); diff != "" {
+			t.Errorf("Pod %s requests (-want +got):\n%s", pod.Name, diff)
+		}
+		if diff := cmp.Diff(list("150m", "64Mi"), resourcehelper.PodLimits(&pod, options)); diff != "" {
+			t.Errorf("limits of Pod %s (-want +got):\n%s", pod.Name, diff)
+		}
+		if ports := pod.Spec.Containers[0].Ports; len(ports) != 1 || ports[0].HostPort != 18080 {
+			t.Errorf("Pod %s has the ports %+v", pod.Name, ports)
+		}
+	}
+	if rehearsals < 2 || runs != 1 {
+		t.Errorf("%d rehearsals and %d runs, want two and one", rehearsals, runs)
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -128,12 +129,13 @@ func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.
 	limits := subtract(resourcehelper.PodLimits(run, options), resourcehelper.PodLimits(beside, options))
 	for _, container := range spec.InitContainers {
 		if !isSidecar(&container) {
-			takeMissing(&container.Resources, requests, limits)
+			leaveMissing(&container.Resources, limits)
 			container.Ports = nil
 		}
 		spec.Containers = append(spec.Containers, container)
 	}
-	for i := range spec.Containers {
+	for i := range slices.Backward(spec.Containers) {
+		addMissing(&spec.Containers[i].Resources, requests)
 		rehearse(&spec.Containers[i], owner.GetUID())
 	}
 	spec.InitContainers, spec.ReadinessGates = nil, nil
@@ -227,21 +229,32 @@ func subtract(from, resources corev1.ResourceList) corev1.ResourceList {
 	return from
 }
 
-// takeMissing sets the requests and the limits of a container to what is missing of them, and to 0
-// after that, so that together the containers of a rehearsal ask for what the Pod of the run does.
-func takeMissing(resources *corev1.ResourceRequirements, requests, limits corev1.ResourceList) {
-	take := func(own, missing corev1.ResourceList) {
-		for name := range own {
-			own[name] = missing[name]
-			delete(missing, name)
-		}
+// leaveMissing sets the limits of a container to what is missing of them, and to 0 after that, and
+// its requests to 0.
+func leaveMissing(resources *corev1.ResourceRequirements, limits corev1.ResourceList) {
+	for name := range resources.Limits {
+		resources.Limits[name] = limits[name]
+		delete(limits, name)
 	}
-	take(resources.Requests, requests)
-	take(resources.Limits, limits)
-	for name, limit := range resources.Limits {
-		if request := resources.Requests[name]; limit.Cmp(request) < 0 {
-			resources.Limits[name] = request // No request exceeds its limit.
+	for name := range resources.Requests {
+		resources.Requests[name] = resource.Quantity{}
+	}
+}
+
+// addMissing adds to the requests of a container what is missing of them, up to its limits.
+func addMissing(resources *corev1.ResourceRequirements, requests corev1.ResourceList) {
+	for name, request := range resources.Requests {
+		left := requests[name]
+		more := left.DeepCopy()
+		if limit, isLimited := resources.Limits[name]; isLimited {
+			room := limit.DeepCopy()
+			if room.Sub(request); room.Cmp(more) < 0 {
+				more = room
+			}
 		}
+		request.Add(more)
+		left.Sub(more)
+		resources.Requests[name], requests[name] = request, left
 	}
 }
 

@@ -138,8 +138,9 @@ func TestRehearsalResources(t *testing.T) {
 		"a GPU of both":                     {main: []container{gpus}, inits: []container{gpus}, wantRequests: corev1.ResourceList{gpu: resource.MustParse("1")}},
 		"a larger limit":                    {main: []container{limited("1", "1")}, inits: []container{limited("1", "4")}, wantRequests: list("1", ""), wantLimits: list("4", "")},
 		"a smaller limit":                   {main: []container{limited("1", "8")}, inits: []container{limited("1", "4")}, wantRequests: list("1", ""), wantLimits: list("8", "")},
-		// Its request of 3 more needs a limit.
-		"a smaller limit, a larger request": {main: []container{limited("1", "8")}, inits: []container{limited("4", "4")}, wantRequests: list("4", ""), wantLimits: list("11", "")},
+		// The limit of the other has room for its request.
+		"a smaller limit, a larger request": {main: []container{limited("1", "8")}, inits: []container{limited("4", "4")}, wantRequests: list("4", ""), wantLimits: list("8", "")},
+		"a larger limit, a larger request":  {main: []container{limited("50m", "100m")}, inits: []container{limited("150m", "150m")}, wantRequests: list("150m", ""), wantLimits: list("150m", "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run, admitted := &corev1.Pod{}, &corev1.Pod{}
