@@ -86,23 +86,22 @@ func newGated(namespace string, schedule time.Time) *v1alpha1.At {
 	return at
 }
 
-// TestRehearsalYields uses up a quota with a rehearsal. It ends without a result when another At is
-// due.
+// TestRehearsalYields uses up a quota with a rehearsal. It ends when another At is due, and says so.
 func TestRehearsalYields(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	startController(t, namespace)
 	admitPods(t, namespace, 1)
-	at := createAt(t, newGated(namespace, time.Now().Add(time.Hour)))
+	createAt(t, newGated(namespace, time.Now().Add(time.Hour)))
 	waitPod(t, namespace, "at-rehearsal")
 	other := createAt(t, newAt(namespace, "other", time.Now(), "true"))
 	other = waitVersion(t, other, "to be refused", func(at *v1alpha1.At) bool { return at.Status.Reason == v1alpha1.ReasonPodRefused })
 	other = waitVersion(t, other, "to start", func(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseRunning })
-	at, err := cnatClient.CnatV1alpha1().Ats(namespace).Get(t.Context(), at.Name, metav1.GetOptions{})
-	// Soon after that, the rehearsal is repeated.
+	rehearsed := waitRehearsed(t, namespace)
+	// Otherwise nothing had removed the gate for a minute.
 	isSoon := other.Status.StartTime.Sub(other.CreationTimestamp.Time) < 20*time.Second
-	if err != nil || at.Status.RehearsedAt != nil && isSoon {
-		t.Errorf("the other At has started after the end of the rehearsal: error %v, conditions %+v", err, at.Status.Conditions)
+	if isSoon && rehearsed.Reason != v1alpha1.ReasonRehearsalRefused {
+		t.Errorf("condition %+v, want RehearsalRefused", rehearsed)
 	}
 }
 
@@ -142,16 +141,17 @@ func TestRehearsalDoesNotDelay(t *testing.T) {
 	waitRehearsalsGone(t, namespace)
 	kubectl(t, "", "delete", "-n", namespace, "at/other")
 	// On a slow machine, the quota may still count the Pod of the other At when the At is due.
-	var slow []string
+	slow := []string{v1alpha1.ReasonRehearsalRefused, v1alpha1.ReasonRehearsalUnschedulable} // for the other At, or the gate
 	eventually(t, "the quota to be free", func(ctx context.Context) (bool, error) {
 		quota, err := kubeClient.CoreV1().ResourceQuotas(namespace).Get(ctx, "quota", metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
 		if time.Until(schedule(t, at)) < 10*time.Second {
-			slow = []string{v1alpha1.ReasonPodRefused}
+			slow = append(slow, v1alpha1.ReasonPodRefused)
+			return true, nil
 		}
-		return quota.Status.Used.Pods().IsZero() || slow != nil, nil
+		return quota.Status.Used.Pods().IsZero(), nil
 	})
 	ran := waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 	judge(t, "started", ran.Status.StartTime.Sub(schedule(t, at)), 2*time.Second)
