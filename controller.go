@@ -205,7 +205,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		return err
 	})
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
-	if at := c.cache.At(name); at != nil && answer.ExceedsQuota(err, "pods") && plan.EndsRehearsals(at, start) && c.checks.Yield(name.Namespace) {
+	if answer.ExceedsQuota(err, "pods") && plan.EndsRehearsals(c.cache.At(name), start) && c.checks.Yield(name.Namespace) {
 		c.enqueueAfter(name, yieldDelay)
 	}
 	c.queue.Settle(ctx, name, err)

@@ -459,8 +459,11 @@ func OnNode(at *v1alpha1.At, node string) *v1alpha1.At {
 }
 
 // EndsRehearsals reports whether an At that was refused for quota ends the rehearsals of its
-// namespace. If it has been refused for a minute, they are not the cause.
+// namespace. If it has been refused for a minute, they are not the cause. at may be nil.
 func EndsRehearsals(at *v1alpha1.At, now time.Time) bool {
+	if at == nil {
+		return false
+	}
 	blocked := Blocked(at)
 	return blocked == nil || IsForecast(blocked) || now.Sub(blocked.LastTransitionTime.Time) < Grace
 }

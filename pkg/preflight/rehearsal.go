@@ -89,7 +89,7 @@ type ongoing struct {
 	cancel    context.CancelCauseFunc
 }
 
-var errYield = errors.New("A run of the namespace was refused for quota, so the rehearsal ended.") //nolint:staticcheck // It is the message of a condition.
+var errYield = errors.New("a run of the namespace was refused for quota")
 
 // rehearsed is the result of a rehearsal of an object.
 type rehearsed struct {
@@ -192,7 +192,7 @@ func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks
 	}
 	result := r.rehearseEach(timeCtx, item, checks, s)
 	if result.Reason == "" && errors.Is(context.Cause(timeCtx), errYield) {
-		result = plan.NewRehearsal(v1alpha1.ReasonRehearsalRefused, errYield.Error(), r.p.clock.Now())
+		result = plan.NewRehearsal(v1alpha1.ReasonRehearsalRefused, fmt.Sprintf("Ended because %v.", errYield), r.p.clock.Now())
 	}
 	klog.FromContext(ctx).V(2).Info("Rehearsed", "reason", result.Reason)
 	switch result.Reason {

@@ -490,7 +490,7 @@ func TestRehearsalYields(t *testing.T) {
 		f.add(2*time.Second, waits)
 		f.wantPods("stays-rehearsal")
 		for _, at := range []*v1alpha1.At{ends, waits} {
-			f.wantRehearsal(at, v1alpha1.ReasonRehearsalRefused, "A run of the namespace was refused for quota")
+			f.wantRehearsal(at, v1alpha1.ReasonRehearsalRefused, "Ended because a run of the namespace was refused for quota.")
 			f.write(at)
 		}
 		f.wantRehearsal(stays, "", "")
