@@ -195,19 +195,19 @@ func (c *cli) rehearsedAgain(of object, s state) string {
 	if again.Before(c.now()) {
 		again = c.now()
 	}
-	now := c.kubectl("at check %s --again", ref(of))
+	atOnce := c.kubectl("at check %s --again", ref(of))
 	at, isAt := of.(*v1alpha1.At)
 	switch {
 	case isAt && instantOf(at).Sub(c.now()) < plan.RehearsalMargin:
 		return ""
 	case isAt && instantOf(at).Sub(again) < plan.RehearsalMargin:
-		return fmt.Sprintf(" (rehearsed again only with %s)", now)
+		return fmt.Sprintf(" (rehearsed again only with %s)", atOnce)
 	}
 	when := "soon"
 	if again.After(c.now()) {
 		when = fromNow(again, c.now())
 	}
-	return fmt.Sprintf(" (rehearsed again %s, or at once with %s)", when, now)
+	return fmt.Sprintf(" (rehearsed again %s, or at once with %s)", when, atOnce)
 }
 
 // rehearsalLimit returns how long the rehearsals of an object may take.
