@@ -333,7 +333,7 @@ func verdictOn(of object) (why string, isKnown bool) {
 		return "", s.rehearsed != nil || s.hasBegun
 	default:
 		// Otherwise it may be out of date.
-		return s.reason + ": " + s.message, s.observed == of.GetGeneration() && !(s.isRequested && s.isBlockedByRehearsal())
+		return s.reason + ": " + s.message, s.observed == of.GetGeneration() && (!s.isRequested || !s.isBlockedByRehearsal())
 	}
 }
 
