@@ -26,10 +26,10 @@ import (
 
 // candidate is a time that a text can mean, before its sums are added.
 type candidate struct {
-	// wallClock is the wall-clock time, represented in UTC, unless the candidate is now.
+	// wallClock is the wall-clock time, represented in UTC, unless there is an instant.
 	wallClock time.Time
-	isNow     bool
-	isBare    bool // now, not a date
+	instant   time.Time
+	isBare    bool // an instant, not a date
 	// how describes the candidate.
 	how string
 	// err is set if the day does not exist. wallClock is on a later day then.
@@ -42,7 +42,8 @@ type calendar struct {
 	now   time.Time
 	today time.Time // 00:00 today, as a time in UTC
 	zone  *time.Location
-	on    time.Time // of the options
+	on    time.Time // of the options, in zone
+	base  time.Time // on, or else now: what a text without a time of day has
 }
 
 // maxYears is how many years a time may be ahead. A later one is probably a mistake, unless it is
@@ -57,12 +58,19 @@ func isRFC3339(text string) bool {
 
 // evaluate returns the first time that the spec can mean and that is not in the past.
 func (s *spec) evaluate(options Options) (Time, error) {
-	c := calendar{spec: s, zone: s.zone, on: options.On}
+	c := calendar{spec: s, zone: s.zone}
 	if c.zone == nil {
 		c.zone = options.Zone
 	}
 	c.now = options.Now.Truncate(time.Second).In(c.zone)
-	c.today = dayOf(c.now)
+	c.today, c.base = dayOf(c.now), c.now
+	if !options.On.IsZero() {
+		c.on = options.On.In(c.zone)
+		c.base = c.on
+		if err := c.checkOn(options.On.In(options.Zone)); err != nil {
+			return Time{}, err
+		}
+	}
 	if here := dayOf(c.now.In(options.Zone)); !here.Equal(c.today) && c.dependsOn(here) {
 		return Time{}, c.fail(c.whole, "%q depends on the zone, because it is %s in %s now, but %s in %s: write the date", c.quote(c.whole),
 			here.Format("2 January"), nameOf(options.Zone), c.today.Format("2 January"), nameOf(c.zone))
@@ -92,8 +100,12 @@ func (s *spec) evaluate(options Options) (Time, error) {
 	case zoneErr != nil:
 		return Time{}, zoneErr
 	case hasPassed && !options.AllowPast:
-		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or add --past", c.quote(c.whole), Time{Instant: instant})
-	case !hasPassed && c.clock == nil && !from.isBare && dayOf(base).Equal(c.today) && (c.date == nil || dayOf(instant).Equal(c.today)):
+		instead := "add --past"
+		if !c.on.IsZero() {
+			instead = `"now"`
+		}
+		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or %s", c.quote(c.whole), Time{Instant: instant}, instead)
+	case !hasPassed && c.clock == nil && c.on.IsZero() && !from.isBare && dayOf(base).Equal(c.today) && (c.date == nil || dayOf(instant).Equal(c.today)):
 		at := c.whole
 		if len(c.steps) > 0 {
 			at = c.start()
@@ -103,6 +115,19 @@ func (s *spec) evaluate(options Options) (Time, error) {
 		return Time{}, c.fail(c.whole, "%q is more than %d years ahead: write the exact instant if it is meant, %s", c.quote(c.whole), maxYears, Time{Instant: instant})
 	}
 	return Time{Instant: instant, How: passed + c.describe(from) + " in " + nameOf(c.zone)}, nil
+}
+
+// checkOn returns an error if what the text lacks depends on the zone. here is On in the zone of the options.
+func (c *calendar) checkOn(here time.Time) error {
+	isDated := c.date != nil || c.weekday != nil
+	what, layout := "at %s or %s, because the zones differ: write the time of day too", "15:04"
+	if !isDated {
+		what, layout = "on %s or %s, because the zones differ: write the date too", "2 January"
+	}
+	if isDated == (c.clock != nil) || here.Format(layout) == c.on.Format(layout) {
+		return nil
+	}
+	return c.fail(c.whole, "%q can be "+what, c.quote(c.whole), here.Format(layout), c.on.Format(layout))
 }
 
 // hasPassed reports whether a candidate and the sums are in the past.
@@ -189,7 +214,10 @@ func (c *calendar) candidates() ([]candidate, error) {
 	var all []candidate
 	switch {
 	case c.date == nil && c.weekday == nil && c.clock == nil:
-		return []candidate{{isNow: true, isBare: true, how: "now"}}, nil
+		if _, isPresent := c.seen[present]; !isPresent && !c.on.IsZero() {
+			return []candidate{{instant: c.on, isBare: true, how: "its time"}}, nil
+		}
+		return []candidate{{instant: c.now, isBare: true, how: "now"}}, nil
 	case c.date == nil && c.weekday == nil && !c.on.IsZero():
 		if c.clock.midnight {
 			return nil, c.fail(c.clock.span, "%q begins one day and ends another: write 00:00 and the date", c.quote(c.clock.span))
@@ -296,11 +324,14 @@ func (c *calendar) at(date time.Time) candidate {
 			how:       how,
 		}
 	}
-	return candidate{
-		wallClock: time.Date(y, m, d, c.now.Hour(), c.now.Minute(), c.now.Second(), 0, time.UTC),
-		isNow:     date.Equal(c.today),
+	from := candidate{
+		wallClock: time.Date(y, m, d, c.base.Hour(), c.base.Minute(), c.base.Second(), c.base.Nanosecond(), time.UTC),
 		how:       how,
 	}
+	if date.Equal(c.today) && c.on.IsZero() {
+		from.instant = c.now
+	}
+	return from
 }
 
 // start returns the words to which the sums are added.
@@ -319,7 +350,7 @@ func (c *calendar) start() span {
 // reach returns the instant of a candidate after steps were added. If there is an
 // error, the instant is the latest one that could be meant, or now if it is out of range.
 func (c *calendar) reach(from candidate, steps []step) (time.Time, error) {
-	instant, wallClock, isInstant, first := c.now, from.wallClock, from.isNow, from.err
+	instant, wallClock, isInstant, first := from.instant, from.wallClock, !from.instant.IsZero(), from.err
 	at := c.start()
 	resolve := func() {
 		if !isInstant {
@@ -427,7 +458,9 @@ func (c *calendar) describe(from candidate) string {
 	how := from.how
 	switch {
 	case from.isBare:
-		how += " (" + c.now.Format("Monday 2 January 2006 at 15:04:05") + ")"
+		how += " (" + from.instant.Format("Monday 2 January 2006 at 15:04:05") + ")"
+	case c.clock == nil && !c.on.IsZero():
+		how += " at " + c.on.Format("15:04:05") + " (its time of day)"
 	case c.clock == nil:
 		how += " at " + c.now.Format("15:04:05") + " (the time of day now)"
 	case c.clock.second == 0 && c.clock.nanosecond == 0:
