@@ -19,13 +19,17 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/cli-runtime/pkg/resource"
 
@@ -78,8 +82,7 @@ func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Co
 	return cmd
 }
 
-// forEach makes a command do something with each of the named objects. It prints all errors but
-// the last one, which it returns.
+// forEach makes a command do something with each of the named objects.
 func (c *cli) forEach(cmd *cobra.Command, done string, do func(*output, *resource.Info) error) {
 	output := addOutput(cmd, done)
 	cmd.Args = cobra.MinimumNArgs(1)
@@ -87,21 +90,27 @@ func (c *cli) forEach(cmd *cobra.Command, done string, do func(*output, *resourc
 		if err := output.validate(); err != nil {
 			return err
 		}
-		var failed error
-		for _, arg := range args {
+		return each(c, args, func(arg string) error {
 			info, err := c.get(arg)
-			if err == nil {
-				err = do(output, info)
-			}
 			if err != nil {
-				if failed != nil {
-					fmt.Fprintln(c.ErrOut, "error:", failed)
-				}
-				failed = err
+				return err
 			}
-		}
-		return failed
+			return do(output, info)
+		})
 	}
+}
+
+// each does something with each of several things. It prints all errors but the last one, which it returns.
+func each[T any](c *cli, all []T, do func(T) error) (failed error) {
+	for _, one := range all {
+		if err := do(one); err != nil {
+			if failed != nil {
+				fmt.Fprintln(c.ErrOut, "error:", failed)
+			}
+			failed = err
+		}
+	}
+	return failed
 }
 
 func (c *cli) rmCommand() *cobra.Command {
@@ -118,44 +127,150 @@ stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted wit
 	return cmd
 }
 
+// move has the flags of kubectl at move.
+type move struct {
+	*cli
+	to, selector, dueBefore string
+}
+
 func (c *cli) moveCommand() *cobra.Command {
+	m := move{cli: c}
 	var output *output
-	past := false
 	cmd := &cobra.Command{
 		Use:   "move NAME TIME",
-		Short: "Change the time of an At",
-		Long: `Change the time of an At that has not started. See kubectl at --help for the syntax of TIME. A
-TIME without a date is on the day on which the At is due. One without a zone is in the zone of the
-At, which it keeps, unless there is --tz.`,
+		Short: "Change the time of Ats",
+		Long: `Change the time of an At that has not started. See kubectl at --help for the syntax of TIME.
+What TIME lacks, the At keeps: its date, its time of day, or its zone, unless there is --tz. A sum
+counts from the time of the At: + 1 hour, - 30 minutes. now + 1 hour counts from now.
+
+For several Ats, either write --to TIME after their names, or select those of the namespace that have
+not started: with --selector, with --due-before, or with both. If one of them cannot be moved, none is.`,
 		Example: `  kubectl at move backup-x2b4f tomorrow 10:12
-  kubectl at move backup-x2b4f 11:30
-  kubectl at move backup-x2b4f now + 2 hours`,
-		Args: cobra.MinimumNArgs(2),
+  kubectl at move backup-x2b4f monday
+  kubectl at move backup-x2b4f + 1 hour
+  kubectl at move backup-x2b4f now + 2 hours
+  kubectl at move backup-x2b4f report-k8s2d --to "+ 1 hour"
+  kubectl at move -l app=shop --due-before "monday 06:00" + 1 day`,
+		Args: func(_ *cobra.Command, args []string) error {
+			_, _, err := m.split(args)
+			return err
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := output.validate(); err != nil {
 				return err
 			}
-			at, info, err := c.getAt(args[0], "change its schedule with", "edit")
+			now := c.now()
+			c.now = func() time.Time { return now } // the same for all of them
+			names, words, _ := m.split(args)
+			infos, err := m.ats(names)
 			if err != nil {
 				return err
 			}
-			zone, err := c.zoneOfAt(at)
-			if err != nil {
-				return err
+			to := func(at *v1alpha1.At) (timespec.Time, error) { return m.time(at, words, len(infos)) }
+			// If the user repeats the command, a sum must not count twice for those that were moved.
+			for _, info := range infos {
+				if _, err := c.reschedule(info.Object.DeepCopyObject().(*v1alpha1.At), to); err != nil {
+					return err
+				}
 			}
-			t, now, err := c.parseTime(args[1:], timespec.Options{Zone: zone, AllowPast: past, On: instantOf(at).In(zone)})
-			if err != nil {
-				return err
-			}
-			if plan.IsMistake(now.Sub(t.Instant)) {
-				return usageError("%s is %s, so the controller may take it for a mistake: write now instead", t, fromNow(t.Instant, now))
-			}
-			return c.move(cmd.Context(), output, info, t, now, &wait{}, "")
+			return each(c, infos, func(info *resource.Info) error {
+				one := *c
+				if len(infos) > 1 {
+					one.ErrOut = &prefixed{out: c.ErrOut, lock: &sync.Mutex{}, prefix: ref(info.Object.(*v1alpha1.At)) + " "}
+				}
+				return one.move(cmd.Context(), output, info, to, &wait{}, "")
+			})
 		},
 	}
 	output = addOutput(cmd, "moved")
-	cmd.Flags().BoolVar(&past, "past", false, "Allow a time in the past, which means immediately")
+	cmd.Flags().StringVar(&m.to, "to", "", "TIME, if there are several names")
+	cmd.Flags().StringVarP(&m.selector, "selector", "l", "", "Move the Ats with these labels, such as app=shop")
+	cmd.Flags().StringVar(&m.dueBefore, "due-before", "", "Move the Ats that are due before this TIME")
 	return cmd
+}
+
+// selects reports whether flags say which Ats to move.
+func (m *move) selects() bool { return m.selector != "" || m.dueBefore != "" }
+
+// split returns the names and the words of the time.
+func (m *move) split(args []string) (names, words []string, err error) {
+	switch {
+	case m.to != "":
+		names, words = args, []string{m.to}
+	case m.selects():
+		words = args
+	default:
+		names, words = args[:min(1, len(args))], args[min(1, len(args)):]
+	}
+	switch {
+	case m.selects() && len(names) > 0:
+		return nil, nil, usageError("%q is a name, since --to has the time: remove it, or --selector and --due-before", names[0])
+	case len(words) == 0 || len(names) == 0 && !m.selects():
+		return nil, nil, errors.New("a name or the time is missing")
+	}
+	return names, words, nil
+}
+
+// ats reads the Ats with these names, or those that the flags select, in order of time.
+func (m *move) ats(names []string) (infos []*resource.Info, err error) {
+	for _, name := range names {
+		_, info, err := m.getAt(name, "change its schedule with", "edit")
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(infos, func(other *resource.Info) bool { return other.Name == info.Name }) {
+			infos = append(infos, info)
+		}
+	}
+	if !m.selects() {
+		return infos, nil
+	}
+	if _, err := labels.Parse(m.selector); err != nil {
+		return nil, usageError("--selector is %q: %w", m.selector, err)
+	}
+	limit := timespec.Time{}
+	if m.dueBefore != "" {
+		if limit, _, err = m.parseTime([]string{m.dueBefore}, timespec.Options{AllowPast: true}); err != nil {
+			return nil, fmt.Errorf("--due-before: %w", err)
+		}
+	}
+	if err := m.connect(); err != nil {
+		return nil, err
+	}
+	infos, err = m.list("ats", m.selector)
+	infos = slices.DeleteFunc(infos, func(info *resource.Info) bool {
+		at := info.Object.(*v1alpha1.At)
+		hasStarted, due := at.Status.Phase == v1alpha1.PhaseRunning || at.Status.Phase == v1alpha1.PhaseDone, instantOf(at)
+		return hasStarted || plan.ParentName(at) != "" || m.dueBefore != "" && (due.IsZero() || !due.Before(limit.Instant))
+	})
+	slices.SortStableFunc(infos, func(a, b *resource.Info) int {
+		return instantOf(a.Object.(*v1alpha1.At)).Compare(instantOf(b.Object.(*v1alpha1.At)))
+	})
+	if err == nil && len(infos) == 0 {
+		fmt.Fprintln(m.ErrOut, "No At has been moved: none of those that have not started has these labels, or is due before that")
+	}
+	return infos, err
+}
+
+// time returns the new time of one of several Ats.
+func (m *move) time(at *v1alpha1.At, words []string, ats int) (timespec.Time, error) {
+	zone, err := m.zoneOfAt(at)
+	if err != nil {
+		return timespec.Time{}, err
+	}
+	due, err := plan.Instant(&at.Spec)
+	if err != nil {
+		return timespec.Time{}, fmt.Errorf("%s has no time from which it could be moved: %w, with %s", ref(at), err, m.kubectl("edit at %s", at.Name))
+	}
+	t, _, err := m.parseTime(words, timespec.Options{Zone: zone, On: due.In(zone)})
+	var mistake *timespec.Error
+	switch {
+	case errors.As(err, &mistake) && mistake.Unknown && mistake.Offset == 0 && m.to == "" && !m.selects():
+		return t, usageError("%q is not part of a time: to move several Ats, write kubectl at move NAME... --to TIME", words[0])
+	case err != nil && ats > 1:
+		return t, fmt.Errorf("%s: %w", ref(at), err)
+	}
+	return t, err
 }
 
 const movedToNow = "moved to now"
@@ -188,7 +303,8 @@ limits. It is deleted with the CronAt.`,
 			t := timespec.Time{Instant: now.In(c.local())}
 			switch object := info.Object.(type) {
 			case *v1alpha1.At:
-				return c.move(cmd.Context(), output, info, t, now, &w, fmt.Sprintf(": this uses up its planned run; %s is an additional one", c.kubectl("at now --from %s", ref(object))))
+				to := func(*v1alpha1.At) (timespec.Time, error) { return t, nil }
+				return c.move(cmd.Context(), output, info, to, &w, fmt.Sprintf(": this uses up its planned run; %s is an additional one", c.kubectl("at now --from %s", ref(object))))
 			case *v1alpha1.CronAt:
 				if w.logs && object.Spec.AtTemplate.Spec.Restart != nil {
 					return errLogsOfRestart
@@ -205,29 +321,43 @@ limits. It is deleted with the CronAt.`,
 	return cmd
 }
 
+// reschedule sets the time of an At that has not started, and returns it.
+func (c *cli) reschedule(at *v1alpha1.At, to func(*v1alpha1.At) (timespec.Time, error)) (instant time.Time, err error) {
+	switch at.Status.Phase {
+	case v1alpha1.PhaseRunning:
+		return instant, fmt.Errorf("%s has already started: its time cannot be changed. %s follows it, %s stops it", ref(at), c.kubectl("at logs %s -f", at.Name), c.kubectl("at rm %s", at.Name))
+	case v1alpha1.PhaseDone:
+		return instant, fmt.Errorf("%s is done: %s runs it once more", ref(at), c.kubectl("at TIME --from at/%s", at.Name))
+	}
+	t, err := to(at)
+	if err != nil {
+		return instant, err
+	}
+	zone := at.Spec.TimeZone
+	at.Spec.Schedule, at.Spec.TimeZone = t.String(), nil
+	if zone != nil && t.Instant.Location().String() == *zone {
+		// Keep the zone, unless its clocks show that time twice.
+		kept := v1alpha1.AtSpec{Schedule: t.Instant.Format(wallClockTime), TimeZone: zone}
+		if _, err := plan.Instant(&kept); err == nil {
+			at.Spec.Schedule, at.Spec.TimeZone = kept.Schedule, zone
+		}
+	}
+	return t.Instant, nil
+}
+
 // move changes the time of an At, prints what it was, with a remark, and what it is, and follows the run.
-func (c *cli) move(ctx context.Context, output *output, info *resource.Info, t timespec.Time, now time.Time, w *wait, remark string) error {
+func (c *cli) move(ctx context.Context, output *output, info *resource.Info, to func(*v1alpha1.At) (timespec.Time, error), w *wait, remark string) error {
+	now := c.now().Truncate(time.Second)
 	var was v1alpha1.AtSpec
-	err := c.edit(output, info, func() error {
+	var instant time.Time
+	err := c.edit(output, info, func() (err error) {
 		at := info.Object.(*v1alpha1.At)
 		was = at.Spec
-		switch {
-		case w.logs && at.Spec.Restart != nil:
+		if w.logs && at.Spec.Restart != nil {
 			return errLogsOfRestart
-		case at.Status.Phase == v1alpha1.PhaseRunning:
-			return fmt.Errorf("%s has already started: its time cannot be changed. %s follows it, %s stops it", ref(at), c.kubectl("at logs %s -f", at.Name), c.kubectl("at rm %s", at.Name))
-		case at.Status.Phase == v1alpha1.PhaseDone:
-			return fmt.Errorf("%s is done: %s runs it once more", ref(at), c.kubectl("at TIME --from at/%s", at.Name))
 		}
-		at.Spec.Schedule, at.Spec.TimeZone = t.String(), nil
-		if zone := was.TimeZone; zone != nil && t.Instant.Location().String() == *zone {
-			// Keep the zone, unless its clocks show that time twice.
-			kept := v1alpha1.AtSpec{Schedule: t.Instant.Format(wallClockTime), TimeZone: zone}
-			if _, err := plan.Instant(&kept); err == nil {
-				at.Spec.Schedule, at.Spec.TimeZone = kept.Schedule, zone
-			}
-		}
-		return nil
+		instant, err = c.reschedule(at, to)
+		return err
 	})
 	if err != nil {
 		return err
@@ -235,7 +365,7 @@ func (c *cli) move(ctx context.Context, output *output, info *resource.Info, t t
 	if before, err := plan.Instant(&was); err == nil {
 		c.announce("was", before, now, remark)
 	}
-	return c.announceAt(ctx, output, info.Object.(*v1alpha1.At), t.Instant, now, w)
+	return c.announceAt(ctx, output, info.Object.(*v1alpha1.At), instant, now, w)
 }
 
 // manualAt returns an At from a CronAt. The CronAt owns it for garbage collection, but is

@@ -107,7 +107,7 @@ func report(root *cobra.Command, err error) int {
 	}
 	var time *timespec.Error
 	if errors.As(err, &time) {
-		fmt.Fprintf(out, "error: %s\n%s\n", time, time.Caret())
+		fmt.Fprintf(out, "error: %s\n%s\n", err, time.Caret())
 		return exitUsage
 	}
 	fmt.Fprintf(out, "error: %s\n", err)
