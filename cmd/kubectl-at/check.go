@@ -79,6 +79,7 @@ last rehearsal.`,
 			}
 			return c.check(cmd.Context(), of, ago, c.Out)
 		},
+		SuggestFor: []string{"rehearse", "test", "validate", "verify"},
 	}
 	cmd.Flags().BoolVar(&again, "again", false, "Rehearse again, although the last rehearsal has passed or is not repeated yet")
 	return cmd

@@ -98,6 +98,7 @@ func (c *cli) createCommand() *cobra.Command {
 	o := &create{}
 	cmd := &cobra.Command{
 		Use:         "at TIME [flags] [-- COMMAND...]",
+		SuggestFor:  []string{"again", "redo", "repeat", "replay", "rerun", "restart", "resubmit", "retry"},
 		Short:       "Run a command once, at a given time",
 		Long:        createLong,
 		Example:     createExample,

@@ -173,9 +173,23 @@ func (o *create) whatWasMeant(root *cobra.Command, words []string, err error) er
 	if !errors.As(err, &mistake) || !mistake.Unknown || mistake.Offset > 0 {
 		return err
 	}
-	first, _, _ := strings.Cut(text(words), " ")
-	if name, found := nearestCommand(root, first); found {
-		return usageError("%q is neither a time nor a command: did you mean %s?", first, o.kubectl("at %s", name))
+	said := strings.Fields(text(words))
+	if slices.Contains(root.SuggestFor, said[0]) {
+		flag, what := "from", append(said, "NAME")[1]
+		if !strings.Contains(what, "/") {
+			what = "at/" + what
+		}
+		if _, err := parseRestart(what); err == nil {
+			flag = "restart"
+		}
+		return usageError("%q is not a command: %s does the same again", said[0], o.kubectl("at now --%s %s", flag, quote(what)))
+	}
+	var lines []string
+	for _, name := range commandsFor(root, said[0]) {
+		lines = append(lines, o.kubectl("at %s", name))
+	}
+	if len(lines) > 0 {
+		return usageError("%q is neither a time nor a command: did you mean %s?", said[0], strings.Join(lines, " or "))
 	}
 	return err
 }
@@ -204,18 +218,21 @@ func (o *create) missingDashes(cmd *cobra.Command, words []string, hasFlags bool
 	return nil
 }
 
-// nearestCommand returns the command for a misspelled or shortened name. It never returns one
-// that deletes.
-func nearestCommand(root *cobra.Command, word string) (string, bool) {
-	var names []string
+// commandsFor returns the commands that a word suggests, or that for a misspelled or shortened name. A
+// mistake never leads to one that deletes.
+func commandsFor(root *cobra.Command, word string) []string {
+	var found, others []string
 	for _, cmd := range root.Commands() {
-		if !cmd.IsAvailableCommand() || cmd.Name() == "rm" {
-			continue
+		mayGuess := cmd.IsAvailableCommand() && cmd.Name() != "rm"
+		switch {
+		case slices.Contains(cmd.SuggestFor, word), mayGuess && len(word) >= 3 && strings.HasPrefix(cmd.Name(), word):
+			found = append(found, cmd.Name())
+		case mayGuess:
+			others = append(others, cmd.Name())
 		}
-		if len(word) >= 3 && strings.HasPrefix(cmd.Name(), word) {
-			return cmd.Name(), true
-		}
-		names = append(names, cmd.Name())
 	}
-	return spelling.Nearest(word, names)
+	if nearest, isNear := spelling.Nearest(word, others); isNear && len(found) == 0 {
+		return []string{nearest}
+	}
+	return found
 }

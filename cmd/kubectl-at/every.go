@@ -95,6 +95,7 @@ func (c *cli) everyCommand() *cobra.Command {
 			words, command := cutCommand(cmd, args)
 			return o.create(cmd, words, command)
 		},
+		SuggestFor: []string{"cron"},
 	}
 	o.run = c.addRun(cmd)
 	flags := cmd.Flags()

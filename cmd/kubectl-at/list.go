@@ -49,9 +49,10 @@ func (c *cli) listCommand() *cobra.Command {
 	var table printers.PrintOptions
 	flags := genericclioptions.NewPrintFlags("").WithTypeSetter(scheme.Scheme)
 	cmd := &cobra.Command{
-		Use:     "list",
-		Aliases: []string{"ls", "get", "atq"},
-		Short:   "List what is scheduled, in order of time",
+		Use:        "list",
+		Aliases:    []string{"ls", "get", "atq"},
+		SuggestFor: []string{"history", "jobs", "ps", "queue"},
+		Short:      "List what is scheduled, in order of time",
 		Long: `List scheduled and running Ats in order of time, and the CronAts. With --all, list finished
 Ats, too, and the Ats of the nodes on which an At of --nodes runs. Formats other than a
 table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,

@@ -51,8 +51,9 @@ func (c *cli) logsCommand() *cobra.Command {
 	var follow bool
 	var attempt int32
 	cmd := &cobra.Command{
-		Use:   "logs NAME",
-		Short: "Print the output of a run",
+		Use:        "logs NAME",
+		SuggestFor: []string{"attach", "follow", "output", "tail"},
+		Short:      "Print the output of a run",
 		Long: `Print the output of the latest attempt, or of another one; with --nodes that on each node, each
 line with the name of the node. With -f, wait for the start
 and print the output of that attempt and all later ones, until the end of the run; the exit

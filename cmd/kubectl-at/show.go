@@ -41,9 +41,10 @@ import (
 
 func (c *cli) showCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "show NAME|cronat/NAME",
-		Aliases: []string{"describe"},
-		Short:   "Show the details of an At or a CronAt",
+		Use:        "show NAME|cronat/NAME",
+		Aliases:    []string{"describe", "status"},
+		SuggestFor: []string{"info", "inspect", "view"},
+		Short:      "Show the details of an At or a CronAt",
 		Long: `Show the details of an At: what it runs and when, its state and the reason, its attempts and
 its events. Or those of a CronAt: what it runs, its next times, its Ats and its events.`,
 		Example: `  kubectl at show backup-x2b4f

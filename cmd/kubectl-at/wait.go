@@ -53,8 +53,9 @@ type wait struct {
 func (c *cli) waitCommand() *cobra.Command {
 	w := wait{wait: true}
 	cmd := &cobra.Command{
-		Use:   "wait NAME",
-		Short: "Wait for the end of a run",
+		Use:        "wait NAME",
+		SuggestFor: []string{"watch"},
+		Short:      "Wait for the end of a run",
 		Long: `Wait for the end of a run. The exit code reports the outcome, like that of kubectl at TIME
 --wait: see kubectl at --help. Without a terminal, it prints each reason why the command does
 not run.`,
