@@ -17,11 +17,13 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +33,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -55,7 +58,8 @@ func (c *cli) logsCommand() *cobra.Command {
 		SuggestFor: []string{"attach", "follow", "output", "tail"},
 		Short:      "Print the output of a run",
 		Long: `Print the output of the latest attempt, or of another one; with --nodes that on each node, each
-line with the name of the node. With -f, wait for the start
+line with the name of the node. If the command has not started, print the output of the init
+container that is running or has failed. With -f, wait for the start
 and print the output of that attempt and all later ones, until the end of the run; the exit
 code then reports the outcome, like that of kubectl at TIME --logs.`,
 		Example: `  kubectl at logs backup-x2b4f
@@ -76,22 +80,23 @@ code then reports the outcome, like that of kubectl at TIME --logs.`,
 			if follow && attempt == 0 && at.Spec.Restart == nil {
 				return c.follow(cmd.Context(), at, &w)
 			}
-			return c.logs(cmd.Context(), at, follow, attempt)
+			return c.logs(cmd.Context(), at, follow, attempt, w.container)
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print the output as it is written, until the end")
+	cmd.Flags().StringVarP(&w.container, "container", "c", "", "Name of the container (default: the one that runs the command)")
 	cmd.Flags().Int32Var(&attempt, "attempt", 0, "Number of the attempt, from 1 (default: the latest)")
 	w.addLimits(cmd.Flags(), "With -f: ")
 	return cmd
 }
 
-func (c *cli) logs(ctx context.Context, at *v1alpha1.At, follow bool, attempt int32) error {
+func (c *cli) logs(ctx context.Context, at *v1alpha1.At, follow bool, attempt int32, container string) error {
 	newest := newestAttempt(at)
 	switch {
 	case at.Spec.Nodes != nil && follow:
 		return usageError("--attempt cannot be used with -f for several nodes: remove one of the two")
 	case at.Spec.Nodes != nil:
-		return c.printNodeLogs(ctx, at, attempt)
+		return c.printNodeLogs(ctx, at, attempt, container)
 	case at.Spec.Restart != nil && newest < 0:
 		return fmt.Errorf("%s restarts %s, which has no output: see %s", ref(at), targetOf(&at.Spec.RunSpec), c.kubectl("at show %s", at.Name))
 	case newest < 0:
@@ -102,7 +107,7 @@ func (c *cli) logs(ctx context.Context, at *v1alpha1.At, follow bool, attempt in
 	if attempt > 0 {
 		newest = attempt - 1
 	}
-	log := podLog{cli: c, out: c.Out, at: at, attempt: newest}
+	log := podLog{cli: c, out: c.Out, at: at, attempt: newest, container: container}
 	if follow {
 		return log.stream(ctx)
 	}
@@ -126,13 +131,14 @@ func newestAttempt(at *v1alpha1.At) int32 {
 // the Ats of nodes at the same time, each line with its node. A nil one prints nothing.
 type streams struct {
 	*cli
-	ctx     context.Context
-	out     io.Writer
-	lock    sync.Mutex // of out and failed
-	of      map[types.UID]*stream
-	printed sync.WaitGroup
-	failed  error
-	looked  func() error // looks for all attempts of the Ats of nodes; nil without nodes
+	ctx       context.Context
+	out       io.Writer
+	container string
+	lock      sync.Mutex // of out and failed
+	of        map[types.UID]*stream
+	printed   sync.WaitGroup
+	failed    error
+	looked    func() error // looks for all attempts of the Ats of nodes; nil without nodes
 }
 
 // stream is the output of one At.
@@ -141,9 +147,9 @@ type stream struct {
 	last chan struct{} // is closed after the last one that has been seen is printed
 }
 
-// streamLogs prints the output of the latest attempt of a run, and of later ones.
-func (c *cli) streamLogs(ctx context.Context, out io.Writer, at *v1alpha1.At) *streams {
-	s := &streams{cli: c, ctx: ctx, out: out, of: map[types.UID]*stream{}}
+// streamLogs prints the output of a container, or of the one that counts, of the latest attempt of a run, and of later ones.
+func (c *cli) streamLogs(ctx context.Context, out io.Writer, at *v1alpha1.At, container string) *streams {
+	s := &streams{cli: c, ctx: ctx, out: out, container: container, of: map[types.UID]*stream{}}
 	if at.Spec.Nodes != nil {
 		s.lookAtNodes(at)
 	}
@@ -183,7 +189,7 @@ func (s *streams) look(at *v1alpha1.At) {
 		s.of[at.UID] = of
 	}
 	for ; of.next <= newestAttempt(at); of.next++ {
-		log, before, last := podLog{cli: s.cli, out: s.out, at: at, attempt: of.next}, of.last, make(chan struct{})
+		log, before, last := podLog{cli: s.cli, out: s.out, at: at, attempt: of.next, container: s.container}, of.last, make(chan struct{})
 		if s.looked != nil {
 			log.out = ofNode(at, s.out, &s.lock)
 		}
@@ -213,12 +219,13 @@ func (s *streams) finish() error {
 	return errors.Join(err, s.failed)
 }
 
-// podLog prints the log of the container that counts.
+// podLog prints the log of a container.
 type podLog struct {
 	*cli
-	out     io.Writer
-	at      *v1alpha1.At
-	attempt int32 // from 0
+	out       io.Writer
+	at        *v1alpha1.At
+	attempt   int32  // from 0
+	container string // "" for the one that counts
 }
 
 func (l *podLog) pod() string { return plan.NameOfPod(l.at.Name, l.attempt) }
@@ -245,24 +252,30 @@ func (l *podLog) stream(ctx context.Context) error {
 
 func (l *podLog) streamAll(ctx context.Context) error {
 	for restart := int32(-1); ; {
+		var pod *corev1.Pod
 		var container string
 		var status *corev1.ContainerStatus
-		foreign := false
-		err := l.watchPod(ctx, func(pod *corev1.Pod) bool {
-			if foreign = !plan.IsOf(pod, l.at); foreign {
+		err := l.watchPod(ctx, func(next *corev1.Pod) bool {
+			pod = next
+			if l.check(pod) != nil {
 				return true
 			}
-			container, status = containerOf(pod)
+			container, status = containerOf(pod, l.container)
 			if status != nil && (status.RestartCount <= restart || !hasStarted(status)) {
 				status = nil
 			}
 			return status != nil || isOver(pod)
 		})
-		if foreign {
-			return errForeign
+		if err == nil {
+			err = l.check(pod)
 		}
-		if err != nil || status == nil {
+		switch {
+		case err != nil:
 			return err
+		case status == nil && restart < 0 && blockingInit(pod) != nil:
+			return l.printOf(ctx, pod)
+		case status == nil:
+			return nil
 		}
 		restart = status.RestartCount
 		if err := l.follow(ctx, container, restart); err != nil {
@@ -309,7 +322,7 @@ func (l *podLog) hasEnded(ctx context.Context, restart int32) (hasEnded, isThere
 	ctx, cancel := context.WithTimeout(ctx, statusDelay)
 	defer cancel()
 	err := l.watchPod(ctx, func(pod *corev1.Pod) bool {
-		_, status := containerOf(pod)
+		_, status := containerOf(pod, l.container)
 		isThere = status != nil && status.RestartCount == restart
 		hasEnded = isOver(pod) || !isThere || status.State.Running == nil
 		return hasEnded
@@ -323,14 +336,52 @@ func (l *podLog) hasEnded(ctx context.Context, restart int32) (hasEnded, isThere
 // print prints the log so far.
 func (l *podLog) print(ctx context.Context) error {
 	pod, err := l.pods().Get(ctx, l.pod(), metav1.GetOptions{})
-	if err == nil && !plan.IsOf(pod, l.at) {
-		err = errForeign
+	if err == nil {
+		err = l.check(pod)
 	}
 	if err == nil {
-		container, _ := containerOf(pod)
-		_, err = l.copy(ctx, &corev1.PodLogOptions{Container: container}, 0)
+		err = l.printOf(ctx, pod)
 	}
 	return l.ended(err)
+}
+
+// check returns an error if the Pod is not that of the At, or lacks the container.
+func (l *podLog) check(pod *corev1.Pod) error {
+	if !plan.IsOf(pod, l.at) {
+		return errForeign
+	}
+	var names []string
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		names = append(names, container.Name)
+	}
+	if l.container != "" && !slices.Contains(names, l.container) {
+		return fmt.Errorf("it has no container %q: choose one of %s", l.container, strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// printOf prints the log so far of a Pod. If the container waits for its next start, that is the log of the previous
+// one. If the command has not started, it is that of the init container that prevents it.
+func (l *podLog) printOf(ctx context.Context, pod *corev1.Pod) error {
+	container, status := containerOf(pod, l.container)
+	instead := ""
+	if init := blockingInit(pod); init != nil && l.container == "" {
+		container, status, instead = init.Name, init, "the command has not started. This"
+	}
+	again := ""
+	isPrevious := status != nil && status.State.Waiting != nil && status.LastTerminationState.Terminated != nil
+	if isPrevious {
+		instead, again = cmp.Or(instead, "this"), " and will start again"
+	}
+	if instead != "" {
+		note := fmt.Sprintf("pod/%s: %s is the output of container %s", pod.Name, instead, container)
+		if ended := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated); ended != nil {
+			note += fmt.Sprintf(", which ended with exit code %d%s", ended.ExitCode, again)
+		}
+		fmt.Fprintln(l.ErrOut, note)
+	}
+	_, err := l.copy(ctx, &corev1.PodLogOptions{Container: container, Previous: isPrevious}, 0)
+	return err
 }
 
 func (l *podLog) pods() corev1client.PodInterface { return l.kube.CoreV1().Pods(l.at.Namespace) }
@@ -360,15 +411,36 @@ func mainContainer(annotations map[string]string, containers []corev1.Container)
 	return max(0, slices.IndexFunc(containers, func(container corev1.Container) bool { return container.Name == annotations[plan.DefaultContainer] }))
 }
 
-// containerOf returns the name and the status of the container that counts.
-func containerOf(pod *corev1.Pod) (string, *corev1.ContainerStatus) {
-	name := pod.Spec.Containers[mainContainer(pod.Annotations, pod.Spec.Containers)].Name
-	for i := range pod.Status.ContainerStatuses {
-		if pod.Status.ContainerStatuses[i].Name == name {
-			return name, &pod.Status.ContainerStatuses[i]
+// containerOf returns the name and the status of a container; without a name, those of the container that counts.
+func containerOf(pod *corev1.Pod, name string) (string, *corev1.ContainerStatus) {
+	if name == "" {
+		name = pod.Spec.Containers[mainContainer(pod.Annotations, pod.Spec.Containers)].Name
+	}
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if status.Name == name {
+			return name, &status
 		}
 	}
 	return name, nil
+}
+
+// blockingInit returns the status of the init container that is running or has failed, so that the command has not started.
+func blockingInit(pod *corev1.Pod) *corev1.ContainerStatus {
+	if _, status := containerOf(pod, ""); status != nil && hasStarted(status) {
+		return nil
+	}
+	for _, init := range slices.Backward(pod.Spec.InitContainers) {
+		_, status := containerOf(pod, init.Name)
+		if status == nil || !hasStarted(status) {
+			continue
+		}
+		isSidecar, ended := ptr.Deref(init.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways, status.State.Terminated
+		if ended != nil && ended.ExitCode == 0 || isSidecar && ptr.Deref(status.Started, false) {
+			return nil
+		}
+		return status
+	}
+	return nil
 }
 
 // hasStarted reports whether a container has a log.

@@ -172,9 +172,9 @@ func (c *cli) printNodes(at *v1alpha1.At) error {
 	return c.printRows(printers.PrintOptions{}, columns(0, "Node", "Name", "Phase", "Reason", "Exit"), rows)
 }
 
-// printNodeLogs prints the output so far of an attempt, from 1, on each node, or of the latest
+// printNodeLogs prints the output so far of a container of an attempt, from 1, on each node, or of the latest
 // ones.
-func (c *cli) printNodeLogs(ctx context.Context, at *v1alpha1.At, attempt int32) error {
+func (c *cli) printNodeLogs(ctx context.Context, at *v1alpha1.At, attempt int32, container string) error {
 	ats, failed := c.nodeAts(at)
 	var lock sync.Mutex
 	found := false
@@ -184,7 +184,7 @@ func (c *cli) printNodeLogs(ctx context.Context, at *v1alpha1.At, attempt int32)
 			continue
 		}
 		found = true
-		log := podLog{cli: c, out: ofNode(at, c.Out, &lock), at: at, attempt: newest}
+		log := podLog{cli: c, out: ofNode(at, c.Out, &lock), at: at, attempt: newest, container: container}
 		if attempt > 0 {
 			log.attempt = attempt - 1
 		}

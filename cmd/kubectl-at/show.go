@@ -248,7 +248,7 @@ func (c *cli) progressOf(at *v1alpha1.At, pod *corev1.Pod, now time.Time) (text 
 	}
 	if pod != nil {
 		phase, began = pod.Status.Phase, pod.CreationTimestamp
-		switch _, status := containerOf(pod); {
+		switch _, status := containerOf(pod, ""); {
 		case status != nil && status.State.Running != nil:
 			return "Its command is running.", false
 		case isOver(pod):
@@ -283,7 +283,7 @@ func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error 
 			}
 		}
 		exitCode, ran := "", ""
-		if _, status := containerOf(pod); status != nil {
+		if _, status := containerOf(pod, ""); status != nil {
 			if ended := status.State.Terminated; ended != nil {
 				exitCode, ran = fmt.Sprint(ended.ExitCode), short(ended.FinishedAt.Sub(ended.StartedAt.Time))
 			} else if running := status.State.Running; running != nil {

@@ -47,6 +47,7 @@ const unattended = 10 * time.Second
 type wait struct {
 	wait, logs, passExitCode bool
 	timeout                  seconds
+	container                string // whose log it is; "" for the one that counts
 }
 
 // waitCommand follows a run that another command has created.
@@ -129,7 +130,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 
 	var logs *streams
 	if w.logs {
-		logs = above.streamLogs(ctx, progress.over(c.Out, true), at)
+		logs = above.streamLogs(ctx, progress.over(c.Out, true), at, w.container)
 	}
 	logs.look(at)
 	tick := time.NewTicker(time.Second)
