@@ -1059,6 +1059,15 @@ func TestShow(t *testing.T) {
 			at.Status.Reason, at.Status.Message = v1alpha1.ReasonVolumeNotMounted, `configmap "c" not found`
 		}), want: "State      RUNNING, VolumeNotMounted\nWhy        configmap \"c\" not found\nPod        Its Pod is Pending since Fri 27 Mar 2026 13:00:00 UTC, 1h ago: its command has not started.\nWarnings of its Pod\n", not: "running"},
 		"running": {at: newAt("at", inPhase(corev1.PodRunning)), pod: podWith(corev1.PodRunning, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), want: "Why        Its command is running.\n", not: "Warnings"},
+		"restarting": {at: newAt("at", func(at *v1alpha1.At) {
+			inPhase(corev1.PodRunning)(at)
+			at.Status.Reason, at.Status.Message = "CommandRestarting", "Container command has failed 3 times, last with exit code 1."
+		}), pod: func() *corev1.Pod {
+			pod := podWith(corev1.PodRunning, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}})
+			pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1}
+			return pod
+		}(), want: "State      RUNNING, CommandRestarting\nWhy        Container command has failed 3 times, last with exit code 1.\nAttempts\n" +
+			"#     POD      PHASE     EXIT   NODE   CREATED   RAN\n1     at-pod   Running   1      -      1m ago    0s\n", not: "Pod  "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "", tc.at)

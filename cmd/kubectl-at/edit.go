@@ -146,12 +146,12 @@ func (c *cli) moveCommand() *cobra.Command {
 		Aliases:    []string{"reschedule"},
 		SuggestFor: []string{"defer", "delay", "postpone"},
 		Short:      "Change the time of Ats",
-		Long: `Change the time of an At that has not started. See kubectl at --help for the syntax of TIME.
-What TIME lacks, the At keeps: its date, its time of day, or its zone, unless there is --tz. A sum
+		Long: `Change the time of an At that has not started. See kubectl at --help for the syntax of TIME. The
+At keeps what TIME lacks: its date, its time of day, or its zone, unless there is --tz. A sum
 counts from the time of the At: + 1 hour, - 30 minutes. now + 1 hour counts from now.
 
-For several Ats, either write --to TIME after their names, or select those of the namespace that have
-not started: with --selector, with --due-before, or with both. If one of them cannot be moved, none is.`,
+For several Ats, write --to TIME after their names; or select those of the namespace that have not
+started, with --selector, --due-before or both. If one of them cannot be moved, none is.`,
 		Example: `  kubectl at move backup-x2b4f tomorrow 10:12
   kubectl at move backup-x2b4f monday
   kubectl at move backup-x2b4f + 1 hour

@@ -59,11 +59,12 @@ func (c *cli) logsCommand() *cobra.Command {
 		Short:      "Print the output of a run",
 		Long: `Print the output of the latest attempt, or of another one; with --nodes that on each node, each
 line with the name of the node. If the command has not started, print the output of the init
-container that is running or has failed. With -f, wait for the start
-and print the output of that attempt and all later ones, until the end of the run; the exit
-code then reports the outcome, like that of kubectl at TIME --logs.`,
+container that is running or has failed. With -f, wait for the start and print the output of that
+attempt and all later ones, until the end of the run; the exit code then reports the outcome, like
+that of kubectl at TIME --logs.`,
 		Example: `  kubectl at logs backup-x2b4f
   kubectl at logs backup-x2b4f -f
+  kubectl at logs backup-x2b4f -c proxy
   kubectl at logs backup-x2b4f --attempt 1`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -251,12 +252,8 @@ func (c *cli) progressOf(at *v1alpha1.At, pod *corev1.Pod, now time.Time) (text 
 		switch _, status := containerOf(pod, ""); {
 		case status != nil && status.State.Running != nil:
 			return "Its command is running.", false
-		case isOver(pod):
-			return "Its Pod has ended.", false
-		case status != nil && status.State.Terminated != nil:
-			return "Its command has ended, but its Pod has not.", false
-		case status != nil && hasStarted(status):
-			return "Its command has failed, and will start again.", false
+		case isOver(pod) || status != nil && hasStarted(status):
+			return "It has started.", false // The status says how it ended.
 		}
 	}
 	return fmt.Sprintf("Its Pod is %s since %s, %s: its command has not started.", phase, began.In(c.local()).Format(longTime), since(&began, now)), true
@@ -284,10 +281,10 @@ func (c *cli) attempts(at *v1alpha1.At, pods []corev1.Pod, now time.Time) error 
 		}
 		exitCode, ran := "", ""
 		if _, status := containerOf(pod, ""); status != nil {
-			if ended := status.State.Terminated; ended != nil {
-				exitCode, ran = fmt.Sprint(ended.ExitCode), short(ended.FinishedAt.Sub(ended.StartedAt.Time))
-			} else if running := status.State.Running; running != nil {
+			if running := status.State.Running; running != nil {
 				ran = short(now.Sub(running.StartedAt.Time))
+			} else if ended := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated); ended != nil {
+				exitCode, ran = fmt.Sprint(ended.ExitCode), short(ended.FinishedAt.Sub(ended.StartedAt.Time))
 			}
 		}
 		rows = append(rows, row(pod, number, pod.Name, string(pod.Status.Phase), exitCode, pod.Spec.NodeName, since(&pod.CreationTimestamp, now), ran))

@@ -91,13 +91,19 @@ func TestWhy(t *testing.T) {
 		"pending Pod":   {inPhase(corev1.PodPending), podWith(corev1.PodPending, corev1.ContainerState{}), "Its Pod is Pending since Fri 27 Mar 2026 13:59:00 UTC, 1m ago: its command has not started."},
 		"sidecar":       {inPhase(corev1.PodRunning), podWith(corev1.PodRunning, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}), "Its Pod is Running since Fri 27 Mar 2026 13:59:00 UTC, 1m ago: its command has not started."},
 		"running":       {inPhase(corev1.PodPending), podWith(corev1.PodRunning, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), "Its command is running."},
-		"ended":         {inPhase(corev1.PodRunning), podWith(corev1.PodRunning, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}), "Its command has ended, but its Pod has not."},
-		"evicted":       {inPhase(corev1.PodPending), podWith(corev1.PodFailed, corev1.ContainerState{}), "Its Pod has ended."},
+		"ended":         {inPhase(corev1.PodRunning), podWith(corev1.PodRunning, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}), "It has started."},
+		"status says more": {
+			func(at *v1alpha1.At) {
+				inPhase(corev1.PodRunning)(at)
+				at.Status.Reason, at.Status.Message = "CommandRestarting", "Container command has failed 3 times, last with exit code 1."
+			}, podWith(corev1.PodRunning, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}), "Container command has failed 3 times, last with exit code 1.",
+		},
+		"evicted": {inPhase(corev1.PodPending), podWith(corev1.PodFailed, corev1.ContainerState{}), "It has started."},
 		"restarted": {inPhase(corev1.PodRunning), func() *corev1.Pod {
 			pod := podWith(corev1.PodRunning, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}})
 			pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{}
 			return pod
-		}(), "Its command has failed, and will start again."},
+		}(), "It has started."},
 		"done": {
 			func(at *v1alpha1.At) {
 				done(v1alpha1.ReasonCommandFailed, 1)(at)
