@@ -151,7 +151,8 @@ At keeps what TIME lacks: its date, its time of day, or its zone, unless there i
 counts from the time of the At: + 1 hour, - 30 minutes. now + 1 hour counts from now.
 
 For several Ats, write --to TIME after their names; or select those of the namespace that have not
-started, with --selector, --due-before or both. If one of them cannot be moved, none is.`,
+started, with --selector, --due-before or both. All are checked first: if one has started, or would
+be in the past, none is moved.`,
 		Example: `  kubectl at move backup-x2b4f tomorrow 10:12
   kubectl at move backup-x2b4f monday
   kubectl at move backup-x2b4f + 1 hour
@@ -254,7 +255,7 @@ func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 		return instantOf(a.Object.(*v1alpha1.At)).Compare(instantOf(b.Object.(*v1alpha1.At)))
 	})
 	if err == nil && len(infos) == 0 {
-		fmt.Fprintln(m.ErrOut, "No At has been moved: none of those that have not started has these labels, or is due before that")
+		fmt.Fprintln(m.ErrOut, "No At is moved: the flags select none that has not started.")
 	}
 	return infos, err
 }
@@ -272,7 +273,7 @@ func (m *move) time(at *v1alpha1.At, words []string, ats int) (timespec.Time, er
 	t, _, err := m.parseTime(words, timespec.Options{Zone: zone, On: due.In(zone)})
 	var mistake *timespec.Error
 	switch {
-	case errors.As(err, &mistake) && mistake.Unknown && mistake.Offset == 0 && m.to == "" && !m.selects():
+	case errors.As(err, &mistake) && mistake.Unknown && mistake.Offset == 0 && len(words) > 1 && m.to == "" && !m.selects():
 		return t, usageError("%q is not part of a time: to move several Ats, write kubectl at move NAME... --to TIME", words[0])
 	case err != nil && ats > 1:
 		return t, fmt.Errorf("%s: %w", ref(at), err)

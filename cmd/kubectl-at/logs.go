@@ -361,23 +361,25 @@ func (l *podLog) check(pod *corev1.Pod) error {
 	return nil
 }
 
-// printOf prints the log so far of a Pod. If the container waits for its next start, that is the log of the previous
-// one. If the command has not started, it is that of the init container that prevents it.
+// printOf prints the log so far of a Pod. If the command has not started, that is the log of the init container that it
+// waits for. If a container waits for its next start, it is the log of its last one.
 func (l *podLog) printOf(ctx context.Context, pod *corev1.Pod) error {
 	container, status := containerOf(pod, l.container)
 	instead := ""
 	if init := blockingInit(pod); init != nil && l.container == "" {
 		container, status, instead = init.Name, init, "the command has not started. This"
 	}
-	again := ""
 	isPrevious := status != nil && status.State.Waiting != nil && status.LastTerminationState.Terminated != nil
 	if isPrevious {
-		instead, again = cmp.Or(instead, "this"), " and will start again"
+		instead = cmp.Or(instead, "this")
 	}
 	if instead != "" {
 		note := fmt.Sprintf("pod/%s: %s is the output of container %s", pod.Name, instead, container)
 		if ended := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated); ended != nil {
-			note += fmt.Sprintf(", which ended with exit code %d%s", ended.ExitCode, again)
+			note += fmt.Sprintf(", which ended with exit code %d", ended.ExitCode)
+		}
+		if isPrevious {
+			note += " and will start again"
 		}
 		fmt.Fprintln(l.ErrOut, note)
 	}
@@ -425,7 +427,7 @@ func containerOf(pod *corev1.Pod, name string) (string, *corev1.ContainerStatus)
 	return name, nil
 }
 
-// blockingInit returns the status of the init container that is running or has failed, so that the command has not started.
+// blockingInit returns the status of the init container that is running or has failed while the command has not started.
 func blockingInit(pod *corev1.Pod) *corev1.ContainerStatus {
 	if _, status := containerOf(pod, ""); status != nil && hasStarted(status) {
 		return nil
