@@ -362,28 +362,29 @@ func (l *podLog) check(pod *corev1.Pod) error {
 }
 
 // printOf prints the log so far of a Pod. If the command has not started, that is the log of the init container that it
-// waits for. If a container waits for its next start, it is the log of its last one.
+// waits for. If a container waits for its next start, it is the last log. printOf says so, and how the container ended.
 func (l *podLog) printOf(ctx context.Context, pod *corev1.Pod) error {
 	container, status := containerOf(pod, l.container)
-	instead := ""
+	note := ""
 	if init := blockingInit(pod); init != nil && l.container == "" {
-		container, status, instead = init.Name, init, "the command has not started. This"
+		container, status = init.Name, init
+		note = "the command has not started. This is the output of container " + container
 	}
-	isPrevious := status != nil && status.State.Waiting != nil && status.LastTerminationState.Terminated != nil
-	if isPrevious {
-		instead = cmp.Or(instead, "this")
-	}
-	if instead != "" {
-		note := fmt.Sprintf("pod/%s: %s is the output of container %s", pod.Name, instead, container)
-		if ended := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated); ended != nil {
-			note += fmt.Sprintf(", which ended with exit code %d", ended.ExitCode)
+	options := &corev1.PodLogOptions{Container: container}
+	if status != nil && status.State.Running == nil {
+		options.Previous = status.State.Waiting != nil && status.LastTerminationState.Terminated != nil
+		ended := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated)
+		if ended != nil && (note != "" || options.Previous || l.container == "" && !isOver(pod)) {
+			note = cmp.Or(note, "this is the output of container "+container) + fmt.Sprintf(", which ended with exit code %d", ended.ExitCode)
 		}
-		if isPrevious {
+		if options.Previous {
 			note += " and will start again"
 		}
-		fmt.Fprintln(l.ErrOut, note)
 	}
-	_, err := l.copy(ctx, &corev1.PodLogOptions{Container: container, Previous: isPrevious}, 0)
+	if note != "" {
+		fmt.Fprintf(l.ErrOut, "pod/%s: %s\n", pod.Name, note)
+	}
+	_, err := l.copy(ctx, options, 0)
 	return err
 }
 

@@ -142,6 +142,10 @@ func TestLogs(t *testing.T) {
 			init: ended(0), sidecar: running, command: waiting, commandBefore: ended(1), container: "command", previous: true,
 			stderr: "pod/at-pod: this is the output of container command, which ended with exit code 1 and will start again\n",
 		},
+		"the command has ended, its Pod has not": {
+			init: ended(0), sidecar: running, command: ended(1), container: "command",
+			stderr: "pod/at-pod: this is the output of container command, which ended with exit code 1\n",
+		},
 		"the command runs again":  {init: ended(0), sidecar: running, command: running, commandBefore: ended(1), container: "command"},
 		"another container":       {args: "-c sidecar", init: ended(0), sidecar: running, command: running, container: "sidecar"},
 		"an init container":       {args: "--container=init", init: ended(0), sidecar: running, command: running, container: "init"},
