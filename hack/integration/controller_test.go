@@ -224,7 +224,7 @@ func TestStartup(t *testing.T) {
 		waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 
 		applyCRD(t)
-		createCronAt(t, newCronAt(namespace, "@every 2s"))
+		createDue(t, newCronAt(namespace, ""))
 		role, err := kubeClient.RbacV1().Roles(namespace).Get(t.Context(), "earlier", metav1.GetOptions{})
 		if err == nil {
 			role.Rules = clusterRole.Rules
@@ -242,14 +242,14 @@ func TestStartup(t *testing.T) {
 		waitAts(t, namespace, 2)
 	})
 
-	// Ats that were stored before the CRD had its validation rules.
+	// An At and a CronAt that were stored before the CRD had its validation rules.
 	t.Run("invalid schedule", func(t *testing.T) {
 		content, err := os.ReadFile(crd)
 		if err != nil {
 			t.Fatal(err)
 		}
 		kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
-		kubectl(t, strings.ReplaceAll(string(content), "rule: self.matches('^[0-9]{4}-", "rule: true || self.matches('^[0-9]{4}-"), "apply", "-f", "-")
+		kubectl(t, strings.NewReplacer("rule: self.matches('^[0-9]{4}-", "rule: true || self.matches('^[0-9]{4}-", "rule: self.findAll(", "rule: true || self.findAll(").Replace(string(content)), "apply", "-f", "-")
 		eventually(t, "Ats to be served", areServed)
 		namespace := newNamespace(t)
 		at := newAt(namespace, "at", time.Now(), "true")
@@ -261,9 +261,18 @@ func TestStartup(t *testing.T) {
 			}
 			return err == nil, ignoreInvalid(err)
 		})
+		createCronAt(t, newCronAt(namespace, "*-5 * * * *"))
 		applyCRD(t)
+		eventually(t, "the API server to take the rules", func(context.Context) (bool, error) {
+			_, err := cnatClient.CnatV1alpha1().CronAts(namespace).Create(t.Context(), newCronAt(namespace, "60 * * * *"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return apierrors.IsInvalid(err), nil
+		})
 		startController(t, namespace)
 		waitBlocked(t, namespace, v1alpha1.ReasonInvalidSchedule)
+		cronAt := waitCronAt(t, namespace, "to be blocked", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonInvalidSchedule })
+		wantOutput(t, cronAt.Status.Message, `^spec.schedule "\*-5 \* \* \* \*" is invalid: minute "\*-5": write numbers from 0 to 59`)
+		patchCronAt(t, namespace, `{"spec":{"schedule":"* * * * *"}}`)
+		waitCronAt(t, namespace, "to run", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Active == 1 && cronAt.Status.Reason == "" })
 		update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().Add(time.Hour).UTC().Format(time.RFC3339) })
 		waitUnblocked(t, namespace)
 		update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().UTC().Format(time.RFC3339) })

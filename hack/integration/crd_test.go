@@ -99,6 +99,28 @@ func TestInvalidObjects(t *testing.T) {
 	})
 }
 
+// TestCronSchedules checks that the CRD accepts the schedules that the controller accepts.
+func TestCronSchedules(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	for _, schedule := range []string{
+		"0 3 * * *", " 0\t3  * * * ", "*/15,7 0-6/2 ? JAN-mar Mon", "00 09 01 01 06", "5/20 * * * MON-5", "59 23 31 12 6", "*/90 */9999 * * *", "0 0 * * sun-SAT",
+		"@annually", "@every 60s", "@every 1m", "@every 1h30m0.5s", "@every 2562047h",
+		"0 3 * *", "0 0 3 * * *", "XYZ", "@reboot", "@Daily", "@daily ", "@ 1 2 3 4",
+		"60 * * * *", "*-5 * * * *", "1,,2 * * * *", ",1 * * * *", "1, * * * *", "+5 * * * *", "-5 * * * *", "5- * * * *", "1-2-3 * * * *", "*/0 * * * *", "*/5/5 * * * *", "005 * * * *",
+		"0 24 * * *", "0 0 0 * *", "0 0 32 * *", "0 0 L * *", "0 0 15W * *", "0 0 1 0 *", "0 0 1 13 *", "0 0 MON * *", "0 0 * * 7", "0 0 * * 1#2", "0 0 * * JAN",
+		"5-3 * * * *", "0 0 * DEC-JAN *", "0 0 * * fri-Mon", "0 0 * * 5-MON", "0 0 * * SAT-1",
+		"@every 59s", "@every 0s", "@every 59.9s", "@every 100ms", "@every -5m", "@every 5", "@every", "@every  90m", "@every 2562048h", "@every 999999999999h",
+	} {
+		cronAt := newCronAt(namespace, schedule)
+		_, err := cnatClient.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		want := cronplan.Validate(&cronAt.Spec)
+		if err != nil && !apierrors.IsInvalid(err) || (err == nil) != (want == nil) {
+			t.Errorf("%q: the API server says %v, and the controller %v", schedule, err, want)
+		}
+	}
+}
+
 var invalidValue = regexp.MustCompile(`(Invalid value: )("(\\.|[^"\\])*"|-?[0-9]+)(: |$)`)
 
 // withoutValues removes the refused values from a message: API servers before 1.35 print

@@ -475,7 +475,7 @@ func TestExamples(t *testing.T) {
 				now += "Z"
 			}
 			if bytes.Contains(example, []byte("kind: "+v1alpha1.CronAtKind)) {
-				now = "@every 5s"
+				now = "* * * * *"
 			}
 			example = schedule.ReplaceAll(example, []byte(`schedule: "`+now+`"`))
 			example = regexp.MustCompile(`node: .*`).ReplaceAll(example, []byte("node: localhost"))

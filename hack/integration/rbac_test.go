@@ -294,7 +294,7 @@ func TestFinalizersPermission(t *testing.T) {
 	if !strings.Contains(refused.Message, want) {
 		t.Errorf("condition Blocked says %q, want %q", refused.Message, want)
 	}
-	createCronAt(t, newCronAt(namespace, "@every 2s"))
+	createDue(t, newCronAt(namespace, ""))
 	cronAt := waitCronAt(t, namespace, "to be blocked", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonAtRefused })
 	if !strings.Contains(cronAt.Status.Message, want) {
 		t.Errorf("the CronAt says %q, want %q", cronAt.Status.Message, want)

@@ -144,9 +144,8 @@ func TestRestartLosesNothing(t *testing.T) {
 	namespace := newNamespace(t)
 	leastAvailable := createWeb(t, namespace)
 	startController(t, namespace)
-	// The annotation would do that at most once a minute.
 	kubectl(t, `{"apiVersion": "cnat.programming-kubernetes.info/v1alpha1", "kind": "CronAt", "metadata": {"name": "web"}, "spec": {
-		"schedule": "@every 10s", "concurrencyPolicy": "Forbid", "atTemplate": {"spec": {"restart": {"kind": "Deployment", "name": "web"}}}}}`,
+		"schedule": "* * * * *", "concurrencyPolicy": "Forbid", "atTemplate": {"spec": {"restart": {"kind": "Deployment", "name": "web"}}}}}`,
 		"apply", "-n", namespace, "-f", "-")
 	eventually(t, "two restarts", func(ctx context.Context) (bool, error) {
 		ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})

@@ -119,7 +119,7 @@ func busy(t *testing.T, namespace string) {
 	cronAt := &v1alpha1.CronAt{
 		ObjectMeta: metav1.ObjectMeta{Name: "cronat"},
 		Spec: v1alpha1.CronAtSpec{
-			Schedule:          "@every 2s",
+			Schedule:          "* * * * *",
 			ConcurrencyPolicy: v1alpha1.ForbidConcurrent, // A slow node would have a hundred Pods.
 			AtTemplate:        v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}},
 		},

@@ -221,10 +221,7 @@ func TestDecide(t *testing.T) {
 			cronAt: newCronAt(), live: true, atsLive: true, now: eleven.Add(3 * time.Hour), wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z", wantDelay: RecordDelay,
 		},
 		"due, and due again before the new At would have to be recorded": {
-			cronAt: newCronAt(edited("@every 4s", ten.Add(-time.Minute)), func(cronAt *v1alpha1.CronAt) {
-				cronAt.Generation, cronAt.Status.ObservedSchedule.Schedule, cronAt.Status.LastScheduleTime = 1, "@every 4s", at(ten.Add(-4*second))
-			}),
-			live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: 4 * second,
+			cronAt: newCronAt(), live: true, now: eleven.Add(-4 * second), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: 4 * second,
 		},
 		"the At exists": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten,
@@ -406,9 +403,9 @@ func TestDecide(t *testing.T) {
 			}), now: ten,
 			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.ObservedSchedule.Schedule, cronAt.Status.NextScheduleTime = "0 * * 13 *", nil
-				withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonInvalidSchedule, `spec.schedule "0 * * 13 *" is invalid: end of range (13) above maximum (12): 13`, ten)(cronAt)
+				withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonInvalidSchedule, `spec.schedule "0 * * 13 *" is invalid: month "13": write numbers from 1 to 12 or names from JAN to DEC, ranges such as 2-5, steps such as */2, lists such as 2,4, or *`, ten)(cronAt)
 			}),
-			wantEvents: []string{`Warning InvalidSchedule spec.schedule "0 * * 13 *" is invalid: end of range (13) above maximum (12): 13`},
+			wantEvents: []string{`Warning InvalidSchedule spec.schedule "0 * * 13 *" is invalid: month "13": write numbers from 1 to 12 or names from JAN to DEC, ranges such as 2-5, steps such as */2, lists such as 2,4, or *`},
 		},
 	} {
 		t.Run(testName, func(t *testing.T) {
@@ -599,15 +596,15 @@ func TestUnseenEdits(t *testing.T) {
 // TestRecordOrder records two Ats of a CronAt at once. By their names, of minutes and of
 // seconds, the later one comes first: the earlier one must not count as missed.
 func TestRecordOrder(t *testing.T) {
-	cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@every 30s" })
+	cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@every 90s" })
 	cronAt.Status.ObservedSchedule.Schedule = cronAt.Spec.Schedule
-	cronAt.Status.LastScheduleTime = at(ten.Add(-30 * time.Second))
-	first, second := childOf(cronAt, ten), childOf(cronAt, ten.Add(30*time.Second))
+	cronAt.Status.LastScheduleTime = at(ten.Add(-90 * time.Second))
+	first, second := childOf(cronAt, ten), childOf(cronAt, ten.Add(90*time.Second))
 	if first.Name < second.Name {
 		t.Fatalf("%s comes before %s", first.Name, second.Name)
 	}
-	d := Decide(World{CronAt: cronAt, CronAtIsLive: true, CronAtAsOf: ten.Add(31 * time.Second), Ats: []*v1alpha1.At{first, second}, Now: ten.Add(31 * time.Second)})
-	if d.Status == nil || d.Status.Missed != nil || !d.Status.LastScheduleTime.Time.Equal(ten.Add(30*time.Second)) {
+	d := Decide(World{CronAt: cronAt, CronAtIsLive: true, CronAtAsOf: ten.Add(91 * time.Second), Ats: []*v1alpha1.At{first, second}, Now: ten.Add(91 * time.Second)})
+	if d.Status == nil || d.Status.Missed != nil || !d.Status.LastScheduleTime.Time.Equal(ten.Add(90*time.Second)) {
 		t.Errorf("got %+v", d.Status)
 	}
 }

@@ -33,8 +33,8 @@ import (
 // maxCounted is the maximum number of missed times to count at once.
 const maxCounted = 100
 
-// starBit is the bit with which robfig/cron marks a star field.
-const starBit = 1 << 63
+// everyHour has the bits of all hours.
+const everyHour = 1<<24 - 1
 
 // schedule is a cron expression in a time zone.
 type schedule struct {
@@ -53,17 +53,17 @@ func parse(spec *v1alpha1.CronAtSpec) (*schedule, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spec.timeZone %q is unknown: write a name from the IANA time zone database, such as Europe/Berlin", name)
 	}
-	// The CRD refuses this, too. The parser panics on some such values.
+	// The CRD refuses this, too.
 	if strings.Contains(spec.Schedule, "TZ") {
 		return nil, fmt.Errorf("spec.schedule %q has a time zone: set spec.timeZone", spec.Schedule)
 	}
-	expression, err := cron.ParseStandard(spec.Schedule)
+	expression, err := parseExpression(spec.Schedule)
 	if err != nil {
 		return nil, fmt.Errorf("spec.schedule %q is invalid: %w", spec.Schedule, err)
 	}
 	s := &schedule{expression: expression, location: location}
 	if fields, ok := expression.(*cron.SpecSchedule); ok {
-		s.passing = fields.Hour&starBit != 0
+		s.passing = fields.Hour&everyHour == everyHour
 	}
 	return s, nil
 }

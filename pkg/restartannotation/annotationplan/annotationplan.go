@@ -53,9 +53,6 @@ const (
 	activeDeadlineSeconds = 12 * 60 * 60
 )
 
-// minInterval is the minimum time between two restarts. Only @every can have a shorter one.
-const minInterval = time.Minute
-
 // maxNameLength is the maximum length of a CronAt's name, such that the names of its Ats
 // fit into a label.
 const maxNameLength = 52
@@ -288,7 +285,7 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 	if hasTimeZone {
 		spec.TimeZone = &timeZone
 	}
-	if err := validate(spec, w.Now); err != nil {
+	if _, err := cronplan.Next(&v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Time{Time: w.Now}}, Spec: spec}, w.Now, 1); err != nil {
 		return nil, explain(err)
 	}
 	labels := map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}
@@ -310,16 +307,6 @@ func newCronAt(w World) (cronAt *v1alpha1.CronAt, mistake string) {
 	}, ""
 }
 
-// validate returns an error if the schedule of a spec is invalid, has no time, or has times
-// that are less than minInterval apart.
-func validate(spec v1alpha1.CronAtSpec, now time.Time) error {
-	times, err := cronplan.Next(&v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Time{Time: now}}, Spec: spec}, now, 2)
-	if err == nil && len(times) == 2 && times[1].Sub(times[0]) < minInterval {
-		err = fmt.Errorf("spec.schedule %q is too short: write @every 1m or longer", spec.Schedule)
-	}
-	return err
-}
-
 // annotation returns the value of an annotation. It removes the line break at the end of
 // a YAML block.
 func annotation(workload *metav1.PartialObjectMetadata, key string) (string, bool) {
@@ -329,11 +316,7 @@ func annotation(workload *metav1.PartialObjectMetadata, key string) (string, boo
 
 // explain returns the text of an error about CronAt fields, in terms of the annotations.
 func explain(err error) string {
-	message := strings.NewReplacer("spec.schedule", "annotation "+v1alpha1.AnnotationRestartSchedule, "spec.timeZone", "annotation "+v1alpha1.AnnotationRestartTimeZone).Replace(err.Error())
-	if strings.Contains(message, "is invalid") {
-		message += `; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`
-	}
-	return answer.OneLine(message)
+	return answer.OneLine(strings.NewReplacer("spec.schedule", "annotation "+v1alpha1.AnnotationRestartSchedule, "spec.timeZone", "annotation "+v1alpha1.AnnotationRestartTimeZone).Replace(err.Error()))
 }
 
 // Name returns the name of the CronAt of a workload, such as deployment-web.

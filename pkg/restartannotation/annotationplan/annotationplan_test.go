@@ -101,7 +101,7 @@ var equate = cmp.Comparer(func(a, b error) bool {
 func TestDecide(t *testing.T) {
 	berlin := map[string]string{schedule: "0 3 * * 1-5", timeZone: "Europe/Berlin"}
 	broken := map[string]string{schedule: "0 25 * * *"}
-	const brokenMessage = scheduleKey + ` "0 25 * * *" is invalid: end of range (25) above maximum (23): 25; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`
+	const brokenMessage = scheduleKey + ` "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23, ranges such as 1-4, steps such as */2, lists such as 1,3, or *`
 	created := normal("SuccessfulCreate", "Created CronAt deployment-web")
 	updated := normal("SuccessfulUpdate", "Updated CronAt deployment-web")
 	deleted := normal("SuccessfulDelete", "Deleted CronAt deployment-web")
@@ -201,7 +201,7 @@ func TestDecide(t *testing.T) {
 		"removed while it is suspended": {workload: newWorkload(nil), cronAt: newOwn(suspended), want: Decision{Action: DeleteCronAt{}, Event: deleted}},
 		"fixed while it is suspended":   {workload: newWorkload(map[string]string{schedule: "@daily", timeZone: "Europe/Berlin"}), cronAt: newOwn(suspended), want: Decision{Action: PatchCronAt{newOwn(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.Schedule = "@daily" })}, Event: updated}},
 		"an empty schedule": {workload: newWorkload(map[string]string{schedule: ""}), want: Decision{
-			Mistake: scheduleKey + ` "" is invalid: empty spec string; write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @daily, @weekly or @monthly`,
+			Mistake: scheduleKey + ` "" is invalid: it does not have five fields: write minute, hour, day of month, month and day of week, such as "0 3 * * 1-5", or @hourly, @daily, @weekly, @monthly, @yearly or "@every 90m"`,
 		}},
 		"a schedule that has no time": {workload: newWorkload(map[string]string{schedule: "0 0 30 2 *"}), want: Decision{
 			Mistake: scheduleKey + ` "0 0 30 2 *" has no time within the next five years`,
@@ -209,10 +209,10 @@ func TestDecide(t *testing.T) {
 		"a schedule of leap days":   {workload: newWorkload(map[string]string{schedule: "0 0 29 2 *"}), want: Decision{Action: CreateCronAt{newOwn(leapDays)}, Event: created}},
 		"a schedule of each minute": {workload: newWorkload(map[string]string{schedule: "@every 1m"}), want: Decision{Action: CreateCronAt{newOwn(eachMinute)}, Event: created}},
 		"a schedule of seconds": {workload: newWorkload(map[string]string{schedule: "@every 59s"}), want: Decision{
-			Mistake: scheduleKey + ` "@every 59s" is too short: write @every 1m or longer`,
+			Mistake: scheduleKey + ` "@every 59s" is invalid: the duration is too short: write "@every 1m" or longer`,
 		}},
 		"a schedule of no time": {workload: newWorkload(map[string]string{schedule: "@every -5m"}), want: Decision{
-			Mistake: scheduleKey + ` "@every -5m" is too short: write @every 1m or longer`,
+			Mistake: scheduleKey + ` "@every -5m" is invalid: write a duration in hours, minutes and seconds, such as "@every 90m" or "@every 1h30m"`,
 		}},
 		"a schedule with a zone": {workload: newWorkload(map[string]string{schedule: "TZ=UTC 0 3 * * *"}), want: Decision{
 			Mistake: scheduleKey + ` "TZ=UTC 0 3 * * *" has a time zone: set annotation cnat.programming-kubernetes.info/restart-time-zone`,

@@ -122,15 +122,23 @@ type CronAt struct {
 type CronAtSpec struct {
 	// schedule is a cron expression with the syntax of CronJob: minute, hour, day of month,
 	// month, day of week, such as "0 3 * * 1-5"; or @hourly, @daily, @weekly, @monthly,
-	// @yearly, or "@every 90m". It is evaluated in timeZone. A time that the clocks skip
-	// (daylight-saving time) runs at the first instant after the gap. A time that the clocks
-	// repeat runs once. If the hour is "*", however, the schedule follows elapsed time.
+	// @yearly, or "@every 90m" (at least 1m). It is evaluated in timeZone. A time that the
+	// clocks skip (daylight-saving time) runs at the first instant after the gap. A time that
+	// the clocks repeat runs once. If the hour field means all hours, such as "*" or "0-23",
+	// the schedule follows elapsed time instead.
 	// After an edit, times in the past do not run.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.contains('TZ')",message="must not contain TZ= or CRON_TZ=: set timeZone"
-	// +kubebuilder:validation:XValidation:rule="self.contains('TZ') || self.matches('^@(yearly|annually|monthly|weekly|daily|midnight|hourly|every [0-9.hmsuµn]+)$') || self.matches('^\\\\s*(\\\\S+\\\\s+){4}\\\\S+\\\\s*$') && !self.startsWith('@')",message="must be a cron expression of five fields (minute, hour, day of month, month, day of week), or one of @hourly, @daily, @weekly, @monthly, @yearly and @every DURATION"
+	// +kubebuilder:validation:XValidation:rule="self.contains('TZ') || self.matches('^@(yearly|annually|monthly|weekly|daily|midnight|hourly|every ([0-9]+([.][0-9]+)?[hms])+)$') || self.findAll('\\\\S+').size() == 5 && !self.startsWith('@')",message="must be a cron expression of five fields (minute, hour, day of month, month, day of week), or one of @hourly, @daily, @weekly, @monthly, @yearly and @every DURATION, such as @every 1h30m"
+	// +kubebuilder:validation:XValidation:rule="self.findAll('\\\\S+').size() != 5 || self.findAll('\\\\S+')[0].split(',').all(item, item.matches('^([*?]|([0-5]?[0-9])(-([0-5]?[0-9]))?)(/0*[1-9][0-9]{0,3})?$'))",message="the minute must be *, or numbers from 0 to 59, ranges such as 1-4, steps such as */2, separated by commas"
+	// +kubebuilder:validation:XValidation:rule="self.findAll('\\\\S+').size() != 5 || self.findAll('\\\\S+')[1].split(',').all(item, item.matches('^([*?]|([01]?[0-9]|2[0-3])(-([01]?[0-9]|2[0-3]))?)(/0*[1-9][0-9]{0,3})?$'))",message="the hour must be *, or numbers from 0 to 23, ranges such as 1-4, steps such as */2, separated by commas"
+	// +kubebuilder:validation:XValidation:rule="self.findAll('\\\\S+').size() != 5 || self.findAll('\\\\S+')[2].split(',').all(item, item.matches('^([*?]|(0?[1-9]|[12][0-9]|3[01])(-(0?[1-9]|[12][0-9]|3[01]))?)(/0*[1-9][0-9]{0,3})?$'))",message="the day of month must be *, or numbers from 1 to 31, ranges such as 1-4, steps such as */2, separated by commas"
+	// +kubebuilder:validation:XValidation:rule="self.findAll('\\\\S+').size() != 5 || self.findAll('\\\\S+')[3].split(',').all(item, item.matches('^([*?]|((?i)0?[1-9]|1[0-2]|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC)(-((?i)0?[1-9]|1[0-2]|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC))?)(/0*[1-9][0-9]{0,3})?$'))",message="the month must be *, or numbers from 1 to 12 or names from JAN to DEC, ranges such as 1-4, steps such as */2, separated by commas"
+	// +kubebuilder:validation:XValidation:rule="self.findAll('\\\\S+').size() != 5 || self.findAll('\\\\S+')[4].split(',').all(item, item.matches('^([*?]|((?i)0?[0-6]|SUN|MON|TUE|WED|THU|FRI|SAT)(-((?i)0?[0-6]|SUN|MON|TUE|WED|THU|FRI|SAT))?)(/0*[1-9][0-9]{0,3})?$'))",message="the day of week must be *, or numbers from 0 (Sunday) to 6 or names from SUN to SAT, ranges such as 1-4, steps such as */2, separated by commas"
+	// +kubebuilder:validation:XValidation:rule="self.upperAscii().replace('SUN','0').replace('MON','1').replace('TUE','2').replace('WED','3').replace('THU','4').replace('FRI','5').replace('SAT','6').replace('JAN','1').replace('FEB','2').replace('MAR','3').replace('APR','4').replace('MAY','5').replace('JUN','6').replace('JUL','7').replace('AUG','8').replace('SEP','9').replace('OCT','10').replace('NOV','11').replace('DEC','12').findAll('[0-9]{1,2}-[0-9]{1,2}').all(range, int(range.split('-')[0]) <= int(range.split('-')[1]))",message="a range must not end before it begins: write 22-23,0-2 instead of 22-2"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^@every ([0-9]+([.][0-9]+)?[hms])+$') || duration(self.substring(7)) >= duration('1m')",message="@every must be at least one minute, such as @every 1m"
 	Schedule string `json:"schedule"`
 
 	// timeZone is the name of a time zone from the IANA database, such as Europe/Berlin.
@@ -138,6 +146,7 @@ type CronAtSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Z][A-Za-z0-9_+/-]*$') && self != 'Local' && timestamp('2000-01-01T00:00:00Z').getHours(self) >= 0",message="must be a name from the IANA time zone database, such as Europe/Berlin"
 	TimeZone *string `json:"timeZone,omitempty"`
 
 	// suspend stops the creation of Ats while it is true. Existing Ats continue. Times that
