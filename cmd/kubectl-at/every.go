@@ -118,7 +118,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 	if err := o.run.create(cmd.Context(), o.output, cronAt); err != nil {
 		return err
 	}
-	for _, note := range notes {
+	for _, note := range append(notes, cronplan.Surprises(cronAt.Spec.Schedule)...) {
 		fmt.Fprintln(o.ErrOut, note)
 	}
 	if err := o.announceNext(o.output, cronAt, now); err != nil {
@@ -156,8 +156,11 @@ func (o *every) newCronAt(ctx context.Context, words, command []string, now time
 		if err != nil {
 			return nil, nil, err
 		}
-		cronAt.Spec.Schedule, cronAt.Spec.TimeZone = text(words), &zone
+		cronAt.Spec.Schedule, cronAt.Spec.TimeZone = strings.Join(strings.Fields(text(words)), " "), &zone
 		if _, err := nextOf(cronAt, now); err != nil {
+			if len(words) > 1 {
+				err = usageError("%w. Write the schedule in quotes, so that the shell keeps it as it is", err)
+			}
 			return nil, nil, err
 		}
 	}
@@ -209,8 +212,7 @@ func nextOf(cronAt *v1alpha1.CronAt, now time.Time) (time.Time, error) {
 	next.CreationTimestamp = metav1.NewTime(now)
 	times, err := cronplan.Next(next, now, 1)
 	if err != nil {
-		problem := strings.NewReplacer("set spec.timeZone", "name it with --tz", "spec.", "").Replace(err.Error())
-		return time.Time{}, usageError(`%s: write minute, hour, day of month, month and day of week in quotes, such as "0 3 * * 1-5", or @daily or "@every 90m"`, problem)
+		return time.Time{}, usageError("%s", strings.NewReplacer("set spec.timeZone", "name it with --tz", "spec.", "").Replace(err.Error()))
 	}
 	return times[0], nil
 }

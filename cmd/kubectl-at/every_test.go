@@ -85,6 +85,13 @@ func TestEvery(t *testing.T) {
 			spec:   v1alpha1.CronAtSpec{Schedule: "@daily", TimeZone: ptr.To("UTC"), Suspend: ptr.To(true), AtTemplate: runs(v1alpha1.RunSpec{Command: "x"})},
 			stderr: "suspended: nothing starts until kubectl at resume cronat/cronat\n",
 		},
+		"a schedule that may be misread": {
+			args: []string{"*/90\u00a00 1  * 1 ", "--tz=UTC", "--", "x"},
+			spec: v1alpha1.CronAtSpec{Schedule: "*/90 0 1 * 1", TimeZone: ptr.To("UTC"), AtTemplate: runs(v1alpha1.RunSpec{Command: "x"})},
+			stderr: "minute */90 means minute 0 of each hour, not every 90 minutes: for that, write \"@every 90m\"\n" +
+				"day of month 1 and day of week 1: it runs on each day that matches one of them, not only on days that match both\n" +
+				"runs next Mon 30 Mar 2026 00:00:00 UTC, in 2d10h\n",
+		},
 		"its own schedule, the Pod of a CronJob": {
 			args: []string{"@daily", "--tz=UTC", "--from=cronjob/backup"},
 			spec: v1alpha1.CronAtSpec{Schedule: "@daily", TimeZone: ptr.To("UTC"), AtTemplate: runs(v1alpha1.RunSpec{Template: &corev1.PodTemplateSpec{
@@ -120,8 +127,10 @@ func TestUsageOfEvery(t *testing.T) {
 		"no schedule":         {[]string{"--", "x"}, `there is no schedule: write it before --`},
 		"no schedule to copy": {[]string{"--from=job/x"}, "as in kubectl at every @daily --from job/x"},
 		"an empty schedule":   {[]string{"", "--from=cronjob/x"}, `schedule "" is invalid`},
-		"a wrong field":       {[]string{"0 25 * * *", "--", "x"}, `schedule "0 25 * * *" is invalid: end of range (25) above maximum (23): 25: write minute, hour`},
-		"too few fields":      {[]string{"0", "3", "--", "x"}, `schedule "0 3" is invalid: expected exactly 5 fields, found 2: [0 3]: write minute, hour`},
+		"a wrong field":       {[]string{"0 25 * * *", "--", "x"}, `schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23`},
+		"too few fields":      {[]string{"0", "3", "--", "x"}, `schedule "0 3" is invalid: it does not have five fields: write minute, hour`},
+		"not in quotes":       {[]string{"0", "3", "README.md", "*", "*", "--", "x"}, `day of month "README.md": write numbers from 1 to 31, ranges such as 2-5, steps such as */2, lists such as 2,4, or *. Write the schedule in quotes`},
+		"too often":           {[]string{"@every 30s", "--", "x"}, `schedule "@every 30s" is invalid: the duration is too short: write "@every 1m" or longer`},
 		"never":               {[]string{"0 0 30 2 *", "--", "x"}, "has no time within the next five years"},
 		"a zone in it":        {[]string{"TZ=UTC 0 3 * * *", "--", "x"}, "has a time zone: name it with --tz"},
 		"no command":          {[]string{"@daily"}, "there is no command"},
