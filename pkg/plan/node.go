@@ -19,6 +19,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +50,23 @@ func pinToNode(spec *corev1.PodSpec, node string) {
 			term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{
 				Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node},
 			})
+		}
+	}
+}
+
+// nodeNameVariable is the environment variable with the name of the node.
+const nodeNameVariable = "NODE_NAME"
+
+// addNodeName sets nodeNameVariable in the containers that do not set it themselves. It comes
+// first, so that other variables can refer to it.
+func addNodeName(spec *corev1.PodSpec) {
+	variable := corev1.EnvVar{Name: nodeNameVariable, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			env := &containers[i].Env
+			if !slices.ContainsFunc(*env, func(own corev1.EnvVar) bool { return own.Name == variable.Name }) {
+				*env = slices.Insert(*env, 0, variable)
+			}
 		}
 	}
 }

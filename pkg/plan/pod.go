@@ -110,6 +110,7 @@ func NewPod(at *v1alpha1.At, defaults Defaults) *corev1.Pod {
 
 	if at.Spec.Node != "" {
 		pinToNode(spec, at.Spec.Node)
+		addNodeName(spec)
 	}
 
 	labels := map[string]string{}

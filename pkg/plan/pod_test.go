@@ -208,6 +208,32 @@ func TestNewPodFromTemplate(t *testing.T) {
 	}
 }
 
+// TestNodeName checks that each container of a run on a node knows the name of the node.
+func TestNodeName(t *testing.T) {
+	name := corev1.EnvVar{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}
+	own, other := corev1.EnvVar{Name: "NODE_NAME", Value: "own"}, corev1.EnvVar{Name: "A", Value: "$(NODE_NAME)"}
+	at := newAt(func(at *v1alpha1.At) {
+		at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			InitContainers: []corev1.Container{{}},
+			Containers:     []corev1.Container{{Env: []corev1.EnvVar{other}}, {Env: []corev1.EnvVar{other, own}}},
+		}}
+	})
+	for node, want := range map[string][][]corev1.EnvVar{
+		"":   {nil, {other}, {other, own}},
+		"n1": {{name}, {name, other}, {other, own}},
+	} {
+		at.Spec.Node = node
+		spec := NewPod(at, Defaults{}).Spec
+		if diff := cmp.Diff(want, [][]corev1.EnvVar{spec.InitContainers[0].Env, spec.Containers[0].Env, spec.Containers[1].Env}); diff != "" {
+			t.Errorf("on node %q (-want +got):\n%s", node, diff)
+		}
+	}
+	at.Spec.Template, at.Spec.Node = nil, "n1"
+	if diff := cmp.Diff([]corev1.EnvVar{name}, NewPod(at, Defaults{}).Spec.Containers[0].Env); diff != "" {
+		t.Errorf("without a template (-want +got):\n%s", diff)
+	}
+}
+
 func BenchmarkNewPod(b *testing.B) {
 	at := newAt()
 	b.ReportAllocs()

@@ -438,10 +438,12 @@ type RunSpec struct {
 	// +optional
 	Restart *AtRestart `json:"restart,omitempty"`
 
-	// node is the name of the node on which the command runs. The scheduler still checks
-	// that the Pod fits: resources, taints, cordons, and the template's constraints. If the
-	// node does not exist when the command is due, or is removed during the run, the At ends
-	// as Failed/NodeGone. Default: any node. Immutable once the At has started.
+	// node is the name of the node on which the command runs. All containers have it as the
+	// environment variable NODE_NAME, unless the template sets that variable. The scheduler
+	// still checks that the Pod fits: resources, taints, cordons, and the template's
+	// constraints. If the node does not exist when the command is due, or is removed during
+	// the run, the At ends as Failed/NodeGone. Default: any node. Immutable once the At has
+	// started.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
