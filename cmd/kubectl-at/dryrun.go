@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"regexp"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -72,15 +71,9 @@ func (c *cli) dryRunRestart(ctx context.Context, at *v1alpha1.At) (asked, refuse
 
 // lookAtNodes looks for the nodes on which an At would run. What it says follows another sentence.
 func (c *cli) lookAtNodes(ctx context.Context, at *v1alpha1.At) (asked, refused string) {
-	list, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := c.listNodes(ctx)
 	if isNotAllowed(err) {
 		return " You are not allowed to list nodes, so it is not known whether one fits.", ""
-	}
-	var nodes []*corev1.Node
-	if err == nil {
-		for i := range list.Items {
-			nodes = append(nodes, &list.Items[i])
-		}
 	}
 	switch forecast := plan.ForeseeNodes(at, nodes, err); {
 	case forecast == nil:

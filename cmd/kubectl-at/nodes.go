@@ -22,12 +22,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -35,6 +37,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
 // allNodes is the value of --nodes for all nodes. An empty value is refused: it may come
@@ -124,6 +127,40 @@ func placeOf(spec *v1alpha1.RunSpec) string {
 		place += fmt.Sprintf(", until more than %d have failed", *limit)
 	}
 	return place
+}
+
+// listNodes returns the nodes of the cluster.
+func (c *cli) listNodes(ctx context.Context) (nodes []*corev1.Node, err error) {
+	list, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		nodes = append(nodes, &list.Items[i])
+	}
+	return nodes, nil
+}
+
+// announceOmitted prints which of the nodes that a new object selects it would leave out now.
+func (c *cli) announceOmitted(ctx context.Context, of object) {
+	at := &v1alpha1.At{Spec: v1alpha1.AtSpec{RunSpec: *stateOf(of).run}}
+	if at.Spec.Nodes == nil {
+		return
+	}
+	nodes, err := c.listNodes(ctx)
+	if err != nil { // A user without that permission cannot do anything about it.
+		return
+	}
+	chosen, omitted, _ := plan.ChooseNodes(at, nodes) // The preflight reports an error.
+	var reasons []string
+	number := 0
+	for _, why := range slices.Sorted(maps.Keys(omitted)) {
+		reasons = append(reasons, fmt.Sprintf("%d %s", omitted[why], why))
+		number += omitted[why]
+	}
+	if number > 0 {
+		fmt.Fprintf(c.ErrOut, "leaves out %d of %d nodes: %s\n", number, number+len(chosen), strings.Join(reasons, ", "))
+	}
 }
 
 // countsOf describes the progress of a run on nodes.

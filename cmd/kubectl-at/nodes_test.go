@@ -18,6 +18,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +26,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -73,6 +75,48 @@ func TestCreateOnNodes(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.nodes, at.Spec.Nodes, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("nodes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestOmittedNodes checks that a new object with nodes comes with a line about the nodes that it
+// leaves out now.
+func TestOmittedNodes(t *testing.T) {
+	node := func(name string, spec corev1.NodeSpec) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": name[:1]}}, Spec: spec}
+	}
+	tainted := corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule}}}
+	nodes := []runtime.Object{node("a1", tainted), node("a2", corev1.NodeSpec{Unschedulable: true}), node("a3", tainted), node("a4", corev1.NodeSpec{}), node("b1", corev1.NodeSpec{})}
+	const omitted = "leaves out 3 of %d nodes: 1 cordoned, 2 with the taint dedicated=db:NoSchedule\n"
+	for name, tc := range map[string]struct {
+		args      []string
+		forbidden bool
+		stderr    string
+	}{
+		"all nodes":        {args: []string{"noon", "--nodes=all"}, stderr: fmt.Sprintf(omitted, 5)},
+		"a selector":       {args: []string{"now", "--nodes=pool=a"}, stderr: fmt.Sprintf(omitted, 4)},
+		"a CronAt":         {args: []string{"every", "@daily", "--nodes=all"}, stderr: fmt.Sprintf(omitted, 5)},
+		"a server dry run": {args: []string{"noon", "--nodes=all", "--dry-run=server"}, stderr: fmt.Sprintf(omitted, 5)},
+		"none is left out": {args: []string{"noon", "--nodes=pool=b"}},
+		"one node":         {args: []string{"noon", "--node=a1"}},
+		"a client dry run": {args: []string{"noon", "--nodes=all", "--dry-run=client"}},
+		"not allowed":      {args: []string{"noon", "--nodes=all"}, forbidden: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "")
+			kube := kubefake.NewSimpleClientset(nodes...)
+			if tc.forbidden {
+				kube.PrependReactor("list", "nodes", func(kubetesting.Action) (bool, runtime.Object, error) {
+					return true, nil, apierrors.NewForbidden(corev1.Resource("nodes"), "", nil)
+				})
+			}
+			w.kube = kube
+			if code := w.run(t, append(tc.args, "--name=x", "--tz=UTC", "--", "x")...); code != 0 {
+				t.Fatalf("exit code %d: %s", code, w.stderr.String())
+			}
+			if before, _, _ := strings.Cut(w.stderr.String(), "run"); strings.TrimSuffix(before, "would ") != tc.stderr {
+				t.Errorf("stderr %q, want first %q", w.stderr.String(), tc.stderr)
 			}
 		})
 	}

@@ -195,7 +195,9 @@ func (c *cli) create(ctx context.Context, output *output, object object) error {
 	}
 	switch {
 	case err == nil:
-		return output.print(c, object)
+		if err = output.print(c, object); err == nil {
+			c.announceOmitted(ctx, object)
+		}
 	case !output.isServer() && (ctx.Err() != nil || isUnanswered(err)):
 		return c.unanswered(err, object, "created")
 	}

@@ -115,7 +115,7 @@ func ForeseeNodes(at *v1alpha1.At, nodes []*corev1.Node, err error) *Forecast {
 		}
 		return newForecast(v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s does not exist.", at.Spec.Node))
 	}
-	switch chosen, err := ChooseNodes(at, nodes); {
+	switch chosen, _, err := ChooseNodes(at, nodes); {
 	case err != nil:
 		return newForecast(v1alpha1.ReasonInvalidSelector, err.Error())
 	case len(chosen) == 0:

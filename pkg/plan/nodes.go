@@ -17,6 +17,7 @@ limitations under the License.
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -82,7 +83,7 @@ func (v *view) decideChildren() Decision {
 	case !v.NodesAreKnown:
 		return Decision{Action: LookForNodes{}}
 	}
-	chosen, err := ChooseNodes(at, v.Nodes)
+	chosen, _, err := ChooseNodes(at, v.Nodes)
 	if err != nil { // The selector was read when the run started.
 		return v.writeDone(nil, v1alpha1.ReasonInvalidPod, err.Error())
 	}
@@ -159,44 +160,40 @@ var passingTaints = []string{
 }
 
 // ChooseNodes returns the sorted names of the nodes on which an At runs its command
-// according to spec.nodes. The error reports what is wrong with the selector or with the
+// according to spec.nodes. omitted counts the other nodes that spec.nodes.selector matches, by
+// what describes them. The error reports what is wrong with the selector or with the
 // template's node affinity.
-func ChooseNodes(at *v1alpha1.At, nodes []*corev1.Node) ([]string, error) {
+func ChooseNodes(at *v1alpha1.At, nodes []*corev1.Node) (chosen []string, omitted map[string]int, err error) {
 	selector, err := nodeSelector(at)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	pod := &corev1.Pod{}
 	if at.Spec.Template != nil {
 		pod.Spec = at.Spec.Template.Spec
 	}
 	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
-	asksFor := func(label string) bool {
-		requirements, _ := selector.Requirements()
-		return pod.Spec.NodeSelector[label] != "" || slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return r.Key() == label })
-	}
-	var chosen []string
+	omitted = map[string]int{}
 	for _, node := range nodes {
 		if !selector.Matches(labels.Set(node.Labels)) {
 			continue
 		}
 		matches, err := affinity.Match(node)
 		if err != nil {
-			return nil, fmt.Errorf("spec.template.spec: the node affinity is invalid: %w", err)
+			return nil, nil, fmt.Errorf("spec.template.spec: the node affinity is invalid: %w", err)
 		}
-		if !matches || !tolerates(pod, node) {
-			continue
+		why := cmp.Or(untolerated(pod, node), virtual(pod, selector, node))
+		if !matches {
+			why = "not selected by the template"
 		}
-		isVirtual := false
-		for label, value := range virtualNodes {
-			isVirtual = isVirtual || node.Labels[label] == value && !asksFor(label)
-		}
-		if !isVirtual {
+		if why != "" {
+			omitted[why]++
+		} else {
 			chosen = append(chosen, node.Name)
 		}
 	}
 	slices.Sort(chosen)
-	return chosen, nil
+	return chosen, omitted, nil
 }
 
 // nodeSelector returns the selector of spec.nodes.
@@ -208,16 +205,35 @@ func nodeSelector(at *v1alpha1.At) (labels.Selector, error) {
 	return selector, nil
 }
 
-// tolerates reports whether a Pod may run on a node, given the node's cordon and taints.
-// It ignores temporary taints.
-func tolerates(pod *corev1.Pod, node *corev1.Node) bool {
+// untolerated describes a node whose cordon or taint a Pod does not tolerate, or returns "". It
+// ignores temporary taints.
+func untolerated(pod *corev1.Pod, node *corev1.Node) string {
 	taints := node.Spec.Taints
 	if node.Spec.Unschedulable {
 		// Like the scheduler: the taint may not be there yet.
 		taints = append(slices.Clone(taints), corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
-	_, isTainted := corev1helpers.FindMatchingUntoleratedTaint(logr.Logger{}, taints, pod.Spec.Tolerations, func(taint *corev1.Taint) bool {
+	taint, isTainted := corev1helpers.FindMatchingUntoleratedTaint(logr.Logger{}, taints, pod.Spec.Tolerations, func(taint *corev1.Taint) bool {
 		return taint.Effect != corev1.TaintEffectPreferNoSchedule && !slices.Contains(passingTaints, taint.Key)
 	}, true)
-	return !isTainted
+	switch {
+	case !isTainted:
+		return ""
+	case taint.Key == corev1.TaintNodeUnschedulable:
+		return "cordoned"
+	}
+	return "with the taint " + taint.ToString()
+}
+
+// virtual describes a node that is not a machine, unless the selector or the Pod asks for such
+// nodes, or returns "".
+func virtual(pod *corev1.Pod, selector labels.Selector, node *corev1.Node) string {
+	requirements, _ := selector.Requirements()
+	for label, value := range virtualNodes {
+		isAskedFor := pod.Spec.NodeSelector[label] != "" || slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return r.Key() == label })
+		if node.Labels[label] == value && !isAskedFor {
+			return "virtual"
+		}
+	}
+	return ""
 }

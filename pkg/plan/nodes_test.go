@@ -171,7 +171,7 @@ func TestChooseNodes(t *testing.T) {
 		}), []string{"gpu", "plain"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := ChooseNodes(newAt(withNodes(nil), tc.edit), all)
+			got, _, err := ChooseNodes(newAt(withNodes(nil), tc.edit), all)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,8 +182,25 @@ func TestChooseNodes(t *testing.T) {
 	}
 	at := newAt(withNodes(nil))
 	at.Spec.Nodes.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
-	if got, err := ChooseNodes(at, all); err == nil {
+	if got, _, err := ChooseNodes(at, all); err == nil {
 		t.Errorf("a selector with an unknown operator selects %v", got)
+	}
+
+	for name, tc := range map[string]struct {
+		edit func(*v1alpha1.At)
+		want map[string]int
+	}{
+		"all": {func(*v1alpha1.At) {}, map[string]int{
+			"cordoned": 2, "with the taint node-role.kubernetes.io/control-plane:NoSchedule": 1, "with the taint dedicated:NoExecute": 1, "virtual": 2,
+		}},
+		"by the selector":      {selects("accelerator", "gpu"), map[string]int{}},
+		"all is tolerated":     {tolerates(""), map[string]int{"virtual": 2}},
+		"by the node selector": {template(func(spec *corev1.PodSpec) { spec.NodeSelector = map[string]string{"accelerator": "gpu"} }), map[string]int{"not selected by the template": len(all) - 1}},
+	} {
+		_, omitted, err := ChooseNodes(newAt(withNodes(nil), tc.edit), all)
+		if diff := cmp.Diff(tc.want, omitted); err != nil || diff != "" {
+			t.Errorf("%s: the omitted nodes (-want +got): %v\n%s", name, err, diff)
+		}
 	}
 }
 

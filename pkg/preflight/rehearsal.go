@@ -266,7 +266,7 @@ func (r *rehearsals) rehearseEach(ctx context.Context, item cache.ObjectName, ch
 	if err != nil {
 		return plan.Rehearsal{}
 	}
-	chosen, _ := plan.ChooseNodes(s.at, nodes) // The preflight reports an error.
+	chosen, _, _ := plan.ChooseNodes(s.at, nodes) // The preflight reports an error.
 	if len(chosen) == 0 {
 		return plan.Rehearsal{}
 	}
