@@ -40,6 +40,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
 const golden = root + "/pkg/apis/cnat/v1alpha1/testdata"
@@ -117,6 +118,18 @@ func TestCronSchedules(t *testing.T) {
 		want := cronplan.Validate(&cronAt.Spec)
 		if err != nil && !apierrors.IsInvalid(err) || (err == nil) != (want == nil) {
 			t.Errorf("%q: the API server says %v, and the controller %v", schedule, err, want)
+		}
+	}
+}
+
+// TestTimeZones checks that the CRD accepts all time zones that the controller knows.
+func TestTimeZones(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	for _, zone := range zones.Names() {
+		cronAt := newCronAt(namespace, "@daily", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.TimeZone = &zone })
+		if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -558,6 +558,19 @@ func TestNodesExample(t *testing.T) {
 	})
 }
 
+// TestNodeName reads the environment variable with the name of the node.
+func TestNodeName(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	at := newAt(namespace, "at", time.Now(), `echo "$NODE_NAME" >/dev/termination-log`)
+	at.Spec.Node = "localhost"
+	createAt(t, at)
+	if done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone); done.Status.Message != "localhost" {
+		t.Errorf("the message is %q, want localhost", done.Status.Message)
+	}
+}
+
 var buildOnce sync.Once
 
 // buildImage replaces docker build and docker push: it builds the image of the Dockerfile

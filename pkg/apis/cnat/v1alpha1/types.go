@@ -377,6 +377,7 @@ type AtSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Z][A-Za-z0-9_+/-]*$') && self != 'Local' && timestamp('2000-01-01T00:00:00Z').getHours(self) >= 0",message="must be a name from the IANA time zone database, such as Europe/Berlin"
 	TimeZone *string `json:"timeZone,omitempty"`
 
 	RunSpec `json:",inline"`
