@@ -148,7 +148,7 @@ func (c *cli) announceOmitted(ctx context.Context, of object) {
 		return
 	}
 	nodes, err := c.listNodes(ctx)
-	if err != nil { // A user without that permission cannot do anything about it.
+	if err != nil { // Few users may list nodes, and the object has been created.
 		return
 	}
 	chosen, omitted, _ := plan.ChooseNodes(at, nodes) // The preflight reports an error.
