@@ -277,7 +277,7 @@ func TestKubectlAtErrors(t *testing.T) {
 		"no command":                   {args: []string{"now"}, code: 2, stderr: `error: there is no command: [^\n]*\n`},
 		"no time":                      {args: []string{"--", "true"}, code: 2, stderr: `error: there is no time: [^\n]*\n`},
 		"not a time":                   {args: []string{"now", "and", "then", "--", "true"}, code: 2, stderr: `error: [^\n]*\nnow and then\n *\^+\n`},
-		"a wrong schedule":             {args: []string{"every", "0 25 * * *", "--", "true"}, code: 2, stderr: `error: schedule "0 25 \* \* \*" is invalid: [^\n]*: write minute, hour, [^\n]*\n`},
+		"a wrong schedule":             {args: []string{"every", "0 25 * * *", "--", "true"}, code: 2, stderr: `error: schedule "0 25 \* \* \*" is invalid: hour "25": write numbers from 0 to 23, [^\n]*\n`},
 		"no such CronAt":               {args: []string{"show", "cronat/none"}, code: 1, stderr: `error: [^\n]*"none" not found\nkubectl at -n \S+ list shows the CronAts[^\n]*\n`},
 		"an unknown flag":              {args: []string{"now", "--retires=3", "--", "true"}, code: 2, stderr: `error: unknown flag: --retires[^\n]*\n`},
 		"a bad number":                 {args: []string{"now", "--retries", "-1", "--", "true"}, code: 2, stderr: `error: [^\n]*--retries[^\n]*\n`},

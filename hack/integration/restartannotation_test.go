@@ -160,16 +160,16 @@ func TestRestartAnnotation(t *testing.T) {
 
 	// An invalid schedule restarts nothing and is reported once. A suspended CronAt stays.
 	annotate("deployment/web", scheduleAnnotation+"=0 25 * * *")
-	wantOutput(t, waitWarning(t, namespace, "web", v1alpha1.ReasonInvalidRestartSchedule).Message, `restart-schedule "0 25 \* \* \*" is invalid: .*; write `)
+	wantOutput(t, waitWarning(t, namespace, "web", v1alpha1.ReasonInvalidRestartSchedule).Message, `restart-schedule "0 25 \* \* \*" is invalid: hour "25": write `)
 	waitNamedCronAt(t, namespace, "deployment-web", "to stay", hasSchedule("@weekly"))
 	patch(`{"spec":{"suspend":null}}`)
 	waitNamedCronAt(t, namespace, "deployment-web", "to be gone", isGone)
 	annotate("deployment/web", "a=b")
-	// The API server rejects what the controller accepts.
-	annotate("deployment/web", scheduleAnnotation+"=@every +5m")
+	// The API server rejects what the controller accepts: a no-break space.
+	annotate("deployment/web", scheduleAnnotation+"=0\u00a04 * * *")
 	eventually(t, "the API server's words", func(context.Context) (bool, error) {
 		events := kubectl(t, "", "get", "events", "-n", namespace, "--field-selector", "reason="+v1alpha1.ReasonInvalidRestartSchedule)
-		return strings.Count(events, "must be a cron expression") == 1 && strings.Count(events, "end of range (25)") == 1, nil
+		return strings.Count(events, "must be a cron expression") == 1 && strings.Count(events, `hour "25"`) == 1, nil
 	})
 	if warning := waitWarning(t, namespace, "web", v1alpha1.ReasonInvalidRestartSchedule); warning.Count != 1 {
 		t.Errorf("%d events of one mistake", warning.Count)
