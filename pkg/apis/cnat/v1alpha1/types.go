@@ -440,7 +440,7 @@ type RunSpec struct {
 	Restart *AtRestart `json:"restart,omitempty"`
 
 	// node is the name of the node on which the command runs. All containers have it as the
-	// environment variable NODE_NAME, unless the template sets that variable. The scheduler
+	// environment variable NODE_NAME, unless env in the template sets it. The scheduler
 	// still checks that the Pod fits: resources, taints, cordons, and the template's
 	// constraints. If the node does not exist when the command is due, or is removed during
 	// the run, the At ends as Failed/NodeGone. Default: any node. Immutable once the At has
