@@ -128,6 +128,10 @@ func TestCreate(t *testing.T) {
 			args: []string{"now", "--tz=utc"}, stdin: "#!/usr/bin/env python3\nprint('a')\n",
 			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "exec /usr/bin/env python3 /dev/stdin <<'END'\n#!/usr/bin/env python3\nprint('a')\nEND"}},
 		},
+		"a script as Windows writes it": {
+			args: []string{"now", "--tz=utc"}, stdin: "\ufeff#!/bin/bash\r\necho a\r\n\r\n",
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "exec /bin/bash /dev/stdin <<'END'\n#!/bin/bash\necho a\nEND"}},
+		},
 		"limits": {
 			args: []string{"now", "--tz=UTC", "--active-deadline=1h", "--starting-deadline=0", "--ttl=7d", "--", "x"},
 			spec: v1alpha1.AtSpec{
@@ -161,6 +165,27 @@ func TestCreate(t *testing.T) {
 					SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false)},
 				}},
 			}}}},
+		},
+		"an image, and arguments for its program": {
+			args: []string{"now", "--tz=UTC", "--image=shop:1", "--env=A=b", "--args", "--", "migrate up"},
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy:                corev1.RestartPolicyNever,
+				AutomountServiceAccountToken: ptr.To(false),
+				EnableServiceLinks:           ptr.To(false),
+				SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+				Containers: []corev1.Container{{
+					Name: "command", Image: "shop:1", Args: []string{"migrate up"}, Env: []corev1.EnvVar{{Name: "A", Value: "b"}},
+					SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false)},
+				}},
+			}}}},
+		},
+		"another container than that of the annotation": {
+			args:  []string{"now", "--tz=UTC", "-f", "-", "--container=a", "--", "x"},
+			stdin: `{apiVersion: v1, kind: Pod, metadata: {annotations: {kubectl.kubernetes.io/default-container: b}}, spec: {containers: [{name: b, image: b}, {name: a, image: a}]}}`,
+			spec: v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: v1alpha1.RunSpec{Command: "x", Template: &corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{plan.DefaultContainer: "a"}},
+				Spec:       corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "a", Image: "a"}, {Name: "b", Image: "b"}}},
+			}}},
 		},
 		"the main container of a template": {
 			args: []string{"now", "--tz=UTC", "-f", "-", "--env=A=b", "--env-from=secret/s", "--env-from=cm/c", "--service-account=sa", "--", "x", "y"},
@@ -254,7 +279,13 @@ func TestUsage(t *testing.T) {
 		"timeout alone":                            {[]string{"now", "--timeout=1s", "--", "x"}, "require --wait or --logs"},
 		"a bad dry run":                            {[]string{"now", "--dry-run=maybe", "--", "x"}, "must be none, client or server"},
 		"two templates":                            {[]string{"now", "--from=job/x", "-f", "-"}, "remove one of the two"},
-		"a bad source":                             {[]string{"now", "--from=pod/x"}, `--from is "pod/x": write cronjob/NAME, job/NAME or deployment/NAME`},
+		"a bad source":                             {[]string{"now", "--from=service/x"}, `--from is "service/x": write cronjob/NAME, job/NAME, pod/NAME or deployment/NAME`},
+		"a container of nothing":                   {[]string{"now", "-c", "x", "--", "x"}, "add --from or -f, or remove it"},
+		"a container that does not exist":          {[]string{"now", "-f", "testdata/copy/pod-written.yaml", "-c", "x", "--", "x"}, `--container is "x", but -f testdata/copy/pod-written.yaml has no such container: choose one of tidy, log`},
+		"arguments of nothing":                     {[]string{"now", "--args", "--", "x"}, "add --from, -f or --image, or remove it"},
+		"no arguments":                             {[]string{"now", "--image=x", "--args"}, "there are no arguments for --args: write them after --"},
+		"arguments of a command":                   {[]string{"now", "-f", "testdata/copy/cronjob-onfailure.yaml", "--args", "--", "x"}, "all that the container nightly runs is its command, sh -c 'echo mail; exit 1': write the whole COMMAND after --, without --args"},
+		"another namespace":                        {[]string{"-n", "a", "now", "-f", "testdata/copy/cronjob-limits.yaml"}, `its namespace is "shop", but --namespace is "a": write the same one, or remove --namespace`},
 		"a bad environment":                        {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
 		"another source of an environment":         {[]string{"now", "--env-from=pod/x", "--", "x"}, "write secret/NAME or configmap/NAME"},
 		"a bad service account":                    {[]string{"now", "--service-account=A", "--", "x"}, `--service-account is "A"`},
@@ -790,7 +821,7 @@ func TestServer(t *testing.T) {
 		command    string
 		stderr     string
 	}{
-		"another command":   {args: []string{"--", "x"}, containers: []corev1.Container{{Name: "shop", Image: "shop:1", Args: []string{"serve"}}}, command: "x", stderr: "Of deployment/shop, only the container shop is copied: the others would not end.\n"},
+		"another command":   {args: []string{"--", "x"}, containers: []corev1.Container{{Name: "shop", Image: "shop:1", Args: []string{"serve"}}}, command: "x", stderr: "Of the containers proxy, shop, only shop is copied: the others would not end. --container chooses another.\n"},
 		"another program":   {args: []string{"--", "x", "y"}, containers: []corev1.Container{{Name: "shop", Image: "shop:1", Command: []string{"x", "y"}}}},
 		"on standard input": {stdin: "x\n", containers: []corev1.Container{{Name: "shop", Image: "shop:1", Args: []string{"serve"}}}, command: "x"},
 		"its own command":   {stderr: "there is no command: write it after --, or pipe it into the standard input. That of deployment/shop would not end\n"},

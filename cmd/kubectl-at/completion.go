@@ -83,12 +83,12 @@ func (c *cli) addCompletions(root *cobra.Command) {
 // addFlagCompletions sets the completions for the flags of a command that creates an object.
 func (c *cli) addFlagCompletions(cmd *cobra.Command) {
 	images := func(info *resource.Info) (images []string) {
-		from, err := sourceOf(info.Object)
+		from, err := sourceOf(info.Object, nil)
 		wanted, name := reference(cmd.Flag("from").Value.String())
-		if err != nil || from.spec.Template == nil || wanted != "" && (wanted != info.Mapping.GroupVersionKind.Kind || name != info.Name) {
+		if err != nil || from.run().Template == nil || wanted != "" && (wanted != info.Mapping.GroupVersionKind.Kind || name != info.Name) {
 			return nil
 		}
-		for _, container := range from.spec.Template.Spec.Containers {
+		for _, container := range from.run().Template.Spec.Containers {
 			images = append(images, answer.OneLine(container.Image))
 		}
 		return images

@@ -24,6 +24,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
@@ -171,13 +172,15 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if o.rehearse && t.Instant.Sub(now) <= plan.RehearsalMargin {
 		return usageError("--rehearse is for a run that is due in more than a minute, because no rehearsal begins in the minute before it: remove --rehearse, or choose a later time")
 	}
-	metadata, spec, _, err := o.describe(cmd.Context(), command)
+	metadata, from, err := o.describe(cmd.Context(), command)
 	if err != nil {
 		return err
 	}
+	metadata.Labels = labels.Merge(from.spec.AtTemplate.Metadata.Labels, metadata.Labels)
+	metadata.Annotations = from.spec.AtTemplate.Metadata.Annotations
 	at := &v1alpha1.At{
 		ObjectMeta: metadata,
-		Spec:       v1alpha1.AtSpec{Schedule: t.String(), StartingDeadlineSeconds: o.startingDeadline.value, RunSpec: spec},
+		Spec:       v1alpha1.AtSpec{Schedule: t.String(), StartingDeadlineSeconds: o.startingDeadline.value, RunSpec: *from.run()},
 	}
 	if o.suspend {
 		at.Spec.Suspend = ptr.To(true)

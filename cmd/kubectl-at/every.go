@@ -17,17 +17,16 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -70,10 +69,6 @@ const maxSpread = 3600
 
 var concurrencyPolicies = []string{string(v1alpha1.AllowConcurrent), string(v1alpha1.ForbidConcurrent), string(v1alpha1.ReplaceConcurrent)}
 
-// defaultBackoffLimit is the default of a Job, which the template of a CronJob does not
-// show.
-const defaultBackoffLimit = 6
-
 // every has the flags of kubectl at every.
 type every struct {
 	*run
@@ -111,14 +106,15 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 		return err
 	}
 	now := o.now().Truncate(time.Second)
-	cronAt, notes, err := o.newCronAt(cmd.Context(), words, command, now)
+	cronAt, from, err := o.newCronAt(cmd.Context(), words, command, now)
 	if err != nil {
 		return err
 	}
 	if err := o.run.create(cmd.Context(), o.output, cronAt); err != nil {
 		return err
 	}
-	for _, note := range append(notes, cronplan.Surprises(cronAt.Spec.Schedule)...) {
+	o.sayStillRuns(from)
+	for _, note := range cronplan.Surprises(cronAt.Spec.Schedule) {
 		fmt.Fprintln(o.ErrOut, note)
 	}
 	if err := o.announceNext(o.output, cronAt, now); err != nil {
@@ -128,11 +124,11 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 }
 
 func (o *every) validate(cmd *cobra.Command, words, command []string) error {
-	if len(words) == 0 && o.pod.from == "" {
+	if len(words) == 0 && !o.pod.isCopied() {
 		return usageError(`there is no schedule: write it before --, as in kubectl at every "0 3 * * *" -- echo YAY`)
 	}
-	if kind, _ := reference(o.pod.from); len(words) == 0 && kind != "CronJob" {
-		return usageError("there is no schedule, and only a CronJob has one: write it, as in %s", o.kubectl("at every @daily --from %s", quote(o.pod.from)))
+	if kind, _ := reference(o.pod.from); len(words) == 0 && o.pod.from != "" && kind != "CronJob" && kind != v1alpha1.CronAtKind {
+		return o.errNoSchedule()
 	}
 	if o.changed("concurrency") {
 		i := slices.IndexFunc(concurrencyPolicies, func(policy string) bool { return strings.EqualFold(o.concurrency, policy) })
@@ -147,41 +143,53 @@ func (o *every) validate(cmd *cobra.Command, words, command []string) error {
 	return o.run.validate(cmd, command, &wait{})
 }
 
-// newCronAt returns the CronAt for the flags, and notes for the user. Without a schedule,
-// it is a copy of the CronJob of --from.
-func (o *every) newCronAt(ctx context.Context, words, command []string, now time.Time) (cronAt *v1alpha1.CronAt, notes []string, err error) {
-	cronAt = &v1alpha1.CronAt{}
+func (o *every) errNoSchedule() error {
+	return usageError("there is no schedule, and only a CronJob or a CronAt has one: write it, as in %s", o.kubectl("at every @daily --from %s", quote(cmp.Or(o.pod.from, "job/NAME"))))
+}
+
+// newCronAt returns the CronAt for the flags, and from what it is copied.
+func (o *every) newCronAt(ctx context.Context, words, command []string, now time.Time) (*v1alpha1.CronAt, source, error) {
+	given := &v1alpha1.CronAt{}
 	if len(words) > 0 {
 		zone, err := o.zoneName()
 		if err != nil {
-			return nil, nil, err
+			return nil, source{}, err
 		}
-		cronAt.Spec.Schedule, cronAt.Spec.TimeZone = strings.Join(strings.Fields(text(words)), " "), &zone
-		if _, err := nextOf(cronAt, now); err != nil {
+		given.Spec.Schedule, given.Spec.TimeZone = strings.Join(strings.Fields(text(words)), " "), &zone
+		if _, err := nextOf(given, now); err != nil {
 			if len(words) > 1 {
 				err = usageError("%w. Write the schedule in quotes, so that the shell keeps it as it is", err)
 			}
-			return nil, nil, err
+			return nil, source{}, err
 		}
 	}
-	metadata, spec, from, err := o.describe(ctx, command)
+	metadata, from, err := o.describe(ctx, command)
 	if err != nil {
-		return nil, nil, err
+		return nil, from, err
 	}
-	cronAt.ObjectMeta, cronAt.Spec.AtTemplate.Spec = metadata, spec
-	if len(words) == 0 {
-		if notes, err = o.migrate(cronAt, from.cronJob); err != nil {
-			return nil, nil, err
+	cronAt := &v1alpha1.CronAt{ObjectMeta: metadata, Spec: from.spec}
+	if from.kind == "CronJob" && o.name == "" {
+		cronAt.Name = from.name
+	}
+	switch {
+	case len(words) > 0:
+		cronAt.Spec.Schedule = given.Spec.Schedule
+		if o.tz != "" || cronAt.Spec.TimeZone == nil {
+			cronAt.Spec.TimeZone = given.Spec.TimeZone
 		}
-		if _, err := nextOf(cronAt, now); err != nil {
-			return nil, nil, err
+	case cronAt.Spec.Schedule == "":
+		return nil, from, o.errNoSchedule()
+	case cronAt.Spec.TimeZone == nil:
+		if err := o.setZone(&cronAt.Spec, from); err != nil {
+			return nil, from, err
 		}
 	}
+	if _, err := nextOf(cronAt, now); err != nil {
+		return nil, from, err
+	}
+	template := &cronAt.Spec.AtTemplate.Metadata
 	if len(metadata.Labels) > 0 {
-		labels := maps.Clone(metadata.Labels)
-		maps.Copy(labels, cronAt.Spec.AtTemplate.Metadata.Labels)
-		maps.Copy(labels, metadata.Labels)
-		cronAt.Spec.AtTemplate.Metadata.Labels = labels
+		template.Labels = labels.Merge(template.Labels, metadata.Labels)
 	}
 	if o.changed("suspend") {
 		cronAt.Spec.Suspend = &o.suspend
@@ -201,7 +209,35 @@ func (o *every) newCronAt(ctx context.Context, words, command []string, now time
 	if o.changed("failed-history") {
 		cronAt.Spec.FailedAtsHistoryLimit = &o.failedHistory
 	}
-	return cronAt, notes, nil
+	return cronAt, from, nil
+}
+
+// setZone sets the time zone of a schedule that was copied without one.
+func (o *every) setZone(spec *v1alpha1.CronAtSpec, from source) error {
+	zone := "UTC"
+	if o.tz != "" {
+		var err error
+		if zone, err = o.zoneName(); err != nil {
+			return err
+		}
+	} else if from.kind == "CronJob" {
+		fmt.Fprintf(o.ErrOut, "cronjob/%s has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.\n", from.name)
+	}
+	spec.TimeZone = &zone
+	return nil
+}
+
+// sayStillRuns says that a copied CronJob has not changed.
+func (o *every) sayStillRuns(from source) {
+	if from.kind != "CronJob" || ptr.Deref(from.spec.Suspend, false) {
+		return
+	}
+	name := "cronjob/" + from.name
+	still := name + " still runs"
+	if o.pod.file != "" {
+		still = "If the cluster has " + name + ", it still runs"
+	}
+	fmt.Fprintf(o.ErrOut, "%s: suspend it with %s\n", still, o.kubectl(`patch %s -p '{"spec":{"suspend":true}}'`, name))
 }
 
 // nextOf returns when a new CronAt is first due, ignoring suspension. It also validates
@@ -215,70 +251,6 @@ func nextOf(cronAt *v1alpha1.CronAt, now time.Time) (time.Time, error) {
 		return time.Time{}, usageError("%s", strings.NewReplacer("set spec.timeZone", "name it with --tz", "spec.", "").Replace(err.Error()))
 	}
 	return times[0], nil
-}
-
-// migrate copies to a CronAt the fields of a CronJob, except for the Pod template and the
-// limits that flags set. It returns notes for the user.
-func (o *every) migrate(cronAt *v1alpha1.CronAt, cronJob *batchv1.CronJob) (notes []string, err error) {
-	if o.name == "" {
-		cronAt.Name = cronJob.Name
-	}
-	spec, job, template := &cronAt.Spec, &cronJob.Spec.JobTemplate, &cronAt.Spec.AtTemplate
-	spec.Schedule = cronJob.Spec.Schedule
-	spec.TimeZone = cronJob.Spec.TimeZone
-	spec.Suspend = cronJob.Spec.Suspend
-	spec.StartingDeadlineSeconds = cronJob.Spec.StartingDeadlineSeconds
-	spec.ConcurrencyPolicy = v1alpha1.ConcurrencyPolicy(cronJob.Spec.ConcurrencyPolicy)
-	spec.SuccessfulAtsHistoryLimit = cronJob.Spec.SuccessfulJobsHistoryLimit
-	spec.FailedAtsHistoryLimit = cronJob.Spec.FailedJobsHistoryLimit
-	template.Metadata = v1alpha1.AtTemplateMeta{Labels: job.Labels, Annotations: job.Annotations}
-	if !o.changed("retries") {
-		template.Spec.BackoffLimit = ptr.To(ptr.Deref(job.Spec.BackoffLimit, defaultBackoffLimit))
-	}
-	if o.activeDeadline.value == nil {
-		template.Spec.ActiveDeadlineSeconds = job.Spec.ActiveDeadlineSeconds
-	}
-	if o.ttl.value == nil {
-		template.Spec.TTLSecondsAfterFinished = job.Spec.TTLSecondsAfterFinished
-	}
-
-	name := "cronjob/" + cronJob.Name
-	if spec.TimeZone == nil {
-		zone := "UTC"
-		if o.tz == "" {
-			notes = append(notes, name+" has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.")
-		} else if zone, err = o.zoneName(); err != nil {
-			return nil, err
-		}
-		spec.TimeZone = &zone
-	}
-	lost, err := withoutCounterpart(&job.Spec)
-	if len(lost) > 0 {
-		notes = append(notes, fmt.Sprintf("These fields of the Jobs of %s have no counterpart in an At and are omitted: %s", name, strings.Join(lost, ", ")))
-	}
-	if !ptr.Deref(cronJob.Spec.Suspend, false) {
-		notes = append(notes, fmt.Sprintf(`%s still runs: suspend it with %s`, name, o.kubectl(`patch %s -n %s -p '{"spec":{"suspend":true}}'`, name, cronJob.Namespace)))
-	}
-	return notes, err
-}
-
-// counterparts contains the fields of a Job that an At has, too, or that have no effect: with these
-// values, or with any (nil).
-var counterparts = map[string]any{
-	"template": nil, "backoffLimit": nil, "activeDeadlineSeconds": nil, "ttlSecondsAfterFinished": nil, "selector": nil, "manualSelector": nil, "podReplacementPolicy": nil,
-	"parallelism": int64(1), "completions": int64(1), "completionMode": string(batchv1.NonIndexedCompletion), "suspend": false, "managedBy": batchv1.JobControllerName,
-}
-
-// withoutCounterpart returns the other fields of a Job.
-func withoutCounterpart(job *batchv1.JobSpec) (lost []string, err error) {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(job)
-	for name, value := range fields {
-		if same, known := counterparts[name]; !known || same != nil && same != value {
-			lost = append(lost, name)
-		}
-	}
-	slices.Sort(lost)
-	return lost, err
 }
 
 // announceNext prints when a CronAt that has been written is next due.

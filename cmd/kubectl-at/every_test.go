@@ -95,9 +95,10 @@ func TestEvery(t *testing.T) {
 		"its own schedule, the Pod of a CronJob": {
 			args: []string{"@daily", "--tz=UTC", "--from=cronjob/backup"},
 			spec: v1alpha1.CronAtSpec{Schedule: "@daily", TimeZone: ptr.To("UTC"), AtTemplate: runs(v1alpha1.RunSpec{Template: &corev1.PodTemplateSpec{
-				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []corev1.Container{{Image: "backup:1"}}},
-			}})},
-			stderr: "runs next Sat 28 Mar 2026 00:00:00 UTC, in 10h\n",
+				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Image: "backup:1"}}},
+			}, BackoffLimit: ptr.To[int32](6)})},
+			stderr: "Copied the limits of the Job: backoffLimit 6. --retries, --active-deadline and --ttl set others.\n" +
+				"cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -p '{\"spec\":{\"suspend\":true}}'\nruns next Sat 28 Mar 2026 00:00:00 UTC, in 10h\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,6 +127,7 @@ func TestUsageOfEvery(t *testing.T) {
 	}{
 		"no schedule":         {[]string{"--", "x"}, `there is no schedule: write it before --`},
 		"no schedule to copy": {[]string{"--from=job/x"}, "as in kubectl at every @daily --from job/x"},
+		"none in a file":      {[]string{"-f", "testdata/copy/podtemplate.yaml"}, "there is no schedule, and only a CronJob or a CronAt has one"},
 		"an empty schedule":   {[]string{"", "--from=cronjob/x"}, `schedule "" is invalid`},
 		"a wrong field":       {[]string{"0 25 * * *", "--", "x"}, `schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23`},
 		"too few fields":      {[]string{"0", "3", "--", "x"}, `schedule "0 3" is invalid: it does not have five fields: write minute, hour`},
@@ -163,7 +165,7 @@ func TestDryRunOfEvery(t *testing.T) {
 func newCronJob(change func(*batchv1.CronJob)) *batchv1.CronJob {
 	cronJob := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup"}}
 	cronJob.Spec.Schedule = "0 3 * * *"
-	cronJob.Spec.JobTemplate.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []corev1.Container{{Image: "backup:1"}}}
+	cronJob.Spec.JobTemplate.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Image: "backup:1"}}}
 	if change != nil {
 		change(cronJob)
 	}
@@ -172,8 +174,9 @@ func newCronJob(change func(*batchv1.CronJob)) *batchv1.CronJob {
 
 func TestMigrate(t *testing.T) {
 	const (
-		stillRuns = "cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -n default -p '{\"spec\":{\"suspend\":true}}'\n"
+		stillRuns = "cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -p '{\"spec\":{\"suspend\":true}}'\n"
 		noZone    = "cronjob/backup has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.\n"
+		limits    = "Copied the limits of the Job: backoffLimit 6. --retries, --active-deadline and --ttl set others.\n"
 	)
 	full := func(cronJob *batchv1.CronJob) {
 		cronJob.Spec.TimeZone = ptr.To("Asia/Kolkata")
@@ -198,7 +201,7 @@ func TestMigrate(t *testing.T) {
 		"the minimum": {
 			name:   "backup",
 			spec:   v1alpha1.CronAtSpec{Schedule: "0 3 * * *", TimeZone: ptr.To("UTC"), AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](6)}}},
-			stderr: noZone + stillRuns + "runs next Sat 28 Mar 2026 08:45:00 +0545 (03:00Z), in 13h\n",
+			stderr: limits + noZone + stillRuns + "runs next Sat 28 Mar 2026 08:45:00 +0545 (03:00Z), in 13h\n",
 		},
 		"all fields": {
 			args: []string{"--suspend=false"}, cronJob: full, name: "backup",
@@ -210,7 +213,8 @@ func TestMigrate(t *testing.T) {
 					Spec:     v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](4), ActiveDeadlineSeconds: ptr.To[int64](600), TTLSecondsAfterFinished: ptr.To[int32](7)},
 				},
 			},
-			stderr: "runs next Sat 28 Mar 2026 03:15:00 +0545 (Fri 27 Mar 21:30Z, Sat 28 Mar 2026 03:00:00 Asia/Kolkata), in 7h30m\n",
+			stderr: "Copied the limits of the Job: backoffLimit 4, activeDeadlineSeconds 600, ttlSecondsAfterFinished 7. --retries, --active-deadline and --ttl set others.\n" +
+				"runs next Sat 28 Mar 2026 03:15:00 +0545 (Fri 27 Mar 21:30Z, Sat 28 Mar 2026 03:00:00 Asia/Kolkata), in 7h30m\n",
 		},
 		"flags": {
 			args: []string{
@@ -227,18 +231,6 @@ func TestMigrate(t *testing.T) {
 				},
 			},
 			stderr: "suspended: nothing starts until kubectl at resume cronat/another\n",
-		},
-		"fields without a counterpart": {
-			cronJob: func(cronJob *batchv1.CronJob) {
-				cronJob.Spec.TimeZone = ptr.To("UTC")
-				job := &cronJob.Spec.JobTemplate.Spec
-				job.Parallelism, job.Completions, job.CompletionMode = ptr.To[int32](2), ptr.To[int32](4), ptr.To(batchv1.IndexedCompletion)
-				job.PodFailurePolicy = &batchv1.PodFailurePolicy{}
-			},
-			name: "backup",
-			spec: v1alpha1.CronAtSpec{Schedule: "0 3 * * *", TimeZone: ptr.To("UTC"), AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](6)}}},
-			stderr: "These fields of the Jobs of cronjob/backup have no counterpart in an At and are omitted: completionMode, completions, parallelism, podFailurePolicy\n" +
-				stillRuns + "runs next Sat 28 Mar 2026 08:45:00 +0545 (03:00Z), in 13h\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

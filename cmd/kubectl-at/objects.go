@@ -68,7 +68,7 @@ var mapper = func() meta.RESTMapper {
 		"at": v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind), "ca": v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind),
 		"cj": batchv1.SchemeGroupVersion.WithKind("CronJob"), "job": batchv1.SchemeGroupVersion.WithKind("Job"),
 		"deploy": appsv1.SchemeGroupVersion.WithKind("Deployment"), "sts": appsv1.SchemeGroupVersion.WithKind("StatefulSet"), "ds": appsv1.SchemeGroupVersion.WithKind("DaemonSet"),
-		"podtemplate": corev1.SchemeGroupVersion.WithKind("PodTemplate"), "cm": corev1.SchemeGroupVersion.WithKind("ConfigMap"), "secret": corev1.SchemeGroupVersion.WithKind("Secret"),
+		"po": corev1.SchemeGroupVersion.WithKind("Pod"), "podtemplate": corev1.SchemeGroupVersion.WithKind("PodTemplate"), "cm": corev1.SchemeGroupVersion.WithKind("ConfigMap"), "secret": corev1.SchemeGroupVersion.WithKind("Secret"),
 		"ns": corev1.SchemeGroupVersion.WithKind("Namespace"), "no": corev1.SchemeGroupVersion.WithKind("Node"),
 	} {
 		scope := meta.RESTScopeNamespace

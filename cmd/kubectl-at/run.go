@@ -26,6 +26,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -101,59 +102,45 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	if cmd.ArgsLenAtDash() >= 0 && strings.TrimSpace(strings.Join(command, "")) == "" {
 		return usageError("there is no command after --: write one, or remove --")
 	}
+	if r.pod.args && len(command) == 0 {
+		return usageError("there are no arguments for --args: write them after --")
+	}
 	return nil
 }
 
-// describe returns the metadata and the run for the flags, and the object from which it was copied.
-func (r *run) describe(ctx context.Context, command []string) (metadata metav1.ObjectMeta, spec v1alpha1.RunSpec, from source, err error) {
+// describe returns the metadata for the flags, and what is copied, with what the flags change.
+func (r *run) describe(ctx context.Context, command []string) (metadata metav1.ObjectMeta, from source, err error) {
+	if r.restart != "" {
+		from.run().Restart, err = parseRestart(r.restart)
+	} else {
+		from, err = r.copied(ctx) // A file may choose the namespace.
+	}
+	if err != nil {
+		return metadata, from, err
+	}
 	metadata.Name = r.name
 	namespace, isGiven, err := r.config.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
-		return metadata, spec, from, err
+		return metadata, from, err
 	}
 	if !r.output.isClient() || isGiven { // Like kubectl create. Otherwise the output fits any namespace.
 		metadata.Namespace = namespace
 	}
 	if r.labels != "" {
 		if metadata.Labels, err = labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
-			return metadata, spec, from, err
+			return metadata, from, err
 		}
 	}
-	if r.restart != "" {
-		spec.Restart, err = parseRestart(r.restart)
-	} else if from, err = r.copied(ctx); err == nil {
-		spec = from.spec
-	}
-	if err != nil {
-		return metadata, spec, from, err
-	}
-	r.nodes.apply(&spec)
+	spec := from.run()
+	r.nodes.apply(spec)
 	spec.Rehearse = spec.Rehearse || r.rehearse
-	if r.changed("retries") {
-		spec.BackoffLimit = &r.retries
-	}
-	if r.activeDeadline.value != nil {
-		spec.ActiveDeadlineSeconds = r.activeDeadline.value
-	}
-	if r.ttl.value != nil {
-		spec.TTLSecondsAfterFinished = ptr.To(int32(*r.ttl.value))
-	}
-	what := shellCommand(command)
-	switch {
-	case len(command) > 1 && spec.Template != nil && (r.pod.isCopied() || r.pod.image != ""):
-		// That image may have no shell.
-		spec.Command = ""
-		spec.Template.Spec.Containers[0].Command, spec.Template.Spec.Containers[0].Args = verbatim(command), nil
-	case what != "":
-		spec.Command = what
-	case spec.Restart == nil && (!r.pod.isCopied() || from.isServer):
-		if what, err = r.readCommand(ctx, from); err != nil {
-			return metadata, spec, from, err
-		}
-		spec.Command = interpreted(what)
+	r.limit(&from)
+	what, err := r.applyCommand(ctx, &from, command)
+	if err != nil {
+		return metadata, from, err
 	}
 	if n := utf8.RuneCountInString(spec.Command); n > maxCommandLength {
-		return metadata, spec, from, usageError("the command has %d characters, and %d are allowed: put it into the image, or into a ConfigMap that a Pod of -f mounts", n, maxCommandLength)
+		return metadata, from, usageError("the command has %d characters, and %d are allowed: put it into the image, or into a ConfigMap that a Pod of -f mounts", n, maxCommandLength)
 	}
 	if metadata.Name == "" {
 		what = cmp.Or(from.name, what)
@@ -162,14 +149,74 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 		}
 		metadata.Name = generateName(what)
 	}
-	return metadata, spec, from, nil
+	return metadata, from, nil
+}
+
+// limit sets the limits of the flags, and says which ones are those of a Job.
+func (r *run) limit(from *source) {
+	spec := from.run()
+	var copied []string
+	if r.changed("retries") {
+		spec.BackoffLimit = &r.retries
+	} else if from.isJob() {
+		copied = append(copied, fmt.Sprintf("backoffLimit %d", *spec.BackoffLimit))
+	}
+	if r.activeDeadline.value != nil {
+		spec.ActiveDeadlineSeconds = r.activeDeadline.value
+	} else if from.isJob() && spec.ActiveDeadlineSeconds != nil {
+		copied = append(copied, fmt.Sprintf("activeDeadlineSeconds %d", *spec.ActiveDeadlineSeconds))
+	}
+	if r.ttl.value != nil {
+		spec.TTLSecondsAfterFinished = ptr.To(int32(*r.ttl.value))
+	} else if from.isJob() && spec.TTLSecondsAfterFinished != nil {
+		copied = append(copied, fmt.Sprintf("ttlSecondsAfterFinished %d", *spec.TTLSecondsAfterFinished))
+	}
+	if len(copied) > 0 {
+		fmt.Fprintf(r.ErrOut, "Copied the limits of the Job: %s. --retries, --active-deadline and --ttl set others.\n", strings.Join(copied, ", "))
+	}
+}
+
+// applyCommand sets what runs, and returns it as a command line, or "" if it is what is copied.
+func (r *run) applyCommand(ctx context.Context, from *source, command []string) (what string, err error) {
+	spec := from.run()
+	what = shellCommand(command)
+	switch {
+	case r.pod.args:
+		return what, r.applyArgs(spec, command)
+	case len(command) > 1 && spec.Template != nil && (r.pod.isCopied() || r.pod.image != ""):
+		// That image may have no shell.
+		spec.Command = ""
+		spec.Template.Spec.Containers[0].Command, spec.Template.Spec.Containers[0].Args = verbatim(command), nil
+	case what != "":
+		spec.Command = what
+	case spec.Restart == nil && (!r.pod.isCopied() || from.isServer):
+		if what, err = r.readCommand(ctx, from); err != nil {
+			return "", err
+		}
+		spec.Command = interpreted(what)
+	}
+	return what, nil
+}
+
+// applyArgs gives the program of the main container other arguments.
+func (r *run) applyArgs(spec *v1alpha1.RunSpec, args []string) error {
+	if spec.Command != "" || spec.Template == nil {
+		return usageError("--args is for a program with arguments, but %s runs a command line: write the whole COMMAND after --, without --args", r.pod.name())
+	}
+	main := &spec.Template.Spec.Containers[0]
+	// Which of these words are the program is not known: sh -c LINE, python report.py.
+	if n := len(main.Command); n > 1 && (len(main.Args) == 0 || main.Command[n-1] == "-c") {
+		return usageError("--args replaces args, but all that the container %s runs is its command, %s: write the whole COMMAND after --, without --args", main.Name, quoteAll(slices.Concat(main.Command, main.Args)))
+	}
+	main.Args = verbatim(args)
+	return nil
 }
 
 // readCommand reads the command from standard input.
-func (r *run) readCommand(ctx context.Context, from source) (string, error) {
+func (r *run) readCommand(ctx context.Context, from *source) (string, error) {
 	missing := "there is no command: write it after --, or pipe it into the standard input"
 	if from.isServer {
-		missing += ". That of " + cmp.Or(r.pod.from, r.pod.file) + " would not end"
+		missing += ". That of " + r.pod.name() + " would not end"
 	}
 	if isTerminal(r.In) {
 		return "", usageError("%s", missing)
@@ -178,10 +225,16 @@ func (r *run) readCommand(ctx context.Context, from source) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the command from standard input: %w", err)
 	}
-	if strings.TrimSpace(string(lines)) == "" {
+	// As Windows writes text.
+	script := strings.TrimPrefix(string(lines), "\ufeff")
+	if unix := strings.ReplaceAll(script, "\r\n", "\n"); unix != script {
+		fmt.Fprintln(r.ErrOut, "Changed the line ends of the command from CRLF to LF: a shell takes CR for a part of the line.")
+		script = unix
+	}
+	if strings.TrimSpace(script) == "" {
 		return "", usageError("%s", missing)
 	}
-	return strings.TrimRight(string(lines), "\n"), nil
+	return strings.TrimRight(script, "\n"), nil
 }
 
 // shebang matches the first line of a script and, in groups, the interpreter with its argument
@@ -261,7 +314,7 @@ func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
 	if cmd.ArgsLenAtDash() >= 0 {
 		return usageError("--restart does not run a command: remove what follows --")
 	}
-	for _, flag := range []string{"from", "filename", "image", "env", "env-from", "service-account", "node", "nodes", "retries", "rehearse"} {
+	for _, flag := range []string{"from", "filename", "container", "args", "image", "env", "env-from", "service-account", "node", "nodes", "retries", "rehearse"} {
 		if r.changed(flag) {
 			return usageError("--%s applies to a command, but --restart runs none: remove one of the two", flag)
 		}

@@ -19,19 +19,19 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/utils/ptr"
@@ -44,12 +44,14 @@ import (
 // default of the controller's -default-image.
 const defaultImage = "busybox:1.37.0"
 
-// sourceKinds are the kinds of --from.
-var sourceKinds = []string{"CronJob", "Job", "Deployment", "StatefulSet", "DaemonSet", v1alpha1.AtKind, v1alpha1.CronAtKind}
+// sourceKinds are the kinds of --from and -f.
+var sourceKinds = []string{"CronJob", "Job", "Pod", "PodTemplate", "Deployment", "StatefulSet", "DaemonSet", v1alpha1.AtKind, v1alpha1.CronAtKind}
 
 // podFlags specify the Pod that runs the command.
 type podFlags struct {
 	image, from, file, serviceAccount string
+	container                         string
+	args                              bool
 	env, envFrom                      []string
 	sources                           []corev1.EnvFromSource // envFrom, after validate
 }
@@ -59,8 +61,10 @@ func (f *podFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.env, "env", nil, "Environment variable as NAME=VALUE; can be repeated. Without --image, --from or -f, the image is then "+defaultImage)
 	flags.StringArrayVar(&f.envFrom, "env-from", nil, "Environment variables from secret/NAME or configmap/NAME; can be repeated")
 	flags.StringVar(&f.serviceAccount, "service-account", "", "Service account of the Pod, whose token the command can use")
-	flags.StringVar(&f.from, "from", "", "Copy the Pod of cronjob/NAME or job/NAME; the main container of deployment/NAME, for another command; or the whole run of at/NAME or cronat/NAME")
+	flags.StringVar(&f.from, "from", "", "Copy the Pod of cronjob/NAME, job/NAME or pod/NAME; the main container of deployment/NAME, for another command; or the whole run of at/NAME or cronat/NAME")
 	flags.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file, or a URL of one, with a Pod, or with what makes Pods, such as a PodTemplate, a Job or a CronJob; - means standard input")
+	flags.StringVarP(&f.container, "container", "c", "", "With --from or -f: container that runs the command (default: that of the annotation "+plan.DefaultContainer+", or the first one)")
+	flags.BoolVar(&f.args, "args", false, "With --from, -f or --image: what follows -- are arguments for the same program, instead of a COMMAND")
 }
 
 func (f *podFlags) validate() error {
@@ -68,7 +72,13 @@ func (f *podFlags) validate() error {
 		return usageError("--from and -f both specify the Pod: remove one of the two")
 	}
 	if kind, _ := reference(f.from); f.from != "" && !slices.Contains(sourceKinds, kind) {
-		return usageError("--from is %q: write cronjob/NAME, job/NAME or deployment/NAME; or at/NAME or cronat/NAME for the same run once more", f.from)
+		return usageError("--from is %q: write cronjob/NAME, job/NAME, pod/NAME or deployment/NAME; or at/NAME or cronat/NAME for the same run once more", f.from)
+	}
+	if f.container != "" && !f.isCopied() {
+		return usageError("--container chooses a container of a copied Pod: add --from or -f, or remove it")
+	}
+	if f.args && !f.isCopied() && f.image == "" {
+		return usageError("--args is for the program of a copied Pod or of an image: add --from, -f or --image, or remove it")
 	}
 	for _, env := range f.env {
 		if name, _, found := strings.Cut(env, "="); !found || name == "" {
@@ -95,46 +105,8 @@ func (f *podFlags) validate() error {
 
 func (f *podFlags) isCopied() bool { return f.from != "" || f.file != "" }
 
-// source is what a run is copied from.
-type source struct {
-	name string
-	spec v1alpha1.RunSpec
-	// isServer is true if its own command does not end.
-	isServer bool
-	cronJob  *batchv1.CronJob // if it is one
-}
-
-// sourceOf returns what an object runs.
-func sourceOf(object runtime.Object) (from source, err error) {
-	var template corev1.PodTemplateSpec
-	switch object := object.(type) {
-	case *v1alpha1.At:
-		return source{name: object.Name, spec: object.Spec.RunSpec}, nil
-	case *v1alpha1.CronAt:
-		return source{name: object.Name, spec: object.Spec.AtTemplate.Spec}, nil
-	case *batchv1.CronJob:
-		from.name, template, from.cronJob = object.Name, object.Spec.JobTemplate.Spec.Template, object
-	case *batchv1.Job:
-		from.name, template = object.Name, object.Spec.Template
-	case *corev1.PodTemplate:
-		from.name, template = object.Name, object.Template
-	case *corev1.Pod:
-		from.name, template = object.Name, corev1.PodTemplateSpec{ObjectMeta: object.ObjectMeta, Spec: object.Spec}
-	case *appsv1.Deployment:
-		from.name, template, from.isServer = object.Name, object.Spec.Template, true
-	case *appsv1.StatefulSet:
-		from.name, template, from.isServer = object.Name, object.Spec.Template, true
-	case *appsv1.DaemonSet:
-		from.name, template, from.isServer = object.Name, object.Spec.Template, true
-	default:
-		return from, fmt.Errorf("it contains a %s: it must contain a Pod, or what makes Pods, such as a Job", object.GetObjectKind().GroupVersionKind().Kind)
-	}
-	from.spec.Template = cleanTemplate(template)
-	if from.isServer {
-		ofServer(from.spec.Template)
-	}
-	return from, nil
-}
+// name returns what the Pod is copied from.
+func (f *podFlags) name() string { return cmp.Or(f.from, "-f "+f.file) }
 
 // copied returns what --from or -f name, with the other flags for the Pod. The main container is
 // the first one. The template is nil if the controller's default suffices.
@@ -149,11 +121,17 @@ func (r *run) copied(ctx context.Context) (from source, err error) {
 	if err != nil {
 		return from, err
 	}
+	for _, note := range from.notes {
+		fmt.Fprintln(r.ErrOut, note)
+	}
+	template := &from.run().Template
 	switch {
-	case from.spec.Template != nil:
+	case *template != nil:
+	case f.container != "":
+		return from, usageError("--container is %q, but %s has no template with containers: remove --container", f.container, f.name())
 	case f.image != "":
 		// Settings that are safe for any image. The image determines the user and its rights.
-		from.spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		*template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 			RestartPolicy:                corev1.RestartPolicyNever,
 			AutomountServiceAccountToken: ptr.To(false),
 			EnableServiceLinks:           ptr.To(false),
@@ -162,21 +140,14 @@ func (r *run) copied(ctx context.Context) (from source, err error) {
 		}}
 	case len(f.env) > 0 || len(f.envFrom) > 0 || f.serviceAccount != "":
 		// The same rights as the Pod of an At without a template.
-		from.spec.Template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, plan.Defaults{Image: defaultImage}).Spec}
+		*template = &corev1.PodTemplateSpec{Spec: plan.NewPod(&v1alpha1.At{}, plan.Defaults{Image: defaultImage}).Spec}
 	default:
 		return from, nil
 	}
-	spec := &from.spec.Template.Spec
-	if len(spec.Containers) == 0 {
-		return from, usageError("%s: the Pod has no container", cmp.Or(f.from, f.file))
+	if err := r.chooseContainer(*template, from.isServer); err != nil {
+		return from, err
 	}
-	// The API runs a command in the first container, and reports the exit code of the main one.
-	i := mainContainer(from.spec.Template.Annotations, spec.Containers)
-	spec.Containers = slices.Concat(spec.Containers[i:i+1], spec.Containers[:i], spec.Containers[i+1:])
-	if from.isServer && len(spec.Containers) > 1 {
-		fmt.Fprintf(r.ErrOut, "Of %s, only the container %s is copied: the others would not end.\n", cmp.Or(f.from, f.file), spec.Containers[0].Name)
-		spec.Containers = spec.Containers[:1]
-	}
+	spec := &(*template).Spec
 	if f.serviceAccount != "" {
 		spec.ServiceAccountName, spec.DeprecatedServiceAccount = f.serviceAccount, ""
 		if !f.isCopied() {
@@ -194,6 +165,41 @@ func (r *run) copied(ctx context.Context) (from source, err error) {
 	return from, nil
 }
 
+// chooseContainer makes the main container the first one: the API runs a command there. A server
+// keeps no other.
+func (r *run) chooseContainer(template *corev1.PodTemplateSpec, isServer bool) error {
+	spec := &template.Spec
+	if len(spec.Containers) == 0 {
+		return usageError("%s: the Pod has no container", r.pod.name())
+	}
+	var names []string
+	for _, container := range spec.Containers {
+		names = append(names, container.Name)
+	}
+	i, chosen, hint := mainContainer(template.Annotations, spec.Containers), r.pod.container, ""
+	switch {
+	case chosen != "":
+		if i = slices.Index(names, chosen); i < 0 {
+			return usageError("--container is %q, but %s has no such container: choose one of %s", chosen, r.pod.name(), strings.Join(names, ", "))
+		}
+		if _, isSet := template.Annotations[plan.DefaultContainer]; isSet {
+			template.Annotations[plan.DefaultContainer] = chosen
+		}
+	default:
+		hint = " --container chooses another."
+	}
+	spec.Containers = slices.Concat(spec.Containers[i:i+1], spec.Containers[:i], spec.Containers[i+1:])
+	switch {
+	case len(names) == 1:
+	case isServer:
+		fmt.Fprintf(r.ErrOut, "Of the containers %s, only %s is copied: the others would not end.%s\n", strings.Join(names, ", "), names[i], hint)
+		spec.Containers = spec.Containers[:1]
+	case chosen == "":
+		fmt.Fprintf(r.ErrOut, "Of the containers %s, %s is the one that runs a COMMAND, and whose exit code counts.%s\n", strings.Join(names, ", "), names[i], hint)
+	}
+	return nil
+}
+
 // readObject returns the object of --from.
 func (r *run) readObject() (source, error) {
 	if err := r.connect(); err != nil {
@@ -203,7 +209,20 @@ func (r *run) readObject() (source, error) {
 	if err != nil {
 		return source{}, err
 	}
-	return sourceOf(infos[0].Object)
+	return r.sourceOf(infos[0].Object)
+}
+
+// sourceOf returns what the object of --from or -f runs.
+func (r *run) sourceOf(object runtime.Object) (source, error) {
+	keep, err := labels.ConvertSelectorToLabelsMap(r.labels)
+	if err != nil {
+		return source{}, err
+	}
+	from, err := sourceOf(object, keep)
+	if err != nil {
+		return from, usageError("%s: %w", r.pod.name(), err)
+	}
+	return from, nil
 }
 
 // readFile returns the object in the file of -f.
@@ -221,57 +240,84 @@ func (r *run) readFile(ctx context.Context) (source, error) {
 	if ctx.Err() != nil {
 		return source{}, err
 	}
+	var object runtime.Object
 	switch {
 	case err != nil && strings.Contains(err.Error(), "'Kind' is missing"):
 		err = errors.New("it has no kind: a Pod begins with apiVersion: v1 and kind: Pod")
+	case err != nil && strings.Contains(err.Error(), "unstructured.detector"):
+		err = errors.New("it is a text, not an object in YAML or JSON. " + scriptHint)
+	case err != nil && strings.Contains(err.Error(), "error parsing"):
+		err = fmt.Errorf("%w. %s", err, scriptHint)
 	case err == nil && len(infos) != 1:
 		err = fmt.Errorf("it contains %d objects: it must contain one", len(infos))
 	}
-	var from source
 	if err == nil {
-		from, err = sourceIn(infos[0].Object.(*unstructured.Unstructured))
+		err = r.enter(infos[0].Namespace)
+	}
+	if err == nil {
+		object, err = decode(infos[0].Object.(*unstructured.Unstructured))
 	}
 	if err != nil {
-		return source{}, usageError("-f %s: %w", r.pod.file, err)
+		return source{}, usageError("%s: %w", r.pod.name(), err)
 	}
-	return from, nil
+	return r.sourceOf(object)
 }
 
-// sourceIn returns what an object in a file runs.
-func sourceIn(content *unstructured.Unstructured) (source, error) {
-	object, err := kinds.New(content.GroupVersionKind())
+const scriptHint = "If it is a script, pass it as standard input: kubectl at TIME < FILE"
+
+// enter makes the namespace of an object in a file that of the command, as kubectl create does.
+func (r *run) enter(namespace string) error {
+	given := r.flags.Lookup("namespace")
+	switch {
+	case namespace == "":
+		return nil
+	case given.Changed && given.Value.String() != namespace:
+		return fmt.Errorf("its namespace is %q, but --namespace is %q: write the same one, or remove --namespace", namespace, given.Value)
+	}
+	return r.flags.Set("namespace", namespace)
+}
+
+// decode returns an object in a file.
+func decode(content *unstructured.Unstructured) (runtime.Object, error) {
+	kind := content.GroupVersionKind()
+	known, err := mapper.KindFor(schema.GroupVersionResource{Resource: strings.ToLower(kind.Kind)})
+	if err != nil || !slices.Contains(sourceKinds, known.Kind) {
+		return nil, fmt.Errorf("it contains a %s of apiVersion %q: it must contain a Pod, or what makes Pods, such as a Job", kind.Kind, content.GetAPIVersion())
+	}
+	if kind != known {
+		return nil, fmt.Errorf("it contains a %s of apiVersion %q: write apiVersion: %s, and the fields of that version", kind.Kind, content.GetAPIVersion(), known.GroupVersion())
+	}
+	object, err := kinds.New(kind)
 	if err != nil {
-		return source{}, fmt.Errorf("it contains a %s of apiVersion %q: it must contain a Pod, or what makes Pods, such as a Job", content.GetKind(), content.GetAPIVersion())
+		return nil, err
 	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(content.Object, object, true); err != nil {
-		return source{}, err
+	data, err := content.MarshalJSON()
+	if err != nil {
+		return nil, err
 	}
-	return sourceOf(object)
+	// The strict converter does not say where a value of the wrong type is.
+	err = json.Unmarshal(data, object)
+	var mistake *json.UnmarshalTypeError
+	if errors.As(err, &mistake) {
+		return nil, fmt.Errorf("%s is of the type %s: it must be %s", mistake.Field, mistake.Value, typeOf(mistake.Type))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return object, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(content.Object, object, true)
 }
 
-// cleanTemplate returns a template without the fields that tie it to its controller. A
-// Pod template has no owner reference: the run belongs only to the At.
-func cleanTemplate(template corev1.PodTemplateSpec) *corev1.PodTemplateSpec {
-	clean := template.DeepCopy()
-	clean.ObjectMeta = metav1.ObjectMeta{Labels: clean.Labels, Annotations: clean.Annotations}
-	maps.DeleteFunc(clean.Labels, func(key, _ string) bool {
-		return slices.Contains([]string{
-			batchv1.ControllerUidLabel, batchv1.JobNameLabel, "controller-uid", "job-name", "pod-template-hash",
-		}, key)
-	})
-	if policy := clean.Spec.RestartPolicy; policy == "" || policy == corev1.RestartPolicyAlways {
-		clean.Spec.RestartPolicy = corev1.RestartPolicyNever
+// typeOf describes a type of JSON.
+func typeOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string, in quotes"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object with fields"
 	}
-	return clean
-}
-
-// ofServer changes the template of a server. A Service may select its Pods by any of
-// their labels, and must not select the run. The probes expect a server, which does not
-// run in it.
-func ofServer(template *corev1.PodTemplateSpec) {
-	template.Labels = nil
-	for i := range template.Spec.Containers {
-		container := &template.Spec.Containers[i]
-		container.LivenessProbe, container.ReadinessProbe, container.StartupProbe = nil, nil, nil
-	}
+	return "a number, without quotes"
 }

@@ -24,57 +24,11 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/google/go-cmp/cmp"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 )
-
-func TestCleanTemplate(t *testing.T) {
-	original := corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:            "x",
-			Labels:          map[string]string{"app": "shop", "batch.kubernetes.io/controller-uid": "1", "batch.kubernetes.io/job-name": "x", "controller-uid": "1", "job-name": "x", "pod-template-hash": "1"},
-			Annotations:     map[string]string{"kubectl.kubernetes.io/default-container": "main"},
-			OwnerReferences: []metav1.OwnerReference{{Name: "x"}},
-			Finalizers:      []string{"x"},
-		},
-		Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{Name: "main"}}},
-	}
-	before := original.DeepCopy()
-	want := &corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{
-			Labels:      map[string]string{"app": "shop"},
-			Annotations: map[string]string{"kubectl.kubernetes.io/default-container": "main"},
-		},
-		Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main"}}},
-	}
-	if diff := cmp.Diff(want, cleanTemplate(original)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	if diff := cmp.Diff(before, &original); diff != "" {
-		t.Errorf("the original has changed:\n%s", diff)
-	}
-	original.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
-	if got := cleanTemplate(original).Spec.RestartPolicy; got != corev1.RestartPolicyOnFailure {
-		t.Errorf("restartPolicy OnFailure became %s", got)
-	}
-}
-
-func TestOfServer(t *testing.T) {
-	template := &corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "shop", "team": "a"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{LivenessProbe: &corev1.Probe{}, ReadinessProbe: &corev1.Probe{}, StartupProbe: &corev1.Probe{}}}},
-	}
-	ofServer(template)
-	want := &corev1.PodTemplateSpec{
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{}}},
-	}
-	if diff := cmp.Diff(want, template); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-}
 
 func TestCompleteImages(t *testing.T) {
 	cronJob := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "backup"}}
@@ -125,9 +79,14 @@ func TestFile(t *testing.T) {
 		"JSON":               {content: `{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "main", "image": "x"}]}}`},
 		"two Pods":           {content: pod + spec + "\n---\n" + pod + spec, fails: "it contains 2 objects: it must contain one"},
 		"no kind":            {content: spec, fails: "it has no kind: a Pod begins with apiVersion: v1 and kind: Pod"},
-		"no version":         {content: "kind: Job\n" + spec, fails: `it contains a Job of apiVersion ""`},
-		"another kind":       {content: service, fails: "it contains a Service: it must contain a Pod"},
+		"no version":         {content: "kind: Job\n" + spec, fails: `it contains a Job of apiVersion "": write apiVersion: batch/v1`},
+		"another kind":       {content: service, fails: `it contains a Service of apiVersion "v1": it must contain a Pod`},
 		"a misspelled field": {content: pod + "spec: {containers: [{name: main, imige: x}]}", fails: `unknown field "spec.containers[0].imige"`},
+		"a wrong type":       {content: pod + "spec: {containers: [{name: main, image: x, env: [{name: A, value: true}]}]}", fails: "spec.containers.env.value is of the type bool: it must be a string, in quotes"},
+		"no list":            {content: pod + "spec: {containers: [{name: main, image: x, command: echo hi}]}", fails: "spec.containers.command is of the type string: it must be a list"},
+		"no number":          {content: "apiVersion: batch/v1\nkind: Job\nspec: {backoffLimit: \"3\", template: {" + spec + "}}", fails: "spec.backoffLimit is of the type string: it must be a number, without quotes"},
+		"a script":           {content: "#!/bin/sh\necho a: b: c\n", fails: "If it is a script, pass it as standard input"},
+		"a script of words":  {content: "echo YAY\n", fails: "If it is a script, pass it as standard input"},
 		"no container":       {content: pod + "spec: {}", fails: "the Pod has no container"},
 		"an At without one":  {content: "apiVersion: cnat.programming-kubernetes.info/v1alpha1\nkind: At\nspec: {template: {}}", fails: "the Pod has no container"},
 		"nothing":            {content: "", fails: "it contains 0 objects"},

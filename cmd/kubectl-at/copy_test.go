@@ -1,0 +1,136 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	"sigs.k8s.io/yaml"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files of testdata/copy")
+
+// TestCopy copies the manifests of testdata/copy with -f, and the same objects in the cluster with
+// --from: for an At and for a CronAt. The golden files have what is printed.
+func TestCopy(t *testing.T) {
+	every := map[string]string{"cronjob-onfailure": "", "cronjob-limits": "0 4 * * *", "cronat": "", "old-cronjob": ""}
+	commands := map[string]string{
+		"cronjob-limits": "--args -- monthly", "deployment-proxy-first": "-c shop -- ./migrate up", "deployment-default-container": "-- date", "deployment-spread": "--args -- migrate",
+		"statefulset-claims": "-- date", "statefulset-pod": "--retries=1 -- pg_dump", "daemonset-hostport": "-- /agent --once", "daemonset-pod": "-- date",
+		"pod-written": "-l network=db", "job-live": "--retries=0 --ttl=1h",
+	}
+	files, err := filepath.Glob("testdata/copy/*.yaml")
+	if err != nil || len(files) < 18 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		t.Run(name, func(t *testing.T) {
+			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
+			schedule, isSet := every[name]
+			if !isSet {
+				schedule = "@daily"
+			}
+			var got strings.Builder
+			for _, args := range [][]string{{"now + 1 hour", "--name=at"}, {"every", schedule, "--name=cronat"}} {
+				args = slices.DeleteFunc(args, func(arg string) bool { return arg == "" })
+				args = append(args, "--dry-run=client", "-o=yaml", "-f", file)
+				fromFile := copyOf(t, file, append(args, strings.Fields(commands[name])...))
+				fmt.Fprintf(&got, "$ kubectl at %s %s\n%s\n", strings.Join(args[:len(args)-4], " "), commands[name], fromFile)
+				if name == "old-cronjob" { // The cluster has none.
+					continue
+				}
+				fromCluster := copyOf(t, file, slices.Concat(args[:len(args)-2], []string{"--from"}, strings.Fields(commands[name])))
+				if diff := cmp.Diff(fromFile, fromCluster); diff != "" {
+					t.Errorf("%q: -f and --from differ (-f +from):\n%s", args, diff)
+				}
+			}
+			if *update {
+				if err := os.WriteFile(golden, []byte(got.String()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", golden, diff)
+			}
+		})
+	}
+}
+
+// copyOf runs a command, and returns what it prints: messages, then the object. --from gets the
+// object of the file.
+func copyOf(t *testing.T, file string, args []string) string {
+	t.Helper()
+	w := newWorld(t, "")
+	source := "-f " + file
+	if i := slices.Index(args, "--from"); i >= 0 {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fields unstructured.Unstructured
+		if err := yaml.Unmarshal(content, &fields.Object); err != nil {
+			t.Fatal(err)
+		}
+		object, err := kinds.New(fields.GroupVersionKind())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields.Object, object); err != nil {
+			t.Fatal(err)
+		}
+		namespace := "default"
+		if fields.GetNamespace() != "" {
+			namespace = fields.GetNamespace()
+			args = append([]string{"-n", namespace}, args...)
+			i += 2
+		}
+		object.(metav1.Object).SetNamespace(namespace)
+		if cronAt, isCronAt := object.(*v1alpha1.CronAt); isCronAt {
+			err = w.cnat.Tracker().Add(cronAt)
+		} else {
+			w.kube = kubefake.NewSimpleClientset(object)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = strings.ToLower(fields.GetKind()) + "/" + fields.GetName()
+		args = slices.Insert(args, i+1, source)
+	}
+	t.Setenv("TZ", "UTC")
+	w.run(t, args...)
+	// The cluster may not have what is in a file.
+	same := strings.NewReplacer("error: "+source, "error: SOURCE", "If the cluster has cronjob/", "cronjob/", ", it still runs", " still runs")
+	return same.Replace(w.stderr.String()) + w.stdout.String()
+}
