@@ -87,7 +87,7 @@ type rule struct {
 // rules apply in this order to what is not an At or a CronAt already. docs/reference/copying.md
 // has them, too.
 var rules = []rule{
-	{of: "StatefulSet", fields: []string{"volumeClaimTemplates"}, fate: fateRefused, ofServer: true, why: "each of its Pods has claims of its own. Copy one of the Pods, as in --from pod/NAME-0: it mounts the claims of that Pod"},
+	{of: "StatefulSet", fields: []string{"volumeClaimTemplates"}, fate: fateRefused, ofServer: true, why: "each of its Pods has its own claims. Copy one of the Pods, as in --from pod/NAME-0: it mounts the claims of that Pod"},
 
 	{of: ofJob, fields: []string{"parallelism", "completions", "completionMode", "maxFailedIndexes", "successPolicy"}, fate: fateDropped, why: "an At has one Pod, without an index"},
 	{of: ofJob, fields: []string{"backoffLimitPerIndex"}, fate: fateChanged, why: "it is the backoffLimit of the At"},
@@ -95,7 +95,7 @@ var rules = []rule{
 	{of: ofJob, fields: []string{"suspend", "managedBy", "scheduling"}, fate: fateDropped, why: "meant for the controller of the Job"},
 	{of: ofMetadata, fields: []string{"labels", "annotations"}, fate: fateDropped, why: "those of the object itself, which may be for a tool such as Helm or Argo CD. --labels sets labels", take: dropOwnMetadata},
 
-	{of: ofPod, fields: []string{"restartPolicy"}, fate: fateChanged, why: "a further attempt has a Pod of its own, and counts against backoffLimit", take: neverRestart},
+	{of: ofPod, fields: []string{"restartPolicy"}, fate: fateChanged, why: "each attempt gets a new Pod, and failures count against backoffLimit", take: neverRestart},
 	{of: ofContainer, fields: []string{"restartPolicy", "restartPolicyRules"}, fate: fateDropped, why: "as restartPolicy of the Pod. A native sidecar keeps its own", take: dropContainerRestarts},
 	{of: ofPod, fields: []string{"schedulingGates", "schedulingGroup"}, fate: fateDropped, why: "meant for a controller that does not know the run"},
 
@@ -110,7 +110,8 @@ var rules = []rule{
 	{of: ofTemplate, fields: []string{"labels"}, fate: fateDropped, ofServer: true, why: "a Service could select the run. Those that --labels repeats stay", take: dropLabels},
 
 	{of: ofTemplate, fields: []string{"labels", "annotations"}, fate: fateDropped, isSilent: true, why: "those that a controller, a network plugin, kubectl or cnat added", take: dropAddedMetadata},
-	{of: ofPod, fields: []string{"ephemeralContainers", "priority", "preemptionPolicy", "overhead"}, fate: fateDropped, isSilent: true, why: "the API server adds them to a Pod, and refuses them in a new one"},
+	{of: ofJob, fields: []string{"selector", "manualSelector", "podReplacementPolicy"}, fate: fateDropped, isSilent: true, why: "an At knows its Pod by its name"},
+	{of: ofPod, fields: []string{"ephemeralContainers", "priority", "preemptionPolicy", "overhead"}, fate: fateDropped, isSilent: true, why: "the API server adds them, and may refuse them in a new Pod"},
 	{of: ofPod, fields: []string{"volumes", "tolerations"}, fate: fateDropped, isSilent: true, why: "those that admission adds to each Pod: the token of the service account, five minutes for a node that is not ready", take: dropAdmitted},
 	{of: ofPod, fields: []string{"serviceAccount"}, fate: fateChanged, isSilent: true, why: "it is the old name of serviceAccountName", take: renameServiceAccount},
 	{of: ofContainer, fields: []string{"terminationMessagePolicy"}, fate: fateDropped, isSilent: true, why: "File is the default of the API server. That of an At also keeps the end of the output", take: dropMessagePolicy},

@@ -21,11 +21,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -85,6 +89,49 @@ func TestCopy(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", golden, diff)
 			}
 		})
+	}
+}
+
+// TestCopyingPage compares docs/reference/copying.md with the rules, and finds each field of what is copied in it.
+func TestCopyingPage(t *testing.T) {
+	content, err := os.ReadFile("../../docs/reference/copying.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(content)
+	sections := map[string]string{}
+	for _, section := range strings.Split(page, "\n## ")[1:] {
+		heading, text, _ := strings.Cut(section, "\n")
+		sections[heading] = text
+	}
+	want := map[string]string{}
+	for _, rule := range rules {
+		section := "Changed in each copy"
+		switch {
+		case rule.isSilent:
+			section = "Without a line"
+		case rule.ofServer:
+			section = "Not from a Job or a CronJob"
+		}
+		want[section] += fmt.Sprintf("| %s | `%s` | %s | %s |\n", rule.of, strings.Join(rule.fields, "`, `"), rule.fate, rule.why)
+	}
+	for section, rows := range want {
+		_, got, _ := strings.Cut(sections[section], "| --- | --- | --- | --- |\n")
+		got, _, _ = strings.Cut(got+"\n", "\n\n")
+		if diff := cmp.Diff(strings.TrimSpace(rows), strings.TrimSpace(got)); diff != "" {
+			t.Errorf("docs/reference/copying.md, %s (-want +got):\n%s", section, diff)
+		}
+	}
+	for of, fields := range map[string]any{
+		"CronJob": batchv1.CronJobSpec{}, ofJob: batchv1.JobSpec{}, ofPod: corev1.PodSpec{}, ofContainer: corev1.Container{},
+	} {
+		for field := range reflect.TypeOf(fields).Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			row := regexp.MustCompile(`(?m)^\| ` + of + ` \| .*` + "`" + name + "`")
+			if n := len(row.FindAllString(page, -1)); n != 1 {
+				t.Errorf("docs/reference/copying.md has %d rows with the field %s of a %s", n, name, of)
+			}
+		}
 	}
 }
 

@@ -47,8 +47,13 @@ kubectl at explain TIME shows how a time is understood.
 
 Everything after -- is the COMMAND: a single argument is a command line for /bin/sh. Several
 run exactly as they are: with --image, --from or -f as a program and its arguments, without a
-shell; otherwise in /bin/sh, where kill, test or exit is a shell built-in. Without a COMMAND, it
-is read from standard input.
+shell; otherwise in /bin/sh, where kill, test or exit is a shell built-in. With --args, they are
+arguments for the program that is copied, or that of the image. Without a COMMAND, it is read
+from standard input.
+
+--from and -f copy a run. What belongs to a server is not copied, such as probes, ports and
+labels, and containers do not restart in the Pod. Each change is a line on standard error;
+docs/reference/copying.md lists them.
 
 Flags follow at, since kubectl takes none before the name of a plugin: kubectl at -n NAMESPACE
 list, not kubectl -n NAMESPACE at list.
@@ -75,6 +80,9 @@ const createExample = `  # In two hours, and follow it to its end
 
   # A migration: another command in the Pod of a Deployment
   kubectl at 2035-12-24 03:00 Europe/Berlin --from deployment/shop --retries 2 -- ./migrate up
+
+  # The program of a CronJob with other arguments
+  kubectl at now --from cronjob/report --args -- monthly
 
   # A rolling restart at night
   kubectl at 03:00 --restart deployment/shop --wait

@@ -43,9 +43,10 @@ time zone is that of --tz or of your machine. The CronAt stores the name of the 
 The flags for the run are those of kubectl at TIME: see kubectl at --help. --name, --suspend and
 the history limits apply to the CronAt; all other flags apply to each of its Ats.
 
-Without a SCHEDULE, --from cronjob/NAME creates a CronAt of the same name from the whole
-CronJob: its schedule, time zone, policies and limits. Flags override single fields. Fields
-without a counterpart are listed. The CronJob is not changed: suspend it when the CronAt works.`
+--from cronjob/NAME, or -f with a CronJob, creates a CronAt of the same name from the whole
+CronJob: its schedule, time zone, policies and limits. A SCHEDULE and flags override single
+fields. What an At does not have is listed. The CronJob is not changed: suspend it when the
+CronAt works. A CronAt is copied in the same way, with another name.`
 
 const everyExample = `  # At three in the morning from Monday to Friday, on your own clock
   kubectl at every "0 3 * * 1-5" -- 'pg_dump -h db shop | gzip > /backup/shop.gz'
@@ -58,6 +59,9 @@ const everyExample = `  # At three in the morning from Monday to Friday, on your
 
   # A rolling restart each Sunday
   kubectl at every "0 5 * * 0" --restart statefulset/cache
+
+  # The same as a CronJob, at another time
+  kubectl at every "0 4 * * *" --from cronjob/report --name report-at-four
 
   # Replace a CronJob with a CronAt: preview it, create it, suspend the CronJob
   kubectl at every --from cronjob/backup --dry-run=client -o yaml
