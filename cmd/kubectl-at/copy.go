@@ -49,8 +49,6 @@ type source struct {
 	notes    []string // what differs from the source
 }
 
-func (s *source) isJob() bool { return s.kind == "Job" || s.kind == "CronJob" }
-
 // run returns what an At of the source does.
 func (s *source) run() *v1alpha1.RunSpec { return &s.spec.AtTemplate.Spec }
 
@@ -60,7 +58,9 @@ const (
 	ofMetadata  = "metadata"
 	ofTemplate  = "Pod template"
 	ofPod       = "Pod"
+	ofNodeTerm  = "required node affinity"
 	ofContainer = "container"
+	ofSidecar   = "port of a native sidecar"
 )
 
 // What a copy does with a field.
@@ -76,7 +76,7 @@ type rule struct {
 	fields []string // as in JSON
 	fate   string
 	why    string
-	// isSilent means that nobody misses the fields.
+	// isSilent rules are for what nobody misses: clean does what they say.
 	isSilent bool
 	// ofServer rules are not for a Job or a CronJob: what these have is there for a run.
 	ofServer bool
@@ -93,28 +93,30 @@ var rules = []rule{
 	{of: ofJob, fields: []string{"backoffLimitPerIndex"}, fate: fateChanged, why: "it is the backoffLimit of the At"},
 	{of: ofJob, fields: []string{"podFailurePolicy"}, fate: fateDropped, why: "each failure counts against backoffLimit"},
 	{of: ofJob, fields: []string{"suspend", "managedBy", "scheduling"}, fate: fateDropped, why: "meant for the controller of the Job"},
-	{of: ofMetadata, fields: []string{"labels", "annotations"}, fate: fateDropped, why: "those of the object itself, which may be for a tool such as Helm or Argo CD. --labels sets labels", take: dropOwnMetadata},
+	{of: ofMetadata, fields: []string{"labels", "annotations"}, fate: fateDropped, why: "those of the object itself, which may be for a tool such as Helm or Argo CD. --labels sets labels"},
 
 	{of: ofPod, fields: []string{"restartPolicy"}, fate: fateChanged, why: "each attempt gets a new Pod, and failures count against backoffLimit", take: neverRestart},
-	{of: ofContainer, fields: []string{"restartPolicy", "restartPolicyRules"}, fate: fateDropped, why: "as restartPolicy of the Pod. A native sidecar keeps its own", take: dropContainerRestarts},
+	{of: ofContainer, fields: []string{"restartPolicy", "restartPolicyRules"}, fate: fateDropped, why: "as restartPolicy of the Pod"},
 	{of: ofPod, fields: []string{"schedulingGates", "schedulingGroup"}, fate: fateDropped, why: "meant for a controller that does not know the run"},
 
-	{of: ofPod, fields: []string{"nodeName"}, fate: fateDropped, ofServer: true, why: "the scheduler chose that node. --node chooses one", take: dropNode},
+	{of: ofPod, fields: []string{"nodeName"}, fate: fateDropped, ofServer: true, why: "the scheduler chose that node. --node chooses one"},
+	{of: ofNodeTerm, fields: []string{"matchFields"}, fate: fateDropped, ofServer: true, why: "it names the node of the Pod. --node chooses one"},
 	{of: ofPod, fields: []string{"hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN"}, fate: fateDropped, ofServer: true, why: "the name of the server"},
 	{of: ofPod, fields: []string{"affinity"}, fate: fateDropped, ofServer: true, why: "required terms that select the server's own Pods. Other terms stay", take: dropOwnAffinity},
 	{of: ofPod, fields: []string{"topologySpreadConstraints"}, fate: fateDropped, ofServer: true, why: "constraints that select the server's own Pods. Others stay", take: dropOwnSpreading},
 	{of: ofPod, fields: []string{"readinessGates"}, fate: fateDropped, ofServer: true, why: "only a server becomes ready"},
 	{of: ofContainer, fields: []string{"livenessProbe", "readinessProbe", "startupProbe"}, fate: fateDropped, ofServer: true, why: "meant for the server, which does not run"},
 	{of: ofContainer, fields: []string{"lifecycle"}, fate: fateDropped, ofServer: true, why: "hooks for the server. One that fails kills the command"},
-	{of: ofContainer, fields: []string{"ports"}, fate: fateDropped, ofServer: true, why: "the run does not listen. A native sidecar only loses its hostPort, which the server may use", take: dropPorts},
+	{of: ofContainer, fields: []string{"ports"}, fate: fateDropped, ofServer: true, why: "the run does not listen"},
+	{of: ofSidecar, fields: []string{"hostPort"}, fate: fateDropped, ofServer: true, why: "the server may use it"},
 	{of: ofTemplate, fields: []string{"labels"}, fate: fateDropped, ofServer: true, why: "a Service could select the run. Those that --labels repeats stay", take: dropLabels},
 
-	{of: ofTemplate, fields: []string{"labels", "annotations"}, fate: fateDropped, isSilent: true, why: "those that a controller, a network plugin, kubectl or cnat added", take: dropAddedMetadata},
+	{of: ofTemplate, fields: []string{"labels", "annotations"}, fate: fateDropped, isSilent: true, why: "those that a controller, a network plugin, kubectl or cnat added"},
 	{of: ofJob, fields: []string{"selector", "manualSelector", "podReplacementPolicy"}, fate: fateDropped, isSilent: true, why: "an At knows its Pod by its name"},
 	{of: ofPod, fields: []string{"ephemeralContainers", "priority", "preemptionPolicy", "overhead"}, fate: fateDropped, isSilent: true, why: "the API server adds them, and may refuse them in a new Pod"},
-	{of: ofPod, fields: []string{"volumes", "tolerations"}, fate: fateDropped, isSilent: true, why: "those that admission adds to each Pod: the token of the service account, five minutes for a node that is not ready", take: dropAdmitted},
-	{of: ofPod, fields: []string{"serviceAccount"}, fate: fateChanged, isSilent: true, why: "it is the old name of serviceAccountName", take: renameServiceAccount},
-	{of: ofContainer, fields: []string{"terminationMessagePolicy"}, fate: fateDropped, isSilent: true, why: "File is the default of the API server. That of an At also keeps the end of the output", take: dropMessagePolicy},
+	{of: ofPod, fields: []string{"volumes", "tolerations"}, fate: fateDropped, isSilent: true, why: "those that admission adds to each Pod: the token of the service account, five minutes for a node that is not ready"},
+	{of: ofPod, fields: []string{"serviceAccount"}, fate: fateChanged, isSilent: true, why: "it is the old name of serviceAccountName"},
+	{of: ofContainer, fields: []string{"terminationMessagePolicy"}, fate: fateDropped, isSilent: true, why: "File is the default of the API server. That of an At also keeps the end of the output"},
 }
 
 // jobDefaults are what the API server writes into a Job, and an At does as well.
@@ -125,11 +127,9 @@ var jobDefaults = map[string]any{
 // copying is a copy that is being made.
 type copying struct {
 	template *corev1.PodTemplateSpec
-	own      metav1.ObjectMeta // of the object that has the template
-	// parts are pointers to what has fields.
-	parts map[string][]any
-	keep  labels.Set // --labels
-	isJob bool
+	parts    map[string][]any // pointers to what has fields
+	keep     labels.Set       // --labels
+	isJob    bool
 }
 
 // sourceOf returns what an object runs, as a copy that keeps those of the Pod's labels that
@@ -156,9 +156,9 @@ func sourceOf(object runtime.Object, keep labels.Set) (from source, err error) {
 			SuccessfulAtsHistoryLimit: object.Spec.SuccessfulJobsHistoryLimit, FailedAtsHistoryLimit: object.Spec.FailedJobsHistoryLimit,
 		}
 		from.spec.AtTemplate.Metadata = v1alpha1.AtTemplateMeta{Labels: object.Spec.JobTemplate.Labels, Annotations: object.Spec.JobTemplate.Annotations}
-		from.limit(c, object.ObjectMeta, &object.Spec.JobTemplate.Spec)
+		from.limit(c, &object.ObjectMeta, &object.Spec.JobTemplate.Spec)
 	case *batchv1.Job:
-		from.limit(c, object.ObjectMeta, &object.Spec)
+		from.limit(c, &object.ObjectMeta, &object.Spec)
 	case *corev1.PodTemplate:
 		c.template = &object.Template
 	case *corev1.Pod:
@@ -176,26 +176,59 @@ func sourceOf(object runtime.Object, keep labels.Set) (from source, err error) {
 	// A Pod template has no owner reference: the run belongs only to the At.
 	c.template.ObjectMeta = metav1.ObjectMeta{Labels: c.template.Labels, Annotations: c.template.Annotations}
 	from.run().Template = c.template
-	from.notes, err = c.apply()
+	notes, err := c.apply()
+	from.notes = append(from.notes, notes...)
 	return from, err
 }
 
 // limit copies the limits of a Job, which has the template.
-func (s *source) limit(c *copying, own metav1.ObjectMeta, job *batchv1.JobSpec) {
+func (s *source) limit(c *copying, own *metav1.ObjectMeta, job *batchv1.JobSpec) {
 	run := s.run()
 	run.BackoffLimit = ptr.To(ptr.Deref(cmp.Or(job.BackoffLimitPerIndex, job.BackoffLimit), defaultBackoffLimit))
 	run.ActiveDeadlineSeconds, run.TTLSecondsAfterFinished = job.ActiveDeadlineSeconds, job.TTLSecondsAfterFinished
-	c.template, c.own, c.isJob, c.parts[ofJob] = &job.Template, own, true, []any{job}
+	limits := fmt.Sprintf("backoffLimit %d", *run.BackoffLimit)
+	if run.ActiveDeadlineSeconds != nil {
+		limits += fmt.Sprintf(", activeDeadlineSeconds %d", *run.ActiveDeadlineSeconds)
+	}
+	if run.TTLSecondsAfterFinished != nil {
+		limits += fmt.Sprintf(", ttlSecondsAfterFinished %d", *run.TTLSecondsAfterFinished)
+	}
+	s.notes = append(s.notes, "Copied "+limits+", unless --retries, --active-deadline or --ttl set others.")
+	maps.DeleteFunc(own.Annotations, isAdded)
+	c.template, c.isJob = &job.Template, true
+	c.parts[ofMetadata], c.parts[ofJob] = []any{own}, []any{job}
+}
+
+// addParts adds the parts of the Pod template.
+func (c *copying) addParts() {
+	spec := &c.template.Spec
+	add := func(of string, part any) { c.parts[of] = append(c.parts[of], part) }
+	add(ofPod, spec)
+	for i := range spec.Containers {
+		add(ofContainer, &spec.Containers[i])
+	}
+	for i := range spec.InitContainers {
+		container := &spec.InitContainers[i]
+		if ptr.Deref(container.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways {
+			add(ofContainer, container)
+			continue
+		}
+		for j := range container.Ports {
+			add(ofSidecar, &container.Ports[j])
+		}
+	}
+	if nodes := ptr.Deref(spec.Affinity, corev1.Affinity{}).NodeAffinity; nodes != nil && nodes.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		for i := range nodes.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			add(ofNodeTerm, &nodes.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[i])
+		}
+	}
 }
 
 // apply applies the rules, and returns what they did.
 func (c *copying) apply() (notes []string, err error) {
-	c.parts[ofPod] = []any{&c.template.Spec}
-	for i := range c.template.Spec.Containers {
-		c.parts[ofContainer] = append(c.parts[ofContainer], &c.template.Spec.Containers[i])
-	}
+	c.addParts()
 	for _, rule := range rules {
-		if rule.ofServer && c.isJob {
+		if rule.isSilent || rule.ofServer && c.isJob {
 			continue
 		}
 		var found []string
@@ -210,14 +243,45 @@ func (c *copying) apply() (notes []string, err error) {
 		slices.Sort(found)
 		note := strings.Join(slices.Compact(found), ", ") + ": " + rule.why
 		switch {
-		case len(found) == 0 || rule.isSilent:
+		case len(found) == 0:
 		case rule.fate == fateRefused:
 			return nil, fmt.Errorf("it has %s", note)
 		default:
 			notes = append(notes, strings.ToUpper(rule.fate[:1])+rule.fate[1:]+" "+note+".")
 		}
 	}
+	c.clean()
 	return notes, nil
+}
+
+// clean drops what nobody misses.
+func (c *copying) clean() {
+	spec := &c.template.Spec
+	maps.DeleteFunc(c.template.Labels, isAdded)
+	maps.DeleteFunc(c.template.Annotations, isAdded)
+	spec.ServiceAccountName = cmp.Or(spec.ServiceAccountName, spec.DeprecatedServiceAccount)
+	empty(spec, []string{"ephemeralContainers", "priority", "preemptionPolicy", "overhead", "serviceAccount"})
+	if nodes := ptr.Deref(spec.Affinity, corev1.Affinity{}).NodeAffinity; nodes != nil {
+		// A term without expressions selects no node.
+		required := ptr.Deref(nodes.RequiredDuringSchedulingIgnoredDuringExecution, corev1.NodeSelector{})
+		if !slices.ContainsFunc(required.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool { return len(term.MatchExpressions)+len(term.MatchFields) > 0 }) {
+			nodes.RequiredDuringSchedulingIgnoredDuringExecution = nil
+		}
+	}
+	isToken := func(name string) bool { return strings.HasPrefix(name, "kube-api-access-") }
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(volume corev1.Volume) bool { return isToken(volume.Name) })
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			container := &containers[i]
+			container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(mount corev1.VolumeMount) bool { return isToken(mount.Name) })
+			if container.TerminationMessagePolicy == corev1.TerminationMessageReadFile {
+				container.TerminationMessagePolicy = ""
+			}
+		}
+	}
+	spec.Tolerations = slices.DeleteFunc(spec.Tolerations, func(toleration corev1.Toleration) bool {
+		return (toleration.Key == corev1.TaintNodeNotReady || toleration.Key == corev1.TaintNodeUnreachable) && ptr.Deref(toleration.TolerationSeconds, 0) == 300
+	})
 }
 
 // empty empties fields of a struct by their names in JSON. It returns those that differed from the
@@ -227,7 +291,7 @@ func empty(object any, names []string) (found []string) {
 	for i := range value.NumField() {
 		field := value.Field(i)
 		name, _, _ := strings.Cut(value.Type().Field(i).Tag.Get("json"), ",")
-		if !slices.Contains(names, name) || field.IsZero() {
+		if !slices.Contains(names, name) || field.IsZero() || field.Kind() == reflect.Map && field.Len() == 0 {
 			continue
 		}
 		if reflect.Indirect(field).Interface() != jobDefaults[name] {
@@ -236,16 +300,6 @@ func empty(object any, names []string) (found []string) {
 		field.SetZero()
 	}
 	return found
-}
-
-// containers calls change for each container of the Pod.
-func (c *copying) containers(change func(container *corev1.Container, isInit bool)) {
-	for i := range c.template.Spec.InitContainers {
-		change(&c.template.Spec.InitContainers[i], true)
-	}
-	for i := range c.template.Spec.Containers {
-		change(&c.template.Spec.Containers[i], false)
-	}
 }
 
 // isAdded reports whether a label or an annotation was added to an object after a user wrote it.
@@ -261,31 +315,21 @@ func isAdded(key, _ string) bool {
 	}, key)
 }
 
-func dropAddedMetadata(c *copying) []string {
-	maps.DeleteFunc(c.template.Labels, isAdded)
-	maps.DeleteFunc(c.template.Annotations, isAdded)
-	return nil
-}
-
-func dropOwnMetadata(c *copying) (found []string) {
-	for what, added := range map[string]map[string]string{"labels": c.own.Labels, "annotations": c.own.Annotations} {
-		maps.DeleteFunc(added, isAdded)
-		if len(added) > 0 {
-			found = append(found, what+" "+strings.Join(slices.Sorted(maps.Keys(added)), ", "))
+func dropLabels(c *copying) []string {
+	kept, lost := map[string]string{}, []string{}
+	for key, value := range c.template.Labels {
+		if c.keep.Has(key) && c.keep[key] == value {
+			kept[key] = value
+		} else if !isAdded(key, value) {
+			lost = append(lost, key)
 		}
 	}
-	return found
-}
-
-func dropLabels(c *copying) (found []string) {
-	lost := maps.Clone(c.template.Labels)
-	maps.DeleteFunc(lost, isAdded)
-	maps.DeleteFunc(lost, func(key, value string) bool { return c.keep.Has(key) && c.keep.Get(key) == value })
-	maps.DeleteFunc(c.template.Labels, func(key, _ string) bool { _, isLost := lost[key]; return isLost })
+	c.template.Labels = kept
 	if len(lost) == 0 {
 		return nil
 	}
-	return []string{"labels " + strings.Join(slices.Sorted(maps.Keys(lost)), ", ")}
+	slices.Sort(lost)
+	return []string{"labels " + strings.Join(lost, ", ")}
 }
 
 func neverRestart(c *copying) (found []string) {
@@ -297,106 +341,33 @@ func neverRestart(c *copying) (found []string) {
 	return found
 }
 
-func dropContainerRestarts(c *copying) (found []string) {
-	c.containers(func(container *corev1.Container, isInit bool) {
-		if !isInit || ptr.Deref(container.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways {
-			found = append(found, empty(container, []string{"restartPolicy", "restartPolicyRules"})...)
-		}
+// dropOwn drops the elements whose selector selects the Pods of the template.
+func dropOwn[T any](c *copying, name string, elements *[]T, selectorOf func(T) *metav1.LabelSelector) []string {
+	n := len(*elements)
+	*elements = slices.DeleteFunc(*elements, func(element T) bool {
+		selector, err := metav1.LabelSelectorAsSelector(selectorOf(element))
+		return err == nil && selector.Matches(labels.Set(c.template.Labels))
 	})
-	return found
-}
-
-func dropNode(c *copying) []string {
-	found := empty(&c.template.Spec, []string{"nodeName"})
-	affinity := c.template.Spec.Affinity
-	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return found
+	if len(*elements) == n {
+		return nil
 	}
-	// The Pod of a DaemonSet.
-	required := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	for i := range required.NodeSelectorTerms {
-		found = append(found, empty(&required.NodeSelectorTerms[i], []string{"matchFields"})...)
-	}
-	required.NodeSelectorTerms = slices.DeleteFunc(required.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool { return len(term.MatchExpressions) == 0 })
-	if len(required.NodeSelectorTerms) == 0 {
-		affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = nil
-	}
-	return found
-}
-
-// selectsOwn reports whether a selector selects the Pods of the template.
-func (c *copying) selectsOwn(selector *metav1.LabelSelector) bool {
-	parsed, err := metav1.LabelSelectorAsSelector(selector)
-	return err == nil && parsed.Matches(labels.Set(c.template.Labels))
+	return []string{name}
 }
 
 func dropOwnAffinity(c *copying) (found []string) {
-	drop := func(name string, terms *[]corev1.PodAffinityTerm) {
-		n := len(*terms)
-		*terms = slices.DeleteFunc(*terms, func(term corev1.PodAffinityTerm) bool { return c.selectsOwn(term.LabelSelector) })
-		if len(*terms) < n {
-			found = append(found, name)
-		}
+	selectorOf := func(term corev1.PodAffinityTerm) *metav1.LabelSelector { return term.LabelSelector }
+	affinity := ptr.Deref(c.template.Spec.Affinity, corev1.Affinity{})
+	if pods := affinity.PodAffinity; pods != nil {
+		found = dropOwn(c, "podAffinity", &pods.RequiredDuringSchedulingIgnoredDuringExecution, selectorOf)
 	}
-	affinity := c.template.Spec.Affinity
-	if affinity != nil && affinity.PodAffinity != nil {
-		drop("podAffinity", &affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
-	}
-	if affinity != nil && affinity.PodAntiAffinity != nil {
-		drop("podAntiAffinity", &affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+	if pods := affinity.PodAntiAffinity; pods != nil {
+		found = append(found, dropOwn(c, "podAntiAffinity", &pods.RequiredDuringSchedulingIgnoredDuringExecution, selectorOf)...)
 	}
 	return found
 }
 
-func dropOwnSpreading(c *copying) (found []string) {
-	constraints := &c.template.Spec.TopologySpreadConstraints
-	n := len(*constraints)
-	*constraints = slices.DeleteFunc(*constraints, func(constraint corev1.TopologySpreadConstraint) bool { return c.selectsOwn(constraint.LabelSelector) })
-	if len(*constraints) < n {
-		found = append(found, "topologySpreadConstraints")
-	}
-	return found
-}
-
-func dropPorts(c *copying) (found []string) {
-	c.containers(func(container *corev1.Container, isInit bool) {
-		if !isInit {
-			found = append(found, empty(container, []string{"ports"})...)
-		}
-		for i := range container.Ports {
-			found = append(found, empty(&container.Ports[i], []string{"hostPort"})...)
-		}
+func dropOwnSpreading(c *copying) []string {
+	return dropOwn(c, "topologySpreadConstraints", &c.template.Spec.TopologySpreadConstraints, func(constraint corev1.TopologySpreadConstraint) *metav1.LabelSelector {
+		return constraint.LabelSelector
 	})
-	return found
-}
-
-func dropAdmitted(c *copying) []string {
-	isToken := func(name string) bool { return strings.HasPrefix(name, "kube-api-access-") }
-	spec := &c.template.Spec
-	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(volume corev1.Volume) bool { return isToken(volume.Name) })
-	c.containers(func(container *corev1.Container, _ bool) {
-		container.VolumeMounts = slices.DeleteFunc(container.VolumeMounts, func(mount corev1.VolumeMount) bool { return isToken(mount.Name) })
-	})
-	spec.Tolerations = slices.DeleteFunc(spec.Tolerations, func(toleration corev1.Toleration) bool {
-		return (toleration.Key == corev1.TaintNodeNotReady || toleration.Key == corev1.TaintNodeUnreachable) && ptr.Deref(toleration.TolerationSeconds, 0) == 300
-	})
-	return nil
-}
-
-func renameServiceAccount(c *copying) []string {
-	spec := &c.template.Spec
-	if spec.ServiceAccountName == "" {
-		spec.ServiceAccountName = spec.DeprecatedServiceAccount
-	}
-	spec.DeprecatedServiceAccount = ""
-	return nil
-}
-
-func dropMessagePolicy(c *copying) []string {
-	c.containers(func(container *corev1.Container, _ bool) {
-		if container.TerminationMessagePolicy == corev1.TerminationMessageReadFile {
-			container.TerminationMessagePolicy = ""
-		}
-	})
-	return nil
 }

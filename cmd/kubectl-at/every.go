@@ -173,7 +173,7 @@ func (o *every) newCronAt(ctx context.Context, words, command []string, now time
 	}
 	cronAt := &v1alpha1.CronAt{ObjectMeta: metadata, Spec: from.spec}
 	if from.kind == "CronJob" && o.name == "" {
-		cronAt.Name = from.name
+		cronAt.Name = cmp.Or(from.name, cronAt.Name)
 	}
 	switch {
 	case len(words) > 0:
@@ -233,7 +233,7 @@ func (o *every) setZone(spec *v1alpha1.CronAtSpec, from source) error {
 
 // sayStillRuns says that a copied CronJob has not changed.
 func (o *every) sayStillRuns(from source) {
-	if from.kind != "CronJob" || ptr.Deref(from.spec.Suspend, false) {
+	if from.kind != "CronJob" || from.name == "" || ptr.Deref(from.spec.Suspend, false) {
 		return
 	}
 	name := "cronjob/" + from.name

@@ -134,7 +134,15 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 	spec := from.run()
 	r.nodes.apply(spec)
 	spec.Rehearse = spec.Rehearse || r.rehearse
-	r.limit(&from)
+	if r.changed("retries") {
+		spec.BackoffLimit = &r.retries
+	}
+	if r.activeDeadline.value != nil {
+		spec.ActiveDeadlineSeconds = r.activeDeadline.value
+	}
+	if r.ttl.value != nil {
+		spec.TTLSecondsAfterFinished = ptr.To(int32(*r.ttl.value))
+	}
 	what, err := r.applyCommand(ctx, &from, command)
 	if err != nil {
 		return metadata, from, err
@@ -152,30 +160,6 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 	return metadata, from, nil
 }
 
-// limit sets the limits of the flags, and says which ones are those of a Job.
-func (r *run) limit(from *source) {
-	spec := from.run()
-	var copied []string
-	if r.changed("retries") {
-		spec.BackoffLimit = &r.retries
-	} else if from.isJob() {
-		copied = append(copied, fmt.Sprintf("backoffLimit %d", *spec.BackoffLimit))
-	}
-	if r.activeDeadline.value != nil {
-		spec.ActiveDeadlineSeconds = r.activeDeadline.value
-	} else if from.isJob() && spec.ActiveDeadlineSeconds != nil {
-		copied = append(copied, fmt.Sprintf("activeDeadlineSeconds %d", *spec.ActiveDeadlineSeconds))
-	}
-	if r.ttl.value != nil {
-		spec.TTLSecondsAfterFinished = ptr.To(int32(*r.ttl.value))
-	} else if from.isJob() && spec.TTLSecondsAfterFinished != nil {
-		copied = append(copied, fmt.Sprintf("ttlSecondsAfterFinished %d", *spec.TTLSecondsAfterFinished))
-	}
-	if len(copied) > 0 {
-		fmt.Fprintf(r.ErrOut, "Copied the limits of the Job: %s. --retries, --active-deadline and --ttl set others.\n", strings.Join(copied, ", "))
-	}
-}
-
 // applyCommand sets what runs, and returns it as a command line, or "" if it is what is copied.
 func (r *run) applyCommand(ctx context.Context, from *source, command []string) (what string, err error) {
 	spec := from.run()
@@ -188,7 +172,7 @@ func (r *run) applyCommand(ctx context.Context, from *source, command []string) 
 		spec.Command = ""
 		spec.Template.Spec.Containers[0].Command, spec.Template.Spec.Containers[0].Args = verbatim(command), nil
 	case what != "":
-		spec.Command = what
+		spec.Command = r.unixText(what)
 	case spec.Restart == nil && (!r.pod.isCopied() || from.isServer):
 		if what, err = r.readCommand(ctx, from); err != nil {
 			return "", err
@@ -225,16 +209,21 @@ func (r *run) readCommand(ctx context.Context, from *source) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the command from standard input: %w", err)
 	}
-	// As Windows writes text.
-	script := strings.TrimPrefix(string(lines), "\ufeff")
-	if unix := strings.ReplaceAll(script, "\r\n", "\n"); unix != script {
-		fmt.Fprintln(r.ErrOut, "Changed the line ends of the command from CRLF to LF: a shell takes CR for a part of the line.")
-		script = unix
-	}
+	script := r.unixText(string(lines))
 	if strings.TrimSpace(script) == "" {
 		return "", usageError("%s", missing)
 	}
 	return strings.TrimRight(script, "\n"), nil
+}
+
+// unixText returns a text as a shell reads it, without what Windows adds.
+func (r *run) unixText(text string) string {
+	text = strings.TrimPrefix(text, "\ufeff")
+	unix := strings.ReplaceAll(text, "\r\n", "\n")
+	if unix != text {
+		fmt.Fprintln(r.ErrOut, "Changed the line ends of the command from CRLF to LF: a shell takes CR for a part of the line.")
+	}
+	return unix
 }
 
 // shebang matches the first line of a script and, in groups, the interpreter with its argument

@@ -176,26 +176,23 @@ func (r *run) chooseContainer(template *corev1.PodTemplateSpec, isServer bool) e
 	for _, container := range spec.Containers {
 		names = append(names, container.Name)
 	}
-	i, chosen, hint := mainContainer(template.Annotations, spec.Containers), r.pod.container, ""
-	switch {
-	case chosen != "":
+	i, chosen := mainContainer(template.Annotations, spec.Containers), r.pod.container
+	if chosen != "" {
 		if i = slices.Index(names, chosen); i < 0 {
 			return usageError("--container is %q, but %s has no such container: choose one of %s", chosen, r.pod.name(), strings.Join(names, ", "))
 		}
 		if _, isSet := template.Annotations[plan.DefaultContainer]; isSet {
 			template.Annotations[plan.DefaultContainer] = chosen
 		}
-	default:
-		hint = " --container chooses another."
 	}
 	spec.Containers = slices.Concat(spec.Containers[i:i+1], spec.Containers[:i], spec.Containers[i+1:])
 	switch {
 	case len(names) == 1:
 	case isServer:
-		fmt.Fprintf(r.ErrOut, "Of the containers %s, only %s is copied: the others would not end.%s\n", strings.Join(names, ", "), names[i], hint)
+		fmt.Fprintf(r.ErrOut, "Of the containers %s, only %s is copied: the others would not end. --container chooses another.\n", strings.Join(names, ", "), names[i])
 		spec.Containers = spec.Containers[:1]
 	case chosen == "":
-		fmt.Fprintf(r.ErrOut, "Of the containers %s, %s is the one that runs a COMMAND, and whose exit code counts.%s\n", strings.Join(names, ", "), names[i], hint)
+		fmt.Fprintf(r.ErrOut, "Of the containers %s, %s is the one that runs a COMMAND, and whose exit code counts. --container chooses another.\n", strings.Join(names, ", "), names[i])
 	}
 	return nil
 }
@@ -282,7 +279,7 @@ func decode(content *unstructured.Unstructured) (runtime.Object, error) {
 	kind := content.GroupVersionKind()
 	known, err := mapper.KindFor(schema.GroupVersionResource{Resource: strings.ToLower(kind.Kind)})
 	if err != nil || !slices.Contains(sourceKinds, known.Kind) {
-		return nil, fmt.Errorf("it contains a %s of apiVersion %q: it must contain a Pod, or what makes Pods, such as a Job", kind.Kind, content.GetAPIVersion())
+		return nil, fmt.Errorf("it contains a %s of apiVersion %q: it must contain one of %s", kind.Kind, content.GetAPIVersion(), strings.Join(sourceKinds, ", "))
 	}
 	if kind != known {
 		return nil, fmt.Errorf("it contains a %s of apiVersion %q: write apiVersion: %s, and the fields of that version", kind.Kind, content.GetAPIVersion(), known.GroupVersion())
@@ -291,20 +288,15 @@ func decode(content *unstructured.Unstructured) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := content.MarshalJSON()
-	if err != nil {
-		return nil, err
+	if err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(content.Object, object, true); err == nil {
+		return object, nil
 	}
-	// The strict converter does not say where a value of the wrong type is.
-	err = json.Unmarshal(data, object)
+	// The converter does not say where a value of the wrong type is.
 	var mistake *json.UnmarshalTypeError
-	if errors.As(err, &mistake) {
+	if data, failed := content.MarshalJSON(); failed == nil && errors.As(json.Unmarshal(data, object), &mistake) {
 		return nil, fmt.Errorf("%s is of the type %s: it must be %s", mistake.Field, mistake.Value, typeOf(mistake.Type))
 	}
-	if err != nil {
-		return nil, err
-	}
-	return object, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(content.Object, object, true)
+	return nil, err
 }
 
 // typeOf describes a type of JSON.

@@ -80,7 +80,7 @@ func TestFile(t *testing.T) {
 		"two Pods":           {content: pod + spec + "\n---\n" + pod + spec, fails: "it contains 2 objects: it must contain one"},
 		"no kind":            {content: spec, fails: "it has no kind: a Pod begins with apiVersion: v1 and kind: Pod"},
 		"no version":         {content: "kind: Job\n" + spec, fails: `it contains a Job of apiVersion "": write apiVersion: batch/v1`},
-		"another kind":       {content: service, fails: `it contains a Service of apiVersion "v1": it must contain a Pod`},
+		"another kind":       {content: service, fails: `it contains a Service of apiVersion "v1": it must contain one of CronJob, Job, Pod, PodTemplate`},
 		"a misspelled field": {content: pod + "spec: {containers: [{name: main, imige: x}]}", fails: `unknown field "spec.containers[0].imige"`},
 		"a wrong type":       {content: pod + "spec: {containers: [{name: main, image: x, env: [{name: A, value: true}]}]}", fails: "spec.containers.env.value is of the type bool: it must be a string, in quotes"},
 		"no list":            {content: pod + "spec: {containers: [{name: main, image: x, command: echo hi}]}", fails: "spec.containers.command is of the type string: it must be a list"},
