@@ -65,58 +65,58 @@ const (
 
 // What a copy does with a field.
 const (
-	fateChanged = "changed"
-	fateDropped = "dropped"
-	fateRefused = "refused"
+	actionChanged = "changed"
+	actionDropped = "dropped"
+	actionRefused = "refused"
 )
 
 // rule says what a copy does with fields that it does not keep as they are.
 type rule struct {
 	of     string
 	fields []string // as in JSON
-	fate   string
+	action string
 	why    string
 	// isSilent rules are for what nobody misses: clean does what they say.
 	isSilent bool
 	// ofServer rules are not for a Job or a CronJob: what these have is there for a run.
 	ofServer bool
-	// take drops or changes the fields, and returns those that were set. Without it, they are emptied.
-	take func(*copying) []string
+	// change drops or changes the fields, and returns those that were set. Without it, they are emptied.
+	change func(*copying) []string
 }
 
 // rules apply in this order to what is not an At or a CronAt already. docs/reference/copying.md
 // has them, too.
 var rules = []rule{
-	{of: "StatefulSet", fields: []string{"volumeClaimTemplates"}, fate: fateRefused, ofServer: true, why: "each of its Pods has its own claims. Copy one of the Pods, as in --from pod/NAME-0: it mounts the claims of that Pod"},
+	{of: "StatefulSet", fields: []string{"volumeClaimTemplates"}, action: actionRefused, ofServer: true, why: "each of its Pods has its own claims. Copy one of the Pods, as in --from pod/NAME-0: it mounts the claims of that Pod"},
 
-	{of: ofJob, fields: []string{"parallelism", "completions", "completionMode", "maxFailedIndexes", "successPolicy"}, fate: fateDropped, why: "an At has one Pod, without an index"},
-	{of: ofJob, fields: []string{"backoffLimitPerIndex"}, fate: fateChanged, why: "it is the backoffLimit of the At"},
-	{of: ofJob, fields: []string{"podFailurePolicy"}, fate: fateDropped, why: "each failure counts against backoffLimit"},
-	{of: ofJob, fields: []string{"suspend", "managedBy", "scheduling"}, fate: fateDropped, why: "meant for the controller of the Job"},
-	{of: ofMetadata, fields: []string{"labels", "annotations"}, fate: fateDropped, why: "those of the object itself, which may be for a tool such as Helm or Argo CD. --labels sets labels"},
+	{of: ofJob, fields: []string{"parallelism", "completions", "completionMode", "maxFailedIndexes", "successPolicy"}, action: actionDropped, why: "an At has one Pod, without an index"},
+	{of: ofJob, fields: []string{"backoffLimitPerIndex"}, action: actionChanged, why: "it is the backoffLimit of the At"},
+	{of: ofJob, fields: []string{"podFailurePolicy"}, action: actionDropped, why: "each failure counts against backoffLimit"},
+	{of: ofJob, fields: []string{"suspend", "managedBy", "scheduling"}, action: actionDropped, why: "meant for the controller of the Job"},
+	{of: ofMetadata, fields: []string{"labels", "annotations"}, action: actionDropped, why: "those of the object itself, which may be for a tool such as Helm or Argo CD. --labels sets labels"},
 
-	{of: ofPod, fields: []string{"restartPolicy"}, fate: fateChanged, why: "each attempt gets a new Pod, and failures count against backoffLimit", take: neverRestart},
-	{of: ofContainer, fields: []string{"restartPolicy", "restartPolicyRules"}, fate: fateDropped, why: "as restartPolicy of the Pod"},
-	{of: ofPod, fields: []string{"schedulingGates", "schedulingGroup"}, fate: fateDropped, why: "meant for a controller that does not know the run"},
+	{of: ofPod, fields: []string{"restartPolicy"}, action: actionChanged, why: "each attempt gets a new Pod. --retries sets how many may follow a failed one", change: neverRestart},
+	{of: ofContainer, fields: []string{"restartPolicy", "restartPolicyRules"}, action: actionDropped, why: "as restartPolicy of the Pod"},
+	{of: ofPod, fields: []string{"schedulingGates", "schedulingGroup"}, action: actionDropped, why: "meant for a controller that does not know the run"},
 
-	{of: ofPod, fields: []string{"nodeName"}, fate: fateDropped, ofServer: true, why: "the scheduler chose that node. --node chooses one"},
-	{of: ofNodeTerm, fields: []string{"matchFields"}, fate: fateDropped, ofServer: true, why: "it names the node of the Pod. --node chooses one"},
-	{of: ofPod, fields: []string{"hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN"}, fate: fateDropped, ofServer: true, why: "the name of the server"},
-	{of: ofPod, fields: []string{"affinity"}, fate: fateDropped, ofServer: true, why: "required terms that select the server's own Pods. Other terms stay", take: dropOwnAffinity},
-	{of: ofPod, fields: []string{"topologySpreadConstraints"}, fate: fateDropped, ofServer: true, why: "constraints that select the server's own Pods. Others stay", take: dropOwnSpreading},
-	{of: ofPod, fields: []string{"readinessGates"}, fate: fateDropped, ofServer: true, why: "only a server becomes ready"},
-	{of: ofContainer, fields: []string{"livenessProbe", "readinessProbe", "startupProbe"}, fate: fateDropped, ofServer: true, why: "meant for the server, which does not run"},
-	{of: ofContainer, fields: []string{"lifecycle"}, fate: fateDropped, ofServer: true, why: "hooks for the server. One that fails kills the command"},
-	{of: ofContainer, fields: []string{"ports"}, fate: fateDropped, ofServer: true, why: "the run does not listen"},
-	{of: ofSidecar, fields: []string{"hostPort"}, fate: fateDropped, ofServer: true, why: "the server may use it"},
-	{of: ofTemplate, fields: []string{"labels"}, fate: fateDropped, ofServer: true, why: "a Service could select the run. Those that --labels repeats stay", take: dropLabels},
+	{of: ofPod, fields: []string{"nodeName"}, action: actionDropped, ofServer: true, why: "the scheduler chose that node. --node chooses one"},
+	{of: ofNodeTerm, fields: []string{"matchFields"}, action: actionDropped, ofServer: true, why: "it names the node of the Pod. --node chooses one"},
+	{of: ofPod, fields: []string{"hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN"}, action: actionDropped, ofServer: true, why: "the name of the server"},
+	{of: ofPod, fields: []string{"affinity"}, action: actionDropped, ofServer: true, why: "required terms that select the server's own Pods. Other terms stay", change: dropOwnAffinity},
+	{of: ofPod, fields: []string{"topologySpreadConstraints"}, action: actionDropped, ofServer: true, why: "constraints that select the server's own Pods. Others stay", change: dropOwnSpreading},
+	{of: ofPod, fields: []string{"readinessGates"}, action: actionDropped, ofServer: true, why: "only a server becomes ready"},
+	{of: ofContainer, fields: []string{"livenessProbe", "readinessProbe", "startupProbe"}, action: actionDropped, ofServer: true, why: "meant for the server, which does not run"},
+	{of: ofContainer, fields: []string{"lifecycle"}, action: actionDropped, ofServer: true, why: "hooks for the server. One that fails kills the command"},
+	{of: ofContainer, fields: []string{"ports"}, action: actionDropped, ofServer: true, why: "the run does not listen"},
+	{of: ofSidecar, fields: []string{"hostPort"}, action: actionDropped, ofServer: true, why: "the server may use it"},
+	{of: ofTemplate, fields: []string{"labels"}, action: actionDropped, ofServer: true, why: "a Service could select the run. Those that --labels repeats stay", change: dropLabels},
 
-	{of: ofTemplate, fields: []string{"labels", "annotations"}, fate: fateDropped, isSilent: true, why: "those that a controller, a network plugin, kubectl or cnat added"},
-	{of: ofJob, fields: []string{"selector", "manualSelector", "podReplacementPolicy"}, fate: fateDropped, isSilent: true, why: "an At knows its Pod by its name"},
-	{of: ofPod, fields: []string{"ephemeralContainers", "priority", "preemptionPolicy", "overhead"}, fate: fateDropped, isSilent: true, why: "the API server adds them, and may refuse them in a new Pod"},
-	{of: ofPod, fields: []string{"volumes", "tolerations"}, fate: fateDropped, isSilent: true, why: "those that admission adds to each Pod: the token of the service account, five minutes for a node that is not ready"},
-	{of: ofPod, fields: []string{"serviceAccount"}, fate: fateChanged, isSilent: true, why: "it is the old name of serviceAccountName"},
-	{of: ofContainer, fields: []string{"terminationMessagePolicy"}, fate: fateDropped, isSilent: true, why: "File is the default of the API server. That of an At also keeps the end of the output"},
+	{of: ofTemplate, fields: []string{"labels", "annotations"}, action: actionDropped, isSilent: true, why: "those that a controller, a network plugin, kubectl or cnat added"},
+	{of: ofJob, fields: []string{"selector", "manualSelector", "podReplacementPolicy"}, action: actionDropped, isSilent: true, why: "an At knows its Pod by its name"},
+	{of: ofPod, fields: []string{"ephemeralContainers", "priority", "preemptionPolicy", "overhead"}, action: actionDropped, isSilent: true, why: "the API server adds them, and may refuse them in a new Pod"},
+	{of: ofPod, fields: []string{"volumes", "tolerations"}, action: actionDropped, isSilent: true, why: "those that admission adds to each Pod: the token of the service account, five minutes for a node that is not ready"},
+	{of: ofPod, fields: []string{"serviceAccount"}, action: actionChanged, isSilent: true, why: "it is the old name of serviceAccountName"},
+	{of: ofContainer, fields: []string{"terminationMessagePolicy"}, action: actionDropped, isSilent: true, why: "File is the default of the API server. That of an At also keeps the end of the output"},
 }
 
 // jobDefaults are what the API server writes into a Job, and an At does as well.
@@ -136,11 +136,11 @@ type copying struct {
 // --labels repeats.
 func sourceOf(object runtime.Object, keep labels.Set) (from source, err error) {
 	object = object.DeepCopyObject()
-	kinds, _, err := kinds.ObjectKinds(object)
+	versions, _, err := kinds.ObjectKinds(object)
 	if err != nil {
 		return from, err
 	}
-	from.kind, from.name = kinds[0].Kind, object.(metav1.Object).GetName()
+	from.kind, from.name = versions[0].Kind, object.(metav1.Object).GetName()
 	c := &copying{keep: keep, parts: map[string][]any{}}
 	switch object := object.(type) {
 	case *v1alpha1.At:
@@ -233,21 +233,21 @@ func (c *copying) apply() (notes []string, err error) {
 		}
 		var found []string
 		for _, part := range c.parts[rule.of] {
-			if rule.take == nil {
+			if rule.change == nil {
 				found = append(found, empty(part, rule.fields)...)
 			}
 		}
-		if rule.take != nil {
-			found = rule.take(c)
+		if rule.change != nil {
+			found = rule.change(c)
 		}
 		slices.Sort(found)
 		note := strings.Join(slices.Compact(found), ", ") + ": " + rule.why
 		switch {
 		case len(found) == 0:
-		case rule.fate == fateRefused:
+		case rule.action == actionRefused:
 			return nil, fmt.Errorf("it has %s", note)
 		default:
-			notes = append(notes, strings.ToUpper(rule.fate[:1])+rule.fate[1:]+" "+note+".")
+			notes = append(notes, strings.ToUpper(rule.action[:1])+rule.action[1:]+" "+note+".")
 		}
 	}
 	c.clean()

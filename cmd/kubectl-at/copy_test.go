@@ -113,7 +113,7 @@ func TestCopyingPage(t *testing.T) {
 		case rule.ofServer:
 			section = "Not from a Job or a CronJob"
 		}
-		want[section] += fmt.Sprintf("| %s | `%s` | %s | %s |\n", rule.of, strings.Join(rule.fields, "`, `"), rule.fate, rule.why)
+		want[section] += fmt.Sprintf("| %s | `%s` | %s | %s |\n", rule.of, strings.Join(rule.fields, "`, `"), rule.action, rule.why)
 	}
 	for section, rows := range want {
 		_, got, _ := strings.Cut(sections[section], "| --- | --- | --- | --- |\n")

@@ -107,6 +107,17 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestNamespaceOfFile creates the At in the namespace of the file, as kubectl create does.
+func TestNamespaceOfFile(t *testing.T) {
+	for _, args := range [][]string{{"now"}, {"now", "-n", "data"}} {
+		w := newWorld(t, "")
+		code := w.run(t, append(args, "--name=at", "--suspend", "-f", "testdata/copy/statefulset-pod.yaml", "--", "x")...)
+		if _, err := w.cnat.CnatV1alpha1().Ats("data").Get(t.Context(), "at", metav1.GetOptions{}); code != 0 || err != nil || !strings.Contains(w.stderr.String(), "until kubectl at -n data resume at\n") {
+			t.Errorf("%q: exit code %d, stderr %q, %v", args, code, w.stderr.String(), err)
+		}
+	}
+}
+
 // unanswered is a server that answers nothing before it is closed.
 type unanswered chan struct{}
 
