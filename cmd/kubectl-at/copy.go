@@ -232,13 +232,12 @@ func (c *copying) apply() (notes []string, err error) {
 			continue
 		}
 		var found []string
-		for _, part := range c.parts[rule.of] {
-			if rule.change == nil {
-				found = append(found, empty(part, rule.fields)...)
-			}
-		}
+		parts := c.parts[rule.of]
 		if rule.change != nil {
-			found = rule.change(c)
+			found, parts = rule.change(c), nil
+		}
+		for _, part := range parts {
+			found = append(found, empty(part, rule.fields)...)
 		}
 		slices.Sort(found)
 		note := strings.Join(slices.Compact(found), ", ") + ": " + rule.why
