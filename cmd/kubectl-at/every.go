@@ -225,7 +225,7 @@ func (o *every) setZone(spec *v1alpha1.CronAtSpec, from source) error {
 			return err
 		}
 	} else if from.kind == "CronJob" {
-		fmt.Fprintf(o.ErrOut, "cronjob/%s has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.\n", from.name)
+		fmt.Fprintln(o.ErrOut, "The CronJob has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.")
 	}
 	spec.TimeZone = &zone
 	return nil

@@ -175,7 +175,7 @@ func newCronJob(change func(*batchv1.CronJob)) *batchv1.CronJob {
 func TestMigrate(t *testing.T) {
 	const (
 		stillRuns = "cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -p '{\"spec\":{\"suspend\":true}}'\n"
-		noZone    = "cronjob/backup has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.\n"
+		noZone    = "The CronJob has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.\n"
 		limits    = "Copied backoffLimit 6, unless --retries, --active-deadline or --ttl set others.\n"
 	)
 	full := func(cronJob *batchv1.CronJob) {
