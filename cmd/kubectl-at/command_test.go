@@ -284,7 +284,7 @@ func TestUsage(t *testing.T) {
 		"a container that does not exist":          {[]string{"now", "-f", "testdata/copy/pod-written.yaml", "-c", "x", "--", "x"}, `--container is "x", but -f testdata/copy/pod-written.yaml has no such container: choose one of tidy, log`},
 		"arguments of nothing":                     {[]string{"now", "--args", "--", "x"}, "add --from, -f or --image, or remove it"},
 		"no arguments":                             {[]string{"now", "--image=x", "--args"}, "there are no arguments for --args: write them after --"},
-		"arguments of a command":                   {[]string{"now", "-f", "testdata/copy/cronjob-onfailure.yaml", "--args", "--", "x"}, "all that the container nightly runs is its command, sh -c 'echo mail; exit 1': write the whole COMMAND after --, without --args"},
+		"arguments of a command":                   {[]string{"now", "-f", "testdata/copy/cronjob-onfailure.yaml", "--args", "--", "x"}, "the arguments of the container nightly are in its command: write the whole COMMAND after --, without --args"},
 		"another namespace":                        {[]string{"-n", "a", "now", "-f", "testdata/copy/cronjob-limits.yaml"}, `its namespace is "shop", but --namespace is "a": write the same one, or remove --namespace`},
 		"a bad environment":                        {[]string{"now", "--env=A", "--", "x"}, "write NAME=VALUE"},
 		"another source of an environment":         {[]string{"now", "--env-from=pod/x", "--", "x"}, "write secret/NAME or configmap/NAME"},

@@ -26,7 +26,6 @@ import (
 	"os"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -190,7 +189,7 @@ func (r *run) applyArgs(spec *v1alpha1.RunSpec, args []string) error {
 	main := &spec.Template.Spec.Containers[0]
 	// Which of these words are the program is not known: sh -c LINE, python report.py.
 	if n := len(main.Command); n > 1 && (len(main.Args) == 0 || main.Command[n-1] == "-c") {
-		return usageError("--args replaces args, but all that the container %s runs is its command, %s: write the whole COMMAND after --, without --args", main.Name, quoteAll(slices.Concat(main.Command, main.Args)))
+		return usageError("--args replaces args, but the arguments of the container %s are in its command: write the whole COMMAND after --, without --args", main.Name)
 	}
 	main.Args = verbatim(args)
 	return nil
