@@ -249,10 +249,10 @@ func (r *run) readFile(ctx context.Context) (source, error) {
 		err = fmt.Errorf("it contains %d objects: it must contain one", len(infos))
 	}
 	if err == nil {
-		err = r.enter(infos[0].Namespace)
+		object, err = decode(infos[0].Object.(*unstructured.Unstructured))
 	}
 	if err == nil {
-		object, err = decode(infos[0].Object.(*unstructured.Unstructured))
+		err = r.enter(infos[0].Namespace)
 	}
 	if err != nil {
 		return source{}, usageError("%s: %w", r.pod.name(), err)
