@@ -123,9 +123,9 @@ func (c *cli) errNoOutput(at *v1alpha1.At) error {
 // if there is none.
 func newestAttempt(at *v1alpha1.At) int32 {
 	if at.Status.Pod != nil && at.Status.Pod.Name == plan.PodName(at) {
-		return at.Status.Failed
+		return plan.PodsBefore(at)
 	}
-	return at.Status.Failed - 1
+	return plan.PodsBefore(at) - 1
 }
 
 // streams prints the output of the attempts of a run: those of an At one after the other, those of
