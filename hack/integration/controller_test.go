@@ -777,7 +777,7 @@ func TestTemplate(t *testing.T) {
 		t.Fatal(err)
 	}
 	at.Name, at.Namespace, at.Spec.Schedule = "at", namespace, time.Now().UTC().Format(time.RFC3339)
-	at.Spec.Template.Spec.PriorityClassName = ""
+	at.Spec.BackoffLimit, at.Spec.Template.Spec.PriorityClassName = ptr.To[int32](1), "" // Without retries, nothing is restarted.
 	want := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "at-pod"}, Spec: *at.Spec.Template.Spec.DeepCopy()}
 	want.Spec.Containers[0].Command = []string{"/bin/sh", "-c", "test -f /data/clone && ./migrate"}
 	want.Spec.InitContainers[0].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
