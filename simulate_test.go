@@ -35,8 +35,8 @@ import (
 	clientfeaturestesting "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/rest"
 
-	"programming-kubernetes.info/cnat-controller/pkg/audit"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/audit"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/simulation"
 )
 

@@ -16,8 +16,7 @@
 
 
 # The soak tests: thousands of Ats while three controllers, the API server and etcd are killed
-# repeatedly; the same without kills of the last two, so that `kubectl at audit` can check the
-# audit log; ten Ats next to ten thousand; all interleavings of hack/explore.sh; histories and
+# repeatedly; ten Ats next to ten thousand; all interleavings of hack/explore.sh; histories and
 # mutants of hack/simulate.sh; and the times of handovers, of the recovery after an outage, and
 # of preflights. They take tens of minutes and report their results.
 #
@@ -34,8 +33,6 @@ build_localcluster
 cgo=1
 compiling go test -race -tags=integration -c -o "${tmp}/integration.test" ./hack/integration
 
-compiling go build -o "${tmp}/kubectl-at" ./cmd/kubectl-at
-
 # run_tests NAMES [FLAG...] runs tests of hack/integration in a cluster.
 run_tests() {
     (cd hack/integration && TMPDIR="${tmp}" compiling "${bin}/localcluster" run -- \
@@ -43,8 +40,6 @@ run_tests() {
 }
 run_tests 'TestSoak|TestTenants' -soak-ats=2000 -soak-tenant=10000 \
     -soak-for=2m -soak-api-servers=5 -soak-etcds=2 -soak-kill-every=5s "$@"
-# The log of an API server that was killed is not complete.
-run_tests TestSoak -soak-audit="${tmp}/kubectl-at" -soak-ats=2000 -soak-for=2m -soak-kill-every=5s "$@"
 hack/explore.sh
 hack/simulate.sh -for 5m
 hack/simulate.sh -mutants

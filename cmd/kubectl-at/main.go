@@ -127,7 +127,7 @@ func (c *cli) command() *cobra.Command {
 	root.AddCommand(
 		c.everyCommand(), c.listCommand(), c.showCommand(), c.logsCommand(), c.waitCommand(), c.rmCommand(),
 		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(), c.checkCommand(),
-		c.explainCommand(), c.auditCommand(), c.completionScriptCommand(), c.versionCommand(),
+		c.explainCommand(), c.completionScriptCommand(), c.versionCommand(),
 	)
 	for _, cmd := range root.Commands() {
 		if validate := cmd.Args; validate != nil {

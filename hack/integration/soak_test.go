@@ -24,7 +24,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -50,8 +49,6 @@ var (
 	soakEtcds     = flag.Int("soak-etcds", 1, "how often etcd is killed")
 	soakTenant    = flag.Int("soak-tenant", 400, "number of Ats of a tenant that are due at the same time")
 	soakKillEvery = flag.Duration("soak-kill-every", 2*time.Second, "time between two kills of a controller")
-
-	soakAudit = flag.String("soak-audit", "", "file of kubectl-at, to check the audit log of the soak. Neither the API server nor etcd is killed then, because the log would lack some writes")
 
 	soakTrials = flag.Int("soak-trials", 1, "number of trials of each handover; of more than one, the time is judged")
 	soakOutage = flag.Duration("soak-outage", 0, "minimum duration of the API server's outage; if there is one, the return is judged")
@@ -111,9 +108,6 @@ func TestSoak(t *testing.T) {
 	if !inOwnCluster(t) {
 		return
 	}
-	if *soakAudit != "" {
-		logAnswers(t)
-	}
 	namespace := newNamespace(t)
 	controllers := make([]*controller, 3)
 	for i := range controllers {
@@ -136,9 +130,6 @@ func TestSoak(t *testing.T) {
 	// Each is killed at regular intervals that do not coincide.
 	kills := 0
 	events := map[string]int{"kube-apiserver": *soakServers, "etcd": *soakEtcds}
-	if *soakAudit != "" {
-		clear(events)
-	}
 	begin := time.Now()
 	next := map[string]time.Time{}
 	for name, times := range events {
@@ -211,47 +202,10 @@ func TestSoak(t *testing.T) {
 		t.Fatal("no Pod was created")
 	}
 	waitReleased(t, namespace)
-	if *soakAudit != "" {
-		out, err := exec.CommandContext(t.Context(), *soakAudit, "audit", "--grace=1s", filepath.Join(clusterDir(), "audit.log")).CombinedOutput()
-		if t.Logf("kubectl at audit:\n%s", out); err != nil {
-			t.Error(err)
-		}
-	} else {
-		t.Logf("the API server was killed %d times, etcd %d times", *soakServers, *soakEtcds)
-	}
+	t.Logf("the API server was killed %d times, etcd %d times", *soakServers, *soakEtcds)
 	t.Logf("%d Ats over %v, 3 controllers of which %d were killed", *soakAts, *soakFor, kills)
 	t.Logf("%d attempts, of which %d Pods were deleted as they ended; ends %v; late: median %v, p99 %v, at most %v",
 		len(k.started), k.deleted, ends, late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
-}
-
-// logAnswers makes the API server log its answers to the writes that kubectl at audit checks.
-func logAnswers(t *testing.T) {
-	t.Helper()
-	file := filepath.Join(clusterDir(), "config", "audit-policy.yaml")
-	policy, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const rules, rule = "\nrules:\n", `- level: RequestResponse
-  verbs: [create, update, patch, delete, deletecollection]
-  resources:
-  - group: ""
-    resources: [pods, pods/status]
-  - group: cnat.programming-kubernetes.info
-    resources: [ats, ats/status, cronats, cronats/status]
-`
-	if strings.Count(string(policy), rules) != 1 {
-		t.Fatalf("the rules of the policy are not found:\n%s", policy)
-	}
-	if err := os.WriteFile(file, []byte(strings.Replace(string(policy), rules, rules+rule, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	killAndRestart(t, "kube-apiserver")
-	waitAPIServer(t)
-	// The killed one may have left an incomplete line. The other one appends.
-	if err := os.Truncate(filepath.Join(clusterDir(), "audit.log"), 0); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // waitAPIServer waits until the API server is ready.

@@ -35,9 +35,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/audit"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/audit"
 )
 
 // Mutant breaks a process: what it sends, what it gets, or its clock. A simulation has to notice

@@ -33,7 +33,6 @@ import (
 type deployment struct {
 	*appsv1.Deployment
 	changed    time.Time
-	unclear    bool                // a later write may have changed it
 	annotation string              // of the last restart
 	restarted  sets.Set[time.Time] // the annotations so far, as times in UTC
 	restarts   map[string]*restarts
@@ -54,7 +53,7 @@ func (c *Checker) addDeployment(w Write, object *appsv1.Deployment) {
 		c.deployments[object.UID] = d
 	}
 	before, annotation := d.annotation, object.Spec.Template.Annotations[rollout.AnnotationRestartedAt]
-	d.Deployment, d.changed, d.unclear, d.annotation = object, w.Time, false, annotation
+	d.Deployment, d.changed, d.annotation = object, w.Time, annotation
 	if w.Gone {
 		delete(c.deployments, object.UID)
 		return
@@ -124,7 +123,7 @@ func (c *Checker) checkRestarted(a *at, next *v1alpha1.At) {
 	isNew := is.RestartedAt != nil && (a.At == next || was.RestartedAt == nil)
 	for uid, d := range c.deployments {
 		switch {
-		case !restartsIt(a, d.Deployment) || d.unclear:
+		case !restartsIt(a, d.Deployment):
 		case isNew && uid == is.UID && (!d.restarted.Has(is.RestartedAt.UTC()) || is.RestartedAt.Time.Before(restartTime(a))):
 			c.violate(True, next, "it records a restart of its Deployment at %s, but there was none", is.RestartedAt.UTC().Format(time.RFC3339))
 		case next.Status.Reason == v1alpha1.ReasonCompleted && is.RestartedAt == nil && ptr.Deref(d.Spec.Replicas, 1) > 0 && c.now.Sub(d.changed) > time.Minute:

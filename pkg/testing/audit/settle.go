@@ -48,7 +48,7 @@ func (c *Checker) Settle(now time.Time, grace time.Duration) {
 func (c *Checker) settleAt(a *at, before time.Time) {
 	last := a.terms[len(a.terms)-1]
 	switch {
-	case a.gone, a.unclear:
+	case a.gone:
 		return
 	case a.DeletionTimestamp != nil:
 		if a.DeletionTimestamp.Time.Before(before) {
@@ -146,9 +146,6 @@ const rehearsalDeadline = 12 * time.Minute
 // settlePod checks that a Pod that has ended does not keep its finalizer, and that no Pod of a
 // rehearsal is left.
 func (c *Checker) settlePod(p *pod, before time.Time) {
-	if p.unclear {
-		return
-	}
 	if p.at == nil {
 		if !p.gone && p.changed.Add(rehearsalDeadline).Before(before) {
 			c.violate(NotLost, p.Pod, "it is left from a rehearsal")

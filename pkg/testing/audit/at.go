@@ -37,7 +37,6 @@ type at struct {
 	*v1alpha1.At
 	whole     bool // since its creation
 	gone      bool
-	unclear   bool      // a later write may have changed it
 	changed   time.Time // the latest write
 	terms     []terms
 	pods      []*pod // in the order of their creation
@@ -55,7 +54,6 @@ type pod struct {
 	*corev1.Pod
 	at      *at
 	gone    bool
-	unclear bool // a later write may have changed it
 	started bool
 	changed time.Time
 }
@@ -83,7 +81,7 @@ func (c *Checker) addAt(w Write, object *v1alpha1.At) {
 		a.blocked = w.Time
 	}
 	due, _ := plan.Instant(&object.Spec) // The zero time if there is none.
-	a.At, a.gone, a.unclear, a.changed = object, w.Gone, false, w.Time
+	a.At, a.gone, a.changed = object, w.Gone, w.Time
 	a.backoff = max(a.backoff, ptr.Deref(object.Spec.BackoffLimit, 0))
 	a.most = max(a.most, a.maxConcurrent())
 	a.terms = change(a.terms, terms{
@@ -209,8 +207,6 @@ func (c *Checker) recorded(a *at, next *v1alpha1.At) *pod {
 	case p != nil && p.at != a:
 		c.violate(True, next, "it records Pod %s, which is not its own", p.Name)
 		return nil
-	case p != nil && p.unclear:
-		return nil
 	}
 	return p
 }
@@ -230,7 +226,7 @@ func (c *Checker) addPod(w Write, object *corev1.Pod) {
 			p = &pod{changed: w.Time}
 			c.pods[object.UID] = p
 		}
-		p.Pod, p.gone, p.unclear = object, w.Gone, false
+		p.Pod, p.gone = object, w.Gone
 		return
 	}
 	if p == nil {
@@ -250,7 +246,7 @@ func (c *Checker) addPod(w Write, object *corev1.Pod) {
 	if started && !p.started {
 		c.checkStart(p)
 	}
-	p.Pod, p.started, p.gone, p.unclear, p.changed = object, started, w.Gone, false, w.Time
+	p.Pod, p.started, p.gone, p.changed = object, started, w.Gone, w.Time
 }
 
 // hasStarted reports whether a command may have started.
@@ -275,7 +271,7 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 			c.mayStart(a.At, w.Sent, started(needed.terms))
 		}
 	}
-	if deadline := a.Spec.StartingDeadlineSeconds; first && parent == nil && deadline != nil && !a.unclear {
+	if deadline := a.Spec.StartingDeadlineSeconds; first && parent == nil && deadline != nil {
 		last := a.terms[len(a.terms)-1]
 		if end := last.due.Add(plan.Seconds(*deadline) + time.Second); w.Sent.Sub(last.since) > c.EditDelay && w.Sent.After(end.Add(c.Skew)) {
 			c.violate(Honored, a.At, "it starts %v after its starting deadline", w.Sent.Sub(end))
@@ -336,7 +332,7 @@ func (c *Checker) checkStart(p *pod) {
 			continue
 		}
 		runs++
-		if !other.unclear && !other.ended() || other.succeeded() {
+		if !other.ended() || other.succeeded() {
 			c.violate(Once, a.At, "its Pod %s starts although its Pod %s is %s", p.Name, other.Name, other.Status.Phase)
 		}
 	}
@@ -355,7 +351,7 @@ func (c *Checker) checkConcurrency(child *at) {
 	}
 	running := 1
 	for _, other := range parent.children {
-		if other != child && other.Status.Reason != v1alpha1.ReasonNodeGone && slices.ContainsFunc(other.pods, func(p *pod) bool { return p.started && !p.ended() && !p.unclear }) {
+		if other != child && other.Status.Reason != v1alpha1.ReasonNodeGone && slices.ContainsFunc(other.pods, func(p *pod) bool { return p.started && !p.ended() }) {
 			running++
 		}
 	}

@@ -37,7 +37,6 @@ import (
 type cronAt struct {
 	*v1alpha1.CronAt
 	gone    bool
-	unclear bool // a later write may have changed it
 	changed time.Time
 	blocked time.Time // when it last ceased to say what blocks it
 	terms   []terms
@@ -76,7 +75,7 @@ func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
 	if known.Status.Reason != "" && object.Status.Reason == "" {
 		known.blocked = w.Time
 	}
-	known.CronAt, known.gone, known.unclear, known.changed = object, w.Gone, false, w.Time
+	known.CronAt, known.gone, known.changed = object, w.Gone, w.Time
 	known.terms = change(known.terms, terms{
 		since: w.Time, deleted: object.DeletionTimestamp != nil || w.Gone, suspended: ptr.Deref(object.Spec.Suspend, false),
 		overlaps: object.Spec.ConcurrencyPolicy == v1alpha1.AllowConcurrent || object.Spec.ConcurrencyPolicy == "",
@@ -173,12 +172,12 @@ func (c *Checker) checkScheduled(w Write, owner *cronAt, a *at) {
 		c.violate(Once, owner.CronAt, "its At %s is created although its time is recorded", a.Name)
 	}
 	for _, t := range within(history, w.Sent.Add(-c.EditDelay), w.Sent) {
-		if t.overlaps || t.unclear {
+		if t.overlaps {
 			return
 		}
 	}
 	for _, other := range owner.ats {
-		if !other.gone && !other.unclear && other.Status.Phase != v1alpha1.PhaseDone {
+		if !other.gone && other.Status.Phase != v1alpha1.PhaseDone {
 			c.violate(Limits, owner.CronAt, "its At %s is created although At %s has not ended", a.Name, other.Name)
 		}
 	}
@@ -187,7 +186,7 @@ func (c *Checker) checkScheduled(w Write, owner *cronAt, a *at) {
 // freeSince returns since when a CronAt can create its next At, apart from the time of that.
 func (k *cronAt) freeSince(now time.Time) time.Time {
 	observed, last := k.Status.ObservedSchedule, k.terms[len(k.terms)-1]
-	if k.Status.Reason != "" || observed == nil || k.Generation != k.Status.ObservedGeneration || last.unclear {
+	if k.Status.Reason != "" || observed == nil || k.Generation != k.Status.ObservedGeneration {
 		return now // Something blocks it, or it was just edited.
 	}
 	free := slices.MaxFunc([]time.Time{last.since, observed.Since.Time, k.blocked}, time.Time.Compare)
@@ -217,7 +216,7 @@ func scheduledTime(a *at) time.Time {
 
 // settleCronAt checks a CronAt that had enough time.
 func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
-	if known.gone || known.unclear {
+	if known.gone {
 		return
 	}
 	if deleted := known.DeletionTimestamp; deleted != nil {
@@ -234,7 +233,7 @@ func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
 	status := known.Status
 	recorded := status.LastScheduleTime != nil && !status.LastScheduleTime.Time.Before(due) ||
 		status.Missed != nil && !status.Missed.Last.Time.Before(due)
-	isActive := slices.ContainsFunc(known.ats, func(a *at) bool { return a.unclear || !a.gone && a.Status.Phase != v1alpha1.PhaseDone })
+	isActive := slices.ContainsFunc(known.ats, func(a *at) bool { return !a.gone && a.Status.Phase != v1alpha1.PhaseDone })
 	switch {
 	case due.IsZero(), recorded:
 	case status.Reason == "", !isActive && (status.Reason == v1alpha1.ReasonAtActive || status.Reason == v1alpha1.ReasonAtBlocked):
@@ -245,7 +244,7 @@ func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
 		c.Summary.Blocked[status.Reason]++
 	}
 	for _, a := range known.ats {
-		if !a.gone && !a.unclear && a.Status.Phase == v1alpha1.PhaseDone && a.doneSince.Before(before) && slices.Contains(a.Finalizers, v1alpha1.FinalizerScheduled) {
+		if !a.gone && a.Status.Phase == v1alpha1.PhaseDone && a.doneSince.Before(before) && slices.Contains(a.Finalizers, v1alpha1.FinalizerScheduled) {
 			c.violate(NotLost, a.At, "its finalizer stays")
 		}
 	}

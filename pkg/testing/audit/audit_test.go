@@ -184,11 +184,6 @@ func afterAnother(end float64) []Write {
 	}
 }
 
-func unclear(w Write) Write {
-	w.unclear = true
-	return w
-}
-
 // scheduled returns a write of the At of the CronAt.
 func scheduled(seconds float64, created bool, uid string, mutate ...func(*v1alpha1.At)) Write {
 	w := anAt(seconds, append([]func(*v1alpha1.At){func(at *v1alpha1.At) {
@@ -385,7 +380,6 @@ func TestChecker(t *testing.T) {
 		"a restart by somebody else is recorded":    {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, when(5).Format(time.RFC3339)), anAt(6, restartsWeb, recordsRestart(5))}},
 		"an earlier restart is recorded":            {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, when(-90).Format(time.RFC3339)), anAt(6, restartsWeb, recordsRestart(-90))}, want: True},
 		"a restart that nobody has seen":            {writes: []Write{anAt(-60, restartsWeb), anAt(2, restartsWeb, recordsRestart(0))}},
-		"a restart whose write is unclear":          {writes: []Write{anAt(-60, restartsWeb), aDeployment(-60, ""), unclear(aDeployment(1, "")), anAt(2, restartsWeb, recordsRestart(0))}},
 		"completed without a restart":               {writes: []Write{anAt(-60, restartsWeb), aDeployment(-61, ""), anAt(2, restartsWeb, ended)}, want: True},
 		"completed, with nothing to restart":        {writes: []Write{anAt(-60, restartsWeb), aDeployment(-61, "", func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](0) }), anAt(2, restartsWeb, ended)}},
 		"completed, after it was scaled":            {writes: []Write{anAt(-60, restartsWeb), aDeployment(-50, ""), anAt(2, restartsWeb, ended)}},
@@ -430,7 +424,6 @@ func TestChecker(t *testing.T) {
 		"a time that is recorded without an At": {writes: []Write{aCronAt(-60), aCronAt(1, last(0))}, want: True},
 		"a time from a backup":                  {writes: []Write{aCronAt(-60), aCronAt(1, last(-90), func(c *v1alpha1.CronAt) { c.CreationTimestamp = metav1.Time{Time: when(-60)} })}},
 		"a time before the history":             {writes: []Write{aCronAt(-10), aCronAt(1, last(-30))}},
-		"a time whose creation is unclear":      {writes: []Write{aCronAt(-60), unclear(scheduled(0, true, "")), aCronAt(1, last(0))}},
 		"a time is skipped":                     {writes: threeTimes(nil), want: NotLost},
 		"a time is missed":                      {writes: threeTimes(missed(1, 3600))},
 		"a time is missed twice":                {writes: threeTimes(missed(2, 3600)), want: True},

@@ -15,12 +15,10 @@ limitations under the License.
 */
 
 // Package audit checks the guarantees of cnat against a history: the writes that an API server
-// has stored, in their order. Such a history comes from a simulation, or from the audit log of
-// a cluster.
+// has stored in a simulation, in their order.
 //
 // The rules are written without the decisions that they check. What a history does not show is
-// not a violation: it may begin after the creation of an At, and a Pod may have started before
-// its status says so.
+// not a violation: a Pod may have started before its status says so.
 package audit
 
 import (
@@ -47,13 +45,6 @@ type Write struct {
 	Gone bool
 	// Object is an At, a CronAt, a Pod or a Deployment, after the write. It must not change.
 	Object metav1.Object
-
-	// Of an audit log:
-	uid      types.UID          // of the object, or empty if the answer does not show it
-	metadata *metav1.ObjectMeta // if the answer shows only that
-	place    time.Time          // in the order
-	listed   bool               // if the answer shows it as it was before its deletion
-	unclear  bool               // if the answer is an error, but it may have been stored
 }
 
 // Rule is a promise.
@@ -137,10 +128,6 @@ const editDelay = 600 * time.Millisecond
 // Add checks the next write.
 func (c *Checker) Add(w Write) {
 	c.now = w.Time
-	if w.unclear {
-		c.addUnclear(w)
-		return
-	}
 	c.Summary.Writes++
 	switch object := w.Object.(type) {
 	case *v1alpha1.At:
@@ -151,35 +138,6 @@ func (c *Checker) Add(w Write) {
 		c.addPod(w, object)
 	case *appsv1.Deployment:
 		c.addDeployment(w, object)
-	}
-}
-
-// addUnclear notes that an object may have changed. Until its next write, nothing is known of it.
-func (c *Checker) addUnclear(w Write) {
-	object := w.Object
-	if at, ok := object.(*v1alpha1.At); ok && w.Created {
-		if owner := c.cronAts[ownerUID(at, v1alpha1.CronAtKind)]; owner != nil {
-			owner.since, owner.tally = w.Time, nil // It may have been created.
-		}
-	}
-	if pod, ok := object.(*corev1.Pod); ok {
-		if p := c.pods[pod.UID]; p != nil {
-			p.unclear = true
-		} else if a := c.ats[ownerUID(pod, v1alpha1.AtKind)]; a != nil {
-			a.whole = false // It may have been created.
-		}
-	}
-	if a := c.ats[object.GetUID()]; a != nil {
-		a.unclear, a.terms = true, append(a.terms, terms{since: w.Time, unclear: true})
-		if parent := c.ats[ownerUID(a, v1alpha1.AtKind)]; parent != nil {
-			parent.whole = false
-		}
-	}
-	if d := c.deployments[object.GetUID()]; d != nil {
-		d.unclear = true
-	}
-	if known := c.cronAts[object.GetUID()]; known != nil {
-		known.unclear, known.terms = true, append(known.terms, terms{since: w.Time, unclear: true})
 	}
 }
 
@@ -243,7 +201,6 @@ type terms struct {
 	deleted   bool
 	overlaps  bool // of a CronAt: its Ats may run at the same time
 	closed    bool // of an At with nodes: nothing may start on further nodes
-	unclear   bool // a write may have changed them
 }
 
 // change appends terms if they differ from the latest ones.
@@ -298,6 +255,6 @@ func (c *Checker) mayStart(object metav1.Object, sent time.Time, history []terms
 func (c *Checker) respects(sent time.Time, history []terms) bool {
 	valid := within(history, sent.Add(-c.EditDelay), sent)
 	return len(valid) == 0 || slices.ContainsFunc(valid, func(t terms) bool {
-		return t.unclear || !t.suspended && !t.deleted && !t.closed && !t.due.After(sent.Add(c.Skew))
+		return !t.suspended && !t.deleted && !t.closed && !t.due.After(sent.Add(c.Skew))
 	})
 }
