@@ -319,6 +319,15 @@ func TestPodEnds(t *testing.T) {
 			if at.Status.Reason != tc.reason || !slices.Contains(strings.Fields(tc.exitCode), exitCode) || at.Status.Message != tc.message {
 				t.Errorf("reason %s, exit code %s, message %q; want %s, %s, %q", at.Status.Reason, exitCode, at.Status.Message, tc.reason, tc.exitCode, tc.message)
 			}
+			pod, err := kubeClient.CoreV1().Pods(namespace).Get(t.Context(), at.Status.Pod.Name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+				if status.RestartCount > tc.retries {
+					t.Errorf("container %s was restarted %d times, want at most %d", status.Name, status.RestartCount, tc.retries)
+				}
+			}
 		})
 	}
 }

@@ -37,7 +37,7 @@ func failures(pod *corev1.Pod) (n int32, last *corev1.ContainerStatus) {
 	for i := range statuses {
 		status := &statuses[i]
 		number := status.RestartCount
-		if waiting := status.State.Waiting; waiting != nil && waiting.Reason == "CrashLoopBackOff" {
+		if waitsForRestart(pod, status) {
 			number++
 		}
 		if number == 0 || isNameOfSidecar(pod, status.Name) {
@@ -51,8 +51,24 @@ func failures(pod *corev1.Pod) (n int32, last *corev1.ContainerStatus) {
 	return n, last
 }
 
-// lastFailure returns how a container ended before its node restarted it.
+// waitsForRestart reports whether a container has failed and its node will restart it. Before it says
+// so, the node shows for a while that the container has ended.
+func waitsForRestart(pod *corev1.Pod, status *corev1.ContainerStatus) bool {
+	if waiting := status.State.Waiting; waiting != nil {
+		return waiting.Reason == "CrashLoopBackOff"
+	}
+	return status.RestartCount > 0 && !hasEnded(pod) && hasFailed(status)
+}
+
+func hasFailed(status *corev1.ContainerStatus) bool {
+	return status.State.Terminated != nil && status.State.Terminated.ExitCode != 0
+}
+
+// lastFailure returns how a container that its node restarts failed last.
 func lastFailure(status *corev1.ContainerStatus) corev1.ContainerStateTerminated {
+	if hasFailed(status) {
+		return *status.State.Terminated
+	}
 	return ptr.Deref(status.LastTerminationState.Terminated, corev1.ContainerStateTerminated{Reason: statusUnknown})
 }
 

@@ -119,6 +119,20 @@ func TestDecideRestarts(t *testing.T) {
 			at: at(2), pod: newPod(corev1.PodRunning, withContainers(backingOff(restarted("command", 2, 1, "mail")))),
 			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "Attempt 3 of 3 failed: The command ended with exit code 1. Message: mail", ptr.To[int32](1))},
 		},
+		"the command fails as often as allowed, and its node does not yet say that it restarts it: stopped": {
+			at: at(1), pod: newPod(corev1.PodRunning, withContainers(func() corev1.ContainerStatus {
+				status := restarted("command", 1, 1, "mail")
+				status.State = exited("command", 2, "Error", "later").State
+				return status
+			}())),
+			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "Attempt 2 of 2 failed: The command ended with exit code 2. Message: later", ptr.To[int32](2))},
+		},
+		"a container fails that its node does not restart: waited for": {
+			at: at(1), pod: newPod(corev1.PodRunning, withContainers(exited("command", 2, "Error", ""), corev1.ContainerStatus{Name: "other", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}), func(pod *corev1.Pod) {
+				pod.Status.ContainerStatuses[0].State.Terminated.FinishedAt = metav1.Time{Time: endTime}
+			}),
+			want: Decision{Delay: time.Minute},
+		},
 		"restarted although no retry is allowed, for example by a webhook: stopped": {
 			at: at(0), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 1, 1, ""))),
 			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "The command ended with exit code 1.", ptr.To[int32](1))},
