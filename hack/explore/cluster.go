@@ -120,6 +120,8 @@ func (s *state) refusePod(o *object) {
 	s.put(o.change("refuse", func(meta metav1.Object) {
 		pod := meta.(*corev1.Pod)
 		pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message = "a", corev1.PodFailed, "Pod was rejected: no room"
+		pod.Status.StartTime = &metav1.Time{Time: epoch}
+		pod.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: pod.Status.StartTime}}
 	}))
 }
 

@@ -151,15 +151,20 @@ func (v *view) decideByParent() (d Decision, decided bool) {
 		return Decision{}, true
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return Decision{Action: ReleaseAt{}}, isTracked(at) && (parent.Status.Phase == v1alpha1.PhaseDone || parent.DeletionTimestamp != nil)
-	case parent.Status.Phase == v1alpha1.PhaseDone && at.Status.Phase != v1alpha1.PhaseRunning:
+	case parent.Status.Phase == v1alpha1.PhaseDone && !hasBegun(at):
 		return v.decideStopped(v1alpha1.ReasonNotStarted, "At "+parent.Name+" has ended: the command was not started on this node.")
 	case at.DeletionTimestamp != nil:
 		return v.decideStopped(v1alpha1.ReasonAtDeleted, "This At was deleted before it ended.")
-	case tooManyFailed(parent, parent.Status.Nodes) && at.Status.Phase != v1alpha1.PhaseRunning && !isSuspended(at):
+	case tooManyFailed(parent, parent.Status.Nodes) && !hasBegun(at) && !isSuspended(at):
 		return v.decideStopped(v1alpha1.ReasonNotStarted, "More nodes failed than spec.nodes.maxFailed allows: the command was not started on this node.")
 	default:
 		return Decision{}, !allChildrenExist(parent)
 	}
+}
+
+// hasBegun reports whether a Pod of an At that has not ended may have started.
+func hasBegun(at *v1alpha1.At) bool {
+	return at.Status.Phase == v1alpha1.PhaseRunning && (recorded(at) || at.Status.Failed > 0)
 }
 
 // decideStopped stops a run. decided is false if the run is already being stopped, has

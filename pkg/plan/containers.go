@@ -40,7 +40,8 @@ func failures(pod *corev1.Pod) (n int32, last *corev1.ContainerStatus) {
 		if waitsForRestart(pod, status) {
 			number++
 		}
-		if number == 0 || isNameOfSidecar(pod, status.Name) {
+		// What has not failed was restarted with another container.
+		if terminated := lastFailure(status); number == 0 || isNameOfSidecar(pod, status.Name) || terminated.ExitCode == 0 && terminated.Reason != statusUnknown {
 			continue
 		}
 		n += number
@@ -118,11 +119,13 @@ func (v *view) stopRestarts(status *v1alpha1.AtStatus) bool {
 		return false
 	}
 	reason, message := failureOf(v.pod, last)
-	if failed > 1 {
+	if failed > allowed { // There was no controller, or an older one.
+		message = fmt.Sprintf("%d attempts failed: %s", failed, message)
+	} else if failed > 1 {
 		message = fmt.Sprintf("Attempt %d of %d failed: %s", failed, allowed, message)
 	}
-	if last.Name == nameOfCommand(v.pod) {
-		status.ExitCode = ptr.To(lastFailure(last).ExitCode)
+	if terminated := lastFailure(last); last.Name == nameOfCommand(v.pod) && terminated.Reason != statusUnknown {
+		status.ExitCode = &terminated.ExitCode
 	}
 	removeBlocked(status)
 	v.setFailureTarget(status, reason, message)
@@ -138,7 +141,7 @@ func sidecarBlocker(pod *corev1.Pod, now time.Time) (reason, message string) {
 		return "", ""
 	}
 	name := pod.Status.ContainerStatuses[running].Name
-	message = fmt.Sprintf("The command ended with exit code %d, but container %s still runs, and so does Pod %s. A container in initContainers with restartPolicy Always is stopped when the command ends.", terminated.ExitCode, name, pod.Name)
+	message = fmt.Sprintf("The command ended with exit code %d, but container %s still runs, so Pod %s does not end. A container in initContainers with restartPolicy Always is stopped when the command ends.", terminated.ExitCode, name, pod.Name)
 	if terminated.Message != "" {
 		message += " Message: " + terminated.Message
 	}

@@ -151,7 +151,14 @@ func TestDecideRestarts(t *testing.T) {
 		},
 		"its status was lost: stopped": {
 			at: at(0), pod: newPod(corev1.PodRunning, withContainers(corev1.ContainerStatus{Name: "command", RestartCount: 1})),
-			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "The command ended with an unknown exit code.", ptr.To[int32](0))},
+			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "The command ended with an unknown exit code.", nil)},
+		},
+		"restarted while there was no controller: stopped, with the number": {
+			at: at(1), pod: newPod(corev1.PodRunning, withContainers(restarted("command", 7, 1, ""))),
+			want: Decision{Status: stoppedBecause(v1alpha1.ReasonCommandFailed, "7 attempts failed: The command ended with exit code 1.", ptr.To[int32](1))},
+		},
+		"an init container succeeds again, because all containers are restarted: no failure": {
+			at: at(1), pod: newPod(corev1.PodRunning, withInitContainers(restarted("clone", 3, 0, ""))), want: Decision{Delay: time.Minute},
 		},
 		"a sidecar is restarted: no failure": {
 			at: at(0), pod: newPod(corev1.PodRunning, withSidecar(5)), want: Decision{Delay: time.Minute},
@@ -206,7 +213,7 @@ func TestDecideRestarts(t *testing.T) {
 
 // TestDecideSidecar covers containers that run beside the command.
 func TestDecideSidecar(t *testing.T) {
-	const message = "The command ended with exit code 3, but container proxy still runs, and so does Pod example-at-pod. A container in initContainers with restartPolicy Always is stopped when the command ends. Message: no such host"
+	const message = "The command ended with exit code 3, but container proxy still runs, so Pod example-at-pod does not end. A container in initContainers with restartPolicy Always is stopped when the command ends. Message: no such host"
 	proxy := corev1.ContainerStatus{Name: "proxy", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
 	command := func(pod *corev1.Pod) {
 		status := exited("command", 3, "Error", "no such host")
@@ -244,26 +251,38 @@ func TestDecideSidecar(t *testing.T) {
 func TestDecideNotStarted(t *testing.T) {
 	refused := func(pod *corev1.Pod) {
 		pod.Status.Reason, pod.Status.Message = "OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu"
+		pod.Status.StartTime = &metav1.Time{Time: due}
+		writtenAt(due.Add(time.Second))(pod)
 	}
-	preempted := func(statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
+	refusedLater := func(pod *corev1.Pod) {
+		refused(pod)
+		writtenAt(due.Add(time.Minute))(pod)
+	}
+	disrupted := func(reason string, statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
-			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"}}
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason}}
 			pod.Status.ContainerStatuses = statuses
 			deleted(pod)
 		}
+	}
+	preempted := func(status corev1.ContainerStatus) func(*corev1.Pod) {
+		return disrupted("PreemptionByScheduler", status)
 	}
 	lost := exited("command", 137, statusUnknown, "The container could not be located when the pod was terminated")
 	ran := lost
 	ran.ContainerID = "containerd://1"
 	waits := corev1.ContainerStatus{Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}
-	again := func(reason, message string) Decision {
+	again := func(start *metav1.Time, message string) Decision {
 		next := now.Add(minAttemptBackoff).Truncate(time.Second)
-		status := running(corev1.PodFailed)
+		message = "Pod example-at-pod did not start, the next is due at " + next.Format(time.RFC3339) + ": " + message
+		status := running(corev1.PodFailed, blocked(now, v1alpha1.ReasonPodNotStarted, message))
+		status.Pod.StartTime = start
 		status.NotStarted, status.LastFailureTime, status.NextAttemptTime = 1, &metav1.Time{Time: now}, &metav1.Time{Time: next}
-		status.Reason, status.Message = v1alpha1.ReasonBackOff, "Pod example-at-pod did not start, the next is due at "+next.Format(time.RFC3339)+": "+message
-		return Decision{Status: &status, Events: []Event{warning(reason, status.Message)}}
+		return Decision{Status: &status, Events: []Event{warning(v1alpha1.ReasonPodNotStarted, message)}}
 	}
+	const outOfCPU = "Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu"
 	pending := running(corev1.PodPending)
+	refusedStatus := changed(running(corev1.PodFailed), func(status *v1alpha1.AtStatus) { status.Pod.StartTime = &metav1.Time{Time: due} })
 	evicted := func(message string) Decision {
 		return failed(running(corev1.PodFailed), v1alpha1.ReasonEvicted, message, attempts(1))
 	}
@@ -274,10 +293,22 @@ func TestDecideNotStarted(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"its node refused it: created again, although there are no retries": {
 			at: at(), pod: newPod(corev1.PodFailed, refused),
-			want: again(v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu"),
+			want: again(&metav1.Time{Time: due}, outOfCPU),
+		},
+		"its node refused it after a restart, when it may have run: failed": {
+			at: at(), pod: newPod(corev1.PodFailed, refusedLater),
+			want: failed(*refusedStatus, v1alpha1.ReasonPodFailed, outOfCPU, attempts(1)),
+		},
+		"its node refused it, but it was seen running: failed": {
+			at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodFailed, refused),
+			want: failed(*refusedStatus, v1alpha1.ReasonPodFailed, outOfCPU, attempts(1)),
+		},
+		"its node was out of contact before it was evicted: failed": {
+			at: at(), pod: newPod(corev1.PodFailed, disrupted("DeletionByTaintManager", lost)),
+			want: evicted("Pod example-at-pod was evicted: DeletionByTaintManager"),
 		},
 		"it was preempted before it started: created again": {
-			at: at(), pod: newPod(corev1.PodFailed, preempted(lost)), want: again(v1alpha1.ReasonEvicted, evictedMessage),
+			at: at(), pod: newPod(corev1.PodFailed, preempted(lost)), want: again(nil, evictedMessage),
 		},
 		"it was preempted, and its container had an ID: failed": {
 			at: at(), pod: newPod(corev1.PodFailed, preempted(ran)), want: evicted(evictedMessage),
@@ -295,7 +326,17 @@ func TestDecideNotStarted(t *testing.T) {
 		},
 		"it was refused beyond the active deadline: failed": {
 			at: at(withActiveDeadline(10)), pod: newPod(corev1.PodFailed, refused),
-			want: failed(running(corev1.PodFailed), v1alpha1.ReasonPodFailed, "Pod example-at-pod failed: OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu", attempts(1)),
+			want: failed(*refusedStatus, v1alpha1.ReasonPodFailed, outOfCPU, attempts(1)),
+		},
+		"it was refused, and the next would be too late for the starting deadline: failed": {
+			at: at(withStartingDeadline(10)), pod: newPod(corev1.PodFailed, refused),
+			want: failed(*refusedStatus, v1alpha1.ReasonPodFailed, outOfCPU, attempts(1)),
+		},
+		"the next is awaited: what kept the last one from starting stays": {
+			at: newAt(withStatus(*changed(*notStarted(now.Add(time.Second)), func(status *v1alpha1.AtStatus) {
+				status.Conditions = []metav1.Condition{blocked(earlier, v1alpha1.ReasonPodNotStarted, "words")}
+			}))),
+			want: Decision{Delay: time.Second},
 		},
 		"the next is due: created under another name": {
 			at: newAt(withStatus(*notStarted(now))), want: creates(now),
@@ -324,7 +365,7 @@ func TestNeverRestart(t *testing.T) {
 		at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyOnFailure,
 			InitContainers: []corev1.Container{
-				{Name: "proxy", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)},
+				{Name: "proxy", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways), RestartPolicyRules: rules},
 				{Name: "clone", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyOnFailure)},
 			},
 			Containers: []corev1.Container{{Name: "command", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyNever), RestartPolicyRules: rules}},
@@ -333,7 +374,7 @@ func TestNeverRestart(t *testing.T) {
 	for limit, want := range map[int32]bool{0: false, 1: true} {
 		at.Spec.BackoffLimit = &limit
 		spec := NewPod(at, Defaults{}).Spec
-		restarts := []bool{spec.RestartPolicy == corev1.RestartPolicyOnFailure, spec.InitContainers[1].RestartPolicy != nil, spec.Containers[0].RestartPolicyRules != nil}
+		restarts := []bool{spec.RestartPolicy == corev1.RestartPolicyOnFailure, spec.InitContainers[1].RestartPolicy != nil, spec.Containers[0].RestartPolicyRules != nil, spec.InitContainers[0].RestartPolicyRules != nil}
 		if slices.Contains(restarts, !want) || !isSidecar(&spec.InitContainers[0]) {
 			t.Errorf("backoffLimit %d: %v, sidecar %v", limit, restarts, isSidecar(&spec.InitContainers[0]))
 		}

@@ -41,14 +41,26 @@ func (v *view) decideEnded() Decision {
 		return v.writeDone(pod, v1alpha1.ReasonCompleted, message)
 	}
 	reason, message := failureReason(pod)
-	counts := !hasNotRun(pod)
+	if hasNotRun(pod) && !isRecordedRunning(at, pod) && target == nil {
+		return v.decideNotStarted(reason, message)
+	}
 	n, _ := failures(pod)
-	failed, allowed := v.attempts(n)
+	failed, allowed := v.attempts(n + 1)
 	tooLate := v.activeTimeLeft(v.statusWithPod()) <= attemptBackoff(at.Status.Failed+1)
-	if counts && failed+1 >= allowed || tooLate || target != nil {
+	if failed >= allowed || tooLate || target != nil {
 		return v.writeDone(pod, reason, message)
 	}
-	return v.writeNextAttempt(counts, reason, message)
+	status := v.statusWithOutcome()
+	status.Failed++
+	next := v.setNextAttempt(status, status.Failed)
+	announcement := fmt.Sprintf("Attempt %d of %d failed, the next is due at %s: %s", failed, allowed, next, message)
+	command := status.Message
+	status.Reason, status.Message = v1alpha1.ReasonBackOff, answer.OneLine(announcement)
+	if command != "" {
+		status.Message = answer.OneLine(announcement + " Message: " + command)
+	}
+	removeBlocked(status)
+	return v.write(status, append(v.podEvents(), NewEvent(corev1.EventTypeWarning, reason, announcement))...)
 }
 
 // decideGone decides for an At whose recorded Pod no longer exists.
@@ -74,32 +86,36 @@ func (v *view) decideLost(pod *corev1.Pod, message string) Decision {
 	return v.writeDone(pod, v1alpha1.ReasonPodLost, message)
 }
 
-// writeNextAttempt records a Pod that has failed and announces the next one. If the failed one
-// counts as an attempt, so does the next.
-func (v *view) writeNextAttempt(counts bool, reason, message string) Decision {
+// isRecordedRunning reports whether the status says that a Pod has run.
+func isRecordedRunning(at *v1alpha1.At, pod *corev1.Pod) bool {
+	recorded := at.Status.Pod
+	return recorded != nil && recorded.UID == pod.UID && recorded.Phase == corev1.PodRunning
+}
+
+// decideNotStarted decides for an At whose Pod failed before anything of it started. Another Pod
+// follows, unless it would be too late.
+func (v *view) decideNotStarted(reason, message string) Decision {
 	status := v.statusWithOutcome()
-	command := status.Message
-	number := &status.NotStarted
-	if counts {
-		number = &status.Failed
+	left := v.activeTimeLeft(status)
+	if status.Failed == 0 {
+		left = min(left, v.startingLeft)
 	}
-	*number++
+	if left <= attemptBackoff(status.NotStarted+1) {
+		return v.writeDone(v.pod, reason, message)
+	}
+	status.NotStarted++
+	next := v.setNextAttempt(status, status.NotStarted)
+	events := v.setBlocked(status, v1alpha1.ReasonPodNotStarted, fmt.Sprintf("Pod %s did not start, the next is due at %s: %s", v.pod.Name, next, message))
+	return v.write(status, append(v.podEvents(), events...)...)
+}
+
+// setNextAttempt sets when the next Pod is due after a number of others, and returns that time.
+func (v *view) setNextAttempt(status *v1alpha1.AtStatus, number int32) string {
 	status.LastFailureTime = &metav1.Time{Time: v.Now}
 	// Round up, because API times have no fractions of a second.
-	next := v.Now.Add(attemptBackoff(*number) + time.Second - 1).Truncate(time.Second)
+	next := v.Now.Add(attemptBackoff(number) + time.Second - 1).Truncate(time.Second)
 	status.NextAttemptTime = &metav1.Time{Time: next}
-	announcement := fmt.Sprintf("Pod %s did not start, the next is due at %s: %s", v.pod.Name, next.UTC().Format(time.RFC3339), message)
-	if counts {
-		n, _ := failures(v.pod)
-		failed, allowed := v.attempts(n + 1)
-		announcement = fmt.Sprintf("Attempt %d of %d failed, the next is due at %s: %s", failed, allowed, next.UTC().Format(time.RFC3339), message)
-	}
-	status.Reason, status.Message = v1alpha1.ReasonBackOff, answer.OneLine(announcement)
-	if command != "" {
-		status.Message = answer.OneLine(announcement + " Message: " + command)
-	}
-	removeBlocked(status)
-	return v.write(status, append(v.podEvents(), NewEvent(corev1.EventTypeWarning, reason, announcement))...)
+	return next.UTC().Format(time.RFC3339)
 }
 
 // decideDone decides when to delete an At that has ended.

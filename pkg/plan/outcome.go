@@ -131,19 +131,27 @@ func hasStarted(pod *corev1.Pod) bool {
 
 // hasNotRun reports whether the status of a Pod that has failed proves that none of its
 // containers ever started: its node refused it, or ended it before. A status that the node
-// has not written last proves nothing. A Pod that a user deleted does not count.
+// has not written last, or that it wrote after it was out of contact, proves nothing.
 func hasNotRun(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || hasStarted(pod) {
 		return false
 	}
 	statuses := containerStatuses(pod)
 	if len(statuses) == 0 {
-		// See rejectPod in pkg/kubelet/kubelet.go in Kubernetes.
-		return strings.HasPrefix(pod.Status.Message, "Pod was rejected: ")
+		return isRejectedAtOnce(pod)
 	}
 	// See TerminatePod in pkg/kubelet/status/status_manager.go in Kubernetes.
 	isFinal := slices.ContainsFunc(statuses, func(status corev1.ContainerStatus) bool { return status.State.Terminated != nil })
-	return isFinal && disruptionOf(pod) != nil
+	disruption := disruptionOf(pod)
+	return isFinal && disruption != nil && disruption.Reason != "DeletionByTaintManager" && disruption.Reason != "DeletionByPodGC"
+}
+
+// isRejectedAtOnce reports whether a node refused a Pod when it first saw it. After a restart, a
+// kubelet may also refuse a Pod that has run, and then forgets its containers, but not its start
+// time. See rejectPod in pkg/kubelet/kubelet.go in Kubernetes.
+func isRejectedAtOnce(pod *corev1.Pod) bool {
+	return strings.HasPrefix(pod.Status.Message, "Pod was rejected: ") && pod.Status.StartTime != nil &&
+		statusWrittenAt(pod).Sub(pod.Status.StartTime.Time).Abs() <= time.Second
 }
 
 // disruptionOf returns the condition that a component sets which deletes a Pod for reasons

@@ -144,14 +144,15 @@ func NewPod(at *v1alpha1.At, defaults Defaults) *corev1.Pod {
 }
 
 // neverRestart keeps the node from restarting a container that has failed, except for
-// sidecars. A run without retries must not count on being stopped in time: the first restart
-// follows at once.
+// sidecars, which must not restart the others. A run without retries must not count on being
+// stopped in time: the first restart follows at once.
 func neverRestart(spec *corev1.PodSpec) {
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
+			containers[i].RestartPolicyRules = nil
 			if !isSidecar(&containers[i]) {
-				containers[i].RestartPolicy, containers[i].RestartPolicyRules = nil, nil
+				containers[i].RestartPolicy = nil
 			}
 		}
 	}

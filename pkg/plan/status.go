@@ -185,7 +185,7 @@ func TrueCondition(conditions []metav1.Condition, conditionType string) *metav1.
 // when the At is due.
 func isBlockedByOthers(at *v1alpha1.At) bool {
 	blocked := Blocked(at)
-	return blocked != nil && blocked.Reason != v1alpha1.ReasonPodNotCreated && !HasForecast(at)
+	return blocked != nil && blocked.Reason != v1alpha1.ReasonPodNotCreated && blocked.Reason != v1alpha1.ReasonPodNotStarted && !HasForecast(at)
 }
 
 // IsStuck reports whether something blocks the start of a run that is due and has no
@@ -233,10 +233,12 @@ func (v *view) retryBlocked(reason string, cause error) Decision {
 }
 
 // writeUnblocked returns the decision to remove condition Blocked or, if it is not set,
-// to wait for the given time.
+// to wait for the given time. What it says of the last Pod holds until the next one.
 func (v *view) writeUnblocked(delay time.Duration) Decision {
 	status := v.At.Status.DeepCopy()
-	removeBlocked(status)
+	if blocked := Blocked(v.At); blocked == nil || blocked.Reason != v1alpha1.ReasonPodNotStarted {
+		removeBlocked(status)
+	}
 	if d := v.write(status); d.Status != nil {
 		return d
 	}

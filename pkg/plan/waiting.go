@@ -102,10 +102,10 @@ func (v *view) blocker() (reason, message string) {
 	if reason, message = podBlocker(v.pod, v.Now); reason != "" {
 		return reason, message
 	}
-	if reason, message = v.restartBlocker(); reason != "" {
+	if reason, message = sidecarBlocker(v.pod, v.Now); reason != "" {
 		return reason, message
 	}
-	return sidecarBlocker(v.pod, v.Now)
+	return v.restartBlocker()
 }
 
 // checkStart returns what to do, and when, to find out why the command has not started.
@@ -142,7 +142,7 @@ func isWaiting(pod *corev1.Pod) bool {
 }
 
 // waitsSince returns since when a Pod that is waiting has been: since it has a node, or since
-// its last init container ended or, if that is a sidecar, started.
+// its last init container ended or, if that is a sidecar, first started.
 func waitsSince(pod *corev1.Pod) time.Time {
 	since := pod.CreationTimestamp.Time
 	for _, condition := range pod.Status.Conditions {
@@ -154,7 +154,7 @@ func waitsSince(pod *corev1.Pod) time.Time {
 		if terminated := status.State.Terminated; terminated != nil && terminated.FinishedAt.After(since) {
 			since = terminated.FinishedAt.Time
 		}
-		if running := status.State.Running; running != nil && running.StartedAt.After(since) {
+		if running := status.State.Running; running != nil && status.RestartCount == 0 && running.StartedAt.After(since) {
 			since = running.StartedAt.Time
 		}
 	}

@@ -177,6 +177,8 @@ func (w *World) startContainer(uid, node types.UID) {
 		panic(fmt.Sprint("a rehearsal runs ", command))
 	case !w.quiet && w.chance(5):
 		pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu"
+		pod.Status.StartTime = &metav1.Time{Time: w.clock.Now()}
+		pod.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: pod.Status.StartTime}}
 		w.updateStatus(pod)
 		return
 	}

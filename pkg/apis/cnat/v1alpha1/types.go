@@ -234,6 +234,9 @@ const (
 	// ReasonPodPending: the command has not started for a minute for another reason, or for
 	// one that nobody reports.
 	ReasonPodPending = "PodPending"
+	// ReasonPodNotStarted: the last Pod was refused by its node, or evicted or preempted, before
+	// any of its containers started. Another one follows.
+	ReasonPodNotStarted = "PodNotStarted"
 	// ReasonContainerRestarting: a container of the Pod has failed, and the node restarts it
 	// in the same Pod.
 	ReasonContainerRestarting = "ContainerRestarting"
@@ -611,7 +614,7 @@ type AtStatus struct {
 	Failed int32 `json:"failed,omitempty"`
 
 	// notStarted is the number of Pods that their node refused, or that were evicted or
-	// preempted, before any of their containers started. They are no attempts: each is
+	// preempted, before any of their containers started. They do not count as attempts: each is
 	// replaced by another Pod.
 	// +optional
 	NotStarted int32 `json:"notStarted,omitempty"`
