@@ -34,10 +34,12 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -47,6 +49,7 @@ const (
 	installPage    = "docs/install.md"
 	productionPage = "docs/production.md"
 	scriptsPage    = "docs/tasks/scripts.md"
+	ciPage         = "docs/tasks/ci.md"
 
 	// tutorialPage shows what its commands print.
 	tutorialPage = "docs/tutorial.md"
@@ -178,6 +181,19 @@ func TestDocs(t *testing.T) {
 		"docs/tasks/every-node.md": func(t *testing.T, _ string) {
 			t.Helper()
 			startController(t, "node-access") // The page creates it.
+		},
+		"docs/tasks/team-access.md": func(t *testing.T, namespace string) {
+			t.Helper()
+			roles := root + "/artifacts/deploy/roles.yaml"
+			kubectl(t, "", "apply", "-f", roles)
+			t.Cleanup(func() {
+				if out, err := runKubectl(context.Background(), "", "delete", "-f", roles); err != nil {
+					t.Errorf("delete the roles: %v\n%s", err, out)
+				}
+			})
+			kubectl(t, "", "create", "rolebinding", "probe", "-n", namespace, "--clusterrole=edit", "--user=probe")
+			waitAllowed(t, "probe", authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: cnat.GroupName, Resource: "ats"})
+			kubectl(t, "", "delete", "rolebinding", "probe", "-n", namespace)
 		},
 		scriptsPage: func(t *testing.T, _ string) {
 			t.Helper()
@@ -390,6 +406,9 @@ func (r *reader) run(t *testing.T, command string) string {
 	command = regexp.MustCompile(`--timeout=\w+`).ReplaceAllLiteralString(command, "--timeout="+patience.String())
 	if time.Now().UTC().Hour() < 2 { // It must not run while the page is read.
 		command = strings.ReplaceAll(command, "kubectl at 02:00", "kubectl at 14:00")
+	}
+	if strings.HasPrefix(command, "kubectl auth can-i ") { // The API server may not know a new binding yet.
+		command = "until " + command + "; do sleep 1; done"
 	}
 	shell := r.shell(ctx, command)
 	if strings.Contains(command, "--env-from secret/shop ") { // It does not exist, and the page quotes the preflight.
