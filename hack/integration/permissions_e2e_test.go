@@ -55,7 +55,7 @@ func TestPermissions(t *testing.T) {
 	k.run(t, "every", "@yearly", "--name=yearly", "--suspend", "--", "true").want(t, 0, ".*", ".*")
 	kubectl(t, "", "create", "cronjob", "yearly", "-n", k.namespace, "--image=busybox:1.37.0", "--schedule=@yearly", "--", "true")
 
-	// What stands for the words in capitals. NEW is an At that each user has of their own.
+	// What stands for the words in capitals. NEW is an At for each user.
 	commands := map[string][]string{
 		"TIME":                     {"now + 1 hour", "--", "true"},
 		"TIME --wait":              {"now", "--wait", "--", "true"},
@@ -115,10 +115,14 @@ func TestPermissions(t *testing.T) {
 		}
 		try(fmt.Sprintf("enough-%d", i), "", all)
 		for j, lacks := range all {
-			resource := strings.TrimSuffix(lacks.Resource+"/"+lacks.Subresource, "/")
-			try(fmt.Sprintf("less-%d-%d", i, j), fmt.Sprintf("cannot %s resource %q", lacks.Verb, resource), slices.Delete(slices.Clone(all), j, j+1))
+			try(fmt.Sprintf("less-%d-%d", i, j), fmt.Sprintf("cannot %s resource %q", lacks.Verb, resourceOf(lacks)), slices.Delete(slices.Clone(all), j, j+1))
 		}
 	}
+}
+
+// resourceOf returns the name of a resource or a subresource in a rule.
+func resourceOf(p authorizationv1.ResourceAttributes) string {
+	return strings.TrimSuffix(p.Resource+"/"+p.Subresource, "/")
 }
 
 // grant gives a user permissions in a namespace.
@@ -127,7 +131,7 @@ func grant(t *testing.T, namespace, user string, permissions []authorizationv1.R
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: user}}
 	for _, p := range permissions {
 		role.Rules = append(role.Rules, rbacv1.PolicyRule{
-			APIGroups: []string{p.Group}, Resources: []string{strings.TrimSuffix(p.Resource+"/"+p.Subresource, "/")}, Verbs: []string{p.Verb},
+			APIGroups: []string{p.Group}, Resources: []string{resourceOf(p)}, Verbs: []string{p.Verb},
 		})
 	}
 	if _, err := kubeClient.RbacV1().Roles(namespace).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
