@@ -61,6 +61,7 @@ type run struct {
 	pod              podFlags
 	nodes            nodeFlags
 	labels           string
+	labelSet         labels.Set // after validate
 }
 
 // addRun adds the flags to a command that creates an object.
@@ -92,7 +93,8 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	if problems := validation.IsDNS1123Subdomain(r.name); r.changed("name") && len(problems) > 0 {
 		return usageError("--name is %q: %s", r.name, strings.Join(problems, "; "))
 	}
-	if _, err := labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
+	var err error
+	if r.labelSet, err = labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
 		return usageError("--labels is %q: write NAME=VALUE, separated by commas", r.labels)
 	}
 	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(r.cli), r.pod.validate()); err != nil {
@@ -125,10 +127,8 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 	if !r.output.isClient() || isGiven { // Like kubectl create. Otherwise the output fits any namespace.
 		metadata.Namespace = namespace
 	}
-	if r.labels != "" {
-		if metadata.Labels, err = labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
-			return metadata, from, err
-		}
+	if len(r.labelSet) > 0 {
+		metadata.Labels = r.labelSet
 	}
 	spec := from.run()
 	r.nodes.apply(spec)

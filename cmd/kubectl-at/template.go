@@ -29,7 +29,6 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -211,11 +210,7 @@ func (r *run) readObject() (source, error) {
 
 // sourceOf returns what the object of --from or -f runs.
 func (r *run) sourceOf(object runtime.Object) (source, error) {
-	keep, err := labels.ConvertSelectorToLabelsMap(r.labels)
-	if err != nil {
-		return source{}, err
-	}
-	from, err := sourceOf(object, keep)
+	from, err := sourceOf(object, r.labelSet)
 	if err != nil {
 		return from, usageError("%s: %w", r.pod.name(), err)
 	}
