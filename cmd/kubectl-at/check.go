@@ -92,10 +92,12 @@ func (c *cli) requestRehearsal(ctx context.Context, of object) (object, error) {
 	switch {
 	case s.run.Restart != nil:
 		return nil, usageError("%s restarts a workload, so there is no Pod to rehearse: remove --again", ref(of))
-	case !s.run.Rehearse && isCronAt:
-		return nil, usageError("%s has no rehearsals: add them with %s", ref(of), c.kubectl(`patch %s -n %s --type=merge -p '{"spec":{"atTemplate":{"spec":{"rehearse":true}}}}'`, ref(of), of.GetNamespace()))
 	case !s.run.Rehearse:
-		return nil, usageError("%s has no rehearsals: add them with %s", ref(of), c.kubectl(`patch %s -n %s --type=merge -p '{"spec":{"rehearse":true}}'`, ref(of), of.GetNamespace()))
+		spec := `{"rehearse":true}`
+		if isCronAt {
+			spec = `{"atTemplate":{"spec":` + spec + `}}`
+		}
+		return nil, usageError("%s has no rehearsals: add them with %s", ref(of), c.kubectl(`patch %s -n %s --type=merge -p '{"spec":%s}'`, ref(of), of.GetNamespace(), spec))
 	case s.hasBegun:
 		return of, nil
 	}
@@ -123,7 +125,9 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	case none != "" && stateOf(of).observed == of.GetGeneration():
 		limit = 0
 	case isAsked && noRehearsal == "":
-		limit = rehearsalLimit(of)
+		if limit = rehearsalTime; stateOf(of).run.Nodes != nil {
+			limit = nodesRehearsalTime
+		}
 		noRehearsal = c.noController("None has ended in time. Others come first, a run is refused for quota, -rehearsals is 0, or no")
 	}
 	left := limit - max(0, ago)
@@ -209,14 +213,6 @@ func (c *cli) rehearsedAgain(of object, s state) string {
 		when = fromNow(again, c.now())
 	}
 	return fmt.Sprintf(" (rehearsed again %s, or at once with %s)", when, atOnce)
-}
-
-// rehearsalLimit returns how long the rehearsals of an object may take.
-func rehearsalLimit(of object) time.Duration {
-	if stateOf(of).run.Nodes != nil {
-		return nodesRehearsalTime
-	}
-	return rehearsalTime
 }
 
 // noPreflight says why neither a preflight nor a rehearsal of a CronAt will take place, or returns "".
