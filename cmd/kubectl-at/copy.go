@@ -260,8 +260,8 @@ func (c *copying) clean() {
 	maps.DeleteFunc(c.template.Annotations, isAdded)
 	spec.ServiceAccountName = cmp.Or(spec.ServiceAccountName, spec.DeprecatedServiceAccount)
 	empty(spec, []string{"ephemeralContainers", "priority", "preemptionPolicy", "overhead", "serviceAccount"})
-	if nodes := ptr.Deref(spec.Affinity, corev1.Affinity{}).NodeAffinity; nodes != nil {
-		// A term without expressions selects no node.
+	if nodes := ptr.Deref(spec.Affinity, corev1.Affinity{}).NodeAffinity; nodes != nil && !c.isJob {
+		// A term that has lost its matchFields selects no node.
 		required := ptr.Deref(nodes.RequiredDuringSchedulingIgnoredDuringExecution, corev1.NodeSelector{})
 		if !slices.ContainsFunc(required.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool { return len(term.MatchExpressions)+len(term.MatchFields) > 0 }) {
 			nodes.RequiredDuringSchedulingIgnoredDuringExecution = nil

@@ -181,3 +181,18 @@ func copyOf(t *testing.T, file string, args []string) string {
 	same := strings.NewReplacer("error: "+source, "error: SOURCE", "If the cluster has cronjob/", "cronjob/", ", it still runs", " still runs")
 	return same.Replace(w.stderr.String()) + w.stdout.String()
 }
+
+// TestCopyKeepsNodeTermsOfJobs: an empty term selects no node. Without it, the run would go to any node.
+func TestCopyKeepsNodeTermsOfJobs(t *testing.T) {
+	terms := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
+	job := &batchv1.Job{}
+	job.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms.DeepCopy()}}
+	from, err := sourceOf(job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := from.run().Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if diff := cmp.Diff(terms, got); diff != "" {
+		t.Errorf("required node affinity (-want +got):\n%s", diff)
+	}
+}
