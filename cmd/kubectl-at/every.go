@@ -175,18 +175,12 @@ func (o *every) newCronAt(ctx context.Context, words, command []string, now time
 	if from.kind == "CronJob" && o.name == "" {
 		cronAt.Name = cmp.Or(from.name, cronAt.Name)
 	}
-	switch {
-	case len(words) > 0:
-		cronAt.Spec.Schedule = given.Spec.Schedule
-		if o.tz != "" || cronAt.Spec.TimeZone == nil {
-			cronAt.Spec.TimeZone = given.Spec.TimeZone
-		}
-	case cronAt.Spec.Schedule == "":
+	cronAt.Spec.Schedule = cmp.Or(given.Spec.Schedule, cronAt.Spec.Schedule)
+	if cronAt.Spec.Schedule == "" {
 		return nil, from, o.errNoSchedule()
-	case cronAt.Spec.TimeZone == nil:
-		if err := o.setZone(&cronAt.Spec, from); err != nil {
-			return nil, from, err
-		}
+	}
+	if err := o.setZone(&cronAt.Spec, given.Spec.TimeZone, from); err != nil {
+		return nil, from, err
 	}
 	if _, err := nextOf(cronAt, now); err != nil {
 		return nil, from, err
@@ -216,18 +210,19 @@ func (o *every) newCronAt(ctx context.Context, words, command []string, now time
 	return cronAt, from, nil
 }
 
-// setZone sets the time zone of a schedule that was copied without one.
-func (o *every) setZone(spec *v1alpha1.CronAtSpec, from source) error {
-	zone := "UTC"
-	if o.tz != "" {
-		var err error
-		if zone, err = o.zoneName(); err != nil {
-			return err
-		}
-	} else if from.kind == "CronJob" {
+// setZone sets the time zone: that of --tz, or of what is copied, or that of a given SCHEDULE.
+func (o *every) setZone(spec *v1alpha1.CronAtSpec, given *string, from source) error {
+	switch {
+	case o.tz != "":
+		zone, err := o.zoneName()
+		spec.TimeZone = &zone
+		return err
+	case spec.TimeZone != nil:
+		return nil
+	case given == nil && from.kind == "CronJob":
 		fmt.Fprintln(o.ErrOut, "The CronJob has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.")
 	}
-	spec.TimeZone = &zone
+	spec.TimeZone = cmp.Or(given, ptr.To("UTC"))
 	return nil
 }
 

@@ -286,3 +286,12 @@ func TestLocalZone(t *testing.T) {
 		t.Errorf("without a file: got %q, want UTC", got)
 	}
 }
+
+// TestEveryOverridesZone: --tz also applies to a schedule that is copied with a zone.
+func TestEveryOverridesZone(t *testing.T) {
+	o := &every{run: &run{cli: &cli{tz: "Europe/Berlin"}}}
+	spec := v1alpha1.CronAtSpec{TimeZone: ptr.To("Asia/Tokyo")}
+	if err := o.setZone(&spec, nil, source{kind: "CronJob"}); err != nil || *spec.TimeZone != "Europe/Berlin" {
+		t.Errorf("zone %q, error %v, want Europe/Berlin", *spec.TimeZone, err)
+	}
+}
