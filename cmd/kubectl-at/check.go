@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -139,9 +140,12 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	if _, isKnown := verdictOn(of); !isKnown && limit > verdictTime && left > 0 {
 		fmt.Fprintf(c.ErrOut, "waiting for the rehearsal of %s, %s at most\n", ref(of), short(left))
 	}
-	why, last := c.verdict(ctx, of, left)
+	why, last, unseen := c.verdict(ctx, of, left)
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if apierrors.IsForbidden(unseen) {
+		return fmt.Errorf("what the controller reports on %s is not known: %w", ref(of), unseen)
 	}
 	asked, rehearsal, hasPassed := "", "", last.rehearsed != nil && last.rehearsed.Status == metav1.ConditionTrue
 	if why == "" {
@@ -302,7 +306,7 @@ func (c *cli) warn(ctx context.Context, output *output, of object) error {
 	case output.check:
 		return c.check(ctx, of, 0, c.ErrOut)
 	default:
-		why, _ = c.verdict(ctx, of, c.patience)
+		why, _, _ = c.verdict(ctx, of, c.patience)
 	}
 	if why != "" && output.check {
 		return refused(of, why)
@@ -334,8 +338,9 @@ func verdictOn(of object) (why string, isKnown bool) {
 	}
 }
 
-// verdict waits for what verdictOn returns, or for a time. It also returns the state then.
-func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why string, last state) {
+// verdict waits for what verdictOn returns, or for a time. It also returns the state then, or why it
+// could not wait.
+func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why string, last state, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	seen := func(next object) (isKnown bool) {
@@ -348,11 +353,11 @@ func (c *cli) verdict(ctx context.Context, of object, limit time.Duration) (why 
 	}
 	// The object exists, whatever happens now.
 	if _, isCronAt := of.(*v1alpha1.CronAt); seen(of) {
-		return why, last
+		return why, last, nil
 	} else if isCronAt {
-		_ = watchObject(ctx, io.Discard, c.cronAts, of.GetName(), func(next *v1alpha1.CronAt) bool { return seen(next) })
+		err = watchObject(ctx, io.Discard, c.cronAts, of.GetName(), func(next *v1alpha1.CronAt) bool { return seen(next) })
 	} else {
-		_ = watchObject(ctx, io.Discard, c.ats, of.GetName(), func(next *v1alpha1.At) bool { return seen(next) })
+		err = watchObject(ctx, io.Discard, c.ats, of.GetName(), func(next *v1alpha1.At) bool { return seen(next) })
 	}
-	return why, last
+	return why, last, err
 }

@@ -287,3 +287,16 @@ func TestCheckCronAt(t *testing.T) {
 		}))
 	}
 }
+
+// TestCheckForbidden checks an At whose changes the user may not see.
+func TestCheckForbidden(t *testing.T) {
+	w := newWorld(t, "", newAt("at", func(at *v1alpha1.At) { at.CreationTimestamp = metav1.Time{Time: now} }))
+	w.cnat.PrependReactor("list", "ats", func(kubetesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(v1alpha1.Resource("ats"), "", errors.New("no"))
+	})
+	code := w.run(t, "check", "at")
+	want := "error: what the controller reports on at/at is not known: ats.cnat.programming-kubernetes.info is forbidden: no\n"
+	if out := w.stdout.String() + w.stderr.String(); code != 1 || out != want {
+		t.Errorf("exit code %d, got:\n%s\nwant:\n%s", code, out, want)
+	}
+}
