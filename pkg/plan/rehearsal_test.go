@@ -41,7 +41,7 @@ func TestNewRehearsalPod(t *testing.T) {
 		hook := &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"touch", "/ran"}}}}
 		container := func(name string) corev1.Container {
 			return corev1.Container{
-				Name: name, Image: "image", Command: []string{"run"}, Args: []string{"it"}, WorkingDir: "/work",
+				Name: name, Image: "image", Command: []string{"run"}, Args: []string{"it"}, WorkingDir: "/data",
 				Env: []corev1.EnvVar{{Name: "A", Value: "B"}}, VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
 				Ports: []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 81, HostPort: 81}}, ImagePullPolicy: corev1.PullAlways,
 				LivenessProbe: probe, ReadinessProbe: probe, StartupProbe: probe, Lifecycle: hook, Stdin: true, TTY: true,
@@ -74,7 +74,7 @@ func TestNewRehearsalPod(t *testing.T) {
 		}
 	}
 	init := container("init")
-	init.Ports, init.WorkingDir = nil, "/work"
+	init.Ports, init.WorkingDir = nil, "/data"
 	want := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "example-at-rehearsal", Namespace: "default",
@@ -198,8 +198,8 @@ func TestAsAdmitted(t *testing.T) {
 func TestRehearsalWithoutInit(t *testing.T) {
 	fromFile := corev1.EnvVar{Name: "TOKEN", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "work", Path: "env", Key: "TOKEN"}}}
 	plain := corev1.EnvVar{Name: "A", Value: "B"}
-	whole := corev1.VolumeMount{Name: "work", MountPath: "/work"}
-	readOnly := corev1.VolumeMount{Name: "work", MountPath: "/work", ReadOnly: true}
+	whole := corev1.VolumeMount{Name: "work", MountPath: "/data"}
+	readOnly := corev1.VolumeMount{Name: "work", MountPath: "/data", ReadOnly: true}
 	file := corev1.VolumeMount{Name: "work", MountPath: "/etc/app.conf", SubPath: "app.conf"}
 	expr := corev1.VolumeMount{Name: "work", MountPath: "/etc/app.conf", SubPathExpr: "$(A)"}
 	other := corev1.VolumeMount{Name: "other", MountPath: "/etc/other.conf", SubPath: "other.conf"}
@@ -207,7 +207,7 @@ func TestRehearsalWithoutInit(t *testing.T) {
 		return corev1.Container{Name: name, WorkingDir: dir, Env: env, VolumeMounts: mounts}
 	}
 	env := func(vars ...corev1.EnvVar) []corev1.EnvVar { return vars }
-	main := container("main", "/work/dir", env(plain, fromFile), whole, file, expr, other)
+	main := container("main", "/data/dir", env(plain, fromFile), whole, file, expr, other)
 	for name, tc := range map[string]struct {
 		inits []corev1.Container
 		want  []corev1.Container
@@ -222,9 +222,9 @@ func TestRehearsalWithoutInit(t *testing.T) {
 			want:  []corev1.Container{container("main", "", env(plain), whole, other), container("init", "", nil, whole)},
 		},
 		"for another init container": {
-			inits: []corev1.Container{container("first", "/work", env(fromFile), file), container("second", "/work", env(fromFile), file)},
+			inits: []corev1.Container{container("first", "/data", env(fromFile), file), container("second", "/data", env(fromFile), file)},
 			want: []corev1.Container{
-				container("main", "", env(plain), whole, other), container("first", "/work", env(fromFile), file), container("second", "", nil),
+				container("main", "", env(plain), whole, other), container("first", "/data", env(fromFile), file), container("second", "", nil),
 			},
 		},
 	} {
