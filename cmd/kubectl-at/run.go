@@ -156,6 +156,9 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 		}
 		metadata.Name = generateName(what)
 	}
+	for _, note := range from.notes {
+		fmt.Fprintln(r.ErrOut, note)
+	}
 	return metadata, from, nil
 }
 

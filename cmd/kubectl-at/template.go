@@ -120,9 +120,6 @@ func (r *run) copied(ctx context.Context) (from source, err error) {
 	if err != nil {
 		return from, err
 	}
-	for _, note := range from.notes {
-		fmt.Fprintln(r.ErrOut, note)
-	}
 	template := &from.run().Template
 	switch {
 	case *template != nil:
@@ -143,7 +140,7 @@ func (r *run) copied(ctx context.Context) (from source, err error) {
 	default:
 		return from, nil
 	}
-	if err := r.chooseContainer(*template, from.isServer); err != nil {
+	if err := r.chooseContainer(&from); err != nil {
 		return from, err
 	}
 	spec := &(*template).Spec
@@ -166,7 +163,8 @@ func (r *run) copied(ctx context.Context) (from source, err error) {
 
 // chooseContainer makes the main container the first one: the API runs a command there. A server
 // keeps no other.
-func (r *run) chooseContainer(template *corev1.PodTemplateSpec, isServer bool) error {
+func (r *run) chooseContainer(from *source) error {
+	template := from.run().Template
 	spec := &template.Spec
 	if len(spec.Containers) == 0 {
 		return usageError("%s: the Pod has no container", r.pod.name())
@@ -187,11 +185,11 @@ func (r *run) chooseContainer(template *corev1.PodTemplateSpec, isServer bool) e
 	spec.Containers = slices.Concat(spec.Containers[i:i+1], spec.Containers[:i], spec.Containers[i+1:])
 	switch {
 	case len(names) == 1:
-	case isServer:
-		fmt.Fprintf(r.ErrOut, "Of the containers %s, only %s is copied: the others would not end. --container chooses another.\n", strings.Join(names, ", "), names[i])
+	case from.isServer:
+		from.notes = append(from.notes, fmt.Sprintf("Of the containers %s, only %s is copied: the others would not end. --container chooses another.", strings.Join(names, ", "), names[i]))
 		spec.Containers = spec.Containers[:1]
 	case chosen == "":
-		fmt.Fprintf(r.ErrOut, "Of the containers %s, %s is the one that runs a COMMAND, and whose exit code counts. --container chooses another.\n", strings.Join(names, ", "), names[i])
+		from.notes = append(from.notes, fmt.Sprintf("Of the containers %s, %s is the one that runs a COMMAND, and whose exit code counts. --container chooses another.", strings.Join(names, ", "), names[i]))
 	}
 	return nil
 }
