@@ -93,7 +93,7 @@ func parseExpression(text string) (cron.Schedule, error) {
 func parseEvery(text string) (cron.Schedule, error) {
 	found := everyPattern.FindStringSubmatch(text)
 	if found == nil {
-		return nil, errors.New(`write a duration in hours, minutes and seconds, such as "@every 90m" or "@every 1h30m"`)
+		return nil, errors.New(`write a duration of at least a minute in hours, minutes and seconds, such as "@every 90m" or "@every 1h30m"`)
 	}
 	interval, err := time.ParseDuration(found[1])
 	switch {

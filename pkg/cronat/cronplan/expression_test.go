@@ -27,7 +27,7 @@ func TestParseExpression(t *testing.T) {
 	const (
 		minutes = `: write numbers from 0 to 59, ranges such as 1-4, steps such as */2, lists such as 1,3, or *`
 		days    = `: write numbers from 1 to 31, ranges such as 2-5, steps such as */2, lists such as 2,4, or *`
-		every   = `write a duration in hours, minutes and seconds, such as "@every 90m" or "@every 1h30m"`
+		every   = `write a duration of at least a minute in hours, minutes and seconds, such as "@every 90m" or "@every 1h30m"`
 		short   = `the duration is too short: write "@every 1m" or longer`
 	)
 	for text, want := range map[string]string{

@@ -212,7 +212,7 @@ func TestDecide(t *testing.T) {
 			Mistake: scheduleKey + ` "@every 59s" is invalid: the duration is too short: write "@every 1m" or longer`,
 		}},
 		"a schedule of no time": {workload: newWorkload(map[string]string{schedule: "@every -5m"}), want: Decision{
-			Mistake: scheduleKey + ` "@every -5m" is invalid: write a duration in hours, minutes and seconds, such as "@every 90m" or "@every 1h30m"`,
+			Mistake: scheduleKey + ` "@every -5m" is invalid: write a duration of at least a minute in hours, minutes and seconds, such as "@every 90m" or "@every 1h30m"`,
 		}},
 		"a schedule with a zone": {workload: newWorkload(map[string]string{schedule: "TZ=UTC 0 3 * * *"}), want: Decision{
 			Mistake: scheduleKey + ` "TZ=UTC 0 3 * * *" has a time zone: set annotation cnat.programming-kubernetes.info/restart-time-zone`,
