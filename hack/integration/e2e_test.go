@@ -410,6 +410,7 @@ func TestRefusedByNode(t *testing.T) {
 	}
 	node := nodes.Items[0].Name
 	at := newAt(namespace, "at", time.Now(), "echo YAY")
+	at.Spec.BackoffLimit = ptr.To[int32](9) // A very busy node may refuse it too late, so that it counts as an attempt.
 	at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		NodeName: node, NodeSelector: map[string]string{namespace: "yes"}, Containers: []corev1.Container{{Name: "a", Image: "busybox:1.37.0"}},
 	}}
@@ -418,8 +419,8 @@ func TestRefusedByNode(t *testing.T) {
 	kubectl(t, "", "label", "node", node, namespace+"=yes")
 	defer kubectl(t, "", "label", "node", node, namespace+"-")
 	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-	if at.Status.Reason != v1alpha1.ReasonCompleted || at.Status.Failed != 0 || at.Status.Pod.Name != plan.PodName(at) {
-		t.Errorf("status %+v, want Completed, without a failed attempt", at.Status)
+	if at.Status.Reason != v1alpha1.ReasonCompleted || at.Status.Pod.Name != plan.PodName(at) {
+		t.Errorf("status %+v, want Completed, in the Pod after those that did not start", at.Status)
 	}
 }
 

@@ -252,11 +252,11 @@ func TestDecideNotStarted(t *testing.T) {
 	refused := func(pod *corev1.Pod) {
 		pod.Status.Reason, pod.Status.Message = "OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu"
 		pod.Status.StartTime = &metav1.Time{Time: due}
-		writtenAt(due.Add(time.Second))(pod)
+		writtenAt(due.Add(rejectionTime))(pod)
 	}
 	refusedLater := func(pod *corev1.Pod) {
 		refused(pod)
-		writtenAt(due.Add(time.Minute))(pod)
+		writtenAt(due.Add(rejectionTime + 1))(pod)
 	}
 	disrupted := func(reason string, statuses ...corev1.ContainerStatus) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {

@@ -146,12 +146,15 @@ func hasNotRun(pod *corev1.Pod) bool {
 	return isFinal && disruption != nil && disruption.Reason != "DeletionByTaintManager" && disruption.Reason != "DeletionByPodGC"
 }
 
+// rejectionTime is how long a busy kubelet may take to write that it refuses a Pod.
+const rejectionTime = 10 * time.Second
+
 // isRejectedAtOnce reports whether a node refused a Pod when it first saw it. After a restart, a
 // kubelet may also refuse a Pod that has run, and then forgets its containers, but not its start
 // time. See rejectPod in pkg/kubelet/kubelet.go in Kubernetes.
 func isRejectedAtOnce(pod *corev1.Pod) bool {
 	return strings.HasPrefix(pod.Status.Message, "Pod was rejected: ") && pod.Status.StartTime != nil &&
-		statusWrittenAt(pod).Sub(pod.Status.StartTime.Time).Abs() <= time.Second
+		statusWrittenAt(pod).Sub(pod.Status.StartTime.Time).Abs() <= rejectionTime
 }
 
 // disruptionOf returns the condition that a component sets which deletes a Pod for reasons
