@@ -109,7 +109,7 @@ type Options struct {
 	Now time.Time
 	// Zone is the zone of a text without a zone. It is required.
 	Zone *time.Location
-	// On is the time of what is to be moved. It has the date or the time of day that a text lacks, and a sum
+	// On is the present time of what a user moves. It has the date or the time of day that a text lacks, and a sum
 	// without a time counts from it. If it is zero, nothing is moved.
 	On time.Time
 	// AllowPast accepts a time in the past. It does not change which time is meant.
