@@ -715,6 +715,7 @@ func TestList(t *testing.T) {
 	ats := []runtime.Object{
 		at("later", "2026-03-28T10:12:00+01:00", func(at *v1alpha1.At) {
 			at.Labels = map[string]string{"a": "b"}
+			at.Annotations = map[string]string{v1alpha1.AnnotationRequester: "alice"}
 			at.Status.Conditions, at.Status.RehearsedAt = rehearsedAs(v1alpha1.ReasonRehearsalRefused, 5*time.Minute)
 		}),
 		at("zone", "2026-03-27T20:00:00", func(at *v1alpha1.At) { at.Spec.TimeZone = ptr.To("Asia/Kolkata") }),
@@ -746,7 +747,7 @@ func TestList(t *testing.T) {
 		},
 		"wide": {
 			args: []string{"list", "--tz=UTC", "-l", "a=b", "-o", "wide"},
-			want: []string{"NAME WHEN IN PHASE REASON COMMAND EXIT POD NODE REHEARSED", "later 2026-03-28 09:12:00 UTC in 19h12m PENDING - echo YAY - - - RehearsalRefused, 5m ago"},
+			want: []string{"NAME WHEN IN PHASE REASON COMMAND EXIT POD NODE REHEARSED REQUESTER", "later 2026-03-28 09:12:00 UTC in 19h12m PENDING - echo YAY - - - RehearsalRefused, 5m ago alice"},
 		},
 		"names of all": {
 			args: []string{"list", "--all", "-o", "name"},
@@ -781,10 +782,11 @@ func TestTerminal(t *testing.T) {
 		at.Spec.Command, at.Spec.Template = "", &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: evil}}}}
 		at.Spec.Schedule, at.Spec.TimeZone = evil, ptr.To(evil)
 		at.Status.Reason, at.Status.Message = evil, evil
+		at.Annotations = map[string]string{v1alpha1.AnnotationRequester: evil}
 	})
 	cronAt := newCronAt("backup", func(cronAt *v1alpha1.CronAt) {
 		cronAt.Spec.Schedule, cronAt.Spec.TimeZone, cronAt.Status.Message = evil, ptr.To(evil), evil
-		cronAt.Spec.AtTemplate.Spec = at.Spec.RunSpec
+		cronAt.Spec.AtTemplate.Spec, cronAt.Annotations = at.Spec.RunSpec, at.Annotations
 	})
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "at-pod", Labels: map[string]string{v1alpha1.LabelAtUID: "uid"}},
@@ -1051,6 +1053,7 @@ func TestAgain(t *testing.T) {
 	} {
 		w := newWorld(t, "", newCronAt("backup", nil), newAt("at", func(at *v1alpha1.At) {
 			done(v1alpha1.ReasonCommandFailed, 7)(at)
+			at.Annotations = map[string]string{v1alpha1.AnnotationRequester: "alice"}
 			at.Spec.Suspend, at.Spec.RunSpec = ptr.To(true), spec(nil)
 		}), newAt("restart", func(at *v1alpha1.At) {
 			at.Spec.RunSpec = v1alpha1.RunSpec{Restart: &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}}
@@ -1065,6 +1068,9 @@ func TestAgain(t *testing.T) {
 		}
 		if diff := cmp.Diff(v1alpha1.AtSpec{Schedule: "2026-03-27T14:00:00Z", RunSpec: want}, at.Spec); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", args, diff)
+		}
+		if requester, ok := at.Annotations[v1alpha1.AnnotationRequester]; ok {
+			t.Errorf("%s: the copy has the requester %s", args, requester)
 		}
 	}
 }
@@ -1082,6 +1088,9 @@ func TestShow(t *testing.T) {
 		want string
 		not  string
 	}{
+		"requester": {at: newAt("at", func(at *v1alpha1.At) {
+			at.Annotations = map[string]string{v1alpha1.AnnotationRequester: "alice"}
+		}), want: "Namespace  default\nRequester  alice\nCommand ", not: "Warnings"},
 		"failed":    {at: failed, want: "Again      kubectl at now --from at/at\n", not: "Warnings"},
 		"pending":   {at: newAt("at", inPhase(corev1.PodPending)), pod: podWith(corev1.PodPending, corev1.ContainerState{}), want: "Warnings of its Pod\nWHEN     TYPE      REASON        MESSAGE\n1m ago   Warning   FailedMount   configmap \"c\" not found\n", not: "running"},
 		"of its At": {at: newAt("at", inPhase(corev1.PodPending)), want: "Why        Its Pod is Pending since Fri 27 Mar 2026 13:00:00 UTC, 1h ago: its command has not started.\nWarnings of its Pod\n", not: "running"},

@@ -79,6 +79,7 @@ func TestListOfCronAts(t *testing.T) {
 		newCronAt("suspended", func(cronAt *v1alpha1.CronAt) {
 			cronAt.Labels = map[string]string{"a": "b"}
 			cronAt.Status.NextScheduleTime, cronAt.Status.Reason = nil, v1alpha1.ReasonSuspended
+			cronAt.Annotations = map[string]string{v1alpha1.AnnotationRequester: "alice"}
 			cronAt.Status.Conditions, cronAt.Status.RehearsedAt = rehearsedAs(v1alpha1.ReasonContainerStarted, time.Hour)
 		}),
 	}
@@ -98,7 +99,7 @@ func TestListOfCronAts(t *testing.T) {
 		"Ats only":           {objects: []runtime.Object{newAt("at", nil)}, stdout: ats},
 		"names, of Ats only": {args: []string{"-o", "name"}, objects: append(objects, newAt("at", nil)), stdout: []string{"at.cnat.programming-kubernetes.info/at"}},
 		"wide": {args: []string{"-l", "a=b", "-o", "wide"}, objects: objects, stdout: []string{
-			header + " REHEARSED", "cronat/suspended 0 3 * * * Europe/Berlin - - 12h ago 0 Suspended echo YAY ContainerStarted, 1h ago",
+			header + " REHEARSED REQUESTER", "cronat/suspended 0 3 * * * Europe/Berlin - - 12h ago 0 Suspended echo YAY ContainerStarted, 1h ago alice",
 		}},
 		"no CRD of CronAts":     {objects: []runtime.Object{newAt("at", nil)}, err: notKnown, stdout: ats},
 		"CronAts are forbidden": {objects: []runtime.Object{newAt("at", nil)}, err: forbidden, stdout: ats, stderr: "Cannot list CronAts: .* forbidden: .*\n"},
@@ -125,6 +126,7 @@ func TestShowCronAt(t *testing.T) {
 		cronAt.Spec.StartingDeadlineSeconds, cronAt.Spec.SpreadSeconds = ptr.To[int64](60), ptr.To[int32](0)
 		cronAt.Spec.AtTemplate.Spec.ActiveDeadlineSeconds = ptr.To[int64](math.MaxInt64)
 		cronAt.Status.Reason, cronAt.Status.Message = v1alpha1.ReasonAtBlocked, "At x is blocked."
+		cronAt.Annotations = map[string]string{v1alpha1.AnnotationRequester: "alice"}
 		cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 2, Last: metav1.NewTime(now.Add(-36 * time.Hour))}
 	})
 	owned := newAt("backup-manual-abcde", func(at *v1alpha1.At) {
@@ -136,12 +138,12 @@ func TestShowCronAt(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, w.stderr.String())
 	}
 	want := []string{
-		"Name cronat/backup", "Namespace default", "Command echo YAY", "Limits at most 2 further attempts, starts at most 1m late, runs at most 106751d23h",
+		"Name cronat/backup", "Namespace default", "Requester alice", "Command echo YAY", "Limits at most 2 further attempts, starts at most 1m late, runs at most 106751d23h",
 		"Schedule 0 3 * * *, Europe/Berlin", "Policy Forbid, keeps 3 succeeded and 1 failed",
 		"Next Sat 28 Mar 2026 03:00:00 CET (02:00Z), in 12h", "Sun 29 Mar 2026 03:00:00 CEST (01:00Z), in 1d11h", "Mon 30 Mar 2026 03:00:00 CEST (01:00Z), in 2d11h",
 		"Active 0", "State AtBlocked", "Why At x is blocked.", "Last 12h ago", "Missed 2, the last 1d12h ago",
-		"Ats", "NAME WHEN IN PHASE REASON COMMAND EXIT POD NODE REHEARSED",
-		"backup-manual-abcde 2026-03-28 10:12:00 CET in 19h12m DONE CommandFailed echo YAY 7 - - -",
+		"Ats", "NAME WHEN IN PHASE REASON COMMAND EXIT POD NODE REHEARSED REQUESTER",
+		"backup-manual-abcde 2026-03-28 10:12:00 CET in 19h12m DONE CommandFailed echo YAY 7 - - - -",
 	}
 	if diff := cmp.Diff(want, lines(w.stdout.String())); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -204,6 +206,7 @@ func TestResumeAnnotated(t *testing.T) {
 // TestRunCronAt runs a suspended CronAt manually.
 func TestRunCronAt(t *testing.T) {
 	w := newWorld(t, "", newCronAt("backup", func(cronAt *v1alpha1.CronAt) {
+		cronAt.Annotations = map[string]string{v1alpha1.AnnotationRequester: "alice"}
 		cronAt.Spec.Suspend, cronAt.Spec.StartingDeadlineSeconds = ptr.To(true), ptr.To[int64](60)
 	}))
 	code := w.run(t, "run-now", "cronat/backup", "--tz=UTC")

@@ -157,9 +157,10 @@ func (c *cli) printTable(ats []*v1alpha1.At, options printers.PrintOptions) erro
 		rows = append(rows, row(
 			at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
 			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at), pod.Name, pod.NodeName, rehearsed(at.Status.Conditions, at.Status.RehearsedAt, now),
+			at.Annotations[v1alpha1.AnnotationRequester],
 		))
 	}
-	return c.printRows(options, append(columns(0, "Name", "When", "In", "Phase", "Reason", "Command"), columns(1, "Exit", "Pod", "Node", "Rehearsed")...), rows)
+	return c.printRows(options, append(columns(0, "Name", "When", "In", "Phase", "Reason", "Command"), columns(1, "Exit", "Pod", "Node", "Rehearsed", "Requester")...), rows)
 }
 
 // columns returns columns of a table; those with a priority above 0 are only in a wide one.
@@ -259,9 +260,10 @@ func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOpt
 			cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
 			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOfCronAt(cronAt, now),
 			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand), rehearsed(cronAt.Status.Conditions, cronAt.Status.RehearsedAt, now),
+			cronAt.Annotations[v1alpha1.AnnotationRequester],
 		))
 	}
-	return c.printRows(options, append(columns(0, "Name", "Schedule", "TimeZone", "Next", "In", "Last", "Active", "Reason", "Command"), columns(1, "Rehearsed")...), rows)
+	return c.printRows(options, append(columns(0, "Name", "Schedule", "TimeZone", "Next", "In", "Last", "Active", "Reason", "Command"), columns(1, "Rehearsed", "Requester")...), rows)
 }
 
 func zoneOf(cronAt *v1alpha1.CronAt) string { return ptr.Deref(cronAt.Spec.TimeZone, "UTC") }

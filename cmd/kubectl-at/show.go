@@ -77,7 +77,7 @@ func (c *cli) show(ctx context.Context, at *v1alpha1.At) error {
 	}
 
 	now := c.now()
-	printFields(c.Out, headOf(at.Name, at.Namespace, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, c.local(), now), c.statusOf(at, newest, now))
+	printFields(c.Out, headOf(at.Name, at, &at.Spec.RunSpec, at.Spec.StartingDeadlineSeconds), whenOf(at, c.local(), now), c.statusOf(at, newest, now))
 	if at.Spec.Nodes != nil {
 		if err := c.printNodes(at); err != nil {
 			return err
@@ -109,9 +109,9 @@ func printFields(out io.Writer, parts ...[]field) {
 	}
 }
 
-// headOf describes what runs.
-func headOf(name, namespace string, spec *v1alpha1.RunSpec, startingDeadline *int64) []field {
-	all := []field{{"Name", name}, {"Namespace", namespace}}
+// headOf describes what runs, and who asked for it.
+func headOf(name string, object metav1.Object, spec *v1alpha1.RunSpec, startingDeadline *int64) []field {
+	all := []field{{"Name", name}, {"Namespace", object.GetNamespace()}, {"Requester", object.GetAnnotations()[v1alpha1.AnnotationRequester]}}
 	label := "Command"
 	for line := range strings.Lines(spec.Command) {
 		all = append(all, field{label, line})
@@ -323,7 +323,7 @@ func (c *cli) showCronAt(ctx context.Context, cronAt *v1alpha1.CronAt) error {
 	now := c.now()
 	spec := &cronAt.Spec
 	printFields(c.Out,
-		headOf(ref(cronAt), cronAt.Namespace, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds),
+		headOf(ref(cronAt), cronAt, &spec.AtTemplate.Spec, spec.StartingDeadlineSeconds),
 		[]field{{"Schedule", spec.Schedule + ", " + zoneOf(cronAt)}, {"Policy", policyOf(spec)}},
 		nextTimesOf(cronAt, c.local(), now), c.stateOfCronAt(cronAt, now))
 	if atsErr != nil {

@@ -58,6 +58,7 @@ func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
 			Name:            ChildName(at.Name, node),
 			Namespace:       at.Namespace,
 			Labels:          map[string]string{v1alpha1.LabelAtUID: string(at.UID), v1alpha1.LabelExcludeFromBackup: "true"},
+			Annotations:     map[string]string{},
 			Finalizers:      []string{v1alpha1.FinalizerTracking},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(at, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))},
 		},
@@ -75,6 +76,9 @@ func newChild(at *v1alpha1.At, node string) *v1alpha1.At {
 	}
 	if len(at.Name) <= validation.LabelValueMaxLength {
 		child.Labels[v1alpha1.LabelAtName] = at.Name
+	}
+	if requester, ok := at.Annotations[v1alpha1.AnnotationRequester]; ok {
+		child.Annotations[v1alpha1.AnnotationRequester] = requester
 	}
 	if at.Spec.Nodes.MaxConcurrent != nil {
 		child.Spec.Suspend = ptr.To(true)

@@ -227,6 +227,19 @@ func TestPinToNode(t *testing.T) {
 	}
 }
 
+// TestChildHasRequester checks that a child has the requester of its parent, and no other
+// annotation of it.
+func TestChildHasRequester(t *testing.T) {
+	parent := newAt(withNodes(nil))
+	if got := newChild(parent, "n1").Annotations; len(got) > 0 {
+		t.Errorf("got %v, want none", got)
+	}
+	parent.Annotations = map[string]string{v1alpha1.AnnotationRequester: "alice", "other": "x"}
+	if diff := cmp.Diff(map[string]string{v1alpha1.AnnotationRequester: "alice"}, newChild(parent, "n1").Annotations); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func TestChildName(t *testing.T) {
 	if got := ChildName("at", "node.example.com"); got != "at-node.example.com" {
 		t.Error(got)

@@ -62,6 +62,9 @@ func newChild(cronAt *v1alpha1.CronAt, scheduled time.Time, shift time.Duration)
 	if len(cronAt.Name) <= validation.LabelValueMaxLength {
 		child.Labels[v1alpha1.LabelCronAtName] = cronAt.Name
 	}
+	if requester, ok := cronAt.Annotations[v1alpha1.AnnotationRequester]; ok {
+		child.Annotations[v1alpha1.AnnotationRequester] = requester
+	}
 	child.Annotations[v1alpha1.AnnotationScheduledTime] = scheduled.UTC().Format(time.RFC3339)
 	return child
 }
@@ -161,10 +164,11 @@ func Concerns(old, cur *v1alpha1.At) bool {
 		old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() || plan.IsScheduled(old) != plan.IsScheduled(cur)
 }
 
-// IsSmall reports whether all of a CronAt's template is kept.
+// IsSmall reports whether all of a CronAt that its children are made from is kept.
 func IsSmall(cronAt *v1alpha1.CronAt) bool {
 	template := &cronAt.Spec.AtTemplate
-	return plan.IsSmall(&template.Spec) && len(template.Metadata.Labels) == 0 && len(template.Metadata.Annotations) == 0
+	return plan.IsSmall(&template.Spec) && len(template.Metadata.Labels) == 0 && len(template.Metadata.Annotations) == 0 &&
+		len(cronAt.Annotations[v1alpha1.AnnotationRequester]) <= validation.DNS1123SubdomainMaxLength
 }
 
 // IsWhole reports whether a CronAt from a cache has its template.
@@ -184,9 +188,7 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	if !IsSmall(cronAt) {
 		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Rehearse: cronAt.Spec.AtTemplate.Spec.Rehearse}}
 	}
-	if cronAt.Spec.AtTemplate.Spec.Rehearse {
-		kept.Annotations = plan.KeepKeys(cronAt.Annotations, v1alpha1.AnnotationRehearsalRequestedAt)
-	}
+	kept.Annotations = plan.KeepKeys(cronAt.Annotations, v1alpha1.AnnotationRehearsalRequestedAt, v1alpha1.AnnotationRequester)
 	if edited := plan.WrittenAt(cronAt); !edited.IsZero() {
 		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: edited}}}
 	}

@@ -18,6 +18,7 @@ package cronplan
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -78,6 +79,37 @@ func TestKeptSize(t *testing.T) {
 			}
 			if got := plan.WrittenAt(kept); !got.Equal(written) {
 				t.Errorf("last written at %v, want %v", got, written)
+			}
+		})
+	}
+}
+
+// TestChildHasRequester checks that a child has the requester of its CronAt, also if the
+// CronAt is in the cache.
+func TestChildHasRequester(t *testing.T) {
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		small       bool
+	}{
+		"none":  {small: true},
+		"short": {annotations: map[string]string{v1alpha1.AnnotationRequester: strings.Repeat("a", 253)}, small: true},
+		"long":  {annotations: map[string]string{v1alpha1.AnnotationRequester: strings.Repeat("a", 254)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) {
+				cronAt.Annotations, cronAt.Spec.AtTemplate.Metadata.Labels = tc.annotations, nil
+			})
+			want := map[string]string{v1alpha1.AnnotationScheduledTime: "2026-12-24T10:00:00Z"}
+			maps.Copy(want, tc.annotations)
+			if got := newChild(cronAt, ten, 0).Annotations; !maps.Equal(got, want) {
+				t.Errorf("from the CronAt: %v, want %v", got, want)
+			}
+			kept := KeepCronAt(cronAt)
+			if IsWhole(kept) != tc.small {
+				t.Fatalf("all of it is kept: %t, want %t", !tc.small, tc.small)
+			}
+			if got := newChild(kept, ten, 0).Annotations; tc.small && !maps.Equal(got, want) {
+				t.Errorf("from the cache: %v, want %v", got, want)
 			}
 		})
 	}

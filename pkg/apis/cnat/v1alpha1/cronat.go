@@ -96,6 +96,7 @@ const (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Missed",type=integer,priority=1,JSONPath=`.status.missed.count`
 // +kubebuilder:printcolumn:name="Rehearsed",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Rehearsed")].reason`
+// +kubebuilder:printcolumn:name="Requester",type=string,priority=1,JSONPath=`.metadata.annotations.cnat\.programming-kubernetes\.info/requester`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.message`
 
 // CronAt creates Ats on a repeating schedule, as CronJob creates Jobs. CronAts belong to

@@ -45,6 +45,11 @@ const LabelRehearsalOf = "cnat.programming-kubernetes.info/rehearsal-of"
 // RFC 3339 format, and is fulfilled by a rehearsal that ends later.
 const AnnotationRehearsalRequestedAt = "cnat.programming-kubernetes.info/rehearsal-requested-at"
 
+// AnnotationRequester is the annotation of an At or a CronAt that holds the name of the user
+// who created it or last changed its spec, if artifacts/requester is installed. The Ats that
+// the controller creates from it have the same annotation.
+const AnnotationRequester = "cnat.programming-kubernetes.info/requester"
+
 // AnnotationScheduledTime is the annotation of an At's Pod that holds the instant at
 // which the run was due, in RFC 3339 format. CronJob has a similar annotation for its
 // Jobs.
@@ -328,6 +333,7 @@ const (
 // +kubebuilder:printcolumn:name="Started",type=date,priority=1,JSONPath=`.status.startTime`
 // +kubebuilder:printcolumn:name="Completed",type=date,priority=1,JSONPath=`.status.completionTime`
 // +kubebuilder:printcolumn:name="Rehearsed",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Rehearsed")].reason`
+// +kubebuilder:printcolumn:name="Requester",type=string,priority=1,JSONPath=`.metadata.annotations.cnat\.programming-kubernetes\.info/requester`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.message`
 // +kubebuilder:selectablefield:JSONPath=`.spec.node`
 // +kubebuilder:selectablefield:JSONPath=`.status.phase`
