@@ -110,6 +110,7 @@ var foreign = map[string]bool{
 	"successfulJobsHistoryLimit": true, "failedJobsHistoryLimit": true, // of a CronJob
 	"shardSelector": true, "shardInfo": true, "ShardedListAndWatch": true, // of KEP-5866
 	"manifest-url": true, "reset-then-reuse-values": true, "take-ownership": true, // of krew and Helm
+	"show-managed-fields": true, // of kubectl
 }
 
 // TestNames finds what the pages name in the code: tests, files, flags, functions and fields.

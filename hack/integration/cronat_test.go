@@ -63,8 +63,14 @@ func createDue(t *testing.T, cronAt *v1alpha1.CronAt) {
 	t.Helper()
 	cronAt.Spec.Schedule = "* * * * *"
 	createCronAt(t, cronAt)
+	makeDue(t, cronAt.Namespace)
+}
+
+// makeDue makes the new CronAt named cronat due, whose schedule is each minute.
+func makeDue(t *testing.T, namespace string) {
+	t.Helper()
 	status := fmt.Sprintf(`{"status":{"active":0,"observedSchedule":{"schedule":"* * * * *","since":%q}}}`, time.Now().Add(-time.Minute).UTC().Format(time.RFC3339))
-	if _, err := cnatClient.CnatV1alpha1().CronAts(cronAt.Namespace).Patch(t.Context(), cronAt.Name, types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Patch(t.Context(), "cronat", types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 }

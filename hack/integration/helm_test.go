@@ -93,10 +93,10 @@ func TestChart(t *testing.T) {
 		"all components": {
 			kustomization: `
 resources: [artifacts/deploy]
-components: [artifacts/deploy/policy, artifacts/restarts, artifacts/monitoring, artifacts/monitoring/scrapers, artifacts/monitoring/certificate]
+components: [artifacts/deploy/policy, artifacts/requester, artifacts/restarts, artifacts/monitoring, artifacts/monitoring/scrapers, artifacts/monitoring/certificate]
 `,
 			namespace: systemNamespace,
-			values:    []string{"policy.enabled=true", "restarts.enabled=true", "monitoring.enabled=true", "metrics.scrapers={monitoring}", "metrics.certificate=true"},
+			values:    []string{"policy.enabled=true", "requester.enabled=true", "restarts.enabled=true", "monitoring.enabled=true", "metrics.scrapers={monitoring}", "metrics.certificate=true"},
 		},
 		"another namespace": {
 			kustomization: `
@@ -181,14 +181,15 @@ func readObjects(t *testing.T, manifests string) map[string]map[string]any {
 func TestChartValues(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
-		"replica=1":                            "additional properties 'replica' not allowed",
-		"replicas=two":                         "got string, want integer",
-		"image.digest=v1":                      "does not match pattern",
-		"args={workers=1}":                     "does not match pattern",
-		"namespace=team,policy.enabled=true":   "/policy/enabled",
-		"namespace=team,restarts.enabled=true": "/restarts/enabled",
-		"namespace=default":                    "must not be that of the release",
-		"restarts.annotations=true":            "/restarts/enabled",
+		"replica=1":                             "additional properties 'replica' not allowed",
+		"replicas=two":                          "got string, want integer",
+		"image.digest=v1":                       "does not match pattern",
+		"args={workers=1}":                      "does not match pattern",
+		"namespace=team,policy.enabled=true":    "/policy/enabled",
+		"namespace=team,requester.enabled=true": "/requester/enabled",
+		"namespace=team,restarts.enabled=true":  "/restarts/enabled",
+		"namespace=default":                     "must not be that of the release",
+		"restarts.annotations=true":             "/restarts/enabled",
 	} {
 		if _, err := helm(t, "template", "cnat", chart, "--set="+value); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("with %s: got %v, want %q", value, err, want)

@@ -164,11 +164,10 @@ func Concerns(old, cur *v1alpha1.At) bool {
 		old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() || plan.IsScheduled(old) != plan.IsScheduled(cur)
 }
 
-// IsSmall reports whether all of a CronAt that its children are made from is kept.
+// IsSmall reports whether all of a CronAt's template is kept.
 func IsSmall(cronAt *v1alpha1.CronAt) bool {
 	template := &cronAt.Spec.AtTemplate
-	return plan.IsSmall(&template.Spec) && len(template.Metadata.Labels) == 0 && len(template.Metadata.Annotations) == 0 &&
-		len(cronAt.Annotations[v1alpha1.AnnotationRequester]) <= validation.DNS1123SubdomainMaxLength
+	return plan.IsSmall(&template.Spec) && len(template.Metadata.Labels) == 0 && len(template.Metadata.Annotations) == 0
 }
 
 // IsWhole reports whether a CronAt from a cache has its template.
@@ -185,10 +184,14 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 		Spec:       cronAt.Spec,
 		Status:     cronAt.Status,
 	}
-	if !IsSmall(cronAt) {
+	keys := []string{v1alpha1.AnnotationRequester}
+	if cronAt.Spec.AtTemplate.Spec.Rehearse {
+		keys = append(keys, v1alpha1.AnnotationRehearsalRequestedAt)
+	}
+	kept.Annotations = plan.KeepKeys(cronAt.Annotations, keys...)
+	if !IsSmall(cronAt) || kept.Annotations[v1alpha1.AnnotationRequester] != cronAt.Annotations[v1alpha1.AnnotationRequester] {
 		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Rehearse: cronAt.Spec.AtTemplate.Spec.Rehearse}}
 	}
-	kept.Annotations = plan.KeepKeys(cronAt.Annotations, v1alpha1.AnnotationRehearsalRequestedAt, v1alpha1.AnnotationRequester)
 	if edited := plan.WrittenAt(cronAt); !edited.IsZero() {
 		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: edited}}}
 	}

@@ -84,8 +84,8 @@ func TestKeptSize(t *testing.T) {
 	}
 }
 
-// TestChildHasRequester checks that a child has the requester of its CronAt, also if the
-// CronAt is in the cache.
+// TestChildHasRequester checks that a child has the requester of its CronAt, also if it is
+// made from the cache.
 func TestChildHasRequester(t *testing.T) {
 	for name, tc := range map[string]struct {
 		annotations map[string]string

@@ -1,0 +1,227 @@
+//go:build integration
+
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+)
+
+// requesters is a namespace in which three users may write Ats and CronAts. The double is a
+// service account with the name of the controller's.
+type requesters struct{ namespace, alice, bob, double string }
+
+func newRequesters(t *testing.T) *requesters {
+	t.Helper()
+	namespace := newNamespace(t)
+	rules := []rbacv1.PolicyRule{
+		{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats", "cronats"}, Verbs: []string{"create", "get", "patch", "update"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create"}},
+	}
+	r := &requesters{namespace, bindRole(t, namespace, "alice", rules), bindRole(t, namespace, "bob", rules), bindRole(t, namespace, serviceAccount, rules)}
+	for _, user := range []string{r.alice, r.bob, r.double} {
+		waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "update", Group: cnat.GroupName, Resource: "ats"})
+		waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"})
+	}
+	return r
+}
+
+// claim is what a user, or the administrator if that is "", does with an object.
+type claim struct {
+	what    string
+	user    string
+	verb    string // create, replace, apply, annotate, or edit, which changes the spec
+	claimed string // the requester; "-" removes it
+	// expectations
+	denied string // empty: allowed
+	want   string // the requester afterwards
+}
+
+// send sends the claim about an object with kubectl. The double writes what looks like an At
+// that the controller creates.
+func (r *requesters) send(t *testing.T, object string, c *claim, flags ...string) (string, error) {
+	t.Helper()
+	kind, name, _ := strings.Cut(object, "/")
+	annotations := fmt.Sprintf(`{%q: %q}`, v1alpha1.AnnotationRequester, c.claimed)
+	switch c.claimed {
+	case "":
+		annotations = "{}"
+	case "-":
+		annotations = fmt.Sprintf(`{%q: null}`, v1alpha1.AnnotationRequester)
+	}
+	spec := `"schedule": "2099-01-01T00:00:00Z", "command": "true"`
+	if kind == v1alpha1.CronAtKind {
+		spec = `"schedule": "* * * * *", "suspend": true, "atTemplate": {"spec": {"command": "true"}}`
+	}
+	owner := ""
+	if c.user == r.double {
+		owner = fmt.Sprintf(`, "labels": {%q: "a"}, "ownerReferences": [{"apiVersion": "%s", "kind": "CronAt", "name": "a", "uid": "a", "controller": true}]`, v1alpha1.LabelCronAtUID, v1alpha1.SchemeGroupVersion)
+	}
+	manifest := fmt.Sprintf(`{"apiVersion": "%s", "kind": %q, "metadata": {"name": %q, "annotations": %s%s}, "spec": {%s}}`, v1alpha1.SchemeGroupVersion, kind, name, annotations, owner, spec)
+	args := map[string][]string{
+		"create":   {"create", "-f", "-"},
+		"replace":  {"replace", "-f", "-"},
+		"apply":    {"apply", "--server-side", "--force-conflicts", "-f", "-"},
+		"annotate": {"patch", object, "--type=merge", "-p", `{"metadata": {"annotations": ` + annotations + `}}`},
+		"edit":     {"patch", object, "--type=merge", "-p", `{"metadata": {"annotations": ` + annotations + `}, "spec": {"startingDeadlineSeconds": 60}}`},
+	}[c.verb]
+	args = slices.Concat(args, []string{"--namespace=" + r.namespace}, flags)
+	if c.user != "" {
+		args = append(args, "--as="+c.user)
+	}
+	return tryKubectl(t, manifest, args...)
+}
+
+// try sends claims about an object, in this order.
+func (r *requesters) try(t *testing.T, object string, claims ...claim) {
+	t.Helper()
+	for i := range claims {
+		c := &claims[i]
+		out, err := r.send(t, object, c)
+		if c.denied == "" && err != nil || c.denied != "" && (err == nil || !strings.Contains(out, c.denied)) {
+			t.Errorf("%s: %s: got %v: %s\nwant %q", object, c.what, err, out, c.denied)
+		}
+		if got := r.requesterOf(t, object); got != c.want {
+			t.Errorf("%s: %s: the requester is %q, want %q", object, c.what, got, c.want)
+		}
+	}
+}
+
+// requesterOf returns the requester of an object, or "" if there is no object or no requester.
+func (r *requesters) requesterOf(t *testing.T, object string) string {
+	t.Helper()
+	return kubectl(t, "", "get", object, "-n", r.namespace, "--ignore-not-found", "-o", `jsonpath={.metadata.annotations.cnat\.programming-kubernetes\.info/requester}`)
+}
+
+// install installs artifacts/requester for the namespace, until the test has ended.
+func (r *requesters) install(t *testing.T) {
+	t.Helper()
+	if !strings.Contains(kubectl(t, "", "get", "--raw=/apis/admissionregistration.k8s.io/v1"), `"mutatingadmissionpolicies"`) {
+		t.Skip("this version of Kubernetes has no MutatingAdmissionPolicies")
+	}
+	policy, err := os.ReadFile(root + "/artifacts/requester/policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const binding = "  policyName: cnat-requester\n"
+	selected := strings.Replace(string(policy), binding, binding+"  matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: "+r.namespace+"}}}\n", 1)
+	kubectl(t, selected, "apply", "-f", "-")
+	t.Cleanup(func() {
+		if out, err := runKubectl(context.Background(), selected, "delete", "-f", "-"); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
+		out, err := r.send(t, "At/x", &claim{user: r.alice, verb: "create"}, "--dry-run=server", "-o", "yaml")
+		return strings.Contains(out, v1alpha1.AnnotationRequester+": "+r.alice), err
+	})
+}
+
+// TestRequesterPolicy checks the policy cnat-requester: no user can name another one as the
+// requester of an At or a CronAt.
+func TestRequesterPolicy(t *testing.T) {
+	t.Parallel()
+	r := newRequesters(t)
+	for _, object := range []string{"At/x", "CronAt/x"} {
+		eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
+			_, err := r.send(t, object, &claim{user: r.alice, verb: "create", claimed: "mallory"}, "--dry-run=server")
+			return err != nil, nil
+		})
+		const set, keep = "leave it out, or set it to ", "leave it as it is"
+		r.try(t, object,
+			claim{"create for another", r.alice, "create", "mallory", set + r.alice, ""},
+			claim{"create for nobody", r.alice, "create", " ", set + r.alice, ""},
+			claim{"create by apply for another", r.alice, "apply", "mallory", set + r.alice, ""},
+			claim{"create", r.alice, "create", r.alice, "", r.alice},
+			claim{"name another", r.alice, "annotate", "mallory", keep, r.alice},
+			claim{"name oneself, but the spec is that of another", r.bob, "annotate", r.bob, keep, r.alice},
+			claim{"name nobody", r.bob, "annotate", "-", keep, r.alice},
+			claim{"replace without a requester", r.bob, "replace", "", keep, r.alice},
+			claim{"apply for another", r.bob, "apply", "mallory", keep, r.alice},
+			claim{"change the spec for another", r.bob, "edit", "mallory", set + r.bob, r.alice},
+			claim{"change the spec, and leave its creator", r.bob, "edit", "", set + r.bob, r.alice},
+			claim{"change the spec, and name nobody", r.bob, "edit", "-", "", ""},
+			claim{"name oneself later", r.bob, "annotate", r.bob, keep, ""},
+			claim{"replace, and name oneself", r.alice, "replace", r.alice, "", r.alice},
+			claim{"name another as an administrator", "", "annotate", "mallory", "", "mallory"},
+		)
+	}
+	out, err := r.send(t, "At/child", &claim{user: r.double, verb: "create", claimed: r.alice}, "--dry-run=server")
+	if want := "set it to " + r.double; err == nil || !strings.Contains(out, want) {
+		t.Errorf("a child for another: %v: %s\nwant %q", err, out, want)
+	}
+	template := `{"spec": {"atTemplate": {"metadata": {"annotations": {"` + v1alpha1.AnnotationRequester + `": "mallory"}}}}}`
+	out, err = tryKubectl(t, "", "patch", "CronAt/x", "--type=merge", "-p", template, "-n", r.namespace)
+	if err == nil || !strings.Contains(out, "which is reserved") {
+		t.Errorf("a template with a requester: %v: %s", err, out)
+	}
+}
+
+// TestRequester checks the policy of artifacts/requester: it writes the user to an At or a CronAt.
+// The Ats of a CronAt have the same.
+func TestRequester(t *testing.T) {
+	t.Parallel()
+	r := newRequesters(t)
+	r.install(t)
+	for _, kind := range []string{"At/", "CronAt/"} {
+		r.try(t, kind+"x",
+			claim{"create for another", r.alice, "create", "mallory", "", r.alice},
+			claim{"name another", r.alice, "annotate", "mallory", "", r.alice},
+			claim{"name oneself, but the spec is that of another", r.bob, "annotate", r.bob, "", r.alice},
+			claim{"name nobody", r.bob, "annotate", "-", "", r.alice},
+			claim{"replace without a requester", r.bob, "replace", "", "", r.alice},
+			claim{"apply for another", r.bob, "apply", "mallory", "", r.alice},
+			claim{"change the spec for another", r.bob, "edit", "mallory", "", r.bob},
+			claim{"change it back, without a requester", r.alice, "replace", "", "", r.alice},
+			claim{"change the spec as an administrator", "", "edit", "", "", "admin"},
+		)
+		r.try(t, kind+"backup", claim{"restore as an administrator", "", "create", r.bob, "", r.bob})
+	}
+	out, err := r.send(t, "At/child", &claim{user: r.double, verb: "create", claimed: r.alice}, "--dry-run=server", "-o", "yaml")
+	if want := v1alpha1.AnnotationRequester + ": " + r.double; err != nil || !strings.Contains(out, want) {
+		t.Errorf("a child for another: %v: %s\nwant %q", err, out, want)
+	}
+
+	kubectl(t, "", "delete", "ats", "--all", "-n", r.namespace)
+	r.try(t, "CronAt/cronat", claim{"create", r.alice, "create", "", "", r.alice})
+	kubectl(t, "", "patch", "CronAt/cronat", "-n", r.namespace, "--as="+r.alice, "--type=merge", "-p", `{"spec": {"suspend": false}}`)
+	makeDue(t, r.namespace)
+	startController(t, r.namespace)
+	eventually(t, "an At of the CronAt", func(ctx context.Context) (bool, error) {
+		ats, err := cnatClient.CnatV1alpha1().Ats(r.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil || len(ats.Items) == 0 {
+			return false, err
+		}
+		if got := ats.Items[0].Annotations[v1alpha1.AnnotationRequester]; got != r.alice {
+			return false, fmt.Errorf("its requester is %q, want %q", got, r.alice)
+		}
+		return true, nil
+	})
+}
