@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -114,6 +115,15 @@ func (r *requesters) try(t *testing.T, object string, claims ...claim) {
 	}
 }
 
+// tryDouble claims an At for another as the double does. Other policies may refuse it, too.
+func (r *requesters) tryDouble(t *testing.T) {
+	t.Helper()
+	out, err := r.send(t, "At/child", &claim{user: r.double, verb: "create", claimed: r.alice}, "--dry-run=server", "-o", "yaml")
+	if want := v1alpha1.AnnotationRequester + ": " + r.double; err == nil && !strings.Contains(out, want) {
+		t.Errorf("an At of the double is created for another, want %q:\n%s", want, out)
+	}
+}
+
 // requesterOf returns the requester of an object, or "" if there is no object or no requester.
 func (r *requesters) requesterOf(t *testing.T, object string) string {
 	t.Helper()
@@ -163,29 +173,28 @@ func TestRequesterPolicy(t *testing.T) {
 			claim{"name another", r.alice, "annotate", "mallory", keep, r.alice},
 			claim{"name oneself, but the spec is that of another", r.bob, "annotate", r.bob, keep, r.alice},
 			claim{"name nobody", r.bob, "annotate", "-", keep, r.alice},
+			claim{"change nothing", r.bob, "annotate", "", "", r.alice},
 			claim{"replace without a requester", r.bob, "replace", "", keep, r.alice},
 			claim{"apply for another", r.bob, "apply", "mallory", keep, r.alice},
 			claim{"change the spec for another", r.bob, "edit", "mallory", set + r.bob, r.alice},
 			claim{"change the spec, and leave its creator", r.bob, "edit", "", set + r.bob, r.alice},
 			claim{"change the spec, and name nobody", r.bob, "edit", "-", "", ""},
+			claim{"change nothing, without a requester", r.bob, "annotate", "", "", ""},
 			claim{"name oneself later", r.bob, "annotate", r.bob, keep, ""},
 			claim{"replace, and name oneself", r.alice, "replace", r.alice, "", r.alice},
 			claim{"name another as an administrator", "", "annotate", "mallory", "", "mallory"},
 		)
 	}
-	out, err := r.send(t, "At/child", &claim{user: r.double, verb: "create", claimed: r.alice}, "--dry-run=server")
-	if want := "set it to " + r.double; err == nil || !strings.Contains(out, want) {
-		t.Errorf("a child for another: %v: %s\nwant %q", err, out, want)
-	}
+	r.tryDouble(t)
 	template := `{"spec": {"atTemplate": {"metadata": {"annotations": {"` + v1alpha1.AnnotationRequester + `": "mallory"}}}}}`
-	out, err = tryKubectl(t, "", "patch", "CronAt/x", "--type=merge", "-p", template, "-n", r.namespace)
+	out, err := tryKubectl(t, "", "patch", "CronAt/x", "--type=merge", "-p", template, "-n", r.namespace)
 	if err == nil || !strings.Contains(out, "which is reserved") {
 		t.Errorf("a template with a requester: %v: %s", err, out)
 	}
 }
 
 // TestRequester checks the policy of artifacts/requester: it writes the user to an At or a CronAt.
-// The Ats of a CronAt have the same.
+// The Ats of a CronAt and of nodes have the same, also when the controller has resumed them.
 func TestRequester(t *testing.T) {
 	t.Parallel()
 	r := newRequesters(t)
@@ -204,23 +213,27 @@ func TestRequester(t *testing.T) {
 		)
 		r.try(t, kind+"backup", claim{"restore as an administrator", "", "create", r.bob, "", r.bob})
 	}
-	out, err := r.send(t, "At/child", &claim{user: r.double, verb: "create", claimed: r.alice}, "--dry-run=server", "-o", "yaml")
-	if want := v1alpha1.AnnotationRequester + ": " + r.double; err != nil || !strings.Contains(out, want) {
-		t.Errorf("a child for another: %v: %s\nwant %q", err, out, want)
-	}
+	r.tryDouble(t)
 
 	kubectl(t, "", "delete", "ats", "--all", "-n", r.namespace)
 	r.try(t, "CronAt/cronat", claim{"create", r.alice, "create", "", "", r.alice})
 	kubectl(t, "", "patch", "CronAt/cronat", "-n", r.namespace, "--as="+r.alice, "--type=merge", "-p", `{"spec": {"suspend": false}}`)
 	makeDue(t, r.namespace)
+	startFleet(t, r.namespace, "n1", "n2")
+	onNodes := fmt.Sprintf(`{"apiVersion": "%s", "kind": "At", "metadata": {"name": "nodes"}, "spec": {"schedule": %q, "command": "true",
+		"nodes": {"selector": {"matchLabels": {"fleet": %q}}, "maxConcurrent": 1}}}`, v1alpha1.SchemeGroupVersion, time.Now().UTC().Format(time.RFC3339), r.namespace)
+	kubectl(t, onNodes, "create", "-n", r.namespace, "--as="+r.alice, "-f", "-")
 	startController(t, r.namespace)
-	eventually(t, "an At of the CronAt", func(ctx context.Context) (bool, error) {
+	wantEnd(t, waitPhase(t, r.namespace, "nodes", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+	eventually(t, "the At of the CronAt", func(ctx context.Context) (bool, error) {
 		ats, err := cnatClient.CnatV1alpha1().Ats(r.namespace).List(ctx, metav1.ListOptions{})
-		if err != nil || len(ats.Items) == 0 {
+		if err != nil || len(ats.Items) < len([]string{"nodes", "nodes-n1", "nodes-n2", "cronat-MINUTES"}) {
 			return false, err
 		}
-		if got := ats.Items[0].Annotations[v1alpha1.AnnotationRequester]; got != r.alice {
-			return false, fmt.Errorf("its requester is %q, want %q", got, r.alice)
+		for i := range ats.Items {
+			if got := ats.Items[i].Annotations[v1alpha1.AnnotationRequester]; got != r.alice {
+				return false, fmt.Errorf("the requester of At %s is %q, want %q", ats.Items[i].Name, got, r.alice)
+			}
 		}
 		return true, nil
 	})
