@@ -329,32 +329,81 @@ func bind(t *testing.T, namespace, name string, role rbacv1.RoleRef) string {
 	return "system:serviceaccount:" + namespace + ":" + name
 }
 
-// TestNamespacedRole checks that the Role of the namespaced variant grants the same as
-// the ClusterRole, except for cluster-scoped resources.
-func TestNamespacedRole(t *testing.T) {
-	t.Parallel()
-	clusterRole, _, err := readRBAC(deploy + "/rbac.yaml")
+var (
+	permissionRow  = regexp.MustCompile("(?m)^\\| (`[a-z0-9./,` -]+?`)(?: named `([a-z-]+)`)? \\| ([a-z, ]+) \\| ([^|]+) \\| ([^|]+) \\| [^|]+ \\|$")
+	permissionLine = regexp.MustCompile(`(?m)^(\S*) +\[(.*?)\] +\[(.*?)\] +\[(.*?)\]$`)
+)
+
+// TestPermissions compares docs/reference/permissions.md with what Kubernetes lists after each
+// installation.
+func TestPermissions(t *testing.T) {
+	if !inOwnCluster(t) {
+		return
+	}
+	page, err := os.ReadFile(root + "/docs/reference/permissions.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, role, err := readRBAC(root + "/artifacts/namespaced/role.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := permissions(t, inside, clusterRole.Rules)
-	delete(want, permission(inside, "create", "authentication.k8s.io", "tokenreviews", ""))
-	delete(want, permission(inside, "create", "authorization.k8s.io", "subjectaccessreviews", ""))
-	for _, verb := range []string{"get", "list", "watch"} {
-		delete(want, permission(inside, verb, "", "nodes", ""))
-	}
-	for _, verb := range []string{"get", "list", "patch", "watch"} {
-		for _, resource := range []string{"roles", "rolebindings"} {
-			delete(want, permission(inside, verb, rbacv1.GroupName, "cluster"+resource, serviceAccount))
-			want[permission(inside, verb, rbacv1.GroupName, resource, role.Name)] = true
+	main, optional, _ := strings.Cut(string(page), "\n## Restarts\n")
+	restarting, annotating, _ := strings.Cut(optional, "\n## Restart annotations\n")
+	// Those that becomeServiceAccount has created.
+	kubectl(t, "", "delete", "clusterrolebindings,rolebindings", "-A", "-l", "app.kubernetes.io/name="+serviceAccount)
+	const namespaced = "cnat-default"
+	kubectl(t, "", "create", "namespace", namespaced)
+	ofEverybody := listPermissions(t, metav1.NamespaceDefault, "system:serviceaccount:default:nobody")
+	// In this order.
+	for _, tc := range []struct {
+		install []string
+		tables  string
+		column  int
+		its     string // namespace
+	}{
+		{[]string{"-k", root + "/artifacts/namespaced"}, main + restarting + annotating, 5, namespaced},
+		{[]string{"-k", deploy}, main, 4, systemNamespace},
+		{[]string{"-f", restarts}, main + restarting, 4, systemNamespace},
+		{[]string{"-k", annotations}, main + restarting + annotating, 4, systemNamespace},
+	} {
+		kubectl(t, "", append([]string{"apply"}, tc.install...)...)
+		for _, namespace := range []string{tc.its, metav1.NamespaceDefault, metav1.NamespaceSystem} {
+			want := map[string]bool{}
+			for _, row := range permissionRow.FindAllStringSubmatch(tc.tables, -1) {
+				where := row[tc.column]
+				if where == "everywhere" || where == "its own" && namespace == tc.its || where == "the Ats'" && namespace == metav1.NamespaceDefault {
+					for resource := range strings.SplitSeq(strings.ReplaceAll(row[1], "`", ""), ", ") {
+						addPermissions(want, resource, row[2], strings.Split(row[3], ", "))
+					}
+				}
+			}
+			var diff string
+			// The API server knows new bindings within seconds.
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			err := poll(ctx, t.Name()+": the permissions", func(context.Context) (bool, error) {
+				got := listPermissions(t, namespace, "system:serviceaccount:"+tc.its+":"+serviceAccount)
+				maps.DeleteFunc(got, func(permission string, _ bool) bool { return ofEverybody[permission] })
+				diff = cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got)))
+				return diff == "", nil
+			})
+			cancel()
+			if err != nil {
+				t.Errorf("after kubectl apply %s, in namespace %s (-page +listed): %v\n%s", strings.Join(tc.install, " "), namespace, err, diff)
+			}
 		}
 	}
-	if diff := cmp.Diff(want, permissions(t, inside, role.Rules)); diff != "" {
-		t.Errorf("the Role (-want +got):\n%s", diff)
+}
+
+// listPermissions returns what kubectl auth can-i --list prints for a user in a namespace.
+func listPermissions(t *testing.T, namespace, user string) map[string]bool {
+	t.Helper()
+	listed := map[string]bool{}
+	for _, line := range permissionLine.FindAllStringSubmatch(kubectl(t, "", "auth", "can-i", "--list", "--no-headers", "-n", namespace, "--as="+user), -1) {
+		addPermissions(listed, line[1]+line[2], line[3], strings.Fields(line[4])) // a resource, or URLs
+	}
+	return listed
+}
+
+func addPermissions(to map[string]bool, resource, name string, verbs []string) {
+	for _, verb := range verbs {
+		to[strings.Join([]string{resource, name, verb}, " ")] = true
 	}
 }
 
