@@ -1,5 +1,3 @@
-# syntax=docker/dockerfile:1
-#
 # Copyright The cnat Authors.
 #
 # Licensed under the Apache License, Version 2.0 (the "License");
@@ -16,7 +14,9 @@
 
 # The builder runs on the machine's own architecture and cross-compiles:
 #   docker buildx build --platform linux/amd64,linux/arm64 -t cnat-controller:v0.1.0 .
-FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+# Its Go is that of all binaries: hack/update-codegen.sh copies the version to each go.mod. A release
+# needs its digest, too.
+FROM --platform=$BUILDPLATFORM golang:1.26.8 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download

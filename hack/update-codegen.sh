@@ -52,6 +52,10 @@ mv artifacts/examples/cnat-crd.yaml.new artifacts/examples/cnat-crd.yaml
 go run ./hack/tools/zones "$(go env GOROOT)/lib/time/zoneinfo.zip" >pkg/zones/zones.txt.new
 mv pkg/zones/zones.txt.new pkg/zones/zones.txt
 
+# Dependabot updates the Go of the image.
+toolchain="$(sed -n 's/^FROM .* golang:\([0-9.]*\).* AS build$/go\1/p' Dockerfile)"
+find . -name go.mod -exec go mod edit -toolchain="${toolchain}" {} \;
+
 # The version is defined in one place. install.yaml is built from the other manifests.
 version="$(sed -n 's/^const Version = "\(.*\)"$/\1/p' pkg/version/version.go)"
 find artifacts docs Dockerfile README.md -type f ! -name install.yaml -exec \

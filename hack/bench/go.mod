@@ -2,6 +2,8 @@ module programming-kubernetes.info/cnat-controller/hack/bench
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	gonum.org/v1/plot v0.17.0
 	k8s.io/api v0.37.2

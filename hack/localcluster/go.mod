@@ -2,6 +2,8 @@ module programming-kubernetes.info/cnat-controller/hack/localcluster
 
 go 1.26.6
 
+toolchain go1.26.8
+
 replace (
 	k8s.io/api => k8s.io/api v0.37.2
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.37.2

@@ -2,6 +2,8 @@ module programming-kubernetes.info/cnat-controller/hack/tools/controller-gen
 
 go 1.26.0
 
+toolchain go1.26.8
+
 tool sigs.k8s.io/controller-tools/cmd/controller-gen
 
 require sigs.k8s.io/yaml v1.6.0

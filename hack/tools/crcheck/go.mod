@@ -2,6 +2,8 @@ module programming-kubernetes.info/cnat-controller/hack/tools/crcheck
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/cert-manager/cert-manager v1.21.2
 	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.95.1

@@ -2,6 +2,8 @@ module programming-kubernetes.info/cnat-controller/hack/tools/crd-ref-docs
 
 go 1.26.0
 
+toolchain go1.26.8
+
 tool github.com/elastic/crd-ref-docs
 
 require (

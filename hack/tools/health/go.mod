@@ -2,6 +2,8 @@ module programming-kubernetes.info/cnat-controller/hack/tools/health
 
 go 1.26.0
 
+toolchain go1.26.8
+
 replace programming-kubernetes.info/cnat-controller => ../../..
 
 require (

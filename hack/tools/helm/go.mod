@@ -2,6 +2,8 @@ module programming-kubernetes.info/cnat-controller/hack/tools/helm
 
 go 1.26.0
 
+toolchain go1.26.8
+
 tool helm.sh/helm/v4/cmd/helm
 
 require helm.sh/helm/v4 v4.3.1 // indirect

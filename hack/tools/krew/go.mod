@@ -2,6 +2,8 @@ module programming-kubernetes.info/cnat-controller/hack/tools/krew
 
 go 1.26.0
 
+toolchain go1.26.8
+
 tool sigs.k8s.io/krew/cmd/validate-krew-manifest
 
 require (

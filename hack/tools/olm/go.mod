@@ -2,6 +2,8 @@ module programming-kubernetes.info/cnat-controller/hack/tools/olm
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/operator-framework/api v0.34.0
 	k8s.io/api v0.37.2

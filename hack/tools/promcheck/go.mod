@@ -2,6 +2,8 @@ module programming-kubernetes.info/cnat-controller/hack/tools/promcheck
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/common v0.67.5
