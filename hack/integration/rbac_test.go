@@ -376,7 +376,7 @@ func TestPermissions(t *testing.T) {
 			}
 			var diff string
 			// The API server knows new bindings within seconds.
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			err := poll(ctx, t.Name()+": the permissions", func(context.Context) (bool, error) {
 				got := listPermissions(t, namespace, "system:serviceaccount:"+tc.its+":"+serviceAccount)
 				maps.DeleteFunc(got, func(permission string, _ bool) bool { return ofEverybody[permission] })
@@ -385,7 +385,7 @@ func TestPermissions(t *testing.T) {
 			})
 			cancel()
 			if err != nil {
-				t.Errorf("after kubectl apply %s, in namespace %s (-page +listed): %v\n%s", strings.Join(tc.install, " "), namespace, err, diff)
+				t.Fatalf("after kubectl apply %s, in namespace %s (-page +listed): %v\n%s", strings.Join(tc.install, " "), namespace, err, diff)
 			}
 		}
 	}
