@@ -335,7 +335,7 @@ var (
 )
 
 // TestPermissions compares docs/reference/permissions.md with what Kubernetes lists after each
-// installation, and then revokes the controller's token.
+// installation.
 func TestPermissions(t *testing.T) {
 	if !inOwnCluster(t) {
 		return
@@ -389,18 +389,6 @@ func TestPermissions(t *testing.T) {
 			}
 		}
 	}
-
-	// docs/security.md says how to revoke the token of a controller that holds its permissions.
-	account := []string{"serviceaccount", serviceAccount, "-n", systemNamespace}
-	kubectl(t, "", append([]string{"patch", "--type=merge", "-p", `{"metadata":{"finalizers":["` + v1alpha1.FinalizerReleasePods + `"]}}`}, account...)...)
-	kubectl(t, "", append([]string{"delete", "--wait=false"}, account...)...)
-	kubectl(t, "", "get", "ats", "--kubeconfig="+controllerConfig)
-	kubectl(t, "", append([]string{"patch", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`}, account...)...)
-	kubectl(t, "", "apply", "-k", deploy)
-	eventually(t, "the token to be refused", func(context.Context) (bool, error) {
-		out, err := tryKubectl(t, "", "get", "ats", "--kubeconfig="+controllerConfig)
-		return err != nil && strings.Contains(out, "Unauthorized"), nil
-	})
 }
 
 // listPermissions returns what kubectl auth can-i --list prints for a user in a namespace.
