@@ -15,8 +15,8 @@
 # limitations under the License.
 
 
-# Makes what a release has beside the image and kubectl at: the manifests, the Helm chart, the
-# OLM bundle, which is validated, and the notes.
+# Makes what a release has beside the image and kubectl at: the manifests, the policies alone,
+# the Helm chart, the OLM bundle, which is validated, and the notes.
 #
 # Usage: hack/build-packages.sh DIR IMAGE@DIGEST
 
@@ -48,6 +48,7 @@ for file in install.yaml deploy/deployment.yaml base/base.yaml; do
 done
 sed --in-place "s#^  repository: .*#  repository: ${image%@*}#; s#^  digest: .*#  digest: ${image#*@}#" "${tmp}/artifacts/chart/values.yaml"
 cp "${tmp}/artifacts/install.yaml" "${dir}/"
+awk 'FNR == 1 { print "---" } 1' artifacts/deploy/policy/*.yaml >"${dir}/policies.yaml"
 pack "${dir}/artifacts.tar.gz" "${tmp}" artifacts
 
 go -C hack/tools/helm build -o "${tmp}/" helm.sh/helm/v4/cmd/helm

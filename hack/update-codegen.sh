@@ -70,7 +70,7 @@ sed -i -E "s/^version: .*/version: ${version#v}/; s/^appVersion: .*/appVersion: 
 mv artifacts/base/base.yaml.new artifacts/base/base.yaml
 go -C hack/tools/kustomize build -o "${GOBIN}/" sigs.k8s.io/kustomize/kustomize/v5
 {
-    echo "# cnat: the CRDs, and the controller in the namespace cnat-system."
+    echo "# cnat: the CRDs, the policies, and the controller in the namespace cnat-system."
     echo "# To install or upgrade it: kubectl apply -f install.yaml"
     echo "# To remove it, and with it all Ats and CronAts, while the controller runs: kubectl delete -f install.yaml"
     echo "# Made by hack/update-codegen.sh from artifacts/deploy."

@@ -186,7 +186,7 @@ func addInstallStrategy(csv *v1alpha1.ClusterServiceVersion, objects []*unstruct
 			rest = append(rest, object)
 		case "ServiceAccount", "RoleBinding", "ClusterRoleBinding", "Namespace":
 			// OLM makes its own.
-		case "FlowSchema", "NetworkPolicy":
+		case "FlowSchema", "NetworkPolicy", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
 			// OLM does not take them in a bundle, or only newer versions do.
 		default:
 			return nil, fmt.Errorf("what to do with a %s in a bundle is not known", object.GetKind())
