@@ -93,10 +93,10 @@ func TestChart(t *testing.T) {
 		"all components": {
 			kustomization: `
 resources: [artifacts/deploy]
-components: [artifacts/deploy/policy, artifacts/requester, artifacts/restarts, artifacts/monitoring, artifacts/monitoring/scrapers, artifacts/monitoring/certificate]
+components: [artifacts/requester, artifacts/restarts, artifacts/monitoring, artifacts/monitoring/scrapers, artifacts/monitoring/certificate]
 `,
 			namespace: systemNamespace,
-			values:    []string{"policy.enabled=true", "requester.enabled=true", "restarts.enabled=true", "monitoring.enabled=true", "metrics.scrapers={monitoring}", "metrics.certificate=true"},
+			values:    []string{"requester.enabled=true", "restarts.enabled=true", "monitoring.enabled=true", "metrics.scrapers={monitoring}", "metrics.certificate=true"},
 		},
 		"another namespace": {
 			kustomization: `
@@ -126,14 +126,7 @@ images: [{name: cnat-controller, newName: example.com/cnat, digest: "sha256:` + 
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := os.CopyFS(filepath.Join(dir, "artifacts"), os.DirFS(root+"/artifacts")); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(tc.kustomization), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			want := readObjects(t, kubectl(t, "", "kustomize", dir))
+			want := readObjects(t, kubectl(t, "", "kustomize", artifactsWith(t, tc.kustomization)))
 			// The release's namespace is not of the chart.
 			delete(want, "Namespace "+tc.namespace)
 			// kustomize takes a FlowSchema for namespaced. The API server ignores that.
@@ -151,6 +144,19 @@ images: [{name: cnat-controller, newName: example.com/cnat, digest: "sha256:` + 
 			}
 		})
 	}
+}
+
+// artifactsWith returns a folder with a kustomization.yaml and a copy of the manifests.
+func artifactsWith(t *testing.T, kustomization string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "artifacts"), os.DirFS(root+"/artifacts")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // readObjects returns the objects of manifests by kind and name, without what only Helm says.
@@ -185,7 +191,6 @@ func TestChartValues(t *testing.T) {
 		"replicas=two":                          "got string, want integer",
 		"image.digest=v1":                       "does not match pattern",
 		"args={workers=1}":                      "does not match pattern",
-		"namespace=team,policy.enabled=true":    "/policy/enabled",
 		"namespace=team,requester.enabled=true": "/requester/enabled",
 		"namespace=team,restarts.enabled=true":  "/restarts/enabled",
 		"namespace=default":                     "must not be that of the release",
@@ -273,7 +278,7 @@ func TestHelm(t *testing.T) {
 	certificate := metricsCertificate(t, namespace)
 	createAt(t, newAt(ats, "pending", time.Now().Add(time.Hour), "true"))
 	must("upgrade", "cnat", packaged[0], "--wait", "--timeout="+patience.String(), "--set=replicas=1", "--set=args={-metrics-namespaces=7}",
-		"--set=policy.enabled=true", "--set=restarts.enabled=true", "--set=restarts.annotations=true", "--set=monitoring.enabled=true", "--set=metrics.certificate=true")
+		"--set=restarts.enabled=true", "--set=restarts.annotations=true", "--set=monitoring.enabled=true", "--set=metrics.certificate=true")
 	kubectl(t, "", "patch", "-n", ats, "at/pending", "--type=merge", "-p", `{"spec":{"schedule":"2000-01-01T00:00:00Z"}}`)
 	complete("pending")
 	kubectl(t, "", "get", "-n", namespace, "servicemonitors/cnat-controller", "prometheusrules/cnat-controller", "certificates/cnat-metrics")

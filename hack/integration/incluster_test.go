@@ -62,8 +62,8 @@ func TestInCluster(t *testing.T) {
 	})
 
 	// The order of the files does not matter: the controller waits for the CRD and is not
-	// ready before.
-	kubectl(t, "", "apply", "-f", deploy)
+	// ready before, and the policies refuse nothing that is installed.
+	kubectl(t, "", "apply", "-f", deploy, "-f", policies)
 	eventually(t, "the log to say that the CRD is missing", func(context.Context) (bool, error) {
 		out, _ := tryKubectl(t, "", "logs", "-n", systemNamespace, "deployment/cnat-controller")
 		return strings.Contains(out, "kubectl apply -f artifacts/examples/cnat-crd.yaml"), nil
@@ -101,7 +101,7 @@ func TestInCluster(t *testing.T) {
 		})
 	}
 	installed := versions()
-	for _, args := range [][]string{{"-f", deploy, "-f", crd}, {"-k", deploy}, {"-f", root + "/artifacts/install.yaml"}} {
+	for _, args := range [][]string{{"-f", deploy, "-f", policies, "-f", crd}, {"-k", deploy}, {"-f", root + "/artifacts/install.yaml"}} {
 		kubectl(t, "", append([]string{"apply"}, args...)...)
 		if diff := cmp.Diff(installed, versions()); diff != "" {
 			t.Errorf("apply %s (-before +after):\n%s", strings.Join(args, " "), diff)
@@ -163,7 +163,7 @@ func TestInCluster(t *testing.T) {
 	waitFor(t, namespace, "Complete", "at/at")
 
 	// TestReadme covers the removal of running Ats.
-	kubectl(t, "", "delete", "-f", restarts, "-f", deploy)
+	kubectl(t, "", "delete", "-f", restarts, "-f", deploy, "-f", policies)
 	left := kubectl(t, "", "get", "namespaces,clusterroles,clusterrolebindings,flowschemas,validatingadmissionpolicies,validatingadmissionpolicybindings", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name")
 	if left != "" {
 		t.Errorf("there is left: %s", left)

@@ -64,8 +64,8 @@ const (
 
 // All controllers of these tests run as the deployed service account, with the
 // permissions of artifacts/deploy/rbac.yaml, artifacts/restarts and
-// artifacts/restarts/annotations, and under the policies of artifacts/deploy/policy and
-// of the latter two. At the end, the granted permissions must equal those that were used.
+// artifacts/restarts/annotations, and under the policies of artifacts/deploy/policy. At the end,
+// the granted permissions must equal those that were used.
 func init() {
 	beforeAll, grantLease, afterAll = becomeServiceAccount, grantLeaseTo, compareGranted
 }

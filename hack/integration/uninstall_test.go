@@ -41,7 +41,7 @@ func TestUninstall(t *testing.T) {
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
 	t.Run("not installed yet", testKubectlAtNotInstalled)
 	const manifest = root + "/artifacts/install.yaml"
-	withPolicies := kustomization(t)
+	withRestarts := kustomization(t)
 	for _, way := range []struct {
 		name      string
 		install   []string
@@ -56,8 +56,8 @@ func TestUninstall(t *testing.T) {
 		},
 		{
 			name:      "kustomize",
-			install:   []string{"apply", "-k", withPolicies},
-			uninstall: []string{"delete", "-k", withPolicies},
+			install:   []string{"apply", "-k", withRestarts},
+			uninstall: []string{"delete", "-k", withRestarts},
 		},
 		{
 			name:      "namespace",
