@@ -144,8 +144,8 @@ finish() {
     if [[ -z "${CNAT_DEMO_DIR:-}" ]]; then
         [[ -z "${at_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found --cascade=foreground -f artifacts/examples/cnat-example.yaml || code=1
         ((${#our_ats[@]} == 0)) || kubectl delete --timeout=60s --ignore-not-found --cascade=foreground "${our_ats[@]}" || code=1
-        [[ -z "${deployment_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found -f artifacts/deploy || code=1
-        [[ -z "${crd_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found -f artifacts/examples/cnat-crd.yaml || code=1
+        [[ -z "${deployment_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found --recursive -f artifacts/deploy || code=1
+        [[ -z "${crd_is_ours}" ]] || kubectl delete --timeout=60s --ignore-not-found -f artifacts/examples/cnat-crd.yaml -f artifacts/deploy/policy || code=1
     fi
     if [[ -n "${controller}" ]]; then
         kill "${controller}" 2>/dev/null || true
@@ -190,8 +190,10 @@ if [[ -z "${in_cluster}" ]]; then
     "${binary}" -v=2 -namespace="${namespace}" -metrics-bind-address= -health-probe-bind-address= >"${log}" 2>&1 &
     controller=$!
     set +o monitor
-    say "Installing the CRD, and an At that is due in five seconds"
+    say "Installing the CRDs and the policies, and an At that is due in five seconds"
     run kubectl apply -f artifacts/examples/cnat-crd.yaml
+    # Others may have left them out on purpose.
+    [[ -z "${crd_is_ours}" ]] || run kubectl apply -f artifacts/deploy/policy
 else
     [[ -z "$(kubectl get namespace --ignore-not-found --output=name cnat-system)" ]] || fail "there is a namespace cnat-system already"
     # First, because the API server's admission takes some seconds to discover a new kind.
@@ -278,8 +280,8 @@ if [[ -n "${keep}" && (-z "${CNAT_DEMO_DIR:-}" || -n "${controller}") ]]; then
     if [[ -z "${CNAT_DEMO_DIR:-}" ]]; then
         echo "kubectl delete --cascade=foreground -f artifacts/examples/cnat-example.yaml"
         echo "kubectl delete --cascade=foreground ${our_ats[*]}"
-        [[ -z "${deployment_is_ours}" ]] || echo "kubectl delete -f artifacts/deploy"
-        [[ -z "${crd_is_ours}" ]] || echo "kubectl delete -f artifacts/examples/cnat-crd.yaml"
+        [[ -z "${deployment_is_ours}" ]] || echo "kubectl delete --recursive -f artifacts/deploy"
+        [[ -z "${crd_is_ours}" ]] || echo "kubectl delete -f artifacts/examples/cnat-crd.yaml -f artifacts/deploy/policy"
     fi
     [[ -z "${controller}" ]] || echo "kill ${controller} # its log is ${log}"
     [[ -n "${CNAT_DEMO_DIR:-}" ]] || echo "rm -r ${tmp}"
