@@ -34,6 +34,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -129,8 +130,12 @@ images: [{name: cnat-controller, newName: example.com/cnat, digest: "sha256:` + 
 			want := readObjects(t, kubectl(t, "", "kustomize", artifactsWith(t, tc.kustomization)))
 			// The release's namespace is not of the chart.
 			delete(want, "Namespace "+tc.namespace)
-			// kustomize takes a FlowSchema for namespaced. The API server ignores that.
-			unstructured.RemoveNestedField(want["FlowSchema cnat-leader-election"], "metadata", "namespace")
+			// kustomize takes these for namespaced. kubectl ignores that.
+			for _, object := range want {
+				if slices.Contains([]any{"FlowSchema", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, object["kind"]) {
+					unstructured.RemoveNestedField(object, "metadata", "namespace")
+				}
+			}
 			args := []string{"template", "cnat", chart, "--namespace=" + tc.namespace}
 			for _, value := range tc.values {
 				args = append(args, "--set="+value)
