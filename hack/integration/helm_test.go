@@ -207,6 +207,20 @@ func TestChartValues(t *testing.T) {
 	}
 }
 
+// TestChartNotes wants the notes to say what is possible without the policies if the chart does not install them.
+func TestChartNotes(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]bool{"replicas=2": false, "policy.enabled=false": true, "namespace=team": true} {
+		out, err := helm(t, "install", "cnat", chart, "--namespace="+systemNamespace, "--dry-run=client", "--set="+value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, notes, _ := strings.Cut(out, "\nNOTES:\n"); strings.Contains(notes, "without permission to do either") != want {
+			t.Errorf("with %s, the notes say:\n%s", value, notes)
+		}
+	}
+}
+
 // stubs are CRDs of the Prometheus operator and of cert-manager that take everything.
 func stubs() string {
 	var out strings.Builder
