@@ -81,6 +81,7 @@ func TestDecideNameTaken(t *testing.T) {
 	stranger := metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "example-at", UID: "job-uid", Controller: ptr.To(true)}
 	earlierAt := metav1.OwnerReference{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: "earlier-uid", Controller: ptr.To(true)}
 	notController := metav1.OwnerReference{APIVersion: "cnat.programming-kubernetes.info/v1alpha1", Kind: "At", Name: "example-at", UID: uid}
+	forged := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "example-at", UID: uid, Controller: ptr.To(true)}
 	testDecide(t, map[string]decideCase{
 		"the name belongs to an unrelated Pod, not due: ignored for now": {
 			at: newAt(), pod: newPod(corev1.PodRunning, ownedBy()), now: earlier,
@@ -98,6 +99,11 @@ func TestDecideNameTaken(t *testing.T) {
 		"an owner that is not the controller does not count": {
 			at:   newAt(withStatus(pendingWith(conflict))),
 			pod:  newPod(corev1.PodSucceeded, ownedBy(notController)),
+			want: Decision{Retry: answer.ErrBlocked},
+		},
+		"an owner of another kind with the same UID does not count": {
+			at:   newAt(withStatus(pendingWith(conflict))),
+			pod:  newPod(corev1.PodSucceeded, ownedBy(forged)),
 			want: Decision{Retry: answer.ErrBlocked},
 		},
 		"a Pod of an earlier At with this name: waited for, not reported": {

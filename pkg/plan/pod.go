@@ -261,10 +261,18 @@ func ControllerOf(object metav1.Object) *metav1.OwnerReference {
 	return owner
 }
 
+// IsOwnedBy reports whether owner, which has the given kind of this API group, is the
+// controller of an object. The UID alone is not enough: the admission policies let users
+// write references to other kinds, with any UID.
+func IsOwnedBy(object, owner metav1.Object, kind string) bool {
+	ref := Owner(object, kind)
+	return ref != nil && ref.UID == owner.GetUID()
+}
+
 // IsOf reports whether a Pod was created for an At. While the Pod has the finalizer, the
 // label is as good as the owner reference, in case a user removed the latter.
 func IsOf(pod *corev1.Pod, at *v1alpha1.At) bool {
-	return metav1.IsControlledBy(pod, at) || isTracked(pod) && types.UID(pod.Labels[v1alpha1.LabelAtUID]) == at.UID
+	return IsOwnedBy(pod, at, v1alpha1.AtKind) || isTracked(pod) && types.UID(pod.Labels[v1alpha1.LabelAtUID]) == at.UID
 }
 
 func isTracked(object metav1.Object) bool {

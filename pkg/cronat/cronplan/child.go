@@ -127,7 +127,7 @@ func (w *World) IsChild(at *v1alpha1.At) bool {
 		return false
 	}
 	isLabeled := plan.IsScheduled(at) && types.UID(at.Labels[v1alpha1.LabelCronAtUID]) == w.CronAt.UID
-	if !isLabeled && !metav1.IsControlledBy(at, w.CronAt) {
+	if !isLabeled && !plan.IsOwnedBy(at, w.CronAt, v1alpha1.CronAtKind) {
 		return false
 	}
 	scheduled := scheduledTime(at)

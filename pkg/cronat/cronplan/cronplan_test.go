@@ -159,6 +159,12 @@ func manual(at *v1alpha1.At) {
 
 func orphaned(at *v1alpha1.At) { at.OwnerReferences = nil }
 
+// forged makes an At refer to another kind with the UID of the CronAt.
+func forged(at *v1alpha1.At) {
+	at.Finalizers, at.Labels = nil, nil
+	at.OwnerReferences[0].APIVersion, at.OwnerReferences[0].Kind = "v1", "ConfigMap"
+}
+
 func TestDecide(t *testing.T) {
 	const second = time.Second
 	name := "backup-" + nameOf(ten)
@@ -238,6 +244,10 @@ func TestDecide(t *testing.T) {
 		"the At exists, a user has removed its finalizer": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, now: ten,
 			wantStatus: newCronAt(ranAtTen, oneActive), wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
+		},
+		"an At with the name, whose owner of another kind has the same UID": {
+			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten, forged)}, live: true, now: ten,
+			wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay,
 		},
 		"the At exists, after times that were missed": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Status.LastScheduleTime = at(ten.Add(-3 * time.Hour)) }),
