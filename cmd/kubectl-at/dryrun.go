@@ -46,7 +46,9 @@ func (c *cli) dryRun(ctx context.Context, of object) (asked, refused string) {
 
 func (c *cli) dryRunPod(ctx context.Context, at *v1alpha1.At) (asked, refused string) {
 	pod := plan.NewPod(at, plan.Defaults{Image: defaultImage})
-	pod.OwnerReferences, pod.Finalizers = nil, nil // These may need more permissions.
+	// The admission policies refuse these to users.
+	pod.OwnerReferences, pod.Finalizers = nil, nil
+	delete(pod.Labels, v1alpha1.LabelAtUID)
 	_, err := c.kube.CoreV1().Pods(at.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
 	if isNotAllowed(err) {
 		return "You are not allowed to create Pods, so the Pod was not tried.", ""
