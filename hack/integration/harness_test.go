@@ -483,6 +483,12 @@ func newNamespace(t *testing.T) string {
 	return ns.Name
 }
 
+// allowNodeAccess lets the Ats of a namespace run Pods with access to their node.
+func allowNodeAccess(t *testing.T, namespace string) {
+	t.Helper()
+	kubectl(t, "", "label", "--overwrite", "namespace/"+namespace, "pod-security.kubernetes.io/enforce=privileged")
+}
+
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

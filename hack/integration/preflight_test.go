@@ -82,7 +82,7 @@ func TestPreflight(t *testing.T) {
 			},
 			func(t *testing.T, namespace string) {
 				t.Helper()
-				kubectl(t, "", "label", "namespace/"+namespace, "pod-security.kubernetes.io/enforce-")
+				allowNodeAccess(t, namespace)
 			},
 			v1alpha1.ReasonPodRefused, `violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true)`,
 		},

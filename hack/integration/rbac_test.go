@@ -44,6 +44,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -471,6 +472,14 @@ func TestPolicy(t *testing.T) {
 	if out, err := tryKubectl(t, "", "patch", "--as="+less, "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"command":"true"}}`); err == nil || !strings.Contains(out, denied) {
 		t.Errorf("an edit of the command was admitted: %s", out)
 	}
+	// To remove such a label runs the At.
+	for _, label := range []string{v1alpha1.LabelAtUID, v1alpha1.LabelCronAtUID} {
+		kubectl(t, "", "label", "-n", namespace, "at/at", label+"=gone")
+		if out, err := tryKubectl(t, "", "label", "--as="+less, "-n", namespace, "at/at", label+"-"); err == nil || !strings.Contains(out, denied) {
+			t.Errorf("the removal of label %s was admitted: %s", label, out)
+		}
+		kubectl(t, "", "label", "--as="+enough, "-n", namespace, "at/at", label+"-")
+	}
 
 	// The policy does not affect the controller or the garbage collector.
 	startController(t, namespace)
@@ -510,9 +519,14 @@ func TestControllerPolicy(t *testing.T) {
 		pod.Finalizers, pod.OwnerReferences = nil, nil
 	}
 	rehearsal := func(pod *corev1.Pod) {
-		stranger(pod)
-		pod.Labels = map[string]string{v1alpha1.LabelRehearsalOf: string(at.UID)}
+		pod.Labels, pod.Finalizers = map[string]string{v1alpha1.LabelRehearsalOf: string(at.UID)}, nil
 	}
+	owned := func(apiVersion, kind string, uid types.UID) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "at", UID: uid, Controller: ptr.To(true)}}
+		}
+	}
+	group := v1alpha1.SchemeGroupVersion.String()
 	both := func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelRehearsalOf] = string(at.UID) }
 	itself := func(pod *corev1.Pod) { pod.Spec.ServiceAccountName = "cnat-controller" }
 	kubectl(t, "", "create", "serviceaccount", "-n", namespace, "cnat-controller")
@@ -539,10 +553,20 @@ func TestControllerPolicy(t *testing.T) {
 		denied string // empty: allowed
 	}{
 		{"create a Pod with the label", manifest("at-pod", same), create, ""},
-		{"create a Pod without the label", manifest("none", unlabelled), create, "may create only Pods with the label"},
+		{"create a Pod without the label", manifest("none", unlabelled), create, "may create only Pods that"},
 		{"create a rehearsal", manifest("at-rehearsal", rehearsal), create, ""},
-		{"create a Pod with both labels", manifest("none", both), create, "may create only Pods with the label"},
-		{"create a stranger's Pod", manifest("none", stranger), create, "may create only Pods with the label"},
+		{"create a rehearsal of a CronAt", manifest("cronat-rehearsal", func(pod *corev1.Pod) {
+			rehearsal(pod)
+			owned(group, v1alpha1.CronAtKind, at.UID)(pod)
+		}), create, ""},
+		{"create a Pod with both labels", manifest("none", both), create, "may create only Pods that"},
+		{"create a stranger's Pod", manifest("none", stranger), create, "may create only Pods that"},
+		{"create a Pod without an owner", manifest("none", func(pod *corev1.Pod) { pod.OwnerReferences = nil }), create, "may create only Pods that"},
+		{"create a Pod whose owner is not its controller", manifest("none", func(pod *corev1.Pod) { pod.OwnerReferences[0].Controller = nil }), create, "may create only Pods that"},
+		{"create a Pod of another At than the label's", manifest("none", owned(group, v1alpha1.AtKind, "other")), create, "may create only Pods that"},
+		{"create a Pod of a CronAt", manifest("none", owned(group, v1alpha1.CronAtKind, at.UID)), create, "may create only Pods that"},
+		{"create a Pod of another kind", manifest("none", owned("v1", "ConfigMap", at.UID)), create, "may create only Pods that"},
+		{"create a Pod of an At of another group", manifest("none", owned("example.com/v1", v1alpha1.AtKind, at.UID)), create, "may create only Pods that"},
 		{"create a Pod with the controller's service account", manifest("none", itself), create, "may not use the service account cnat-controller"},
 		{"change the image", "", patch("at-pod", `{"spec":{"containers":[{"name":"command","image":"b"}]}}`), "may change nothing of a Pod but"},
 		{"change a label", "", patch("at-pod", `{"metadata":{"labels":{"a":"b"}}}`), "may change nothing of a Pod but"},

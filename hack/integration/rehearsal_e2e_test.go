@@ -44,6 +44,7 @@ import (
 func TestRehearsal(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
+	allowNodeAccess(t, namespace)
 	ran := t.TempDir() // has a file for each command that has run
 	type row struct {
 		spec func(spec *v1alpha1.AtSpec)
@@ -233,6 +234,7 @@ func TestRehearsal(t *testing.T) {
 func TestRehearsalAsAdmitted(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
+	allowNodeAccess(t, namespace)
 	list := func(cpu, memory string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 	}

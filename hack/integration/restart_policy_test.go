@@ -144,6 +144,13 @@ func TestRestartPolicy(t *testing.T) {
 		// All users who can write Ats can write anything but the spec.
 		kubectl(t, "", "label", "--as="+reader, "-n", namespace, written+"/restarts", "a=b")
 	}
+	// To remove such a label runs the At.
+	kubectl(t, "", "label", "-n", namespace, "at/restarts", v1alpha1.LabelCronAtUID+"=gone")
+	want := denied(pods, v1alpha1.AtKind, v1alpha1.RestartDeployment, "web")
+	if out, err := tryKubectl(t, "", "label", "--as="+pods, "-n", namespace, "at/restarts", v1alpha1.LabelCronAtUID+"-"); err == nil || !strings.Contains(out, want) {
+		t.Errorf("the removal of a label was admitted: %s", out)
+	}
+	kubectl(t, "", "label", "--as="+web, "-n", namespace, "at/restarts", v1alpha1.LabelCronAtUID+"-")
 }
 
 // TestRestartControllerPolicy uses the controller's token as an attacker: under the
