@@ -181,11 +181,11 @@ spec:
 					t.Error(err)
 				}
 			})
-			try := func(user, patch string) (string, error) {
-				return tryKubectl(t, "", "patch", "--as="+user, "-n", namespace, object, "--type=merge", "--field-manager=cnat-controller", "-p", patch)
+			try := func(user, patch string, flags ...string) (string, error) {
+				return tryKubectl(t, "", append(flags, "patch", "--as="+user, "-n", namespace, object, "--type=merge", "--field-manager=cnat-controller", "-p", patch)...)
 			}
 			eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-				out, err := try(serviceAccountID, `{"spec":{"minReadySeconds":1}}`)
+				out, err := try(serviceAccountID, `{"spec":{"minReadySeconds":1}}`, "--dry-run=server")
 				return err != nil && strings.Contains(out, "may change nothing of the spec"), nil
 			})
 			const spec, metadata = "may change nothing of the spec of a workload", "may change nothing of the metadata of a workload"
