@@ -36,6 +36,7 @@ import (
 	_ "time/tzdata" // The zones of spec.timeZone, for machines and images without them.
 	"unicode"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,6 +56,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
@@ -155,9 +157,9 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.BoolVar(&o.restartAnnotations, "restart-annotations", false, "Restart workloads that have the annotation "+v1alpha1.AnnotationRestartSchedule+". This needs the permissions of artifacts/restarts and artifacts/restarts/annotations.")
 	flags.BoolVar(&o.holdPermissions, "hold-permissions", false, "Keep the controller's service account, roles and role bindings, by a finalizer, until the controller has removed the finalizers of all Pods. It is for the manifests, whose names and permissions it needs.")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:9383", "The host:port of /metrics, over HTTP unless -metrics-secure is set. If it is empty, metrics are not served. If the default address is in use, the controller logs that and works without it.")
-	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "Serve /metrics over HTTPS, and only to users whom the API server permits to read it.")
+	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "Serve /metrics over HTTPS, and only to users who may get metrics."+cnat.GroupName+" in the controller's namespace.")
 	flags.IntVar(&o.metricsNamespaces, "metrics-namespaces", 100, "The number of namespaces that the metrics count by name. The others are counted together, as _other.")
-	flags.StringVar(&o.certFile, "tls-cert-file", "", "The PEM file of the certificate for -metrics-secure, which is read again for each connection. By default the certificate is self-signed.")
+	flags.StringVar(&o.certFile, "tls-cert-file", "", "The PEM file of the certificate for -metrics-secure, which is read again for each connection. As long as the file does not exist, and by default, the certificate is self-signed.")
 	flags.StringVar(&o.keyFile, "tls-private-key-file", "", "The PEM file of the key of -tls-cert-file.")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", "127.0.0.1:9384", "The host:port of /healthz and /readyz. If it is empty, they are not served. If the default address is in use, the controller logs that and works without it.")
 	flags.StringVar(&o.logging.Format, "logging-format", o.logging.Format, "The format of the log: text or json.")
@@ -276,12 +278,13 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	p.ownNamespace = namespace
 	// The endpoints are served until the last step is done.
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	metrics.Register()
 	ats.Register(p.objects, clock.RealClock{}, o.metricsNamespaces)
-	if err := serve(serveCtx, o, p.lease.Check, p.controller, p.besideConfig); err != nil {
+	if err := p.serve(serveCtx); err != nil {
 		return err
 	}
 	return p.run(ctx)
@@ -293,6 +296,8 @@ type program struct {
 	// besideConfig is for requests that do not share the workers' rate limit: those for the lease
 	// and for who may get the metrics.
 	besideConfig *rest.Config
+	// ownNamespace has the permission to read the metrics.
+	ownNamespace string
 	kubeClient   kubernetes.Interface
 	cnatClient   clientset.Interface
 	podFactory   kubeinformers.SharedInformerFactory
@@ -508,47 +513,49 @@ func (o *options) preflightClients(config *rest.Config) (*preflight.Clients, err
 	}, nil
 }
 
-// serve serves health and metrics until ctx is done. config is that of the client that
-// asks the API server who may get the metrics.
-func serve(ctx context.Context, o *options, healthy func(*http.Request) error, controller *Controller, config *rest.Config) error {
-	if o.healthAddress != "" {
+// serve serves health and metrics until ctx is done.
+func (p *program) serve(ctx context.Context) error {
+	if p.healthAddress != "" {
 		mux := http.NewServeMux()
-		mux.Handle("GET /healthz", endpoints.Check(healthy))
+		mux.Handle("GET /healthz", endpoints.Check(p.lease.Check))
 		mux.Handle("GET /readyz", endpoints.Check(func(*http.Request) error {
-			if !controller.HasSynced() {
+			if !p.controller.HasSynced() {
 				return errors.New("the caches are not filled yet: see the log")
 			}
 			return nil
 		}))
-		_, err := endpoints.Serve(ctx, "health", o.healthAddress, nil, mux)
-		if err := o.serveError(ctx, "health", "health-probe-bind-address", err); err != nil {
+		_, err := endpoints.Serve(ctx, "health", p.healthAddress, nil, mux)
+		if err := p.serveError(ctx, "health", "health-probe-bind-address", err); err != nil {
 			return err
 		}
 	}
-	if o.metricsAddress == "" {
+	if p.metricsAddress == "" {
 		return nil
 	}
 	handler := legacyregistry.Handler()
 	var certificate endpoints.Certificate
-	if o.metricsSecure {
-		client, err := kubernetes.NewForConfig(config)
+	if p.metricsSecure {
+		client, err := kubernetes.NewForConfig(p.besideConfig)
 		if err != nil {
 			return fmt.Errorf("create the client for -metrics-secure: %w", err)
 		}
-		handler = endpoints.Authorize(client, handler)
-		if o.certFile != "" {
-			certificate, err = endpoints.CertificateFromFiles(o.certFile, o.keyFile)
-		} else {
-			certificate, err = endpoints.SelfSigned()
+		handler = endpoints.Authorize(client, authorizationv1.ResourceAttributes{
+			Namespace: p.ownNamespace, Verb: "get", Group: cnat.GroupName, Resource: "metrics",
+		}, handler)
+		if certificate, err = endpoints.SelfSigned(); err != nil {
+			return fmt.Errorf("create a certificate for -metrics-secure: %w", err)
 		}
-		if err != nil {
-			return fmt.Errorf("load the certificate for -metrics-secure: %w", err)
+		if p.certFile != "" {
+			if _, err := os.Stat(p.certFile); err != nil {
+				klog.FromContext(ctx).Info("The certificate of the metrics is self-signed as long as -tls-cert-file does not exist", "error", err)
+			}
+			certificate = endpoints.CertificateFromFiles(p.certFile, p.keyFile, certificate)
 		}
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", handler)
-	_, err := endpoints.Serve(ctx, "metrics", o.metricsAddress, certificate, mux)
-	return o.serveError(ctx, "metrics", "metrics-bind-address", err)
+	_, err := endpoints.Serve(ctx, "metrics", p.metricsAddress, certificate, mux)
+	return p.serveError(ctx, "metrics", "metrics-bind-address", err)
 }
 
 // serveError returns the error of serving at the address that a flag sets. If the default

@@ -146,7 +146,7 @@ func TestServeAddressTaken(t *testing.T) {
 			for _, name := range tc.given {
 				tc.options.given[name] = true
 			}
-			err := serve(ctx, &tc.options, nil, nil, &rest.Config{})
+			err := (&program{options: &tc.options, besideConfig: &rest.Config{}}).serve(ctx)
 			if (err == nil) != (tc.want == "") || err != nil && !strings.HasSuffix(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}

@@ -31,6 +31,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/endpoints"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 )
@@ -168,6 +169,7 @@ func ResultOf(err error) string {
 // start at 0, so that the first failure is an increase.
 func Register() {
 	events.RegisterMetrics()
+	endpoints.RegisterMetrics()
 	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, Rehearsals, CronAtMissed, SyncDuration, buildInfo)
 	for _, result := range []string{ResultSuccess, ResultBlocked, ResultError, ResultPanic} {
 		SyncDuration.WithLabelValues(result)

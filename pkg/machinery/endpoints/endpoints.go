@@ -14,7 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package endpoints serves the health checks and the metrics of a controller over HTTP.
+// Package endpoints serves the health checks and the metrics of a controller over HTTP, to
+// clients that it does not trust.
 package endpoints
 
 import (
@@ -23,6 +24,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -30,6 +33,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,16 +53,28 @@ func Serve(ctx context.Context, what, address string, certificate Certificate, h
 	if err != nil {
 		return nil, err
 	}
+	klog.FromContext(ctx).Info("Serving "+what, "address", listener.Addr(), "https", certificate != nil)
+	serve(ctx, what, listener, certificate, handler)
+	return listener.Addr(), nil
+}
+
+// serve is Serve for a listener. It returns at once.
+func serve(ctx context.Context, what string, listener net.Listener, certificate Certificate, handler http.Handler) {
 	logger := klog.FromContext(ctx)
-	logger.Info("Serving "+what, "address", listener.Addr(), "https", certificate != nil)
+	var protocols http.Protocols
+	protocols.SetHTTP1(true) // With HTTP/2, each connection could have many requests.
 	server := &http.Server{
-		Handler:        handler,
-		BaseContext:    func(net.Listener) context.Context { return ctx },
-		ReadTimeout:    10 * time.Second,
-		WriteTimeout:   time.Minute,
-		IdleTimeout:    2 * time.Minute,
-		MaxHeaderBytes: 32 << 10, // A token has a few thousand bytes.
+		Handler:           handler,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		Protocols:         &protocols,
+		ReadHeaderTimeout: readHeaderTimeout, // also of the TLS handshake
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      time.Minute,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    32 << 10, // A token has a few thousand bytes.
+		ErrorLog:          log.New(errorLog{logger}, "", 0),
 	}
+	listener = &limitedListener{Listener: listener}
 	if certificate != nil {
 		listener = tls.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate})
 	}
@@ -68,21 +84,40 @@ func Serve(ctx context.Context, what, address string, certificate Certificate, h
 			logger.Error(err, "Serving "+what+" ended")
 		}
 	}()
-	return listener.Addr(), nil
+}
+
+// errorLog counts the handshakes that fail, because any client can cause them, and logs
+// the other errors of a server.
+type errorLog struct{ logger klog.Logger }
+
+func (l errorLog) Write(line []byte) (int, error) {
+	if text := string(line); strings.HasPrefix(text, "http: TLS handshake error") {
+		closedConnections.WithLabelValues(handshake).Inc()
+		l.logger.V(4).Info("TLS handshake failed", "error", text)
+	} else {
+		l.logger.Error(nil, "Error of the HTTP server", "error", text)
+	}
+	return len(line), nil
 }
 
 // Certificate returns the certificate for a connection.
 type Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
-// CertificateFromFiles returns the certificate in the PEM files. It reads the files again
-// for each connection. It returns an error if the files cannot be read now.
-func CertificateFromFiles(certFile, keyFile string) (Certificate, error) {
-	load := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// CertificateFromFiles returns the certificate in the PEM files, which it reads again for
+// each connection. While a file does not exist, it returns the other certificate.
+func CertificateFromFiles(certFile, keyFile string, other Certificate) Certificate {
+	errorLog := rate.Sometimes{Interval: logInterval}
+	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
-		return &pair, err
+		if errors.Is(err, fs.ErrNotExist) {
+			return other(hello)
+		}
+		if err != nil {
+			errorLog.Do(func() { klog.FromContext(hello.Context()).Error(err, "Cannot load the certificate", "file", certFile) })
+			return nil, err
+		}
+		return &pair, nil
 	}
-	_, err := load(nil)
-	return load, err
 }
 
 // SelfSigned creates a self-signed certificate for this process, valid for a year.
@@ -110,6 +145,14 @@ func Check(check func(*http.Request) error) http.Handler {
 	})
 }
 
+// Nobody but the operator of the controller decides how long it keeps a connection, or how
+// much it logs.
+const (
+	readHeaderTimeout = 5 * time.Second
+	idleTimeout       = 10 * time.Second
+	logInterval       = time.Minute // between two errors that a client can cause
+)
+
 // Any client may send any token. The API server's answers are cached, and the number of
 // requests to it is limited for each source address. Guessed tokens therefore cost the
 // API server little and do not lock out clients with a valid token.
@@ -122,27 +165,21 @@ const (
 	askTimeout   = 10 * time.Second
 )
 
-// request is the key of a cached answer.
-type request struct {
-	token [sha256.Size]byte
-	path  string
-}
-
 // Authorize passes on the requests whose bearer token the API server accepts and whose
-// user may get the path, according to a ClusterRole rule for nonResourceURLs. Other
-// requests get 401 or 403, like from the API server, or 429 if there are too many from
-// one source.
-func Authorize(client kubernetes.Interface, handler http.Handler) http.Handler {
+// user has the permission. Other requests get 401 or 403, like from the API server, or 429
+// if there are too many from one source.
+func Authorize(client kubernetes.Interface, permission authorizationv1.ResourceAttributes, handler http.Handler) http.Handler {
 	// In a single cache, guesses would evict the good answers.
 	allowed, refused := cache.NewLRUExpireCache(maxAnswers), cache.NewLRUExpireCache(maxAnswers)
 	sources := sources{limiters: lru.New(maxSources)}
+	errorLog := rate.Sometimes{Interval: logInterval}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !found || token == "" {
 			http.Error(w, "a bearer token is required", http.StatusUnauthorized)
 			return
 		}
-		key := request{sha256.Sum256([]byte(token)), r.URL.Path}
+		key := sha256.Sum256([]byte(token))
 		if _, found := allowed.Get(key); found {
 			handler.ServeHTTP(w, r)
 			return
@@ -151,15 +188,15 @@ func Authorize(client kubernetes.Interface, handler http.Handler) http.Handler {
 			http.Error(w, http.StatusText(status.(int)), status.(int))
 			return
 		}
-		if !sources.accept(r.RemoteAddr) {
+		if !sources.accept(sourceOf(r.RemoteAddr)) {
 			http.Error(w, http.StatusText(http.StatusTooManyRequests), http.StatusTooManyRequests)
 			return
 		}
-		status, err := ask(r.Context(), client, token, r.URL.Path)
+		status, err := ask(r.Context(), client, token, permission)
 		switch {
 		case err != nil:
 			if r.Context().Err() == nil {
-				klog.FromContext(r.Context()).Error(err, "Cannot authorize the request", "path", r.URL.Path)
+				errorLog.Do(func() { klog.FromContext(r.Context()).Error(err, "Cannot authorize a request") })
 			}
 			http.Error(w, "cannot check your permission with the API server", http.StatusInternalServerError)
 		case status != http.StatusOK:
@@ -178,26 +215,21 @@ type sources struct {
 	limiters *lru.Cache
 }
 
-// accept reports whether one more request from remoteAddr, host:port, is within the
-// limit.
-func (s *sources) accept(remoteAddr string) bool {
-	host, _, err := net.SplitHostPort(remoteAddr)
-	if err != nil {
-		return false
-	}
+// accept reports whether one more request from the source is within the limit.
+func (s *sources) accept(source string) bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	limiter, found := s.limiters.Get(host)
+	limiter, found := s.limiters.Get(source)
 	if !found {
 		limiter = flowcontrol.NewTokenBucketPassiveRateLimiter(maxQuestions, 2*maxQuestions)
-		s.limiters.Add(host, limiter)
+		s.limiters.Add(source, limiter)
 	}
 	return limiter.(flowcontrol.PassiveRateLimiter).TryAccept()
 }
 
-// ask asks the API server to whom a token belongs, and whether that user may get the
-// path. It returns the HTTP status for the response.
-func ask(ctx context.Context, client kubernetes.Interface, token, path string) (int, error) {
+// ask asks the API server to whom a token belongs, and whether that user has the
+// permission. It returns the HTTP status for the response.
+func ask(ctx context.Context, client kubernetes.Interface, token string, permission authorizationv1.ResourceAttributes) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	review, err := client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
@@ -216,11 +248,11 @@ func ask(ctx context.Context, client kubernetes.Interface, token, path string) (
 	}
 	access, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:                  user.Username,
-			UID:                   user.UID,
-			Groups:                user.Groups,
-			Extra:                 extra,
-			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"},
+			User:               user.Username,
+			UID:                user.UID,
+			Groups:             user.Groups,
+			Extra:              extra,
+			ResourceAttributes: &permission,
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {

@@ -17,6 +17,7 @@ limitations under the License.
 package endpoints
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -39,10 +40,13 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/klog/v2"
 )
 
-// apiServer simulates an API server that knows the tokens "good" of alice, who may get
-// /metrics, and "other" of bob, who may not. It counts requests.
+var permission = authorizationv1.ResourceAttributes{Namespace: "home", Verb: "get", Group: "example.com", Resource: "metrics"}
+
+// apiServer simulates an API server that knows the tokens "good" of alice, who has the
+// permission, and "other" of bob, who does not. It counts requests.
 func apiServer(asked *int, away *bool) *fake.Clientset {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "tokenreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -62,7 +66,7 @@ func apiServer(asked *int, away *bool) *fake.Clientset {
 		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
 		spec := review.Spec
 		review.Status.Allowed = spec.User == "alice" && spec.UID == "uid" && fmt.Sprint(spec.Groups, spec.Extra) == "[group] map[extra:[value]]" &&
-			*spec.NonResourceAttributes == authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"}
+			spec.NonResourceAttributes == nil && *spec.ResourceAttributes == permission
 		return true, review, nil
 	})
 	return client
@@ -71,29 +75,23 @@ func apiServer(asked *int, away *bool) *fake.Clientset {
 func TestAuthorize(t *testing.T) {
 	for name, tc := range map[string]struct {
 		header string
-		path   string
 		away   bool
 		// expectations
 		status int
 		asked  int
 	}{
-		"may":                             {header: "Bearer good", status: 200, asked: 2},
-		"not allowed":                     {header: "Bearer other", status: 403, asked: 2},
-		"not allowed to get another path": {header: "Bearer good", path: "/debug", status: 403, asked: 2},
-		"unknown token":                   {header: "Bearer bad", status: 401, asked: 1},
-		"empty token":                     {header: "Bearer ", status: 401, asked: 0},
-		"no token":                        {status: 401, asked: 0},
-		"not a token":                     {header: "Basic good", status: 401, asked: 0},
-		"the API server is unavailable":   {header: "Bearer good", away: true, status: 500, asked: 1},
+		"may":                           {header: "Bearer good", status: 200, asked: 2},
+		"not allowed":                   {header: "Bearer other", status: 403, asked: 2},
+		"unknown token":                 {header: "Bearer bad", status: 401, asked: 1},
+		"empty token":                   {header: "Bearer ", status: 401, asked: 0},
+		"no token":                      {status: 401, asked: 0},
+		"not a token":                   {header: "Basic good", status: 401, asked: 0},
+		"the API server is unavailable": {header: "Bearer good", away: true, status: 500, asked: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var asked int
-			handler := Authorize(apiServer(&asked, &tc.away), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "secret") }))
-			path := tc.path
-			if path == "" {
-				path = "/metrics"
-			}
-			request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
+			handler := Authorize(apiServer(&asked, &tc.away), permission, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "secret") }))
+			request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 			if tc.header != "" {
 				request.Header.Set("Authorization", tc.header)
 			}
@@ -109,36 +107,56 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// TestAuthorizeRemembers checks that answers are cached for a while, each for its token
-// and path, but errors are not.
+// TestAuthorizeRemembers checks that answers are cached for a while, each for its token,
+// but errors are not.
 func TestAuthorizeRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked int
 		away := true
-		handler := Authorize(apiServer(&asked, &away), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-		get := func(token, path string, want, wantAsked int) {
+		handler := Authorize(apiServer(&asked, &away), permission, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		get := func(token string, want, wantAsked int) {
 			t.Helper()
-			if got := getFrom(t, handler, "192.0.2.1", token, path); got != want || asked != wantAsked {
-				t.Errorf("%s gets %s: answered %d after %d questions, want %d after %d", token, path, got, asked, want, wantAsked)
+			if got := getFrom(t, handler, "192.0.2.1", token); got != want || asked != wantAsked {
+				t.Errorf("%s: answered %d after %d questions, want %d after %d", token, got, asked, want, wantAsked)
 			}
 		}
-		get("good", "/metrics", 500, 1)
+		get("good", 500, 1)
 		away = false
-		get("good", "/metrics", 200, 3)
-		get("other", "/metrics", 403, 5)
-		get("bad", "/metrics", 401, 6)
-		get("good", "/debug", 403, 8)
+		get("good", 200, 3)
+		get("other", 403, 5)
+		get("bad", 401, 6)
 		time.Sleep(refusedTTL - 1)
-		get("good", "/metrics", 200, 8)
-		get("other", "/metrics", 403, 8)
-		get("bad", "/metrics", 401, 8)
+		get("good", 200, 6)
+		get("other", 403, 6)
+		get("bad", 401, 6)
 		time.Sleep(2 * time.Nanosecond)
-		get("other", "/metrics", 403, 10)
-		get("bad", "/metrics", 401, 11)
+		get("other", 403, 8)
+		get("bad", 401, 9)
 		time.Sleep(allowedTTL - refusedTTL - 2*time.Nanosecond)
-		get("good", "/metrics", 200, 11)
+		get("good", 200, 9)
 		time.Sleep(2 * time.Nanosecond)
-		get("good", "/metrics", 200, 13)
+		get("good", 200, 11)
+	})
+}
+
+// TestAuthorizeLogs asks an API server that is away with 1,000 tokens, each from another
+// source, so that each is asked for. This is logged at most once a minute.
+func TestAuthorizeLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked int
+		away := true
+		logger, logged := bufferedLogger(t)
+		handler := Authorize(apiServer(&asked, &away), permission, http.NotFoundHandler())
+		for i := range 1000 {
+			request := httptest.NewRequestWithContext(klog.NewContext(t.Context(), logger), http.MethodGet, "/metrics", http.NoBody)
+			request.RemoteAddr = fmt.Sprintf("192.0.%d.%d:1234", i/250, i%250)
+			request.Header.Set("Authorization", fmt.Sprint("Bearer guess", i))
+			handler.ServeHTTP(httptest.NewRecorder(), request)
+			time.Sleep(90 * time.Second / 1000)
+		}
+		if got := strings.Count(logged(), "Cannot authorize a request"); asked != 1000 || got != 2 {
+			t.Errorf("in one and a half minutes, %d questions are logged %d times, want 1000 questions logged twice:\n%s", asked, got, logged())
+		}
 	})
 }
 
@@ -149,15 +167,15 @@ func TestAuthorizeGuesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked int
 		var away bool
-		handler := Authorize(apiServer(&asked, &away), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-		getFrom(t, handler, "2001:db8::1", "good", "/metrics")
+		handler := Authorize(apiServer(&asked, &away), permission, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		getFrom(t, handler, "2001:db8::1", "good")
 		asked = 0
 		statuses := map[int]int{}
 		var lock sync.Mutex
 		var guesses sync.WaitGroup
 		for i := range 1000 {
 			guesses.Go(func() {
-				status := getFrom(t, handler, "192.0.2.1", fmt.Sprint("guess", i), "/metrics")
+				status := getFrom(t, handler, "192.0.2.1", fmt.Sprint("guess", i))
 				lock.Lock()
 				defer lock.Unlock()
 				statuses[status]++
@@ -167,34 +185,34 @@ func TestAuthorizeGuesses(t *testing.T) {
 		if want := 2 * maxQuestions; asked != want || statuses[401] != want || statuses[429] != 1000-want {
 			t.Errorf("%d questions, answered %v; want %d questions, and 429 for the rest", asked, statuses, want)
 		}
-		if got := getFrom(t, handler, "2001:db8::1", "good", "/metrics"); got != 200 || asked > 2*maxQuestions {
+		if got := getFrom(t, handler, "2001:db8::1", "good"); got != 200 || asked > 2*maxQuestions {
 			t.Errorf("a good token whose answer is kept: answered %d after %d questions", got, asked)
 		}
-		if got := getFrom(t, handler, "2001:db8::1", "other", "/metrics"); got != 403 {
+		if got := getFrom(t, handler, "2001:db8::1", "other"); got != 403 {
 			t.Errorf("a token that is new, from another source: answered %d, want 403", got)
 		}
 		time.Sleep(allowedTTL - time.Minute)
 		for i := range 1000 { // slowly, so that each is asked for
 			time.Sleep(time.Second / maxQuestions)
-			getFrom(t, handler, "192.0.2.1", fmt.Sprint("slow guess", i), "/metrics")
+			getFrom(t, handler, "192.0.2.1", fmt.Sprint("slow guess", i))
 			if i%100 == 0 {
-				if got := getFrom(t, handler, "2001:db8::1", "good", "/metrics"); got != 200 {
+				if got := getFrom(t, handler, "2001:db8::1", "good"); got != 200 {
 					t.Errorf("a good token, after %d guesses: answered %d", i, got)
 				}
 			}
 		}
-		getFrom(t, handler, "192.0.2.1", "one more guess", "/metrics")
+		getFrom(t, handler, "192.0.2.1", "one more guess")
 		time.Sleep(time.Second / maxQuestions)
-		if got := getFrom(t, handler, "192.0.2.1", "good", "/debug"); got != 403 {
+		if got := getFrom(t, handler, "192.0.2.1", "other"); got != 403 {
 			t.Errorf("the source that guessed, later: answered %d, want 403", got)
 		}
 	})
 }
 
 // getFrom returns the status of a response.
-func getFrom(t *testing.T, handler http.Handler, source, token, path string) int {
+func getFrom(t *testing.T, handler http.Handler, source, token string) int {
 	t.Helper()
-	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 	request.RemoteAddr = net.JoinHostPort(source, "1234")
 	request.Header.Set("Authorization", "Bearer "+token)
 	answer := httptest.NewRecorder()
@@ -216,7 +234,7 @@ func TestServe(t *testing.T) {
 	for name, newCertificate := range map[string]func() (Certificate, error){
 		"plain":       func() (Certificate, error) { return nil, nil },
 		"self-signed": SelfSigned,
-		"files":       func() (Certificate, error) { return CertificateFromFiles(certFile, keyFile) },
+		"files":       func() (Certificate, error) { return CertificateFromFiles(certFile, keyFile, nil), nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			certificate, err := newCertificate()
@@ -269,8 +287,43 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// TestCertificateFromFiles has a certificate in files that come later, are replaced, and break.
 func TestCertificateFromFiles(t *testing.T) {
-	if _, err := CertificateFromFiles("/nowhere/tls.crt", "/nowhere/tls.key"); err == nil || !strings.Contains(err.Error(), "/nowhere/tls.crt") {
-		t.Errorf("a file that is not there: %v", err)
+	certFile, keyFile := filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "tls.key")
+	other := &tls.Certificate{}
+	certificate := CertificateFromFiles(certFile, keyFile, func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return other, nil })
+	if got, err := certificate(nil); got != other || err != nil {
+		t.Errorf("without files: got %v, %v; want the other certificate", got, err)
 	}
+	for range 2 {
+		certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("localhost", nil, nil)
+		if err = errors.Join(err, os.WriteFile(certFile, certPEM, 0o600), os.WriteFile(keyFile, keyPEM, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		want, err := tls.X509KeyPair(certPEM, keyPEM)
+		if got, gotErr := certificate(nil); err != nil || gotErr != nil || !bytes.Equal(got.Certificate[0], want.Certificate[0]) {
+			t.Errorf("with files: got %v, %v; want what is in them", got, gotErr)
+		}
+	}
+	if err := os.WriteFile(certFile, []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		logger, logged := bufferedLogger(t)
+		ctx, stop := context.WithCancel(klog.NewContext(t.Context(), logger))
+		defer stop()
+		n := network{dialed: make(chan net.Conn)}
+		serve(ctx, "it", n, certificate, http.NotFoundHandler())
+		for range 3 {
+			client := tls.Client(n.dial("192.0.2.1"), &tls.Config{InsecureSkipVerify: true})
+			if err := client.HandshakeContext(t.Context()); err == nil {
+				t.Error("with a broken file, a handshake succeeds")
+			}
+			_ = client.Close()
+		}
+		synctest.Wait()
+		if strings.Count(logged(), "Cannot load the certificate") != 1 {
+			t.Errorf("a broken file is not logged once:\n%s", logged())
+		}
+	})
 }
