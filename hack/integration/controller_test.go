@@ -82,7 +82,6 @@ func TestStartFails(t *testing.T) {
 		"negative namespaces":          {args: []string{"-metrics-namespaces=-1"}, want: "cnat-controller: -metrics-namespaces is -1: it must not be negative; 0 counts all namespaces together\n"},
 		"certificate without key":      {args: []string{"-tls-cert-file=tls.crt"}, want: "cnat-controller: -tls-cert-file and -tls-private-key-file belong together: set both\n"},
 		"certificate for nothing":      {args: []string{"-tls-cert-file=tls.crt", "-tls-private-key-file=tls.key"}, want: "cnat-controller: -tls-cert-file needs -metrics-secure: set both\n"},
-		"certificate is not there":     {args: []string{"-metrics-secure", "-tls-cert-file=/nowhere/tls.crt", "-tls-private-key-file=/nowhere/tls.key"}, want: "cnat-controller: load the certificate for -metrics-secure: open /nowhere/tls.crt: no such file or directory\n"},
 		"no address for the health":    {args: []string{"-health-probe-bind-address=8081"}, want: "missing port in address; see -health-probe-bind-address\n"},
 		"no address for the metrics":   {args: []string{"-metrics-bind-address=8080"}, want: "missing port in address; see -metrics-bind-address\n"},
 		"taken address of the health":  {args: []string{"-health-probe-bind-address=" + taken}, want: "address already in use; see -health-probe-bind-address\n"},

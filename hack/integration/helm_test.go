@@ -31,6 +31,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,10 +95,25 @@ func TestChart(t *testing.T) {
 		"all components": {
 			kustomization: `
 resources: [artifacts/deploy]
-components: [artifacts/requester, artifacts/restarts, artifacts/monitoring, artifacts/monitoring/scrapers, artifacts/monitoring/certificate]
+components: [artifacts/requester, artifacts/restarts, artifacts/monitoring, artifacts/monitoring/certificate]
 `,
 			namespace: systemNamespace,
-			values:    []string{"requester.enabled=true", "restarts.enabled=true", "monitoring.enabled=true", "metrics.scrapers={monitoring}", "metrics.certificate=true"},
+			values:    []string{"requester.enabled=true", "restarts.enabled=true", "monitoring.enabled=true", "metrics.certificate=true"},
+		},
+		"Prometheus elsewhere": {
+			kustomization: `
+resources: [artifacts/deploy]
+components: [artifacts/monitoring]
+patches:
+- target: {kind: NetworkPolicy, name: cnat-controller}
+  patch: |
+    - {op: replace, path: /spec/ingress/0/from/0/namespaceSelector/matchLabels/kubernetes.io~1metadata.name, value: prometheus}
+- target: {kind: RoleBinding, name: cnat-metrics}
+  patch: |
+    - {op: replace, path: /subjects/0/name, value: system:serviceaccounts:prometheus}
+`,
+			namespace: systemNamespace,
+			values:    []string{"monitoring.enabled=true", "metrics.scrapers={prometheus}"},
 		},
 		"another namespace": {
 			kustomization: `
@@ -200,6 +216,7 @@ func TestChartValues(t *testing.T) {
 		"namespace=team,restarts.enabled=true":  "/restarts/enabled",
 		"namespace=default":                     "must not be that of the release",
 		"restarts.annotations=true":             "/restarts/enabled",
+		"metrics.scrapers=null":                 "missing property 'scrapers'",
 	} {
 		if _, err := helm(t, "template", "cnat", chart, "--set="+value); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("with %s: got %v, want %q", value, err, want)
@@ -313,19 +330,16 @@ func TestHelm(t *testing.T) {
 		t.Fatalf("the metrics do not have the certificate: %v", err)
 	}
 	_ = connection.Close()
-	// The token with which Prometheus scrapes.
-	var status int
-	eventually(t, "the Secret to have a token", func(ctx context.Context) (bool, error) {
-		secret, err := kubeClient.CoreV1().Secrets(namespace).Get(ctx, "cnat-metrics-token", metav1.GetOptions{})
-		if err != nil || len(secret.Data["token"]) == 0 {
-			return false, err
+	// The tokens of Prometheus, and of a person.
+	kubectl(t, "", "create", "namespace", "monitoring")
+	kubectl(t, "", "create", "serviceaccount", "-n", "monitoring", "prometheus-k8s")
+	for account, in := range map[string]string{"prometheus-k8s": "monitoring", "cnat-metrics": namespace} {
+		token := strings.TrimSpace(kubectl(t, "", "create", "token", "-n", in, account, "--duration=10m"))
+		if status, _ := getSecure(t, "https://"+address+"/metrics", token); status != http.StatusOK {
+			t.Errorf("the token of service account %s gets status %d", account, status)
 		}
-		status, _ = getSecure(t, "https://"+address+"/metrics", string(secret.Data["token"]))
-		return true, nil
-	})
-	if status != 200 {
-		t.Errorf("the token of the ServiceMonitor gets status %d", status)
 	}
+	kubectl(t, "", "delete", "namespace", "monitoring")
 
 	busy(t, ats)
 	if out, err := helm(t, "uninstall", "cnat", "--wait", "--timeout="+patience.String(), "--namespace="+namespace); err != nil {

@@ -196,12 +196,7 @@ func wantOnlyLostLeases(t *testing.T) (lost bool) {
 func podMetrics(t *testing.T, name string) string {
 	t.Helper()
 	kubectl(t, "", "create", "serviceaccount", "-n", systemNamespace, "prometheus")
-	kubectl(t, "", "create", "clusterrolebinding", "cnat-test-prometheus", "--clusterrole=cnat-metrics-reader", "--serviceaccount="+systemNamespace+":prometheus")
-	t.Cleanup(func() {
-		if out, err := exec.Command("kubectl", "delete", "clusterrolebinding", "cnat-test-prometheus").CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
+	kubectl(t, "", "create", "rolebinding", "-n", systemNamespace, "prometheus", "--clusterrole=cnat-metrics-reader", "--serviceaccount="+systemNamespace+":prometheus")
 	pod, err := kubeClient.CoreV1().Pods(systemNamespace).Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -40,6 +40,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -193,31 +194,41 @@ func seriesOf(metrics string) map[string]bool {
 func TestMetricsSecure(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	bindRole(t, namespace, "other", nil)
-	bindRole(t, namespace, "prometheus", nil)
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: namespace},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cnat-metrics-reader"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "prometheus"}},
+	clusterRole := func(name string) rbacv1.RoleRef {
+		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
 	}
-	if _, err := kubeClient.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := kubeClient.RbacV1().ClusterRoleBindings().Delete(context.Background(), namespace, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
+	// A controller that is not in a Pod is in the namespace of its kubeconfig.
+	for name, in := range map[string]struct{ namespace, role string }{
+		"prometheus": {metav1.NamespaceDefault, "cnat-metrics-reader"},
+		"elsewhere":  {namespace, "cnat-metrics-reader"},
+		"admin":      {metav1.NamespaceDefault, "admin"},
+	} {
+		bindRole(t, namespace, name, nil)
+		binding := &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: namespace + "-" + name},
+			RoleRef:    clusterRole(in.role),
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
 		}
-	})
+		if _, err := kubeClient.RbacV1().RoleBindings(in.namespace).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := kubeClient.RbacV1().RoleBindings(in.namespace).Delete(context.Background(), binding.Name, metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	at := newAt(namespace, "at", time.Now(), "true")
 	at.Spec.Schedule = "2099-01-01T00:00:00Z"
 	createAt(t, at)
-	c := startController(t, namespace, "-metrics-secure", "-metrics-namespaces=0")
+	c := startController(t, namespace, "-metrics-secure", "-metrics-namespaces=0", "-tls-cert-file=/nowhere/tls.crt", "-tls-private-key-file=/nowhere/tls.key")
+	waitLog(t, c, "The certificate of the metrics is self-signed")
 	url := served(t, c, "metrics") + "/metrics"
 	if !strings.HasPrefix(url, "https://") {
 		t.Errorf("it is served at %s, not over HTTPS", url)
 	}
 	token := func(name string) string {
-		return strings.TrimSpace(kubectl(t, "", "create", "token", "-n", namespace, name))
+		return strings.TrimSpace(kubectl(t, "", "create", "token", "-n", namespace, name, "--duration=10m"))
 	}
 	eventually(t, "the metrics for whom has the role", func(context.Context) (bool, error) {
 		status, body := get(t, url, token("prometheus")) // A new token each time, which is not in the cache.
@@ -227,14 +238,23 @@ func TestMetricsSecure(t *testing.T) {
 		token string
 		want  int
 	}{
-		"nobody":       {want: http.StatusUnauthorized},
-		"a stranger":   {token: "made-up", want: http.StatusUnauthorized},
-		"without role": {token: token("other"), want: http.StatusForbidden},
+		"nobody":                        {want: http.StatusUnauthorized},
+		"a stranger":                    {token: "made-up", want: http.StatusUnauthorized},
+		"a reader in another namespace": {token: token("elsewhere"), want: http.StatusForbidden},
+		"an admin of the namespace":     {token: token("admin"), want: http.StatusForbidden},
 	} {
 		status, body := getSecure(t, url, tc.token)
 		if status != tc.want || strings.Contains(body, "cnat_") {
 			t.Errorf("%s: answered %d, want %d", name, status, tc.want)
 		}
+	}
+	// The role is for the metrics of cnat only.
+	config, err := clientcmd.BuildConfigFromFlags("", controllerConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, body := get(t, config.Host+"/metrics", token("prometheus")); status != http.StatusForbidden {
+		t.Errorf("the metrics of the API server: answered %d, want 403: %.100s", status, body)
 	}
 }
 

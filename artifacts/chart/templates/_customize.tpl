@@ -10,19 +10,21 @@ cnat.customize changes an object as the values say. It writes nothing.
 {{- else if eq .object.kind "NetworkPolicy" }}
 {{- if $values.namespace }}
 {{- $_ := set .object.spec "ingress" list }}
-{{- else if $values.metrics.scrapers }}
+{{- else }}
 {{- $from := list }}
 {{- range $values.metrics.scrapers }}
 {{- $from = append $from (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" .))) }}
 {{- end }}
 {{- $_ := set (first .object.spec.ingress) "from" $from }}
 {{- end }}
+{{- else if and (eq .object.kind "RoleBinding") (eq .object.metadata.name "cnat-metrics") }}
+{{- $subjects := list }}
+{{- range $values.metrics.scrapers }}
+{{- $subjects = append $subjects (dict "apiGroup" "rbac.authorization.k8s.io" "kind" "Group" "name" (printf "system:serviceaccounts:%s" .)) }}
+{{- end }}
+{{- $_ := set .object "subjects" (append $subjects (last .object.subjects)) }}
 {{- else if has .object.kind (list "PrometheusRule" "ServiceMonitor") }}
 {{- $_ := merge $labels $values.monitoring.labels }}
-{{- if and (eq .object.kind "ServiceMonitor") $values.metrics.certificate }}
-{{- $ca := dict "secret" (dict "name" "cnat-metrics-certificate" "key" "ca.crt") }}
-{{- $_ := set (first .object.spec.endpoints) "tlsConfig" (dict "serverName" "cnat-controller-metrics" "ca" $ca) }}
-{{- end }}
 {{- end }}
 {{- end }}
 
@@ -65,11 +67,6 @@ cnat.customize changes an object as the values say. It writes nothing.
 {{- end }}
 {{- if $values.restarts.annotations }}
 {{- $args = append $args "-restart-annotations" }}
-{{- end }}
-{{- if $values.metrics.certificate }}
-{{- $args = concat $args (list "-tls-cert-file=/etc/cnat-metrics/tls.crt" "-tls-private-key-file=/etc/cnat-metrics/tls.key") }}
-{{- $_ := set $container "volumeMounts" (list (dict "name" "metrics-certificate" "mountPath" "/etc/cnat-metrics" "readOnly" true)) }}
-{{- $_ := set $pod "volumes" (list (dict "name" "metrics-certificate" "secret" (dict "secretName" "cnat-metrics-certificate"))) }}
 {{- end }}
 {{- $_ := set $container "args" (concat $args $values.args) }}
 {{- end }}
