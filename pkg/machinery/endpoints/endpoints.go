@@ -154,24 +154,26 @@ const (
 )
 
 // Any client may send any token. The API server's answers are cached, and the number of
-// requests to it is limited for each source address. Guessed tokens therefore cost the
-// API server little and do not lock out clients with a valid token.
+// requests to it is limited, in all and for each source address. Guessed tokens therefore
+// cost the API server little, and those of a few sources do not lock out clients with a
+// valid token.
 const (
 	allowedTTL   = 2 * time.Minute // as in the API server's own cache of tokens
 	refusedTTL   = 10 * time.Second
 	maxAnswers   = 128 // of each kind
-	maxQuestions = 5   // per second from one source
+	maxQuestions = 5   // per second from one source; twice as many may come at once
+	maxOfAll     = 50  // per second from all sources, so that they do not delay the work
 	maxSources   = 4096
 	askTimeout   = 10 * time.Second
 )
 
 // Authorize passes on the requests whose bearer token the API server accepts and whose
 // user has the permission. Other requests get 401 or 403, like from the API server, or 429
-// if there are too many from one source.
+// if there are too many.
 func Authorize(client kubernetes.Interface, permission authorizationv1.ResourceAttributes, handler http.Handler) http.Handler {
 	// In a single cache, guesses would evict the good answers.
 	allowed, refused := cache.NewLRUExpireCache(maxAnswers), cache.NewLRUExpireCache(maxAnswers)
-	sources := sources{limiters: lru.New(maxSources)}
+	sources := sources{limiters: lru.New(maxSources), ofAll: newLimiter(maxOfAll)}
 	errorLog := rate.Sometimes{Interval: logInterval}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -209,22 +211,27 @@ func Authorize(client kubernetes.Interface, permission authorizationv1.ResourceA
 	})
 }
 
-// sources limits the requests from each source address.
+// sources limits the questions for each source address, and for all together.
 type sources struct {
 	lock     sync.Mutex
 	limiters *lru.Cache
+	ofAll    flowcontrol.PassiveRateLimiter
 }
 
-// accept reports whether one more request from the source is within the limit.
+func newLimiter(perSecond int) flowcontrol.PassiveRateLimiter {
+	return flowcontrol.NewTokenBucketPassiveRateLimiter(float32(perSecond), 2*perSecond)
+}
+
+// accept reports whether one more question for the source is within the limits.
 func (s *sources) accept(source string) bool {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	limiter, found := s.limiters.Get(source)
 	if !found {
-		limiter = flowcontrol.NewTokenBucketPassiveRateLimiter(maxQuestions, 2*maxQuestions)
+		limiter = newLimiter(maxQuestions)
 		s.limiters.Add(source, limiter)
 	}
-	return limiter.(flowcontrol.PassiveRateLimiter).TryAccept()
+	return limiter.(flowcontrol.PassiveRateLimiter).TryAccept() && s.ofAll.TryAccept()
 }
 
 // ask asks the API server to whom a token belongs, and whether that user has the

@@ -209,6 +209,30 @@ func TestAuthorizeGuesses(t *testing.T) {
 	})
 }
 
+// TestAuthorizeGuessesOfMany guesses a token from each of 1,000 sources at once.
+func TestAuthorizeGuessesOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked int
+		var away bool
+		handler := Authorize(apiServer(&asked, &away), permission, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		getFrom(t, handler, "2001:db8::1", "good")
+		asked = 0
+		for i := range 1000 {
+			getFrom(t, handler, fmt.Sprintf("192.0.%d.%d", i/250, i%250), fmt.Sprint("guess", i))
+		}
+		if asked > 2*maxOfAll {
+			t.Errorf("%d questions, want at most %d", asked, 2*maxOfAll)
+		}
+		if got := getFrom(t, handler, "2001:db8::1", "good"); got != 200 {
+			t.Errorf("a good token whose answer is kept: answered %d", got)
+		}
+		time.Sleep(time.Second)
+		if got := getFrom(t, handler, "2001:db8::2", "other"); got != 403 {
+			t.Errorf("a new token, a second later: answered %d, want 403", got)
+		}
+	})
+}
+
 // getFrom returns the status of a response.
 func getFrom(t *testing.T, handler http.Handler, source, token string) int {
 	t.Helper()
