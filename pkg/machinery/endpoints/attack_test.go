@@ -222,8 +222,8 @@ func TestSlowClients(t *testing.T) {
 		"a part of the handshake": {plain: true, sends: "\x16\x03\x01\x02\x00", want: readHeaderTimeout},
 		"no header":               {want: readHeaderTimeout},
 		"a part of the header":    {sends: "GET /metrics HTTP/1.1\r\nHost: it\r\nAuthor", want: readHeaderTimeout},
-		"no body":                 {sends: "GET /metrics HTTP/1.1\r\nHost: it\r\nContent-Length: 100\r\n\r\n", want: 10 * time.Second},
-		"idle after a request":    {sends: "GET /metrics HTTP/1.1\r\nHost: it\r\n\r\n", want: idleTimeout},
+		"no body":                 {sends: "GET /metrics HTTP/1.1\r\nHost: it\r\nContent-Length: 100\r\n\r\n", want: readTimeout},
+		"idle after a request":    {sends: "GET /metrics HTTP/1.1\r\nHost: it\r\n\r\n", want: readTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -68,9 +68,8 @@ func serve(ctx context.Context, what string, listener net.Listener, certificate 
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		Protocols:         &protocols,
 		ReadHeaderTimeout: readHeaderTimeout, // also of the TLS handshake
-		ReadTimeout:       10 * time.Second,
+		ReadTimeout:       readTimeout, // also of an idle connection
 		WriteTimeout:      time.Minute,
-		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    32 << 10, // A token has a few thousand bytes.
 		ErrorLog:          log.New(errorLog{logger}, "", 0),
 	}
@@ -149,7 +148,7 @@ func Check(check func(*http.Request) error) http.Handler {
 // much it logs.
 const (
 	readHeaderTimeout = 5 * time.Second
-	idleTimeout       = 10 * time.Second
+	readTimeout       = 10 * time.Second
 	logInterval       = time.Minute // between two errors that a client can cause
 )
 
