@@ -296,7 +296,7 @@ type program struct {
 	// besideConfig is for requests that do not share the workers' rate limit: those for the lease
 	// and for who may get the metrics.
 	besideConfig *rest.Config
-	// ownNamespace has the permission to read the metrics.
+	// ownNamespace is the one in which users need permission to read the metrics.
 	ownNamespace string
 	kubeClient   kubernetes.Interface
 	cnatClient   clientset.Interface

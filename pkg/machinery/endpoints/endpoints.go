@@ -68,7 +68,7 @@ func serve(ctx context.Context, what string, listener net.Listener, certificate 
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		Protocols:         &protocols,
 		ReadHeaderTimeout: readHeaderTimeout, // also of the TLS handshake
-		ReadTimeout:       readTimeout, // also of an idle connection
+		ReadTimeout:       readTimeout,       // also of an idle connection
 		WriteTimeout:      time.Minute,
 		MaxHeaderBytes:    32 << 10, // A token has a few thousand bytes.
 		ErrorLog:          log.New(errorLog{logger}, "", 0),
