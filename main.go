@@ -297,15 +297,16 @@ type program struct {
 	// and for who may get the metrics.
 	besideConfig *rest.Config
 	// ownNamespace is the one in which users need permission to read the metrics.
-	ownNamespace string
-	kubeClient   kubernetes.Interface
-	cnatClient   clientset.Interface
-	podFactory   kubeinformers.SharedInformerFactory
-	atFactory    cnatinformers.SharedInformerFactory
-	cronFactory  cnatinformers.SharedInformerFactory
-	recorder     *events.Recorder
-	lease        leaderelection.HealthzAdaptor
-	objects      ats.Objects
+	ownNamespace   string
+	kubeClient     kubernetes.Interface
+	cnatClient     clientset.Interface
+	metadataClient metadata.Interface
+	podFactory     kubeinformers.SharedInformerFactory
+	atFactory      cnatinformers.SharedInformerFactory
+	cronFactory    cnatinformers.SharedInformerFactory
+	recorder       *events.Recorder
+	lease          leaderelection.HealthzAdaptor
+	objects        ats.Objects
 
 	controller     *Controller
 	cronController *cronat.Controller
@@ -327,6 +328,9 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 	protobuf.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	if p.kubeClient, err = kubernetes.NewForConfig(protobuf); err != nil {
 		return nil, fmt.Errorf("create the client for Pods: %w", err)
+	}
+	if p.metadataClient, err = metadata.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("create the client for metadata: %w", err)
 	}
 
 	p.podFactory = kubeinformers.NewSharedInformerFactoryWithOptions(p.kubeClient, 0,
@@ -366,7 +370,7 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 		// Only the leader counts them: otherwise their sum over all replicas would be wrong.
 		Working: p.controller.working.Load,
 	}
-	p.runAnnotations, p.objects.BlockedAnnotations, err = o.restartAnnotationsRunner(ctx, config, p.cnatClient, p.recorder, wallClock)
+	p.runAnnotations, p.objects.BlockedAnnotations, err = o.restartAnnotationsRunner(ctx, p.cnatClient, p.metadataClient, p.recorder, wallClock)
 	return p, err
 }
 
@@ -413,7 +417,7 @@ func (p *program) run(ctx context.Context) error {
 			p.controller.Run(ctx, p.workers)
 			wg.Wait()
 		}, func(ctx context.Context) error {
-			return uninstall.Release(ctx, p.controller.steps, p.cronController.Steps, p.namespace)
+			return uninstall.Release(ctx, p.metadataClient, p.controller.steps, p.cronController.Steps, p.namespace)
 		})
 		if uninstalled {
 			end()
@@ -470,13 +474,9 @@ func (p *program) finish(ctx context.Context, permissions *uninstall.Permissions
 // restartAnnotationsRunner returns what runs the controller of restart annotations, and what
 // tells which workloads have annotations that cannot be applied. Without the flag, the first
 // does nothing, and the second is nil.
-func (o *options) restartAnnotationsRunner(ctx context.Context, config *rest.Config, cnatClient clientset.Interface, recorder record.EventRecorder, wallClock clock.WithTicker) (run func(context.Context), blocked func() map[cache.ObjectName]string, err error) {
+func (o *options) restartAnnotationsRunner(ctx context.Context, cnatClient clientset.Interface, metadataClient metadata.Interface, recorder record.EventRecorder, wallClock clock.WithTicker) (run func(context.Context), blocked func() map[cache.ObjectName]string, err error) {
 	if !o.restartAnnotations {
 		return func(context.Context) {}, nil, nil
-	}
-	metadataClient, err := metadata.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("create the client for the metadata of workloads: %w", err)
 	}
 	controller, err := restartannotation.NewController(ctx, cnatClient, metadataClient, o.namespace, recorder, wallClock)
 	if err != nil {

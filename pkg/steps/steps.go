@@ -220,37 +220,45 @@ func (s *Steps) record(at *v1alpha1.At, events []plan.Event) {
 	}
 }
 
-// maxLeaveSteps is the number of steps, apart from steps that release a Pod, after which
-// something must be wrong.
+// maxLeaveSteps is the number of steps after which something must be wrong.
 const maxLeaveSteps = 10
 
-// Leave takes the steps that plan.Leave decides for an At and its tracked Pods.
-func (s *Steps) Leave(ctx context.Context, name cache.ObjectName, pods []*corev1.Pod) error {
-	world := &plan.World{Pods: pods, AtIsLive: name.Name == ""}
-	for range maxLeaveSteps + len(pods) {
+// LeavePod releases the Pod with the given name, if it has the finalizer, with the steps that
+// plan.Leave decides.
+func (s *Steps) LeavePod(ctx context.Context, name cache.ObjectName) error {
+	pod, err := s.KubeClient.CoreV1().Pods(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	switch {
+	case answer.IsNotFound(err, name.Name):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read Pod %s: %w", name, err)
+	}
+	at := cache.NewObjectName(name.Namespace, plan.AtName(pod))
+	world := &plan.World{Pods: []*corev1.Pod{plan.KeepPod(pod)}, AtIsLive: at.Name == ""}
+	for range maxLeaveSteps {
 		world.Now = s.Clock.Now()
 		decision := plan.Leave(*world)
 		if decision.Action == nil && decision.Status == nil {
 			return nil
 		}
-		if _, _, err := s.Take(ctx, name, world, decision); err != nil {
+		if _, _, err := s.Take(ctx, at, world, decision); err != nil {
 			return err
 		}
-		if action, ok := decision.Action.(plan.ReleasePod); ok {
-			world.Pods = slices.DeleteFunc(slices.Clone(world.Pods), func(pod *corev1.Pod) bool { return pod.UID == action.Pod.UID })
+		if _, released := decision.Action.(plan.ReleasePod); released {
+			return nil
 		}
 	}
-	return fmt.Errorf("no result after many steps for At %s", name)
+	return fmt.Errorf("no result after many steps for Pod %s", name)
 }
 
-// LeaveAt removes the finalizer from a child. Its parent does not create it again: before
-// the parent has created all of its children none of them runs, and after that the parent
-// counts a missing one as failed.
-func (s *Steps) LeaveAt(ctx context.Context, at *v1alpha1.At) error {
-	world := &plan.World{At: at}
-	err := s.releaseAt(ctx, world)
-	if err == nil && world.At != nil && slices.Contains(world.At.Finalizers, v1alpha1.FinalizerTracking) {
-		return s.releaseAt(ctx, world) // It was only read, because not all of its finalizers were known.
+// LeaveAt removes the finalizer from the child with the given name, if it has one. Its parent
+// does not create it again: before the parent has created all of its children none of them
+// runs, and after that the parent counts a missing one as failed.
+func (s *Steps) LeaveAt(ctx context.Context, name cache.ObjectName) error {
+	world := &plan.World{}
+	err := s.lookForAt(ctx, name, world)
+	if err != nil || world.At == nil || !slices.Contains(world.At.Finalizers, v1alpha1.FinalizerTracking) {
+		return err
 	}
-	return err
+	return s.releaseAt(ctx, world)
 }

@@ -136,11 +136,20 @@ func (c *Cache) All() []*v1alpha1.At {
 	return sorted.ByName(ats)
 }
 
+// Pods returns all cached Pods.
+func (c *Cache) Pods() []*corev1.Pod {
+	objects := c.pods.List()
+	pods := make([]*corev1.Pod, len(objects))
+	for i, object := range objects {
+		pods[i] = object.(*corev1.Pod)
+	}
+	return pods
+}
+
 // Orphans returns the Pods whose At is not in the cache.
 func (c *Cache) Orphans() []*corev1.Pod {
 	var orphans []*corev1.Pod
-	for _, obj := range c.pods.List() {
-		pod := obj.(*corev1.Pod)
+	for _, pod := range c.Pods() {
 		if c.At(cache.NewObjectName(pod.Namespace, plan.AtName(pod))) == nil {
 			orphans = append(orphans, pod)
 		}

@@ -17,9 +17,17 @@ limitations under the License.
 package uninstall
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"path"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,9 +35,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubeinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -60,25 +70,55 @@ func newLeaving(t *testing.T) *leaving {
 	return l
 }
 
-// release calls Release with clients that use transport.
-func (l *leaving) release(transport http.RoundTripper, namespace string) error {
+// release calls Release with clients that use transport, and caches with the given objects.
+func (l *leaving) release(transport http.RoundTripper, namespace string, cached ...metav1.Object) error {
 	l.t.Helper()
 	kubeClient, cnatClient := harness.NewClients(l.t, transport)
-	informers := cnatinformers.NewSharedInformerFactory(cnatClient, 0).Cnat().V1alpha1()
+	metadataClient, err := metadata.NewForConfig(fakeserver.Config(transport))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	informers, pods := cnatinformers.NewSharedInformerFactory(cnatClient, 0).Cnat().V1alpha1(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Pods()
 	cronAts, err := cronsteps.New(cnatClient, informers.CronAts(), informers.Ats(), &record.FakeRecorder{}, clock.RealClock{})
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	known, err := steps.NewCache(informers.Ats(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Pods())
+	known, err := steps.NewCache(informers.Ats(), pods)
 	if err != nil {
 		l.t.Fatal(err)
+	}
+	for _, object := range cached {
+		switch object := object.(type) {
+		case *v1alpha1.At:
+			err = informers.Ats().Informer().GetIndexer().Add(plan.KeepAt(object))
+		case *corev1.Pod:
+			err = pods.Informer().GetIndexer().Add(plan.KeepPod(object))
+		}
+		if err != nil {
+			l.t.Fatal(err)
+		}
 	}
 	ats := &steps.Steps{
 		KubeClient: kubeClient, CnatClient: cnatClient, Recorder: &record.FakeRecorder{}, Clock: clock.RealClock{},
 		Cache:    known,
 		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 	}
-	return Release(l.t.Context(), ats, cronAts, namespace)
+	ctx, cancel := context.WithTimeout(l.t.Context(), leaveTimeout)
+	defer cancel()
+	return Release(ctx, metadataClient, ats, cronAts, namespace)
+}
+
+// objects returns all Pods and Ats.
+func (l *leaving) objects() []metav1.Object {
+	l.t.Helper()
+	var objects []metav1.Object
+	for _, pod := range harness.List(l.t, l.kubeClient.CoreV1().Pods(metav1.NamespaceAll)).Items {
+		objects = append(objects, &pod)
+	}
+	for _, at := range harness.List(l.t, l.cnatClient.CnatV1alpha1().Ats(metav1.NamespaceAll)).Items {
+		objects = append(objects, &at)
+	}
+	return objects
 }
 
 func (l *leaving) createAt(name string, change func(*v1alpha1.At)) *v1alpha1.At {
@@ -100,16 +140,9 @@ func (l *leaving) createPod(at *v1alpha1.At, phase corev1.PodPhase) {
 func (l *leaving) tracked() []string {
 	l.t.Helper()
 	var names []string
-	pods := harness.List(l.t, l.kubeClient.CoreV1().Pods(metav1.NamespaceAll))
-	for _, pod := range pods.Items {
-		if len(pod.Finalizers) > 0 {
-			names = append(names, pod.Namespace+"/"+pod.Name)
-		}
-	}
-	ats := harness.List(l.t, l.cnatClient.CnatV1alpha1().Ats(metav1.NamespaceAll))
-	for _, at := range ats.Items {
-		if len(at.Finalizers) > 0 {
-			names = append(names, at.Namespace+"/"+at.Name)
+	for _, object := range l.objects() {
+		if len(object.GetFinalizers()) > 0 {
+			names = append(names, object.GetNamespace()+"/"+object.GetName())
 		}
 	}
 	slices.Sort(names)
@@ -119,6 +152,26 @@ func (l *leaving) tracked() []string {
 // TestRelease leaves nothing with a finalizer behind, and nothing that would run a second
 // time: what has run is recorded first.
 func TestRelease(t *testing.T) {
+	for name, change := range map[string]func(l *leaving, cached []metav1.Object) []metav1.Object{
+		"the caches are synced": func(_ *leaving, cached []metav1.Object) []metav1.Object { return cached },
+		"the caches are empty":  func(*leaving, []metav1.Object) []metav1.Object { return nil },
+		"the caches are stale": func(l *leaving, cached []metav1.Object) []metav1.Object {
+			for _, object := range cached {
+				if at, ok := object.(*v1alpha1.At); ok {
+					changed := at.DeepCopy()
+					changed.Labels = labels.Merge(at.Labels, labels.Set{"changed": "yes"})
+					harness.Update(l.t, l.cnatClient.CnatV1alpha1().Ats(at.Namespace), changed)
+				}
+			}
+			return cached
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testRelease(t, change) })
+	}
+}
+
+// testRelease releases everything in a namespace with caches that change returns.
+func testRelease(t *testing.T, change func(*leaving, []metav1.Object) []metav1.Object) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeaving(t)
 		same := func(*v1alpha1.At) {}
@@ -147,7 +200,8 @@ func TestRelease(t *testing.T) {
 			})
 		}
 
-		if err := l.release(l.server, "default"); err != nil {
+		cached := slices.DeleteFunc(l.objects(), func(object metav1.Object) bool { return object.GetNamespace() != "default" })
+		if err := l.release(l.server, "default", change(l, cached)...); err != nil {
 			t.Fatal(err)
 		}
 		if got := l.tracked(); !slices.Equal(got, []string{"other/other-pod"}) {
@@ -192,4 +246,77 @@ func TestReleaseRefused(t *testing.T) {
 			t.Errorf("got %v, and %v are tracked, want nothing", err, got)
 		}
 	})
+}
+
+// TestReleaseMany releases the Pods of a large installation at once, and reads the many Ats
+// that need nothing only afterwards, once, although one Pod is refused for some time.
+func TestReleaseMany(t *testing.T) {
+	const ats, running, latency, refused = 300_000, 3_000, 20 * time.Millisecond, 10 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		l := newLeaving(t)
+		for i := range running {
+			l.createPod(l.createAt(fmt.Sprintf("running-%d", i), func(*v1alpha1.At) {}), corev1.PodRunning)
+		}
+		cached := l.objects()
+		for i := range ats - running {
+			cached = append(cached, &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pending-%d", i), Namespace: "default"}})
+		}
+
+		start := time.Now()
+		var lock sync.Mutex
+		var released []time.Duration
+		pages, refusals := 0, 0
+		transport := harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+			time.Sleep(latency)
+			lock.Lock()
+			defer lock.Unlock()
+			name := path.Base(request.URL.Path)
+			switch {
+			case request.Method == http.MethodGet && name == "ats":
+				pages++
+				return answerPage(request, cached[running:])
+			case request.Method == http.MethodPatch && name == "running-7-pod" && time.Since(start) < refused:
+				refusals++
+				return fakeserver.Refuse(request, apierrors.NewInternalError(http.ErrHandlerTimeout))
+			case request.Method == http.MethodPatch && strings.HasSuffix(name, "-pod"):
+				released = append(released, time.Since(start))
+			}
+			return l.server.RoundTrip(request)
+		})
+		if err := l.release(transport, "", cached...); err != nil {
+			t.Error(err)
+		}
+		if got := l.tracked(); len(got) > 0 {
+			t.Errorf("%v are tracked", got)
+		}
+		if first, last := released[0], released[running-2]; first > time.Second || last > 15*time.Second {
+			t.Errorf("the first Pod was released after %v, the last that was not refused after %v: want a second and 15 seconds at most", first, last)
+		}
+		if took := time.Since(start); took > leaveTimeout || pages != ats/pageSize || refusals > 10 {
+			t.Errorf("it took %v, %d pages of Ats and %d tries for the Pod that was refused: want %v at most, %d, and 10 at most", took, pages, refusals, leaveTimeout, ats/pageSize)
+		}
+	})
+}
+
+// answerPage answers a request for a page of a list with the metadata of objects.
+func answerPage(request *http.Request, objects []metav1.Object) (*http.Response, error) {
+	query := request.URL.Query()
+	limit, err := strconv.Atoi(query.Get("limit"))
+	if err != nil {
+		return nil, err
+	}
+	from, _ := strconv.Atoi(query.Get("continue"))
+	page := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}}
+	to := min(from+limit, len(objects))
+	for _, object := range objects[from:to] {
+		page.Items = append(page.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: object.GetName(), Namespace: object.GetNamespace()}})
+	}
+	if to < len(objects) {
+		page.Continue = strconv.Itoa(to)
+	}
+	body, err := json.Marshal(page)
+	response := fakeserver.AnswerAsProxy(request, http.StatusOK)
+	response.Header.Set("Content-Type", "application/json")
+	response.Body = io.NopCloser(bytes.NewReader(body))
+	return response, err
 }

@@ -379,21 +379,28 @@ func (s *Steps) releaseAt(ctx context.Context, world *cronplan.World, at *v1alph
 	return nil
 }
 
-// withoutFinalizer removes the finalizer from an At, and returns the result.
+// withoutFinalizer removes the finalizer from an At, whatever else has changed in it, and returns
+// the result.
 func (s *Steps) withoutFinalizer(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
 	ats := s.Client.CnatV1alpha1().Ats(at.Namespace)
-	if !plan.HasAllFinalizers(at) {
-		whole, err := ats.Get(ctx, at.Name, metav1.GetOptions{})
+	release := func(at *v1alpha1.At) (*v1alpha1.At, error) {
+		body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled)
 		if err != nil {
 			return nil, err
 		}
-		whole.UID, at = at.UID, whole
+		return ats.Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	}
-	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerScheduled)
+	if plan.HasAllFinalizers(at) {
+		if released, err := release(at); !answer.IsConflict(err, at.Name) {
+			return released, err
+		}
+	}
+	whole, err := ats.Get(ctx, at.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return ats.Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	whole.UID = at.UID
+	return release(whole)
 }
 
 // writeStatus writes the decision's status and records its events. It puts the resulting
