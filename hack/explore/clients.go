@@ -133,8 +133,12 @@ func (c core) Pods(string) typedcorev1.PodInterface { return podClient{replayer:
 func (c core) Nodes() typedcorev1.NodeInterface { return nodeClient{replayer: c.replayer} }
 
 // Create implements typedcorev1.PodInterface, as do the next methods.
-func (c podClient) Create(_ context.Context, pod *corev1.Pod, _ metav1.CreateOptions) (*corev1.Pod, error) {
-	return send[*corev1.Pod](c.replayer, &request{verb: create, kind: pods, name: pod.Name, object: intern(pod)})
+func (c podClient) Create(_ context.Context, pod *corev1.Pod, options metav1.CreateOptions) (*corev1.Pod, error) {
+	r := &request{verb: create, kind: pods, name: pod.Name, object: intern(pod)}
+	if len(options.DryRun) > 0 {
+		r.verb = try
+	}
+	return send[*corev1.Pod](c.replayer, r)
 }
 
 func (c podClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {

@@ -47,6 +47,7 @@ const (
 	get         verb = "read"
 	list        verb = "list"
 	create      verb = "create"
+	try         verb = "try to create"
 	remove      verb = "delete"
 	patch       verb = "patch"
 	patchStatus verb = "patch the status of"
@@ -61,7 +62,7 @@ type request struct {
 	uid     types.UID
 	version int32
 	body    string   // of a patch, without the preconditions; of a deletion, the propagation policy
-	object  *content // to create
+	object  *content // to create, or to try to
 	owner   string   // of a list: the value of the label of the owner
 }
 
@@ -151,6 +152,8 @@ func (s *state) do(r *request) answer {
 			}
 		}
 		return done(objects...)
+	case r.verb == try:
+		return done(r.object.with(0))
 	case r.verb == create && found != nil:
 		return failed(alreadyExists)
 	case r.verb == create:

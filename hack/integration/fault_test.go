@@ -194,7 +194,7 @@ func bodyOf(request *http.Request) []byte {
 // kindOf returns which request of a run a request is, or "" if it is none.
 func kindOf(request *http.Request) string {
 	switch {
-	case isPreflight(request.UserAgent()):
+	case isPreflight(request.UserAgent()) || isDryRun(request.URL.RawQuery):
 	case request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/ats/at"):
 		return look
 	case request.Method == http.MethodPost && strings.HasSuffix(request.URL.Path, "/pods"):

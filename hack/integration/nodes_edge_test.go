@@ -20,9 +20,11 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -96,6 +98,91 @@ func TestNodesForbidden(t *testing.T) {
 		wantEnd(t, waitPhase(t, namespace, name, v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	}
 	wantCreated(t, namespace, "ordinary-pod", "pinned-pod", "at-"+f.name("a")+"-pod", "at-"+f.name("b")+"-pod")
+}
+
+// TestNodesSecret has a user who may write Ats and Pods in a namespace whose quota admits no
+// Pod. Whatever the Ats ask for, the user learns neither which nodes there are nor how many.
+func TestNodesSecret(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	f := startFleet(t, namespace, "a", "secret")
+	admitNoPods(t, namespace)
+	user := bindRole(t, namespace, "tenant", []rbacv1.PolicyRule{
+		{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats", "cronats"}, Verbs: []string{"create", "get", "list"}},
+		{APIGroups: []string{""}, Resources: []string{"pods", "events"}, Verbs: []string{"create", "get", "list"}},
+	})
+	waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "list", Resource: "events"})
+	startController(t, namespace)
+
+	selecting := func(value string) v1alpha1.RunSpec {
+		return v1alpha1.RunSpec{Command: "true", Nodes: &v1alpha1.AtNodes{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"fleet": value}}}}
+	}
+	runs := map[string]v1alpha1.RunSpec{
+		"some":    selecting(namespace),
+		"none":    selecting("none"),
+		"there":   {Command: "true", Node: f.name("a")},
+		"nowhere": {Command: "true", Node: f.name("b")},
+	}
+	create := func(object any) {
+		t.Helper()
+		manifest, err := json.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kubectl(t, string(manifest), "create", "--as="+user, "-n", namespace, "-f", "-")
+	}
+	for name, run := range runs {
+		for suffix, due := range map[string]time.Duration{"-now": 0, "-later": time.Hour} {
+			at := newAt(namespace, name+suffix, time.Now().Add(due), "")
+			at.TypeMeta, at.Spec.RunSpec = metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.AtKind}, run
+			create(at)
+		}
+		create(&v1alpha1.CronAt{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+			Spec:       v1alpha1.CronAtSpec{Schedule: "* * * * *", AtTemplate: v1alpha1.AtTemplateSpec{Spec: run}},
+		})
+	}
+	refusal := regexp.MustCompile(`^(If it were due now: )?create Pod: pods "\S+" is forbidden: exceeded quota: quota, requested: pods=1, used: pods=0, limited: pods=0$`)
+	// The CronAts create Ats within a minute.
+	eventually(t, "an At of each CronAt to be refused", func(ctx context.Context) (bool, error) {
+		ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCronAtUID})
+		refused := map[string]bool{}
+		for _, at := range ats.Items {
+			if at.Status.Reason == v1alpha1.ReasonPodRefused {
+				refused[at.OwnerReferences[0].Name] = true
+			}
+		}
+		return len(refused) == len(runs), err
+	})
+	for name := range runs {
+		for _, suffix := range []string{"-now", "-later"} {
+			waitBlockedAt(t, namespace, name+suffix, v1alpha1.ReasonPodRefused)
+		}
+	}
+	ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range ats.Items {
+		if at.Status.Phase != v1alpha1.PhasePending || at.Status.Nodes != nil || at.Status.Message != "" && !refusal.MatchString(at.Status.Message) {
+			t.Errorf("At %s tells %+v", at.Name, at.Status)
+		}
+	}
+	seen := kubectl(t, "", "get", "ats,cronats,pods,events", "--as="+user, "-n", namespace, "-o", "json")
+	for _, secret := range []string{f.name("secret"), v1alpha1.ReasonNoNodes, v1alpha1.ReasonNodeGone, v1alpha1.ReasonNodesForbidden, "No node matches", "does not exist"} {
+		if strings.Contains(seen, secret) {
+			t.Errorf("the user sees %q", secret)
+		}
+	}
+
+	// Who may run a Pod learns all that.
+	kubectl(t, "", "delete", "-n", namespace, "quota/quota")
+	for name, want := range map[string]string{"some": v1alpha1.ReasonCompleted, "none": v1alpha1.ReasonNoNodes, "there": v1alpha1.ReasonCompleted, "nowhere": v1alpha1.ReasonNodeGone} {
+		if at := waitPhase(t, namespace, name+"-now", v1alpha1.PhaseDone); at.Status.Reason != want {
+			t.Errorf("At %s ended as %s: %s, want %s", at.Name, at.Status.Reason, at.Status.Message, want)
+		}
+	}
 }
 
 // TestNodesQuota uses a quota that only admits some of the children.

@@ -313,7 +313,7 @@ func TestCombinations(t *testing.T) {
 					optional[first](&at.Spec)
 					optional[second](&at.Spec)
 					at.Status.ObservedGeneration = at.Generation
-					world := World{At: at, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: due.Add(tc.late), PodIsLive: true, Now: due.Add(tc.late)}
+					world := World{At: at, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: due.Add(tc.late), PodIsLive: true, PodIsAdmitted: true, Now: due.Add(tc.late)}
 					world.Nodes, world.NodesAreKnown = []*corev1.Node{newNode("n1"), newNode("n2")}, true
 					world.NodeName, world.Node = "n1", world.Nodes[0]
 					world.Target, world.TargetIsLive = newTarget(), true

@@ -72,6 +72,8 @@ type World struct {
 	// PodIsLive is true if the Pod of the current attempt, or its absence, was read from the
 	// API server in this sync.
 	PodIsLive bool
+	// PodIsAdmitted is true if the API server admitted the Pod in a dry-run in this sync.
+	PodIsAdmitted bool
 	// PodEvent is the newest event about the Pod of the current attempt, or nil if there is
 	// none. PodEventIsRead is true if it was looked up in this sync, and PodEventIsKnown if that
 	// succeeded.
@@ -175,6 +177,10 @@ type ResumeAts struct{ Ats []*v1alpha1.At }
 
 // ReleaseAt means: remove the finalizer from the At.
 type ReleaseAt struct{}
+
+// TryPod means: create the Pod of an At that is live in a dry-run, then decide again. See
+// IsAdmitted and Refused for its answer.
+type TryPod struct{}
 
 // CreatePod means: create the Pod (see NewPod) of an At that is fresh. See Refused for the
 // decision after an error.

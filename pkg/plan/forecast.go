@@ -131,8 +131,8 @@ func ForeseeNodes(at *v1alpha1.At, nodes []*corev1.Node, err error) *Forecast {
 func isAboutDryRun(err error) bool {
 	text := strings.ToLower(err.Error())
 	switch {
-	case apierrors.IsBadRequest(err):
-		return strings.Contains(text, "does not support dry run")
+	case supportsNoDryRun(err):
+		return true
 	case apierrors.IsInternalError(err):
 		return strings.Contains(text, "deadline exceeded") || strings.Contains(text, "timeout")
 	case apierrors.IsForbidden(err):
@@ -140,6 +140,11 @@ func isAboutDryRun(err error) bool {
 	default:
 		return false
 	}
+}
+
+// supportsNoDryRun reports whether a webhook does not support dry-run.
+func supportsNoDryRun(err error) bool {
+	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
 }
 
 // MayConcernCommand reports whether a refusal of a Pod may be due to the commands of its

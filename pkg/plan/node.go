@@ -81,6 +81,21 @@ func (w *World) nodeIsGone(since metav1.Time) bool {
 	return w.Node == nil || !since.IsZero() && since.Time.Before(w.Node.CreationTimestamp.Time)
 }
 
+// tryPod decides to try whether the API server would admit a Pod, before any node is read: an
+// At of a user who cannot run a Pod must not tell that user which nodes there are.
+func (v *view) tryPod() (d Decision, decided bool) {
+	switch {
+	case !NeedsNodes(v.At) || v.PodIsAdmitted:
+		return Decision{}, false
+	case v.At.Status.Phase == v1alpha1.PhaseRunning || v.isChild() && !v.parentIsGone() && isNodesRun(v.Parent):
+		return Decision{}, false // A Pod was admitted when the run started.
+	case !v.AtIsLive: // A cached At has no template.
+		return Decision{Action: LookForAt{}}, true
+	default:
+		return Decision{Action: TryPod{}, Delay: v.untilDeadline()}, true
+	}
+}
+
 // checkNode decides whether the next attempt of an At with spec.node must wait or be
 // cancelled because of its node. decided is false if the node exists.
 func (v *view) checkNode() (d Decision, decided bool) {

@@ -53,6 +53,9 @@ func (v *view) startNodes() Decision {
 		// The At may have had a command when it was due, and its Pod may not be in the cache.
 		return Decision{Action: LookForPod{}}
 	}
+	if d, decided := v.tryPod(); decided {
+		return d
+	}
 	status := v.statusOfStart()
 	status.Nodes = &v1alpha1.AtNodesStatus{}
 	return v.write(status, v.ranAtOnce()...)

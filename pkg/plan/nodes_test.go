@@ -251,6 +251,8 @@ func TestChildName(t *testing.T) {
 	}
 }
 
+func notTried(w *World) { w.PodIsAdmitted = false }
+
 // TestDecideNodes covers Ats that run on nodes, from the choice of the nodes to the end.
 func TestDecideNodes(t *testing.T) {
 	limit := func(limit string) func(*v1alpha1.At) {
@@ -279,11 +281,13 @@ func TestDecideNodes(t *testing.T) {
 	}{
 		"not due":                        {at: newAt(withNodes(nil), withSchedule("2026-12-24T10:12:05Z")), want: "wait 1s"},
 		"due, the Pod is not looked for": {at: newAt(withNodes(nil)), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
+		"due, no Pod was tried":          {at: newAt(withNodes(nil)), edit: notTried, want: "TryPod"},
 		"due":                            {at: newAt(withNodes(nil)), want: "RUNNING", wantNodes: choosing},
 		"due, but its Pod exists from before an edit": {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending)) }, want: "RUNNING"},
 		"due, with an invalid selector":               {at: newAt(withNodes(nil), noSelector), want: "PENDING", wantMessage: `spec.nodes.selector is not a label selector: "Like" is not a valid label selector operator`},
 		"an invalid selector, too late":               {at: newAt(withNodes(nil), noSelector, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), want: "DONE Failed/StartingDeadlineExceeded"},
 		"a cache has no template":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.AtIsLive = false }, want: "LookForAt"},
+		"a Pod was admitted when it became due":       {at: newAt(withNodes(choosing)), edit: func(w *World) { w.PodIsAdmitted, w.NodesAreKnown = false, false }, want: "LookForNodes"},
 		"the nodes are not known":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesAreKnown = false }, want: "LookForNodes"},
 		"the nodes are forbidden": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "RUNNING", wantNodes: choosing,
 			wantMessage: "spec.node and spec.nodes require that the controller can get, list and watch nodes: no"},
@@ -339,7 +343,7 @@ func TestDecideNodes(t *testing.T) {
 		"done": {at: newAt(withNodes(nodes(0, 1, 0, 1)), func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }), children: []*v1alpha1.At{failed, notStarted}, want: "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.at, Children: tc.children, AtIsLive: true, AtAsOf: now, PodIsLive: true, NodesAreKnown: true, Now: now}
+			world := World{At: tc.at, Children: tc.children, AtIsLive: true, AtAsOf: now, PodIsLive: true, PodIsAdmitted: true, NodesAreKnown: true, Now: now}
 			world.Nodes = []*corev1.Node{newNode("n1"), newNode("n2"), newNode("n3")}
 			if tc.edit != nil {
 				tc.edit(&world)
@@ -408,6 +412,7 @@ func TestDecideByParent(t *testing.T) {
 			explained(&at.Status)
 		}
 	}
+	onNode := newAt(func(at *v1alpha1.At) { at.Spec.Node = "n1" })
 	for name, tc := range map[string]struct {
 		parent *v1alpha1.At
 		child  *v1alpha1.At
@@ -422,6 +427,12 @@ func TestDecideByParent(t *testing.T) {
 		"an At that happens to own it":               {parent: newAt(), child: newChildOn("n1", released), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
 		"an At of another name":                      {parent: running, child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
 		"an At whose owner is gone":                  {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
+		"no Pod was tried but by the parent":         {parent: running, child: newChildOn("n1"), edit: notTried, want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
+		"no Pod was tried, a user made it a child":   {parent: newAt(), child: newChildOn("n1", released), edit: notTried, want: "TryPod"},
+		"no Pod was tried, it has no parent":         {child: onNode, edit: notTried, want: "TryPod"},
+		"a cached At has no template to try":         {child: onNode, edit: func(w *World) { w.PodIsAdmitted, w.AtIsLive = false, false }, want: "LookForAt"},
+		"a Pod was tried, the node does not exist":   {child: onNode, edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
+		"no Pod was tried, it had an attempt":        {child: newAt(func(at *v1alpha1.At) { at.Spec.Node, at.Status = "n1", *nextAttempt(1, due) }), edit: notTried, want: "create example-at-pod-1: image /bin/sh -c echo YAY on n1"},
 		"the parent is gone":                         {child: newChildOn("n1"), want: "ReleaseAt"},
 		"the parent is gone, it is released":         {child: newChildOn("n1", released), want: "nothing"},
 		"the parent has another UID":                 {parent: newAt(withNodes(nodes(1, 0, 0, 0)), func(at *v1alpha1.At) { at.UID = "other" }), child: newChildOn("n1"), want: "ReleaseAt"},
@@ -467,7 +478,7 @@ func TestDecideByParent(t *testing.T) {
 		"the node is gone, the Pod had ended":        {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), edit: func(w *World) { w.Node = nil }, want: "DONE Complete/Completed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: now, ParentAsOf: now, PodIsLive: true, NodeName: "n1", Node: newNode("n1"), Now: now}
+			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: now, ParentAsOf: now, PodIsLive: true, PodIsAdmitted: true, NodeName: "n1", Node: newNode("n1"), Now: now}
 			if tc.edit != nil {
 				tc.edit(&world)
 			}

@@ -74,6 +74,9 @@ func (v *view) startAttempt(instant time.Time) Decision {
 	if v.pod != nil {
 		return v.waitForName(due)
 	}
+	if d, decided := v.tryPod(); decided {
+		return d
+	}
 	// Before the At, because looking for a node may take seconds.
 	if d, decided := v.checkNode(); decided {
 		return d
@@ -102,6 +105,11 @@ func (v *view) waitForName(since time.Time) Decision {
 		message = fmt.Sprintf("Pod %s of an earlier At with this name still exists: run kubectl describe pod %s to see what it is waiting for.", other.Name, other.Name)
 	}
 	return v.retryBlocked(v1alpha1.ReasonPodNameConflict, errors.New(message))
+}
+
+// IsAdmitted reports whether err, the API server's answer to TryPod, says nothing against the Pod.
+func IsAdmitted(err error) bool {
+	return err == nil || apierrors.IsAlreadyExists(err) || supportsNoDryRun(err)
 }
 
 // Refused returns the decision after the API server answered the creation of the Pod with

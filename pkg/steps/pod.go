@@ -76,16 +76,28 @@ const (
 	maxCreationTimeout = 64 * time.Second
 )
 
-// createPod creates the At's Pod. Its name is the lock against running a command twice. If
-// a creation that was given up has succeeded all the same, the next sync finds the Pod.
-func (s *Steps) createPod(ctx context.Context, name cache.ObjectName, world *plan.World, action plan.CreatePod) (*corev1.Pod, error) {
-	at, timeout := world.At, creationTimeout
+// sendPod sends the request that creates the At's Pod.
+func (s *Steps) sendPod(ctx context.Context, name cache.ObjectName, world *plan.World, options metav1.CreateOptions) (*corev1.Pod, error) {
+	timeout := creationTimeout
 	for range s.Failures.NumRequeues(name) {
 		timeout = min(2*timeout, maxCreationTimeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout-world.Now.Sub(world.AtAsOf))
 	defer cancel()
-	pod, err := s.KubeClient.CoreV1().Pods(at.Namespace).Create(ctx, plan.NewPod(at, s.Defaults), metav1.CreateOptions{})
+	return s.KubeClient.CoreV1().Pods(name.Namespace).Create(ctx, plan.NewPod(world.At, s.Defaults), options)
+}
+
+// tryPod finds out whether the API server admits the At's Pod. Quotas count in a dry-run, too.
+func (s *Steps) tryPod(ctx context.Context, name cache.ObjectName, world *plan.World) error {
+	_, err := s.sendPod(ctx, name, world, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	world.PodIsAdmitted = plan.IsAdmitted(err)
+	return err
+}
+
+// createPod creates the At's Pod. Its name is the lock against running a command twice. If
+// a creation that was given up has succeeded all the same, the next sync finds the Pod.
+func (s *Steps) createPod(ctx context.Context, name cache.ObjectName, world *plan.World, action plan.CreatePod) (*corev1.Pod, error) {
+	pod, err := s.sendPod(ctx, name, world, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -108,6 +108,12 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		return decision, false, s.resumeAts(ctx, world, action.Ats)
 	case plan.ReleaseAt:
 		return decision, true, s.releaseAt(ctx, world)
+	case plan.TryPod:
+		err := s.tryPod(ctx, name, world)
+		if world.PodIsAdmitted {
+			return decision, true, nil
+		}
+		decision = s.refusedPod(name, world, err)
 	case plan.CreatePod:
 		// Then it has to be decided again: the At may have been edited meanwhile.
 		if waited, err := s.waitAhead(ctx, 1); waited || err != nil {
@@ -133,8 +139,7 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 			}
 			return decision, false, nil
 		}
-		s.Failures.When(name)
-		decision = plan.Refused(*world, fmt.Errorf("create Pod: %w", err), s.Failures.NumRequeues(name) >= lastingFailures)
+		decision = s.refusedPod(name, world, err)
 	case plan.RestartTarget:
 		if waited, err := s.waitAhead(ctx, 1); waited || err != nil {
 			return decision, true, err
@@ -163,6 +168,12 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	// PodIsLive may refer to the Pod of another attempt.
 	world.At, world.AtIsLive, world.AtAsOf, world.PodIsLive = at, at != nil, s.Clock.Now(), false
 	return decision, decision.Retry == nil, nil
+}
+
+// refusedPod counts a failed creation of a Pod, and returns the decision that follows.
+func (s *Steps) refusedPod(name cache.ObjectName, world *plan.World, err error) plan.Decision {
+	s.Failures.When(name)
+	return plan.Refused(*world, fmt.Errorf("create Pod: %w", err), s.Failures.NumRequeues(name) >= lastingFailures)
 }
 
 // waitAhead waits until -kube-api-qps permits a number of requests. waited reports whether
