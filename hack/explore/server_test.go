@@ -109,6 +109,14 @@ func (a actions[T]) create(what string, object T) {
 	a.note("create "+what, func() (metav1.Object, error) { return a.client.Create(a.ctx, object, metav1.CreateOptions{}) })
 }
 
+// try creates an object in a dry-run.
+func (a actions[T]) try(what string, object T) {
+	a.note("try "+what, func() (metav1.Object, error) {
+		_, err := a.client.Create(a.ctx, object, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return nil, err
+	})
+}
+
 func (a actions[T]) get(what string) metav1.Object {
 	return a.note("get "+a.name+" "+what, func() (metav1.Object, error) { return a.client.Get(a.ctx, a.name, metav1.GetOptions{}) })
 }
@@ -156,6 +164,7 @@ func (d *dialogue) runPods() {
 	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded} {
 		for _, first := range []string{"deleted", "released", "ended"} {
 			what := fmt.Sprintf("%s, which is %s first", phase, first)
+			pods.try(what, newPod.DeepCopy())
 			pods.create(what, newPod.DeepCopy())
 			pods.create(what+", again", newPod.DeepCopy())
 			pod := pods.get("after its creation")

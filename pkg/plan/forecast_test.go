@@ -190,6 +190,27 @@ func TestForesee(t *testing.T) {
 	}
 }
 
+func TestIsAdmitted(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"admitted":                           {nil, true},
+		"the name is taken":                  {apierrors.NewAlreadyExists(pods, "at-pod"), true},
+		"a webhook does not support dry-run": {apierrors.NewBadRequest(`admission webhook "a" does not support dry run`), true},
+		"quota":                              {apierrors.NewForbidden(pods, "at-pod", errors.New("exceeded quota: no-pods")), false},
+		"a webhook is slow":                  {apierrors.NewInternalError(errors.New(`failed calling webhook "a": context deadline exceeded`)), false},
+		"no answer":                          {errors.New("context deadline exceeded"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := IsAdmitted(tc.err); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestWantsForecast(t *testing.T) {
 	for name, tc := range map[string]struct {
 		at            *v1alpha1.At

@@ -355,6 +355,21 @@ func TestNodes(t *testing.T) {
 	}
 }
 
+// TestNodesOfRefused has Ats whose Pods are refused. They say that, whatever nodes there are.
+func TestNodesOfRefused(t *testing.T) {
+	run(t, func(f *fixture) {
+		f.answer = refusal
+		node := f.at("a", 24*time.Hour, func(at *v1alpha1.At) { at.Spec.Node = "n1" })
+		nodes := f.at("b", 24*time.Hour, func(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} })
+		f.add(2*time.Second, node, nodes)
+		for _, at := range []*v1alpha1.At{node, nodes} {
+			if forecast := f.Forecast(at, plan.RehearsedOf(&at.Status)); forecast == nil || forecast.Reason != v1alpha1.ReasonPodRefused {
+				t.Errorf("At %s: %+v, want %s", at.Name, forecast, v1alpha1.ReasonPodRefused)
+			}
+		}
+	})
+}
+
 // TestEdited edits a refused At so that it is accepted: that is detected immediately.
 func TestEdited(t *testing.T) {
 	run(t, func(f *fixture) {
