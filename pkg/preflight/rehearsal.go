@@ -279,7 +279,11 @@ func (r *rehearsals) rehearseEach(ctx context.Context, item cache.ObjectName, ch
 	for i := range number {
 		r.next.Add(item, node(i))
 		result = r.rehearseOne(ctx, checks, s, plan.OnNode(s.at, node(i)))
-		if result.Reason != v1alpha1.ReasonPassed {
+		switch result.Reason {
+		case v1alpha1.ReasonPassed:
+		case v1alpha1.ReasonRehearsalRefused: // No node has to do with that, and who cannot run a Pod must not learn which there are.
+			return result
+		default:
 			result.Message = fmt.Sprintf("Node %s: %s", node(i), result.Message)
 			return result
 		}

@@ -175,6 +175,10 @@ func TestRehearsal(t *testing.T) {
 			at: withNodes, nodes: []*corev1.Node{node("a")}, kubelet: notPulled,
 			reason: v1alpha1.ReasonImagePullFailed, message: "Node a: Container command: ErrImagePull", rehearsals: []string{"at-rehearsal 1.02s"}, again: []string{"at-rehearsal 10m21.04s"},
 		},
+		"is refused on a node, which it does not name": {
+			at: withNodes, nodes: []*corev1.Node{node("a")}, refuse: func(pod *corev1.Pod) error { return refusal(pod.Name) },
+			reason: v1alpha1.ReasonRehearsalRefused, message: "create Pod: ", rehearsals: []string{"at-rehearsal 1.02s"}, again: []string{"at-rehearsal 10m1.04s"},
+		},
 		"the Pod is refused: no rehearsal": {
 			at: func(at *v1alpha1.At) { at.Spec.Node = "gone" },
 		},
