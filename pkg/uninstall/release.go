@@ -73,7 +73,7 @@ func Release(ctx context.Context, client metadata.Interface, ats *steps.Steps, c
 			return false, err
 		case err != nil:
 			last = err
-			return false, nil
+			return false, nil //nolint:nilerr // It is read again.
 		}
 		tasks, listed = found.tasks(ats, cronAts), true
 		return len(tasks) == 0, nil

@@ -172,6 +172,7 @@ func TestRelease(t *testing.T) {
 
 // testRelease releases everything in a namespace with caches that change returns.
 func testRelease(t *testing.T, change func(*leaving, []metav1.Object) []metav1.Object) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeaving(t)
 		same := func(*v1alpha1.At) {}
