@@ -572,16 +572,17 @@ func TestNodesExample(t *testing.T) {
 	t.Run("baseline", func(t *testing.T) {
 		t.Parallel()
 		namespace := start(t, "baseline")
-		parent := waitAt(t, namespace, "kernel-version", "to name the node", func(at *v1alpha1.At) bool { return at.Status.Message != "" })
-		wantOutput(t, parent.Status.Message, `^It is blocked on 1 of 1 nodes: localhost \(PodRefused: .* violates PodSecurity "baseline:latest": .*hostPath`)
-		out := kubectl(t, "", "get", "-n", namespace, "at")
-		wantOutput(t, out, `(?m)^kernel-version-localhost .* PENDING +PodRefused `, `(?m)^kernel-version  .* RUNNING +0/1 `)
+		blocked := waitBlockedAt(t, namespace, "kernel-version", v1alpha1.ReasonPodRefused)
+		wantOutput(t, blocked.Message, `^create Pod: .* violates PodSecurity "baseline:latest": .*hostPath`)
+		if out := kubectl(t, "", "get", "-n", namespace, "at"); strings.Contains(out, "localhost") {
+			t.Errorf("before a Pod is admitted, a node is chosen:\n%s", out)
+		}
 
 		// Once the Pod is admitted, it runs, and the message is removed.
 		kubectl(t, "", "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
 		done := waitPhase(t, namespace, "kernel-version", v1alpha1.PhaseDone)
 		wantEnd(t, done, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
-		if strings.Contains(done.Status.Message, "blocked") {
+		if strings.Contains(done.Status.Message, "violates") {
 			t.Errorf("the message is %q", done.Status.Message)
 		}
 	})
