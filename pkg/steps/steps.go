@@ -243,15 +243,14 @@ func (s *Steps) LeavePod(ctx context.Context, name cache.ObjectName) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("read Pod %s: %w", name, err)
+	case !slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking):
+		return nil
 	}
 	at := cache.NewObjectName(name.Namespace, plan.AtName(pod))
 	world := &plan.World{Pods: []*corev1.Pod{plan.KeepPod(pod)}, AtIsLive: at.Name == ""}
 	for range maxLeaveSteps {
 		world.Now = s.Clock.Now()
 		decision := plan.Leave(*world)
-		if decision.Action == nil && decision.Status == nil {
-			return nil
-		}
 		if _, _, err := s.Take(ctx, at, world, decision); err != nil {
 			return err
 		}
