@@ -269,7 +269,8 @@ func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *p
 
 func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList bool) {
 	if !isInInitialList { // The initial list may be very long.
-		logger.V(2).Info("At added", "at", klog.KObj(at), "schedule", at.Spec.Schedule, "timeZone", ptr.Deref(at.Spec.TimeZone, ""))
+		due, _ := plan.Instant(&at.Spec) // not the schedule itself, which may have any text
+		logger.V(2).Info("At added", "at", klog.KObj(at), "due", due)
 	}
 	c.enqueue(cache.MetaObjectToName(at))
 	c.enqueueParent(at)
@@ -288,7 +289,8 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 		return
 	}
 	if old.Generation != cur.Generation {
-		logger.V(2).Info("At changed", "at", klog.KObj(cur), "generation", cur.Generation, "schedule", cur.Spec.Schedule, "timeZone", ptr.Deref(cur.Spec.TimeZone, ""), "suspend", ptr.Deref(cur.Spec.Suspend, false))
+		due, _ := plan.Instant(&cur.Spec)
+		logger.V(2).Info("At changed", "at", klog.KObj(cur), "generation", cur.Generation, "due", due, "suspend", ptr.Deref(cur.Spec.Suspend, false))
 	}
 	if old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || plan.HasLostOwner(old) != plan.HasLostOwner(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
 		c.enqueue(cache.MetaObjectToName(cur))

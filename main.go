@@ -68,6 +68,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/leader"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/safelog"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics/ats"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -163,7 +164,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.keyFile, "tls-private-key-file", "", "The PEM file of the key of -tls-cert-file.")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", "127.0.0.1:9384", "The host:port of /healthz and /readyz. If it is empty, they are not served. If the default address is in use, the controller logs that and works without it.")
 	flags.StringVar(&o.logging.Format, "logging-format", o.logging.Format, "The format of the log: text or json.")
-	flags.Var(logsapi.VerbosityLevelPflag(&o.logging.Verbosity), "v", "The verbosity of the log: 2 logs each change of an At, 4 each sync.")
+	flags.Var(logsapi.VerbosityLevelPflag(&o.logging.Verbosity), "v", "The verbosity of the log: 2 logs each change of an At, 4 each sync, 8 whole requests with the commands in them.")
 	flags.Var(logsapi.VModuleConfigurationPflag(&o.logging.VModule), "vmodule", "The verbosity of single files, as pattern=N,... It works only with -logging-format=text.")
 	flags.BoolVar(&o.version, "version", false, "Print the version and exit.")
 }
@@ -246,6 +247,7 @@ func main() {
 		err = logsapi.ValidateAndApply(o.logging, nil)
 	}
 	if err == nil {
+		safelog.Install()
 		err = run(signals.SetupSignalHandler(), &o)
 	}
 	logs.FlushLogs()
@@ -495,8 +497,6 @@ func (o *options) preflightClients(config *rest.Config) (*preflight.Clients, err
 	config.RateLimiter = nil
 	// So that the API server's log tells which requests are those of preflights.
 	config.UserAgent += " preflight"
-	// They come again when the Pods are created.
-	config.WarningHandlerWithContext = rest.NoWarnings{}
 	kubeClient, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("create the client for dry-runs: %w", err)
@@ -579,6 +579,8 @@ func loadConfig(o *options) (*rest.Config, string, error) {
 		return nil, "", err
 	}
 	config.UserAgent = controllerName + "/" + version.Version
+	// Warnings may quote what a user wrote, and nobody could act on them in the log.
+	config.WarningHandlerWithContext = rest.NoWarnings{}
 	// All clients share the memory for large errors.
 	config.Wrap(connect.Concise())
 	// In client-go a negative QPS means no limit.

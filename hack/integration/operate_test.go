@@ -30,12 +30,14 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -357,6 +359,57 @@ func TestLogs(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestLogHasNoTexts has a secret in each text that users, webhooks and commands write. The status has
+// what a webhook says; the log has only that it was refused.
+func TestLogHasNoTexts(t *testing.T) {
+	t.Parallel()
+	const secret = "hunter2"
+	for _, format := range []string{"text", "json"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			namespace := newNamespace(t)
+			var allow atomic.Bool
+			startWebhook(t, namespace, 30, func() *admissionv1.AdmissionResponse {
+				return &admissionv1.AdmissionResponse{Allowed: allow.Load(), Warnings: []string{secret}, Result: &metav1.Status{Code: http.StatusForbidden, Reason: secret, Message: secret}}
+			})
+			waitRefused(t, newAt(namespace, "probe", time.Now(), "true"))
+			c := startController(t, namespace, "-v=7", "-logging-format="+format, "-restart-annotations")
+			for name, due := range map[string]time.Time{"at": time.Now(), "later": time.Now().Add(time.Hour)} {
+				at := newAt(namespace, name, due, "")
+				setTemplate(at, func(spec *corev1.PodSpec) {
+					spec.NodeSelector = map[string]string{secret: secret}
+					spec.Containers[0].Command, spec.Containers[0].Args = []string{secret}, []string{secret}
+					spec.Containers[0].Env = []corev1.EnvVar{{Name: secret, Value: secret}}
+				})
+				at.Labels, at.Annotations = map[string]string{secret: secret}, map[string]string{secret: secret}
+				createAt(t, at)
+			}
+			createAt(t, newAt(namespace, "command", time.Now(), "curl -u root:"+secret))
+			createWorkload(t, namespace, v1alpha1.RestartDeployment, "")
+			kubectl(t, "", "annotate", "-n", namespace, "deployment/web", scheduleAnnotation+"="+secret)
+			for _, name := range []string{"at", "later"} {
+				if blocked := waitBlockedAt(t, namespace, name, v1alpha1.ReasonPodRefused); !strings.Contains(blocked.Message, secret) {
+					t.Errorf("condition Blocked of At %s does not have the webhook's message: %s", name, blocked.Message)
+				}
+			}
+			waitLog(t, c, "PodRefused: create Pod: 403 Forbidden")
+			allow.Store(true)
+			endPod(t, waitPod(t, namespace, "at-pod"), corev1.PodFailed, 1, secret)
+			if at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone); !strings.Contains(at.Status.Message, secret) {
+				t.Errorf("the status does not have the command's message: %s", at.Status.Message)
+			}
+			eventually(t, "the restart annotation to be reported", func(context.Context) (bool, error) {
+				return strings.Contains(kubectl(t, "", "events", "-n", namespace), v1alpha1.ReasonInvalidRestartSchedule), nil
+			})
+			for line := range strings.Lines(c.output()) {
+				if strings.Contains(line, secret) {
+					t.Errorf("the log has a text of a user: %s", line)
+				}
+			}
+		})
 	}
 }
 

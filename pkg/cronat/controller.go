@@ -198,7 +198,7 @@ func (c *Controller) updateCronAt(logger klog.Logger, old, cur *v1alpha1.CronAt)
 	edited := old.Generation != cur.Generation
 	deleted := old.DeletionTimestamp.IsZero() && !cur.DeletionTimestamp.IsZero()
 	if isOther || edited || deleted {
-		logger.V(2).Info("CronAt changed", "cronAt", klog.KObj(cur), "generation", cur.Generation, "schedule", cur.Spec.Schedule, "timeZone", ptr.Deref(cur.Spec.TimeZone, ""), "suspend", ptr.Deref(cur.Spec.Suspend, false))
+		logger.V(2).Info("CronAt changed", "cronAt", klog.KObj(cur), "generation", cur.Generation, "suspend", ptr.Deref(cur.Spec.Suspend, false))
 		c.enqueue(cache.MetaObjectToName(cur))
 	}
 	if plan.IsNewRequest(old, cur) && c.working.Load() {

@@ -132,7 +132,7 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 	if ParentName(other) == at.Name {
 		message = fmt.Sprintf("At %s of an earlier At with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
 		if w.Now.Sub(at.Status.StartTime.Time) < Grace {
-			return Decision{Retry: fmt.Errorf("%w: %s", answer.ErrBlocked, message), Delay: v.untilDeadline()}
+			return Decision{Retry: answer.Blocked(v1alpha1.ReasonAtNameConflict, errors.New(message)), Delay: v.untilDeadline()}
 		}
 	}
 	return v.retryBlocked(v1alpha1.ReasonAtNameConflict, errors.New(message))

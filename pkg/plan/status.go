@@ -228,7 +228,7 @@ func (v *view) writeBlocked(reason, message string) Decision {
 // retryBlocked returns the decision to set condition Blocked and retry with back-off.
 func (v *view) retryBlocked(reason string, cause error) Decision {
 	d := v.writeBlocked(reason, cause.Error())
-	d.Retry, d.Delay = fmt.Errorf("%w: %w", answer.ErrBlocked, cause), v.untilDeadline()
+	d.Retry, d.Delay = answer.Blocked(reason, cause), v.untilDeadline()
 	return d
 }
 

@@ -51,7 +51,7 @@ type verdict struct {
 func newVerdict(forecast *plan.Forecast, err error) verdict {
 	v := verdict{forecast: forecast, retry: !apierrors.IsBadRequest(err)}
 	if forecast == nil {
-		v.cause = answer.OneLine(err.Error())
+		v.cause = answer.ForLog(err)
 	}
 	return v
 }
@@ -100,7 +100,7 @@ func (p *Preflight) askPod(ctx context.Context, at *v1alpha1.At) verdict {
 	pod := plan.NewPod(at, p.defaults)
 	like, same, err := plan.PodKeys(pod)
 	if err != nil {
-		return verdict{cause: answer.OneLine(err.Error())}
+		return verdict{cause: answer.ForLog(err)}
 	}
 	key := like
 	shared, ok := p.known(key)
@@ -113,7 +113,7 @@ func (p *Preflight) askPod(ctx context.Context, at *v1alpha1.At) verdict {
 		return shared.named(pod.Name)
 	}
 	if err := p.dryRuns.Wait(ctx); err != nil {
-		return verdict{cause: answer.OneLine(err.Error())}
+		return verdict{cause: answer.ForLog(err)}
 	}
 	_, err = p.dryRun(ctx, pod)
 	// A webhook that does not support dry-run causes a BadRequest error, and a retry will
@@ -155,7 +155,7 @@ func (p *Preflight) known(key string) (verdict, bool) {
 // askRestart reads the workload of spec.restart and restarts it with dryRun.
 func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) verdict {
 	if err := p.dryRuns.Wait(ctx); err != nil {
-		return verdict{cause: answer.OneLine(err.Error())}
+		return verdict{cause: answer.ForLog(err)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -260,7 +260,7 @@ func (c *Controller) updateWorkload(logger klog.Logger, kind v1alpha1.RestartKin
 		return
 	}
 	if annotationplan.IsAnnotated(old) || annotationplan.IsAnnotated(cur) {
-		logger.V(2).Info("Restart annotations changed", "kind", kind, "workload", klog.KObj(cur), "schedule", cur.Annotations[v1alpha1.AnnotationRestartSchedule], "timeZone", cur.Annotations[v1alpha1.AnnotationRestartTimeZone], "suspend", cur.Annotations[v1alpha1.AnnotationRestartSuspend])
+		logger.V(2).Info("Restart annotations changed", "kind", kind, "workload", klog.KObj(cur))
 		c.queue.Add(keyOf(kind, cur.Namespace, cur.Name))
 		return
 	}

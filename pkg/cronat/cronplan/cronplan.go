@@ -337,7 +337,7 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 	if CronAtName(other) == w.CronAt.Name {
 		message = fmt.Sprintf("At %s of an earlier CronAt with this name still exists: run kubectl describe at %s to see what it is waiting for.", other.Name, other.Name)
 		if w.Now.Sub(w.CronAt.CreationTimestamp.Time) < plan.Grace {
-			return Decision{Retry: fmt.Errorf("%w: %s", answer.ErrBlocked, message)}
+			return Decision{Retry: answer.Blocked(v1alpha1.ReasonAtNameConflict, errors.New(message))}
 		}
 	}
 	return blocked(w, v1alpha1.ReasonAtNameConflict, errors.New(message))
@@ -365,7 +365,7 @@ func blocked(w World, reason string, cause error) Decision {
 	}
 	v.setBlocked(reason, cause.Error())
 	d := v.write()
-	d.Retry, d.Delay = fmt.Errorf("%w: %w", answer.ErrBlocked, cause), v.delay()
+	d.Retry, d.Delay = answer.Blocked(reason, cause), v.delay()
 	return d
 }
 

@@ -309,7 +309,7 @@ func (s *Steps) createAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, er
 	if err != nil {
 		return nil, err
 	}
-	klog.FromContext(ctx).V(2).Info("Created At", "at", klog.KObj(created), "schedule", created.Spec.Schedule)
+	klog.FromContext(ctx).V(2).Info("Created At", "at", klog.KObj(created), "schedule", at.Spec.Schedule)
 	return created, nil
 }
 

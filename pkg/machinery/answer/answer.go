@@ -32,6 +32,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/rest"
 )
 
@@ -164,6 +165,19 @@ func IsTransient(err error) bool {
 // it, or if the cause will disappear within moments.
 var ErrBlocked = errors.New("blocked")
 
+// Blocked returns an error that is ErrBlocked. reason is one of this program, and is logged;
+// cause may have any text, which is for the status or an event.
+func Blocked(reason string, cause error) error { return &blocked{reason, cause} }
+
+type blocked struct {
+	reason string
+	cause  error
+}
+
+func (b *blocked) Error() string        { return "blocked: " + b.cause.Error() }
+func (b *blocked) Is(target error) bool { return target == ErrBlocked }
+func (b *blocked) Unwrap() error        { return b.cause }
+
 // ErrPanic is the error of a sync that panicked.
 var ErrPanic = errors.New("panic")
 
@@ -189,4 +203,45 @@ func Truncate(text string, most int) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+// ForLog returns what may be logged of an error: not the message of the API server, which may
+// quote what a user or a webhook wrote, but the code of its answer; and of what blocks an
+// object, the reason. The rest of an error, such as what was tried, is this program's own.
+func ForLog(err error) string {
+	var status apierrors.APIStatus
+	switch e := err.(type) { //nolint:errorlint // The causes come next.
+	case apierrors.APIStatus:
+		code := int(e.Status().Code)
+		return strings.TrimSpace(fmt.Sprint(code, " ", http.StatusText(code)))
+	case *blocked:
+		if errors.As(e.cause, &status) {
+			return e.reason + ": " + ForLog(e.cause)
+		}
+		return e.reason
+	}
+	text := err.Error()
+	for _, cause := range causes(err) {
+		whole, logged := cause.Error(), ForLog(cause)
+		if !strings.Contains(text, whole) {
+			return logged
+		}
+		text = strings.Replace(text, whole, logged, 1)
+	}
+	return OneLine(text)
+}
+
+// causes returns the errors that an error wraps.
+func causes(err error) []error {
+	switch e := err.(type) { //nolint:errorlint // These are the ways to wrap.
+	case interface{ Unwrap() error }:
+		if cause := e.Unwrap(); cause != nil {
+			return []error{cause}
+		}
+	case interface{ Unwrap() []error }:
+		return e.Unwrap()
+	case utilerrors.Aggregate:
+		return e.Errors()
+	}
+	return nil
 }

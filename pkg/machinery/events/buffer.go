@@ -19,7 +19,6 @@ package events
 import (
 	"container/list"
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -269,7 +268,7 @@ func (r *Recorder) write(client typedcorev1.EventsGetter, e *entry) {
 			droppedEvents.WithLabelValues(refused).Inc()
 			// Other refusals are likely to have the same cause, such as missing permission.
 			if isExpected := answer.IsNotFound(err, e.event.Namespace) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause); !isExpected && !r.refused.Swap(true) {
-				r.logger.Error(errors.New(answer.OneLine(err.Error())), "The API server refuses an event; further refusals are not logged", "object", object, "reason", e.event.Reason)
+				r.logger.Error(err, "The API server refuses an event; further refusals are not logged", "object", object, "reason", e.event.Reason)
 			}
 			return
 		case wasStopping || r.ctx.Err() != nil:
@@ -278,7 +277,7 @@ func (r *Recorder) write(client typedcorev1.EventsGetter, e *entry) {
 			return
 		case try == maxTries:
 			droppedEvents.WithLabelValues(failed).Inc()
-			r.logger.Error(errors.New(answer.OneLine(err.Error())), "Cannot write an event", "object", object, "reason", e.event.Reason, "tries", try)
+			r.logger.Error(err, "Cannot write an event", "object", object, "reason", e.event.Reason, "tries", try)
 			return
 		}
 		select {

@@ -154,7 +154,7 @@ func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 		Type:                eventType,
 		ReportingController: r.source.Component,
 	}
-	r.logger.V(3).Info("Event occurred", "object", klog.KRef(ref.Namespace, ref.Name), "kind", ref.Kind, "apiVersion", ref.APIVersion, "type", eventType, "reason", reason, "message", event.Message)
+	r.logger.V(3).Info("Event occurred", "object", klog.KRef(ref.Namespace, ref.Name), "kind", ref.Kind, "apiVersion", ref.APIVersion, "type", eventType, "reason", reason)
 	// The correlator works on the order in which the events happen. It is not informed of
 	// what was written, because it needs only the name, which it knows, and the count, which
 	// may have increased in the meantime.
@@ -176,7 +176,7 @@ func Report(recorder record.EventRecorder, object runtime.Object, reason string,
 		return err
 	}
 	recorder.Event(object, corev1.EventTypeWarning, reason, answer.OneLine(err.Error()))
-	return fmt.Errorf("%w: %w", answer.ErrBlocked, err)
+	return answer.Blocked(reason, err)
 }
 
 // Values of label reason of droppedEvents.

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -60,11 +61,10 @@ func (r *Retrying) Settle(ctx context.Context, item cache.ObjectName, err error)
 		return
 	}
 	logger, isBlocked := klog.FromContext(ctx), errors.Is(err, answer.ErrBlocked)
-	message := answer.OneLine(err.Error())
 	if isBlocked { // The object's status or an event reports it.
-		logger.V(2).Info("Blocked, retrying later", "reason", message)
+		logger.V(2).Info("Blocked, retrying later", "reason", err)
 	} else {
-		logger.Error(errors.New(message), "Sync failed, retrying later")
+		logger.Error(err, "Sync failed, retrying later")
 	}
 	if isBlocked || !answer.IsTransient(err) {
 		r.blocked.AddRateLimited(item)
@@ -92,6 +92,9 @@ func (r *Retrying) ShutDown() {
 func Recovered(work func() error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
+			if _, ok := cause.(runtime.Error); !ok {
+				cause = fmt.Sprintf("%T", cause) // It may quote what a user wrote.
+			}
 			err = fmt.Errorf("%w: %v\n%s", answer.ErrPanic, cause, debug.Stack())
 		}
 	}()

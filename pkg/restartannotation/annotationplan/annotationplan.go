@@ -19,6 +19,7 @@ limitations under the License.
 package annotationplan
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -153,7 +154,7 @@ func decide(w World) Decision {
 	d := Decision{Mistake: mistake}
 	if w.Invalid != nil {
 		// Another version of the CRD may accept it.
-		d.Retry = fmt.Errorf("%w: %w", answer.ErrBlocked, w.Invalid)
+		d.Retry = answer.Blocked(v1alpha1.ReasonInvalidRestartSchedule, w.Invalid)
 	}
 	switch {
 	case isOrphan(w):
@@ -161,7 +162,7 @@ func decide(w World) Decision {
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Adopted CronAt "+w.CronAt.Name)
 	case isOwn && w.CronAt.DeletionTimestamp != nil && w.CronAt.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy:
 		// The cache has only CronAts with the label, and does not report its deletion.
-		d.Retry = fmt.Errorf("%w: CronAt %s is being deleted", answer.ErrBlocked, w.CronAt.Name)
+		d.Retry = answer.Blocked(v1alpha1.ReasonCronAtNameConflict, fmt.Errorf("CronAt %s is being deleted", w.CronAt.Name))
 	case isOwn && w.CronAt.DeletionTimestamp != nil:
 		// Its deletion triggers the next step.
 	case want == nil && isOwn && mistake != "" && ptr.Deref(w.CronAt.Spec.Suspend, false):
@@ -221,7 +222,7 @@ func newOwner(w World) metav1.OwnerReference {
 // nameTaken returns the decision when the name belongs to a CronAt of another owner.
 func nameTaken(w World) Decision {
 	message := fmt.Sprintf("CronAt %s already exists and was not created for this %s: delete that CronAt.", w.CronAt.Name, w.Kind)
-	d := Decision{Retry: fmt.Errorf("%w: %s", answer.ErrBlocked, message)}
+	d := Decision{Retry: answer.Blocked(v1alpha1.ReasonCronAtNameConflict, errors.New(message))}
 	if kind, name, ok := Owner(w.CronAt); ok && kind == w.Kind && name == w.Workload.Name && w.Now.Sub(w.Workload.CreationTimestamp.Time) < plan.Grace {
 		// It belongs to an earlier workload, and the garbage collector will delete it.
 		return d
@@ -250,7 +251,7 @@ func Refused(err error) Decision {
 	}
 	return Decision{
 		Event: newEvent(corev1.EventTypeWarning, v1alpha1.ReasonCronAtRefused, err.Error()),
-		Retry: fmt.Errorf("%w: %w", answer.ErrBlocked, err),
+		Retry: answer.Blocked(v1alpha1.ReasonCronAtRefused, err),
 	}
 }
 

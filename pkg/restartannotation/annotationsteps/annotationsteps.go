@@ -88,7 +88,6 @@ func (s *Steps) CronAt(kind v1alpha1.RestartKind, workload cache.ObjectName) *v1
 // Take takes the step that was decided and updates world. After an error, the step must be
 // retried with back-off.
 func (s *Steps) Take(ctx context.Context, world *annotationplan.World, decision annotationplan.Decision) error {
-	logger := klog.FromContext(ctx)
 	cronAts := s.Client.CnatV1alpha1().CronAts(world.Workload.Namespace)
 	var sent, written *v1alpha1.CronAt
 	var err error
@@ -136,7 +135,7 @@ func (s *Steps) Take(ctx context.Context, world *annotationplan.World, decision 
 		return err
 	}
 	world.CronAt, world.CronAtIsLive = written, true
-	logger.V(2).Info(decision.Event.Message)
+	klog.FromContext(ctx).V(2).Info("Wrote CronAt", "cronAt", klog.KRef(world.Workload.Namespace, annotationplan.Name(world.Kind, world.Workload.Name)), "reason", decision.Event.Reason)
 	s.Record(world, decision.Event)
 	return nil
 }

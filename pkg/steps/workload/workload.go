@@ -19,6 +19,7 @@ package workload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -49,7 +50,7 @@ func Get(ctx context.Context, apps typedappsv1.AppsV1Interface, namespace string
 	case v1alpha1.RestartDaemonSet:
 		return toTarget(rollout.FromDaemonSet)(apps.DaemonSets(namespace).Get(ctx, restart.Name, options))
 	default:
-		return nil, unknownKind(restart.Kind)
+		return nil, errUnknownKind
 	}
 }
 
@@ -80,7 +81,7 @@ func patch(ctx context.Context, apps typedappsv1.AppsV1Interface, t *rollout.Tar
 	case v1alpha1.RestartDaemonSet:
 		return toTarget(rollout.FromDaemonSet)(apps.DaemonSets(t.Namespace).Patch(ctx, t.Name, types.MergePatchType, body, options))
 	default:
-		return nil, unknownKind(t.Kind)
+		return nil, errUnknownKind
 	}
 }
 
@@ -94,9 +95,7 @@ func toTarget[T any](from func(T) *rollout.Target) func(T, error) (*rollout.Targ
 	}
 }
 
-func unknownKind(kind v1alpha1.RestartKind) error {
-	return fmt.Errorf("kind %q cannot be restarted", kind)
-}
+var errUnknownKind = errors.New("workloads of the kind of spec.restart cannot be restarted")
 
 // A workload that was read can be shared for sharedTime. At most maxTargets are kept.
 const (
