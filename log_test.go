@@ -66,7 +66,7 @@ func secretTemplate() *corev1.PodTemplateSpec {
 func TestLogHasNoTexts(t *testing.T) {
 	t.Parallel()
 	reason := func(code int32, reason metav1.StatusReason) error {
-		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Reason: reason, Message: "denied: " + secret, Details: &metav1.StatusDetails{
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: "denied: " + secret, Details: &metav1.StatusDetails{
 			Name: secret, Kind: secret, Causes: []metav1.StatusCause{{Type: metav1.CauseType(secret), Field: secret, Message: secret}},
 		}}}
 	}

@@ -101,7 +101,7 @@ func (w *World) NodesNotRead(err error) error {
 // isFresh reports whether At is recent and complete enough to create its Pod, and so is
 // its parent, if it has one.
 func (w *World) isFresh() bool {
-	return (w.AtIsLive || IsWhole(w.At)) && staleness.IsFresh(w.AtAsOf, w.Now) && (ParentName(w.At) == "" || staleness.IsFresh(w.ParentAsOf, w.Now))
+	return (w.AtIsLive || IsWhole(w.At) && HasWholeStatus(w.At)) && staleness.IsFresh(w.AtAsOf, w.Now) && (ParentName(w.At) == "" || staleness.IsFresh(w.ParentAsOf, w.Now))
 }
 
 // pod returns the Pod with the name of the current attempt's Pod, or nil.

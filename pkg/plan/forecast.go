@@ -44,10 +44,13 @@ type Forecast struct {
 	Rehearsal Rehearsal
 }
 
+// maxForecast is the length of the message of a forecast, in bytes: with its prefix, it is kept.
+const maxForecast = MaxStatusText - 64
+
 // newForecast returns a forecast that can be kept: an API server's refusal can have any
 // length.
 func newForecast(reason, message string) *Forecast {
-	return &Forecast{Reason: reason, Message: answer.OneLine(message)}
+	return &Forecast{Reason: reason, Message: answer.Truncate(answer.OneLine(message), maxForecast)}
 }
 
 // forecastPrefix marks the message of a Blocked condition as a forecast, as opposed to

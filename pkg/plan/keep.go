@@ -18,7 +18,9 @@ package plan
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
+	"strings"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,17 +28,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
+
+// The bounds of all that is kept of an object. A text is longer than any name: maxName bytes.
+// All texts of an object share maxTexts bytes, and a list has at most maxItems items.
+const (
+	maxName  = validation.DNS1123SubdomainMaxLength
+	maxTexts = 16 << 10
+	maxItems = 40
+)
+
+// MaxStatusText is the length, in bytes, up to which a text in a status is kept. What follows is
+// read from the API server before the status is written.
+const MaxStatusText = 1024
+
+// cut ends a text of which not all is kept.
+const cut = "…"
 
 // podAnnotations are the annotations of a Pod that this package reads.
 var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, v1alpha1.AnnotationNode, DefaultContainer}
 
 // maxKeptCommand is the length of a command, in bytes, up to which it is kept.
 const maxKeptCommand = 256
-
-// maxKept is the length of a name or an annotation, in bytes, up to which it is kept. No
-// name is longer.
-const maxKept = validation.DNS1123SubdomainMaxLength
 
 // maxKeptFinalizers is the number of finalizers up to which all are kept.
 const maxKeptFinalizers = 8
@@ -52,7 +66,8 @@ func IsSmall(run *v1alpha1.RunSpec) bool {
 
 // KeepAt returns a copy with only those fields of an At that this package and cronplan
 // read from a cache. A template, a long command, a selector and metadata may be large and
-// should not be cached: every user can write them. The result has at most 16 KiB.
+// should not be cached: every user can write them. What the command of an ended At wrote is
+// not read again, unless by its parent.
 func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	kept := &v1alpha1.At{
 		ObjectMeta: KeepMeta(at),
@@ -94,7 +109,62 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	if IsScheduled(at) || HasLostOwner(at) {
 		kept.Labels = KeepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelAtUID)
 	}
+	kept = Bounded(kept, MaxStatusText)
+	if at.Status.Phase == v1alpha1.PhaseDone && ParentName(at) == "" {
+		kept.Status.Message = answer.Truncate(kept.Status.Message, 0)
+		for i := range kept.Status.Conditions {
+			kept.Status.Conditions[i].Message = answer.Truncate(kept.Status.Conditions[i].Message, 0)
+		}
+	}
 	return kept
+}
+
+// Bounded returns a copy of an object in which no text has more than the given number of bytes.
+// Maps are not changed: KeepKeys bounds them.
+func Bounded[T interface{ DeepCopy() T }](object T, most int) T {
+	bounded := object.DeepCopy()
+	texts := textsIn(reflect.ValueOf(bounded), nil)
+	most = max(maxName, min(most, maxTexts/max(1, len(texts))))
+	for _, text := range texts {
+		text.SetString(unique.Make(answer.Truncate(text.String(), most)).Value()) // A condition repeats the message.
+	}
+	return bounded
+}
+
+// textsIn adds all texts in a value to found, and cuts the lists.
+func textsIn(value reflect.Value, found []reflect.Value) []reflect.Value {
+	switch value.Kind() {
+	case reflect.Pointer:
+		return textsIn(value.Elem(), found) // The zero Value has no kind.
+	case reflect.Struct:
+		for i := range value.NumField() {
+			if field := value.Field(i); field.CanSet() {
+				found = textsIn(field, found)
+			}
+		}
+	case reflect.Slice:
+		if value.Len() > maxItems {
+			value.Set(value.Slice3(0, maxItems, maxItems))
+		}
+		for i := range value.Len() {
+			found = textsIn(value.Index(i), found)
+		}
+	case reflect.String:
+		if value.Len() > maxName {
+			found = append(found, value)
+		}
+	}
+	return found
+}
+
+// HasWholeStatus reports whether KeepAt has kept all of an At's status. Otherwise, the At must be
+// read before its status is written.
+func HasWholeStatus(at *v1alpha1.At) bool { return AreWhole(at.Status.Message, at.Status.Conditions) }
+
+// AreWhole reports whether the message of a status and its conditions were kept whole.
+func AreWhole(message string, conditions []metav1.Condition) bool {
+	return len(conditions) < maxItems && !strings.HasSuffix(message, cut) &&
+		!slices.ContainsFunc(conditions, func(condition metav1.Condition) bool { return strings.HasSuffix(condition.Message, cut) })
 }
 
 // IsWhole reports whether KeepAt has kept all fields that the Pod of an At is made from.
@@ -149,7 +219,7 @@ func KeepPod(pod *corev1.Pod) *corev1.Pod {
 	if written := statusWrittenAt(pod); !written.IsZero() && (isWaiting(pod) || len(kept.Status.ContainerStatuses) == 0) {
 		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Subresource: "status", Time: &metav1.Time{Time: written}}}
 	}
-	return kept
+	return Bounded(kept, answer.MaxMessage)
 }
 
 // keepContainers returns the name of the first container, unless an annotation names the
@@ -189,7 +259,8 @@ func KeepNode(node *corev1.Node) *corev1.Node {
 		ObjectMeta: KeepMeta(node),
 		Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
 	}
-	kept.Labels = node.Labels
+	kept = Bounded(kept, maxName)
+	kept.Labels = node.Labels // A selector may ask for any. Only who may write Nodes sets them.
 	return kept
 }
 
@@ -207,11 +278,11 @@ func KeepMeta(object metav1.Object) metav1.ObjectMeta {
 	}
 }
 
-// KeepKeys returns the given keys of labels or annotations, if they are there. Values of ours are never longer than maxKept.
+// KeepKeys returns the given keys of labels or annotations, if they are there. Values of ours are never longer than a name.
 func KeepKeys(from map[string]string, keys ...string) map[string]string {
 	kept := map[string]string{}
 	for _, key := range keys {
-		if value, ok := from[key]; ok && len(value) <= maxKept {
+		if value, ok := from[key]; ok && len(value) <= maxName {
 			kept[key] = value
 		}
 	}

@@ -255,7 +255,7 @@ func Owner(object metav1.Object, kind string) *metav1.OwnerReference {
 // server accepts references of any length; a long one cannot refer to an existing object.
 func ControllerOf(object metav1.Object) *metav1.OwnerReference {
 	owner := metav1.GetControllerOf(object)
-	if owner == nil || max(len(owner.APIVersion), len(owner.Kind), len(owner.Name), len(owner.UID)) > maxKept {
+	if owner == nil || max(len(owner.APIVersion), len(owner.Kind), len(owner.Name), len(owner.UID)) > maxName {
 		return nil
 	}
 	return owner

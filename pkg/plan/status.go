@@ -39,11 +39,21 @@ func (v *view) write(status *v1alpha1.AtStatus, events ...Event) Decision {
 	if status.Phase != v1alpha1.PhaseDone {
 		explain(status)
 	}
-	if equality.Semantic.DeepEqual(&v.At.Status, status) {
+	if equality.Semantic.DeepEqual(&v.At.Status, status) || v.isKept(status) {
 		return Decision{}
 	}
 	status.ObservedGeneration = v.At.Generation
 	return Decision{Status: status, Events: events}
+}
+
+// isKept reports whether an At of whose status not all was kept already has the given status, as
+// far as that is known.
+func (v *view) isKept(status *v1alpha1.AtStatus) bool {
+	if HasWholeStatus(v.At) {
+		return false
+	}
+	after := KeepAt(&v1alpha1.At{ObjectMeta: v.At.ObjectMeta, Status: *status})
+	return equality.Semantic.DeepEqual(&KeepAt(v.At).Status, &after.Status)
 }
 
 // explain sets reason and message in the status of an At that is not DONE to what the At

@@ -161,6 +161,10 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 	if decision.Status == nil {
 		return decision, false, nil
 	}
+	if !world.AtIsLive && !plan.HasWholeStatus(world.At) {
+		// The patch would write the shortened texts.
+		return decision, true, s.lookForAt(ctx, name, world)
+	}
 	at, err := s.writeStatus(ctx, world.At, decision)
 	if err != nil {
 		return decision, false, err

@@ -177,7 +177,7 @@ func IsWhole(cronAt *v1alpha1.CronAt) bool {
 }
 
 // KeepCronAt returns a copy with only those fields of a CronAt that this package reads
-// from a cache. The result has at most 16 KiB.
+// from a cache.
 func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	kept := &v1alpha1.CronAt{
 		ObjectMeta: plan.KeepMeta(cronAt),
@@ -195,5 +195,11 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	if edited := plan.WrittenAt(cronAt); !edited.IsZero() {
 		kept.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &metav1.Time{Time: edited}}}
 	}
-	return kept
+	return plan.Bounded(kept, plan.MaxStatusText)
+}
+
+// HasWholeStatus reports whether KeepCronAt has kept all of a CronAt's status. Otherwise, the
+// CronAt must be read before its status is written.
+func HasWholeStatus(cronAt *v1alpha1.CronAt) bool {
+	return plan.AreWhole(cronAt.Status.Message, cronAt.Status.Conditions)
 }

@@ -126,7 +126,7 @@ const RecordDelay = 9500 * time.Millisecond
 
 // Decide returns the next step of a CronAt.
 func Decide(w World) Decision {
-	w.isFresh = w.CronAt != nil && (w.CronAtIsLive || IsWhole(w.CronAt)) && staleness.IsFresh(w.CronAtAsOf, w.Now)
+	w.isFresh = w.CronAt != nil && (w.CronAtIsLive || IsWhole(w.CronAt) && HasWholeStatus(w.CronAt)) && staleness.IsFresh(w.CronAtAsOf, w.Now)
 	w.Now = w.Now.Round(0) // without the monotonic reading
 	strangers := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || w.IsChild(at) })
 	if len(strangers) > 0 && !w.CronAtIsLive {
@@ -372,10 +372,20 @@ func blocked(w World, reason string, cause error) Decision {
 // write returns the decision to write the status, unless the CronAt already has it.
 func (v *view) write() Decision {
 	v.explain()
-	if equality.Semantic.DeepEqual(&v.cronAt.Status, v.status) {
+	if equality.Semantic.DeepEqual(&v.cronAt.Status, v.status) || v.isKept() {
 		return Decision{}
 	}
 	return Decision{Status: v.status, Events: v.events}
+}
+
+// isKept reports whether a CronAt of whose status not all was kept already has the status, as far
+// as that is known.
+func (v *view) isKept() bool {
+	if HasWholeStatus(v.cronAt) {
+		return false
+	}
+	after := KeepCronAt(&v1alpha1.CronAt{Status: *v.status})
+	return equality.Semantic.DeepEqual(&KeepCronAt(v.cronAt).Status, &after.Status)
 }
 
 // timeLeft returns how long after now the due time may still start according to

@@ -244,6 +244,10 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *cronplan
 	if decision.Status == nil {
 		return decision, false, nil
 	}
+	if !world.CronAtIsLive && !cronplan.HasWholeStatus(world.CronAt) {
+		// The patch would write the shortened texts.
+		return decision, true, s.lookForCronAt(ctx, name, world)
+	}
 	if err := s.writeStatus(ctx, world, decision); err != nil {
 		return decision, false, err
 	}

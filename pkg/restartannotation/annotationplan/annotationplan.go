@@ -361,11 +361,10 @@ func Keep(workload *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata 
 	kept := &metav1.PartialObjectMetadata{ObjectMeta: plan.KeepMeta(workload)}
 	for _, key := range []string{v1alpha1.AnnotationRestartSchedule, v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSuspend} {
 		if value, ok := annotation(workload, key); ok {
-			// The copy does not share the memory of a long value.
-			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, strings.Clone(value[:min(len(value), maxAnnotation)]))
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, answer.Truncate(value, maxAnnotation))
 		}
 	}
-	return kept
+	return plan.Bounded(kept, plan.MaxStatusText)
 }
 
 // OwnLabels returns those labels of a CronAt that are set from the annotations.
@@ -395,5 +394,5 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 	if !cronplan.IsSmall(cronAt) {
 		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{}
 	}
-	return kept
+	return plan.Bounded(kept, plan.MaxStatusText)
 }
