@@ -44,8 +44,8 @@ const (
 
 // hostile reports how much later Ats start because of what the users of other namespaces do:
 // number Ats in each whose Pods a webhook denies or does not admit in time, number objects
-// that look like the controller's, and a fiftieth of number of the largest objects of each
-// shape, edited one after the other.
+// that look like the controller's, 20 times number small Ats with the longest messages, and a
+// fiftieth of number of the largest objects of each shape, edited one after the other.
 func (b *bench) hostile(ctx context.Context, number int) (err error) {
 	if err := os.Setenv("GOMEMLIMIT", "512000000"); err != nil { // as in artifacts/deploy/deployment.yaml
 		return err
@@ -102,6 +102,12 @@ func (b *bench) hostile(ctx context.Context, number int) (err error) {
 		}
 	}
 	if err := reportLater("forged objects"); err != nil {
+		return err
+	}
+	if err := tenants[1].Many(ctx, 20*number); err != nil {
+		return err
+	}
+	if err := reportLater("very many small Ats with long messages"); err != nil {
 		return err
 	}
 	if err := tenants[0].Fill(ctx, max(1, number/50)); err != nil {

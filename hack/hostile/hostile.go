@@ -20,7 +20,6 @@ package hostile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -343,12 +342,21 @@ func (t *Tenant) Forge(ctx context.Context, number int) error {
 
 // Due creates a number of Ats that are due at once. prefix is that of their names.
 func (t *Tenant) Due(ctx context.Context, prefix string, number int, due time.Time) error {
+	return t.due(ctx, prefix, number, due, func(i int) object {
+		return object{run: map[string]any{"command": fmt.Sprint("echo ", i)}}
+	})
+}
+
+// Many creates a number of small Ats that are due at once. Their Pods are invalid, and the API
+// server says so at length: each At ends with two messages of the largest size.
+func (t *Tenant) Many(ctx context.Context, number int) error {
+	return t.due(ctx, "many", number, time.Now(), func(int) object { return shapes["invalid-variables"](1000) })
+}
+
+func (t *Tenant) due(ctx context.Context, prefix string, number int, due time.Time, content func(i int) object) error {
 	return each(ctx, number, func(ctx context.Context, i int) error {
-		at := metadata("labels", map[string]any{}).of(ats, fmt.Sprintf("%s-%d", prefix, i))
-		if err := errors.Join(
-			unstructured.SetNestedField(at.Object, due.UTC().Format(time.RFC3339), "spec", "schedule"),
-			unstructured.SetNestedField(at.Object, fmt.Sprint("echo ", i), "spec", "command"),
-		); err != nil {
+		at := content(i).of(ats, fmt.Sprintf("%s-%d", prefix, i))
+		if err := unstructured.SetNestedField(at.Object, due.UTC().Format(time.RFC3339), "spec", "schedule"); err != nil {
 			return err
 		}
 		_, err := t.create(ctx, ats, at)

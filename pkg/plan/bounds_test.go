@@ -79,10 +79,10 @@ func filled[T any](text string) *T {
 	return object
 }
 
-// TestBounds fills all fields of each kind of object that is cached, also those that the API server
+// TestKeptBounds fills all fields of each kind of object that is cached, also those that the API server
 // would not admit. There is nothing that is kept without a bound, and no text is cut within a
 // character.
-func TestBounds(t *testing.T) {
+func TestKeptBounds(t *testing.T) {
 	const bound = 256 << 10
 	for _, text := range []string{strings.Repeat("x", 300_000), strings.Repeat("é", 150_000), "x" + strings.Repeat("€", 100_000)} {
 		at, ended, child := filled[v1alpha1.At](text), filled[v1alpha1.At](text), filled[v1alpha1.At](text)

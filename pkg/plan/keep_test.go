@@ -35,8 +35,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
-// maxKeptSize is the size of an object in JSON up to which it may be cached.
-const maxKeptSize = 16 << 10
+// maxKeptSizes are the sizes of objects in JSON up to which they may be cached.
+var maxKeptSizes = map[string]int{"At": 16 << 10, "Pod": 48 << 10}
 
 // largeMeta fills whatever a user can write in the metadata of an object.
 func largeMeta(meta *metav1.ObjectMeta, kind string) {
@@ -95,10 +95,12 @@ func TestKeptSize(t *testing.T) {
 			// The controller writes the status.
 			at.Status.Message = strings.Repeat("x", answer.MaxMessage)
 			at.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionFailed, Message: at.Status.Message}}
-			pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "command"}}}}
+			// The kubelet repeats the image.
+			long := strings.Repeat("x", 600_000)
+			pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "command"}}}, Status: corev1.PodStatus{Message: long}}
 			largeMeta(&pod.ObjectMeta, v1alpha1.AtKind)
 			for i := range 3000 {
-				status := corev1.ContainerStatus{Name: fmt.Sprintf("c%d", i), State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}
+				status := corev1.ContainerStatus{Name: fmt.Sprintf("c%d", i), State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: long}}}
 				pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, status)
 				pod.Status.InitContainerStatuses = append(pod.Status.InitContainerStatuses, status)
 			}
@@ -108,7 +110,7 @@ func TestKeptSize(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if len(content) > maxKeptSize {
+				if len(content) > maxKeptSizes[kind] {
 					t.Errorf("%d bytes of the %s are kept: %.3000s", len(content), kind, content)
 				}
 			}
