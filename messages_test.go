@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -31,10 +32,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
@@ -129,5 +132,53 @@ func TestLongMessages(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute) // until the deadline
 		expect("at its deadline", text("image"), 2)
+	})
+}
+
+// TestLongMessagesOfCronAts has a CronAt whose Ats are refused with a long message. It is suspended
+// and resumed, which writes all conditions.
+func TestLongMessagesOfCronAts(t *testing.T) {
+	t.Parallel()
+	message := strings.Repeat("x", 3000) + "end"
+	synctest.Test(t, func(t *testing.T) {
+		server := fakeserver.New(clock.RealClock{})
+		server.Observe = func(_ watch.EventType, _ schema.GroupResource, object *unstructured.Unstructured) {
+			if status := fmt.Sprint(object.Object["status"]); strings.Contains(status, "…") {
+				t.Errorf("a shortened text was written: %s", status)
+			}
+		}
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, stop := context.WithCancel(ctx)
+		p, err := newProgram(ctx, &options{workers: 1, defaults: defaults}, fakeserver.Config(harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+			if harness.Creates(request, "ats") {
+				return fakeserver.Refuse(request, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: message}})
+			}
+			return server.RoundTrip(request)
+		})), clock.RealClock{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- runProgram(ctx, p) }()
+		_, person := harness.NewClients(t, server)
+		cronAts := person.CnatV1alpha1().CronAts("default")
+		harness.Create(t, cronAts, &v1alpha1.CronAt{ObjectMeta: metav1.ObjectMeta{Name: "cron", Namespace: "default"}, Spec: v1alpha1.CronAtSpec{
+			Schedule: "* * * * *", AtTemplate: v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Command: "true"}},
+		}})
+		for _, suspend := range []bool{false, true, false} {
+			cronAt := harness.Get(t, cronAts, "cron")
+			cronAt.Spec.Suspend = &suspend
+			harness.Update(t, cronAts, cronAt)
+			time.Sleep(150 * time.Second)
+			cronAt = harness.Get(t, cronAts, "cron")
+			blocked := cronplan.Blocked(cronAt)
+			if suspend == (blocked != nil && strings.HasSuffix(blocked.Message, message)) {
+				t.Errorf("suspended: %v, conditions %v", suspend, cronAt.Status.Conditions)
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }
