@@ -36,14 +36,14 @@ import (
 const (
 	maxName  = validation.DNS1123SubdomainMaxLength
 	maxTexts = 16 << 10
-	maxItems = 40
+	maxItems = 40 // more than maxKeptStatuses
 )
 
 // MaxStatusText is the length, in bytes, up to which a text in a status is kept. What follows is
 // read from the API server before the status is written.
 const MaxStatusText = 1024
 
-// cut ends a text of which not all is kept.
+// cut ends a text of which not all is kept: see answer.Truncate.
 const cut = "…"
 
 // podAnnotations are the annotations of a Pod that this package reads.
@@ -253,14 +253,14 @@ func keepConditions(from []corev1.PodCondition) []corev1.PodCondition {
 	return kept
 }
 
-// KeepNode returns a copy with only those fields of a node that this package reads.
+// KeepNode returns a copy with only those fields of a node that this package reads. Users cannot
+// write Nodes, and an At may ask for any label and taint: so there is no other bound.
 func KeepNode(node *corev1.Node) *corev1.Node {
 	kept := &corev1.Node{
 		ObjectMeta: KeepMeta(node),
 		Spec:       corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
 	}
-	kept = Bounded(kept, maxName)
-	kept.Labels = node.Labels // A selector may ask for any. Only who may write Nodes sets them.
+	kept.Labels = node.Labels
 	return kept
 }
 

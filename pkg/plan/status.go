@@ -47,7 +47,7 @@ func (v *view) write(status *v1alpha1.AtStatus, events ...Event) Decision {
 }
 
 // isKept reports whether an At of whose status not all was kept already has the given status, as
-// far as that is known.
+// far as that is known. Otherwise, the At would be read in each sync.
 func (v *view) isKept(status *v1alpha1.AtStatus) bool {
 	if HasWholeStatus(v.At) {
 		return false

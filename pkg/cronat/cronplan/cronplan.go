@@ -379,7 +379,7 @@ func (v *view) write() Decision {
 }
 
 // isKept reports whether a CronAt of whose status not all was kept already has the status, as far
-// as that is known.
+// as that is known. Otherwise, the CronAt would be read in each sync.
 func (v *view) isKept() bool {
 	if HasWholeStatus(v.cronAt) {
 		return false
