@@ -104,7 +104,7 @@ func (b *bench) hostile(ctx context.Context, number int) (err error) {
 	if err := reportLater("forged objects"); err != nil {
 		return err
 	}
-	if err := tenants[1].Many(ctx, 20*number); err != nil {
+	if err := tenants[1].Many(ctx, 20*number, time.Now()); err != nil {
 		return err
 	}
 	if err := reportLater("very many small Ats with long messages"); err != nil {

@@ -349,8 +349,8 @@ func (t *Tenant) Due(ctx context.Context, prefix string, number int, due time.Ti
 
 // Many creates a number of small Ats that are due at once. Their Pods are invalid, and the API
 // server says so at length: each At ends with two messages of the largest size.
-func (t *Tenant) Many(ctx context.Context, number int) error {
-	return t.due(ctx, "many", number, time.Now(), func(int) object { return shapes["invalid-variables"](1000) })
+func (t *Tenant) Many(ctx context.Context, number int, due time.Time) error {
+	return t.due(ctx, "many", number, due, func(int) object { return shapes["invalid-variables"](1000) })
 }
 
 func (t *Tenant) due(ctx context.Context, prefix string, number int, due time.Time, content func(i int) object) error {

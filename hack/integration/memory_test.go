@@ -119,7 +119,7 @@ func TestManySmallAts(t *testing.T) {
 	c := start()
 	before := heap(t, c)
 	tenant := hostile.Tenant{Client: client, Namespace: namespace, Log: t.Logf}
-	if err := tenant.Many(t.Context(), number); err != nil {
+	if err := tenant.Many(t.Context(), number, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "all Ats to have ended with long messages", func(ctx context.Context) (bool, error) {

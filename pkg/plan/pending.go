@@ -100,7 +100,7 @@ func (v *view) waitForName(since time.Time) Decision {
 	message := fmt.Sprintf("Pod %s already exists and does not belong to this At: delete that Pod, or give the At another name.", other.Name)
 	if owner := ownerAt(other); owner != nil && owner.Name == v.At.Name {
 		if v.Now.Sub(since) < Grace {
-			return Decision{Retry: answer.Blocked(v1alpha1.ReasonPodNameConflict, fmt.Errorf("Pod %s of an earlier At with this name still exists", other.Name)), Delay: v.untilDeadline()}
+			return Decision{Retry: answer.Blocked(v1alpha1.ReasonPodNameConflict, errors.New("the Pod of an earlier At with this name still exists")), Delay: v.untilDeadline()}
 		}
 		message = fmt.Sprintf("Pod %s of an earlier At with this name still exists: run kubectl describe pod %s to see what it is waiting for.", other.Name, other.Name)
 	}

@@ -17,8 +17,8 @@ limitations under the License.
 // Package safelog keeps texts that a user controls out of the log.
 //
 // An error of the API server has the message of a webhook, a policy or a validation, and may
-// quote a command that has a password. Whoever logs an error, also in client-go, need not know
-// that: the logger itself replaces such a message by what kind of answer it was.
+// quote a command that has a password. Code that logs an error, also in client-go, need not
+// know that: the logger itself replaces such a message by what kind of answer it was.
 package safelog
 
 import (

@@ -62,7 +62,7 @@ func TestLogger(t *testing.T) {
 		},
 		"without a code":    {&apierrors.StatusError{ErrStatus: metav1.Status{Message: secret}}, "0"},
 		"a panic":           {queue.Recovered(func() error { panic(secret) }), "panic: string"},
-		"a runtime error":   {queue.Recovered(func() error { var m map[string]int; m["a"] = 1; return nil }), "panic: assignment to entry in nil map"},
+		"a runtime error":   {queue.Recovered(func() error { var none []error; return none[len(none)] }), "panic: runtime error: index out of range"},
 		"an object":         {pod, "default/at-pod"},
 		"a reference":       {klog.KObj(pod), "default/at-pod"},
 		"objects":           {[]*corev1.Pod{pod}, "[]*v1.Pod"},
