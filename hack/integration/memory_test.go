@@ -100,7 +100,7 @@ func TestManySmallAts(t *testing.T) {
 	t.Parallel()
 	const (
 		number = 1000
-		limit  = 4 << 10 // bytes for each; the messages alone have 8 KiB
+		limit  = 6 << 10 // bytes for each, with what correlates events; the messages alone have 8 KiB
 	)
 	namespace := newNamespace(t)
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))

@@ -125,6 +125,10 @@ func (r *Recorder) Eventf(object runtime.Object, eventType, reason, format strin
 	r.AnnotatedEventf(object, nil, eventType, reason, format, args...)
 }
 
+// maxMessage is the length of a message, in bytes, as in events.k8s.io. The correlators keep the
+// messages of the last thousands of events.
+const maxMessage = 1024
+
 // AnnotatedEventf implements record.EventRecorder.
 func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
 	ref, err := reference.GetReference(r.scheme, object)
@@ -146,7 +150,7 @@ func (r *Recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 		},
 		InvolvedObject:      *ref,
 		Reason:              reason,
-		Message:             fmt.Sprintf(format, args...),
+		Message:             answer.Truncate(fmt.Sprintf(format, args...), maxMessage),
 		Source:              r.source,
 		FirstTimestamp:      metav1.NewTime(now),
 		LastTimestamp:       metav1.NewTime(now),
