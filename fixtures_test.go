@@ -268,8 +268,7 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	ctx, cancel := context.WithCancel(ctx)
 	podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
 	atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
-	recorder := events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, clock.RealClock{})
-	recorder.Start(kubeClient.CoreV1(), func() bool { return false })
+	recorder, stopEvents := events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, kubeClient.CoreV1())
 	c, err := NewController(ctx, kubeClient, cnatClient,
 		podFactory.Core().V1().Pods(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(), atFactory.Cnat().V1alpha1().Ats(),
 		nil, recorder, defaults, clock.RealClock{})
@@ -284,6 +283,7 @@ func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset
 	atFactory.StartWithContext(ctx)
 	t.Cleanup(func() {
 		cancel()
+		stopEvents()
 		podFactory.Shutdown()
 		atFactory.Shutdown()
 	})
@@ -304,14 +304,8 @@ func work(t *testing.T, c *Controller) (stop func()) {
 
 func workIn(ctx context.Context, t *testing.T, c *Controller) (stop func()) {
 	t.Helper()
-	return harness.Run(ctx, t, func(ctx context.Context) {
-		c.Run(ctx, 2)
-		writeEvents(c)
-	})
+	return harness.Run(ctx, t, func(ctx context.Context) { c.Run(ctx, 2) })
 }
-
-// writeEvents writes the queued events of a controller from standBy.
-func writeEvents(c *Controller) { c.steps.Recorder.(*events.Recorder).Shutdown() }
 
 // isCreation reports whether a request creates the Pod with the given name.
 func isCreation(t *testing.T, request *http.Request, pod string) bool {

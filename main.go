@@ -306,7 +306,8 @@ type program struct {
 	podFactory     kubeinformers.SharedInformerFactory
 	atFactory      cnatinformers.SharedInformerFactory
 	cronFactory    cnatinformers.SharedInformerFactory
-	recorder       *events.Recorder
+	recorder       record.EventRecorder
+	stopEvents     func()
 	lease          leaderelection.HealthzAdaptor
 	objects        ats.Objects
 
@@ -346,7 +347,7 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 	p.atFactory.InformerFor(&v1alpha1.At{}, func(client clientset.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
 		return atinformers.NewFilteredAtInformer(client, o.namespace, resyncPeriod, cache.Indexers{}, connect.Current)
 	})
-	p.recorder = events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, wallClock)
+	p.recorder, p.stopEvents = events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, p.kubeClient.CoreV1())
 	preflights, err := o.preflightClients(protobuf)
 	if err != nil {
 		return nil, err
@@ -380,6 +381,7 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 func (p *program) run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
+	defer p.stopEvents()
 	host := p.besideConfig.Host
 	klog.FromContext(ctx).Info("Looking for Ats", "host", host, "namespace", cmp.Or(p.namespace, "all"))
 	startErr := connect.WaitForServer(ctx, host, listAts(p.cnatClient, p.namespace), hints)
@@ -397,8 +399,6 @@ func (p *program) run(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
 	}
-	// When the lease is released, so that the events do not delay the next leader.
-	defer p.recorder.Shutdown()
 	// The informers run before the election, so that the caches of a standby are filled.
 	p.podFactory.StartWithContext(ctx)
 	p.atFactory.StartWithContext(ctx)
@@ -411,7 +411,6 @@ func (p *program) run(ctx context.Context) error {
 	var led atomic.Bool
 	work := func(ctx context.Context) {
 		led.Store(true)
-		p.recorder.Start(p.kubeClient.CoreV1(), func() bool { return p.controller.queue.IsBusy() || p.cronController.IsBusy() })
 		uninstalled := permissions.Hold(ctx, func(ctx context.Context) {
 			var wg sync.WaitGroup
 			wg.Go(func() { p.cronController.Run(ctx, cronWorkers*p.workers) })

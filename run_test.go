@@ -221,42 +221,36 @@ func TestOutage(t *testing.T) {
 }
 
 // TestShutdown stops a controller while very many Ats are due: it finishes the running
-// syncs, starts no others, and writes the queued events.
+// syncs, and starts no others.
 func TestShutdown(t *testing.T) {
 	const workers, number = 2, 20
 	for testName, tc := range map[string]struct {
-		create, event time.Duration // how long these requests take
+		create time.Duration // how long a creation takes
 		// expectations
-		took            time.Duration
-		created, events int32
-		failed          int // syncs
+		took    time.Duration
+		created int32
+		failed  int // syncs
 	}{
-		"nothing running":       {created: number, events: number},
-		"creations running":     {create: time.Second, took: 500 * time.Millisecond, created: workers, events: 1},
-		"the creations hang":    {create: time.Hour, took: finishTimeout, failed: workers},
-		"events are queued":     {event: time.Second, took: 1500 * time.Millisecond, created: number, events: number},
-		"the first event hangs": {event: time.Hour, took: 5 * time.Second, created: number},
+		"nothing running":    {created: number},
+		"creations running":  {create: time.Second, took: 500 * time.Millisecond, created: workers},
+		"the creations hang": {create: time.Hour, took: finishTimeout, failed: workers},
 	} {
 		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := fakeserver.New(clock.RealClock{})
-				var created, events atomic.Int32
+				var created atomic.Int32
 				kubeClient, cnatClient := harness.NewClients(t, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
-					if request.Method != http.MethodPost {
+					if !harness.Creates(request, "pods") {
 						return server.RoundTrip(request)
 					}
-					takes, done := tc.create, &created
-					if path.Base(request.URL.Path) == "events" {
-						takes, done = tc.event, &events
-					}
 					select {
-					case <-time.After(takes):
+					case <-time.After(tc.create):
 					case <-request.Context().Done():
 						return nil, request.Context().Err()
 					}
 					response, err := server.RoundTrip(request)
 					if err == nil && response.StatusCode == http.StatusCreated {
-						done.Add(1)
+						created.Add(1)
 					}
 					return response, err
 				}))
@@ -274,8 +268,8 @@ func TestShutdown(t *testing.T) {
 				if took := time.Since(asked); took != tc.took {
 					t.Errorf("it took %v, want %v", took, tc.took)
 				}
-				if created.Load() != tc.created || events.Load() != tc.events {
-					t.Errorf("%d Pods and %d events were created, want %d, %d", created.Load(), events.Load(), tc.created, tc.events)
+				if created.Load() != tc.created {
+					t.Errorf("%d Pods were created, want %d", created.Load(), tc.created)
 				}
 				log := logged()
 				if failed := strings.Count(log, "Sync failed"); failed != tc.failed {

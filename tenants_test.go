@@ -78,10 +78,7 @@ func withTenants(t *testing.T, admission func(namespace string) time.Duration, t
 		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5}, c.nodes.List, defaults, clock.RealClock{})
 		c.checks = c.preflight.Ats(c.cache.Ats, c.queue.Add)
 		_, ctx := ktesting.NewTestContext(t)
-		harness.Run(ctx, t, func(ctx context.Context) {
-			c.Run(ctx, tenantWorkers)
-			writeEvents(c)
-		})
+		harness.Run(ctx, t, func(ctx context.Context) { c.Run(ctx, tenantWorkers) })
 		test(w)
 	})
 }

@@ -162,10 +162,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	<-ctx.Done()
 }
 
-// IsBusy returns true while CronAts wait for a worker, and not only for others of their
-// namespace.
-func (c *Controller) IsBusy() bool { return c.queue.IsBusy() }
-
 // enqueueAll enqueues all CronAts, including deleted ones that still have Ats.
 func (c *Controller) enqueueAll() {
 	cronAts, _ := c.Steps.CronAts.List(labels.Everything()) // Reading from a cache cannot fail.

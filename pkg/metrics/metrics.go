@@ -32,7 +32,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/endpoints"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
 )
 
@@ -168,7 +167,6 @@ func ResultOf(err error) string {
 // Register registers all metrics except those of package ats. Call it only once. Counters
 // start at 0, so that the first failure is an increase.
 func Register() {
-	events.RegisterMetrics()
 	endpoints.RegisterMetrics()
 	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, Rehearsals, CronAtMissed, SyncDuration, buildInfo)
 	for _, result := range []string{ResultSuccess, ResultBlocked, ResultError, ResultPanic} {
