@@ -42,9 +42,7 @@ import (
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/heap"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
@@ -169,7 +167,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches to sync", c.synced...) {
 		return
 	}
-	watchClock := wallclock.NewWatch(c.clock)
 	c.working.Store(true)
 	for range c.queue.Start(workers) {
 		wg.Go(func() {
@@ -179,12 +176,8 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	}
 	wg.Go(func() { c.queue.RunBlocked(ctx) })
 	wg.Go(func() { c.preflight.Run(ctx) })
-	wg.Go(func() { watchClock(ctx, func() { c.enqueueAll(c.clock.Now()) }) })
 	wg.Go(func() { c.nodes.Run(ctx) })
-	c.enqueueAll(start)
-	wg.Go(func() { c.search(ctx) })
-	heap.Shrink() // after the first list
-	<-ctx.Done()
+	c.sweep(ctx, start)
 }
 
 // yieldDelay is the time after which an At is synced again that waits for the end of a rehearsal.
@@ -376,95 +369,59 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 	}
 }
 
-// enqueueAll enqueues the Ats in the cache, and deleted Ats that still have Pods in the
-// cache. Ats that are due go first, because there may be very many others. Ats that only
-// need to wait are not synced immediately: each of them would have a preflight, and the
-// maps of a queue never shrink. start is when the controller started.
-func (c *Controller) enqueueAll(start time.Time) {
-	ats := c.cache.All()
-	var later []*v1alpha1.At
-	for _, at := range ats {
-		if state, _ := plan.StateOf(at, c.cache.ParentOf(at), c.clock.Now()); state == plan.StateDue || state == plan.StateRunning {
-			c.queue.Add(cache.MetaObjectToName(at))
-		} else {
-			later = append(later, at)
-		}
-	}
-	for _, at := range later {
-		name := cache.MetaObjectToName(at)
-		world := c.cache.World(name, time.Time{}, c.clock.Now())
-		world.Rehearses = c.checks.Rehearses()
-		decision := plan.Decide(*world)
-		switch {
-		case len(world.Pods) > 0 || decision.Action != nil || decision.Status != nil || plan.WantsForecastAtStart(at, start, world.Now):
-			c.queue.Add(name)
-		default:
-			c.enqueueAfter(name, decision.Delay)
-		}
-	}
-	c.enqueueDeleted()
-}
-
-// enqueueDeleted enqueues the deleted Ats that still have Pods in the cache.
-func (c *Controller) enqueueDeleted() {
-	for _, pod := range c.cache.Orphans() {
-		c.enqueueOwner(pod)
-	}
-}
-
-// The queue holds only what must be synced within horizon. The rest is in the cache, which
-// is searched each searchPeriod: an entry of the queue needs memory, too, and that of a
-// deleted At stays until its time. searchPeriod is not an hour, so that searches do not
-// always coincide with bursts on the hour.
+// What is due within horizon is in the queue. The rest is only in the cache: an entry of the
+// queue needs memory, too, stays until its time if its At is deleted, and waits for a timer,
+// which does not notice that the wall clock was stepped or that the machine slept.
 const (
-	searchPeriod = 50 * time.Minute
-	horizon      = time.Hour
+	sweepPeriod = time.Minute
+	horizon     = 2 * sweepPeriod
 )
 
-// startTime is the time after the start at which an idle controller has usually synced and
-// checked all Ats that need it.
-const startTime = 20 * time.Second
-
-// search enqueues the Ats whose delay was beyond the horizon and is not any more, until
-// ctx is done. It also enqueues those with a step to take now, in case a sync has
-// ended too early. It leaves all others alone: they wait for their turn, or for an event.
-func (c *Controller) search(ctx context.Context) {
-	for period := startTime; ; period = searchPeriod {
+// sweep enqueues the Ats that have a step to take, or will have one within horizon: now, and
+// each sweepPeriod until ctx is done. Most steps follow an event. This loop finds those that
+// are left from before start, when the controller started, and those for which time must pass.
+func (c *Controller) sweep(ctx context.Context, start time.Time) {
+	for isFirst := true; ctx.Err() == nil; isFirst = false {
+		for _, at := range c.cache.All() {
+			now := c.clock.Now()
+			switch {
+			case isFirst && plan.WantsForecastAtStart(at, start, now):
+				c.enqueue(cache.MetaObjectToName(at))
+			case isFirst || !plan.IsFarOff(at, now, horizon):
+				c.enqueueStep(at, now)
+			}
+		}
+		for _, pod := range c.cache.Orphans() {
+			c.enqueueOwner(pod)
+		}
 		select {
 		case <-ctx.Done():
-			return
-		case <-c.clock.After(period):
+		case <-c.clock.After(sweepPeriod):
 		}
-		ats := c.cache.All()
-		for _, at := range ats {
-			if ctx.Err() != nil {
-				return
-			}
-			name := cache.MetaObjectToName(at)
-			world := c.cache.World(name, time.Time{}, c.clock.Now())
-			world.Rehearses = c.checks.Rehearses()
-			decision := plan.Decide(*world)
-			hasStep := decision.Action != nil || decision.Status != nil ||
-				slices.ContainsFunc(world.Pods, func(pod *corev1.Pod) bool { return plan.CleanUp(*world, pod).Action != nil })
-			switch {
-			case hasStep && c.queue.IsRetried(name):
-				// It waits for its turn. If very many others do, too, its deadline may come first.
-				c.enqueueAfter(name, cmp.Or(decision.Delay, plan.DelayUntilDeadline(at, world.Now)))
-			case hasStep:
-				c.queue.Add(name)
-			default:
-				c.enqueueAfter(name, decision.Delay)
-			}
-		}
-		c.enqueueDeleted()
-		if !c.queue.IsBusy() {
-			heap.Shrink()
-		}
+	}
+}
+
+// enqueueStep enqueues an At for its next step, unless that is beyond horizon.
+func (c *Controller) enqueueStep(at *v1alpha1.At, now time.Time) {
+	name := cache.MetaObjectToName(at)
+	world := c.cache.World(name, time.Time{}, now)
+	world.Rehearses = c.checks.Rehearses()
+	decision := plan.Decide(*world)
+	hasStep := decision.Action != nil || decision.Status != nil ||
+		slices.ContainsFunc(world.Pods, func(pod *corev1.Pod) bool { return plan.CleanUp(*world, pod).Action != nil })
+	switch {
+	case !hasStep:
+		c.enqueueAfter(name, decision.Delay)
+	case c.queue.IsRetried(name):
+		// It waits for its turn. If very many others do, too, its deadline may come first.
+		c.enqueueAfter(name, cmp.Or(decision.Delay, plan.DelayUntilDeadline(at, now)))
+	default:
+		c.queue.Add(name)
 	}
 }
 
 // enqueueAfter enqueues an At after a delay; 0 means never. If the delay is beyond the
-// horizon, search does it later.
+// horizon, sweep does it later.
 func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
 	if 0 < delay && delay <= horizon {
 		c.queue.AddAfter(name, delay)

@@ -427,7 +427,7 @@ func TestProcessNextWorkItem(t *testing.T) {
 			})
 			f.queue.Add(name)
 			next(t, f)
-			go f.search(t.Context())
+			go f.sweep(t.Context(), time.Now())
 			for _, want := range []int{0, 1} {
 				time.Sleep(horizon)
 				synctest.Wait()
@@ -568,7 +568,8 @@ func testStandby(t *testing.T) {
 		t.Fatalf("%d items in the queue of a standby, want none", got)
 	}
 	f.working.Store(true)
-	f.enqueueAll(f.clock.Now())
+	go f.sweep(t.Context(), f.clock.Now())
+	synctest.Wait()
 	if got := f.queue.Len(); got != 3 {
 		t.Errorf("%d items in the queue after the takeover, want those that are due, invalid, and gone", got)
 	}

@@ -145,9 +145,9 @@ func testProxyAnswer(t *testing.T, code, number int) (sent int) {
 	return int(requests.Load())
 }
 
-// TestSearch makes the controller miss an At that is due, a Pod to release, and a Pod of a
-// deleted At: the next search finds them. Blocked Ats wait for their turn all the same.
-func TestSearch(t *testing.T) {
+// TestSweep makes the controller miss an At that is due, a Pod to release, and a Pod of a
+// deleted At: the next sweep finds them. Blocked Ats wait for their turn all the same.
+func TestSweep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const blocked = 50
@@ -188,7 +188,7 @@ func TestSearch(t *testing.T) {
 		for i := range blocked {
 			create(func(at *v1alpha1.At) { at.Name = fmt.Sprint("blocked-", i) })
 		}
-		time.Sleep(time.Minute) // until the first search has ended
+		time.Sleep(sweepPeriod / 2)
 		c.working.Store(false)
 		create(func(at *v1alpha1.At) { at.Name = "missed" })
 		create(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", start), func(at *v1alpha1.At) { at.Name = "done" })
@@ -196,7 +196,7 @@ func TestSearch(t *testing.T) {
 		harness.Create(t, pods, orphan)
 		synctest.Wait()
 		c.working.Store(true)
-		next := startTime + searchPeriod
+		next := sweepPeriod
 		time.Sleep(time.Until(start.Add(next + time.Second)))
 		if _, err := pods.Get(t.Context(), "missed-pod", metav1.GetOptions{}); err != nil {
 			t.Error(err)
@@ -215,7 +215,7 @@ func TestSearch(t *testing.T) {
 			}
 		}
 		if late > blocked/4 {
-			t.Errorf("%d of %d blocked Ats were retried in the second after the search", late, blocked)
+			t.Errorf("%d of %d blocked Ats were retried in the second after the sweep", late, blocked)
 		}
 	})
 }
@@ -224,7 +224,7 @@ func TestSearch(t *testing.T) {
 // its deadline, which is beyond the horizon of the queue.
 func TestDeadlineBeyondHorizon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const deadline = horizon + searchPeriod + 5*time.Minute
+		const deadline = horizon + sweepPeriod + 5*time.Minute
 		start := time.Now()
 		server := fakeserver.New(clock.RealClock{})
 		kubeClient, cnatClient := harness.NewClients(t, server)

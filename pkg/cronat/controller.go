@@ -25,7 +25,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -41,16 +40,16 @@ import (
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 )
 
-// maxDelay is the maximum time until a CronAt is synced again: one that is deleted stays
-// in the queue until then.
-const maxDelay = time.Hour
+// What is due within horizon is in the queue, as in the controller of Ats.
+const (
+	sweepPeriod = time.Minute
+	horizon     = 2 * sweepPeriod
+)
 
 // maxSteps is the number of steps of a sync, apart from steps that release an At, after
 // which something must be wrong.
@@ -148,7 +147,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		return
 	}
 	logger.Info("Starting controller of CronAts", "workers", workers)
-	watchClock := wallclock.NewWatch(c.clock)
 	c.working.Store(true)
 	for range c.queue.Start(workers) {
 		wg.Go(func() {
@@ -157,19 +155,52 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		})
 	}
 	wg.Go(func() { c.queue.RunBlocked(ctx) })
-	wg.Go(func() { watchClock(ctx, c.enqueueAll) })
-	c.enqueueAll()
-	<-ctx.Done()
+	c.sweep(ctx)
 }
 
-// enqueueAll enqueues all CronAts, including deleted ones that still have Ats.
-func (c *Controller) enqueueAll() {
-	cronAts, _ := c.Steps.CronAts.List(labels.Everything()) // Reading from a cache cannot fail.
-	for _, cronAt := range sorted.ByName(cronAts) {
-		c.queue.Add(cache.MetaObjectToName(cronAt))
+// sweep enqueues all CronAts now, and each sweepPeriod those that have a step to take, or will
+// have one within horizon, until ctx is done.
+func (c *Controller) sweep(ctx context.Context) {
+	for isFirst := true; ctx.Err() == nil; isFirst = false {
+		for _, name := range c.Steps.Names() {
+			if isFirst {
+				c.queue.Add(name)
+			} else {
+				c.enqueueStep(name)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-c.clock.After(sweepPeriod):
+		}
 	}
-	for _, name := range c.Steps.Owners() {
+}
+
+// enqueueStep enqueues a CronAt for its next step, unless that is beyond horizon. One that is
+// retried waits for its turn.
+func (c *Controller) enqueueStep(name cache.ObjectName) {
+	switch decision := c.decide(c.Steps.World(name)); {
+	case decision.Action == nil && decision.Status == nil:
+		c.enqueueAfter(name, decision.Delay)
+	case !c.queue.IsRetried(name):
 		c.queue.Add(name)
+	}
+}
+
+// decide returns the next step, with what preflights have found.
+func (c *Controller) decide(world *cronplan.World) cronplan.Decision {
+	if world.CronAt != nil {
+		world.Rehearses = c.checks.Rehearses()
+		world.Forecast = c.checks.Forecast(world.CronAt, cronplan.RehearsedOf(&world.CronAt.Status))
+	}
+	return c.Steps.Decide(world)
+}
+
+// enqueueAfter enqueues a CronAt after a delay; 0 means never. If the delay is beyond the
+// horizon, sweep does it later.
+func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
+	if 0 < delay && delay <= horizon {
+		c.queue.AddAfter(name, delay)
 	}
 }
 
@@ -256,9 +287,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	})
 	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
 	c.queue.Settle(ctx, name, err)
-	if delay > 0 {
-		c.queue.AddAfter(name, min(delay, maxDelay))
-	}
+	c.enqueueAfter(name, delay)
 	return true
 }
 
@@ -270,11 +299,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	world := c.Steps.World(name)
 	steps := maxSteps + len(world.Ats)
 	for range steps {
-		if world.CronAt != nil {
-			world.Rehearses = c.checks.Rehearses()
-			world.Forecast = c.checks.Forecast(world.CronAt, cronplan.RehearsedOf(&world.CronAt.Status))
-		}
-		decision := c.Steps.Decide(world)
+		decision := c.decide(world)
 		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay)
 		if decision.Preflight {
 			c.checks.Add(name)

@@ -184,6 +184,13 @@ func WantsForecastAtStart(at *v1alpha1.At, start, now time.Time) bool {
 		(HasForecast(at) || rehearses || start.Sub(at.CreationTimestamp.Time) < Grace || instant.Sub(now) <= Lead(at.UID))
 }
 
+// IsFarOff reports whether an At is pending and will be for longer than a time, without a
+// preflight or a rehearsal in it.
+func IsFarOff(at *v1alpha1.At, now time.Time, within time.Duration) bool {
+	instant, err := Instant(&at.Spec)
+	return err == nil && WantsForecast(at, now) && !at.Spec.Rehearse && instant.Sub(now) > within+forecastLead+forecastSpread
+}
+
 // Lead returns how long before the due time of the object with the given UID the last
 // preflight takes place.
 func Lead(uid types.UID) time.Duration {

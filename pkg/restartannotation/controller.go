@@ -45,7 +45,6 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/heap"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -215,7 +214,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		})
 	}
 	wg.Go(func() { c.queue.RunBlocked(ctx) })
-	heap.Shrink() // after the first lists
 	<-ctx.Done()
 }
 

@@ -28,8 +28,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
@@ -132,10 +134,16 @@ func (s *Steps) World(name cache.ObjectName) *cronplan.World {
 	return world
 }
 
-// Owners returns the names of the CronAts that have Ats in the cache.
-func (s *Steps) Owners() []cache.ObjectName {
+// Names returns the names of the CronAts in the cache, and of those that are gone and still
+// have Ats.
+func (s *Steps) Names() []cache.ObjectName {
+	keys := sets.New(s.ats.ListIndexFuncValues(byCronAt)...)
+	cronAts, _ := s.CronAts.List(labels.Everything()) // Reading from a cache cannot fail.
+	for _, cronAt := range cronAts {
+		keys.Insert(cache.MetaObjectToName(cronAt).String())
+	}
 	var names []cache.ObjectName
-	for _, key := range slices.Sorted(slices.Values(s.ats.ListIndexFuncValues(byCronAt))) {
+	for _, key := range sets.List(keys) {
 		if name, err := cache.ParseObjectName(key); err == nil {
 			names = append(names, name)
 		}

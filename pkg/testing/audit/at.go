@@ -302,7 +302,7 @@ func (c *Checker) checkLate(w Write, a *at) {
 	if len(a.terms) == 1 && !a.free.IsZero() {
 		changed = a.free // It should have been created at its time.
 	}
-	since := slices.MaxFunc([]time.Time{last.due, changed, a.blocked, c.stepped}, time.Time.Compare)
+	since := slices.MaxFunc([]time.Time{last.due, changed, a.blocked, c.noticed}, time.Time.Compare)
 	late := max(0, w.Time.Sub(since))
 	c.Summary.Late = append(c.Summary.Late, late)
 	if a.maxLate > 0 && late > a.maxLate {

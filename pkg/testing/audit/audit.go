@@ -93,7 +93,7 @@ type Checker struct {
 	Summary    Summary
 
 	now     time.Time // of the write
-	stepped time.Time // when the clock was last stepped
+	noticed time.Time // when the last step of the clock must have been noticed
 	ats     map[types.UID]*at
 	cronAts map[types.UID]*cronAt
 	pods    map[types.UID]*pod
@@ -141,9 +141,12 @@ func (c *Checker) Add(w Write) {
 	}
 }
 
+// noticeTime is how long it may take to notice that the clock was stepped.
+const noticeTime = time.Minute
+
 // Step is called after the clock was stepped to now. What has happened is as long ago as before.
 func (c *Checker) Step(now time.Time, by time.Duration) {
-	c.now, c.stepped = now, now
+	c.now, c.noticed = now, now.Add(noticeTime)
 	shift := func(times ...*time.Time) {
 		for _, t := range times {
 			if !t.IsZero() {

@@ -478,8 +478,8 @@ func TestStep(t *testing.T) {
 	}{
 		"back, after a suspension":      {edit: anAt(10, suspended), now: 0, by: -20, creation: 0.5, want: Honored},
 		"back, just after a suspension": {edit: anAt(10, suspended), now: 0, by: -10, creation: 0.5},
-		"forward, in time":              {edit: anAt(-60), now: 3600, by: 3630, creation: 3602},
-		"forward, too late":             {edit: anAt(-60), now: 3600, by: 3630, creation: 3602.1, want: NotLost},
+		"forward, in time":              {edit: anAt(-60), now: 3600, by: 3630, creation: 3662},
+		"forward, too late":             {edit: anAt(-60), now: 3600, by: 3630, creation: 3662.1, want: NotLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := NewChecker()

@@ -34,14 +34,11 @@ import (
 	"k8s.io/utils/clock"
 
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/heap"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
 func init() {
-	// Returning memory to the system takes long, and the heaps of tests are small.
-	heap.Shrink = func() {}
 	// The second handler sleeps until a time that may be that of another test.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 }

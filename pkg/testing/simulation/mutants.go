@@ -35,7 +35,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/wallclock"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/audit"
 )
@@ -211,15 +210,15 @@ type ahead struct{ clock.WithTicker }
 // Now implements clock.PassiveClock.
 func (a ahead) Now() time.Time { return a.WithTicker.Now().Add(500 * time.Millisecond) }
 
-// deaf is a clock without the ticks at which the wall clock is compared with that of timers.
+// deaf is a clock that hardly ever wakes what looks at the wall clock each minute.
 type deaf struct{ clock.WithTicker }
 
-// NewTicker implements clock.WithTicker.
-func (d deaf) NewTicker(period time.Duration) clock.Ticker {
-	if period == wallclock.Period {
-		period = 24 * time.Hour
+// After implements clock.Clock.
+func (d deaf) After(delay time.Duration) <-chan time.Time {
+	if delay == time.Minute {
+		delay = 24 * time.Hour
 	}
-	return d.WithTicker.NewTicker(period)
+	return d.WithTicker.After(delay)
 }
 
 // received returns what a process gets instead of an answer or of a report.
