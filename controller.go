@@ -17,7 +17,6 @@ limitations under the License.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +63,7 @@ type Controller struct {
 	// working is false while the controller is on standby: its informers fill the caches,
 	// but nothing is enqueued.
 	working   atomic.Bool
-	queue     *queue.Retrying
+	queue     *queue.Queue
 	preflight *preflight.Preflight // nil: off
 	checks    *preflight.Checks    // of Ats
 	steps     *steps.Steps
@@ -93,7 +92,7 @@ func NewController(
 		return nil, err
 	}
 	c := &Controller{cache: known, clock: wallClock}
-	c.queue = queue.NewRetrying("ats", queue.NewPrioritized(classes, c.class, wallClock), wallClock)
+	c.queue = queue.NewRetrying("ats", c.isDue, wallClock)
 	logger := klog.FromContext(ctx)
 	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtDetailedHandlerFuncs{
 		AddFunc:    func(at *v1alpha1.At, isInInitialList bool) { c.addAt(logger, at, isInInitialList) },
@@ -129,10 +128,15 @@ func NewController(
 		Clock:      wallClock,
 		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		Defaults:   defaults,
+		Parallel:   parallel,
 	}
 	c.synced = []cache.DoneChecker{atHandler.HasSyncedChecker(), podHandler.HasSyncedChecker()}
 	return c, nil
 }
+
+// parallel is the number of requests for one At at the same time, such as those that create the
+// Ats of its nodes.
+const parallel = 16
 
 // finishTimeout is how long running syncs may take when the controller is stopped. A
 // leader that cannot renew its lease stops at most 8.5 s after the last renewal, and keeps
@@ -174,7 +178,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 			}
 		})
 	}
-	wg.Go(func() { c.queue.RunBlocked(ctx) })
 	wg.Go(func() { c.preflight.Run(ctx) })
 	wg.Go(func() { c.nodes.Run(ctx) })
 	c.sweep(ctx, start)
@@ -189,7 +192,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		return false
 	}
 	defer c.queue.Done(name)
-	ctx = c.queue.Context(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts()))), name)
+	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
 
 	start := c.clock.Now()
 	var delay time.Duration
@@ -412,10 +415,7 @@ func (c *Controller) enqueueStep(at *v1alpha1.At, now time.Time) {
 	switch {
 	case !hasStep:
 		c.enqueueAfter(name, decision.Delay)
-	case c.queue.IsRetried(name):
-		// It waits for its turn. If very many others do, too, its deadline may come first.
-		c.enqueueAfter(name, cmp.Or(decision.Delay, plan.DelayUntilDeadline(at, now)))
-	default:
+	case !c.queue.IsRetried(name): // Otherwise it comes back after its back-off.
 		c.queue.Add(name)
 	}
 }
@@ -428,29 +428,14 @@ func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
 	}
 }
 
-// The classes of Ats in the queue. What is due goes first. What only needs status RUNNING
-// goes last: meanwhile, the Pod may end, which saves a write.
-const (
-	classDue = iota
-	classOther
-	classStarting
-	classes
-)
-
-func (c *Controller) class(name cache.ObjectName) int {
+// isDue reports whether an At is due and has no Pod yet: it goes first in the queue.
+func (c *Controller) isDue(name cache.ObjectName) bool {
 	at := c.cache.At(name)
-	if at == nil {
-		return classOther
-	}
-	pods := c.cache.PodsOf(name)
-	if plan.IsStarting(c.cache.Written.Latest(at), pods) {
-		return classStarting
+	if at == nil || len(c.cache.PodsOf(name)) > 0 {
+		return false
 	}
 	state, _ := plan.StateOf(at, c.cache.ParentOf(at), c.clock.Now())
-	if state == plan.StateDue && len(pods) == 0 {
-		return classDue
-	}
-	return classOther
+	return state == plan.StateDue
 }
 
 // HasSynced returns true once the caches have synced.

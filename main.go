@@ -67,7 +67,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/endpoints"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/leader"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/safelog"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics/ats"
@@ -143,7 +142,7 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "The path of a kubeconfig file. By default the controller uses $KUBECONFIG, then ~/.kube/config, then the service account of its Pod.")
 	flags.StringVar(&o.master, "master", "", "The URL of the API server. It overrides that of the kubeconfig.")
 	flags.StringVar(&o.namespace, "namespace", metav1.NamespaceAll, "The namespace whose Ats the controller runs. By default it runs those of all namespaces.")
-	flags.IntVar(&o.workers, "workers", 16, "The number of Ats that are synced at the same time, without those that wait for a slow admission webhook. CronAts have four times as many workers.")
+	flags.IntVar(&o.workers, "workers", 16, "The number of Ats of one namespace that are synced at the same time. For CronAts it is four times as many.")
 	flags.StringVar(&o.defaults.Image, "default-image", "busybox:1.37.0", "The image in which commands without a template run. It needs /bin/sh.")
 	flags.StringVar(&o.requests, "default-requests", "", "The resource requests of the Pods of Ats that have no template, such as cpu=10m,memory=16Mi. By default they have none, or those of the namespace's LimitRange.")
 	flags.StringVar(&o.limits, "default-limits", "", "The resource limits of the Pods of Ats that have no template, such as memory=64Mi. By default they have none, or those of the namespace's LimitRange.")
@@ -319,8 +318,7 @@ type program struct {
 func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock clock.WithTicker) (*program, error) {
 	p := &program{options: o, besideConfig: rest.CopyConfig(config)}
 	p.besideConfig.RateLimiter = nil
-	config.Wrap(queue.NewTransport)
-	config.Wrap(connect.Patient) // above: it waits between tries
+	config.Wrap(connect.Patient)
 	var err error
 	if p.cnatClient, err = clientset.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("create the client for Ats: %w", err)

@@ -152,7 +152,7 @@ func ranges(shards int) []int {
 // queue is when more are due at one instant.
 func (b *bench) oneProcess(number int) error {
 	ats := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	queue := queue.NewRateLimiting("simulate", queue.NewFair(), workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](time.Second, time.Minute), clock.RealClock{})
+	queue := queue.New("simulate", nil, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](time.Second, time.Minute), clock.RealClock{})
 	defer queue.ShutDown()
 	before := inUse()
 	decoding, err := fill(ats, 0, number, far)

@@ -40,7 +40,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationsteps"
@@ -178,6 +177,7 @@ func newReplayer(x *explorer) *replayer {
 		Clock:      p.clock,
 		Failures:   workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
 		Defaults:   plan.Defaults{Image: "busybox"},
+		Parallel:   1,
 	}
 	return p
 }
@@ -250,7 +250,7 @@ func (p *replayer) syncCronAt(key cache.ObjectName, now int8) string {
 		if decision.Status != nil {
 			what = strings.TrimSpace("writes status " + decision.Status.Reason)
 		}
-		_, again, err := p.cron.Take(queue.OneByOne(context.Background()), key, world, decision)
+		_, again, err := p.cron.Take(context.Background(), key, world, decision)
 		if p.pending != nil {
 			return what
 		}
@@ -343,7 +343,7 @@ func (p *replayer) follow(name cache.ObjectName, world *plan.World, now int8, de
 		if decision.Status != nil {
 			what = strings.TrimSpace("writes status " + string(decision.Status.Phase) + " " + decision.Status.Reason)
 		}
-		_, again, err := p.steps.Take(queue.OneByOne(context.Background()), name, world, decision)
+		_, again, err := p.steps.Take(context.Background(), name, world, decision)
 		if p.pending != nil {
 			return what
 		}

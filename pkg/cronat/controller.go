@@ -74,7 +74,7 @@ type Controller struct {
 	// working is false while the controller is on standby: its informers fill the caches,
 	// but nothing is enqueued.
 	working atomic.Bool
-	queue   *queue.Retrying
+	queue   *queue.Queue
 	// records limits how many new Ats are recorded immediately.
 	records flowcontrol.PassiveRateLimiter
 }
@@ -99,7 +99,7 @@ func NewController(
 	c := &Controller{
 		Steps:   cronSteps,
 		clock:   wallClock,
-		queue:   queue.NewRetrying("cronats", queue.NewFair(), wallClock),
+		queue:   queue.NewRetrying("cronats", nil, wallClock),
 		records: flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
 	}
 	c.checks = preflights.CronAts(cronSteps.CronAts, c.enqueue)
@@ -154,7 +154,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 			}
 		})
 	}
-	wg.Go(func() { c.queue.RunBlocked(ctx) })
 	c.sweep(ctx)
 }
 
@@ -277,7 +276,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		return false
 	}
 	defer c.queue.Done(name)
-	ctx = c.queue.Context(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts()))), name)
+	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts())))
 
 	start := c.clock.Now()
 	var delay time.Duration

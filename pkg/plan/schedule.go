@@ -128,13 +128,6 @@ func (v *view) startingTimeLeft(instant time.Time) time.Duration {
 // regardless of its back-off.
 const lastTry = 2 * time.Second
 
-// DelayUntilDeadline returns the delay until the deadline, or until just before it. After
-// the deadline, the At ends if its next Pod has not been created. The delay is 0 if there
-// is no deadline.
-func DelayUntilDeadline(at *v1alpha1.At, now time.Time) time.Duration {
-	return newView(World{At: at, Now: now}).untilDeadline()
-}
-
 // leftToStart returns how long the next Pod may still be created. The starting deadline is
 // that of the first attempt.
 func (v *view) leftToStart() time.Duration {
@@ -144,6 +137,9 @@ func (v *view) leftToStart() time.Duration {
 	return min(v.activeLeft, v.startingLeft)
 }
 
+// untilDeadline returns the delay until the deadline, or until just before it. After the
+// deadline, the At ends if its next Pod has not been created. The delay is 0 if there is no
+// deadline.
 func (v *view) untilDeadline() time.Duration {
 	left := v.leftToStart()
 	switch {

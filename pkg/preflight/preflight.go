@@ -95,7 +95,7 @@ type Preflight struct {
 	rehearsals *rehearsals // nil: off
 
 	kinds   map[string]*Checks // by prefix
-	queue   *queue.Workqueue   // of items: see Checks.item
+	queue   *queue.Queue       // of items: see Checks.item
 	reads   flowcontrol.RateLimiter
 	dryRuns flowcontrol.RateLimiter
 	// shared has the answers to the dry-runs by the keys of plan.PodKeys.
@@ -148,12 +148,10 @@ func New(clients Clients, nodes func(context.Context) ([]*corev1.Node, error), d
 	return p
 }
 
-// newQueue returns a queue of items, in which namespaces take turns. In each of them, what is
-// due first goes first.
-func (p *Preflight) newQueue(name string) *queue.Workqueue {
-	order := queue.NewFairOf(func() workqueue.Queue[cache.ObjectName] { return queue.NewDue(p.due) })
+// newQueue returns a queue of items.
+func (p *Preflight) newQueue(name string) *queue.Queue {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)
-	return queue.NewRateLimiting(name, order, limiter, p.clock)
+	return queue.New(name, p.isUrgent, limiter, p.clock)
 }
 
 // Checks are the preflights of one kind of objects. If they are nil, preflights are turned
@@ -242,16 +240,19 @@ func (p *Preflight) processNextWorkItem(ctx context.Context) bool {
 	}
 	defer p.queue.Done(item)
 	checks, name := p.objectOf(item)
-	if checks.lookOrRecover(p.queue.Context(ctx, item), name) {
+	if checks.lookOrRecover(ctx, name) {
 		checks.changed(name)
 	}
 	return true
 }
 
-// due returns when an item is due, or the zero time if its object does not exist.
-func (p *Preflight) due(item cache.ObjectName) time.Time {
+// urgentTime is how long before it is due an object is checked before others: it has its last
+// preflight in that time.
+const urgentTime = 15 * time.Minute
+
+func (p *Preflight) isUrgent(item cache.ObjectName) bool {
 	checks, name := p.objectOf(item)
-	return checks.kind.dueAt(name)
+	return checks.kind.dueAt(name).Sub(p.clock.Now()) <= urgentTime
 }
 
 // lookOrRecover logs a panic.

@@ -469,8 +469,8 @@ func TestReadFails(t *testing.T) {
 	})
 }
 
-// TestOrder checks that many Ats are checked in the order of their time and not faster
-// than allowed, including one that is moved before the others.
+// TestOrder checks that many Ats are checked not faster than allowed, and one that is moved
+// before the others.
 func TestOrder(t *testing.T) {
 	run(t, func(f *fixture) {
 		const many = 50
@@ -496,8 +496,8 @@ func TestOrder(t *testing.T) {
 		}
 		got = got[2:]
 		for i := range 10 {
-			if want := fmt.Sprintf("at-%02d-pod %v", i, 1400*time.Millisecond+time.Duration(i)*200*time.Millisecond); got[i] != want {
-				t.Errorf("dry-run %d is %s, want %s", i, got[i], want)
+			if want := fmt.Sprint(1400*time.Millisecond + time.Duration(i)*200*time.Millisecond); !strings.HasSuffix(got[i], " "+want) {
+				t.Errorf("dry-run %d is %s, want it after %s", i, got[i], want)
 			}
 		}
 		if moved := slices.IndexFunc(got, func(s string) bool { return strings.HasPrefix(s, "at-49") }); moved < 10 || moved > 17 {

@@ -67,7 +67,7 @@ const (
 type rehearsals struct {
 	p      *Preflight
 	events *podevents.Reader
-	queue  *queue.Workqueue // of items: see Checks.item
+	queue  *queue.Queue // of items: see Checks.item
 
 	// next has the node with which the next rehearsal begins, by item.
 	next *lru.Cache
@@ -133,7 +133,7 @@ func (r *rehearsals) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.removeLeft(ctx) })
-	for range r.queue.StartExclusive(r.p.Rehearsals, r.p.NamespaceRehearsals) {
+	for range r.queue.StartLimited(r.p.Rehearsals, r.p.NamespaceRehearsals) {
 		wg.Go(func() {
 			for ctx.Err() == nil && r.processNextWorkItem(ctx) {
 			}

@@ -571,7 +571,7 @@ func TestRehearsalAsAdmitted(t *testing.T) {
 
 // TestRehearsalsAtOnce covers how many rehearsals there are at the same time.
 func TestRehearsalsAtOnce(t *testing.T) {
-	for namespaces, want := range map[int]int{1: 2, 2: 2, 20: 10} {
+	for namespaces, want := range map[int]int{1: 2, 2: 4, 20: 10} {
 		run(t, func(f *fixture) {
 			f.kubelet = notPulled // It takes twenty seconds.
 			var ats []*v1alpha1.At

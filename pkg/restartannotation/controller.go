@@ -86,7 +86,7 @@ type Controller struct {
 	synced  []cache.DoneChecker
 
 	// The items are workloads (see keyOf).
-	queue *queue.Retrying
+	queue *queue.Queue
 
 	// reported has the mistakes that have been reported or wait for their turn.
 	reportedLock sync.Mutex
@@ -123,7 +123,7 @@ func NewController(
 		cronAts: informers.NewTypedFilteredCronAtInformer(client, namespace, 0, nil, func(options *metav1.ListOptions) {
 			options.LabelSelector = v1alpha1.LabelManagedBy + "=" + v1alpha1.ManagedBy
 		}),
-		queue:    queue.NewRetrying(queueName, queue.NewFair(), wallClock),
+		queue:    queue.NewRetrying(queueName, nil, wallClock),
 		reported: map[cache.ObjectName]mistake{},
 		reports:  rate.NewLimiter(reportRate, reportBurst),
 		reasons:  map[cache.ObjectName]string{},
@@ -213,7 +213,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 			}
 		})
 	}
-	wg.Go(func() { c.queue.RunBlocked(ctx) })
 	<-ctx.Done()
 }
 
@@ -289,7 +288,7 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 		return false
 	}
 	defer c.queue.Done(key)
-	ctx = c.queue.Context(klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "workload", klog.KRef(key.Parts()))), key)
+	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "workload", klog.KRef(key.Parts())))
 
 	start := c.clock.Now()
 	err := queue.Recovered(func() error { return c.syncHandler(ctx, key) })

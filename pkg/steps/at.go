@@ -50,16 +50,12 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 	if _, err := s.waitAhead(ctx, int32(len(names))+1); err != nil {
 		return err
 	}
-	// Both at the same time, also if the namespace has its share in flight: one after the other,
-	// one of them would always be too old on a slow API server.
-	workers := len(names)
-	if queue.IsOneByOne(ctx) {
-		workers = 1
-	}
+	// Both at the same time: one after the other, one of them would always be too old on a slow
+	// API server.
 	var ats [2]*v1alpha1.At
 	var asOf [2]time.Time
 	var errs [2]error
-	workqueue.ParallelizeUntil(ctx, workers, len(names), func(i int) {
+	workqueue.ParallelizeUntil(ctx, s.Parallel, len(names), func(i int) {
 		errs[i] = queue.Recovered(func() (err error) {
 			ats[i], err = s.getAt(ctx, name.Namespace, names[i])
 			return err

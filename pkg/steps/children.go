@@ -35,9 +35,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// parallelAts is the number of children of an At to create in parallel at most.
-const parallelAts = 16
-
 // lookForAts reads the children of the At.
 func (s *Steps) lookForAts(ctx context.Context, world *plan.World) error {
 	ats := s.CnatClient.CnatV1alpha1().Ats(world.At.Namespace)
@@ -61,7 +58,7 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	found := make([]*v1alpha1.At, len(children))
-	workqueue.ParallelizeUntil(ctx, queue.Parallel(ctx, parallelAts), len(children), func(i int) {
+	workqueue.ParallelizeUntil(ctx, s.Parallel, len(children), func(i int) {
 		err := queue.Recovered(func() (err error) {
 			found[i], err = s.createAt(ctx, children[i])
 			return err

@@ -54,8 +54,8 @@ import (
 )
 
 // lastingFailures is the number of consecutive failed creations after which a failure is
-// reported, whatever its cause. They take more than a minute.
-const lastingFailures = 10
+// reported, whatever its cause. They take about a minute.
+const lastingFailures = 9
 
 // Steps takes the steps of all Ats. Several workers may use it concurrently.
 type Steps struct {
@@ -72,6 +72,8 @@ type Steps struct {
 	Failures workqueue.TypedRateLimiter[cache.ObjectName]
 	// Defaults are those of the Pod of an At without spec.template.
 	Defaults plan.Defaults
+	// Parallel is the number of requests for one At at the same time.
+	Parallel int
 }
 
 // Take takes the step that was decided. It returns the decision or, if the API server

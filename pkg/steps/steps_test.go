@@ -98,7 +98,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	recorder := record.NewFakeRecorder(10)
 	return &fixture{recorder: recorder, Steps: &Steps{
 		Cache: known, KubeClient: kubeClient, CnatClient: cnatClient, Recorder: recorder, Clock: testingclock.NewFakePassiveClock(due),
-		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0), Defaults: defaults,
+		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0), Defaults: defaults, Parallel: 1,
 	}}
 }
 

@@ -101,7 +101,7 @@ func (l *leaving) release(transport http.RoundTripper, namespace string, cached 
 	ats := &steps.Steps{
 		KubeClient: kubeClient, CnatClient: cnatClient, Recorder: &record.FakeRecorder{}, Clock: clock.RealClock{},
 		Cache:    known,
-		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0),
+		Failures: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](0, 0), Parallel: 1,
 	}
 	ctx, cancel := context.WithTimeout(l.t.Context(), leaveTimeout)
 	defer cancel()

@@ -34,7 +34,6 @@ import (
 	"k8s.io/utils/clock"
 
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 )
 
@@ -56,7 +55,6 @@ func NewLimitedClients(t *testing.T, transport http.RoundTripper, limiter flowco
 	if limiter != nil {
 		config.RateLimiter = limiter
 	}
-	config.Wrap(queue.NewTransport)
 	kubeClient, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,6 @@ package simulation
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"sync/atomic"
 	"time"
 
@@ -99,14 +98,6 @@ type processClock struct{ *harness.Clock }
 // After implements clock.Clock.
 func (c processClock) After(d time.Duration) <-chan time.Time {
 	return c.Clock.After(d + time.Microsecond)
-}
-
-// Settle implements queue.Settler. Simulated time goes on when all goroutines wait. Queues take
-// different times, so that one does not choose while another one adds an item.
-func (c processClock) Settle(queue string, rank int) {
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(queue))
-	time.Sleep(time.Duration(1000+int(hash.Sum32()%9000)) + time.Duration(rank))
 }
 
 // watchOver starts another process when one has ended.

@@ -1,0 +1,224 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+)
+
+// TestOrder pushes and touches items, given as namespace/name, and pops all.
+func TestOrder(t *testing.T) {
+	for name, tc := range map[string]struct {
+		push   []string // capital letters are urgent
+		urgent string   // become urgent in the queue
+		want   []string
+	}{
+		"empty":                            {},
+		"one namespace: first come":        {push: []string{"a/1", "a/2", "a/3"}, want: []string{"a/1", "a/2", "a/3"}},
+		"the few do not wait for the many": {push: []string{"a/1", "a/2", "a/3", "b/1", "b/2"}, want: []string{"a/1", "b/1", "a/2", "b/2", "a/3"}},
+		"each in turn":                     {push: []string{"a/1", "b/1", "b/2", "c/1", "a/2"}, want: []string{"a/1", "b/1", "c/1", "a/2", "b/2"}},
+		"urgent ones first":                {push: []string{"a/x", "a/A", "b/x", "b/B", "b/C"}, want: []string{"a/A", "b/B", "b/C", "a/x", "b/x"}},
+		"one becomes urgent":               {push: []string{"a/x", "a/y", "a/z"}, urgent: "y", want: []string{"a/y", "a/x", "a/z"}},
+		"all become urgent":                {push: []string{"a/x", "b/y", "a/z"}, urgent: "xyz", want: []string{"a/x", "b/y", "a/z"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			urgent := ""
+			q := newOrder(func(item cache.ObjectName) bool {
+				return strings.ToLower(item.Name) != item.Name || strings.Contains(urgent, item.Name)
+			})
+			for range 2 { // What is left of the first time does not count.
+				urgent = ""
+				for _, item := range tc.push {
+					q.Push(named(item))
+				}
+				urgent = tc.urgent
+				for _, item := range tc.push {
+					q.Touch(named(item))
+					q.Touch(named(item))
+				}
+				if q.Len() != len(tc.push) {
+					t.Errorf("length %d, want %d", q.Len(), len(tc.push))
+				}
+				var got []string
+				for q.Len() > 0 {
+					item := q.Pop()
+					q.end(item)
+					got = append(got, item.String())
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("order (-want +got):\n%s", diff)
+				}
+			}
+			if len(q.waiting)+len(q.inFlight)+q.allInFlight+len(q.laneOf) != 0 {
+				t.Errorf("something is left: %+v", q)
+			}
+		})
+	}
+}
+
+func named(item string) cache.ObjectName {
+	namespace, name, _ := strings.Cut(item, "/")
+	return cache.NewObjectName(namespace, name)
+}
+
+// worked is a Queue with the number of its items that are processed.
+type worked struct {
+	*Queue
+	lock     sync.Mutex
+	inFlight map[string]int // by namespace
+	done     int
+}
+
+// work calls test with a Queue each of whose items takes a minute.
+func work(t *testing.T, perNamespace int, test func(w *worked)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &worked{Queue: NewRetrying("", nil, clock.RealClock{}), inFlight: map[string]int{}}
+		var running sync.WaitGroup
+		for range w.Start(perNamespace) {
+			running.Go(func() {
+				for item, shutdown := w.Get(); !shutdown; item, shutdown = w.Get() {
+					w.count(item, 1)
+					time.Sleep(time.Minute)
+					w.count(item, -1)
+					w.Done(item)
+				}
+			})
+		}
+		defer func() {
+			w.ShutDown()
+			running.Wait()
+		}()
+		test(w)
+	})
+}
+
+func (w *worked) count(item cache.ObjectName, change int) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	w.inFlight[item.Namespace] += change
+	w.done += max(0, -change)
+}
+
+// add adds a number of items of a namespace, and returns how many of them are processed.
+func (w *worked) add(namespace string, number int) int {
+	for i := range number {
+		w.Add(cache.NewObjectName(namespace, fmt.Sprint(i)))
+	}
+	synctest.Wait()
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	return w.inFlight[namespace]
+}
+
+// TestLimits adds very many items of one namespace after the other: the later ones have one item
+// each, and later all are done.
+func TestLimits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		perNamespace int
+		want         []int
+	}{
+		"one":                    {1, []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		"some":                   {16, []int{16, 16, 16, 16, 1, 1, 1, 1, 1, 1}},
+		"half of all":            {64, []int{64, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		"more than usually half": {100, []int{100, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			work(t, tc.perNamespace, func(w *worked) {
+				const many = 200
+				var got []int
+				for i := range tc.want {
+					got = append(got, w.add(fmt.Sprint(i), many))
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("in flight (-want +got):\n%s", diff)
+				}
+				time.Sleep(time.Duration(many*len(tc.want)) * time.Minute)
+				w.lock.Lock()
+				defer w.lock.Unlock()
+				if w.done != many*len(tc.want) || w.order.allInFlight != 0 {
+					t.Errorf("%d items done, %d in flight: want %d done and nothing left", w.done, w.order.allInFlight, many*len(tc.want))
+				}
+			})
+		})
+	}
+}
+
+// TestShutDown shuts a queue down: the items that are processed end, the others do not begin.
+func TestShutDown(t *testing.T) {
+	work(t, 16, func(w *worked) {
+		w.add("namespace", 100)
+		w.ShutDown()
+		time.Sleep(time.Hour)
+		w.lock.Lock()
+		defer w.lock.Unlock()
+		if w.done != 16 {
+			t.Errorf("%d items were processed, want 16", w.done)
+		}
+	})
+}
+
+// TestSettle lets the syncs of very many items fail: each is retried within a minute, and they
+// do not come at the same instant.
+func TestSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 1000
+		q := NewRetrying("", nil, clock.RealClock{})
+		defer q.ShutDown()
+		failure := errors.New("exceeded quota")
+		last := map[cache.ObjectName]time.Time{}
+		for i := range many {
+			q.Add(cache.NewObjectName("namespace", fmt.Sprint(i)))
+		}
+		end := time.Now().Add(10 * time.Minute)
+		at := map[time.Time]int{}
+		for time.Now().Before(end) {
+			item, _ := q.Get()
+			if wait := time.Since(last[item]); !last[item].IsZero() && wait > time.Minute+time.Millisecond {
+				t.Fatalf("%s is retried after %v", item, wait)
+			}
+			last[item] = time.Now()
+			if time.Until(end) < time.Minute {
+				at[time.Now().Truncate(time.Second)]++
+			}
+			q.Settle(t.Context(), item, failure)
+			q.Done(item)
+		}
+		for second, retries := range at {
+			if retries > many/10 {
+				t.Errorf("%d of %d are retried in the second %v", retries, many, second)
+			}
+		}
+		item := cache.NewObjectName("namespace", "0")
+		if !q.IsRetried(item) {
+			t.Error("a failure is not remembered")
+		}
+		if q.Settle(t.Context(), item, nil); q.IsRetried(item) {
+			t.Error("a failure is remembered after a success")
+		}
+	})
+}
