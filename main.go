@@ -48,7 +48,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // -logging-format=json
@@ -112,8 +111,6 @@ type options struct {
 	defaults     plan.Defaults
 	requests     string // those of defaults, to be parsed
 	limits       string
-	qps          float64
-	burst        int
 	preflightQPS float64
 	// rehearsals and namespaceRehearsals limit the rehearsals at the same time.
 	rehearsals, namespaceRehearsals int
@@ -146,12 +143,10 @@ func (o *options) addFlags(flags *flag.FlagSet) {
 	flags.StringVar(&o.defaults.Image, "default-image", "busybox:1.37.0", "The image in which commands without a template run. It needs /bin/sh.")
 	flags.StringVar(&o.requests, "default-requests", "", "The resource requests of the Pods of Ats that have no template, such as cpu=10m,memory=16Mi. By default they have none, or those of the namespace's LimitRange.")
 	flags.StringVar(&o.limits, "default-limits", "", "The resource limits of the Pods of Ats that have no template, such as memory=64Mi. By default they have none, or those of the namespace's LimitRange.")
-	flags.Float64Var(&o.qps, "kube-api-qps", 0, "The maximum number of requests per second to the API server. By default there is no limit, because the API server has priority and fairness.")
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "Work only while holding the lease "+controllerName+", so that several controllers can run and one of them works.")
 	flags.StringVar(&o.leaderElectNamespace, "leader-elect-resource-namespace", "", "The namespace of the lease. By default it is that of the kubeconfig or of the service account.")
 	flags.StringVar(&o.leaderElectIdentity, "leader-elect-identity", "", "The name of this controller in the lease, such as the name of its Pod. After a restart with the same name it gets the lease back at once. Two running controllers must not share a name. By default each process has a new name.")
-	flags.IntVar(&o.burst, "kube-api-burst", 0, "The maximum burst of requests above -kube-api-qps. By default it is twice -kube-api-qps.")
-	flags.Float64Var(&o.preflightQPS, "preflight-qps", 5, "The maximum number of dry-runs per second for preflights, which find out before an At is due whether its Pod would be refused. They do not count towards -kube-api-qps. They come with at most ten times as many reads. 0 turns preflights and rehearsals off.")
+	flags.Float64Var(&o.preflightQPS, "preflight-qps", 5, "The maximum number of dry-runs per second for preflights, which find out before an At is due whether its Pod would be refused. They come with at most ten times as many reads. 0 turns preflights and rehearsals off.")
 	flags.IntVar(&o.rehearsals, "rehearsals", 10, "The maximum number of rehearsals (spec.rehearse) at the same time. 0 turns rehearsals off.")
 	flags.IntVar(&o.namespaceRehearsals, "rehearsals-per-namespace", 2, "The maximum number of rehearsals of one namespace at the same time.")
 	flags.BoolVar(&o.restartAnnotations, "restart-annotations", false, "Restart workloads that have the annotation "+v1alpha1.AnnotationRestartSchedule+". This needs the permissions of artifacts/restarts and artifacts/restarts/annotations.")
@@ -176,10 +171,6 @@ func (o *options) validate(args []string) error {
 		return fmt.Errorf("-workers is %d: it must be at least 1", o.workers)
 	case o.defaults.Image == "" || strings.ContainsFunc(o.defaults.Image, unicode.IsSpace):
 		return fmt.Errorf("-default-image is %q: name an image that has /bin/sh", o.defaults.Image)
-	case o.qps < 0 || o.burst < 0:
-		return errors.New("-kube-api-qps and -kube-api-burst must not be negative: 0 means no limit")
-	case o.qps == 0 && o.burst > 0:
-		return errors.New("-kube-api-burst needs -kube-api-qps: set both")
 	case o.preflightQPS < 0:
 		return fmt.Errorf("-preflight-qps is %v: it must not be negative; 0 turns preflights off", o.preflightQPS)
 	case o.rehearsals < 0:
@@ -294,8 +285,8 @@ func run(ctx context.Context, o *options) error {
 // program is the wiring of the clients, informers and controllers.
 type program struct {
 	*options
-	// besideConfig is for requests that do not share the workers' rate limit: those for the lease
-	// and for who may get the metrics.
+	// besideConfig is for requests that are not repeated while the API server is unreachable: those
+	// for the lease and for who may get the metrics.
 	besideConfig *rest.Config
 	// ownNamespace is the one in which users need permission to read the metrics.
 	ownNamespace   string
@@ -317,7 +308,6 @@ type program struct {
 
 func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock clock.WithTicker) (*program, error) {
 	p := &program{options: o, besideConfig: rest.CopyConfig(config)}
-	p.besideConfig.RateLimiter = nil
 	config.Wrap(connect.Patient)
 	var err error
 	if p.cnatClient, err = clientset.NewForConfig(config); err != nil {
@@ -491,7 +481,6 @@ func (o *options) preflightClients(config *rest.Config) (*preflight.Clients, err
 		return nil, nil
 	}
 	config = rest.CopyConfig(config)
-	config.RateLimiter = nil
 	// So that the API server's log tells which requests are those of preflights.
 	config.UserAgent += " preflight"
 	kubeClient, err := kubernetes.NewForConfig(config)
@@ -580,16 +569,8 @@ func loadConfig(o *options) (*rest.Config, string, error) {
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	// All clients share the memory for large errors.
 	config.Wrap(connect.Concise())
-	// In client-go a negative QPS means no limit.
+	// No limit: the API server has priority and fairness.
 	config.QPS = -1
-	if o.qps > 0 {
-		burst := o.burst
-		if burst == 0 {
-			burst = max(1, int(2*o.qps))
-		}
-		// All clients share it.
-		config.RateLimiter = connect.RateLimiter{RateLimiter: flowcontrol.NewTokenBucketRateLimiter(float32(o.qps), burst)}
-	}
 	return config, namespace, nil
 }
 

@@ -88,7 +88,6 @@ func TestStartFails(t *testing.T) {
 		"taken address of the metrics": {args: []string{"-metrics-bind-address=" + taken}, want: "address already in use; see -metrics-bind-address\n"},
 		"negative rate of dry-runs":    {args: []string{"-preflight-qps=-1"}, want: "cnat-controller: -preflight-qps is -1: it must not be negative; 0 turns preflights off\n"},
 		"unknown format of the log":    {args: []string{"-logging-format=xml"}, want: "cnat-controller: -logging-format is \"xml\": it must be text or json\n"},
-		"burst alone":                  {args: []string{"-kube-api-burst=5"}, want: "cnat-controller: -kube-api-burst needs -kube-api-qps: set both\n"},
 		"limit without a quantity":     {args: []string{"-default-limits=memory"}, want: "cnat-controller: -default-limits is \"memory\": \"memory\" is not a quantity of cpu, memory or ephemeral-storage; write for example cpu=10m,memory=16Mi\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

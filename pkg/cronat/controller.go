@@ -38,7 +38,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -294,7 +293,6 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 // it again (0 if that is not necessary), or an error if a step must be retried with
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
-	ctx = connect.WithTurns(ctx)
 	world := c.Steps.World(name)
 	steps := maxSteps + len(world.Ats)
 	for range steps {

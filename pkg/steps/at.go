@@ -37,8 +37,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// lookForAt reads the At and, unless the cache is fresh, its parent. Then a Pod may be
-// created: there must be no waiting for -kube-api-qps in between.
+// lookForAt reads the At and, unless the cache is fresh, its parent.
 func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
 	before := *world
 	names := []string{name.Name}
@@ -46,9 +45,6 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 		if parent := plan.ParentName(before.At); parent != "" {
 			names = append(names, parent)
 		}
-	}
-	if _, err := s.waitAhead(ctx, int32(len(names))+1); err != nil {
-		return err
 	}
 	// Both at the same time: one after the other, one of them would always be too old on a slow
 	// API server.

@@ -34,8 +34,6 @@ func (s *Steps) lookForTarget(ctx context.Context, world *plan.World, mayBeShare
 			world.Target, world.TargetForbidden, world.TargetIsShared = target, nil, true
 			return nil
 		}
-	} else if _, err := s.waitAhead(ctx, 3); err != nil { // for the workload, the At and the restart
-		return err
 	}
 	target, err := workload.Get(ctx, s.KubeClient.AppsV1(), world.At.Namespace, world.At.Spec.Restart)
 	if err != nil {

@@ -42,7 +42,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
@@ -117,10 +116,6 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		}
 		decision = s.refusedPod(name, world, err)
 	case plan.CreatePod:
-		// Then it has to be decided again: the At may have been edited meanwhile.
-		if waited, err := s.waitAhead(ctx, 1); waited || err != nil {
-			return decision, true, err
-		}
 		pod, err := s.createPod(ctx, name, world, action)
 		if apierrors.IsAlreadyExists(err) {
 			err = s.lookForPod(ctx, world)
@@ -143,9 +138,6 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 		}
 		decision = s.refusedPod(name, world, err)
 	case plan.RestartTarget:
-		if waited, err := s.waitAhead(ctx, 1); waited || err != nil {
-			return decision, true, err
-		}
 		err := s.restartTarget(ctx, world, action)
 		if err == nil {
 			return decision, true, nil
@@ -180,12 +172,6 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.Wor
 func (s *Steps) refusedPod(name cache.ObjectName, world *plan.World, err error) plan.Decision {
 	s.Failures.When(name)
 	return plan.Refused(*world, fmt.Errorf("create Pod: %w", err), s.Failures.NumRequeues(name) >= lastingFailures)
-}
-
-// waitAhead waits until -kube-api-qps permits a number of requests. waited reports whether
-// they had to wait.
-func (s *Steps) waitAhead(ctx context.Context, requests int32) (waited bool, err error) {
-	return connect.WaitAhead(ctx, s.CnatClient.CnatV1alpha1().RESTClient().GetRateLimiter(), requests)
 }
 
 // writeStatus writes the decision's status and records its events. It returns the

@@ -41,7 +41,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -275,7 +274,7 @@ func TestTake(t *testing.T) {
 			f.answer(tc.faults)
 			world := &plan.World{At: at, AtIsLive: true, AtAsOf: due, Now: due}
 
-			decision, again, err := f.Take(connect.WithTurns(t.Context()), name, world, tc.decision)
+			decision, again, err := f.Take(t.Context(), name, world, tc.decision)
 
 			if (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
 				t.Errorf("error %v, want %q", err, tc.wantErr)

@@ -209,10 +209,6 @@ func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *cronplan
 	case cronplan.LookForAts:
 		return decision, true, s.lookForAts(ctx, world)
 	case cronplan.CreateAt:
-		// Then it has to be decided again: the CronAt may have been edited meanwhile.
-		if waited, err := s.waitAhead(ctx, 1); waited || err != nil {
-			return decision, true, err
-		}
 		created, err := s.createAt(ctx, action.At)
 		if err == nil {
 			// One CronAt in each 100 ms goes on with its status. When that comes back through the
@@ -267,12 +263,6 @@ func replace(world *cronplan.World, at *v1alpha1.At) {
 	world.Ats = append(slices.DeleteFunc(slices.Clone(world.Ats), func(other *v1alpha1.At) bool { return other.Name == at.Name }), at)
 }
 
-// waitAhead waits until -kube-api-qps permits a number of requests. waited reports whether
-// they had to wait.
-func (s *Steps) waitAhead(ctx context.Context, requests int32) (waited bool, err error) {
-	return connect.WaitAhead(ctx, s.Client.CnatV1alpha1().RESTClient().GetRateLimiter(), requests)
-}
-
 // maxListAge is the age after which the Ats of a CronAt are listed again before one is created.
 // If this process was paused, another controller may have created the At of an earlier time
 // meanwhile, which is still running. Scheduled times are at least a minute apart.
@@ -280,9 +270,6 @@ const maxListAge = 10 * time.Second
 
 // lookForCronAt reads the CronAt when an At may be created immediately afterwards.
 func (s *Steps) lookForCronAt(ctx context.Context, name cache.ObjectName, world *cronplan.World) error {
-	if _, err := s.waitAhead(ctx, 2); err != nil {
-		return err
-	}
 	client := s.Client.CnatV1alpha1()
 	cronAt, err := client.CronAts(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	if err != nil {

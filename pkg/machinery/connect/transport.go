@@ -34,7 +34,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/transport"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -179,42 +178,4 @@ func (t *patient) RoundTrip(request *http.Request) (*http.Response, error) {
 		return false, nil
 	})
 	return response, err
-}
-
-// RateLimiter is a rate limiter in which a request can wait for its turn in advance.
-type RateLimiter struct{ flowcontrol.RateLimiter }
-
-type turnsKey struct{}
-
-// WithTurns returns a context that can keep turns.
-func WithTurns(ctx context.Context) context.Context {
-	return context.WithValue(ctx, turnsKey{}, new(atomic.Int32))
-}
-
-// Wait implements flowcontrol.RateLimiter. It uses a turn that ctx keeps, if it keeps one.
-func (l RateLimiter) Wait(ctx context.Context) error {
-	if turns, ok := ctx.Value(turnsKey{}).(*atomic.Int32); ok {
-		for left := turns.Load(); left > 0; left = turns.Load() {
-			if turns.CompareAndSwap(left, left-1) {
-				return nil
-			}
-		}
-	}
-	return l.RateLimiter.Wait(ctx)
-}
-
-// WaitAhead waits until ctx keeps turns of limiter for the given number of requests, so that
-// they can be sent one after the other without waiting. limiter is nil if there is no limit.
-// waited is false if nothing had to be waited for. WaitAhead fails if ctx is done.
-func WaitAhead(ctx context.Context, limiter flowcontrol.RateLimiter, requests int32) (waited bool, err error) {
-	limited, ok := limiter.(RateLimiter)
-	turns, keeps := ctx.Value(turnsKey{}).(*atomic.Int32)
-	for ok && keeps && turns.Load() < requests {
-		if err := limited.RateLimiter.Wait(ctx); err != nil {
-			return waited, err
-		}
-		turns.Add(1)
-		waited = true
-	}
-	return waited, nil
 }

@@ -28,7 +28,6 @@ import (
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
@@ -45,16 +44,7 @@ func init() {
 // NewClients returns clients with the given transport.
 func NewClients(t *testing.T, transport http.RoundTripper) (kubernetes.Interface, clientset.Interface) {
 	t.Helper()
-	return NewLimitedClients(t, transport, nil)
-}
-
-// NewLimitedClients is NewClients for clients that share a rate limiter.
-func NewLimitedClients(t *testing.T, transport http.RoundTripper, limiter flowcontrol.RateLimiter) (kubernetes.Interface, clientset.Interface) {
-	t.Helper()
 	config := fakeserver.Config(transport)
-	if limiter != nil {
-		config.RateLimiter = limiter
-	}
 	kubeClient, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
