@@ -323,8 +323,12 @@ func TestCombinations(t *testing.T) {
 					if desired := ptr.Deref(at.Status.Nodes, v1alpha1.AtNodesStatus{}).Desired; desired > 0 {
 						world.Children = []*v1alpha1.At{newRunningChild("n1")}
 					}
-					if got := describe(at, Decide(world), due.Add(tc.late)); got != tc.want {
+					decision := Decide(world)
+					if got := describe(at, decision, due.Add(tc.late)); got != tc.want {
 						t.Errorf("got %s, want %s", got, tc.want)
+					}
+					if _, overdue := StateOf(at, nil, world.Now); overdue > 0 && decision.Action == nil && decision.Status == nil {
+						t.Errorf("it is overdue for %v, and nothing is to be done", overdue)
 					}
 				})
 			}

@@ -25,7 +25,6 @@ limitations under the License.
 package plan
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -140,10 +139,10 @@ const (
 // StateOf returns the state of an At that is not being deleted. For a child, parent is
 // the At that created it, or nil if the parent is gone. overdue is how long the
 // controller could have created the Pod of the first or next attempt but has not recorded
-// it. It is 0 if no Pod is due, or if the At is suspended or blocked by something other
-// than the API server.
+// it. It is 0 if no Pod is due, or if the At or its parent is suspended, or the At is
+// blocked by something other than the API server.
 func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.Duration) {
-	waits := isSuspended(at) || isBlockedByOthers(at)
+	waits := isBlockedByOthers(at) || (&World{At: at, Parent: parent}).isHeld()
 	switch {
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return StateDone, 0
@@ -157,7 +156,7 @@ func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.
 		return StateRunning, max(0, now.Sub(dueSince(at, parent, at.Status.NextAttemptTime.Time)))
 	case isSuspended(at):
 		return StateSuspended, 0
-	case waits:
+	case isBlockedByOthers(at):
 		return StateBlocked, 0
 	}
 	switch instant, err := Instant(&at.Spec); {
@@ -168,10 +167,4 @@ func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.
 	default:
 		return StatePending, 0
 	}
-}
-
-// IsStarting reports whether an At has Pods, none of which has ended, while its phase is
-// still PENDING.
-func IsStarting(at *v1alpha1.At, pods []*corev1.Pod) bool {
-	return at.Status.Phase == v1alpha1.PhasePending && len(pods) > 0 && !slices.ContainsFunc(pods, hasEnded)
 }

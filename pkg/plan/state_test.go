@@ -26,6 +26,23 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
+// TestStateOfHeld checks that a child between two attempts is not overdue while its parent is
+// suspended.
+func TestStateOfHeld(t *testing.T) {
+	for name, tc := range map[string]struct {
+		suspend bool
+		want    time.Duration
+	}{"parent suspended": {true, 0}, "parent resumed": {false, 40 * time.Second}} {
+		parent := newAt(withNodes(nodes(1, 0, 0, 0)))
+		parent.Spec.Suspend = ptr.To(tc.suspend)
+		child := newRunningChild("n1")
+		child.Status = *nextAttempt(1, due.Add(20*time.Second))
+		if state, overdue := StateOf(child, parent, due.Add(time.Minute)); state != StateRunning || overdue != tc.want {
+			t.Errorf("%s: got %s, overdue for %v; want it overdue for %v", name, state, overdue, tc.want)
+		}
+	}
+}
+
 func TestStateOf(t *testing.T) {
 	instant := time.Date(2026, 12, 24, 10, 12, 0, 0, time.UTC)
 	at := func(after time.Duration) *metav1.Time { return &metav1.Time{Time: instant.Add(after)} }
