@@ -213,7 +213,7 @@ var mutants = map[string]mutant{
 		}
 	}},
 	"a child without a finalizer": {"nodes", "runs it twice", all(within([]float64{60}, budget{edits: 1}, deleteChild), after(
-		"controller A: at: LookForAt", "controller A: at: LookForPod", "controller A: at: writes status RUNNING",
+		"controller A: at: LookForAt", "controller A: at: LookForPod", "controller A: at: TryPod", "controller A: at: writes status RUNNING",
 		"controller B (news of 1 Ats): at: LookForAt", "controller B: at: CreateAts", "controller B: at: CreateAts",
 		"controller B: at: LookForAts", "controller B: at: writes status RUNNING", "controller B: at: ResumeAts",
 	)), sends(func(r *request) {
