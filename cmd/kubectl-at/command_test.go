@@ -272,7 +272,7 @@ func TestUsage(t *testing.T) {
 		"a misspelled time":                        {[]string{"10:12", "tomorow"}, `error: "tomorow" is not understood: write "tomorrow"`},
 		"a foreign zone":                           {[]string{"10:12", "PST", "--tz=UTC"}, `error: "PST" is not in force in UTC then`},
 		"a day that does not exist":                {[]string{"31", "feb"}, `error: "31 feb" is not a date`},
-		"an amount":                                {[]string{"5m"}, `error: "5m" is neither a time nor a sum`},
+		"an amount":                                {[]string{"5m"}, `error: "5m" is neither a time of day nor a sum`},
 		"a letter":                                 {[]string{"q"}, `error: "q" is not understood`},
 		"soon":                                     {[]string{"soon"}, `error: "soon" is not understood: write a time`},
 		"wait and dry run":                         {[]string{"now", "--wait", "--dry-run=client", "--", "x"}, "--wait cannot be used with --dry-run=client"},

@@ -17,6 +17,8 @@ limitations under the License.
 package timespec
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -72,7 +74,7 @@ func (s *spec) evaluate(options Options) (Time, error) {
 		}
 	}
 	if here := dayOf(c.now.In(options.Zone)); !here.Equal(c.today) && c.dependsOn(here) {
-		return Time{}, c.fail(c.whole, "%q depends on the zone, because it is %s in %s now, but %s in %s: write the date", c.quote(c.whole),
+		return Time{}, c.fail(c.whole, "depends on the zone, because it is %s in %s now, but %s in %s: write the date",
 			here.Format("2 January"), nameOf(options.Zone), c.today.Format("2 January"), nameOf(c.zone))
 	}
 
@@ -93,26 +95,21 @@ func (s *spec) evaluate(options Options) (Time, error) {
 
 	base, _ := c.reach(from, nil)
 	instant, err := c.reach(from, c.steps)
-	zoneErr, hasPassed := c.checkZone(base), instant.Before(c.now)
-	switch {
+	hasPassed := instant.Before(c.now)
+	isToday := dayOf(base).Equal(c.today) && (c.date == nil || dayOf(instant).Equal(c.today))
+	switch err = cmp.Or(err, c.checkZone(base)); {
 	case err != nil:
 		return Time{}, err
-	case zoneErr != nil:
-		return Time{}, zoneErr
 	case hasPassed && !options.AllowPast:
 		instead := "add --past"
 		if !c.on.IsZero() {
 			instead = `"now"`
 		}
-		return Time{}, c.fail(c.whole, "%q is in the past, because it is %s: write a time in the future, or %s", c.quote(c.whole), Time{Instant: instant}, instead)
-	case !hasPassed && c.clock == nil && c.on.IsZero() && !from.isBare && dayOf(base).Equal(c.today) && (c.date == nil || dayOf(instant).Equal(c.today)):
-		at := c.whole
-		if len(c.steps) > 0 {
-			at = c.start()
-		}
-		return Time{}, c.fail(at, "%q is today, without a time of day: write one too, such as 10:12, or only \"now\"", c.quote(at))
+		return Time{}, c.fail(c.whole, "is in the past, because it is %s: write a time in the future, or %s", Time{Instant: instant}, instead)
+	case !hasPassed && c.clock == nil && c.on.IsZero() && !from.isBare && isToday:
+		return Time{}, c.fail(c.whole, `is today, without a time of day: write one too, such as 10:12, or only "now"`)
 	case instant.After(c.now.AddDate(maxYears, 0, 0)) && !isRFC3339(c.text):
-		return Time{}, c.fail(c.whole, "%q is more than %d years ahead: write the exact instant if it is meant, %s", c.quote(c.whole), maxYears, Time{Instant: instant})
+		return Time{}, c.fail(c.whole, "is more than %d years ahead: write the exact instant if it is meant, %s", maxYears, Time{Instant: instant})
 	}
 	return Time{Instant: instant, How: passed + c.describe(from) + " in " + nameOf(c.zone)}, nil
 }
@@ -127,7 +124,7 @@ func (c *calendar) checkOn(here time.Time) error {
 	if isDated == (c.clock != nil) || here.Format(layout) == c.on.Format(layout) {
 		return nil
 	}
-	return c.fail(c.whole, "%q can be "+what, c.quote(c.whole), here.Format(layout), c.on.Format(layout))
+	return c.fail(c.whole, "can be "+what, here.Format(layout), c.on.Format(layout))
 }
 
 // hasPassed reports whether a candidate and the sums are in the past.
@@ -140,56 +137,39 @@ func (c *calendar) hasPassed(from candidate) bool {
 func (c *calendar) doubt(first, next candidate) error {
 	base, _ := c.reach(first, nil)
 	if c.clock != nil && !c.clock.exact && base.Truncate(time.Minute).Equal(c.now.Truncate(time.Minute)) {
-		return c.fail(c.whole, "%q is this minute: write \"now\", or the date too", c.quote(c.whole))
+		return c.fail(c.whole, `is this minute: write "now", or the date too`)
 	}
 	if c.hasPassed(first) != base.Before(c.now) {
-		hint := "the date too"
-		if c.clock != nil && c.clock.midnight {
-			hint = "00:00 and the date"
-		}
-		return c.fail(c.whole, "%q can count from %s or from %s: write %s", c.quote(c.whole),
-			first.wallClock.Format("Monday 2 January"), next.wallClock.Format("Monday 2 January"), hint)
+		return c.fail(c.whole, "can count from %s or from %s: write the date too",
+			first.wallClock.Format("Monday 2 January"), next.wallClock.Format("Monday 2 January"))
 	}
 	return nil
 }
 
 // checkZone returns an error if the name or the abbreviation of a zone is not that of the zone at an instant.
 func (c *calendar) checkZone(instant time.Time) error {
-	_, offset := instant.Zone()
+	const layout = "-07:00"
+	offset := instant.Format(layout)
+	if c.named != nil && instant.In(c.named).Format(layout) != offset {
+		return c.fail(c.seen[zoneCheck], "is wrong, because its offset then is %s: write one of the two", instant.In(c.named).Format(layout))
+	}
+	if c.abbreviation == nil || c.isAbbreviated(instant) {
+		return nil
+	}
+	examples := abbreviations()[lower(c.quote(*c.abbreviation))]
 	switch {
-	case c.named != nil:
-		there := instant.In(c.named)
-		if _, other := there.Zone(); other != offset {
-			at := c.seen[zoneCheck]
-			return c.fail(at, "%q is wrong, because its offset then is %s: write one of the two", c.quote(at), there.Format("-07:00"))
-		}
-	case c.hasOffset && c.abbreviation != nil:
-		offsets := abbreviations()[lower(c.quote(*c.abbreviation))].offsets
-		if !slices.Contains(offsets, instant.Format("-07:00")) {
-			return c.fail(*c.abbreviation, "%q is wrong, because its offset is %s: write one of the two", c.quote(*c.abbreviation), offsets[0])
-		}
-	case !c.isAbbreviated(instant):
-		return c.notInForce(instant)
+	case !c.hasOffset: // Elsewhere, it can mean several zones.
+		return c.fail(*c.abbreviation, "is not in force in %s then, but %s is: write a zone such as %s, or an offset such as UTC%s",
+			nameOf(c.zone), instant.Format("MST"), examples[0].Location(), examples[0].Format(layout))
+	case !slices.ContainsFunc(examples, func(example time.Time) bool { return example.Format(layout) == offset }):
+		return c.fail(*c.abbreviation, "is wrong, because its offset is %s: write one of the two", examples[0].Format(layout))
 	}
 	return nil
 }
 
-// isAbbreviated reports whether the zone at an instant has the abbreviation of the text, if any.
+// isAbbreviated reports whether the zone at an instant has the abbreviation of the text.
 func (c *calendar) isAbbreviated(instant time.Time) bool {
-	if c.abbreviation == nil {
-		return true
-	}
-	short, _ := instant.Zone()
-	return strings.EqualFold(short, c.quote(*c.abbreviation))
-}
-
-// notInForce returns the error for an abbreviation that the zone does not have at an instant.
-// Elsewhere, it can mean several zones.
-func (c *calendar) notInForce(instant time.Time) error {
-	quoted := c.quote(*c.abbreviation)
-	example := abbreviations()[lower(quoted)]
-	return c.fail(*c.abbreviation, "%q is not in force in %s then, but %s is: write a zone such as %s, or an offset such as UTC%s",
-		quoted, nameOf(c.zone), instant.Format("MST"), example.zone, example.offset)
+	return c.abbreviation != nil && strings.EqualFold(instant.Format("MST"), c.quote(*c.abbreviation))
 }
 
 // dayOf returns 00:00 of the day of an instant in its zone, represented in UTC.
@@ -220,7 +200,7 @@ func (c *calendar) candidates() ([]candidate, error) {
 		return []candidate{{instant: c.now, isBare: true, how: "now"}}, nil
 	case c.date == nil && c.weekday == nil && !c.on.IsZero():
 		if c.clock.midnight {
-			return nil, c.fail(c.clock.span, "%q begins one day and ends another: write 00:00 and the date", c.quote(c.clock.span))
+			return nil, c.fail(c.clock.span, "begins one day and ends another: write 00:00 and the date")
 		}
 		return []candidate{c.at(dayOf(c.on))}, nil
 	case c.date == nil && c.weekday == nil:
@@ -228,18 +208,13 @@ func (c *calendar) candidates() ([]candidate, error) {
 	case c.date == nil:
 		return c.weekdays()
 	case c.date.way == relative:
-		day, first := c.today, error(nil)
+		day, missing := c.today, error(nil)
 		for _, s := range c.date.steps {
-			var err error
-			if day, err = c.add(day, s); first == nil {
-				first = err
-			}
-		}
-		if !inRange(day) {
-			return nil, c.outOfRange(c.date.span)
+			next, err := c.add(day, s)
+			day, missing = next, cmp.Or(missing, err)
 		}
 		from := c.at(day)
-		from.err = first
+		from.err = missing
 		all = []candidate{from}
 	case c.date.way == yearless && isYear:
 		all = []candidate{c.onDate(thisYear+c.years, c.date.month, c.date.n)}
@@ -247,7 +222,7 @@ func (c *calendar) candidates() ([]candidate, error) {
 		for _, year := range []int{thisYear - 1, thisYear} {
 			from := c.onDate(year, c.date.month, c.date.n)
 			if last, _ := c.reach(from, nil); from.err == nil && last.Before(c.now) && last.After(c.now.AddDate(0, -1, 0)) {
-				return nil, c.fail(c.whole, "%q has just passed, on %s: write the year too", c.quote(c.whole), last.Format("2 January 2006"))
+				return nil, c.fail(c.whole, "has just passed, on %s: write the year too", last.Format("2 January 2006"))
 			}
 		}
 		all = []candidate{c.onDate(thisYear, c.date.month, c.date.n), c.onDate(thisYear+1, c.date.month, c.date.n)}
@@ -256,7 +231,7 @@ func (c *calendar) candidates() ([]candidate, error) {
 	}
 	for i := range all {
 		if date := all[i].wallClock; all[i].err == nil && c.weekday != nil && c.weekday.day != date.Weekday() {
-			all[i].err = c.fail(c.weekday.span, "%q is wrong, because %s is a %s: write one of the two", c.quote(c.weekday.span), date.Format("2 January 2006"), date.Weekday())
+			all[i].err = c.fail(c.weekday.span, "is wrong, because %s is a %s: write one of the two", date.Format("2 January 2006"), date.Weekday())
 		}
 	}
 	return all, nil
@@ -264,36 +239,30 @@ func (c *calendar) candidates() ([]candidate, error) {
 
 // weekdays returns the candidates for a weekday without a date.
 func (c *calendar) weekdays() ([]candidate, error) {
-	// How many days ago this week began, and how many days after that the weekday is.
-	sinceMonday, sinceSunday := int(c.today.Weekday()+6)%7, int(c.today.Weekday())
-	afterMonday, afterSunday := int(c.weekday.day+6)%7, int(c.weekday.day)
-	first := c.today.AddDate(0, 0, (afterSunday-sinceSunday+7)%7)
-	at, isWeek := c.seen[aWeek]
+	first := c.today.AddDate(0, 0, int(c.weekday.day-c.today.Weekday()+7)%7)
+	_, isWeek := c.seen[aWeek]
 	if !isWeek && !c.weekday.relative {
 		return []candidate{c.at(first), c.at(first.AddDate(0, 0, 7))}, nil
 	}
-	// The week begins on Monday or on Sunday. "this friday" and "next friday" can also be the first one.
-	// "this monday" on a Wednesday is to come.
-	meant := c.today.AddDate(0, 0, 7*c.weeks-sinceMonday+afterMonday)
-	readings := []time.Time{meant, c.today.AddDate(0, 0, 7*c.weeks-sinceSunday+afterSunday)}
-	at = c.weekday.through(at)
-	if c.weekday.relative {
+	var readings []time.Time
+	for _, beginning := range []time.Weekday{time.Monday, time.Sunday} { // of a week
+		of := func(day time.Weekday) int { return int(day-beginning+7) % 7 }
+		readings = append(readings, c.today.AddDate(0, 0, 7*c.weeks-of(c.today.Weekday())+of(c.weekday.day)))
+	}
+	at, meant := c.whole, readings[0]
+	if c.weekday.relative { // "this friday" and "next friday" can also be the first one.
 		at = c.weekday.span
 		if c.weeks == 1 && first.Equal(c.today) {
 			first = first.AddDate(0, 0, 7)
 		}
 		readings = append(readings, first)
 	}
+	// "this monday" on a Wednesday is to come.
 	readings = slices.DeleteFunc(readings, func(day time.Time) bool { return day.Before(c.today) })
 	if len(readings) > 0 {
-		meant = readings[0]
-	}
-	for _, reading := range readings {
-		if !reading.Equal(meant) {
-			if reading.After(meant) {
-				meant, reading = reading, meant
-			}
-			return nil, c.fail(at, "%q can be %s or %s: write the date", c.quote(at), reading.Format("Monday 2 January"), meant.Format("Monday 2 January"))
+		meant = slices.MinFunc(readings, time.Time.Compare)
+		if last := slices.MaxFunc(readings, time.Time.Compare); !last.Equal(meant) {
+			return nil, c.fail(at, "can be %s or %s: write the date", meant.Format("Monday 2 January"), last.Format("Monday 2 January"))
 		}
 	}
 	return []candidate{c.at(meant)}, nil
@@ -303,7 +272,7 @@ func (c *calendar) weekdays() ([]candidate, error) {
 func (c *calendar) onDate(y int, m time.Month, d int) candidate {
 	from := c.at(time.Date(y, m, d, 0, 0, 0, 0, time.UTC))
 	if days := daysIn(y, m); d > days {
-		from.err = c.fail(c.date.span, "%q is not a date, because %s %d has %d days: write a day that exists", c.quote(c.date.span), m, y, days)
+		from.err = c.fail(c.date.span, "is not a date, because %s %d has %d days: write a day that exists", m, y, days)
 	}
 	return from
 }
@@ -318,17 +287,11 @@ func (c *calendar) at(date time.Time) candidate {
 		how = "tomorrow (" + how + ")"
 	}
 	y, m, d := date.Date()
-	if c.clock != nil {
-		return candidate{
-			wallClock: time.Date(y, m, d, c.clock.hour, c.clock.minute, c.clock.second, c.clock.nanosecond, time.UTC),
-			how:       how,
-		}
-	}
-	from := candidate{
-		wallClock: time.Date(y, m, d, c.base.Hour(), c.base.Minute(), c.base.Second(), c.base.Nanosecond(), time.UTC),
-		how:       how,
-	}
-	if date.Equal(c.today) && c.on.IsZero() {
+	now := c.base
+	from := candidate{wallClock: time.Date(y, m, d, now.Hour(), now.Minute(), now.Second(), now.Nanosecond(), time.UTC), how: how}
+	if t := c.clock; t != nil {
+		from.wallClock = time.Date(y, m, d, t.hour, t.minute, t.second, t.nanosecond, time.UTC)
+	} else if date.Equal(c.today) && c.on.IsZero() {
 		from.instant = c.now
 	}
 	return from
@@ -348,61 +311,40 @@ func (c *calendar) start() span {
 }
 
 // reach returns the instant of a candidate after steps were added. If there is an
-// error, the instant is the latest one that could be meant, or now if it is out of range.
-func (c *calendar) reach(from candidate, steps []step) (time.Time, error) {
-	instant, wallClock, isInstant, first := from.instant, from.wallClock, !from.instant.IsZero(), from.err
-	at := c.start()
+// error, the instant is the latest one that could be meant.
+func (c *calendar) reach(from candidate, steps []step) (instant time.Time, err error) {
+	instant, wallClock, at := from.instant, from.wallClock, c.start()
+	err = from.err
 	resolve := func() {
-		if !isInstant {
-			var err error
-			if instant, err = c.instant(wallClock, at); first == nil {
-				first = err
-			}
-			isInstant = true
+		if instant.IsZero() {
+			var failed error
+			instant, failed = c.instant(wallClock, at)
+			err = cmp.Or(err, failed)
 		}
 	}
-
 	for _, s := range steps {
 		switch {
 		case s.n == 0:
+			continue
 		case s.unit.period():
-			if isInstant {
-				wallClock = zones.WallClock(instant)
-				isInstant = false
+			if !instant.IsZero() {
+				wallClock, instant = zones.WallClock(instant), time.Time{}
 			}
-			var err error
-			if wallClock, err = c.add(wallClock, s); first == nil {
-				first = err
-			}
-			at = s.span
-			if !inRange(wallClock) {
-				return c.now, c.outOfRange(at)
-			}
+			next, failed := c.add(wallClock, s)
+			wallClock, err = next, cmp.Or(err, failed)
 		default:
 			resolve()
 			seconds := [...]int64{second: 1, minute: 60, hour: 3600}[s.unit]
-			instant = time.Unix(instant.Unix()+int64(s.n)*seconds, int64(instant.Nanosecond())).In(c.zone)
-			at = s.span
-			if !inRange(instant) {
-				return c.now, c.outOfRange(at)
-			}
+			instant = time.Unix(instant.Unix()+int64(s.n)*seconds, int64(instant.Nanosecond())).In(c.zone) // Add ends at 292 years.
 		}
+		at = s.span
 	}
 	resolve()
-	if !inRange(instant) {
-		return c.now, c.outOfRange(at)
+	// RFC 3339 must represent it in its zone and in UTC.
+	if year, utc := instant.Year(), instant.UTC().Year(); min(year, utc) < 1 || max(year, utc) > 9999 {
+		err = c.fail(at, "is out of range: write a time in the years 1 to 9999")
 	}
-	return instant, first
-}
-
-// inRange reports whether a time is in year 1 or later, and RFC 3339 can represent it in
-// its zone and in UTC.
-func inRange(t time.Time) bool {
-	return t.Year() >= 1 && t.Year() <= 9999 && t.UTC().Year() >= 1 && t.UTC().Year() <= 9999
-}
-
-func (c *calendar) outOfRange(at span) error {
-	return c.fail(at, "%q is out of range: write a time in the years 1 to 9999", c.quote(at))
+	return instant, err
 }
 
 // instant returns the instant at which the clocks show a time. If there is an error, it
@@ -423,8 +365,8 @@ func (c *calendar) instant(wallClock time.Time, at span) (time.Time, error) {
 		earlier, later = later, earlier
 	}
 	shown := wallClock.Format("15:04 on Monday 2 January 2006")
-	return later, c.fail(at, "%q is %s, which the clocks of %s %s: write the exact instant, %s or %s",
-		c.quote(at), shown, nameOf(c.zone), verb, Time{Instant: earlier}, Time{Instant: later})
+	return later, c.fail(at, "is %s, which the clocks of %s %s: write the exact instant, %s or %s",
+		shown, nameOf(c.zone), verb, Time{Instant: earlier}, Time{Instant: later})
 }
 
 // add returns a wall-clock time a number of days, weeks, months or years later. If there
@@ -444,8 +386,8 @@ func (c *calendar) add(wallClock time.Time, s step) (time.Time, error) {
 		return sum, nil
 	}
 	month := sum.AddDate(0, 0, -sum.Day()) // the last day of the month
-	return sum, c.fail(s.span, "%q leads to %d %s, which does not exist: write the exact date, or a sum in days",
-		c.quote(s.span), wallClock.Day(), month.Format("January 2006"))
+	return sum, c.fail(s.span, "leads to %d %s, which does not exist: write the exact date, or a sum in days",
+		wallClock.Day(), month.Format("January 2006"))
 }
 
 // daysIn returns the number of days of a month.
@@ -473,7 +415,10 @@ func (c *calendar) describe(from candidate) string {
 		if n < 0 {
 			sign, n = "-", -n
 		}
-		how += " " + sign + " " + countOf(n, s.unit)
+		how += fmt.Sprintf(" %s %d %s", sign, n, strings.Fields("second minute hour day week month year")[s.unit])
+		if n != 1 {
+			how += "s"
+		}
 	}
 	return how
 }

@@ -16,7 +16,7 @@ limitations under the License.
 
 package timespec
 
-import "fmt"
+import "slices"
 
 // check returns an error for parts that have no meaning together.
 func (s *spec) check(thisYear int) error {
@@ -28,36 +28,30 @@ func (s *spec) check(thisYear int) error {
 		}
 		return at, false
 	}
-	_, hasTime := has(present, timeOfDay, aDate, aWeekday, aWeek, aYear)
-	if at, ok := has(timeZone); ok && !hasTime && len(s.steps) == 0 {
-		return s.fail(at, "%q is a time zone without a time: write a time before it, such as 10:12", s.quote(at))
-	}
-	if now, ok := has(present); ok {
-		if at, ok := has(timeOfDay, aDate, aWeekday, aWeek, aYear); ok {
-			return s.fail(at, "%q and %q are two times: write only one", s.quote(now), s.quote(at))
-		}
-	}
-	if at, ok := has(aWeek); ok && (s.weekday == nil || s.weekday.relative || s.date != nil) {
-		return s.fail(at, "%q is not a day: write a weekday with it, such as \"friday %s\", or \"+ 1 week\"", s.quote(at), s.quote(at))
-	}
-	if at, ok := has(aYear); ok && (s.date == nil || s.date.way != yearless) {
-		return s.fail(at, "%q is not a day: write a date with it, such as \"24 dec %s\", or \"+ 1 year\"", s.quote(at), s.quote(at))
-	}
-	if s.date != nil && s.weekday != nil && s.weekday.relative {
-		return s.fail(s.weekday.span, "%q and %q are two dates: write only one", s.quote(s.date.span), s.quote(s.weekday.span))
-	}
-	if s.date != nil && s.date.tonight && (s.clock == nil || s.clock.hour < 17 && !s.clock.midnight) {
-		return s.fail(s.date.span, "%q needs a time of day after 17:00: write one, such as \"%s 20:00\", or \"tomorrow 02:00\"", s.quote(s.date.span), s.quote(s.date.span))
-	}
-	if s.clock != nil && s.clock.midnight && (s.date != nil || s.weekday != nil) {
-		return s.fail(s.clock.span, "%q begins one day and ends another: write 00:00, or 00:00 of the next day", s.quote(s.clock.span))
-	}
-	if s.clock == nil && (s.date != nil || s.weekday != nil) {
-		for _, step := range s.steps {
-			if !step.unit.period() {
-				return s.fail(step.span, "%q needs a time of day to count from: write one, such as 10:12, before it", s.quote(step.span))
-			}
-		}
+	now, isNow := has(present)
+	zone, hasZone := has(timeZone)
+	week, isWeek := has(aWeek)
+	year, isYear := has(aYear)
+	other, hasOther := has(timeOfDay, aDate, aWeekday, aWeek, aYear)
+	isDay := s.date != nil || s.weekday != nil
+	isTimed := func(step step) bool { return !step.unit.period() }
+	switch {
+	case hasZone && !isNow && !hasOther && len(s.steps) == 0:
+		return s.fail(zone, "is a time zone without a time: write a time before it, such as 10:12")
+	case isNow && hasOther:
+		return s.fail(now, "and %q are two times: write only one", s.quote(other))
+	case isWeek && (s.weekday == nil || s.weekday.relative || s.date != nil):
+		return s.fail(week, notDay)
+	case isYear && (s.date == nil || s.date.way != yearless):
+		return s.fail(year, notDay)
+	case s.date != nil && s.weekday != nil && s.weekday.relative:
+		return s.fail(s.date.span, "and %q are two dates: write only one", s.quote(s.weekday.span))
+	case s.date != nil && s.date.tonight && (s.clock == nil || s.clock.hour < 17 && !s.clock.midnight):
+		return s.fail(s.date.span, `needs a time of day after 17:00: write one, such as "tonight 20:00", or "tomorrow 02:00"`)
+	case isDay && s.clock != nil && s.clock.midnight:
+		return s.fail(s.clock.span, "begins one day and ends another: write 00:00, or 00:00 of the next day")
+	case isDay && s.clock == nil && slices.ContainsFunc(s.steps, isTimed):
+		return s.fail(s.steps[0].span, "needs a time of day to count from: write one, such as 10:12, before it")
 	}
 	return s.checkYear(thisYear)
 }
@@ -79,15 +73,8 @@ func (s *spec) checkYear(thisYear int) error {
 		isPlausible := year >= thisYear && year <= thisYear+maxYears
 		isDoubtful = s.date.way == yearless && year >= 1900 || isBehind && at.from < s.date.from && isPlausible
 	}
-	if !isDoubtful {
-		return nil
+	if isDoubtful {
+		return s.fail(at, "can be a year or a time: write %02d:%02d, or the date as YYYY-MM-DD", year/100, year%100)
 	}
-	readings, hint := "a year or a time", " if the time is meant"
-	switch {
-	case year < thisYear:
-		readings = "a time, or a year that has passed"
-	case year < thisYear+maxYears:
-		hint = fmt.Sprintf(", or the date as %04d-%02d-%02d with a time", year, s.date.month, s.date.n)
-	}
-	return s.fail(at, "%q can be %s: write %02d:%02d%s", s.quote(at), readings, year/100, year%100, hint)
+	return nil
 }

@@ -18,10 +18,13 @@ package timespec
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/spelling"
 )
@@ -49,6 +52,9 @@ type spec struct {
 	whole span
 }
 
+// span is the position of words in the text, in bytes.
+type span struct{ from, to int }
+
 // part is a part that a text can have at most once.
 type part string
 
@@ -62,8 +68,6 @@ const (
 	timeZone  part = "time zone"
 	// zoneCheck is the name of a zone behind an offset.
 	zoneCheck part = "name of a time zone"
-	// noPart is a sum. A text can have any number of sums.
-	noPart part = ""
 )
 
 type clock struct {
@@ -113,33 +117,118 @@ type step struct {
 	span
 }
 
-// parser reads the tokens of a text.
+// unit is a unit in a sum.
+type unit int
+
+const (
+	second unit = iota
+	minute
+	hour
+	day
+	week
+	month
+	year
+)
+
+// period reports whether a unit is counted by the calendar, not as elapsed time.
+func (u unit) period() bool { return u >= day }
+
+// parser reads a text part by part.
 type parser struct {
-	tokens []token
 	*spec
+	lower string // the text in lower case, without the spaces behind it
+	at    int    // how much of it was read
 }
 
 func parse(text string, thisYear int) (*spec, error) {
-	tokens := lex(text)
-	p := parser{tokens: tokens, spec: &spec{text: text, seen: map[part]span{}}}
-	if len(tokens) == 1 {
-		return nil, p.fail(tokens[0].span, "the time is empty: write one, such as 10:12, tomorrow or now + 2 hours")
+	p := parser{spec: &spec{text: text, seen: map[part]span{}}, lower: strings.TrimRight(lower(text), " ")}
+	p.skip(" ")
+	p.whole = span{p.at, len(p.lower)}
+	if p.at == len(p.lower) {
+		return nil, p.fail(p.whole, "is empty: write a time, such as 10:12, tomorrow or now + 2 hours")
 	}
-	p.whole = tokens[0].through(tokens[len(tokens)-2].span)
-	for p.peek(0).kind != end {
-		if _, err := p.part(); err != nil {
-			return nil, err
+	for p.at < len(p.lower) {
+		for _, rule := range rules() { // The last one matches anything.
+			if found := p.take(rule.pattern); found != nil {
+				if err := rule.read(&p, found); err != nil {
+					return nil, err
+				}
+				break
+			}
 		}
-		if p.is(0, sign, ",") && p.peek(1).kind != end {
-			p.next()
+		p.skip(" ")
+		if strings.HasPrefix(p.lower[p.at:], ",") && p.at+1 < len(p.lower) {
+			p.at++
+			p.skip(" ")
 		}
 	}
 	return p.spec, p.check(thisYear)
 }
 
-// fail returns the error that something is wrong with the words at a position.
-func (s *spec) fail(at span, format string, args ...any) error {
-	return &Error{Text: s.text, Offset: at.from, Length: at.to - at.from, Problem: fmt.Sprintf(format, args...)}
+// lower returns s with A to Z in lower case, and with ASCII spaces instead of what looks like one or
+// like nothing. The length is the same. A time contains no other letters.
+func lower(s string) string {
+	b := []byte(s)
+	for i, r := range s {
+		switch {
+		case 'A' <= r && r <= 'Z':
+			b[i] += 'a' - 'A'
+		case unicode.IsSpace(r) || unicode.Is(unicode.Cf, r):
+			copy(b[i:], strings.Repeat(" ", utf8.RuneLen(r)))
+		}
+	}
+	return string(b)
+}
+
+func (p *parser) skip(chars string) {
+	p.at = len(p.lower) - len(strings.TrimLeft(p.lower[p.at:], chars))
+}
+
+// take reads what a pattern matches, and returns the positions of the match and its groups. A match
+// does not end within a word or a number.
+func (p *parser) take(pattern *regexp.Regexp) []span {
+	for end := len(p.lower); ; {
+		found := pattern.FindStringSubmatchIndex(p.lower[p.at:end])
+		if found == nil {
+			return nil
+		}
+		to := p.at + found[1]
+		if begin := p.begin(to); begin < to {
+			end = max(p.at, begin)
+			continue
+		}
+		groups := make([]span, len(found)/2)
+		for i := range groups {
+			if found[2*i] >= 0 {
+				groups[i] = span{p.at + found[2*i], p.at + found[2*i+1]}
+			}
+		}
+		p.at = to
+		return groups
+	}
+}
+
+// begin returns where the word or the number begins that continues at an offset. Without one, it
+// returns the offset. Words of two letters and more can be joined, as in 8:15amjan24.
+func (p *parser) begin(at int) int {
+	for _, chars := range []string{"0123456789", "abcdefghijklmnopqrstuvwxyz"} {
+		if at < len(p.lower) && strings.Contains(chars, p.lower[at:at+1]) {
+			begin := len(strings.TrimRight(p.lower[:at], chars))
+			if begin+2 > at || !joined.MatchString(p.lower[at:]) {
+				return begin
+			}
+		}
+	}
+	return at
+}
+
+// word returns the words at a position in lower case.
+func (p *parser) word(at span) string { return p.lower[at.from:at.to] }
+
+// number returns the value of at most nine digits, or 0 if there are none.
+func (p *parser) number(at span) int {
+	n, _ := strconv.Atoi(p.word(at))
+	return n
 }
 
 // quote returns the words at a position as written, with single spaces.
@@ -147,80 +236,47 @@ func (s *spec) quote(at span) string {
 	return strings.Join(strings.Fields(s.text[at.from:at.to]), " ")
 }
 
-// peek returns the token that is n tokens ahead.
-func (p *parser) peek(n int) token {
-	return p.tokens[min(n, len(p.tokens)-1)]
+// fail returns the error that something is wrong with the words at a position, which the sentence begins with.
+func (s *spec) fail(at span, format string, args ...any) error {
+	return &Error{Text: s.text, Offset: at.from, Length: at.to - at.from, Problem: fmt.Sprintf("%q "+format, slices.Insert(args, 0, any(s.quote(at)))...)}
 }
 
-// skip consumes n tokens and returns the position of the last one.
-func (p *parser) skip(n int) span {
-	var t token
-	for range n {
-		t = p.next()
+// unknown returns the error for a word that is no part of a time. It suggests a similar one.
+func (p *parser) unknown(at span) error {
+	word := p.word(at)
+	nearest, found := spelling.Nearest(word, words)
+	if !found && at.from > p.whole.from { // A text does not begin with a zone.
+		nearest, found = nearestZone(word)
 	}
-	return t.span
-}
-
-// next consumes a token.
-func (p *parser) next() token {
-	t := p.tokens[0]
-	p.tokens = p.tokens[min(1, len(p.tokens)-1):]
-	return t
-}
-
-func (p *parser) is(n int, kind kind, texts ...string) bool {
-	t := p.peek(n)
-	return t.kind == kind && slices.Contains(texts, t.text)
-}
-
-func (p *parser) isUnit(n int) bool {
-	_, ok := units[p.peek(n).text]
-	return ok && p.peek(n).kind == word
-}
-
-func (p *parser) isMonth(n int) bool {
-	return p.peek(n).kind == word && months[p.peek(n).text] != 0
-}
-
-// isJoined reports whether the next tokens are n numbers without spaces, separated by one
-// of the given signs. The second of three can be the name of a month.
-func (p *parser) isJoined(numbers int, signs ...string) bool {
-	for n := range 2*numbers - 1 {
-		switch {
-		case n > 0 && !p.peek(n).joined,
-			n%2 == 0 && p.peek(n).kind != number && (numbers != 3 || n != 2 || !p.isMonth(n)),
-			n%2 == 1 && !p.is(n, sign, signs...):
-			return false
-		}
+	if found && !slices.Contains(words, word) {
+		return p.fail(at, "is not understood: write %q if that is meant", nearest)
 	}
-	return true
+	err := p.fail(at, "is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin").(*Error)
+	err.Unknown = true
+	return err
 }
 
 // once records that the text has a part. It returns an error for a second part of that
 // kind, or for a part other than a zone after a sum.
 func (p *parser) once(part part, at span) error {
 	if _, ok := p.seen[part]; ok {
-		return p.fail(at, "%q is a second %s: write only one", p.quote(at), part)
+		return p.fail(at, "is a second %s: write only one", part)
 	}
 	if p.firstSum != nil && part != timeZone && part != zoneCheck {
-		sum := p.quote(*p.firstSum)
-		if last := p.steps[len(p.steps)-1]; part == timeOfDay && last.unit.period() && last.n > 0 && p.date == nil && p.weekday == nil {
-			return p.fail(at, "%q follows a sum: write \"in %s at %s\"", p.quote(at), strings.TrimLeft(sum, "+ "), p.quote(at))
-		}
-		return p.fail(at, "%q follows a sum: write it before %q", p.quote(at), sum)
+		return p.fail(at, "follows a sum: write it before %q", p.quote(*p.firstSum))
 	}
 	p.seen[part] = at
 	return nil
 }
 
 // setClock sets the time of day. Four digits before a date were its year, if another time of day follows.
-func (p *parser) setClock(c clock) (part, error) {
+func (p *parser) setClock(c clock) error {
 	if p.clock != nil && p.clock.short && p.date != nil && p.date.way == yearless {
 		p.date.setYear(p.clock.hour*100+p.clock.minute, p.clock.span)
 		delete(p.seen, timeOfDay)
 	}
 	p.clock = &c
-	return timeOfDay, p.once(timeOfDay, c.span)
+	return p.once(timeOfDay, c.span)
 }
 
 // setYear sets the year of a date without one.
@@ -228,214 +284,10 @@ func (d *date) setYear(year int, at span) {
 	d.way, d.year, d.yearAt = absolute, year, at
 }
 
-func (p *parser) setDate(d date) (part, error) {
-	if d.way != relative && (d.n < 1 || d.n > 31) {
-		return noPart, p.fail(d.span, "%q is not a date, because there is no day %d: write a day from 1 to 31", p.quote(d.span), d.n)
+func (p *parser) setDate(d date) error {
+	if d.way != relative && (d.n < 1 || d.n > 31 || d.month < 1 || d.month > 12) {
+		return p.fail(d.span, notDate)
 	}
 	p.date = &d
-	return aDate, p.once(aDate, d.span)
-}
-
-func (p *parser) setWeekday(w weekday) (part, error) {
-	p.weekday = &w
-	return aWeekday, p.once(aWeekday, w.span)
-}
-
-func (p *parser) setZone(location *time.Location, at span) (part, error) {
-	switch {
-	case p.zone != nil && p.zone.String() == location.String(): // +0530 +0530
-		return timeZone, nil
-	case p.hasOffset && p.named == nil:
-		p.named = location
-		return noPart, p.once(zoneCheck, at)
-	}
-	p.zone = location
-	return timeZone, p.once(timeZone, at)
-}
-
-// part reads one part of the text and returns its kind.
-func (p *parser) part() (part, error) {
-	t := p.peek(0)
-	switch t.kind {
-	case number:
-		return p.numeric()
-	case zone:
-		return p.zoneName()
-	case sign:
-		switch t.text {
-		case "@":
-			return p.seconds()
-		case "[", "(":
-			return p.remark(t)
-		}
-		return p.signed()
-	case word:
-		if numbers[t.text] != 0 && p.isUnit(1) {
-			return p.amountsFromNow(t)
-		}
-		p.next()
-		return p.word(t)
-	}
-	if p.isAbbreviation(0) {
-		got := timeZone
-		if p.hasOffset {
-			got = zoneCheck
-		}
-		p.abbreviation = &p.tokens[0].span
-		return got, p.once(got, p.next().span)
-	}
-	return noPart, p.unexpected(t)
-}
-
-// word reads the part that begins with a word that has already been consumed.
-func (p *parser) word(t token) (part, error) {
-	if _, ok := months[t.text]; ok {
-		if p.is(0, word, "the") {
-			p.next()
-		}
-		length := p.dayLength(0)
-		if length == 0 || p.is(1, sign, ":") {
-			return noPart, p.fail(t.span, "%q has no day: write it with one, such as %q", p.quote(t.span), p.quote(t.span)+" 24")
-		}
-		n := p.peek(0)
-		return p.dayOfMonth(n, t, t.through(p.skip(length)))
-	}
-	if day, ok := weekdays[t.text]; ok {
-		return p.setWeekday(weekday{day: day, span: t.span})
-	}
-	switch t.text {
-	case "now":
-		return present, p.once(present, t.span)
-	case "noon", "midday":
-		return p.setClock(clock{hour: 12, span: t.span})
-	case "midnight":
-		return p.setClock(clock{midnight: true, span: t.span})
-	case "teatime":
-		return p.setClock(clock{hour: 16, span: t.span})
-	case "today":
-		return p.setDate(date{way: relative, span: t.span})
-	case "tomorrow":
-		return p.setDate(date{way: relative, steps: []step{{n: 1, unit: day, span: t.span}}, span: t.span})
-	case "tonight":
-		return p.setDate(date{way: relative, tonight: true, span: t.span})
-	case "the":
-		if _, isWeekday := weekdays[p.peek(0).text]; isWeekday || p.is(0, word, "next") || p.dayLength(0) == 2 || p.is(0, word, "day") && p.peek(1).text == "after" {
-			return p.part()
-		}
-	case "day":
-		if p.peek(0).text == "after" && p.is(1, word, "tomorrow") {
-			at := t.through(p.skip(2))
-			return p.setDate(date{way: relative, steps: []step{{n: 2, unit: day, span: at}}, span: at})
-		}
-	case "this", "next":
-		return p.thisOrNext(t)
-	case "of": // friday of next week
-		if p.is(0, word, "this", "next") && (p.date != nil || p.weekday != nil) {
-			return p.thisOrNext(p.next())
-		}
-	case "in":
-		if p.is(0, word, "the") && timesOfDay[p.peek(1).text] != "" {
-			return noPart, p.unexpected(p.peek(1))
-		}
-		steps, err := p.amounts(t, 1)
-		if err != nil {
-			return noPart, err
-		}
-		return p.fromNow(steps)
-	case "at", "on":
-		want := timeOfDay
-		if t.text == "on" {
-			want = aDate
-		}
-		if p.peek(0).kind != end && !p.is(0, word, "at", "on") {
-			got, err := p.part()
-			if err == nil && got == timeOfDay {
-				p.clock.short = false // "at 2030" is not a year.
-			}
-			if err != nil || got == want || want == aDate && got == aWeekday {
-				return got, err
-			}
-		}
-		return noPart, p.fail(t.span, "%q needs a %s after it: write one, or omit %q", p.quote(t.span), want, p.quote(t.span))
-	}
-	return noPart, p.unexpected(t)
-}
-
-// thisOrNext reads the words after "this" or "next".
-func (p *parser) thisOrNext(first token) (part, error) {
-	t, count := p.peek(0), 0
-	if first.text == "next" {
-		count = 1
-	}
-	at := first.through(t.span)
-	day, isWeekday := weekdays[t.text]
-	switch {
-	case isWeekday && t.kind == word:
-		p.next()
-		p.weeks = count
-		return p.setWeekday(weekday{day: day, relative: true, span: at})
-	case p.is(0, word, "week"):
-		p.next()
-		p.weeks = count
-		return aWeek, p.once(aWeek, at)
-	case p.is(0, word, "year"):
-		p.next()
-		p.years = count
-		return aYear, p.once(aYear, at)
-	case p.isUnit(0):
-		return noPart, p.fail(at, "%q is not a time: write \"+ 1 %s\" to count from now, or a date such as 24 dec", p.quote(at), unitNames[units[t.text]])
-	case t.kind == unknown || timesOfDay[t.text] != "":
-		return noPart, p.unexpected(t)
-	}
-	return noPart, p.fail(first.span, "%q needs a weekday: write one, such as \"friday next week\", or a date", p.quote(first.span))
-}
-
-// unexpected returns the error for a token in the wrong place.
-func (p *parser) unexpected(t token) error {
-	quoted := p.quote(t.span)
-	unit, isUnit := units[t.text]
-	switch {
-	case t.joined && (t.text == "a" || t.text == "p"): // 10:12a
-		return p.fail(t.span, "%q is not understood: write %q if that is meant", quoted, quoted+"m")
-	case t.kind == unknown:
-		return p.unknownWord(t, allWords)
-	case isUnit && t.kind == word:
-		return p.fail(t.span, "%q has no number: write one before it, such as %q", quoted, "+ "+countOf(1, unit))
-	case timesOfDay[t.text] != "":
-		return p.fail(t.span, "%q is not a time of day: write one instead, such as %s", quoted, timesOfDay[t.text])
-	case t.text == "am" || t.text == "pm":
-		return p.fail(t.span, "%q has no hour: write one before it, such as %q", quoted, "10"+quoted)
-	}
-	return p.unknown(t.span)
-}
-
-// unknownWord returns the error for a token that is not one of some words. It suggests
-// the nearest of them.
-func (p *parser) unknownWord(t token, words []string) error {
-	quoted := p.quote(t.span)
-	nearest, found := spelling.Nearest(t.text, words)
-	if !found && t.from > p.whole.from { // A text does not begin with a zone.
-		nearest, found = nearestZone(t.text)
-	}
-	if found {
-		return p.fail(t.span, "%q is not understood: write %q if that is meant", quoted, nearest)
-	}
-	if len(words) == len(unitWords) {
-		return p.fail(t.span, "%q is not a unit: write minutes, hours, days, weeks, months or years", quoted)
-	}
-	return p.unknown(t.span)
-}
-
-// unknown returns the error for a word that is no part of a time.
-func (p *parser) unknown(at span) error {
-	return &Error{
-		Text: p.text, Offset: at.from, Length: at.to - at.from, Unknown: true,
-		Problem: fmt.Sprintf("%q is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin", p.quote(at)),
-	}
-}
-
-// atoi returns the value of at most nine digits, or 0 if there are none.
-func atoi(digits string) int {
-	n, _ := strconv.Atoi(digits)
-	return n
+	return p.once(aDate, d.span)
 }

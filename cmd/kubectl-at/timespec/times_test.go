@@ -92,6 +92,7 @@ var (
 // otherMistakes are inputs that have a second mistake, or are in the past, so what the error says to write is
 // refused too.
 var otherMistakes = []string{
+	"5M",                               // minutes or months
 	"2026-12-24-",                      // The example goes back, and needs a time of day.
 	"noon+1000",                        // at 19:00
 	"noon + 1000",                      // at 19:00

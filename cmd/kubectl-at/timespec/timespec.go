@@ -21,29 +21,8 @@ limitations under the License.
 // Parse either understands the whole text, or returns an *Error that points at the invalid
 // word. It ignores case, treats several spaces of any kind as one, and ignores the point of an abbreviation,
 // as in "Dec. 24". Words may be joined if that is not ambiguous, as in "8:15amjan24".
-//
-//	text    = part { [ "," ] part } .
-//	part    = "now" | clock | date | weekday | [ "of" ] ( "this" | "next" ) ( "week" | "year" )
-//	        | fromNow | zone | sum | "@" seconds .
-//	clock   = [ "at" ] ( time [ "am" | "pm" ] | [ "12" ] ( "noon" | "midday" | "midnight" ) | "teatime" ) .
-//	time    = HHMM | HH ":" MM [ ":" SS [ "." fraction ] ] | HH ( "am" | "pm" ) .
-//	date    = [ "on" ] ( "today" | "tonight" | [ [ "the" ] "day" "after" ] "tomorrow"
-//	        | [ YYYY [ "," ] ] ( month [ "the" ] day | [ "the" ] day [ "of" ] month ) [ [ "," ] YYYY ]
-//	        | YYYY separator ( MM | month ) separator DD [ "T" time ]
-//	        | DD separator ( MM | month ) separator YYYY
-//	        | MM ( "-" | "/" ) DD ( "-" | "/" ) YYYY | YYYYMMDD [ "T" ( time | HHMMSS ) ] ) .
-//	separator = "-" | "." | "/" .
-//	day     = DD [ "st" | "nd" | "rd" | "th" | "." ] .
-//	weekday = [ "on" ] [ "the" ] [ "this" | "next" ] ( "monday" | ... ) .
-//	fromNow = "in" amounts | amounts "from" "now" .
-//	sum     = ( "+" | "-" ) amounts .
-//	amounts = number unit { [ "," ] [ "and" ] number unit } [ MM ] .
-//	number  = digits | "a" | "an" | "one" | ... | "twelve" .
-//	unit    = "second" | "minute" | "hour" | "day" | "week" | "month" | "year" .
-//	zone    = ( "Z" | ( "UTC" | "GMT" ) [ ( "+" | "-" ) ( H | offset ) ] | ( "+" | "-" ) offset ) [ name ]
-//	        | name .
-//	name    = a name in the IANA time zone database, also in brackets, or an abbreviation .
-//	offset  = HH [ [ ":" ] MM ] .
+// A text consists of parts, with or without commas between them. The function rules has what each of them can be,
+// and the frequent mistakes.
 //
 // The parts may come in any order, such as "10:12 tomorrow" or "tomorrow 10:12", but only
 // sums and the zone may follow a number with a unit. There is at most one time of day
@@ -86,7 +65,7 @@ limitations under the License.
 //   - a given date, including today, that is in the past, and one without a year that has passed in
 //     the last month
 //   - a time more than ten years ahead, unless it is in RFC 3339 format
-//   - a time that is this minute, a period such as 22:00-02:00, and several days such as mon-fri
+//   - a time that is this minute, and a period such as 22:00-02:00 or mon-fri
 //   - a year of two digits, an hour without minutes or "am", an hour such as 17h, a date such as 03/04/2027
 //   - an offset that no clocks have
 //   - today without a time of day

@@ -19,37 +19,69 @@ package timespec
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/spelling"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// zoneName reads the name of a time zone, and the offset behind UTC.
-func (p *parser) zoneName() (part, error) {
-	t, plus, n := p.next(), p.peek(0), p.peek(1)
-	location, err := zones.Load(t.text)
-	if err != nil {
-		return noPart, p.fail(t.span, "%q cannot be loaded: write an offset instead, such as UTC+01:00", p.quote(t.span))
-	}
-	if hours, ok := strings.CutPrefix(t.text, "Etc/GMT"); ok && atoi(hours) != 0 {
-		return noPart, p.fail(t.span, "%q has the sign of POSIX, so it is UTC%+d: write \"UTC%+d\" or \"UTC%+d\"", p.quote(t.span), -atoi(hours), -atoi(hours), atoi(hours))
-	}
-	written := lower(p.quote(t.span))
-	if (written == "utc" || written == "gmt") && p.is(0, sign, "+", "-") && n.joined {
-		if plus.joined && p.isOffset(1, 1, 2, 4) {
-			return p.offset(t, p.next())
-		}
-		if p.isUnit(2) && units[p.peek(2).text] == hour {
-			amount := p.quote(n.through(p.peek(2).span))
-			at := t.through(p.peek(2).span)
-			return noPart, p.fail(at, "%q can be an offset or a sum: write %q or %q", p.quote(at), p.quote(t.span)+plus.text+n.text, p.quote(t.span)+" "+plus.text+" "+amount)
+// zoneNames maps the names of the time zones in lower case to their names. Names such as EST are
+// not zones here, but abbreviations: most people mean the time in New York by it, even in summer.
+var zoneNames = sync.OnceValue(func() map[string]string {
+	names := map[string]string{"z": "UTC"}
+	for _, name := range zones.Names() {
+		if !slices.Contains([]string{"CET", "EET", "EST", "HST", "MET", "MST", "WET"}, name) {
+			names[strings.ToLower(name)] = name
 		}
 	}
-	got, err := p.setZone(location, t.span)
-	p.hasOffset = p.hasOffset || written == "z"
-	return got, err
+	return names
+})
+
+// zonePattern returns a pattern for each name, the longer ones before those with which they begin.
+func zonePattern() string {
+	var quoted []string
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(zoneNames()))) {
+		quoted = append(quoted, regexp.QuoteMeta(name))
+	}
+	return strings.Join(quoted, "|")
+}
+
+// abbreviations maps the abbreviations of the time zones in lower case to instants that have them. The first
+// one is in the zone where most people use it.
+var abbreviations = sync.OnceValue(func() map[string][]time.Time {
+	all := map[string][]time.Time{}
+	most := strings.Fields(`America/New_York America/Chicago America/Denver America/Los_Angeles America/Anchorage America/Halifax
+		Europe/London Europe/Berlin Europe/Athens Europe/Lisbon Europe/Moscow
+		Asia/Kolkata Asia/Shanghai Asia/Seoul Australia/Perth Australia/Sydney Pacific/Auckland Pacific/Honolulu`)
+	for _, name := range slices.Concat(most, zones.Names()) {
+		location, err := zones.Load(name)
+		if err != nil || zoneNames()[lower(name)] == "" { // The parser does not accept MET, so no error may suggest it.
+			continue
+		}
+		for _, month := range []time.Month{time.January, time.July} {
+			instant := time.Date(2026, month, 1, 0, 0, 0, 0, location)
+			if short := lower(instant.Format("MST")); short != "utc" {
+				all[short] = append(all[short], instant)
+			}
+		}
+	}
+	return all
+})
+
+// nearestZone returns the name of a time zone that is similar to s, or whose last part is
+// s.
+func nearestZone(s string) (string, bool) {
+	sorted := slices.Sorted(maps.Keys(zoneNames()))
+	if i := slices.IndexFunc(sorted, func(name string) bool { return strings.HasSuffix(name, "/"+s) }); i >= 0 {
+		return zoneNames()[sorted[i]], true
+	}
+	name, found := spelling.Nearest(s, sorted)
+	return zoneNames()[name], found
 }
 
 // LoadZone returns a time zone by its name, as in a time.
@@ -57,28 +89,63 @@ func LoadZone(name string) (*time.Location, error) {
 	if known, ok := zoneNames()[lower(name)]; ok {
 		return zones.Load(known)
 	}
-	if example, ok := abbreviations()[lower(name)]; ok {
-		return nil, fmt.Errorf("an abbreviation can mean several zones, so write a name such as %s", example.zone)
+	if examples, ok := abbreviations()[lower(name)]; ok {
+		return nil, fmt.Errorf("an abbreviation can mean several zones, so write a name such as %s", examples[0].Location())
 	}
 	return nil, errors.New("write a name from the IANA time zone database, such as Europe/Berlin")
 }
 
-// remark reads what stands in brackets or parentheses behind an instant with an offset: the name of its zone,
-// as in RFC 9557, or a comment, as in an e-mail.
-func (p *parser) remark(open token) (part, error) {
-	if open.text == "[" && p.peek(1).kind == zone && p.is(2, sign, "]") {
-		p.next()
-		got, err := p.zoneName()
-		p.next()
-		return got, err
+func (p *parser) setZone(location *time.Location, at span) error {
+	switch {
+	case p.zone != nil && p.zone.String() == location.String(): // +0530 +0530
+		return nil
+	case p.hasOffset && p.named == nil:
+		p.named = location
+		return p.once(zoneCheck, at)
 	}
-	for n := 1; open.text == "(" && p.hasOffset && p.isInstant() && p.peek(n).kind != end; n++ {
-		if p.is(n, sign, ")") {
-			p.skip(n + 1)
-			return noPart, nil
-		}
+	p.zone = location
+	return p.once(timeZone, at)
+}
+
+// zoneName reads the name of a zone, perhaps in brackets as in RFC 9557.
+func (p *parser) zoneName(found []span) error {
+	isOpen, isClosed := found[0].from < found[1].from, found[0].to > found[1].to
+	location, err := LoadZone(p.word(found[1]))
+	if err != nil || isOpen != isClosed {
+		return p.unknown(found[0])
 	}
-	return noPart, p.unexpected(open)
+	err = p.setZone(location, found[1])
+	p.hasOffset = p.hasOffset || p.word(found[1]) == "z"
+	return err
+}
+
+// abbreviated reads the abbreviation of a zone, or anything else.
+func (p *parser) abbreviated(found []span) error {
+	if _, ok := abbreviations()[p.word(found[0])]; !ok {
+		return p.unknown(found[0])
+	}
+	p.abbreviation = &found[0]
+	if p.hasOffset {
+		return p.once(zoneCheck, found[0])
+	}
+	return p.once(timeZone, found[0])
+}
+
+// sumFromUTC reads the UTC before a sum.
+func (p *parser) sumFromUTC(found []span) error {
+	if p.word(found[2])[0] == 'h' {
+		return p.fail(found[0], `can be an offset or a sum: write an offset such as UTC+02:00, or a space before the number`)
+	}
+	p.at = found[1].to
+	return p.setZone(time.UTC, found[1])
+}
+
+// comment skips what stands in parentheses behind an instant with an offset, as in an e-mail.
+func (p *parser) comment(found []span) error {
+	if p.hasOffset && p.isInstant() {
+		return nil
+	}
+	return p.unknown(span{found[0].from, found[0].from + 1})
 }
 
 // isInstant reports whether the words so far are a full date and a time of day, without a sum.
@@ -86,78 +153,36 @@ func (p *parser) isInstant() bool {
 	return p.clock != nil && p.date != nil && p.date.way == absolute && p.firstSum == nil
 }
 
-// hasInstant reports whether only an offset is missing to an instant. "9am -10" and "0900 -1000" can be periods.
-func (p *parser) hasInstant() bool {
-	return p.isInstant() && (p.clock.exact || strings.Contains(p.quote(p.clock.span), ":"))
-}
-
-// isOffset reports whether a token is a number of one of these lengths, without a unit.
-func (p *parser) isOffset(n int, lengths ...int) bool {
-	t := p.peek(n)
-	return t.kind == number && slices.Contains(lengths, len(t.text)) && !p.isUnit(n+1)
-}
-
-// offset is an offset as written.
-type offset struct {
-	hours, minutes string
-	seconds        int
-	span
-}
-
-// readOffset reads an offset after its sign, which may have any number of digits. begin is the sign, or the UTC
-// or GMT before it.
-func (p *parser) readOffset(begin, plus token) offset {
-	first := p.next()
-	o := offset{hours: first.text, minutes: "00", span: begin.through(first.span)}
-	if len(o.hours) == 4 {
-		o.hours, o.minutes = o.hours[:2], o.hours[2:]
-	} else if p.is(0, sign, ":") {
-		o.span, o.minutes = o.through(p.next().span), ""
-		if p.peek(0).kind == number {
-			t := p.next()
-			o.minutes, o.span = t.text, o.through(t.span)
-		}
-	}
-	o.seconds = atoi(o.hours)*3600 + atoi(o.minutes)*60
-	if plus.text == "-" {
-		o.seconds = -o.seconds
-	}
-	return o
-}
-
 // isReal reports whether clocks have had an offset since 1980.
 func isReal(seconds int) bool {
 	return seconds%(15*60) == 0 && seconds >= -12*3600 && seconds <= 14*3600 && (seconds == 0 || seconds <= -3600 || seconds >= 3600)
 }
 
-// offset reads an offset after its sign. Without UTC or GMT before it, it could be a sum, a time, or the
-// end of a period: it needs an instant before it, as in RFC 3339.
-func (p *parser) offset(begin, plus token) (part, error) {
-	first := p.peek(0)
-	o := p.readOffset(begin, plus)
-	at, h, m := o.span, atoi(o.hours), atoi(o.minutes)
-	isUTC := begin.kind == zone
-	_, isDated := p.seen[aDate]
-	switch {
-	case !isUTC && plus.text == "-" && isDated && p.clock == nil:
-		return noPart, p.fail(at, "%q is not an offset, because there is no time of day before it: write the time without the sign", p.quote(at))
-	case !isUTC && (!p.hasInstant() || !first.joined):
-		amount := fmt.Sprintf("%s %dh", plus.text, h)
-		if m > 0 {
-			amount += fmt.Sprintf("%dm", m)
-		}
-		return noPart, p.fail(at, "%q is neither an amount nor an offset: write %q to count from there, or an offset such as UTC+01:00", p.quote(at), amount)
-	case first.kind != number || len(o.hours) > 2 || len(o.hours) < 2 && !isUTC || len(o.minutes) != 2 || m > 59:
-		return noPart, p.fail(at, "%q is not an offset: write hours and minutes with two digits each, such as +01:00", p.quote(at))
-	case !isReal(o.seconds):
-		return noPart, p.fail(at, "%q is not an offset, because no clocks have it: write one that clocks have, such as +05:45, or a sum such as + 2 hours", p.quote(at))
+// offset reads an offset from UTC.
+func (p *parser) offset(found []span) error {
+	hours, minutes := p.number(found[2]), p.number(found[3])
+	seconds := hours*3600 + minutes*60
+	if p.word(found[1]) == "-" {
+		seconds = -seconds
 	}
-	got, err := p.setZone(time.FixedZone(fmt.Sprintf("%s%02d:%02d", plus.text, h, m), o.seconds), at)
+	if !isReal(seconds) || minutes > 59 {
+		return p.fail(found[0], "is not an offset that clocks have: write one such as UTC+05:45, or a sum such as + 2 hours")
+	}
+	err := p.setZone(time.FixedZone(fmt.Sprintf("%s%02d:%02d", p.word(found[1]), hours, minutes), seconds), found[0])
 	p.hasOffset = true
-	return got, err
+	return err
 }
 
-func (p *parser) isAbbreviation(n int) bool {
-	_, ok := abbreviations()[p.peek(n).text]
-	return ok && p.peek(n).kind == unknown
+// offsetOfInstant reads an offset without UTC before it. It could be a sum, a time, or the end of a period, so
+// it needs an instant before it, as in RFC 3339. "9am -10" and "22:00-02:00" can be periods.
+func (p *parser) offsetOfInstant(found []span) error {
+	isPlus, isShort := p.word(found[1]) == "+", found[3].to == 0
+	switch {
+	case !p.isInstant(), found[2].to-found[2].from < 2,
+		!p.clock.exact && !strings.Contains(p.quote(p.clock.span), ":"),
+		!p.clock.exact && !isPlus && p.clock.to == found[0].from,
+		!isPlus && isShort && p.date.to > p.clock.to:
+		return p.fail(found[0], notAmount)
+	}
+	return p.offset(found)
 }

@@ -1,0 +1,352 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package timespec
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// words are the words of a time.
+var words = strings.Fields(`now in and from at on am pm noon midday midnight teatime today tonight tomorrow this next the of after utc
+	second seconds secs minute minutes min mins hour hours hrs day days week weeks month months year years
+	one two three four five six seven eight nine ten eleven twelve morning afternoon evening night
+	monday mon tuesday tues tue wednesday wed thursday thurs thur thu friday fri saturday sat sunday sun
+	january jan february feb march mar april apr may june jun july jul august aug september sept sep october oct november nov december dec`)
+
+// joined matches words without spaces between them.
+var joined = regexp.MustCompile(`^(?:` + strings.Join(words, "|") + `)+(?:[^a-z]|$)`)
+
+const (
+	number = `(?:[0-9]+|(?:an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)\b)`
+	units  = `(?:seconds?|secs?|s|minutes?|mins?|months?|m|hours?|hrs?|h|days?|d|weeks?|w|years?|y)\.?`
+	amount = number + ` *` + units
+)
+
+// names stand for parts of patterns.
+var names = strings.NewReplacer(
+	" ", ` *`,
+	"AT", `(?:at *)?`,
+	"ON", `(?:on *)?(?:the *)?`,
+	"DD", `([0-9]{1,2})`,
+	"MM", `([0-9]{2})`,
+	"YYYY", `([0-9]{4})`,
+	"HALF", `(?:([ap])(?:m|\.m\.))`,
+	"MONTH", `(january|jan|february|feb|march|mar|april|apr|may|june?|july?|jun|jul|august|aug|september|sept?|october|oct|november|nov|december|dec)\.?`,
+	"WEEKDAY", `(monday|mon|tuesday|tues?|wednesday|wed|thursday|thurs?|thu|friday|fri|saturday|sat|sunday|sun)\.?`,
+	"NUMBER", number, "UNIT", units,
+	// The digits are those of the smaller unit, as in 1h30.
+	"AMOUNTS", `(`+amount+`(?: *,? *(?:and)? *`+amount+`)*)([0-5][0-9])?`,
+)
+
+// rule is a part of a time, or a mistake.
+type rule struct {
+	pattern *regexp.Regexp
+	read    func(p *parser, found []span) error
+}
+
+const (
+	notDate   = `is not a date: write one as 24 dec or 2035-12-24, with a year of four digits, and a time as 10:12`
+	notNumber = `is not a time of day: write one from 00:00 to 23:59, such as 10:12, 1012 or 5pm, a day with its month, as 13 dec, and a year with four digits`
+	notDay    = `is not a day: write a date such as 24 dec, a weekday such as "monday next week", or a sum such as "+ 4 weeks"`
+	notAmount = `can be an amount, an offset, or the end of a period: write an amount such as "+ 2 hours", an offset such as UTC+02:00, or only when a period begins`
+)
+
+// rules returns what a text can have, in the order in which it is tried.
+var rules = sync.OnceValue(func() (all []rule) {
+	add := func(pattern string, read func(*parser, []span) error) {
+		all = append(all, rule{regexp.MustCompile(`^(?:` + names.Replace(pattern) + `)`), read})
+	}
+	misspelled := func(pattern string) {
+		add(pattern, func(p *parser, found []span) error { return p.unknown(found[1]) })
+	}
+	refuse := func(pattern, problem string) {
+		add(pattern, func(p *parser, found []span) error { return p.fail(found[0], "%s", problem) })
+	}
+
+	add(`now`, func(p *parser, found []span) error { return p.once(present, found[0]) })
+	add(`@([0-9]{1,10})`, (*parser).seconds)
+	refuse(`@`, `needs the seconds since 1970 after it: write them with at most ten digits, such as @2082100320`)
+
+	add(`ON(today|tonight|tomorrow|day after tomorrow)`, (*parser).dayInWords)
+	add(`ON(?:(this|next) )?WEEKDAY`, (*parser).dayOfWeek)
+	add(`(?:of )?(?:the )?(this|next) (week|year)`, (*parser).weekOrYear)
+	refuse(`(?:this|next) UNIT`, notDay)
+
+	add(`ONYYYY([-./])(?:DD|MONTH)([-./])DD`, (*parser).yearFirst)
+	add(`ONDD([-./])(?:DD|MONTH)([-./])YYYY`, (*parser).yearLast)
+	add(`ONYYYYMMMM`, (*parser).digitsOnly)
+	refuse(`[0-9]+[-./][0-9a-z]+[-./][0-9]+`, notDate)
+	add(`ONDD(?:st|nd|rd|th|[-./])? (?:of )?MONTH(?: ,? ([1-9][0-9]{3})( HALF)?)?`, func(p *parser, found []span) error {
+		return p.dayOfMonth(found[0], found[1], found[2], found[3], found[4])
+	})
+	add(`ONMONTH (?:the )?DD(?:st|nd|rd|th)?(?:[\s,]+([1-9][0-9]{3})( HALF)?)?`, func(p *parser, found []span) error {
+		return p.dayOfMonth(found[0], found[2], found[1], found[3], found[4])
+	})
+	refuse(`MONTH`, `has no day: write it with one, such as dec 24`)
+	refuse(`ONDD(?:st|nd|rd|th)`, `has no month: write it with one, such as 24th dec`)
+
+	refuse(`(?:in |[+-] )?[0-9]+[.,][0-9]+ UNIT`, `is not a whole number: write one, with a smaller unit if necessary`)
+	add(`in AMOUNTS`, (*parser).fromNow)
+	add(`AMOUNTS from now`, (*parser).fromNow)
+	add(`AMOUNTS`, func(p *parser, found []span) error {
+		return p.fail(found[0], `is neither a time of day nor a sum: write a time of day as 17:00, or "in %[2]s" or "+ %[2]s"`, p.quote(found[0]))
+	})
+	add(`([+-]) AMOUNTS`, (*parser).sum)
+	refuse(`(?:this |in the )?(?:morning|afternoon|evening|night)`, `is not a time of day: write one, such as 09:00 or 19:00`)
+	misspelled(`(?:this|next|in NUMBER) ([a-z]+)`)
+	refuse(`in(?: [^ ]+)?`, `needs whole numbers with units: write them as in 1 hour and 30 minutes`)
+
+	add(`AT(?:12(?::00)? )?(noon|midday|midnight)|AT(teatime)`, (*parser).clockInWords)
+	refuse(`[0-9]+[-./][0-9]{1,2}`, notDate)
+	// The groups are the same in these patterns.
+	add(`(at |t)?MMMMMM?()(?: HALF)?`, (*parser).clockInDigits)
+	add(`(at |t)?DD : MM(?::MM(?:\.([0-9]{1,9}))?)?(?: HALF)?`, (*parser).clockTime)
+	add(`(at |t)?DD()()() HALF`, (*parser).clockTime)
+	add(`AT(DD)\.?(?: ([a-z'_]+))?`, (*parser).bareNumber)
+	refuse(`AT[0-9]+`, notNumber)
+
+	refuse(`etc/gmt[+-][1-9][0-9]?`, `has the sign of POSIX, which is the opposite one: write an offset such as UTC+05:00`)
+	add(`(utc|gmt) [+-][0-9]+ (UNIT)`, (*parser).sumFromUTC)
+	add(`(?:utc|gmt)([+-])DD(?::?MM)?`, (*parser).offset)
+	add(`\[?(`+zonePattern()+`)\]?`, (*parser).zoneName)
+	refuse(`UNIT|HALF`, `has no number: write one before it, such as "+ 1 week" or 10am`)
+	add(`\([^)]*\)`, (*parser).comment)
+	add(`([+-])DD(?::?MM)?`, (*parser).offsetOfInstant)
+	refuse(`[+-] (?:[0-9]+ )?(?:WEEKDAY|MONTH|HALF|noon|midday|midnight)`, `can be the end of a period: write only when it begins`)
+	misspelled(`[+-] NUMBER ([a-z]+)`)
+	misspelled(`(-+[a-z][^ ]*)`) // a flag
+	refuse(`[+-](?: [0-9:]+)?`, notAmount)
+	add(`[^ 0-9:.,/+@()\[\]-]+(?:/[a-z_/]+)*|.`, (*parser).abbreviated)
+	return all
+})
+
+// indexOf returns the index of the last beginning with which a word begins: month begins with mo, not only with m.
+func indexOf(word, beginnings string) (index int) {
+	for i, beginning := range strings.Fields(beginnings) {
+		if strings.HasPrefix(word, beginning) {
+			index = i
+		}
+	}
+	return index
+}
+
+// month returns the month that a name means, or digits.
+func (p *parser) month(name, digits span) time.Month {
+	if p.word(name) == "" {
+		return time.Month(p.number(digits))
+	}
+	return time.Month(1 + indexOf(p.word(name), "jan feb mar apr may jun jul aug sep oct nov dec"))
+}
+
+func (p *parser) dayInWords(found []span) error {
+	d := date{way: relative, span: found[0]}
+	switch p.word(found[1]) {
+	case "today":
+	case "tonight":
+		d.tonight = true
+	case "tomorrow":
+		d.steps = []step{{1, day, found[0]}}
+	default:
+		d.steps = []step{{2, day, found[0]}}
+	}
+	return p.setDate(d)
+}
+
+func (p *parser) dayOfWeek(found []span) error {
+	p.weekday = &weekday{day: time.Weekday(indexOf(p.word(found[2]), "sun mon tue wed thu fri sat")), span: found[0]}
+	if which := p.word(found[1]); which != "" {
+		p.weekday.relative, p.weeks = true, indexOf(which, "this next")
+	}
+	return p.once(aWeekday, found[0])
+}
+
+func (p *parser) weekOrYear(found []span) error {
+	n := indexOf(p.word(found[1]), "this next")
+	if p.word(found[2]) == "week" {
+		p.weeks = n
+		return p.once(aWeek, found[0])
+	}
+	p.years = n
+	return p.once(aYear, found[0])
+}
+
+func (p *parser) yearFirst(found []span) error {
+	if p.word(found[2]) != p.word(found[5]) {
+		return p.fail(found[0], notDate)
+	}
+	return p.setDate(date{way: absolute, year: p.number(found[1]), month: p.month(found[4], found[3]), n: p.number(found[6]), span: found[0]})
+}
+
+// yearLast reads a date whose year is at the end. After dots, the day is first. Otherwise, some people
+// write the day first, others the month.
+func (p *parser) yearLast(found []span) error {
+	d := date{way: absolute, year: p.number(found[6]), month: p.month(found[4], found[3]), n: p.number(found[1]), span: found[0]}
+	isDayFirst := p.word(found[4]) != "" || p.word(found[2]) == "." || d.n > 12 || d.n == int(d.month)
+	switch {
+	case p.word(found[2]) != p.word(found[5]):
+		return p.fail(found[0], notDate)
+	case !isDayFirst && d.month <= 12:
+		return p.fail(found[0], "can be two dates: write %04d-%02d-%02d or %04d-%02d-%02d", d.year, d.n, d.month, d.year, d.month, d.n)
+	case !isDayFirst:
+		d.n, d.month = int(d.month), time.Month(d.n)
+	}
+	return p.setDate(d)
+}
+
+func (p *parser) digitsOnly(found []span) error {
+	return p.setDate(date{way: absolute, year: p.number(found[1]), month: time.Month(p.number(found[2])), n: p.number(found[3]), span: found[0]})
+}
+
+// dayOfMonth reads a day and a month, with or without a year. Digits before am or pm are a time.
+func (p *parser) dayOfMonth(at, n, name, year, half span) error {
+	d := date{way: yearless, n: p.number(n), month: p.month(name, span{}), span: at}
+	switch {
+	case half.to > 0:
+		p.at, d.to = year.from, year.from
+	case year.to > 0:
+		d.setYear(p.number(year), year)
+	}
+	return p.setDate(d)
+}
+
+// fromNow sets the time that is some amounts after now. Days and longer units are a date, with any
+// time of day.
+func (p *parser) fromNow(found []span) error {
+	steps, err := p.amounts(1, found)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(steps, func(s step) bool { return !s.unit.period() }) {
+		p.steps = append(p.steps, steps...)
+		return p.once(present, found[0])
+	}
+	return p.setDate(date{way: relative, steps: steps, span: found[0]})
+}
+
+func (p *parser) sum(found []span) error {
+	factor := 1
+	if p.word(found[1]) == "-" {
+		factor = -1
+	}
+	steps, err := p.amounts(factor, slices.Delete(found, 1, 2))
+	if p.firstSum == nil && err == nil {
+		p.firstSum = &steps[0].span
+	}
+	p.steps = append(p.steps, steps...)
+	return err
+}
+
+var oneAmount = regexp.MustCompile(`(` + number + `) *(` + units + `)`)
+
+// amounts returns what a pattern with AMOUNTS has found.
+func (p *parser) amounts(factor int, found []span) (steps []step, err error) {
+	at := found[0].from // The words before the first amount belong to it.
+	for _, m := range oneAmount.FindAllStringSubmatchIndex(p.word(found[1]), -1) {
+		n, name := span{found[1].from + m[2], found[1].from + m[3]}, span{found[1].from + m[4], found[1].from + m[5]}
+		count := p.number(n)
+		if first := p.word(n)[0]; first > '9' {
+			count = max(1, indexOf(p.word(n), "a one two three four five six seven eight nine ten eleven twelve"))
+		}
+		switch {
+		case n.to-n.from > 8:
+			return nil, p.fail(n, "is too large: write at most eight digits")
+		case strings.HasPrefix(p.text[name.from:], "M"):
+			if name.to == name.from+1 || p.word(name) == "m." {
+				return nil, p.fail(span{n.from, name.to}, `can be minutes or months: write m, or months in full`)
+			}
+		}
+		steps = append(steps, step{factor * count, unit(indexOf(p.word(name), "s m h d w mo y")), span{at, name.to}})
+		at = name.to
+	}
+	switch last := steps[len(steps)-1].unit; {
+	case found[2] == span{}:
+	case last == minute || last == hour:
+		steps = append(steps, step{factor * p.number(found[2]), last - 1, found[2]})
+	default: // in 2 days10:12
+		p.at = found[2].from
+	}
+	return steps, nil
+}
+
+func (p *parser) clockInWords(found []span) error {
+	c := clock{hour: 12, span: found[0]}
+	switch {
+	case p.word(found[2]) != "":
+		c.hour = 16
+	case p.word(found[1]) == "midnight":
+		c.hour, c.midnight = 0, true
+	}
+	return p.setClock(c)
+}
+
+// clockInDigits reads a time such as 1012, or the year at the end of what date(1) prints.
+func (p *parser) clockInDigits(found []span) error {
+	switch {
+	case found[4].to > 0 && p.word(found[1]) != "t":
+		return p.fail(found[0], "can be a date or a time: write a date as 2035-12-24, and a time as 10:12:30")
+	case found[1].to+found[6].to == 0 && p.clock != nil && p.date != nil && p.date.way == yearless:
+		p.date.setYear(p.number(found[0]), found[0])
+		return nil
+	}
+	return p.clockTime(found)
+}
+
+// clockTime reads the hours, the minutes, the seconds, the fraction, and the half of the day.
+func (p *parser) clockTime(found []span) error {
+	before, half := strings.TrimSpace(p.word(found[1])), p.word(found[6])
+	if before == "t" && (p.date == nil || p.date.to != found[0].from) {
+		return p.unknown(found[0])
+	}
+	c := clock{hour: p.number(found[2]), minute: p.number(found[3]), second: p.number(found[4]), span: span{found[0].from, found[0].to}}
+	c.nanosecond, _ = strconv.Atoi((p.word(found[5]) + "000000000")[:9])
+	c.short = before == "" && half == "" && found[3].from == found[2].to
+	c.exact = before == "t" || p.word(found[4]) != ""
+	switch {
+	case c.hour > 23 || c.minute > 59 || c.second > 59, half != "" && (c.hour < 1 || c.hour > 12):
+		return p.fail(c.span, notNumber)
+	case half == "a":
+		c.hour %= 12
+	case half == "p":
+		c.hour = c.hour%12 + 12
+	}
+	return p.setClock(c)
+}
+
+// bareNumber returns the error for an hour or a day, perhaps before a misspelled month.
+func (p *parser) bareNumber(found []span) error {
+	if next := p.word(found[3]); next != "" && !slices.Contains(words, next) {
+		return p.unknown(found[3])
+	}
+	return p.fail(found[1], notNumber)
+}
+
+// seconds reads the seconds since 1970, as GNU date does.
+func (p *parser) seconds(found []span) error {
+	at, instant := found[0], time.Unix(int64(p.number(found[1])), 0).UTC()
+	if err := p.setZone(time.UTC, at); err != nil {
+		return err
+	}
+	if err := p.setClock(clock{hour: instant.Hour(), minute: instant.Minute(), second: instant.Second(), span: at}); err != nil {
+		return err
+	}
+	return p.setDate(date{way: absolute, year: instant.Year(), month: instant.Month(), n: instant.Day(), span: at})
+}
