@@ -19,12 +19,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -34,60 +36,42 @@ import (
 // referenced is an object that a Pod names.
 type referenced struct{ kind, name string }
 
-// references returns the objects that a Pod names, in their order, apart from those that are optional.
+// naming are the fields of a Pod that name an object.
+var naming = map[string]string{
+	"serviceAccountName": "ServiceAccount", "claimName": "PersistentVolumeClaim",
+	"configMap": "ConfigMap", "configMapRef": "ConfigMap", "configMapKeyRef": "ConfigMap",
+	"secret": "Secret", "secretRef": "Secret", "secretKeyRef": "Secret", "nodePublishSecretRef": "Secret", "imagePullSecrets": "Secret",
+}
+
+// references returns the objects that a Pod names, apart from those that are optional.
 func references(spec *corev1.PodSpec) (found []referenced) {
-	add := func(kind, name string, optional *bool) {
-		if r := (referenced{kind, name}); name != "" && !ptr.Deref(optional, false) && !slices.Contains(found, r) {
-			found = append(found, r)
-		}
-	}
-	configMap := func(name string, optional *bool) { add("ConfigMap", name, optional) }
-	secret := func(name string, optional *bool) { add("Secret", name, optional) }
-	add("ServiceAccount", spec.ServiceAccountName, nil)
-	for _, pull := range spec.ImagePullSecrets {
-		secret(pull.Name, nil)
-	}
-	for _, container := range slices.Concat(spec.InitContainers, spec.Containers) {
-		for _, from := range container.EnvFrom {
-			if ref := from.ConfigMapRef; ref != nil {
-				configMap(ref.Name, ref.Optional)
+	var walk func(kind string, value any)
+	walk = func(kind string, value any) {
+		switch value := value.(type) {
+		case string:
+			if r := (referenced{kind, value}); kind != "" && !slices.Contains(found, r) {
+				found = append(found, r)
 			}
-			if ref := from.SecretRef; ref != nil {
-				secret(ref.Name, ref.Optional)
+		case []any:
+			for _, element := range value {
+				walk(kind, element)
 			}
-		}
-		for _, env := range container.Env {
-			from := ptr.Deref(env.ValueFrom, corev1.EnvVarSource{})
-			if ref := from.ConfigMapKeyRef; ref != nil {
-				configMap(ref.Name, ref.Optional)
+		case map[string]any:
+			if value["optional"] == true {
+				return
 			}
-			if ref := from.SecretKeyRef; ref != nil {
-				secret(ref.Name, ref.Optional)
+			for _, field := range slices.Sorted(maps.Keys(value)) {
+				if field == "name" || field == "secretName" {
+					walk(kind, value[field])
+				} else {
+					walk(naming[field], value[field])
+				}
 			}
 		}
 	}
-	for _, volume := range spec.Volumes {
-		if source := volume.ConfigMap; source != nil {
-			configMap(source.Name, source.Optional)
-		}
-		if source := volume.Secret; source != nil {
-			secret(source.SecretName, source.Optional)
-		}
-		if source := volume.PersistentVolumeClaim; source != nil {
-			add("PersistentVolumeClaim", source.ClaimName, nil)
-		}
-		if source := volume.CSI; source != nil && source.NodePublishSecretRef != nil {
-			secret(source.NodePublishSecretRef.Name, nil)
-		}
-		for _, source := range ptr.Deref(volume.Projected, corev1.ProjectedVolumeSource{}).Sources {
-			if source.ConfigMap != nil {
-				configMap(source.ConfigMap.Name, source.ConfigMap.Optional)
-			}
-			if source.Secret != nil {
-				secret(source.Secret.Name, source.Secret.Optional)
-			}
-		}
-	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spec)
+	utilruntime.Must(err) // It is a struct.
+	walk("", fields)
 	return found
 }
 

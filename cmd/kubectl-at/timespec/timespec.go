@@ -49,7 +49,7 @@ limitations under the License.
 //   - "in 2 days" is such a date, so "in 2 days at 10:12" has a meaning. "in 2 hours" is now + 2 hours.
 //   - "tonight" is today, and needs a time after 17:00.
 //   - "this friday" is the next Friday.
-//   - After a day and a month, a number of four digits is the year, unless ":", "am" or "pm"
+//   - After a day and a month, a number of four digits is the year, unless "am" or "pm"
 //     follows. If there is no time of day, it must be this year or the next one: "24 dec 2030" can
 //     be at 20:30. Before them, it is the year if a time of day follows: "2027 dec 24" can be at 20:27.
 //   - In "1h30", 30 is in the next smaller unit.
