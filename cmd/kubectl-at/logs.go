@@ -71,6 +71,9 @@ that of kubectl at TIME --logs.`,
 			if attempt < 0 {
 				return usageError("--attempt is %d: the first one is 1", attempt)
 			}
+			if follow && attempt > 0 {
+				return usageError("--attempt cannot be used with -f: remove one of the two")
+			}
 			if !follow && (w.timeout.value != nil || w.passExitCode) {
 				return usageError("--timeout and --pass-exit-code require -f")
 			}
@@ -78,10 +81,13 @@ that of kubectl at TIME --logs.`,
 			if err != nil {
 				return err
 			}
-			if follow && attempt == 0 && at.Spec.Restart == nil {
+			switch {
+			case at.Spec.Restart != nil:
+				return fmt.Errorf("%s restarts %s, which has no output: see %s", ref(at), targetOf(&at.Spec.RunSpec), c.kubectl("at show %s", at.Name))
+			case follow:
 				return c.follow(cmd.Context(), at, &w)
 			}
-			return c.logs(cmd.Context(), at, follow, attempt, w.container)
+			return c.logs(cmd.Context(), at, attempt, w.container)
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "Print the output as it is written, until the end")
@@ -91,31 +97,34 @@ that of kubectl at TIME --logs.`,
 	return cmd
 }
 
-func (c *cli) logs(ctx context.Context, at *v1alpha1.At, follow bool, attempt int32, container string) error {
-	newest := newestAttempt(at)
+// logs prints the output so far of a container of an attempt, from 1, or of the latest one; with nodes that on each.
+func (c *cli) logs(ctx context.Context, at *v1alpha1.At, attempt int32, container string) (failed error) {
+	ats := []*v1alpha1.At{at}
+	if at.Spec.Nodes != nil {
+		ats, failed = c.nodeAts(at)
+	}
+	var lock sync.Mutex
+	found := false
+	for _, one := range ats {
+		log := podLog{cli: c, out: c.Out, at: one, attempt: newestAttempt(one), container: container}
+		if log.attempt < 0 || attempt > log.attempt+1 {
+			continue
+		}
+		found = true
+		if attempt > 0 {
+			log.attempt = attempt - 1
+		}
+		if at.Spec.Nodes != nil {
+			log.out = ofNode(one, c.Out, &lock)
+		}
+		failed = errors.Join(failed, log.print(ctx))
+	}
 	switch {
-	case at.Spec.Nodes != nil && follow:
-		return usageError("--attempt cannot be used with -f for several nodes: remove one of the two")
-	case at.Spec.Nodes != nil:
-		return c.printNodeLogs(ctx, at, attempt, container)
-	case at.Spec.Restart != nil && newest < 0:
-		return fmt.Errorf("%s restarts %s, which has no output: see %s", ref(at), targetOf(&at.Spec.RunSpec), c.kubectl("at show %s", at.Name))
-	case newest < 0:
-		return c.errNoOutput(at)
-	case attempt > newest+1:
-		return fmt.Errorf("%s has no attempt %d: the latest is %d", ref(at), attempt, newest+1)
+	case found || failed != nil:
+		return failed
+	case attempt > 0:
+		return fmt.Errorf("%s has no attempt %d: %s", ref(at), attempt, stateLine(at, c.now()))
 	}
-	if attempt > 0 {
-		newest = attempt - 1
-	}
-	log := podLog{cli: c, out: c.Out, at: at, attempt: newest, container: container}
-	if follow {
-		return log.stream(ctx)
-	}
-	return log.print(ctx)
-}
-
-func (c *cli) errNoOutput(at *v1alpha1.At) error {
 	return fmt.Errorf("%s has no output yet: %s", ref(at), stateLine(at, c.now()))
 }
 

@@ -19,7 +19,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -207,30 +206,6 @@ func (c *cli) printNodes(at *v1alpha1.At) error {
 		rows = append(rows, row(at, at.Spec.Node, at.Name, string(at.Status.Phase), reasonOf(at, c.now()), exitCodeOf(at)))
 	}
 	return c.printRows(printers.PrintOptions{}, columns(0, "Node", "Name", "Phase", "Reason", "Exit"), rows)
-}
-
-// printNodeLogs prints the output so far of a container of an attempt, from 1, on each node, or of the latest
-// ones.
-func (c *cli) printNodeLogs(ctx context.Context, at *v1alpha1.At, attempt int32, container string) error {
-	ats, failed := c.nodeAts(at)
-	var lock sync.Mutex
-	found := false
-	for _, at := range ats {
-		newest := newestAttempt(at)
-		if newest < 0 || attempt > newest+1 {
-			continue
-		}
-		found = true
-		log := podLog{cli: c, out: ofNode(at, c.Out, &lock), at: at, attempt: newest, container: container}
-		if attempt > 0 {
-			log.attempt = attempt - 1
-		}
-		failed = errors.Join(failed, log.print(ctx))
-	}
-	if !found && failed == nil {
-		return c.errNoOutput(at)
-	}
-	return failed
 }
 
 // ofNode returns a writer for the output of an At of a node.
