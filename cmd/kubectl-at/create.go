@@ -131,7 +131,7 @@ func (c *cli) createCommand() *cobra.Command {
 		if failed == cmd {
 			err = cmp.Or(missingDashes(), err)
 		}
-		return c.flagError(failed, err)
+		return flagError(failed, err)
 	})
 	cmd.InitDefaultHelpFlag()
 	help := cmd.Flag("help")

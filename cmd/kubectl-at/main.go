@@ -19,7 +19,6 @@ limitations under the License.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,11 +110,6 @@ func (c *cli) command() *cobra.Command {
 	c.config.AddFlags(flags)
 	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		cmd.Flags().Visit(func(flag *pflag.Flag) {
-			if s, ok := flag.Value.(*seconds); ok && s.bare {
-				fmt.Fprintf(c.ErrOut, "--%s %d means %d seconds\n", flag.Name, *s.value, *s.value)
-			}
-		})
 		c.config.WithWrapConfigFn(func(config *rest.Config) *rest.Config { return c.limits(cmd.Context(), config) })
 		if c.tz == "" {
 			return nil
@@ -177,7 +171,7 @@ Flags of all commands:
 
 // execute runs the command and returns its exit code.
 func execute(ctx context.Context, root *cobra.Command, args []string) int {
-	root.SetArgs(protectNumbers(root, args))
+	root.SetArgs(protectNumbers(args))
 	err := root.ExecuteContext(ctx)
 	var withCode *coded
 	if err != nil && ctx.Err() != nil && !errors.As(err, &withCode) {
@@ -189,37 +183,25 @@ func execute(ctx context.Context, root *cobra.Command, args []string) int {
 // minus replaces the hyphen of a word such as -05:00, which would be parsed as a flag.
 const minus = "\u2212"
 
-var negative = regexp.MustCompile(`^-[0-9]`)
+var (
+	negative = regexp.MustCompile(`^-[0-9]`)
+	flagOnly = regexp.MustCompile(`^--?[A-Za-z][^=]*$`)
+)
 
 // protectNumbers replaces the hyphen at the beginning of numbers before --, unless they
 // may be the value of the flag before them: no flag begins with a digit, but UTC offsets do. text
 // restores it.
-func protectNumbers(root *cobra.Command, args []string) []string {
+func protectNumbers(args []string) []string {
 	protected := slices.Clone(args)
 	for i, arg := range args {
 		if arg == "--" {
 			break
 		}
-		if negative.MatchString(arg) && (i == 0 || !takesValue(root, args[i-1])) {
+		if negative.MatchString(arg) && (i == 0 || !flagOnly.MatchString(args[i-1])) {
 			protected[i] = minus + arg[1:]
 		}
 	}
 	return protected
-}
-
-// takesValue reports whether an argument is a flag of any command whose value is the next
-// argument.
-func takesValue(root *cobra.Command, arg string) bool {
-	for _, cmd := range append(root.Commands(), root) {
-		flag := cmd.Flag(strings.TrimPrefix(arg, "--"))
-		if len(arg) == 2 && arg[0] == '-' {
-			flag = cmp.Or(cmd.Flags().ShorthandLookup(arg[1:]), cmd.PersistentFlags().ShorthandLookup(arg[1:]))
-		}
-		if flag != nil && arg[0] == '-' {
-			return flag.NoOptDefVal == ""
-		}
-	}
-	return false
 }
 
 // text joins the words of a time.
@@ -227,44 +209,11 @@ func text(words []string) string {
 	return strings.ReplaceAll(strings.Join(words, " "), minus, "-")
 }
 
-// renamed contains the names that a flag has elsewhere: those of fields, and of flags of
-// kubectl, in lower case without hyphens.
-var renamed = map[string]string{
-	"backofflimit": "--retries", "retry": "--retries", "maxretries": "--retries",
-	"activedeadlineseconds": "--active-deadline", "startingdeadlineseconds": "--starting-deadline", "ttlsecondsafterfinished": "--ttl",
-	"timezone": "--tz", "zone": "--tz", "concurrencypolicy": "--concurrency", "spreadseconds": "--spread",
-	"successfulatshistorylimit": "--successful-history", "successfuljobshistorylimit": "--successful-history",
-	"failedatshistorylimit": "--failed-history", "failedjobshistorylimit": "--failed-history",
-	"serviceaccountname": "--service-account", "nodename": "--node", "nodeselector": "--nodes", "selector": "--nodes",
-	"maxunavailable": "--max-concurrent", "file": "-f", "template": "-f", "follow": "--logs",
-	"schedule": "the time before --, or kubectl at every SCHEDULE", "command": "the command after --", "at": "the time before --",
-}
-
-// hintOnFlag says what to write instead of an unknown flag.
-func (c *cli) hintOnFlag(cmd *cobra.Command, name string) string {
-	switch {
-	case cmd.Name() == "list" && (name == "w" || name == "watch"):
-		return c.kubectl("get at --watch") + " prints changes"
-	case cmd.Name() == "list":
-	case name == "w" || name == "watch":
-		return "write --wait"
-	case renamed[strings.ToLower(strings.ReplaceAll(name, "-", ""))] != "":
-		return "write " + renamed[strings.ToLower(strings.ReplaceAll(name, "-", ""))]
-	}
-	return ""
-}
-
 // flagError returns the error for a flag that cannot be parsed.
-func (c *cli) flagError(cmd *cobra.Command, err error) error {
+func flagError(cmd *cobra.Command, err error) error {
 	var withCode *coded
 	if errors.As(err, &withCode) {
 		return err
-	}
-	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) {
-		if hint := c.hintOnFlag(cmd, unknown.GetSpecifiedName()); hint != "" {
-			return usageError("%w: %s", err, hint)
-		}
 	}
 	return usageError("%w: see %s --help", err, cmd.CommandPath())
 }

@@ -410,12 +410,11 @@ func quote(word string) string {
 }
 
 // seconds is a flag that contains a number of whole seconds, given as a duration: 90s,
-// 1h30m, 7d, or 90.
+// 1h30m, or 7d.
 type seconds struct {
 	value *int64
 	least int64
 	most  int64 // 0: no limit
-	bare  bool  // It was given without a unit.
 }
 
 var _ pflag.Value = &seconds{}
@@ -430,20 +429,16 @@ func (s *seconds) String() string {
 func (s *seconds) Type() string { return "duration" }
 
 func (s *seconds) Set(text string) error {
-	var n int64
-	s.bare = false
-	days, isDays := strings.CutSuffix(text, "d")
-	if number, err := strconv.ParseInt(text, 10, 32); err == nil {
-		n, s.bare = number, number != 0
-	} else if number, err := strconv.ParseInt(days, 10, 16); err == nil && isDays {
-		n = number * 24 * 3600
-	} else {
-		d, err := time.ParseDuration(text)
-		if err != nil || d%time.Second != 0 {
-			return fmt.Errorf("write whole seconds, such as 90s, 1h30m or 7d")
-		}
-		n = int64(d / time.Second)
+	d, err := time.ParseDuration(text)
+	if days, isDays := strings.CutSuffix(text, "d"); isDays {
+		var number uint64
+		number, err = strconv.ParseUint(days, 10, 15)
+		d = time.Duration(number) * 24 * time.Hour
 	}
+	if err != nil || d%time.Second != 0 {
+		return errors.New("write whole seconds, such as 90s, 1h30m or 7d")
+	}
+	n := int64(d / time.Second)
 	if n < s.least {
 		return fmt.Errorf("must be at least %ds", s.least)
 	}
