@@ -107,7 +107,6 @@ func (c *cli) createCommand() *cobra.Command {
 	o := &create{}
 	cmd := &cobra.Command{
 		Use:         "at TIME [flags] [-- COMMAND...]",
-		SuggestFor:  []string{"again", "redo", "repeat", "replay", "rerun", "restart", "resubmit", "retry"},
 		Short:       "Run a command once, at a given time",
 		Long:        createLong,
 		Example:     createExample,
@@ -172,7 +171,7 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	}
 	t, now, err := o.parseTime(words, timespec.Options{AllowPast: o.past})
 	if err != nil {
-		return o.whatWasMeant(cmd.Root(), words, err)
+		return whatWasMeant(cmd.Root(), words, err)
 	}
 	if o.startingDeadline.value == nil && plan.IsMistake(now.Sub(t.Instant)) {
 		return usageError("%s is %s, so the controller takes it for a mistake: write now instead, or add --starting-deadline, which says how late the command may start", t, fromNow(t.Instant, now))

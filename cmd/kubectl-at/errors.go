@@ -32,7 +32,6 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/spelling"
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 )
 
@@ -168,28 +167,14 @@ func kindOf(err error) string {
 
 // whatWasMeant replaces an error about a word that no time begins with: perhaps it is a misspelled command
 // of kubectl at.
-func (o *create) whatWasMeant(root *cobra.Command, words []string, err error) error {
+func whatWasMeant(root *cobra.Command, words []string, err error) error {
 	var mistake *timespec.Error
 	if !errors.As(err, &mistake) || !mistake.Unknown || mistake.Offset > 0 {
 		return err
 	}
-	said := strings.Fields(text(words))
-	if slices.Contains(root.SuggestFor, said[0]) {
-		flag, what := "from", append(said, "NAME")[1]
-		if !strings.Contains(what, "/") {
-			what = "at/" + what
-		}
-		if _, err := parseRestart(what); err == nil {
-			flag = "restart"
-		}
-		return usageError("%q is not a command: %s does the same again", said[0], o.kubectl("at now --%s %s", flag, quote(what)))
-	}
-	var lines []string
-	for _, name := range commandsFor(root, said[0]) {
-		lines = append(lines, o.kubectl("at %s", name))
-	}
-	if len(lines) > 0 {
-		return usageError("%q is neither a time nor a command: did you mean %s?", said[0], strings.Join(lines, " or "))
+	said := strings.Fields(text(words))[0]
+	if names := root.SuggestionsFor(said); len(names) > 0 {
+		return usageError("%q is neither a time nor a command: did you mean kubectl at %s?", said, strings.Join(names, " or "))
 	}
 	return err
 }
@@ -216,23 +201,4 @@ func (o *create) missingDashes(cmd *cobra.Command, words []string, hasFlags bool
 		return usageError("%q is not part of a time: write -- before the command, as in %s", command, example)
 	}
 	return nil
-}
-
-// commandsFor returns the commands that a word suggests, or that for a misspelled or shortened name. A
-// mistake never leads to one that deletes.
-func commandsFor(root *cobra.Command, word string) []string {
-	var found, others []string
-	for _, cmd := range root.Commands() {
-		mayGuess := cmd.IsAvailableCommand() && cmd.Name() != "rm"
-		switch {
-		case slices.Contains(cmd.SuggestFor, word), mayGuess && len(word) >= 3 && strings.HasPrefix(cmd.Name(), word):
-			found = append(found, cmd.Name())
-		case mayGuess:
-			others = append(others, cmd.Name())
-		}
-	}
-	if nearest, isNear := spelling.Nearest(word, others); isNear && len(found) == 0 {
-		return []string{nearest}
-	}
-	return found
 }

@@ -99,7 +99,7 @@ func newCommand(streams genericiooptions.IOStreams, now func() time.Time) *cobra
 func (c *cli) command() *cobra.Command {
 	c.stderr, c.ErrOut = c.ErrOut, printable{c.ErrOut}
 	root := c.createCommand()
-	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SilenceErrors, root.SilenceUsage, root.SuggestionsMinimumDistance = true, true, 1
 	root.CompletionOptions.DisableDefaultCmd = true // See completion-script.
 	root.SetIn(c.In)
 	root.SetOut(c.Out)
