@@ -19,7 +19,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -58,25 +57,23 @@ var timeWords = []string{"now", "noon", "midnight", "teatime", "today", "tomorro
 // scheduleWords are the schedules that consist of a word.
 var scheduleWords = []string{"@hourly", "@daily", "@weekly", "@monthly", "@yearly"}
 
-// addCompletions sets the completions of arguments and flags.
+// addCompletions sets the completions of arguments and flags. The shell chooses those that begin as the word does.
 func (c *cli) addCompletions(root *cobra.Command) {
-	root.ValidArgsFunction = completeFirst(timeWords)
+	root.ValidArgsFunction = completeWords(timeWords...)
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
-		case "rm", "suspend", "resume":
-			cmd.ValidArgsFunction = c.complete(math.MaxInt, c.nameAndState, "ats", "cronats")
-		case "show", "run-now", "check":
-			cmd.ValidArgsFunction = c.complete(1, c.nameAndState, "ats", "cronats")
+		case "rm", "suspend", "resume", "show", "run-now", "check":
+			cmd.ValidArgsFunction = c.complete(c.nameAndState, "ats", "cronats")
 		case "logs", "move", "wait":
-			cmd.ValidArgsFunction = c.complete(1, c.nameAndState, "ats")
+			cmd.ValidArgsFunction = c.complete(c.nameAndState, "ats")
 		case "every":
-			cmd.ValidArgsFunction = completeFirst(scheduleWords)
+			cmd.ValidArgsFunction = completeWords(scheduleWords...)
 			c.addFlagCompletions(cmd)
 			completeFlag(cmd, "concurrency", completeWords(concurrencyPolicies...))
 		}
 	}
 	c.addFlagCompletions(root)
-	completeFlag(root, "namespace", c.complete(math.MaxInt, name, "namespaces"))
+	completeFlag(root, "namespace", c.complete(name, "namespaces"))
 	completeFlag(root, "tz", completeWords(zones.Names()...))
 }
 
@@ -95,10 +92,10 @@ func (c *cli) addFlagCompletions(cmd *cobra.Command) {
 	}
 	workloads := []string{"deployments", "statefulsets", "daemonsets"}
 	sources := append([]string{"cronjobs", "jobs", "ats", "cronats"}, workloads...)
-	completeFlag(cmd, "from", c.complete(math.MaxInt, kindAndName, sources...))
-	completeFlag(cmd, "image", c.complete(math.MaxInt, images, sources...))
-	completeFlag(cmd, "node", c.complete(math.MaxInt, name, "nodes"))
-	completeFlag(cmd, "restart", c.complete(math.MaxInt, kindAndName, workloads...))
+	completeFlag(cmd, "from", c.complete(kindAndName, sources...))
+	completeFlag(cmd, "image", c.complete(images, sources...))
+	completeFlag(cmd, "node", c.complete(name, "nodes"))
+	completeFlag(cmd, "restart", c.complete(kindAndName, workloads...))
 	completeFlag(cmd, "nodes", completeWords(allNodes))
 	completeFlag(cmd, "dry-run", completeWords("none", "client", "server"))
 }
@@ -108,28 +105,13 @@ func completeFlag(cmd *cobra.Command, flag string, complete cobra.CompletionFunc
 }
 
 func completeWords(words ...string) cobra.CompletionFunc {
-	return func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return completions(begun, words), cobra.ShellCompDirectiveNoFileComp
-	}
+	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// completeFirst completes the first argument with one of some words.
-func completeFirst(words []string) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return completions(begun, words), cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-// complete completes at most max arguments with what words returns for the objects of some kinds, except
+// complete completes arguments with what words returns for the objects of some kinds, except
 // for those that the user may not list.
-func (c *cli) complete(max int, words func(*resource.Info) []string, kinds ...string) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, begun string) (found []string, _ cobra.ShellCompDirective) {
-		if len(args) >= max {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
+func (c *cli) complete(words func(*resource.Info) []string, kinds ...string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) (found []string, _ cobra.ShellCompDirective) {
 		err := c.connect()
 		for _, kind := range kinds {
 			if c.ats == nil { // It is not connected.
@@ -145,19 +127,13 @@ func (c *cli) complete(max int, words func(*resource.Info) []string, kinds ...st
 			fmt.Fprintln(c.ErrOut, answer.OneLine(err.Error()))
 			return nil, cobra.ShellCompDirectiveError
 		}
-		isArgument := func(word string) bool {
+		found = slices.DeleteFunc(found, func(word string) bool {
 			name, _, _ := strings.Cut(word, "\t")
 			return slices.Contains(args, name)
-		}
-		return completions(begun, slices.DeleteFunc(found, isArgument)), cobra.ShellCompDirectiveNoFileComp
+		})
+		slices.Sort(found)
+		return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// completions returns the words that complete the given one.
-func completions(begun string, words []string) []string {
-	words = slices.DeleteFunc(slices.Clone(words), func(word string) bool { return !strings.HasPrefix(word, begun) })
-	slices.Sort(words)
-	return slices.Compact(words)
 }
 
 func name(info *resource.Info) []string { return []string{info.Name} }

@@ -286,7 +286,7 @@ func TestStateLineOfNodes(t *testing.T) {
 func TestCompleteNodes(t *testing.T) {
 	w := newWorld(t, "")
 	w.kube = kubefake.NewSimpleClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "db-1"}})
-	if code := w.run(t, "__complete", "now", "--node", "w"); code != 0 || !strings.HasPrefix(w.stdout.String(), "worker-1\n:") {
+	if code := w.run(t, "__complete", "now", "--node", "w"); code != 0 || !strings.HasPrefix(w.stdout.String(), "db-1\nworker-1\n:") {
 		t.Errorf("exit code %d, stdout %q", code, w.stdout.String())
 	}
 }
