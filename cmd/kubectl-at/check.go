@@ -29,7 +29,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -72,11 +73,11 @@ last rehearsal.`,
 			}
 			of := info.Object.(object)
 			ago := c.now().Sub(changedAt(of))
-			if again {
-				if of, err = c.requestRehearsal(cmd.Context(), of); err != nil {
+			if again && !stateOf(of).hasBegun {
+				if err := c.requestRehearsal(info); err != nil {
 					return err
 				}
-				ago = 0
+				of, ago = info.Object.(object), 0
 			}
 			return c.check(cmd.Context(), of, ago, c.Out)
 		},
@@ -86,32 +87,28 @@ last rehearsal.`,
 	return cmd
 }
 
-// requestRehearsal asks the controller for another rehearsal, and returns the object that says so.
-func (c *cli) requestRehearsal(ctx context.Context, of object) (object, error) {
-	_, isCronAt := of.(*v1alpha1.CronAt)
-	s := stateOf(of)
-	switch {
-	case s.run.Restart != nil:
-		return nil, usageError("%s restarts a workload, so there is no Pod to rehearse: remove --again", ref(of))
-	case !s.run.Rehearse:
-		spec := `{"rehearse":true}`
-		if isCronAt {
-			spec = `{"atTemplate":{"spec":` + spec + `}}`
+// requestRehearsal asks the controller for another rehearsal.
+func (c *cli) requestRehearsal(info *resource.Info) error {
+	return c.edit(&output{}, info, func() error {
+		of := info.Object.(object)
+		s := stateOf(of)
+		switch {
+		case s.run.Restart != nil:
+			return usageError("%s restarts a workload, so there is no Pod to rehearse: remove --again", ref(of))
+		case !s.run.Rehearse:
+			spec := `{"rehearse":true}`
+			if _, isCronAt := of.(*v1alpha1.CronAt); isCronAt {
+				spec = `{"atTemplate":{"spec":` + spec + `}}`
+			}
+			return usageError("%s has no rehearsals: add them with %s", ref(of), c.kubectl(`patch %s -n %s --type=merge -p '{"spec":%s}'`, ref(of), of.GetNamespace(), spec))
 		}
-		return nil, usageError("%s has no rehearsals: add them with %s", ref(of), c.kubectl(`patch %s -n %s --type=merge -p '{"spec":%s}'`, ref(of), of.GetNamespace(), spec))
-	case s.hasBegun:
-		return of, nil
-	}
-	requested := c.now()
-	if s.rehearsedAt != nil && requested.Before(s.rehearsedAt.Add(time.Second)) { // The clock of the controller is ahead.
-		requested = s.rehearsedAt.Add(time.Second)
-	}
-	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, of.GetUID(), v1alpha1.AnnotationRehearsalRequestedAt, requested.UTC().Format(time.RFC3339))
-	options := metav1.PatchOptions{FieldManager: fieldManager}
-	if isCronAt {
-		return c.cronAts.Patch(ctx, of.GetName(), types.MergePatchType, patch, options)
-	}
-	return c.ats.Patch(ctx, of.GetName(), types.MergePatchType, patch, options)
+		requested := c.now()
+		if s.rehearsedAt != nil && requested.Before(s.rehearsedAt.Add(time.Second)) { // The clock of the controller is ahead.
+			requested = s.rehearsedAt.Add(time.Second)
+		}
+		of.SetAnnotations(labels.Merge(of.GetAnnotations(), labels.Set{v1alpha1.AnnotationRehearsalRequestedAt: requested.UTC().Format(time.RFC3339)}))
+		return nil
+	})
 }
 
 // check prints the verdict on an At or a CronAt that was written some time ago, and returns a refusal
@@ -201,22 +198,14 @@ func (c *cli) rehearsedAgain(of object, s state) string {
 		return ""
 	}
 	again := s.rehearsedAt.Add(plan.RehearsalPeriod)
-	if again.Before(c.now()) {
-		again = c.now()
-	}
-	atOnce := c.kubectl("at check %s --again", ref(of))
-	at, isAt := of.(*v1alpha1.At)
-	switch {
-	case isAt && instantOf(at).Sub(c.now()) < plan.RehearsalMargin:
-		return ""
+	when := fromNow(again, c.now()) + ", or at once"
+	switch at, isAt := of.(*v1alpha1.At); {
 	case isAt && instantOf(at).Sub(again) < plan.RehearsalMargin:
-		return fmt.Sprintf(" (rehearsed again only with %s)", atOnce)
+		when = "only"
+	case !again.After(c.now()):
+		when = "soon, or at once"
 	}
-	when := "soon"
-	if again.After(c.now()) {
-		when = fromNow(again, c.now())
-	}
-	return fmt.Sprintf(" (rehearsed again %s, or at once with %s)", when, atOnce)
+	return fmt.Sprintf(" (rehearsed again %s with %s)", when, c.kubectl("at check %s --again", ref(of)))
 }
 
 // noPreflight says why neither a preflight nor a rehearsal of a CronAt will take place, or returns "".

@@ -78,6 +78,9 @@ func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Co
 			}
 			return nil
 		})
+		if err == nil {
+			err = output.print(c, info.Object)
+		}
 		if cronAt, isCronAt := info.Object.(*v1alpha1.CronAt); isCronAt && err == nil {
 			return c.announceNext(output, cronAt, c.now().Truncate(time.Second))
 		}
@@ -150,15 +153,15 @@ func (c *cli) moveCommand() *cobra.Command {
 At keeps what TIME lacks: its date, its time of day, or its zone, unless there is --tz. A sum
 counts from the time of the At: + 1 hour, - 30 minutes. now + 1 hour counts from now.
 
-For several Ats, write --to TIME after their names; or select those of the namespace that have not
-started, with --selector, --due-before or both. All are checked first: if one has started, or would
+For several Ats, write --to TIME after their names; or, with --to, select those of the namespace that
+have not started, with --selector, --due-before or both. All are checked first: if one has started, or would
 be in the past, none is moved.`,
 		Example: `  kubectl at move backup-x2b4f tomorrow 10:12
   kubectl at move backup-x2b4f monday
   kubectl at move backup-x2b4f + 1 hour
   kubectl at move backup-x2b4f now + 2 hours
   kubectl at move backup-x2b4f report-k8s2d --to "+ 1 hour"
-  kubectl at move -l app=shop --due-before "monday 06:00" + 1 day`,
+  kubectl at move -l app=shop --due-before "monday 06:00" --to "+ 1 day"`,
 		Args: func(_ *cobra.Command, args []string) error {
 			_, _, err := m.split(args)
 			return err
@@ -174,7 +177,7 @@ be in the past, none is moved.`,
 			if err != nil {
 				return err
 			}
-			to := func(at *v1alpha1.At) (timespec.Time, error) { return m.time(at, words, len(infos)) }
+			to := func(at *v1alpha1.At) (timespec.Time, error) { return m.time(at, words) }
 			// If the user repeats the command, a sum must not count twice for those that were moved.
 			for _, info := range infos {
 				if _, err := c.reschedule(info.Object.DeepCopyObject().(*v1alpha1.At), to); err != nil {
@@ -200,26 +203,20 @@ be in the past, none is moved.`,
 // selects reports whether flags say which Ats to move.
 func (m *move) selects() bool { return m.selector != "" || m.dueBefore != "" }
 
-// split returns the names and the words of the time.
+// split returns the names and the words of the time. Without --to, there is one name.
 func (m *move) split(args []string) (names, words []string, err error) {
-	switch {
-	case m.to != "":
+	names = args[:min(1, len(args))]
+	words = args[len(names):]
+	if m.to != "" {
 		names, words = args, []string{m.to}
-	case m.selects():
-		words = args
-	default:
-		names, words = args[:min(1, len(args))], args[min(1, len(args)):]
 	}
-	switch {
-	case m.selects() && len(names) > 0:
-		return nil, nil, usageError("%q is a name, since --to has the time: remove it, or --selector and --due-before", names[0])
-	case len(words) == 0 || len(names) == 0 && !m.selects():
-		return nil, nil, errors.New("a name or the time is missing")
+	if len(words) == 0 || m.selects() == (len(names) > 0) {
+		return nil, nil, errors.New("names, flags that select Ats, or the time are missing, or there are too many")
 	}
 	return names, words, nil
 }
 
-// ats reads the Ats with these names, or those that the flags select, in order of time.
+// ats reads the Ats with these names, or those that the flags select.
 func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 	for _, name := range names {
 		_, info, err := m.getAt(name, "change its schedule with", "edit")
@@ -251,17 +248,14 @@ func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 		hasStarted, due := at.Status.Phase == v1alpha1.PhaseRunning || at.Status.Phase == v1alpha1.PhaseDone, instantOf(at)
 		return hasStarted || plan.ParentName(at) != "" || m.dueBefore != "" && (due.IsZero() || !due.Before(limit.Instant))
 	})
-	slices.SortStableFunc(infos, func(a, b *resource.Info) int {
-		return instantOf(a.Object.(*v1alpha1.At)).Compare(instantOf(b.Object.(*v1alpha1.At)))
-	})
 	if err == nil && len(infos) == 0 {
 		fmt.Fprintln(m.ErrOut, "No At is moved: the flags select none that has not started.")
 	}
 	return infos, err
 }
 
-// time returns the new time of one of several Ats.
-func (m *move) time(at *v1alpha1.At, words []string, ats int) (timespec.Time, error) {
+// time returns the new time of an At.
+func (m *move) time(at *v1alpha1.At, words []string) (timespec.Time, error) {
 	zone, err := m.zoneOfAt(at)
 	if err != nil {
 		return timespec.Time{}, err
@@ -271,12 +265,8 @@ func (m *move) time(at *v1alpha1.At, words []string, ats int) (timespec.Time, er
 		return timespec.Time{}, fmt.Errorf("%s has no time from which it could be moved: %w, with %s", ref(at), err, m.kubectl("edit at %s", at.Name))
 	}
 	t, _, err := m.parseTime(words, timespec.Options{Zone: zone, On: due.In(zone)})
-	var mistake *timespec.Error
-	switch {
-	case errors.As(err, &mistake) && mistake.Unknown && mistake.Offset == 0 && len(words) > 1 && m.to == "" && !m.selects():
-		return t, usageError("%q is not part of a time: to move several Ats, write kubectl at move NAME... --to TIME", words[0])
-	case err != nil && ats > 1:
-		return t, fmt.Errorf("%s: %w", ref(at), err)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", ref(at), err)
 	}
 	return t, err
 }
@@ -369,6 +359,9 @@ func (c *cli) move(ctx context.Context, output *output, info *resource.Info, to 
 		return err
 	})
 	if err != nil {
+		return err
+	}
+	if err := output.print(c, info.Object); err != nil {
 		return err
 	}
 	if before, err := plan.Instant(&was); err == nil {

@@ -215,11 +215,11 @@ func (c *cli) unanswered(err error, object metav1.Object, done string) error {
 	return fmt.Errorf("%w: %s may have been %s: see %s", err, ref(object), done, c.kubectl("at show %s", strings.TrimPrefix(ref(object), "at/")))
 }
 
-// edit changes an object with change, which may refuse that, and prints it. If the object has
+// edit changes an object with change, which may refuse that. If the object has
 // changed in the meantime, edit reads it and calls change again.
 func (c *cli) edit(output *output, info *resource.Info, change func() error) error {
 	helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer()).WithFieldManager(fieldManager)
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		before, err := json.Marshal(info.Object)
 		if err != nil {
 			return err
@@ -256,10 +256,6 @@ func (c *cli) edit(output *output, info *resource.Info, change func() error) err
 		info.Object = patched
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return output.print(c, info.Object)
 }
 
 // remove deletes an object, unless another one has its name by now, and prints it.
