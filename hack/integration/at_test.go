@@ -544,7 +544,7 @@ func TestKubectlAtMoveSeveral(t *testing.T) {
 		return `at/` + name + ` was \w+ \d+ \w+ 2035 ` + was + ` UTC, in [^\n]*\nat/` + name + ` runs \w+ \d+ \w+ 2035 ` + runs + ` UTC, in [^\n]*\n`
 	}
 	k.run(t, "move", "two", "four", "--to", "-30m").want(t, 0, atResource+`two moved\n`+atResource+`four moved\n`, move("two", "02:00:00", "01:30:00")+move("four", "04:00:00", "03:30:00"))
-	k.run(t, "move", "-l", "app=shop", "2035-07-09").want(t, 0, atResource+`two moved\n`+atResource+`four moved\n`, move("two", "01:30:00", "01:30:00")+move("four", "03:30:00", "03:30:00"))
+	k.run(t, "move", "-l", "app=shop", "--to=2035-07-09").want(t, 0, atResource+`four moved\n`+atResource+`two moved\n`, move("four", "03:30:00", "03:30:00")+move("two", "01:30:00", "01:30:00"))
 	k.run(t, "move", "--due-before=2035-07-09 03:30", "--to=+1h").want(t, 0, atResource+`two moved\n`, `was Mon 9 Jul 2035 01:30:00 UTC, in [^\n]*\nruns Mon 9 Jul 2035 02:30:00 UTC, in [^\n]*\n`)
 	k.run(t, "move", "four", "two", "none", "--to=+1h").want(t, 1, "", `error: ats\S+ "none" not found\n[^\n]*\n`)
 	k.run(t, "move", "two", "four", "--to=-12y").want(t, 2, "", `error: at/two: "-12y" is in the past, because it is 2023-07-09T02:30:00Z: write a time in the future, or "now"\n[^\n]*\n[^\n]*\n`)
