@@ -19,10 +19,9 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -31,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/utils/ptr"
@@ -234,10 +234,8 @@ func (r *run) readFile(ctx context.Context) (source, error) {
 	switch {
 	case err != nil && strings.Contains(err.Error(), "'Kind' is missing"):
 		err = errors.New("it has no kind: a Pod begins with apiVersion: v1 and kind: Pod")
-	case err != nil && strings.Contains(err.Error(), "unstructured.detector"):
-		err = errors.New("it is a text, not an object in YAML or JSON. " + scriptHint)
-	case err != nil && strings.Contains(err.Error(), "error parsing"):
-		err = fmt.Errorf("%w. %s", err, scriptHint)
+	case err != nil && notObject.MatchString(err.Error()):
+		err = fmt.Errorf("it is not an object in YAML or JSON: %w. If it is a script, pass it as standard input: kubectl at TIME < FILE", err)
 	case err == nil && len(infos) != 1:
 		err = fmt.Errorf("it contains %d objects: it must contain one", len(infos))
 	}
@@ -253,7 +251,8 @@ func (r *run) readFile(ctx context.Context) (source, error) {
 	return r.sourceOf(object)
 }
 
-const scriptHint = "If it is a script, pass it as standard input: kubectl at TIME < FILE"
+// notObject matches the errors for a text.
+var notObject = regexp.MustCompile(`unstructured\.detector|error parsing`)
 
 // enter makes the namespace of an object in a file that of the command, as kubectl create does.
 func (r *run) enter(namespace string) error {
@@ -267,6 +266,9 @@ func (r *run) enter(namespace string) error {
 	return r.flags.Set("namespace", namespace)
 }
 
+// strict refuses fields that do not exist.
+var strict = serializer.NewCodecFactory(kinds, serializer.EnableStrict).UniversalDeserializer()
+
 // decode returns an object in a file.
 func decode(content *unstructured.Unstructured) (runtime.Object, error) {
 	kind := content.GroupVersionKind()
@@ -277,32 +279,10 @@ func decode(content *unstructured.Unstructured) (runtime.Object, error) {
 	if kind != known {
 		return nil, fmt.Errorf("it contains a %s of apiVersion %q: write apiVersion: %s, and the fields of that version", kind.Kind, content.GetAPIVersion(), known.GroupVersion())
 	}
-	object, err := kinds.New(kind)
+	data, err := content.MarshalJSON()
 	if err != nil {
 		return nil, err
 	}
-	if err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(content.Object, object, true); err == nil {
-		return object, nil
-	}
-	// The converter does not say where a value of the wrong type is.
-	var mistake *json.UnmarshalTypeError
-	if data, failed := content.MarshalJSON(); failed == nil && errors.As(json.Unmarshal(data, object), &mistake) {
-		return nil, fmt.Errorf("%s is of the type %s: it must be %s", mistake.Field, mistake.Value, typeOf(mistake.Type))
-	}
-	return nil, err
-}
-
-// typeOf describes a type of JSON.
-func typeOf(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "a string, in quotes"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Struct, reflect.Map:
-		return "an object with fields"
-	}
-	return "a number, without quotes"
+	object, _, err := strict.Decode(data, nil, nil)
+	return object, err
 }
