@@ -64,20 +64,21 @@ var kinds = func() *runtime.Scheme {
 // them, and a client dry run needs none.
 var mapper = func() meta.RESTMapper {
 	all := meta.NewDefaultRESTMapper(nil)
-	for short, kind := range map[string]schema.GroupVersionKind{
-		"at": v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind), "ca": v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind),
-		"cj": batchv1.SchemeGroupVersion.WithKind("CronJob"), "job": batchv1.SchemeGroupVersion.WithKind("Job"),
-		"deploy": appsv1.SchemeGroupVersion.WithKind("Deployment"), "sts": appsv1.SchemeGroupVersion.WithKind("StatefulSet"), "ds": appsv1.SchemeGroupVersion.WithKind("DaemonSet"),
-		"po": corev1.SchemeGroupVersion.WithKind("Pod"), "podtemplate": corev1.SchemeGroupVersion.WithKind("PodTemplate"), "cm": corev1.SchemeGroupVersion.WithKind("ConfigMap"), "secret": corev1.SchemeGroupVersion.WithKind("Secret"),
-		"ns": corev1.SchemeGroupVersion.WithKind("Namespace"), "no": corev1.SchemeGroupVersion.WithKind("Node"),
+	for group, names := range map[schema.GroupVersion]map[string]string{
+		v1alpha1.SchemeGroupVersion: {"at": v1alpha1.AtKind, "ca": v1alpha1.CronAtKind},
+		batchv1.SchemeGroupVersion:  {"cj": "CronJob", "job": "Job"},
+		appsv1.SchemeGroupVersion:   {"deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet"},
+		corev1.SchemeGroupVersion:   {"po": "Pod", "podtemplate": "PodTemplate", "cm": "ConfigMap", "secret": "Secret", "ns": "Namespace", "no": "Node"},
 	} {
-		scope := meta.RESTScopeNamespace
-		if short == "ns" || short == "no" {
-			scope = meta.RESTScopeRoot
+		for short, kind := range names {
+			scope := meta.RESTScopeNamespace
+			if short == "ns" || short == "no" {
+				scope = meta.RESTScopeRoot
+			}
+			plural, _ := meta.UnsafeGuessKindToResource(group.WithKind(kind))
+			all.Add(group.WithKind(kind), scope)
+			all.AddSpecific(group.WithKind(kind), plural, group.WithResource(short), scope)
 		}
-		plural, _ := meta.UnsafeGuessKindToResource(kind)
-		all.Add(kind, scope)
-		all.AddSpecific(kind, plural, plural.GroupVersion().WithResource(short), scope)
 	}
 	return all
 }()
@@ -193,13 +194,11 @@ func (c *cli) create(ctx context.Context, output *output, object object) error {
 			*object = *created
 		}
 	}
-	switch {
-	case err == nil:
-		if err = output.print(c, object); err == nil {
-			c.announceOmitted(ctx, object)
-		}
-	case !output.isServer() && (ctx.Err() != nil || isUnanswered(err)):
-		return c.unanswered(err, object, "created")
+	if err != nil {
+		return c.unanswered(output, err, object, "created")
+	}
+	if err = output.print(c, object); err == nil {
+		c.announceOmitted(ctx, object)
 	}
 	return err
 }
@@ -210,8 +209,11 @@ func isUnanswered(err error) bool {
 		utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || apierrors.IsTimeout(err)
 }
 
-// unanswered says what may have been done with an object.
-func (c *cli) unanswered(err error, object metav1.Object, done string) error {
+// unanswered adds to the error of a request what may have been done with an object.
+func (c *cli) unanswered(output *output, err error, object metav1.Object, done string) error {
+	if output.isServer() || !isUnanswered(err) {
+		return err
+	}
 	return fmt.Errorf("%w: %s may have been %s: see %s", err, ref(object), done, c.kubectl("at show %s", strings.TrimPrefix(ref(object), "at/")))
 }
 
@@ -240,9 +242,6 @@ func (c *cli) edit(output *output, info *resource.Info, change func() error) err
 			return err
 		}
 		patched, err := helper.Patch(info.Namespace, info.Name, types.MergePatchType, patch, nil)
-		if isUnanswered(err) && !output.isServer() {
-			return c.unanswered(err, info.Object.(metav1.Object), "changed")
-		}
 		if apierrors.IsConflict(err) {
 			uid := info.Object.(metav1.Object).GetUID()
 			if err := info.Get(); err != nil {
@@ -253,8 +252,11 @@ func (c *cli) edit(output *output, info *resource.Info, change func() error) err
 			}
 			return err
 		}
+		if err != nil {
+			return c.unanswered(output, err, info.Object.(metav1.Object), "changed")
+		}
 		info.Object = patched
-		return err
+		return nil
 	})
 }
 
@@ -264,11 +266,8 @@ func (c *cli) remove(output *output, info *resource.Info) error {
 		options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(info.Object.(metav1.Object).GetUID()))}
 		helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer())
 		_, err := helper.DeleteWithOptions(info.Namespace, info.Name, options)
-		if isUnanswered(err) && !output.isServer() {
-			return c.unanswered(err, info.Object.(metav1.Object), "deleted")
-		}
 		if err != nil {
-			return err
+			return c.unanswered(output, err, info.Object.(metav1.Object), "deleted")
 		}
 	}
 	return output.print(c, info.Object)
