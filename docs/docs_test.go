@@ -108,6 +108,7 @@ func TestBlocks(t *testing.T) {
 // foreign are names and flags of other programs, which the pages name, too.
 var foreign = map[string]bool{
 	"successfulJobsHistoryLimit": true, "failedJobsHistoryLimit": true, // of a CronJob
+	"manualSelector": true, "podReplacementPolicy": true, // of a Job
 	"shardSelector": true, "shardInfo": true, "ShardedListAndWatch": true, // of KEP-5866
 	"manifest-url": true, "reset-then-reuse-values": true, "take-ownership": true, // of krew and Helm
 	"show-managed-fields": true, // of kubectl

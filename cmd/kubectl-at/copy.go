@@ -74,49 +74,39 @@ const (
 type rule struct {
 	of     string
 	fields []string // as in JSON
-	action string
+	action string   // dropped if it is empty
 	why    string
-	// isSilent rules are for what nobody misses: clean does what they say.
-	isSilent bool
-	// ofServer rules are not for a Job or a CronJob: what these have is there for a run.
-	ofServer bool
 	// change drops or changes the fields, and returns those that were set. Without it, they are emptied.
 	change func(*copying) []string
 }
 
-// rules apply in this order to what is not an At or a CronAt already. docs/reference/copying.md
-// has them, too.
+// rules apply to what is not an At or a CronAt already. docs/reference/copying.md has them, too, and
+// what clean drops.
 var rules = []rule{
-	{of: "StatefulSet", fields: []string{"volumeClaimTemplates"}, action: actionRefused, ofServer: true, why: "each of its Pods has its own claims. Copy one of the Pods, as in --from pod/NAME-0: it mounts the claims of that Pod"},
-
-	{of: ofJob, fields: []string{"parallelism", "completions", "completionMode", "maxFailedIndexes", "successPolicy"}, action: actionDropped, why: "an At has one Pod, without an index"},
+	{of: ofJob, fields: []string{"parallelism", "completions", "completionMode", "maxFailedIndexes", "successPolicy"}, why: "an At has one Pod, without an index"},
 	{of: ofJob, fields: []string{"backoffLimitPerIndex"}, action: actionChanged, why: "it is the backoffLimit of the At"},
-	{of: ofJob, fields: []string{"podFailurePolicy"}, action: actionDropped, why: "each failure counts against backoffLimit"},
-	{of: ofJob, fields: []string{"suspend", "managedBy", "scheduling"}, action: actionDropped, why: "meant for the controller of the Job"},
-	{of: ofMetadata, fields: []string{"labels", "annotations"}, action: actionDropped, why: "those of the object itself, which may be for a tool such as Helm or Argo CD. --labels sets labels"},
-
+	{of: ofJob, fields: []string{"podFailurePolicy"}, why: "each failure counts against backoffLimit"},
+	{of: ofJob, fields: []string{"suspend", "managedBy", "scheduling"}, why: "meant for the controller of the Job"},
+	{of: ofMetadata, fields: []string{"labels", "annotations"}, why: "those of the object itself, which may be for a tool such as Helm or Argo CD. --labels sets labels"},
 	{of: ofPod, fields: []string{"restartPolicy"}, action: actionChanged, why: "each attempt gets a new Pod. --retries sets how many may follow a failed one", change: neverRestart},
-	{of: ofContainer, fields: []string{"restartPolicy", "restartPolicyRules"}, action: actionDropped, why: "as restartPolicy of the Pod"},
-	{of: ofPod, fields: []string{"schedulingGates", "schedulingGroup"}, action: actionDropped, why: "meant for a controller that does not know the run"},
+	{of: ofContainer, fields: []string{"restartPolicy", "restartPolicyRules"}, why: "as restartPolicy of the Pod"},
+	{of: ofPod, fields: []string{"schedulingGates", "schedulingGroup"}, why: "meant for a controller that does not know the run"},
+}
 
-	{of: ofPod, fields: []string{"nodeName"}, action: actionDropped, ofServer: true, why: "the scheduler chose that node. --node chooses one"},
-	{of: ofNodeTerm, fields: []string{"matchFields"}, action: actionDropped, ofServer: true, why: "it names the node of the Pod. --node chooses one"},
-	{of: ofPod, fields: []string{"hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN"}, action: actionDropped, ofServer: true, why: "the name of the server"},
-	{of: ofPod, fields: []string{"affinity"}, action: actionDropped, ofServer: true, why: "required terms that select the server's own Pods. Other terms stay", change: dropOwnAffinity},
-	{of: ofPod, fields: []string{"topologySpreadConstraints"}, action: actionDropped, ofServer: true, why: "constraints that select the server's own Pods. Others stay", change: dropOwnSpreading},
-	{of: ofPod, fields: []string{"readinessGates"}, action: actionDropped, ofServer: true, why: "only a server becomes ready"},
-	{of: ofContainer, fields: []string{"livenessProbe", "readinessProbe", "startupProbe"}, action: actionDropped, ofServer: true, why: "meant for the server, which does not run"},
-	{of: ofContainer, fields: []string{"lifecycle"}, action: actionDropped, ofServer: true, why: "hooks for the server. One that fails kills the command"},
-	{of: ofContainer, fields: []string{"ports"}, action: actionDropped, ofServer: true, why: "the run does not listen"},
-	{of: ofSidecar, fields: []string{"hostPort"}, action: actionDropped, ofServer: true, why: "the server may use it"},
-	{of: ofTemplate, fields: []string{"labels"}, action: actionDropped, ofServer: true, why: "a Service could select the run. Those that --labels repeats stay", change: dropLabels},
-
-	{of: ofTemplate, fields: []string{"labels", "annotations"}, action: actionDropped, isSilent: true, why: "those that a controller, a network plugin, kubectl or cnat added"},
-	{of: ofJob, fields: []string{"selector", "manualSelector", "podReplacementPolicy"}, action: actionDropped, isSilent: true, why: "an At knows its Pod by its name"},
-	{of: ofPod, fields: []string{"ephemeralContainers", "priority", "preemptionPolicy", "overhead"}, action: actionDropped, isSilent: true, why: "the API server adds them, and may refuse them in a new Pod"},
-	{of: ofPod, fields: []string{"volumes", "tolerations"}, action: actionDropped, isSilent: true, why: "those that admission adds to each Pod: the token of the service account, five minutes for a node that is not ready"},
-	{of: ofPod, fields: []string{"serviceAccount"}, action: actionChanged, isSilent: true, why: "it is the old name of serviceAccountName"},
-	{of: ofContainer, fields: []string{"terminationMessagePolicy"}, action: actionDropped, isSilent: true, why: "File is the default of the API server. That of an At also keeps the end of the output"},
+// serverRules apply to what is not from a Job or a CronJob: what these have is there for a run.
+var serverRules = []rule{
+	{of: "StatefulSet", fields: []string{"volumeClaimTemplates"}, action: actionRefused, why: "each of its Pods has its own claims. Copy one of the Pods, as in --from pod/NAME-0: it mounts the claims of that Pod"},
+	{of: ofPod, fields: []string{"nodeName"}, why: "the scheduler chose that node. --node chooses one"},
+	{of: ofNodeTerm, fields: []string{"matchFields"}, why: "it names the node of the Pod. --node chooses one"},
+	{of: ofPod, fields: []string{"hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN"}, why: "the name of the server"},
+	{of: ofPod, fields: []string{"affinity"}, why: "required terms that select the server's own Pods. Other terms stay", change: dropOwnAffinity},
+	{of: ofPod, fields: []string{"topologySpreadConstraints"}, why: "constraints that select the server's own Pods. Others stay", change: dropOwnSpreading},
+	{of: ofPod, fields: []string{"readinessGates"}, why: "only a server becomes ready"},
+	{of: ofContainer, fields: []string{"livenessProbe", "readinessProbe", "startupProbe"}, why: "meant for the server, which does not run"},
+	{of: ofContainer, fields: []string{"lifecycle"}, why: "hooks for the server. One that fails kills the command"},
+	{of: ofContainer, fields: []string{"ports"}, why: "the run does not listen"},
+	{of: ofSidecar, fields: []string{"hostPort"}, why: "the server may use it"},
+	{of: ofTemplate, fields: []string{"labels"}, why: "a Service could select the run. Those that --labels repeats stay", change: dropLabels},
 }
 
 // jobDefaults are what the API server writes into a Job, and an At does as well.
@@ -227,10 +217,11 @@ func (c *copying) addParts() {
 // apply applies the rules, and returns what they did.
 func (c *copying) apply() (notes []string, err error) {
 	c.addParts()
-	for _, rule := range rules {
-		if rule.isSilent || rule.ofServer && c.isJob {
-			continue
-		}
+	all := rules
+	if !c.isJob {
+		all = slices.Concat(rules, serverRules)
+	}
+	for _, rule := range all {
 		var found []string
 		parts := c.parts[rule.of]
 		if rule.change != nil {
@@ -246,7 +237,8 @@ func (c *copying) apply() (notes []string, err error) {
 		case rule.action == actionRefused:
 			return nil, fmt.Errorf("it has %s", note)
 		default:
-			notes = append(notes, strings.ToUpper(rule.action[:1])+rule.action[1:]+" "+note+".")
+			action := cmp.Or(rule.action, actionDropped)
+			notes = append(notes, strings.ToUpper(action[:1])+action[1:]+" "+note+".")
 		}
 	}
 	c.clean()

@@ -105,15 +105,13 @@ func TestCopyingPage(t *testing.T) {
 		sections[heading] = text
 	}
 	want := map[string]string{}
-	for _, rule := range rules {
-		section := "Changed in each copy"
-		switch {
-		case rule.isSilent:
-			section = "Without a line"
-		case rule.ofServer:
-			section = "Not from a Job or a CronJob"
+	for section, rules := range map[string][]rule{"Changed in each copy": rules, "Not from a Job or a CronJob": serverRules} {
+		for _, rule := range rules {
+			if rule.action == "" {
+				rule.action = actionDropped
+			}
+			want[section] += fmt.Sprintf("| %s | `%s` | %s | %s |\n", rule.of, strings.Join(rule.fields, "`, `"), rule.action, rule.why)
 		}
-		want[section] += fmt.Sprintf("| %s | `%s` | %s | %s |\n", rule.of, strings.Join(rule.fields, "`, `"), rule.action, rule.why)
 	}
 	for section, rows := range want {
 		_, got, _ := strings.Cut(sections[section], "| --- | --- | --- | --- |\n")
