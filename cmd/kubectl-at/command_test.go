@@ -858,8 +858,8 @@ func TestHints(t *testing.T) {
 		err    error
 		want   string
 	}{
-		"none in the namespace": {"show none -n default", nil, nil, "kubectl at -n default list --all shows the Ats of the namespace, kubectl at list --all -A those of all namespaces.\n"},
-		"a name that is taken":  {"now --name=at -n default -- x", nil, nil, "remove that At with kubectl at -n default rm NAME.\n"},
+		"none in the namespace": {"show none -n default", nil, nil, "kubectl at -n default list --all shows those of the namespace, kubectl at list --all -A those of all namespaces.\n"},
+		"a name that is taken":  {"now --name=at -n default -- x", nil, nil, "remove the other one with kubectl at -n default rm at/NAME.\n"},
 		"suspended":             {"now --name=new -n default --suspend --tz=UTC -- x", nil, nil, "suspended, due Fri 27 Mar 2026 14:00:00 UTC: it does not start until kubectl at -n default resume new\n"},
 		"suspended, run now": {
 			"run-now at --tz=UTC", func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, nil,

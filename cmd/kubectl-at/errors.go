@@ -121,19 +121,14 @@ var viewing = regexp.MustCompile(` cannot (get|list|watch) `)
 
 // hintOn returns a hint about an error from the API server or from the connection to it.
 func hintOn(err error, flags *pflag.FlagSet) string {
+	kind := kindOf(err)
 	switch {
 	case clientcmd.IsEmptyConfig(err):
 		return "Choose a cluster with --kubeconfig, --context or $KUBECONFIG."
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		what := "Ats: cnat is not installed"
-		if kindOf(err) == "cronats" {
-			what = "CronAts: cnat is not installed or too old"
-		}
-		return "The cluster does not know " + what + ". Install it with " + kubectl(flags, "apply -f install.yaml") + ", which is part of each release, or choose another cluster with --context."
-	case apierrors.IsNotFound(err) && kindOf(err) == "ats":
-		return kubectl(flags, "at list --all") + " shows the Ats of the namespace, " + kubectl(flags, "at list --all -A") + " those of all namespaces."
-	case apierrors.IsNotFound(err) && kindOf(err) == "cronats":
-		return kubectl(flags, "at list") + " shows the CronAts of the namespace, " + kubectl(flags, "at list -A") + " those of all namespaces."
+		return "The cluster does not know " + kind + ": cnat is not installed, or too old. Install it with " + kubectl(flags, "apply -f install.yaml") + ", which is part of each release, or choose another cluster with --context."
+	case apierrors.IsNotFound(err) && (kind == "ats" || kind == "cronats"):
+		return kubectl(flags, "at list --all") + " shows those of the namespace, " + kubectl(flags, "at list --all -A") + " those of all namespaces."
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "):
 		role := "edit"
 		if viewing.MatchString(err.Error()) {
@@ -146,10 +141,8 @@ func hintOn(err error, flags *pflag.FlagSet) string {
 		return fmt.Sprintf("You need the cluster role %s in %s, or another role that allows this. Ask a cluster administrator; %s shows your user.", role, where, kubectl(flags, "auth whoami"))
 	case apierrors.IsUnauthorized(err):
 		return "The cluster does not accept your credentials: log in again, or choose another user with --user or --context."
-	case apierrors.IsAlreadyExists(err) && kindOf(err) == "cronats":
-		return "Choose another --name, or remove that CronAt with " + kubectl(flags, "at rm cronat/NAME") + "."
 	case apierrors.IsAlreadyExists(err):
-		return "Choose another --name, or remove that At with " + kubectl(flags, "at rm NAME") + "."
+		return "Choose another --name, or remove the other one with " + kubectl(flags, "at rm %s", strings.TrimSuffix(kind, "s")+"/NAME") + "."
 	case utilnet.IsConnectionRefused(err):
 		return "The API server does not respond: check that the cluster is running, and that $KUBECONFIG and --context select the right one."
 	}

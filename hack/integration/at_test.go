@@ -146,7 +146,7 @@ const (
 
 // testKubectlAtNotInstalled uses a cluster without the CRD, and leaves it so.
 func testKubectlAtNotInstalled(t *testing.T) {
-	const hint = `[^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know Ats: cnat is not installed\. Install it with [^\n]*\n`
+	const hint = `[^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know ats: cnat is not installed, or too old\. Install it with [^\n]*\n`
 	at{}.run(t, "now", "--", "true").want(t, 1, "", "error: "+hint)
 	at{}.run(t, "list").want(t, 1, "", "error: "+hint)
 
@@ -158,7 +158,7 @@ func testKubectlAtNotInstalled(t *testing.T) {
 	k.run(t, "list").want(t, 0, `NAME [^\n]*\nat [^\n]*\n`, "")
 	k.run(t, "show", "none").want(t, 1, "", `error: [^\n]*"none" not found\nkubectl at (-n \S+ )?list --all[^\n]*\n`)
 	k.run(t, "every", "@daily", "--", "true").want(t, 1, "",
-		`error: [^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know CronAts: cnat is not installed or too old\. Install it with [^\n]*\n`)
+		`error: [^\n]*the server could not find the requested resource[^\n]*\nThe cluster does not know cronats: cnat is not installed, or too old\. Install it with [^\n]*\n`)
 	kubectl(t, "", "delete", "--ignore-not-found", "-f", crd)
 }
 
