@@ -24,7 +24,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -292,7 +291,7 @@ func TestUsage(t *testing.T) {
 		"negative retries":                         {[]string{"now", "--retries=-1", "--", "x"}, "must not be negative"},
 		"negative retries, apart":                  {[]string{"now", "--retries", "-1", "--", "x"}, "must not be negative"},
 		"a dry run without a value":                {[]string{"now", "--dry-run", "--", "x"}, "--dry-run has no value"},
-		"a bad output of a list":                   {[]string{"list", "-o", "xml"}, ",wide,yaml. Other formats: "},
+		"a bad output of a list":                   {[]string{"list", "-o", "xml"}, ",yaml, or wide. Other formats: "},
 		"an output of kubectl get":                 {[]string{"list", "-o", "custom-columns=A:.b"}, "Other formats: kubectl get at -o FORMAT"},
 		"a bad selector of a list":                 {[]string{"list", "-l", "a=b=c"}, `--selector is "a=b=c"`},
 		"a list of one":                            {[]string{"get", "backup"}, "a list has no names: write kubectl at show backup\n"},
@@ -358,13 +357,7 @@ func TestEmptyCommand(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	w := newWorld(t, "")
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = null.Close() }()
-	w.In = null
-	for _, args := range [][]string{nil, {"-h"}, {"tomorrow", "10:12", "--help"}, {"10:12", "tomorow", "-h"}} {
+	for _, args := range [][]string{{"-h"}, {"tomorrow", "10:12", "--help"}, {"10:12", "tomorow", "-h"}} {
 		w.stdout.Reset()
 		if code := w.run(t, args...); code != 0 || !strings.Contains(w.stdout.String(), "Exit codes:") || !strings.Contains(w.stdout.String(), "kubectl at -n NAMESPACE") {
 			t.Errorf("%q: exit code %d, stdout %q", args, code, w.stdout.String())

@@ -113,7 +113,7 @@ func (c *cli) createCommand() *cobra.Command {
 		Args:        cobra.ArbitraryArgs,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl at"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 && cmd.ArgsLenAtDash() < 0 && cmd.Flags().NFlag() == 0 && !hasInput(c.In) {
+			if len(args) == 0 && cmd.ArgsLenAtDash() < 0 && cmd.Flags().NFlag() == 0 && isTerminal(c.In) {
 				return cmd.Help()
 			}
 			words, command := cutCommand(cmd, args)

@@ -128,10 +128,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 }
 
 func (o *every) validate(cmd *cobra.Command, words, command []string) error {
-	if len(words) == 0 && !o.pod.isCopied() {
-		return usageError(`there is no schedule: write it before --, as in kubectl at every "0 3 * * *" -- echo YAY`)
-	}
-	if kind, _ := reference(o.pod.from); len(words) == 0 && o.pod.from != "" && kind != "CronJob" && kind != v1alpha1.CronAtKind {
+	if kind, _ := reference(o.pod.from); len(words) == 0 && o.pod.file == "" && kind != "CronJob" && kind != v1alpha1.CronAtKind {
 		return o.errNoSchedule()
 	}
 	if o.changed("concurrency") {

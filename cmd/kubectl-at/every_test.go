@@ -125,7 +125,7 @@ func TestUsageOfEvery(t *testing.T) {
 		args   []string
 		stderr string
 	}{
-		"no schedule":         {[]string{"--", "x"}, `there is no schedule: write it before --`},
+		"no schedule":         {[]string{"--", "x"}, `there is no schedule, and only a CronJob`},
 		"no schedule to copy": {[]string{"--from=job/x"}, "as in kubectl at every @daily --from job/x"},
 		"none in a file":      {[]string{"-f", "testdata/copy/podtemplate.yaml"}, "there is no schedule, and only a CronJob or a CronAt has one"},
 		"an empty schedule":   {[]string{"", "--from=cronjob/x"}, `schedule "" is invalid`},

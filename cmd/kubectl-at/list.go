@@ -18,7 +18,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -70,12 +69,7 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 			if !isTable {
 				var err error
 				if printer, err = flags.ToPrinter(); err != nil {
-					var none genericclioptions.NoCompatiblePrinterError
-					if errors.As(err, &none) {
-						none.AllowedFormats = append(none.AllowedFormats, "wide")
-						err = none
-					}
-					return usageError("%w. Other formats: %s", err, c.kubectl("get at -o FORMAT"))
+					return usageError("%w, or wide. Other formats: %s", err, c.kubectl("get at -o FORMAT"))
 				}
 			}
 			if _, err := labels.Parse(selector); err != nil {

@@ -272,16 +272,6 @@ func interruptible[T any](ctx context.Context, read func() (T, error)) (content 
 	return content, withCode(exitInterrupted, "interrupted: nothing was created")
 }
 
-// hasInput reports whether standard input is a program or a file.
-func hasInput(stream any) bool {
-	file, ok := stream.(*os.File)
-	if !ok {
-		return true
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice == 0
-}
-
 func isTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
