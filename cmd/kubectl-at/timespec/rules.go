@@ -36,7 +36,7 @@ var words = strings.Fields(`now in and from at on am pm noon midday midnight tea
 var joined = regexp.MustCompile(`^(?:` + strings.Join(words, "|") + `)+(?:[^a-z]|$)`)
 
 const (
-	number = `(?:[0-9]+|(?:an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)\b)`
+	number = `(?:[0-9]{1,8}|(?:an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)\b)`
 	units  = `(?:seconds?|secs?|s|minutes?|mins?|months?|m|hours?|hrs?|h|days?|d|weeks?|w|years?|y)\.?`
 	amount = number + ` *` + units
 )
@@ -91,8 +91,10 @@ var rules = sync.OnceValue(func() (all []rule) {
 	add(`(?:of )?(?:the )?(this|next) (week|year)`, (*parser).weekOrYear)
 	refuse(`(?:this|next) UNIT`, notDay)
 
-	add(`ONYYYY([-./])(?:DD|MONTH)([-./])DD`, (*parser).yearFirst)
-	add(`ONDD([-./])(?:DD|MONTH)([-./])YYYY`, (*parser).yearLast)
+	for _, separator := range []string{`-`, `\.`, `/`} {
+		add(strings.ReplaceAll(`ONYYYY_(?:DD|MONTH)_DD`, "_", separator), (*parser).yearFirst)
+		add(strings.ReplaceAll(`ONDD_(?:DD|MONTH)_YYYY`, "_", separator), (*parser).yearLast)
+	}
 	add(`ONYYYYMMMM`, (*parser).digitsOnly)
 	refuse(`[0-9]+[-./][0-9a-z]+[-./][0-9]+`, notDate)
 	add(`ONDD(?:st|nd|rd|th|[-./])? (?:of )?MONTH(?: ,? ([1-9][0-9]{3})( HALF)?)?`, func(p *parser, found []span) error {
@@ -190,24 +192,20 @@ func (p *parser) weekOrYear(found []span) error {
 }
 
 func (p *parser) yearFirst(found []span) error {
-	if p.word(found[2]) != p.word(found[5]) {
-		return p.fail(found[0], notDate)
-	}
-	return p.setDate(date{way: absolute, year: p.number(found[1]), month: p.month(found[4], found[3]), n: p.number(found[6]), span: found[0]})
+	return p.setDate(date{way: absolute, year: p.number(found[1]), month: p.month(found[3], found[2]), n: p.number(found[4]), span: found[0]})
 }
 
 // yearLast reads a date whose year is at the end. After dots, the day is first. Otherwise, some people
 // write the day first, others the month.
 func (p *parser) yearLast(found []span) error {
-	d := date{way: absolute, year: p.number(found[6]), month: p.month(found[4], found[3]), n: p.number(found[1]), span: found[0]}
-	isDayFirst := p.word(found[4]) != "" || p.word(found[2]) == "." || d.n > 12 || d.n == int(d.month)
+	d := date{way: absolute, year: p.number(found[4]), month: p.month(found[3], found[2]), n: p.number(found[1]), span: found[0]}
+	isNamed, hasDots := p.word(found[3]) != "", p.lower[found[1].to] == '.'
 	switch {
-	case p.word(found[2]) != p.word(found[5]):
-		return p.fail(found[0], notDate)
-	case !isDayFirst && d.month <= 12:
-		return p.fail(found[0], "can be two dates: write %04d-%02d-%02d or %04d-%02d-%02d", d.year, d.n, d.month, d.year, d.month, d.n)
-	case !isDayFirst:
+	case isNamed || hasDots || d.n > 12 || d.n == int(d.month):
+	case d.month > 12:
 		d.n, d.month = int(d.month), time.Month(d.n)
+	default:
+		return p.fail(found[0], "can be two dates: write %04d-%02d-%02d or %04d-%02d-%02d", d.year, d.n, d.month, d.year, d.month, d.n)
 	}
 	return p.setDate(d)
 }
@@ -262,17 +260,12 @@ func (p *parser) amounts(factor int, found []span) (steps []step, err error) {
 	at := found[0].from // The words before the first amount belong to it.
 	for _, m := range oneAmount.FindAllStringSubmatchIndex(p.word(found[1]), -1) {
 		n, name := span{found[1].from + m[2], found[1].from + m[3]}, span{found[1].from + m[4], found[1].from + m[5]}
-		count := p.number(n)
-		if first := p.word(n)[0]; first > '9' {
-			count = max(1, indexOf(p.word(n), "a one two three four five six seven eight nine ten eleven twelve"))
+		if strings.TrimSuffix(p.text[name.from:name.to], ".") == "M" {
+			return nil, p.fail(span{n.from, name.to}, `can be minutes or months: write m, or months in full`)
 		}
-		switch {
-		case n.to-n.from > 8:
-			return nil, p.fail(n, "is too large: write at most eight digits")
-		case strings.HasPrefix(p.text[name.from:], "M"):
-			if name.to == name.from+1 || p.word(name) == "m." {
-				return nil, p.fail(span{n.from, name.to}, `can be minutes or months: write m, or months in full`)
-			}
+		count, err := strconv.Atoi(p.word(n))
+		if err != nil {
+			count = max(1, indexOf(p.word(n), "a one two three four five six seven eight nine ten eleven twelve"))
 		}
 		steps = append(steps, step{factor * count, unit(indexOf(p.word(name), "s m h d w mo y")), span{at, name.to}})
 		at = name.to
