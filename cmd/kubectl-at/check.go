@@ -158,7 +158,7 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	}
 	missing, notAllowed := "", ""
 	if !hasPassed {
-		missing, notAllowed = c.missing(ctx, of)
+		missing, notAllowed = c.missing(of)
 	}
 	suspended := ""
 	if stateOf(of).isSuspended {
@@ -301,7 +301,7 @@ func (c *cli) warn(ctx context.Context, output *output, of object) error {
 		return refused(of, why)
 	}
 	if why == "" {
-		if why, _ = c.missing(ctx, of); why != "" && !stateOf(of).run.Rehearse {
+		if why, _ = c.missing(of); why != "" && !stateOf(of).run.Rehearse {
 			why += " Nothing was rehearsed: --rehearse tries the Pod on a node."
 		}
 	}

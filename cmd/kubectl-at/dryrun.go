@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"regexp"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -40,7 +41,7 @@ func (c *cli) dryRun(ctx context.Context, of object) (asked, refused string) {
 	if refused != "" || !plan.NeedsNodes(at) {
 		return asked, refused
 	}
-	onNodes, refused := c.lookAtNodes(ctx, at)
+	onNodes, refused := c.lookAtNodes(at)
 	return asked + onNodes, refused
 }
 
@@ -72,8 +73,8 @@ func (c *cli) dryRunRestart(ctx context.Context, at *v1alpha1.At) (asked, refuse
 }
 
 // lookAtNodes looks for the nodes on which an At would run. What it says follows another sentence.
-func (c *cli) lookAtNodes(ctx context.Context, at *v1alpha1.At) (asked, refused string) {
-	nodes, err := c.listNodes(ctx)
+func (c *cli) lookAtNodes(at *v1alpha1.At) (asked, refused string) {
+	nodes, err := listOf[*corev1.Node](c, "nodes", "")
 	if isNotAllowed(err) {
 		return " You are not allowed to list nodes, so it is not known whether one fits.", ""
 	}

@@ -224,17 +224,14 @@ func clip(text string, max int) string {
 
 // listCronAts returns the CronAts with these labels in the namespace. It returns none if the cluster
 // does not have the CRD, or if the user is not allowed to list them.
-func (c *cli) listCronAts(selector string) (all []*v1alpha1.CronAt, err error) {
-	infos, err := c.list("cronats", selector)
+func (c *cli) listCronAts(selector string) ([]*v1alpha1.CronAt, error) {
+	all, err := listOf[*v1alpha1.CronAt](c, "cronats", selector)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case apierrors.IsForbidden(err):
 		fmt.Fprintf(c.ErrOut, "Cannot list CronAts: %v\n", err)
 		return nil, nil
-	}
-	for _, info := range infos {
-		all = append(all, info.Object.(*v1alpha1.CronAt))
 	}
 	return all, err
 }

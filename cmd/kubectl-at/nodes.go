@@ -18,7 +18,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -128,25 +127,13 @@ func placeOf(spec *v1alpha1.RunSpec) string {
 	return place
 }
 
-// listNodes returns the nodes of the cluster.
-func (c *cli) listNodes(ctx context.Context) (nodes []*corev1.Node, err error) {
-	list, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	for i := range list.Items {
-		nodes = append(nodes, &list.Items[i])
-	}
-	return nodes, nil
-}
-
 // announceOmitted prints which of the nodes that a new object selects it would leave out now.
-func (c *cli) announceOmitted(ctx context.Context, of object) {
+func (c *cli) announceOmitted(of object) {
 	at := &v1alpha1.At{Spec: v1alpha1.AtSpec{RunSpec: *stateOf(of).run}}
 	if at.Spec.Nodes == nil {
 		return
 	}
-	nodes, err := c.listNodes(ctx)
+	nodes, err := listOf[*corev1.Node](c, "nodes", "")
 	if err != nil { // Few users may list nodes, and the object has been created.
 		return
 	}

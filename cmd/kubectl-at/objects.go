@@ -68,7 +68,9 @@ var mapper = func() meta.RESTMapper {
 		v1alpha1.SchemeGroupVersion: {"at": v1alpha1.AtKind, "ca": v1alpha1.CronAtKind},
 		batchv1.SchemeGroupVersion:  {"cj": "CronJob", "job": "Job"},
 		appsv1.SchemeGroupVersion:   {"deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet"},
-		corev1.SchemeGroupVersion:   {"po": "Pod", "podtemplate": "PodTemplate", "cm": "ConfigMap", "secret": "Secret", "ns": "Namespace", "no": "Node"},
+		corev1.SchemeGroupVersion: {
+			"po": "Pod", "podtemplate": "PodTemplate", "cm": "ConfigMap", "secret": "Secret", "pvc": "PersistentVolumeClaim", "sa": "ServiceAccount", "ns": "Namespace", "no": "Node",
+		},
 	} {
 		for short, kind := range names {
 			scope := meta.RESTScopeNamespace
@@ -144,13 +146,18 @@ func (c *cli) list(kind, selector string) ([]*resource.Info, error) {
 	return c.find().ResourceTypes(kind).LabelSelectorParam(selector).SelectAllParam(selector == "").RequestChunksOf(chunkSize).Flatten().Do().Infos()
 }
 
+// listOf returns the same as objects of their type.
+func listOf[T runtime.Object](c *cli, kind, selector string) (all []T, err error) {
+	infos, err := c.list(kind, selector)
+	for _, info := range infos {
+		all = append(all, info.Object.(T))
+	}
+	return all, err
+}
+
 // listAts returns the Ats with these labels, sorted by time.
 func (c *cli) listAts(selector string) ([]*v1alpha1.At, error) {
-	infos, err := c.list("ats", selector)
-	var ats []*v1alpha1.At
-	for _, info := range infos {
-		ats = append(ats, info.Object.(*v1alpha1.At))
-	}
+	ats, err := listOf[*v1alpha1.At](c, "ats", selector)
 	slices.SortStableFunc(ats, func(a, b *v1alpha1.At) int { return instantOf(a).Compare(instantOf(b)) })
 	return ats, err
 }
@@ -198,7 +205,7 @@ func (c *cli) create(ctx context.Context, output *output, object object) error {
 		return c.unanswered(output, err, object, "created")
 	}
 	if err = output.print(c, object); err == nil {
-		c.announceOmitted(ctx, object)
+		c.announceOmitted(object)
 	}
 	return err
 }

@@ -17,14 +17,12 @@ limitations under the License.
 package main
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
@@ -77,27 +75,14 @@ func references(spec *corev1.PodSpec) (found []referenced) {
 
 // missing looks, with the permissions of the user, for the objects that the Pod of a run names. It says
 // which do not exist, and for which the user may not look.
-func (c *cli) missing(ctx context.Context, of object) (missing, notAllowed string) {
+func (c *cli) missing(of object) (missing, notAllowed string) {
 	at := &v1alpha1.At{Spec: v1alpha1.AtSpec{RunSpec: *stateOf(of).run}}
 	if at.Spec.Restart != nil {
 		return "", ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, verdictTime)
-	defer cancel()
-	core, namespace, get := c.kube.CoreV1(), of.GetNamespace(), metav1.GetOptions{}
 	var absent, hidden []string
 	for _, r := range references(&plan.NewPod(at, plan.Defaults{Image: defaultImage}).Spec) {
-		var err error
-		switch r.kind {
-		case "ConfigMap":
-			_, err = core.ConfigMaps(namespace).Get(ctx, r.name, get)
-		case "Secret":
-			_, err = core.Secrets(namespace).Get(ctx, r.name, get)
-		case "PersistentVolumeClaim":
-			_, err = core.PersistentVolumeClaims(namespace).Get(ctx, r.name, get)
-		case "ServiceAccount":
-			_, err = core.ServiceAccounts(namespace).Get(ctx, r.name, get)
-		}
+		_, err := c.find().ResourceNames("", strings.ToLower(r.kind)+"/"+r.name).Do().Infos()
 		switch {
 		case answer.IsNotFound(err, r.name):
 			absent = append(absent, r.kind+" "+r.name)
@@ -106,7 +91,7 @@ func (c *cli) missing(ctx context.Context, of object) (missing, notAllowed strin
 		}
 	}
 	if len(absent) > 0 {
-		missing = fmt.Sprintf("%s not found in namespace %s: create what is missing before the run.", strings.Join(absent, ", "), namespace)
+		missing = fmt.Sprintf("%s not found in namespace %s: create what is missing before the run.", strings.Join(absent, ", "), of.GetNamespace())
 	}
 	if len(hidden) > 0 {
 		notAllowed = fmt.Sprintf("You are not allowed to get %s, so it is not known whether they exist.", strings.Join(hidden, ", "))
