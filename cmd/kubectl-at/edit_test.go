@@ -75,7 +75,7 @@ func TestMove(t *testing.T) {
 		"no time for labels":                    {args: "-l app=x", code: exitUsage, stderr: "error: write kubectl at move NAME TIME [flags]: see kubectl at move --help\n"},
 		"no name":                               {args: "--to monday", code: exitUsage, stderr: "error: write kubectl at move NAME TIME [flags]: see kubectl at move --help\n"},
 		"bad labels":                            {args: "-l a=b=c --to=monday", code: exitUsage, stderr: `error: --selector is "a=b=c"`},
-		"a bad limit":                           {args: "--due-before=tomorow --to=monday", code: exitUsage, stderr: `error: --due-before: "tomorow" is not understood: write "tomorrow" if that is meant` + "\ntomorow\n"},
+		"a bad limit":                           {args: "--due-before=tomorow --to=monday", code: exitUsage, stderr: `error: --due-before: "tomorow" is not understood: write a time`},
 		"all or none: one is running":           {args: "a running --to monday", code: exitError, stderr: "error: at/running has already started"},
 		"all or none: one would be in the past": {args: "b a --to -12h", code: exitUsage, stderr: `error: at/a: "-12h" ` + past},
 		"all or none: one does not exist":       {args: "a none --to monday", code: exitError, stderr: `error: ats.cnat.programming-kubernetes.info "none" not found`},

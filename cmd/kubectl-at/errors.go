@@ -191,7 +191,7 @@ func (o *create) missingDashes(cmd *cobra.Command, words []string, hasFlags bool
 		if hasFlags {
 			command, example = words[n], "kubectl at TIME [flags] -- COMMAND"
 		}
-		return usageError("%q is not part of a time: write -- before the command, as in %s", command, example)
+		return usageError("%q is not part of a time: write -- before a command, as in %s", command, example)
 	}
 	return nil
 }

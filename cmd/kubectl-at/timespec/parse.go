@@ -25,8 +25,6 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/spelling"
 )
 
 // spec is a parsed text.
@@ -241,15 +239,10 @@ func (s *spec) fail(at span, format string, args ...any) error {
 	return &Error{Text: s.text, Offset: at.from, Length: at.to - at.from, Problem: fmt.Sprintf("%q "+format, slices.Insert(args, 0, any(s.quote(at)))...)}
 }
 
-// unknown returns the error for a word that is no part of a time. It suggests a similar one.
+// unknown returns the error for a word that is no part of a time, unless it is the last part of the name of a zone.
 func (p *parser) unknown(at span) error {
-	word := p.word(at)
-	nearest, found := spelling.Nearest(word, words)
-	if !found && at.from > p.whole.from { // A text does not begin with a zone.
-		nearest, found = nearestZone(word)
-	}
-	if found && !slices.Contains(words, word) {
-		return p.fail(at, "is not understood: write %q if that is meant", nearest)
+	if name := zoneOf(p.word(at)); name != "" && at.from > p.whole.from { // A text does not begin with a zone.
+		return p.fail(at, "is not understood: write %q if that is meant", name)
 	}
 	err := p.fail(at, "is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin").(*Error)
 	err.Unknown = true

@@ -120,8 +120,7 @@ type Error struct {
 	// Offset and Length are the position of the invalid word in Text, in bytes. Length is 0
 	// if a word is missing.
 	Offset, Length int
-	// Unknown is true if no time has this word, nor one that is similar: it can be part of a
-	// command.
+	// Unknown is true if no time has this word: it can be part of a command.
 	Unknown bool
 	// Problem is a sentence without a period. It quotes the word and says what to write.
 	Problem string

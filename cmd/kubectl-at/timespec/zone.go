@@ -26,7 +26,6 @@ import (
 	"sync"
 	"time"
 
-	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/spelling"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
@@ -73,15 +72,14 @@ var abbreviations = sync.OnceValue(func() map[string][]time.Time {
 	return all
 })
 
-// nearestZone returns the name of a time zone that is similar to s, or whose last part is
-// s.
-func nearestZone(s string) (string, bool) {
-	sorted := slices.Sorted(maps.Keys(zoneNames()))
-	if i := slices.IndexFunc(sorted, func(name string) bool { return strings.HasSuffix(name, "/"+s) }); i >= 0 {
-		return zoneNames()[sorted[i]], true
+// zoneOf returns the name of the time zone of a city, or "".
+func zoneOf(city string) string {
+	all := zones.Names()
+	i := slices.IndexFunc(all, func(name string) bool { return strings.HasSuffix(lower(name), "/"+city) })
+	if i < 0 || zoneNames()[city] != "" {
+		return ""
 	}
-	name, found := spelling.Nearest(s, sorted)
-	return zoneNames()[name], found
+	return all[i]
 }
 
 // LoadZone returns a time zone by its name, as in a time.
