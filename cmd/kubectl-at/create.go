@@ -125,7 +125,7 @@ func (c *cli) createCommand() *cobra.Command {
 	o.wait.addFlags(cmd.Flags())
 
 	// Without --, the flags of the command are unknown, or are parsed as those of kubectl at.
-	missingDashes := func() error { return o.missingDashes(cmd, cmd.Flags().Args(), true) }
+	missingDashes := func() error { return o.missingDashes(cmd, cmd.Flags().Args()) }
 	cmd.SetFlagErrorFunc(func(failed *cobra.Command, err error) error {
 		if failed == cmd {
 			err = cmp.Or(missingDashes(), err)
@@ -163,7 +163,7 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if len(words) == 0 {
 		return usageError("there is no time: write it before --, as in kubectl at now + 2 hours -- echo YAY")
 	}
-	if err := o.missingDashes(cmd, words, cmd.Flags().NFlag() > 0); err != nil {
+	if err := o.missingDashes(cmd, words); err != nil {
 		return err
 	}
 	if err := o.validate(cmd, command, &o.wait); err != nil {

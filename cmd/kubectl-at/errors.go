@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -79,14 +78,16 @@ func (p printable) Write(data []byte) (int, error) {
 func kubectl(flags *pflag.FlagSet, format string, args ...any) string {
 	verb, rest, _ := strings.Cut(fmt.Sprintf(format, args...), " ")
 	line := "kubectl " + verb
-	for _, flag := range []struct{ name, written string }{
-		{"kubeconfig", "--kubeconfig="}, {"context", "--context="}, {"cluster", "--cluster="}, {"server", "--server="},
-		{"user", "--user="}, {"as", "--as="}, {"namespace", "-n "},
-	} {
-		// A manifest that is applied has namespaces.
-		isNamespace := flag.name == "namespace" && (verb == "apply" || strings.Contains(rest, " -A") || strings.Contains(rest, " -n "))
-		if flags != nil && flags.Changed(flag.name) && !isNamespace {
-			line += " " + flag.written + quote(flags.Lookup(flag.name).Value.String())
+	for _, name := range []string{"kubeconfig", "context", "cluster", "server", "user", "as", "namespace"} {
+		written := "--" + name + "="
+		if name == "namespace" {
+			written = "-n "
+			if verb == "apply" || strings.Contains(rest, " -A") || strings.Contains(rest, " -n ") { // A manifest that is applied has namespaces.
+				continue
+			}
+		}
+		if flags != nil && flags.Changed(name) {
+			line += " " + written + quote(flags.Lookup(name).Value.String())
 		}
 	}
 	return line + " " + rest
@@ -172,26 +173,17 @@ func whatWasMeant(root *cobra.Command, words []string, err error) error {
 	return err
 }
 
-// missingDashes returns an error if the words are a time and a command without -- before it. If there
-// are flags, it is not clear whose they are.
-func (o *create) missingDashes(cmd *cobra.Command, words []string, hasFlags bool) error {
-	_, _, err := o.parseTime(words, timespec.Options{AllowPast: o.past})
+// missingDashes returns an error if the words are a time and a command without -- before it.
+func (o *create) missingDashes(cmd *cobra.Command, words []string) error {
+	options := timespec.Options{AllowPast: o.past}
+	_, _, err := o.parseTime(words, options)
 	var mistake *timespec.Error
 	if cmd.ArgsLenAtDash() >= 0 || !errors.As(err, &mistake) || !mistake.Unknown {
 		return nil
 	}
-	if len(words) == 1 {
-		words = strings.Fields(words[0])
+	if _, _, err := o.parseTime([]string{mistake.Text[:mistake.Offset]}, options); err != nil {
+		return nil
 	}
-	for n := len(words) - 1; n > 0; n-- {
-		if _, _, err := o.parseTime(words[:n], timespec.Options{AllowPast: o.past}); err != nil {
-			continue
-		}
-		command, example := strings.Join(words[n:], " "), "kubectl at "+quoteAll(slices.Concat(words[:n], []string{"--"}, words[n:]))
-		if hasFlags {
-			command, example = words[n], "kubectl at TIME [flags] -- COMMAND"
-		}
-		return usageError("%q is not part of a time: write -- before a command, as in %s", command, example)
-	}
-	return nil
+	command := strings.Fields(mistake.Text[mistake.Offset:])
+	return usageError("%q is not part of a time: write -- before a command, as in kubectl at TIME [flags] -- COMMAND", command[0])
 }

@@ -131,12 +131,8 @@ func (o *every) validate(cmd *cobra.Command, words, command []string) error {
 	if kind, _ := reference(o.pod.from); len(words) == 0 && o.pod.file == "" && kind != "CronJob" && kind != v1alpha1.CronAtKind {
 		return o.errNoSchedule()
 	}
-	if o.changed("concurrency") {
-		i := slices.IndexFunc(concurrencyPolicies, func(policy string) bool { return strings.EqualFold(o.concurrency, policy) })
-		if i < 0 {
-			return usageError("--concurrency is %q: it must be %s", o.concurrency, strings.Join(concurrencyPolicies, ", "))
-		}
-		o.concurrency = concurrencyPolicies[i]
+	if o.changed("concurrency") && !slices.Contains(concurrencyPolicies, o.concurrency) {
+		return usageError("--concurrency is %q: it must be %s", o.concurrency, strings.Join(concurrencyPolicies, ", "))
 	}
 	if o.successfulHistory < 0 || o.failedHistory < 0 {
 		return usageError("--successful-history and --failed-history must not be negative")

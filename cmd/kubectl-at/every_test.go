@@ -64,7 +64,7 @@ func TestEvery(t *testing.T) {
 		},
 		"all of its fields": {
 			args: []string{
-				"@every 90m", "--tz=UTC", "--concurrency=forbid", "--starting-deadline=1h", "--spread=0", "--successful-history=0", "--failed-history=5",
+				"@every 90m", "--tz=UTC", "--concurrency=Forbid", "--starting-deadline=1h", "--spread=0", "--successful-history=0", "--failed-history=5",
 				"--retries=2", "--active-deadline=10m", "--ttl=1d", "--node=n", "--labels=a=b", "--", "x",
 			},
 			spec: v1alpha1.CronAtSpec{

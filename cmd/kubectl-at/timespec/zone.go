@@ -147,8 +147,8 @@ func (p *parser) comment(found []span) error {
 }
 
 // isInstant reports whether the words so far are a full date and a time of day, without a sum.
-func (p *parser) isInstant() bool {
-	return p.clock != nil && p.date != nil && p.date.way == absolute && p.firstSum == nil
+func (s *spec) isInstant() bool {
+	return s.clock != nil && s.date != nil && s.date.way == absolute && s.firstSum == nil
 }
 
 // isReal reports whether clocks have had an offset since 1980.
