@@ -68,9 +68,6 @@ const everyExample = `  # At three in the morning from Monday to Friday, on your
   kubectl at every --from cronjob/backup
   kubectl patch cronjob/backup -p '{"spec":{"suspend":true}}'`
 
-// maxSpread is the maximum of spec.spreadSeconds.
-const maxSpread = 3600
-
 var concurrencyPolicies = []string{string(v1alpha1.AllowConcurrent), string(v1alpha1.ForbidConcurrent), string(v1alpha1.ReplaceConcurrent)}
 
 // every has the flags of kubectl at every.
@@ -83,7 +80,7 @@ type every struct {
 }
 
 func (c *cli) everyCommand() *cobra.Command {
-	o := &every{spread: seconds{most: maxSpread}}
+	o := &every{}
 	cmd := &cobra.Command{
 		Use:     "every SCHEDULE [flags] [-- COMMAND...]",
 		Short:   "Run a command on a cron schedule",
@@ -133,9 +130,6 @@ func (o *every) validate(cmd *cobra.Command, words, command []string) error {
 	}
 	if o.changed("concurrency") && !slices.Contains(concurrencyPolicies, o.concurrency) {
 		return usageError("--concurrency is %q: it must be %s", o.concurrency, strings.Join(concurrencyPolicies, ", "))
-	}
-	if o.successfulHistory < 0 || o.failedHistory < 0 {
-		return usageError("--successful-history and --failed-history must not be negative")
 	}
 	return o.run.validate(cmd, command, &wait{})
 }

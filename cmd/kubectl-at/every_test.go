@@ -138,8 +138,6 @@ func TestUsageOfEvery(t *testing.T) {
 		"no command":          {[]string{"@daily"}, "there is no command"},
 		"a wrong policy":      {[]string{"@daily", "--concurrency=never", "--", "x"}, `--concurrency is "never": it must be Allow, Forbid, Replace`},
 		"an empty policy":     {[]string{"@daily", "--concurrency=", "--", "x"}, `--concurrency is ""`},
-		"too wide a spread":   {[]string{"@daily", "--spread=61m", "--", "x"}, "must be at most 3600s"},
-		"a negative history":  {[]string{"@daily", "--failed-history=-1", "--", "x"}, "must not be negative"},
 		"waiting":             {[]string{"@daily", "--wait", "--", "x"}, "unknown flag: --wait"},
 	} {
 		t.Run(name, func(t *testing.T) {

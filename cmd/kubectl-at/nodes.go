@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +29,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
 
@@ -38,11 +36,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// allNodes is the value of --nodes for all nodes. An empty value is refused: it may come
-// from an unset variable.
+// allNodes is the value of --nodes for all nodes.
 const allNodes = "all"
-
-var concurrency = regexp.MustCompile(`^([1-9][0-9]*|([1-9][0-9]?|100)%)$`)
 
 // nodeFlags select the nodes on which the command runs.
 type nodeFlags struct {
@@ -61,25 +56,20 @@ func (f *nodeFlags) addFlags(flags *pflag.FlagSet) {
 	flags.Int32Var(&f.maxFailed, "max-failed", 0, "With --nodes: do not start it on further nodes after it has failed on more than this number (default: no limit)")
 }
 
-func (f *nodeFlags) validate(c *cli) error {
+func (f *nodeFlags) validate() error {
 	given := f.changed
+	for flag, value := range map[string]string{"node": f.node, "nodes": f.nodes, "max-concurrent": f.maxConcurrent} {
+		if given(flag) && strings.TrimSpace(value) == "" { // perhaps an unset variable
+			return usageError("--%s is empty: write a value, or remove it", flag)
+		}
+	}
 	switch {
 	case given("node") && given("nodes"):
 		return usageError("--node and --nodes both specify where the command runs: remove one of the two")
-	case given("node") && len(validation.IsDNS1123Subdomain(f.node)) > 0:
-		return usageError("--node is %q: write the name of a node, as shown by %s", f.node, c.kubectl("get nodes"))
 	case !given("nodes") && (given("max-concurrent") || given("max-failed")):
 		return usageError("--max-concurrent and --max-failed require --nodes")
-	case given("max-concurrent") && !concurrency.MatchString(f.maxConcurrent):
-		return usageError("--max-concurrent is %q: write a number of at least 1, or a percentage from 1%% to 100%%", f.maxConcurrent)
-	case f.maxFailed < 0:
-		return usageError("--max-failed is %d: it must not be negative", f.maxFailed)
-	}
-	if !given("nodes") || f.nodes == allNodes {
+	case !given("nodes") || f.nodes == allNodes:
 		return nil
-	}
-	if strings.TrimSpace(f.nodes) == "" {
-		return usageError("--nodes is empty: write a label selector, such as pool=workers, or %s for all nodes", allNodes)
 	}
 	selector, err := metav1.ParseToLabelSelector(f.nodes)
 	if err != nil {

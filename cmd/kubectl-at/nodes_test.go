@@ -128,15 +128,11 @@ func TestUsageOfNodes(t *testing.T) {
 		stderr string
 	}{
 		"both":                 {[]string{"--node=a", "--nodes=all"}, "remove one of the two"},
-		"not a node name":      {[]string{"--node=A"}, `--node is "A"`},
-		"an empty node":        {[]string{"--node="}, `--node is ""`},
-		"an empty selector":    {[]string{"--nodes="}, "--nodes is empty: write a label selector, such as pool=workers, or all"},
+		"an empty node":        {[]string{"--node="}, "--node is empty"},
+		"an empty selector":    {[]string{"--nodes="}, "--nodes is empty"},
 		"a wrong selector":     {[]string{"--nodes=a=b=c"}, `--nodes is "a=b=c"`},
 		"a limit alone":        {[]string{"--max-concurrent=2"}, "require --nodes"},
 		"a limit for one node": {[]string{"--node=a", "--max-failed=2"}, "require --nodes"},
-		"none at a time":       {[]string{"--nodes=all", "--max-concurrent=0"}, `--max-concurrent is "0"`},
-		"more than all":        {[]string{"--nodes=all", "--max-concurrent=101%"}, `--max-concurrent is "101%"`},
-		"negative failures":    {[]string{"--nodes=all", "--max-failed=-1"}, "must not be negative"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "")

@@ -29,7 +29,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -37,7 +36,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -66,7 +64,7 @@ type run struct {
 
 // addRun adds the flags to a command that creates an object.
 func (c *cli) addRun(cmd *cobra.Command) *run {
-	r := &run{cli: c, output: addOutput(cmd, "created"), changed: cmd.Flags().Changed, activeDeadline: seconds{least: 1}, ttl: seconds{most: math.MaxInt32}}
+	r := &run{cli: c, output: addOutput(cmd, "created"), changed: cmd.Flags().Changed}
 	flags := cmd.Flags()
 	flags.StringVar(&r.name, "name", "", "Name of the new object (default: derived from the command)")
 	flags.BoolVar(&r.suspend, "suspend", false, "Create it suspended: nothing starts until kubectl at resume")
@@ -87,17 +85,11 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 	if err := cmp.Or(r.output.validate(), w.validate(r.output)); err != nil {
 		return err
 	}
-	if r.retries < 0 {
-		return usageError("--retries is %d: it must not be negative", r.retries)
-	}
-	if problems := validation.IsDNS1123Subdomain(r.name); r.changed("name") && len(problems) > 0 {
-		return usageError("--name is %q: %s", r.name, strings.Join(problems, "; "))
-	}
 	var err error
 	if r.labelSet, err = labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
 		return usageError("--labels is %q: write NAME=VALUE, separated by commas", r.labels)
 	}
-	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(r.cli), r.pod.validate()); err != nil {
+	if err := cmp.Or(r.validateRestart(cmd, w), r.nodes.validate(), r.pod.validate()); err != nil {
 		return err
 	}
 	if cmd.ArgsLenAtDash() >= 0 && strings.TrimSpace(strings.Join(command, "")) == "" {
@@ -145,9 +137,6 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 	what, err := r.applyCommand(ctx, &from, command)
 	if err != nil {
 		return metadata, from, err
-	}
-	if n := utf8.RuneCountInString(spec.Command); n > maxCommandLength {
-		return metadata, from, usageError("the command has %d characters, and %d are allowed: put it into the image, or into a ConfigMap that a Pod of -f mounts", n, maxCommandLength)
 	}
 	if metadata.Name == "" {
 		what = cmp.Or(from.name, what)
@@ -319,9 +308,6 @@ func targetOf(spec *v1alpha1.RunSpec) string {
 	return strings.ToLower(string(spec.Restart.Kind)) + "/" + spec.Restart.Name
 }
 
-// maxCommandLength is the maximum of spec.command.
-const maxCommandLength = 32767
-
 // maxStem keeps the name of the Pod, which extends that of the At, below 63 characters,
 // so that it is not shortened.
 const maxStem = 40
@@ -401,11 +387,7 @@ func quote(word string) string {
 
 // seconds is a flag that contains a number of whole seconds, given as a duration: 90s,
 // 1h30m, or 7d.
-type seconds struct {
-	value *int64
-	least int64
-	most  int64 // 0: no limit
-}
+type seconds struct{ value *int64 }
 
 var _ pflag.Value = &seconds{}
 
@@ -425,16 +407,10 @@ func (s *seconds) Set(text string) error {
 		number, err = strconv.ParseUint(days, 10, 15)
 		d = time.Duration(number) * 24 * time.Hour
 	}
-	if err != nil || d%time.Second != 0 {
+	if err != nil || d%time.Second != 0 || d > math.MaxInt32*time.Second {
 		return errors.New("write whole seconds, such as 90s, 1h30m or 7d")
 	}
 	n := int64(d / time.Second)
-	if n < s.least {
-		return fmt.Errorf("must be at least %ds", s.least)
-	}
-	if s.most > 0 && n > s.most {
-		return fmt.Errorf("must be at most %ds", s.most)
-	}
 	s.value = &n
 	return nil
 }

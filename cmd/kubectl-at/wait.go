@@ -81,7 +81,6 @@ func (w *wait) addFlags(flags *pflag.FlagSet) {
 }
 
 func (w *wait) addLimits(flags *pflag.FlagSet, when string) {
-	w.timeout.least = 1
 	flags.Var(&w.timeout, "timeout", when+"stop waiting after this time (exit code 124); the run continues (default: a day after the run is due)")
 	flags.BoolVar(&w.passExitCode, "pass-exit-code", false, when+"if the command fails, exit with its exit code")
 }
