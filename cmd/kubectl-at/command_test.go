@@ -283,7 +283,7 @@ func TestUsage(t *testing.T) {
 		"another source of an environment":         {[]string{"now", "--env-from=pod/x", "--", "x"}, "write secret/NAME or configmap/NAME"},
 		"a bad service account":                    {[]string{"now", "--service-account=A", "--", "x"}, `--service-account is "A"`},
 		"bad labels":                               {[]string{"now", "--labels=a", "--", "x"}, "write NAME=VALUE, separated by commas"},
-		"a dry run without a value":                {[]string{"now", "--dry-run", "--", "x"}, "--dry-run has no value"},
+		"a dry run without a value":                {[]string{"now", "--dry-run", "--", "x"}, `--dry-run is "empty": it must be none, client or server`},
 		"a bad output of a list":                   {[]string{"list", "-o", "xml"}, ",yaml, or wide. Other formats: "},
 		"an output of kubectl get":                 {[]string{"list", "-o", "custom-columns=A:.b"}, "Other formats: kubectl get at -o FORMAT"},
 		"a bad selector of a list":                 {[]string{"list", "-l", "a=b=c"}, `--selector is "a=b=c"`},

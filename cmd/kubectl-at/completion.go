@@ -51,11 +51,10 @@ how to turn on completion in your shell.`,
 }
 
 // timeWords are words that a time can begin with.
-var timeWords = []string{"now", "noon", "midnight", "teatime", "today", "tomorrow", "in", "next",
-	"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+var timeWords = strings.Fields("now noon midnight teatime today tomorrow in next monday tuesday wednesday thursday friday saturday sunday")
 
 // scheduleWords are the schedules that consist of a word.
-var scheduleWords = []string{"@hourly", "@daily", "@weekly", "@monthly", "@yearly"}
+var scheduleWords = strings.Fields("@hourly @daily @weekly @monthly @yearly")
 
 // addCompletions sets the completions of arguments and flags. The shell chooses those that begin as the word does.
 func (c *cli) addCompletions(root *cobra.Command) {

@@ -261,23 +261,17 @@ type output struct {
 	check  bool // --check
 }
 
-// noDryRunValue is the value of --dry-run if none is given.
-const noDryRunValue = "unchanged"
-
 // addOutput adds -o and --dry-run to a command. done describes what the command has done
 // with an object.
 func addOutput(cmd *cobra.Command, done string) *output {
 	o := &output{flags: genericclioptions.NewPrintFlags(done).WithTypeSetter(scheme.Scheme)}
 	o.flags.AddFlags(cmd)
 	cmd.Flags().StringVar(&o.dryRun, "dry-run", "none", "none, client (write nothing) or server (validate on the API server, write nothing)")
-	cmd.Flag("dry-run").NoOptDefVal = noDryRunValue // Like kubectl. Otherwise, the flag would take the next word.
+	cmd.Flag("dry-run").NoOptDefVal = "empty" // It is refused. Otherwise, the flag would take the next word.
 	return o
 }
 
 func (o *output) validate() error {
-	if o.dryRun == noDryRunValue {
-		return usageError("--dry-run has no value: write --dry-run=client or --dry-run=server")
-	}
 	suffix, known := map[string]string{"none": "%s", "client": "%s (dry run)", "server": "%s (server dry run)"}[o.dryRun]
 	if !known {
 		return usageError("--dry-run is %q: it must be none, client or server", o.dryRun)

@@ -31,7 +31,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	watchtools "k8s.io/client-go/tools/watch"
 
@@ -162,8 +161,7 @@ func isAway(err error) bool {
 	}
 	var operation *net.OpError
 	isAlert := errors.As(err, &operation) && strings.HasSuffix(operation.Op, " error") // of TLS
-	return operation != nil && !isAlert || errors.Is(err, errNoAnswer) ||
-		utilnet.IsTimeout(err) || utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err)
+	return operation != nil && !isAlert || isUnanswered(err)
 }
 
 func watchOnce[T object, L objects](ctx context.Context, client listerWatcher[L], options metav1.ListOptions, name string, seen func(T) bool) (bool, error) {

@@ -17,6 +17,7 @@ limitations under the License.
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -66,21 +67,17 @@ func (c *cli) explainCommand() *cobra.Command {
 
 // zone returns the user's time zone.
 func (c *cli) zone() (*time.Location, error) {
-	name := strings.TrimPrefix(os.Getenv("TZ"), ":")
-	switch {
-	case c.tz != "":
-		zone, err := timespec.LoadZone(c.tz)
-		if err != nil {
-			return nil, usageError("--tz is %q: %w", c.tz, err)
+	name, from := c.tz, "--tz"
+	if name == "" {
+		name, from = strings.TrimPrefix(os.Getenv("TZ"), ":"), "$TZ, which --tz overrides,"
+		if name == "" || strings.HasPrefix(name, "/") {
+			return time.Local, nil
 		}
-		return zone, nil
-	case name == "" || strings.HasPrefix(name, "/"):
-		return time.Local, nil
 	}
 	// If Go cannot read $TZ, time.Local is UTC.
 	zone, err := timespec.LoadZone(name)
 	if err != nil {
-		return nil, usageError("$TZ is %q: %w, or specify one with --tz", os.Getenv("TZ"), err)
+		return nil, usageError("%s is %q: %w", from, name, err)
 	}
 	return zone, nil
 }
@@ -227,22 +224,23 @@ func short(d time.Duration) string {
 	return shortSeconds(int64(d / time.Second))
 }
 
-func shortSeconds(n int64) string {
-	units := []struct {
+func shortSeconds(n int64) (s string) {
+	parts := 0
+	for _, unit := range []struct {
 		name string
 		size int64
-	}{{"d", 24 * 60 * 60}, {"h", 60 * 60}, {"m", 60}, {"s", 1}}
-	for i, unit := range units {
-		if n < unit.size {
-			continue
+	}{{"d", 24 * 60 * 60}, {"h", 60 * 60}, {"m", 60}, {"s", 1}} {
+		count := n / unit.size
+		n %= unit.size
+		if count > 0 {
+			s += fmt.Sprint(count) + unit.name
 		}
-		s := fmt.Sprintf("%d%s", n/unit.size, unit.name)
-		if i+1 < len(units) {
-			if rest := n % unit.size / units[i+1].size; rest > 0 {
-				s += fmt.Sprintf("%d%s", rest, units[i+1].name)
-			}
+		if s != "" {
+			parts++
 		}
-		return s
+		if parts == 2 {
+			break
+		}
 	}
-	return "0s"
+	return cmp.Or(s, "0s")
 }
