@@ -212,7 +212,7 @@ func (c *cli) againOf(at *v1alpha1.At) string {
 
 // whyOf explains the state of an At in a sentence.
 func (c *cli) whyOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) string {
-	switch {
+	switch hint := c.hintOnAt(at, now); {
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		for _, condition := range at.Status.Conditions {
 			if (condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed) && condition.Status == metav1.ConditionTrue {
@@ -220,12 +220,10 @@ func (c *cli) whyOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) string {
 			}
 		}
 		return at.Status.Message
-	case isUnattended(at, now):
-		return c.noController("Its time has passed and no")
 	case at.Status.Message != "":
 		return at.Status.Message
-	case ptr.Deref(at.Spec.Suspend, false) && at.Status.Phase == v1alpha1.PhasePending:
-		return "It is suspended: it does not start until " + c.kubectl("at resume %s", at.Name) + "."
+	case hint != "" && at.Status.Phase != v1alpha1.PhaseRunning:
+		return hint
 	case at.Status.Reason != "":
 		return ""
 	case at.Status.Phase == v1alpha1.PhaseRunning:

@@ -138,7 +138,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	for at.Status.Phase != v1alpha1.PhaseDone {
 		progress.show(at)
 		if watching { // A new object says nothing about the controller.
-			if hint := above.hintOnAt(at); hint != "" && !hinted[hint] {
+			if hint := above.hintOnAt(at, c.now()); hint != "" && !hinted[hint] {
 				hinted[hint] = true
 				fmt.Fprintln(above.ErrOut, hint)
 			}
@@ -147,7 +147,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 		case next := <-states:
 			if next.UID != at.UID {
 				progress.clear()
-				return errReplaced(at)
+				return fmt.Errorf("%s was deleted and created again before it ended", ref(at))
 			}
 			if w.timeout.value == nil && !instantOf(next).Equal(instantOf(at)) {
 				timer.Reset(untilOvertime(next))
@@ -160,7 +160,7 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 			case ctx.Err() != nil:
 				return c.stopped(ctx, at)
 			case errors.Is(err, errGone):
-				return errDeleted(at)
+				return fmt.Errorf("%s was deleted before it ended", ref(at))
 			}
 			return fmt.Errorf("watch %s: %w", ref(at), err)
 		case <-tick.C:
@@ -173,14 +173,6 @@ func (c *cli) follow(ctx context.Context, at *v1alpha1.At, w *wait) error {
 	}
 	progress.end(at)
 	return outcome(at, w.passExitCode)
-}
-
-func errDeleted(at *v1alpha1.At) error {
-	return fmt.Errorf("%s was deleted before it ended", ref(at))
-}
-
-func errReplaced(at *v1alpha1.At) error {
-	return fmt.Errorf("%s was deleted and created again before it ended", ref(at))
 }
 
 // overtime is how long to wait after the time of a run without --timeout: a script must not
@@ -234,11 +226,11 @@ func outcome(at *v1alpha1.At, passExitCode bool) error {
 }
 
 // hintOnAt says why an At does not start if no status does.
-func (c *cli) hintOnAt(at *v1alpha1.At) string {
+func (c *cli) hintOnAt(at *v1alpha1.At, now time.Time) string {
 	switch {
 	case ptr.Deref(at.Spec.Suspend, false):
 		return fmt.Sprintf("%s is suspended: it does not start until %s.", ref(at), c.kubectl("at resume %s", at.Name))
-	case isUnattended(at, c.now()):
+	case isUnattended(at, now):
 		return c.noController("Its time has passed and no")
 	}
 	return ""
@@ -341,18 +333,18 @@ func stateLine(at *v1alpha1.At, now time.Time) string {
 	switch {
 	case at.Status.Reason != "":
 		line += ", " + reasonLine(at)
-	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Nodes != nil:
-		line += fmt.Sprintf(" for %s, nodes: %s", runningFor(at, now), countsOf(at.Status.Nodes))
-	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Restart != nil:
-		line += fmt.Sprintf(" for %s, %s", runningFor(at, now), at.Status.Message)
-	case at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Pod != nil:
-		line += fmt.Sprintf(" for %s, Pod %s %s", runningFor(at, now), at.Status.Pod.Name, at.Status.Pod.Phase)
+	case at.Status.Phase == v1alpha1.PhaseRunning:
+		line += " for " + short(now.Sub(ptr.Deref(at.Status.StartTime, at.CreationTimestamp).Time))
+		switch {
+		case at.Status.Nodes != nil:
+			line += ", nodes: " + countsOf(at.Status.Nodes)
+		case at.Status.Restart != nil:
+			line += ", " + at.Status.Message
+		case at.Status.Pod != nil:
+			line += fmt.Sprintf(", Pod %s %s", at.Status.Pod.Name, at.Status.Pod.Phase)
+		}
 	case err == nil && instant.After(now):
 		line += ", starts " + fromNow(instant.Add(time.Second-1), now)
 	}
 	return line
-}
-
-func runningFor(at *v1alpha1.At, now time.Time) string {
-	return short(now.Sub(ptr.Deref(at.Status.StartTime, at.CreationTimestamp).Time))
 }

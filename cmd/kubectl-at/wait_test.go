@@ -82,7 +82,7 @@ func TestWhy(t *testing.T) {
 		"scheduled":     {nil, nil, "It is waiting for its scheduled time."},
 		"due":           {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T14:00:00Z" }, nil, "It is about to start."},
 		"nobody":        {func(at *v1alpha1.At) { at.Spec.Schedule = "2026-03-27T13:59:00Z" }, nil, "Its time has passed and no controller is processing it: is cnat-controller running? See kubectl get pods -A -l app.kubernetes.io/name=cnat-controller."},
-		"suspended":     {func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, nil, "It is suspended: it does not start until kubectl at resume at."},
+		"suspended":     {func(at *v1alpha1.At) { at.Spec.Suspend = ptr.To(true) }, nil, "at/at is suspended: it does not start until kubectl at resume at."},
 		"with a reason": {func(at *v1alpha1.At) { at.Status.Reason, at.Status.Message = "PodRefused", "exceeded quota" }, nil, "exceeded quota"},
 		"started":       {inPhase(""), nil, "It has started."},
 		"no Pod":        {func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseRunning }, nil, "It has started."},
