@@ -524,7 +524,7 @@ func TestFollowOther(t *testing.T) {
 		},
 		"for a day":       {args: "wait at", code: 124, after: 19*time.Hour + 12*time.Minute + 24*time.Hour, stderr: tooLong},
 		"moved by a week": {args: "wait at", end: moved, code: 124, after: 19*time.Hour + 12*time.Minute + 8*24*time.Hour, stderr: tooLong},
-		"a CronAt":        {args: "wait cronat/at", code: 2, stderr: "error: cronat/at is a CronAt: a CronAt does not end, but each of its Ats does: see kubectl at show cronat/at\n"},
+		"a CronAt":        {args: "wait cronat/at", code: 2, stderr: "error: cronat/at is a CronAt: write the name of one of its Ats, as shown by kubectl at show cronat/at, or change its schedule with kubectl edit cronat/at\n"},
 		"without an end":  {args: "logs at --timeout=1s", code: 2, stderr: "error: --timeout and --pass-exit-code require -f\n"},
 	} {
 		t.Run(name, inBubble(func(t *testing.T) {

@@ -247,7 +247,7 @@ func TestErrorsOfCronAts(t *testing.T) {
 		"the same, without CronAts": {[]string{"show", "none"}, notKnown, `kubectl at list --all shows those`, exitError},
 		"one that does not exist":   {[]string{"show", "cronat/none"}, nil, `kubectl at list --all shows those`, exitError},
 		"another kind":              {[]string{"show", "cronjob/backup"}, nil, `"cronjob/backup" is not a name: write NAME or at/NAME for an At, cronat/NAME for a CronAt`, exitUsage},
-		"the output of all":         {[]string{"logs", "cronat/backup"}, nil, "each of its Ats has its own output: see kubectl at show cronat/backup\n", exitUsage},
+		"the output of all":         {[]string{"logs", "cronat/backup"}, nil, "write the name of one of its Ats, as shown by kubectl at show cronat/backup, or", exitUsage},
 		"another time":              {[]string{"move", "cronat/backup", "now"}, nil, "change its schedule with kubectl edit cronat/backup", exitUsage},
 		"a name that is taken":      {[]string{"every", "@daily", "--tz=UTC", "--name=backup", "--", "x"}, nil, "remove the other one with kubectl at rm cronat/NAME", exitError},
 		"no CRD":                    {[]string{"every", "@daily", "--tz=UTC", "--", "x"}, notKnown, "The cluster does not know cronats: cnat is not installed, or too old. Install it with", exitError},

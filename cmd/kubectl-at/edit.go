@@ -219,7 +219,7 @@ func (m *move) split(args []string) (names, words []string, err error) {
 // ats reads the Ats with these names, or those that the flags select.
 func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 	for _, name := range names {
-		_, info, err := m.getAt(name, "change its schedule with", "edit")
+		_, info, err := m.getAt(name)
 		if err != nil {
 			return nil, err
 		}
@@ -245,8 +245,8 @@ func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 	infos, err = m.list("ats", m.selector)
 	infos = slices.DeleteFunc(infos, func(info *resource.Info) bool {
 		at := info.Object.(*v1alpha1.At)
-		hasStarted, due := at.Status.Phase == v1alpha1.PhaseRunning || at.Status.Phase == v1alpha1.PhaseDone, instantOf(at)
-		return hasStarted || plan.ParentName(at) != "" || m.dueBefore != "" && (due.IsZero() || !due.Before(limit.Instant))
+		due := instantOf(at)
+		return stateOf(at).hasBegun || plan.ParentName(at) != "" || m.dueBefore != "" && (due.IsZero() || !due.Before(limit.Instant))
 	})
 	if err == nil && len(infos) == 0 {
 		fmt.Fprintln(m.ErrOut, "No At is moved: the flags select none that has not started.")

@@ -77,7 +77,7 @@ that of kubectl at TIME --logs.`,
 			if !follow && (w.timeout.value != nil || w.passExitCode) {
 				return usageError("--timeout and --pass-exit-code require -f")
 			}
-			at, _, err := c.getAt(args[0], "each of its Ats has its own output: see", "at show")
+			at, _, err := c.getAt(args[0])
 			if err != nil {
 				return err
 			}

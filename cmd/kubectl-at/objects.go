@@ -128,11 +128,10 @@ func (c *cli) get(arg string) (*resource.Info, error) {
 	return nil, err
 }
 
-// getAt reads the At that an argument names. If that is a CronAt, the error says what to do instead,
-// with a command of kubectl.
-func (c *cli) getAt(arg, instead, command string) (*v1alpha1.At, *resource.Info, error) {
-	if kind, name := reference(arg); kind == v1alpha1.CronAtKind {
-		return nil, nil, usageError("%s is a CronAt: %s %s", arg, instead, c.kubectl("%s cronat/%s", command, name))
+// getAt reads the At that an argument names.
+func (c *cli) getAt(arg string) (*v1alpha1.At, *resource.Info, error) {
+	if kind, _ := reference(arg); kind == v1alpha1.CronAtKind {
+		return nil, nil, usageError("%s is a CronAt: write the name of one of its Ats, as shown by %s, or change its schedule with %s", arg, c.kubectl("at show %s", arg), c.kubectl("edit %s", arg))
 	}
 	info, err := c.get(arg)
 	if err != nil {

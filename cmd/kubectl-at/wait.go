@@ -63,7 +63,7 @@ not run.`,
 		Example: "  kubectl at wait backup-x2b4f --timeout 1h",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			at, _, err := c.getAt(args[0], "a CronAt does not end, but each of its Ats does: see", "at show")
+			at, _, err := c.getAt(args[0])
 			if err != nil {
 				return err
 			}
