@@ -125,7 +125,9 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 }
 
 func (o *every) validate(cmd *cobra.Command, words, command []string) error {
-	if kind, _ := reference(o.pod.from); len(words) == 0 && o.pod.file == "" && kind != "CronJob" && kind != v1alpha1.CronAtKind {
+	kind, _ := reference(o.pod.from)
+	hasOne := o.pod.file != "" || kind == "CronJob" || kind == v1alpha1.CronAtKind
+	if strings.TrimSpace(text(words)) == "" && (len(words) > 0 || !hasOne) {
 		return o.errNoSchedule()
 	}
 	if o.changed("concurrency") && !slices.Contains(concurrencyPolicies, o.concurrency) {
@@ -140,20 +142,6 @@ func (o *every) errNoSchedule() error {
 
 // newCronAt returns the CronAt for the flags, and from what it is copied.
 func (o *every) newCronAt(ctx context.Context, words, command []string, now time.Time) (*v1alpha1.CronAt, source, error) {
-	given := &v1alpha1.CronAt{}
-	if len(words) > 0 {
-		zone, err := o.zoneName()
-		if err != nil {
-			return nil, source{}, err
-		}
-		given.Spec.Schedule, given.Spec.TimeZone = strings.Join(strings.Fields(text(words)), " "), &zone
-		if _, err := nextOf(given, now); err != nil {
-			if len(words) > 1 {
-				err = usageError("%w. Write the schedule in quotes, so that the shell keeps it as it is", err)
-			}
-			return nil, source{}, err
-		}
-	}
 	metadata, from, err := o.describe(ctx, command)
 	if err != nil {
 		return nil, from, err
@@ -162,14 +150,17 @@ func (o *every) newCronAt(ctx context.Context, words, command []string, now time
 	if from.kind == "CronJob" && o.name == "" {
 		cronAt.Name = cmp.Or(from.name, cronAt.Name)
 	}
-	cronAt.Spec.Schedule = cmp.Or(given.Spec.Schedule, cronAt.Spec.Schedule)
+	cronAt.Spec.Schedule = cmp.Or(strings.Join(strings.Fields(text(words)), " "), cronAt.Spec.Schedule)
 	if cronAt.Spec.Schedule == "" {
 		return nil, from, o.errNoSchedule()
 	}
-	if err := o.setZone(&cronAt.Spec, given.Spec.TimeZone, from); err != nil {
+	if err := o.setZone(&cronAt.Spec, len(words) > 0, from.kind); err != nil {
 		return nil, from, err
 	}
 	if _, err := nextOf(cronAt, now); err != nil {
+		if len(words) > 1 {
+			err = usageError("%w. Write the schedule in quotes, so that the shell keeps it as it is", err)
+		}
 		return nil, from, err
 	}
 	template := &cronAt.Spec.AtTemplate.Metadata
@@ -198,18 +189,18 @@ func (o *every) newCronAt(ctx context.Context, words, command []string, now time
 }
 
 // setZone sets the time zone: that of --tz, or of what is copied, or that of a given SCHEDULE.
-func (o *every) setZone(spec *v1alpha1.CronAtSpec, given *string, from source) error {
+func (o *every) setZone(spec *v1alpha1.CronAtSpec, isGiven bool, copied string) error {
 	switch {
-	case o.tz != "":
+	case o.tz != "" || isGiven && spec.TimeZone == nil:
 		zone, err := o.zoneName()
 		spec.TimeZone = &zone
 		return err
 	case spec.TimeZone != nil:
 		return nil
-	case given == nil && from.kind == "CronJob":
+	case copied == "CronJob":
 		fmt.Fprintln(o.ErrOut, "The CronJob has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.")
 	}
-	spec.TimeZone = cmp.Or(given, ptr.To("UTC"))
+	spec.TimeZone = ptr.To("UTC")
 	return nil
 }
 

@@ -128,7 +128,7 @@ func TestUsageOfEvery(t *testing.T) {
 		"no schedule":         {[]string{"--", "x"}, `there is no schedule, and only a CronJob`},
 		"no schedule to copy": {[]string{"--from=job/x"}, "as in kubectl at every @daily --from job/x"},
 		"none in a file":      {[]string{"-f", "testdata/copy/podtemplate.yaml"}, "there is no schedule, and only a CronJob or a CronAt has one"},
-		"an empty schedule":   {[]string{"", "--from=cronjob/x"}, `schedule "" is invalid`},
+		"an empty schedule":   {[]string{"", "--from=cronjob/x"}, "there is no schedule"},
 		"a wrong field":       {[]string{"0 25 * * *", "--", "x"}, `schedule "0 25 * * *" is invalid: hour "25": write numbers from 0 to 23`},
 		"too few fields":      {[]string{"0", "3", "--", "x"}, `schedule "0 3" is invalid: it does not have five fields: write minute, hour`},
 		"not in quotes":       {[]string{"0", "3", "README.md", "*", "*", "--", "x"}, `day of month "README.md": write numbers from 1 to 31, ranges such as 2-5, steps such as */2, lists such as 2,4, or *. Write the schedule in quotes`},
@@ -289,7 +289,7 @@ func TestLocalZone(t *testing.T) {
 func TestEveryOverridesZone(t *testing.T) {
 	o := &every{run: &run{cli: &cli{tz: "Europe/Berlin"}}}
 	spec := v1alpha1.CronAtSpec{TimeZone: ptr.To("Asia/Tokyo")}
-	if err := o.setZone(&spec, nil, source{kind: "CronJob"}); err != nil || *spec.TimeZone != "Europe/Berlin" {
+	if err := o.setZone(&spec, false, "CronJob"); err != nil || *spec.TimeZone != "Europe/Berlin" {
 		t.Errorf("zone %q, error %v, want Europe/Berlin", *spec.TimeZone, err)
 	}
 }

@@ -265,8 +265,8 @@ func (c *calendar) weekdays() ([]candidate, error) {
 // onDate returns the candidate on a date, which may not exist.
 func (c *calendar) onDate(y int, m time.Month, d int) candidate {
 	from := c.at(time.Date(y, m, d, 0, 0, 0, 0, time.UTC))
-	if days := daysIn(y, m); d > days {
-		from.err = c.fail(c.date.span, "is not a date, because %s %d has %d days: write a day that exists", m, y, days)
+	if from.wallClock.Day() != d {
+		from.err = c.fail(c.date.span, "is not a date, because %s %d has no day %d: write a day that exists", m, y, d)
 	}
 	return from
 }
@@ -382,11 +382,6 @@ func (c *calendar) add(wallClock time.Time, s step) (time.Time, error) {
 	month := sum.AddDate(0, 0, -sum.Day()) // the last day of the month
 	return sum, c.fail(s.span, "leads to %d %s, which does not exist: write the exact date, or a sum in days",
 		wallClock.Day(), month.Format("January 2006"))
-}
-
-// daysIn returns the number of days of a month.
-func daysIn(y int, m time.Month) int {
-	return time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day()
 }
 
 // describe returns a description of a candidate and its sums.
