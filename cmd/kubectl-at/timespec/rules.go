@@ -75,9 +75,6 @@ var rules = sync.OnceValue(func() (all []rule) {
 	add := func(pattern string, read func(*parser, []span) error) {
 		all = append(all, rule{regexp.MustCompile(`^(?:` + names.Replace(pattern) + `)`), read})
 	}
-	misspelled := func(pattern string) {
-		add(pattern, func(p *parser, found []span) error { return p.unknown(found[1]) })
-	}
 	refuse := func(pattern, problem string) {
 		add(pattern, func(p *parser, found []span) error { return p.fail(found[0], "%s", problem) })
 	}
@@ -114,7 +111,6 @@ var rules = sync.OnceValue(func() (all []rule) {
 	})
 	add(`([+-]) AMOUNTS`, (*parser).sum)
 	refuse(`(?:this |in the )?(?:morning|afternoon|evening|night)`, `is not a time of day: write one, such as 09:00 or 19:00`)
-	misspelled(`(?:this|next|in NUMBER) ([a-z]+)`)
 	refuse(`in(?: [^ ]+)?`, `needs whole numbers with units: write them as in 1 hour and 30 minutes`)
 
 	add(`AT(?:12(?::00)? )?(noon|midday|midnight)|AT(teatime)`, (*parser).clockInWords)
@@ -123,7 +119,6 @@ var rules = sync.OnceValue(func() (all []rule) {
 	add(`(at |t)?MMMMMM?()(?: HALF)?`, (*parser).clockInDigits)
 	add(`(at |t)?DD : MM(?::MM(?:\.([0-9]{1,9}))?)?(?: HALF)?`, (*parser).clockTime)
 	add(`(at |t)?DD()()() HALF`, (*parser).clockTime)
-	add(`AT(DD)\.?(?: ([a-z'_]+))?`, (*parser).bareNumber)
 	refuse(`AT[0-9]+`, notNumber)
 
 	refuse(`etc/gmt[+-][1-9][0-9]?`, `has the sign of POSIX, which is the opposite one: write an offset such as UTC+05:00`)
@@ -134,8 +129,7 @@ var rules = sync.OnceValue(func() (all []rule) {
 	add(`\([^)]*\)`, (*parser).comment)
 	add(`([+-])DD(?::?MM)?`, (*parser).offsetOfInstant)
 	refuse(`[+-] (?:[0-9]+ )?(?:WEEKDAY|MONTH|HALF|noon|midday|midnight)`, `can be the end of a period: write only when it begins`)
-	misspelled(`[+-] NUMBER ([a-z]+)`)
-	misspelled(`(-+[a-z][^ ]*)`) // a flag
+	add(`-+[a-z][^ ]*`, func(p *parser, found []span) error { return p.unknown(found[0]) }) // a flag
 	refuse(`[+-](?: [0-9:]+)?`, notAmount)
 	add(`[^ 0-9:.,/+@()\[\]-]+(?:/[a-z_/]+)*|.`, (*parser).abbreviated)
 	return all
@@ -159,18 +153,11 @@ func (p *parser) month(name, digits span) time.Month {
 	return time.Month(1 + indexOf(p.word(name), "jan feb mar apr may jun jul aug sep oct nov dec"))
 }
 
+// dayInWords reads today, tonight, tomorrow, or the day after tomorrow.
 func (p *parser) dayInWords(found []span) error {
-	d := date{way: relative, span: found[0]}
-	switch p.word(found[1]) {
-	case "today":
-	case "tonight":
-		d.tonight = true
-	case "tomorrow":
-		d.steps = []step{{1, day, found[0]}}
-	default:
-		d.steps = []step{{2, day, found[0]}}
-	}
-	return p.setDate(d)
+	word := p.word(found[1])
+	days := step{indexOf(word, "to tomorrow day"), day, found[0]}
+	return p.setDate(date{way: relative, tonight: word == "tonight", steps: []step{days}, span: found[0]})
 }
 
 func (p *parser) dayOfWeek(found []span) error {
@@ -322,14 +309,6 @@ func (p *parser) clockTime(found []span) error {
 		c.hour = c.hour%12 + 12
 	}
 	return p.setClock(c)
-}
-
-// bareNumber returns the error for an hour or a day, perhaps before a misspelled month.
-func (p *parser) bareNumber(found []span) error {
-	if next := p.word(found[3]); next != "" && !slices.Contains(words, next) {
-		return p.unknown(found[3])
-	}
-	return p.fail(found[1], notNumber)
 }
 
 // seconds reads the seconds since 1970, as GNU date does.
