@@ -96,11 +96,7 @@ func (c *cli) requestRehearsal(info *resource.Info) error {
 		case s.run.Restart != nil:
 			return usageError("%s restarts a workload, so there is no Pod to rehearse: remove --again", ref(of))
 		case !s.run.Rehearse:
-			spec := `{"rehearse":true}`
-			if _, isCronAt := of.(*v1alpha1.CronAt); isCronAt {
-				spec = `{"atTemplate":{"spec":` + spec + `}}`
-			}
-			return usageError("%s has no rehearsals: add them with %s", ref(of), c.kubectl(`patch %s -n %s --type=merge -p '{"spec":%s}'`, ref(of), of.GetNamespace(), spec))
+			return usageError("%s has no rehearsals: set rehearse: true in the spec of its run with %s", ref(of), c.kubectl("edit %s -n %s", ref(of), of.GetNamespace()))
 		}
 		requested := c.now()
 		if s.rehearsedAt != nil && requested.Before(s.rehearsedAt.Add(time.Second)) { // The clock of the controller is ahead.

@@ -187,7 +187,7 @@ func TestCheckAgain(t *testing.T) {
 		"no result":              {before: passed, later: requested(passed, now), requested: now, code: 124, waited: rehearsalTime, out: notPassed},
 		"the failure is old":     {before: failed, later: requested(failed, now), requested: now, code: 3, waited: rehearsalTime, out: waiting + "error: at/at would not start: ImagePullFailed: Rehearsed at 2026-03-27T13:59:00Z: words\n"},
 		"a clock that is behind": {before: rehearsed(v1alpha1.ReasonPassed, now.Add(time.Minute)), later: rehearsed(v1alpha1.ReasonPassed, now.Add(2*time.Minute)), requested: now.Add(time.Minute + time.Second), out: "Unchecked  What the command does.\n" + waiting},
-		"without rehearsals":     {code: 2, out: `error: at/at has no rehearsals: add them with kubectl patch at/at -n default --type=merge -p '{"spec":{"rehearse":true}}'` + "\n"},
+		"without rehearsals":     {code: 2, out: `error: at/at has no rehearsals: set rehearse: true in the spec of its run with kubectl edit at/at -n default` + "\n"},
 		"of a restart":           {before: func(at *v1alpha1.At) { at.Spec.RunSpec = v1alpha1.RunSpec{Restart: &v1alpha1.AtRestart{}} }, code: 2, out: "error: at/at restarts a workload, so there is no Pod to rehearse: remove --again\n"},
 		"running":                {before: func(at *v1alpha1.At) { rehearse(at); inPhase(corev1.PodRunning)(at) }, code: 1, out: "error: at/at has started: see kubectl at show at\n"},
 	} {

@@ -176,14 +176,7 @@ func (s *source) limit(c *copying, own *metav1.ObjectMeta, job *batchv1.JobSpec)
 	run := s.run()
 	run.BackoffLimit = ptr.To(ptr.Deref(cmp.Or(job.BackoffLimitPerIndex, job.BackoffLimit), defaultBackoffLimit))
 	run.ActiveDeadlineSeconds, run.TTLSecondsAfterFinished = job.ActiveDeadlineSeconds, job.TTLSecondsAfterFinished
-	limits := fmt.Sprintf("backoffLimit %d", *run.BackoffLimit)
-	if run.ActiveDeadlineSeconds != nil {
-		limits += fmt.Sprintf(", activeDeadlineSeconds %d", *run.ActiveDeadlineSeconds)
-	}
-	if run.TTLSecondsAfterFinished != nil {
-		limits += fmt.Sprintf(", ttlSecondsAfterFinished %d", *run.TTLSecondsAfterFinished)
-	}
-	s.notes = append(s.notes, "Copied "+limits+", unless --retries, --active-deadline or --ttl set others.")
+	s.notes = append(s.notes, fmt.Sprintf("Copied backoffLimit %d, and the deadline and the TTL if there are any, unless --retries, --active-deadline or --ttl set others.", *run.BackoffLimit))
 	maps.DeleteFunc(own.Annotations, isAdded)
 	c.template, c.isJob = &job.Template, true
 	c.parts[ofMetadata], c.parts[ofJob] = []any{own}, []any{job}

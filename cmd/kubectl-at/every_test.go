@@ -97,7 +97,7 @@ func TestEvery(t *testing.T) {
 			spec: v1alpha1.CronAtSpec{Schedule: "@daily", TimeZone: ptr.To("UTC"), AtTemplate: runs(v1alpha1.RunSpec{Template: &corev1.PodTemplateSpec{
 				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Image: "backup:1"}}},
 			}, BackoffLimit: ptr.To[int32](6)})},
-			stderr: "Copied backoffLimit 6, unless --retries, --active-deadline or --ttl set others.\n" +
+			stderr: "Copied backoffLimit 6, and the deadline and the TTL if there are any, unless --retries, --active-deadline or --ttl set others.\n" +
 				"cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -p '{\"spec\":{\"suspend\":true}}'\nruns next Sat 28 Mar 2026 00:00:00 UTC, in 10h\n",
 		},
 	} {
@@ -174,7 +174,7 @@ func TestMigrate(t *testing.T) {
 	const (
 		stillRuns = "cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -p '{\"spec\":{\"suspend\":true}}'\n"
 		noZone    = "The CronJob has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.\n"
-		limits    = "Copied backoffLimit 6, unless --retries, --active-deadline or --ttl set others.\n"
+		limits    = "Copied backoffLimit 6, and the deadline and the TTL if there are any, unless --retries, --active-deadline or --ttl set others.\n"
 	)
 	full := func(cronJob *batchv1.CronJob) {
 		cronJob.Spec.TimeZone = ptr.To("Asia/Kolkata")
@@ -211,7 +211,7 @@ func TestMigrate(t *testing.T) {
 					Spec:     v1alpha1.RunSpec{Template: template, BackoffLimit: ptr.To[int32](4), ActiveDeadlineSeconds: ptr.To[int64](600), TTLSecondsAfterFinished: ptr.To[int32](7)},
 				},
 			},
-			stderr: "Copied backoffLimit 4, activeDeadlineSeconds 600, ttlSecondsAfterFinished 7, unless --retries, --active-deadline or --ttl set others.\n" +
+			stderr: "Copied backoffLimit 4, and the deadline and the TTL if there are any, unless --retries, --active-deadline or --ttl set others.\n" +
 				"runs next Sat 28 Mar 2026 03:15:00 +0545 (Fri 27 Mar 21:30Z, Sat 28 Mar 2026 03:00:00 Asia/Kolkata), in 7h30m\n",
 		},
 		"flags": {
@@ -228,7 +228,7 @@ func TestMigrate(t *testing.T) {
 					Spec:     v1alpha1.RunSpec{Command: "x", Template: template, BackoffLimit: ptr.To[int32](0), ActiveDeadlineSeconds: ptr.To[int64](3600), TTLSecondsAfterFinished: ptr.To[int32](0)},
 				},
 			},
-			stderr: "Copied backoffLimit 4, activeDeadlineSeconds 600, ttlSecondsAfterFinished 7, unless --retries, --active-deadline or --ttl set others.\n" +
+			stderr: "Copied backoffLimit 4, and the deadline and the TTL if there are any, unless --retries, --active-deadline or --ttl set others.\n" +
 				"suspended: nothing starts until kubectl at resume cronat/another\n",
 		},
 	} {
