@@ -852,7 +852,7 @@ func TestHints(t *testing.T) {
 		},
 		"not installed":      {"list -n default --context=x", nil, apierrors.NewGenericServerResponse(http.StatusNotFound, "list", v1alpha1.Resource("ats"), "", "", 0, true), "Install it with kubectl apply --context=x -f install.yaml, which"},
 		"another CronAt":     {"move cronat/backup now -n default", nil, nil, "kubectl edit -n default cronat/backup\n"},
-		"may not view":       {"list -A -n default", nil, forbidden, "\nYou need the cluster role view in all namespaces, or another role that allows this. Ask a cluster administrator; kubectl auth -n default whoami shows your user.\n"},
+		"may not view":       {"list -A -n default", nil, forbidden, "\nYou need a role that allows this, such as the cluster role view to read, or edit to write. Ask a cluster administrator; kubectl auth -n default whoami shows your user.\n"},
 		"another word: list": {"get -n default --all", done(v1alpha1.ReasonCompleted, 0), nil, "DONE"},
 		"another word: show": {"describe at", nil, nil, "Command    echo YAY\n"},
 		"another word: rm":   {"cancel at", nil, nil, "deleted\n"},

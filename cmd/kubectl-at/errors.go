@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"unicode"
 
@@ -117,9 +116,6 @@ func report(root *cobra.Command, err error) int {
 	return code
 }
 
-// viewing matches the answer that the user may not read something.
-var viewing = regexp.MustCompile(` cannot (get|list|watch) `)
-
 // hintOn returns a hint about an error from the API server or from the connection to it.
 func hintOn(err error, flags *pflag.FlagSet) string {
 	kind := kindOf(err)
@@ -131,15 +127,7 @@ func hintOn(err error, flags *pflag.FlagSet) string {
 	case apierrors.IsNotFound(err) && (kind == "ats" || kind == "cronats"):
 		return kubectl(flags, "at list --all") + " shows those of the namespace, " + kubectl(flags, "at list --all -A") + " those of all namespaces."
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "):
-		role := "edit"
-		if viewing.MatchString(err.Error()) {
-			role = "view"
-		}
-		where := "that namespace"
-		if strings.Contains(err.Error(), " at the cluster scope") {
-			where = "all namespaces"
-		}
-		return fmt.Sprintf("You need the cluster role %s in %s, or another role that allows this. Ask a cluster administrator; %s shows your user.", role, where, kubectl(flags, "auth whoami"))
+		return "You need a role that allows this, such as the cluster role view to read, or edit to write. Ask a cluster administrator; " + kubectl(flags, "auth whoami") + " shows your user."
 	case apierrors.IsUnauthorized(err):
 		return "The cluster does not accept your credentials: log in again, or choose another user with --user or --context."
 	case apierrors.IsAlreadyExists(err):

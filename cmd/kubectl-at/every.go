@@ -210,11 +210,7 @@ func (o *every) sayStillRuns(from source) {
 		return
 	}
 	name := "cronjob/" + from.name
-	still := name + " still runs"
-	if o.pod.file != "" {
-		still = "If the cluster has " + name + ", it still runs"
-	}
-	fmt.Fprintf(o.ErrOut, "%s: suspend it with %s\n", still, o.kubectl(`patch %s -p '{"spec":{"suspend":true}}'`, name))
+	fmt.Fprintf(o.ErrOut, "%s still runs, if the cluster has it: suspend it with %s\n", name, o.kubectl(`patch %s -p '{"spec":{"suspend":true}}'`, name))
 }
 
 // nextOf returns when a new CronAt is first due, ignoring suspension. It also validates

@@ -98,7 +98,7 @@ func TestEvery(t *testing.T) {
 				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Image: "backup:1"}}},
 			}, BackoffLimit: ptr.To[int32](6)})},
 			stderr: "Copied backoffLimit 6, and the deadline and the TTL if there are any, unless --retries, --active-deadline or --ttl set others.\n" +
-				"cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -p '{\"spec\":{\"suspend\":true}}'\nruns next Sat 28 Mar 2026 00:00:00 UTC, in 10h\n",
+				"cronjob/backup still runs, if the cluster has it: suspend it with kubectl patch cronjob/backup -p '{\"spec\":{\"suspend\":true}}'\nruns next Sat 28 Mar 2026 00:00:00 UTC, in 10h\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func newCronJob(change func(*batchv1.CronJob)) *batchv1.CronJob {
 
 func TestMigrate(t *testing.T) {
 	const (
-		stillRuns = "cronjob/backup still runs: suspend it with kubectl patch cronjob/backup -p '{\"spec\":{\"suspend\":true}}'\n"
+		stillRuns = "cronjob/backup still runs, if the cluster has it: suspend it with kubectl patch cronjob/backup -p '{\"spec\":{\"suspend\":true}}'\n"
 		noZone    = "The CronJob has no time zone and uses that of the cluster's controller manager. The CronAt uses UTC: if that is wrong, specify the time zone with --tz.\n"
 		limits    = "Copied backoffLimit 6, and the deadline and the TTL if there are any, unless --retries, --active-deadline or --ttl set others.\n"
 	)

@@ -46,9 +46,6 @@ const (
 	statusDelay = 5 * time.Second
 )
 
-// errForeign means that an unrelated object has the name of an attempt's Pod.
-var errForeign = errors.New("that Pod belongs to another object")
-
 func (c *cli) logsCommand() *cobra.Command {
 	w := wait{logs: true}
 	var follow bool
@@ -358,7 +355,7 @@ func (l *podLog) print(ctx context.Context) error {
 // check returns an error if the Pod is not that of the At, or lacks the container.
 func (l *podLog) check(pod *corev1.Pod) error {
 	if !plan.IsOf(pod, l.at) {
-		return errForeign
+		return errors.New("that Pod belongs to another object")
 	}
 	var names []string
 	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {

@@ -293,7 +293,7 @@ func TestKubectlAtErrors(t *testing.T) {
 		"a name that is taken":         {args: []string{"now", "--name=taken", "--", "true"}, code: 1, stderr: `error: [^\n]*"taken" already exists\nChoose another --name[^\n]*\n`},
 		"no such At":                   {args: []string{"show", "none"}, code: 1, stderr: `error: [^\n]*"none" not found\nkubectl at (-n \S+ )?list --all[^\n]*\n`},
 		"nothing to copy":              {args: []string{"now", "--from=cronjob/none"}, code: 1, stderr: `error: [^\n]*"none" not found\n`},
-		"forbidden":                    {args: []string{"now", "--as=stranger", "--", "true"}, code: 1, stderr: `error: [^\n]*is forbidden: User "stranger" cannot create[^\n]*\nYou need the cluster role edit[^\n]*\n`},
+		"forbidden":                    {args: []string{"now", "--as=stranger", "--", "true"}, code: 1, stderr: `error: [^\n]*is forbidden: User "stranger" cannot create[^\n]*\nYou need a role that allows this[^\n]*\n`},
 		"no API server":                {args: []string{"list", "--server=https://127.0.0.1:1"}, code: 1, stderr: `error: [^\n]*refused\nThe API server does not respond[^\n]*\n`},
 		"a template of another kind":   {args: []string{"now", "-f", deploy + "/service.yaml"}, code: 2, stderr: `error: [^\n]*it contains a Service[^\n]*\n`},
 		"output of what has not begun": {args: []string{"logs", "taken"}, code: 1, stderr: `error: at/taken has no output yet: PENDING, starts in [^\n]*\n`},
@@ -648,7 +648,7 @@ func TestKubectlAtEveryFrom(t *testing.T) {
 	kubectl(t, "", "create", "cronjob", "-n", k.namespace, "backup", "--image=busybox:1.37.0", "--schedule=0 0 1 1 *", "--", "echo", "YAY")
 	kubectl(t, "", "patch", "cronjob", "-n", k.namespace, "backup", "-p", `{"spec":{"timeZone":"Europe/Berlin","concurrencyPolicy":"Forbid","jobTemplate":{"spec":{"parallelism":2}}}}`)
 	notes := `Copied backoffLimit 6, [^\n]*\nDropped parallelism: [^\n]*\nChanged restartPolicy OnFailure to Never: [^\n]*\n` +
-		`cronjob/backup still runs: suspend it with kubectl patch -n ` + k.namespace + ` cronjob/backup [^\n]*\n`
+		`cronjob/backup still runs, if the cluster has it: suspend it with kubectl patch -n ` + k.namespace + ` cronjob/backup [^\n]*\n`
 	k.run(t, "every", "--from=cronjob/backup", "--dry-run=server", "-o", "jsonpath={.spec.schedule}").want(t, 0, `0 0 1 1 \*`, notes+`would run next [^\n]*\n`)
 	created := k.run(t, "every", "--from=cronjob/backup")
 	created.want(t, 0, cronAtResource+`backup created\n`, notes+`runs next [^\n]* IST \([^\n]* 1 Jan \d{4} 00:00:00 Europe/Berlin\), in [^\n]*\n`)

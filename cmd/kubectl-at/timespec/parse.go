@@ -140,7 +140,7 @@ type parser struct {
 
 func parse(text string, thisYear int) (*spec, error) {
 	p := parser{spec: &spec{text: text, seen: map[part]span{}}, lower: strings.TrimRight(lower(text), " ")}
-	p.skip(" ")
+	p.skip()
 	p.whole = span{p.at, len(p.lower)}
 	if p.at == len(p.lower) {
 		return nil, p.fail(p.whole, "is empty: write a time, such as 10:12, tomorrow or now + 2 hours")
@@ -154,10 +154,10 @@ func parse(text string, thisYear int) (*spec, error) {
 				break
 			}
 		}
-		p.skip(" ")
+		p.skip()
 		if strings.HasPrefix(p.lower[p.at:], ",") && p.at+1 < len(p.lower) {
 			p.at++
-			p.skip(" ")
+			p.skip()
 		}
 	}
 	return p.spec, p.check(thisYear)
@@ -178,8 +178,9 @@ func lower(s string) string {
 	return string(b)
 }
 
-func (p *parser) skip(chars string) {
-	p.at = len(p.lower) - len(strings.TrimLeft(p.lower[p.at:], chars))
+// skip skips spaces.
+func (p *parser) skip() {
+	p.at = len(p.lower) - len(strings.TrimLeft(p.lower[p.at:], " "))
 }
 
 // take reads what a pattern matches, and returns the positions of the match and its groups. A match

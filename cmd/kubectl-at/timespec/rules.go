@@ -81,7 +81,6 @@ var rules = sync.OnceValue(func() (all []rule) {
 
 	add(`now`, func(p *parser, found []span) error { return p.once(present, found[0]) })
 	add(`@([0-9]{1,10})`, (*parser).seconds)
-	refuse(`@`, `needs the seconds since 1970 after it: write them with at most ten digits, such as @2082100320`)
 
 	add(`ON(today|tonight|tomorrow|day after tomorrow)`, (*parser).dayInWords)
 	add(`ON(?:(this|next) )?WEEKDAY`, (*parser).dayOfWeek)

@@ -76,7 +76,7 @@ var abbreviations = sync.OnceValue(func() map[string][]time.Time {
 func zoneOf(city string) string {
 	all := zones.Names()
 	i := slices.IndexFunc(all, func(name string) bool { return strings.HasSuffix(lower(name), "/"+city) })
-	if i < 0 || zoneNames()[city] != "" {
+	if i < 0 {
 		return ""
 	}
 	return all[i]
