@@ -41,7 +41,7 @@ const (
 	amount = number + ` *` + units
 )
 
-// names stand for parts of patterns.
+// names stand for parts of patterns. A space stands for any number of them.
 var names = strings.NewReplacer(
 	" ", ` *`,
 	"AT", `(?:at *)?`,
@@ -110,7 +110,7 @@ var rules = sync.OnceValue(func() (all []rule) {
 	})
 	add(`([+-]) AMOUNTS`, (*parser).sum)
 	refuse(`(?:this |in the )?(?:morning|afternoon|evening|night)`, `is not a time of day: write one, such as 09:00 or 19:00`)
-	refuse(`in(?: [^ ]+)?`, `needs whole numbers with units: write them as in 1 hour and 30 minutes`)
+	refuse(`in(?: \S+)?`, `needs whole numbers with units: write them as in 1 hour and 30 minutes`)
 
 	add(`AT(?:12(?::00)? )?(noon|midday|midnight)|AT(teatime)`, (*parser).clockInWords)
 	refuse(`[0-9]+[-./][0-9]{1,2}`, notDate)
@@ -128,9 +128,9 @@ var rules = sync.OnceValue(func() (all []rule) {
 	add(`\([^)]*\)`, (*parser).comment)
 	add(`([+-])DD(?::?MM)?`, (*parser).offsetOfInstant)
 	refuse(`[+-] (?:[0-9]+ )?(?:WEEKDAY|MONTH|HALF|noon|midday|midnight)`, `can be the end of a period: write only when it begins`)
-	add(`-+[a-z][^ ]*`, func(p *parser, found []span) error { return p.unknown(found[0]) }) // a flag
+	add(`-+[a-z]\S*`, func(p *parser, found []span) error { return p.unknown(found[0]) }) // a flag
 	refuse(`[+-](?: [0-9:]+)?`, notAmount)
-	add(`[^ 0-9:.,/+@()\[\]-]+(?:/[a-z_/]+)*|.`, (*parser).abbreviated)
+	add(`[^\s0-9:.,/+@()\[\]-]+(?:/[a-z_/]+)*|.`, (*parser).abbreviated)
 	return all
 })
 
