@@ -169,9 +169,9 @@ func (o *create) missingDashes(cmd *cobra.Command, words []string) error {
 	if cmd.ArgsLenAtDash() >= 0 || !errors.As(err, &mistake) || !mistake.Unknown {
 		return nil
 	}
-	if _, _, err := o.parseTime([]string{mistake.Text[:mistake.Offset]}, options); err != nil {
-		return nil
+	if _, _, err := o.parseTime([]string{mistake.Text[:mistake.Offset]}, options); err == nil {
+		command := strings.Fields(mistake.Text[mistake.Offset:])
+		return usageError("%q is not part of a time: write -- before a command, as in kubectl at TIME [flags] -- COMMAND", command[0])
 	}
-	command := strings.Fields(mistake.Text[mistake.Offset:])
-	return usageError("%q is not part of a time: write -- before a command, as in kubectl at TIME [flags] -- COMMAND", command[0])
+	return nil
 }

@@ -102,7 +102,7 @@ func (s *spec) evaluate(options Options) (Time, error) {
 		return Time{}, c.fail(c.whole, "is in the past, because it is %s: write a time in the future, or %s", Time{Instant: instant}, instead)
 	case !hasPassed && c.clock == nil && c.on.IsZero() && !from.isBare && isToday:
 		return Time{}, c.fail(c.whole, `is today, without a time of day: write one too, such as 10:12, or only "now"`)
-	case instant.After(c.now.AddDate(maxYears, 0, 0)) && !(c.hasOffset && c.isInstant()):
+	case instant.After(c.now.AddDate(maxYears, 0, 0)) && (!c.hasOffset || !c.isInstant()):
 		return Time{}, c.fail(c.whole, "is more than %d years ahead: write the exact instant if it is meant, %s", maxYears, Time{Instant: instant})
 	}
 	return Time{Instant: instant, How: passed + c.describe(from) + " in " + nameOf(c.zone)}, nil

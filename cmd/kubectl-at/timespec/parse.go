@@ -236,7 +236,7 @@ func (s *spec) quote(at span) string {
 }
 
 // fail returns the error that something is wrong with the words at a position, which the sentence begins with.
-func (s *spec) fail(at span, format string, args ...any) error {
+func (s *spec) fail(at span, format string, args ...any) *Error {
 	return &Error{Text: s.text, Offset: at.from, Length: at.to - at.from, Problem: fmt.Sprintf("%q "+format, slices.Insert(args, 0, any(s.quote(at)))...)}
 }
 
@@ -245,7 +245,7 @@ func (p *parser) unknown(at span) error {
 	if name := zoneOf(p.word(at)); name != "" && at.from > p.whole.from { // A text does not begin with a zone.
 		return p.fail(at, "is not understood: write %q if that is meant", name)
 	}
-	err := p.fail(at, "is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin").(*Error)
+	err := p.fail(at, "is not understood: write a time such as 10:12, a date such as 24 dec, a sum such as + 2 hours, or a zone such as Europe/Berlin")
 	err.Unknown = true
 	return err
 }
