@@ -223,8 +223,8 @@ func TestCaret(t *testing.T) {
 	}
 }
 
-// capitalM is a unit in upper case, which can be minutes or months.
-var capitalM = regexp.MustCompile(`([0-9][\s\v\x{85}\p{Z}\p{Cf}]*)M`)
+// capitalM is the beginning of a word: as a unit, it can be minutes or months.
+var capitalM = regexp.MustCompile(`(^|[^\p{L}])M`)
 
 // FuzzParse searches for a text that panics, that is parsed in two ways, or whose String
 // is parsed as another instant.
