@@ -228,7 +228,7 @@ func TestLogsOfNodes(t *testing.T) {
 				pods = append(pods, &corev1.Pod{
 					ObjectMeta: metav1.ObjectMeta{
 						Namespace: "default", Name: name,
-						OwnerReferences: []metav1.OwnerReference{{UID: "n1", Controller: ptr.To(true)}},
+						OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.AtKind, Name: "patch-n1", UID: "n1", Controller: ptr.To(true)}},
 					},
 					Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}},
 					Status: corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{
