@@ -57,7 +57,7 @@ func TestRehearsalRefused(t *testing.T) {
 	}
 	wantOutput(t, rehearsed.Message, `^Rehearsed at \S+: create Pod: .*ValidatingAdmissionPolicy '.*' with binding '.*' denied request: no Pods here`)
 	waitUnblocked(t, namespace) // Nothing is known of the run.
-	wantOutput(t, kubectl(t, "", "get", "at", "-o", "wide", "-n", namespace), `^NAME .* REHEARSED +MESSAGE\nat .* RehearsalRefused +\n$`)
+	wantOutput(t, kubectl(t, "", "get", "at", "-o", "wide", "-n", namespace), `^NAME .* REHEARSED +REQUESTER +MESSAGE\nat .* RehearsalRefused +\n$`)
 	waitEvents(t, at, map[string]int32{v1alpha1.ReasonRehearsalRefused: 1})
 	update(t, namespace, func(at *v1alpha1.At) { at.Spec.Schedule = time.Now().UTC().Format(time.RFC3339) })
 	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
