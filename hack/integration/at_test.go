@@ -461,7 +461,7 @@ func TestKubectlAtChanges(t *testing.T) {
 	utc.run(t, "list").want(t, 0, `NAME +WHEN +IN +PHASE +REASON +COMMAND *\n`+
 		`sooner`+when+`in (1h|5\dm\w*) +PENDING +- +echo 'a long command that does not fit …\n`+
 		`at`+when+`in (3h|2h\d+m) +PENDING +- +echo YAY; sleep 999; true\n`, "")
-	utc.run(t, "list", "-o", "wide").want(t, 0, `NAME .* EXIT +POD +NODE +REHEARSED *\n.*`, "")
+	utc.run(t, "list", "-o", "wide").want(t, 0, `NAME .* EXIT +POD +NODE +REHEARSED +REQUESTER *\n.*`, "")
 	utc.run(t, "list", "-o", "name").want(t, 0, atResource+`sooner\n`+atResource+`at\n`, "")
 	at{}.run(t, "list", "-A", "-o", "jsonpath={.items[?(@.metadata.namespace=='"+k.namespace+"')].metadata.name}").want(t, 0, `sooner at`, "")
 
