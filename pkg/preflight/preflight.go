@@ -114,7 +114,7 @@ type finding struct {
 	forecast   plan.Forecast
 }
 
-// Clients are the clients of preflights. Runs must not wait for their rate limit.
+// Clients are the clients of preflights, and their limits.
 type Clients struct {
 	Cnat clientset.Interface
 	Kube kubernetes.Interface
