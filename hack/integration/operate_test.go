@@ -310,11 +310,9 @@ func checkHealth(t *testing.T, c *controller, ready string) error {
 	return err
 }
 
-// TestLogs reads the lifecycle of an At from the log in both formats, and checks that the
-// command does not appear. (With -v=8 and higher, client-go logs whole requests.)
+// TestLogs reads the lifecycle of an At from the log in both formats.
 func TestLogs(t *testing.T) {
 	t.Parallel()
-	const secret = "hunter2"
 	want := []string{
 		"At added", "At changed", "Created Pod", "Wrote status RUNNING", "Wrote status DONE Completed",
 		"At deleted", "Deleted At, its time to live has expired", "Released Pod", // in any order
@@ -327,7 +325,7 @@ func TestLogs(t *testing.T) {
 				// Without preflights: one that takes long is logged, too.
 				c := startController(t, namespace, "-v="+verbosity, "-logging-format="+format, "-preflight-qps=0")
 				waitLog(t, c, "*v1alpha1.At + event handler") // which has the objects that existed at the start
-				at := newAt(namespace, "at", time.Now().Add(time.Hour), "echo "+secret)
+				at := newAt(namespace, "at", time.Now().Add(time.Hour), "true")
 				at.Spec.TTLSecondsAfterFinished = ptr.To[int32](0)
 				createAt(t, at)
 				waitLog(t, c, "At added")
@@ -354,16 +352,14 @@ func TestLogs(t *testing.T) {
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("logged (-want +got):\n%s", diff)
 				}
-				if strings.Contains(c.output(), secret) {
-					t.Error("the log has the command")
-				}
 			})
 		}
 	}
 }
 
 // TestLogHasNoTexts has a secret in each text that users, webhooks and commands write. The status has
-// what a webhook says; the log has only that it was refused.
+// what a webhook says; the log has only that it was refused. (With -v=8 and higher, client-go logs
+// whole requests.)
 func TestLogHasNoTexts(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2"

@@ -106,9 +106,7 @@ func (r *requesters) try(t *testing.T, object string, claims ...claim) {
 	for i := range claims {
 		c := &claims[i]
 		out, err := r.send(t, object, c)
-		if c.denied == "" && err != nil || c.denied != "" && (err == nil || !strings.Contains(out, c.denied)) {
-			t.Errorf("%s: %s: got %v: %s\nwant %q", object, c.what, err, out, c.denied)
-		}
+		wantAnswer(t, object+": "+c.what, out, err, c.denied)
 		if got := r.requesterOf(t, object); got != c.want {
 			t.Errorf("%s: %s: the requester is %q, want %q", object, c.what, got, c.want)
 		}
