@@ -26,6 +26,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -41,6 +42,7 @@ import (
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
@@ -383,12 +385,14 @@ const (
 // are left from before start, when the controller started, and those for which time must pass.
 func (c *Controller) sweep(ctx context.Context, start time.Time) {
 	for isFirst := true; ctx.Err() == nil; isFirst = false {
-		for _, at := range c.cache.All() {
-			now := c.clock.Now()
-			switch {
-			case isFirst && plan.WantsForecastAtStart(at, start, now):
+		ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
+		if !isFirst {
+			ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return plan.IsFarOff(at, c.clock.Now(), horizon) })
+		}
+		for _, at := range sorted.ByName(ats) {
+			if now := c.clock.Now(); isFirst && plan.WantsForecastAtStart(at, start, now) {
 				c.enqueue(cache.MetaObjectToName(at))
-			case isFirst || !plan.IsFarOff(at, now, horizon):
+			} else {
 				c.enqueueStep(at, now)
 			}
 		}

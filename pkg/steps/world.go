@@ -23,7 +23,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -128,12 +127,6 @@ func (c *Cache) At(name cache.ObjectName) *v1alpha1.At {
 // PodsOf returns the Pods of all Ats that have, or had, the given name.
 func (c *Cache) PodsOf(name cache.ObjectName) []*corev1.Pod {
 	return indexed[*corev1.Pod](c.pods, byAt, name.String())
-}
-
-// All returns all cached Ats.
-func (c *Cache) All() []*v1alpha1.At {
-	ats, _ := c.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
-	return sorted.ByName(ats)
 }
 
 // Pods returns all cached Pods.
