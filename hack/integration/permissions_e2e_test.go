@@ -45,9 +45,9 @@ const slowPod = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "slow"
 	"initContainers": [{"name": "wait", "image": "busybox:1.37.0", "command": ["sleep", "5"]}],
 	"containers": [{"name": "main", "image": "busybox:1.37.0", "command": ["echo", "YAY"]}]}}`
 
-// TestPermissions runs each command of the table of docs/tasks/ci.md as a user who has just what the table
+// TestCommandPermissions runs each command of the table of docs/tasks/ci.md as a user who has just what the table
 // says, and as users who lack one verb of that.
-func TestPermissions(t *testing.T) {
+func TestCommandPermissions(t *testing.T) {
 	t.Parallel()
 	k := at{namespace: newNamespace(t), stdin: slowPod}
 	startController(t, k.namespace)

@@ -353,6 +353,8 @@ func TestReservedMetadataPolicy(t *testing.T) {
 		{"at/" + child, "", `"finalizers": null`, true},
 		{"at/" + child, "", `"ownerReferences": null`, true},
 		{"at/" + child, "", strings.Replace(ofCronAt, `"name": "at"`, `"name": "other"`, 1), true},
+		{"at/" + child, "", strings.Replace(ofCronAt, "/v1alpha1", "/v9", 1), true},
+		{"at/" + child, "", strings.Replace(ofCronAt, "/v1alpha1", "/"+strings.Repeat("v", 300), 1), true},
 		{"at/" + child, "", strings.Replace(ofCronAt, `"controller": true`, `"controller": true, "blockOwnerDeletion": false`, 1), false},
 		{"at/at", "", label(v1alpha1.LabelCronAtUID), true},
 		{"at/at", "", ofAt, true},

@@ -513,8 +513,6 @@ func TestControllerPolicy(t *testing.T) {
 	}
 	group := v1alpha1.SchemeGroupVersion.String()
 	both := func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelRehearsalOf] = string(at.UID) }
-	itself := func(pod *corev1.Pod) { pod.Spec.ServiceAccountName = "cnat-controller" }
-	kubectl(t, "", "create", "serviceaccount", "-n", namespace, "cnat-controller")
 	// Act as the controller.
 	try := func(input string, args ...string) (string, error) {
 		return tryKubectl(t, input, append(args, "--as="+serviceAccountID, "-n", namespace)...)
@@ -552,7 +550,7 @@ func TestControllerPolicy(t *testing.T) {
 		{"create a Pod of a CronAt", manifest("none", owned(group, v1alpha1.CronAtKind, at.UID)), create, "may create only Pods that"},
 		{"create a Pod of another kind", manifest("none", owned("v1", "ConfigMap", at.UID)), create, "may create only Pods that"},
 		{"create a Pod of an At of another group", manifest("none", owned("example.com/v1", v1alpha1.AtKind, at.UID)), create, "may create only Pods that"},
-		{"create a Pod with the controller's service account", manifest("none", itself), create, "may not use the service account cnat-controller"},
+		{"create a Pod in its own namespace", manifest("none", func(pod *corev1.Pod) { pod.Namespace = systemNamespace }), []string{"create", "--namespace=" + systemNamespace, "-f", "-"}, "cnat runs no Pods in the namespace of its controller"},
 		{"change the image", "", patch("at-pod", `{"spec":{"containers":[{"name":"command","image":"b"}]}}`), "may change nothing of a Pod but"},
 		{"change a label", "", patch("at-pod", `{"metadata":{"labels":{"a":"b"}}}`), "may change nothing of a Pod but"},
 		{"remove the label", "", patch("at-pod", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":null}}}`), "may change nothing of a Pod but"},
@@ -593,6 +591,9 @@ func TestControllerAtsPolicy(t *testing.T) {
 	parent := newAt(namespace, "parent", time.Now().Add(time.Hour), "true")
 	parent.Spec.Nodes = &v1alpha1.AtNodes{}
 	parent = createAt(t, parent)
+	held := newAt(namespace, "held", time.Now().Add(time.Hour), "true")
+	held.Spec.Suspend = ptr.To(true)
+	createAt(t, held)
 	child := newAt(namespace, "child", time.Now().Add(time.Hour), "true")
 	child.Labels = map[string]string{v1alpha1.LabelAtUID: string(parent.UID)}
 	child.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(parent, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
@@ -651,6 +652,7 @@ func TestControllerAtsPolicy(t *testing.T) {
 		{"change the command", "", patch("child", `{"spec":{"command":"false"}}`), "may change nothing of the spec"},
 		{"change the command, and resume", "", patch("child", `{"spec":{"command":"false","suspend":false}}`), "may change nothing of the spec"},
 		{"change the schedule of a person's At", "", patch("parent", `{"spec":{"schedule":"2035-12-24T10:12:00Z"}}`), "may change nothing of the spec"},
+		{"resume a person's At", "", patch("held", `{"spec":{"suspend":false}}`), "may change nothing of the spec"},
 		{"suspend a person's At", "", patch("parent", `{"spec":{"suspend":true}}`), "may change nothing of the spec"},
 		{"remove another finalizer", "", patch("child", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerTracking+`"]}}`), "may change nothing of the metadata"},
 		{"change a label", "", patch("child", `{"metadata":{"labels":{"a":"b"}}}`), "may change nothing of the metadata"},
