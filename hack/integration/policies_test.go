@@ -397,6 +397,15 @@ func TestReservedMetadataPolicy(t *testing.T) {
 	orphan := newAt(namespace, "orphan", time.Now().Add(time.Hour), "true")
 	orphan.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cronAt, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind))}
 	createAt(t, orphan)
+	// It deletes what has lost its owner. Then it has seen what was created before.
+	lost := newAt(namespace, "lost", time.Now().Add(time.Hour), "true")
+	lost.OwnerReferences = slices.Clone(orphan.OwnerReferences)
+	lost.OwnerReferences[0].UID = "gone"
+	createAt(t, lost)
+	eventually(t, "the garbage collector to see the Ats", func(ctx context.Context) (bool, error) {
+		_, err := cnatClient.CnatV1alpha1().Ats(namespace).Get(ctx, "lost", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), nil
+	})
 	kubectl(t, "", "delete", "--as="+user, "--cascade=orphan", "--wait=false", "-n", namespace, "cronat/cronat")
 	waitAt(t, namespace, "orphan", "to lose its owner", func(at *v1alpha1.At) bool { return len(at.OwnerReferences) == 0 })
 

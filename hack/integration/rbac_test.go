@@ -515,7 +515,7 @@ func TestControllerPolicy(t *testing.T) {
 	both := func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelRehearsalOf] = string(at.UID) }
 	// Act as the controller.
 	try := func(input string, args ...string) (string, error) {
-		return tryKubectl(t, input, append(args, "--as="+serviceAccountID, "-n", namespace)...)
+		return tryKubectl(t, input, append([]string{"--as=" + serviceAccountID, "-n", namespace}, args...)...)
 	}
 	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
 		_, err := try(manifest("none", unlabelled), "create", "--dry-run=server", "-f", "-")
