@@ -36,7 +36,7 @@ func TestFresh(t *testing.T) {
 	}
 	at := newAt(func(*v1alpha1.At) {})
 	edited := newAt(func(at *v1alpha1.At) { at.Generation = 2 })
-	long := newAt(func(at *v1alpha1.At) { at.Spec.Command = strings.Repeat("x", maxKeptCommand+1) })
+	long := newAt(func(at *v1alpha1.At) { at.Spec.Command = strings.Repeat("x", maxName+1) })
 	template := newAt(func(at *v1alpha1.At) { at.Spec.Template = &corev1.PodTemplateSpec{} })
 	create, look := CreatePod{Due: due}, LookForAt{}
 	for name, tc := range map[string]struct {

@@ -25,16 +25,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
-// The bounds of all that is kept of an object. A text is longer than any name: maxName bytes.
-// All texts of an object share maxTexts bytes, and a list has at most maxItems items.
+// The bounds of all that is kept of an object. A short text is always kept whole: a name, the
+// schedule of a CronAt, a command of up to maxName bytes. All longer texts of an object share
+// maxTexts bytes, and a list has at most maxItems items.
 const (
-	maxName  = validation.DNS1123SubdomainMaxLength
+	maxName  = 256
 	maxTexts = 16 << 10
 	maxItems = 40 // more than maxKeptStatuses
 )
@@ -49,9 +49,6 @@ const cut = "…"
 // podAnnotations are the annotations of a Pod that this package reads.
 var podAnnotations = []string{v1alpha1.AnnotationAtName, v1alpha1.AnnotationAtGeneration, v1alpha1.AnnotationScheduledTime, v1alpha1.AnnotationNode, DefaultContainer}
 
-// maxKeptCommand is the length of a command, in bytes, up to which it is kept.
-const maxKeptCommand = 256
-
 // maxKeptFinalizers is the number of finalizers up to which all are kept.
 const maxKeptFinalizers = 8
 
@@ -61,7 +58,7 @@ const maxKeptStatuses = 32
 
 // IsSmall reports whether a RunSpec is small enough to be kept whole.
 func IsSmall(run *v1alpha1.RunSpec) bool {
-	return run.Template == nil && run.Nodes == nil && len(run.Command) <= maxKeptCommand
+	return run.Template == nil && run.Nodes == nil && len(run.Command) <= maxName
 }
 
 // KeepAt returns a copy with only those fields of an At that this package and cronplan

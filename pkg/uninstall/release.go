@@ -160,6 +160,9 @@ func (t *tracked) tasks(ats *steps.Steps, cronAts *cronsteps.Steps) []task {
 func run(ctx context.Context, tasks []task) (failed []task, first error) {
 	errs := make([]error, len(tasks))
 	workqueue.ParallelizeUntil(ctx, parallel, len(tasks), func(i int) { errs[i] = tasks[i](ctx) })
+	if err := ctx.Err(); err != nil {
+		return tasks, err // Not all were tried.
+	}
 	for i, err := range errs {
 		if err != nil {
 			failed, first = append(failed, tasks[i]), cmp.Or(first, err)

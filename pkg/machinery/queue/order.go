@@ -39,6 +39,7 @@ type order struct {
 	total, perNamespace int            // see Queue.StartLimited
 	inFlight            map[string]int // by namespace
 	allInFlight         int
+	isShutDown          bool
 }
 
 var _ workqueue.Queue[cache.ObjectName] = &order{}
@@ -56,6 +57,12 @@ func (o *order) start(total, perNamespace int) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
 	o.total, o.perNamespace = total, perNamespace
+}
+
+func (o *order) shutDown() {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	o.isShutDown = true
 }
 
 // Touch implements workqueue.Queue: an item that is in the queue may have become urgent.
@@ -92,14 +99,14 @@ func (o *order) Len() int {
 	o.lock.Lock()
 	defer o.lock.Unlock()
 	for namespace := range o.waiting { // There are few in flight, so few are not open.
-		if o.isOpen(namespace) {
+		if !o.isShutDown && o.isOpen(namespace) {
 			return len(o.laneOf)
 		}
 	}
 	return 0
 }
 
-// Pop implements workqueue.Queue. There is an item, because Len is not 0.
+// Pop implements workqueue.Queue. There is an open item, because Len is not 0.
 func (o *order) Pop() cache.ObjectName {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -138,15 +145,17 @@ func (o *order) end(item cache.ObjectName) {
 	}
 }
 
-// isOpen reports whether an item of a namespace may be processed.
+// isOpen reports whether an item of a namespace may be processed. What the namespaces have beside
+// their first item is at most half of the total. The end of an item lets only one begin: the
+// worker that has ended it takes that one, and no other worker is woken.
 func (o *order) isOpen(namespace string) bool {
 	switch {
 	case o.allInFlight >= o.total:
 		return false
-	case o.allInFlight >= o.total/2:
-		return o.inFlight[namespace] == 0
+	case o.inFlight[namespace] == 0:
+		return true
 	default:
-		return o.inFlight[namespace] < o.perNamespace
+		return o.inFlight[namespace] < o.perNamespace && o.allInFlight-len(o.inFlight) < o.total/2
 	}
 }
 

@@ -84,9 +84,9 @@ func (j jittered) When(item cache.ObjectName) time.Duration {
 }
 
 // Start sets the number of items of a namespace that are processed at the same time. It returns
-// the number of goroutines that must call Get and Done in a loop. Half of them are for namespaces
-// of which nothing is processed: if everything hangs in any number of namespaces, 64 others can
-// still have an item each.
+// the number of goroutines that must call Get and Done in a loop. Half of them are for the first
+// item of each namespace: if everything hangs in any number of namespaces, the others still have
+// 64 places, of one item each.
 func (q *Queue) Start(perNamespace int) (goroutines int) {
 	return q.StartLimited(max(maxInFlight, 2*perNamespace), perNamespace)
 }
@@ -105,7 +105,7 @@ func (q *Queue) Done(item cache.ObjectName) {
 
 // ShutDown ends the queue. The items in it are not processed.
 func (q *Queue) ShutDown() {
-	q.order.start(0, 0)
+	q.order.shutDown()
 	q.TypedRateLimitingInterface.ShutDown()
 }
 

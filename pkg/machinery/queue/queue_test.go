@@ -143,9 +143,9 @@ func TestLimits(t *testing.T) {
 		want         []int
 	}{
 		"one":                    {1, []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
-		"some":                   {16, []int{16, 16, 16, 16, 1, 1, 1, 1, 1, 1}},
-		"half of all":            {64, []int{64, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
-		"more than usually half": {100, []int{100, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		"some":                   {16, []int{16, 16, 16, 16, 5, 1, 1, 1, 1, 1}},
+		"half of all":            {64, []int{64, 2, 1, 1, 1, 1, 1, 1, 1, 1}},
+		"more than usually half": {100, []int{100, 2, 1, 1, 1, 1, 1, 1, 1, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			work(t, tc.perNamespace, func(w *worked) {
@@ -166,6 +166,45 @@ func TestLimits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNoneWaits ends an item after which one of several namespaces may begin another: no worker
+// stays idle.
+func TestNoneWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewRetrying("", func(item cache.ObjectName) bool { return item.Name == "urgent" }, clock.RealClock{})
+		var running sync.WaitGroup
+		var lock sync.Mutex
+		begun, ends := map[string]int{}, make(chan struct{})
+		for range q.StartLimited(4, 2) {
+			running.Go(func() {
+				for item, shutdown := q.Get(); !shutdown; item, shutdown = q.Get() {
+					lock.Lock()
+					begun[item.Namespace]++
+					lock.Unlock()
+					if item == named("b/1") {
+						<-ends
+					} else {
+						time.Sleep(time.Hour)
+					}
+					q.Done(item)
+				}
+			})
+		}
+		defer running.Wait()
+		defer q.ShutDown()
+		for _, item := range []string{"a/1", "b/1", "a/urgent", "b/2", "a/3"} {
+			q.Add(named(item))
+			synctest.Wait()
+		}
+		close(ends)
+		synctest.Wait()
+		lock.Lock()
+		defer lock.Unlock()
+		if begun["a"] != 2 || begun["b"] != 2 {
+			t.Errorf("%v have begun, want two of each namespace", begun)
+		}
+	})
 }
 
 // TestShutDown shuts a queue down: the items that are processed end, the others do not begin.

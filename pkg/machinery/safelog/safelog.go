@@ -28,7 +28,6 @@ import (
 	"reflect"
 
 	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
@@ -94,8 +93,8 @@ func filterValue(value any) any {
 		return nil
 	case error:
 		return answer.ForLog(v)
-	case metav1.Object:
-		return klog.KRef(v.GetNamespace(), v.GetName())
+	case klog.KMetadata:
+		return klog.KObj(v)
 	case runtime.Object:
 		return fmt.Sprintf("%T", value)
 	case fmt.Stringer, logr.Marshaler:
