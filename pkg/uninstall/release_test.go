@@ -317,3 +317,18 @@ func answerPage(request *http.Request, number int) (*http.Response, error) {
 	response.Body = io.NopCloser(bytes.NewReader(body))
 	return response, err
 }
+
+// TestNoTime checks that what was not tried does not count as released.
+func TestNoTime(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	tasks := make([]task, 1000)
+	for i := range tasks {
+		tasks[i] = func(context.Context) error {
+			cancel()
+			return nil
+		}
+	}
+	if failed, err := run(ctx, tasks); len(failed) == 0 || err == nil {
+		t.Errorf("%d of %d are left, %v; want that not all are released", len(failed), len(tasks), err)
+	}
+}

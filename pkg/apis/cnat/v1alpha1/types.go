@@ -219,7 +219,7 @@ const (
 	// a webhook). The creation is retried with back-off. Before the At is due, it means that
 	// the API server would refuse the Pod.
 	ReasonPodRefused = "PodRefused"
-	// ReasonPodNotCreated: creating the Pod has failed for more than a minute although it
+	// ReasonPodNotCreated: creating the Pod has failed for about a minute although it
 	// was not refused: the API server is busy or does not respond. The creation is retried
 	// with back-off.
 	ReasonPodNotCreated = "PodNotCreated"
