@@ -24,6 +24,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,7 +98,7 @@ func TestLogHasNoTexts(t *testing.T) {
 					}
 					return tc.refuse(request)
 				}))
-				var log bytes.Buffer
+				var log lockedBuffer
 				logger := safelog.New(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(7))))
 				ctx, stop := context.WithCancel(klog.NewContext(t.Context(), logger))
 				defer stop()
@@ -127,6 +128,24 @@ func TestLogHasNoTexts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// lockedBuffer is a buffer for several goroutines.
+type lockedBuffer struct {
+	lock   sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	return b.buffer.String()
 }
 
 func refuseWith(err error) func(*http.Request) (*http.Response, error) {

@@ -481,9 +481,11 @@ func TestOrder(t *testing.T) {
 		// Two earlier Ats keep it busy: when it is idle, it may take any of the Ats that arrive
 		// at one instant.
 		f.add(100*time.Millisecond, f.at("early-0", time.Hour, unlike), f.at("early-1", time.Hour, unlike))
-		for _, i := range rand.Perm(many) {
+		for _, i := range rand.Perm(many - 1) {
 			f.add(0, ats[i])
 		}
+		time.Sleep(time.Millisecond)
+		f.add(0, ats[many-1]) // So it is the last one, until it is moved.
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		f.store(ats[many-1], func(at *v1alpha1.At) {

@@ -321,6 +321,7 @@ func answerPage(request *http.Request, number int) (*http.Response, error) {
 // TestNoTime checks that what was not tried does not count as released.
 func TestNoTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	tasks := make([]task, 1000)
 	for i := range tasks {
 		tasks[i] = func(context.Context) error {

@@ -92,8 +92,8 @@ func TestChildHasRequester(t *testing.T) {
 		small       bool
 	}{
 		"none":  {small: true},
-		"short": {annotations: map[string]string{v1alpha1.AnnotationRequester: strings.Repeat("a", 253)}, small: true},
-		"long":  {annotations: map[string]string{v1alpha1.AnnotationRequester: strings.Repeat("a", 254)}},
+		"short": {annotations: map[string]string{v1alpha1.AnnotationRequester: strings.Repeat("a", 256)}, small: true},
+		"long":  {annotations: map[string]string{v1alpha1.AnnotationRequester: strings.Repeat("a", 257)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cronAt := newCronAt(func(cronAt *v1alpha1.CronAt) {

@@ -398,6 +398,7 @@ func (s *Steps) withoutFinalizer(ctx context.Context, at *v1alpha1.At) (*v1alpha
 	if err != nil {
 		return nil, err
 	}
+	whole = whole.DeepCopy()
 	whole.UID = at.UID
 	return release(whole)
 }

@@ -160,6 +160,8 @@ func TestLimits(t *testing.T) {
 				time.Sleep(time.Duration(many*len(tc.want)) * time.Minute)
 				w.lock.Lock()
 				defer w.lock.Unlock()
+				w.order.lock.Lock()
+				defer w.order.lock.Unlock()
 				if w.done != many*len(tc.want) || w.order.allInFlight != 0 {
 					t.Errorf("%d items done, %d in flight: want %d done and nothing left", w.done, w.order.allInFlight, many*len(tc.want))
 				}
