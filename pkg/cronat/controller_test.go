@@ -221,13 +221,13 @@ func TestClockStep(t *testing.T) {
 		w.create(t, newCronAt("0 * * * *"))
 		time.Sleep(90 * time.Minute)
 		w.clock.Set(3 * time.Hour)
-		time.Sleep(time.Minute)
-		w.wantCreated(t, 31*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
+		time.Sleep(sweepPeriod + time.Second)
+		w.wantCreated(t, 32*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
 		w.clock.Set(0)
 		time.Sleep(3 * time.Hour)
-		w.wantCreated(t, 31*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
+		w.wantCreated(t, 32*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
 		time.Sleep(time.Hour)
-		w.wantCreated(t, 31*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour), start.Add(5*time.Hour))
+		w.wantCreated(t, 32*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour), start.Add(5*time.Hour))
 	})
 }
 
