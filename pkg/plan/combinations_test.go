@@ -328,7 +328,7 @@ func TestCombinations(t *testing.T) {
 						t.Errorf("got %s, want %s", got, tc.want)
 					}
 					if _, overdue := StateOf(at, nil, world.Now); overdue > 0 && decision.Action == nil && decision.Status == nil {
-						t.Errorf("it is overdue for %v, and nothing is to be done", overdue)
+						t.Errorf("it is overdue for %v, but has no step to take", overdue)
 					}
 				})
 			}
