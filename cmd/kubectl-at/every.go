@@ -30,6 +30,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronexpr"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -115,7 +116,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 		return err
 	}
 	o.sayStillRuns(from)
-	for _, note := range cronplan.Surprises(cronAt.Spec.Schedule) {
+	for _, note := range cronexpr.Surprises(cronAt.Spec.Schedule) {
 		fmt.Fprintln(o.ErrOut, note)
 	}
 	if err := o.announceNext(o.output, cronAt, now); err != nil {

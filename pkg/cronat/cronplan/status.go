@@ -30,6 +30,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronexpr"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -41,7 +42,7 @@ type view struct {
 	rehearses bool
 	now       time.Time
 	shift     time.Duration
-	schedule  *schedule // nil if it is invalid
+	schedule  *cronexpr.Schedule // nil if it is invalid
 	children  []*v1alpha1.At
 	active    []*v1alpha1.At // the children that have not ended
 	// due is the latest scheduled time that is due and was neither run nor missed; next is
@@ -85,12 +86,12 @@ func newView(w World) *view {
 		err = v.follow(v.status.ObservedSchedule)
 	}
 	if v.schedule != nil && !isSuspended(v.cronAt) {
-		v.due = v.schedule.latest(v.floor(), v.now.Add(-v.shift))
+		v.due = v.schedule.Latest(v.floor(), v.now.Add(-v.shift))
 		from := v.due
 		if from.IsZero() {
 			from = v.floor()
 		}
-		v.next = v.schedule.next(from)
+		v.next = v.schedule.Next(from)
 		if v.next.IsZero() {
 			err = errNever(&v.cronAt.Spec)
 		}
@@ -224,7 +225,7 @@ func (v *view) record(scheduled time.Time, name string) {
 func (v *view) skip() { v.miss(v.due.Add(-time.Second)) }
 
 // mustSkip reports whether there are times that skip would count.
-func (v *view) mustSkip() bool { return v.schedule.next(v.floor()).Before(v.due) }
+func (v *view) mustSkip() bool { return v.schedule.Next(v.floor()).Before(v.due) }
 
 // miss counts the scheduled times up to the given one as missed, except during a
 // suspension.
@@ -232,18 +233,18 @@ func (v *view) miss(limit time.Time) {
 	if v.schedule == nil || meta.IsStatusConditionTrue(v.status.Conditions, v1alpha1.ConditionSuspended) {
 		return
 	}
-	count := v.schedule.count(v.floor(), limit)
+	count := v.schedule.Count(v.floor(), limit)
 	if count == 0 {
 		return
 	}
-	last := v.schedule.latest(v.floor(), limit)
+	last := v.schedule.Latest(v.floor(), limit)
 	missed := v1alpha1.MissedTimes{Count: ptr.Deref(v.status.Missed, v1alpha1.MissedTimes{}).Count + count, Last: metav1.Time{Time: last}}
 	v.status.Missed = &missed
 	at := last.UTC().Format(time.RFC3339)
 	switch count {
 	case 1:
 		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, "No At was created for the scheduled time "+at)
-	case maxCounted:
+	case cronexpr.MaxCounted:
 		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for at least %d scheduled times, most recently %s", count, at))
 	default:
 		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for %d scheduled times, most recently %s", count, at))

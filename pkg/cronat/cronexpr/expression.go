@@ -14,7 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package cronplan
+// Package cronexpr has the times of a cron expression in a time zone.
+package cronexpr
 
 import (
 	"errors"
