@@ -13,6 +13,7 @@ tool (
 )
 
 require (
+	github.com/arran4/golang-ical v0.3.4
 	github.com/go-logr/logr v1.4.4
 	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.24.1

@@ -119,7 +119,7 @@ func (c *cli) command() *cobra.Command {
 	}
 
 	root.AddCommand(
-		c.everyCommand(), c.listCommand(), c.showCommand(), c.logsCommand(), c.waitCommand(), c.rmCommand(),
+		c.everyCommand(), c.listCommand(), c.agendaCommand(), c.showCommand(), c.logsCommand(), c.waitCommand(), c.rmCommand(),
 		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(), c.checkCommand(),
 		c.explainCommand(), c.completionScriptCommand(), c.versionCommand(),
 	)

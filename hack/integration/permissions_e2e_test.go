@@ -63,6 +63,7 @@ func TestCommandPermissions(t *testing.T) {
 		"TIME --from at/NAME":      {"now + 1 hour", "--from=at/done"},
 		"TIME --from cronjob/NAME": {"now + 1 hour", "--from=cronjob/yearly"},
 		"every SCHEDULE":           {"every", "@yearly", "--suspend", "--", "true"},
+		"agenda":                   {"agenda"},
 		"list":                     {"list"},
 		"show NAME":                {"show", "done"},
 		"wait NAME":                {"wait", "NEW", "--timeout=3s"},

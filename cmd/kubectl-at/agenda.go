@@ -1,0 +1,278 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	ics "github.com/arran4/golang-ical"
+	"github.com/spf13/cobra"
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/printers"
+	"sigs.k8s.io/yaml"
+
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// agenda is the answer to: what starts until a time, or what has run since a time. It is also
+// the format of -o json and -o yaml.
+type agenda struct {
+	metav1.TypeMeta `json:",inline"`
+	From            time.Time `json:"from"`
+	Until           time.Time `json:"until"`
+	// Starts are in order of time.
+	Starts []start `json:"starts,omitempty"`
+	// Runs are in order of time, those that failed first.
+	Runs []pastRun `json:"runs,omitempty"`
+}
+
+// agendaFlags are the flags of the command agenda.
+type agendaFlags struct {
+	since, until, selector, output string
+	table                          printers.PrintOptions
+}
+
+// agendaFormats are the values of -o.
+var agendaFormats = []string{"", "wide", "json", "yaml", "ics"}
+
+func (c *cli) agendaCommand() *cobra.Command {
+	flags := &agendaFlags{}
+	cmd := &cobra.Command{
+		Use:        "agenda",
+		SuggestFor: []string{"calendar", "upcoming", "timers", "next", "last"},
+		Short:      "Show in one table what will start, or what has run",
+		Long: `Show everything that will start, in order of time: Ats, each time of the CronAts and, beside
+them, of the CronJobs of Kubernetes. A note says what is known about a start, for example that
+it would fail. What starts more often than each hour, on average, is in one row.
+
+With --since, show what has run since then, with what failed first.`,
+		Example: `  kubectl at agenda -A --until 'monday 8:00'
+  kubectl at agenda --since 12h
+  kubectl at agenda --until 31d -o ics > team.ics`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			found := &agenda{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Agenda"}}
+			if err := c.setBounds(flags, found); err != nil {
+				return err
+			}
+			if err := c.connect(); err != nil {
+				return err
+			}
+			if flags.table.WithNamespace {
+				c.namespace = ""
+			}
+			if err := c.fill(found, flags); err != nil {
+				return err
+			}
+			return c.printAgenda(found, flags)
+		},
+	}
+	cmd.Flags().StringVar(&flags.until, "until", "", "The end: a time, or how long from now, such as 48h (default: 24h, or now with --since)")
+	cmd.Flags().StringVar(&flags.since, "since", "", "Show what has run since a time, or for how long, such as 12h")
+	cmd.Flags().StringVarP(&flags.output, "output", "o", "", "One of wide, json, yaml, ics (for a calendar)")
+	cmd.Flags().BoolVarP(&flags.table.WithNamespace, "all-namespaces", "A", false, "Of all namespaces")
+	cmd.Flags().StringVarP(&flags.selector, "selector", "l", "", "Only of objects with these labels, such as app=shop")
+	cmd.Flags().BoolVar(&flags.table.NoHeaders, "no-headers", false, "Print the table without headers")
+	return cmd
+}
+
+// setBounds validates the flags, and sets from when until when the agenda is.
+func (c *cli) setBounds(flags *agendaFlags, found *agenda) (err error) {
+	if !slices.Contains(agendaFormats, flags.output) {
+		return usageError("--output is %q: it must be one of %s", flags.output, strings.Join(agendaFormats[1:], ", "))
+	}
+	if _, err := labels.Parse(flags.selector); err != nil {
+		return usageError("--selector is %q: %w", flags.selector, err)
+	}
+	found.From = c.now().Truncate(time.Second)
+	found.Until = found.From
+	if flags.since == "" {
+		found.Until = found.From.Add(24 * time.Hour)
+	} else if found.From, err = c.bound("since", flags.since, -1); err != nil {
+		return err
+	}
+	if flags.until != "" {
+		if found.Until, err = c.bound("until", flags.until, 1); err != nil {
+			return err
+		}
+	}
+	if !found.Until.After(found.From) {
+		return usageError("the agenda ends at %s, before it begins: for what has run, write %s", found.Until.In(c.local()).Format(shortTime), c.kubectl("at agenda --since 12h"))
+	}
+	return nil
+}
+
+// bound returns the time that a flag means: TIME, or a duration from now in the given direction.
+func (c *cli) bound(flag, value string, direction time.Duration) (time.Time, error) {
+	var limit seconds
+	if limit.Set(value) == nil {
+		return c.now().Truncate(time.Second).Add(direction * plan.Seconds(*limit.value)), nil
+	}
+	t, _, err := c.parseTime(strings.Fields(value), timespec.Options{AllowPast: true})
+	if err != nil {
+		return time.Time{}, usageError("--%s is %q: %w. A duration such as 12h is possible, too", flag, value, err)
+	}
+	return t.Instant, nil
+}
+
+// fill reads the objects that the agenda is made of.
+func (c *cli) fill(found *agenda, flags *agendaFlags) error {
+	ats, err := c.listAts(flags.selector)
+	if err != nil {
+		return err
+	}
+	if flags.since != "" {
+		jobs, err := listIfAllowed[*batchv1.Job](c, "jobs", flags.selector)
+		found.Runs = runsOf(ats, jobs, found.From, found.Until, c.now())
+		return err
+	}
+	cronAts, err := c.listCronAts(flags.selector)
+	if err != nil {
+		return err
+	}
+	cronJobs, err := listIfAllowed[*batchv1.CronJob](c, "cronjobs", flags.selector)
+	found.Starts = startsOf(ats, cronAts, cronJobs, found.From, found.Until)
+	return err
+}
+
+// listIfAllowed returns the objects of a kind. If the user may not list them, it says so and
+// returns none: an agenda without them is of use, too.
+func listIfAllowed[T runtime.Object](c *cli, kind, selector string) ([]T, error) {
+	all, err := listOf[T](c, kind, selector)
+	if apierrors.IsForbidden(err) {
+		fmt.Fprintf(c.ErrOut, "Cannot list %s: %v\n", kind, err)
+		return nil, nil
+	}
+	return all, err
+}
+
+func (c *cli) printAgenda(found *agenda, flags *agendaFlags) error {
+	switch flags.output {
+	case "json":
+		body, err := json.MarshalIndent(found, "", "    ")
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(c.Out, "%s\n", body)
+		return err
+	case "yaml":
+		body, err := yaml.Marshal(found)
+		if err != nil {
+			return err
+		}
+		_, err = c.Out.Write(body)
+		return err
+	case "ics":
+		return found.calendar(c.now()).SerializeTo(c.Out, ics.WithNewLineWindows)
+	}
+	flags.table.Wide = flags.output == "wide"
+	switch {
+	case flags.since != "" && len(found.Runs) == 0:
+		fmt.Fprintf(c.ErrOut, "Nothing has run since %s, or it has been removed.\n", found.From.In(c.local()).Format(shortTime))
+	case flags.since != "":
+		return c.printRuns(found.Runs, flags.table)
+	case len(found.Starts) == 0:
+		fmt.Fprintf(c.ErrOut, "Nothing starts until %s.\n", found.Until.In(c.local()).Format(shortTime))
+	default:
+		return c.printStarts(found.Starts, flags.table)
+	}
+	return nil
+}
+
+func (c *cli) printStarts(starts []start, options printers.PrintOptions) error {
+	now := c.now()
+	var rows []metav1.TableRow
+	for _, s := range starts {
+		rows = append(rows, row(s.object, s.Time.In(c.local()).Format(shortTime), fromNow(s.Time, now), s.ref(), s.note(), clip(s.Command, maxCommand)))
+	}
+	return c.printRows(options, append(columns(0, "Time", "In", "Name", "Note"), columns(1, "Command")...), rows)
+}
+
+func (c *cli) printRuns(runs []pastRun, options printers.PrintOptions) error {
+	var rows []metav1.TableRow
+	for _, r := range runs {
+		took, exitCode := "", ""
+		if r.TookSeconds != nil {
+			took = shortSeconds(*r.TookSeconds)
+		}
+		if r.ExitCode != nil {
+			exitCode = fmt.Sprint(*r.ExitCode)
+		}
+		rows = append(rows, row(r.object, r.Time.In(c.local()).Format(shortTime), took, r.ref(), r.Reason, exitCode, clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand)))
+	}
+	return c.printRows(options, append(columns(0, "Time", "Took", "Name", "Reason", "Exit", "Message"), columns(1, "Command")...), rows)
+}
+
+// calendar returns the agenda as in RFC 5545. An event does not mark its time as busy.
+func (a *agenda) calendar(now time.Time) *ics.Calendar {
+	calendar := ics.NewCalendar()
+	calendar.SetProductId("-//cnat//kubectl at agenda//EN")
+	calendar.SetMethod(ics.MethodPublish)
+	add := func(e entry, until time.Time, note string) {
+		event := calendar.AddEvent(fmt.Sprintf("%s-%d@cnat.programming-kubernetes.info", e.object.GetUID(), e.Time.Unix()))
+		event.SetDtStampTime(now)
+		event.SetStartAt(e.Time)
+		event.SetEndAt(until)
+		event.SetSummary(e.ref() + " (" + e.Namespace + ")")
+		event.SetDescription(strings.TrimSpace(note + "\n" + e.Command))
+		event.SetTimeTransparency(ics.TransparencyTransparent)
+	}
+	for _, s := range a.Starts {
+		add(s.entry, s.Time, s.note())
+	}
+	for _, r := range a.Runs {
+		took := int64(0)
+		if r.TookSeconds != nil {
+			took = *r.TookSeconds
+		}
+		add(r.entry, r.Time.Add(time.Duration(took)*time.Second), strings.TrimSpace(r.Reason+"\n"+r.Message))
+	}
+	return calendar
+}
+
+// entry is what starts and runs have in common.
+type entry struct {
+	Time      time.Time `json:"time"`
+	Kind      string    `json:"kind"`
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Command   string    `json:"command,omitempty"`
+	object    object
+}
+
+func newEntry(kind string, object object, at time.Time, command string) entry {
+	return entry{Time: at.UTC(), Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName(), Command: command, object: object}
+}
+
+// ref returns the name for kubectl.
+func (e *entry) ref() string { return strings.ToLower(e.Kind) + "/" + e.Name }
+
+// compare orders entries by time, then by name.
+func (e *entry) compare(other *entry) int {
+	return cmp.Or(e.Time.Compare(other.Time), cmp.Compare(e.Namespace, other.Namespace), cmp.Compare(e.Kind, other.Kind), cmp.Compare(e.Name, other.Name))
+}

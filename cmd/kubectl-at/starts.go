@@ -1,0 +1,201 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/plan"
+)
+
+// start is something that will start, unless its state says why not.
+type start struct {
+	entry
+	// State is what is known about the start: empty, or one of the constants below.
+	State string `json:"state,omitempty"`
+	// Message explains the state.
+	Message string `json:"message,omitempty"`
+	// Repeats is the schedule of what starts again and again after this, too often for a row each.
+	Repeats string `json:"repeats,omitempty"`
+}
+
+// The states of a start.
+const (
+	startWouldFail  = "WouldFail"  // by a preflight or a rehearsal
+	startBlocked    = "Blocked"    // something keeps it from starting
+	startSuspended  = "Suspended"  // it does not start until it is resumed
+	startMayOverlap = "MayOverlap" // the run before may not have ended by then
+	startRetries    = "Retries"    // the run has failed and is tried again
+)
+
+// note describes what is known about a start.
+func (s *start) note() string {
+	words := map[string]string{startWouldFail: "would fail", startBlocked: "blocked", startSuspended: "suspended", startMayOverlap: "may overlap", startRetries: "tried again"}
+	known := []string{}
+	if s.State != "" {
+		known = append(known, words[s.State])
+	}
+	if s.Message != "" {
+		known = append(known, s.Message)
+	}
+	note := strings.Join(known, ": ")
+	if s.Repeats != "" {
+		note = strings.TrimPrefix(note+"; ", "; ") + "again and again: " + s.Repeats
+	}
+	return note
+}
+
+// startsOf returns what starts from now until a time. The Ats of the nodes of an At are part of that.
+func startsOf(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, cronJobs []*batchv1.CronJob, now, until time.Time) (all []start) {
+	for _, at := range ats {
+		if s, starts := startOfAt(at, now); starts && !s.Time.After(until) {
+			all = append(all, s)
+		}
+	}
+	took := durations(ats)
+	for _, cronAt := range cronAts {
+		all = append(all, startsOfCronAt(cronAt, took[string(cronAt.UID)], now, until)...)
+	}
+	for _, cronJob := range cronJobs {
+		all = append(all, startsOfCronJob(cronJob, now, until)...)
+	}
+	slices.SortFunc(all, func(a, b start) int { return a.compare(&b.entry) })
+	return all
+}
+
+// startOfAt returns the next start of an At, which may be that of a further attempt.
+func startOfAt(at *v1alpha1.At, now time.Time) (s start, starts bool) {
+	instant, err := plan.Instant(&at.Spec)
+	if err != nil || at.DeletionTimestamp != nil || at.Status.Phase == v1alpha1.PhaseDone || plan.ParentName(at) != "" {
+		return start{}, false
+	}
+	if at.Status.Phase == v1alpha1.PhaseRunning {
+		next := at.Status.NextAttemptTime
+		if next == nil {
+			return start{}, false
+		}
+		instant, s.State = next.Time, startRetries
+		s.Message = fmt.Sprintf("%d failed", at.Status.Failed)
+	}
+	s.entry = newEntry(v1alpha1.AtKind, at, instant, commandOf(&at.Spec.RunSpec))
+	switch blocked := plan.Blocked(at); {
+	case ptr.Deref(at.Spec.Suspend, false):
+		s.State, s.Message = startSuspended, ""
+	case blocked != nil:
+		s.State, s.Message = stateOfBlocked(blocked), blocked.Message
+	case isUnattended(at, now):
+		s.State, s.Message = startBlocked, "there is no controller"
+	}
+	return s, true
+}
+
+func stateOfBlocked(blocked *metav1.Condition) string {
+	if plan.IsForecast(blocked) {
+		return startWouldFail
+	}
+	return startBlocked
+}
+
+// durations returns how long the last run of each CronAt took, by its UID.
+func durations(ats []*v1alpha1.At) map[string]time.Duration {
+	took, last := map[string]time.Duration{}, map[string]time.Time{}
+	for _, at := range ats {
+		uid := at.Labels[v1alpha1.LabelCronAtUID]
+		began, ended := at.Status.StartTime, at.Status.CompletionTime
+		if uid != "" && began != nil && ended != nil && !began.Time.Before(last[uid]) {
+			took[uid], last[uid] = ended.Sub(began.Time), began.Time
+		}
+	}
+	return took
+}
+
+// startsOfCronAt returns the times of a CronAt. What is known is about the next one, except
+// that each may begin before the one before has ended, as long as that takes as long as the last.
+func startsOfCronAt(cronAt *v1alpha1.CronAt, took time.Duration, now, until time.Time) []start {
+	isSuspended := ptr.Deref(cronAt.Spec.Suspend, false)
+	resumed := *cronAt
+	resumed.Spec.Suspend = nil
+	all := occurrences(newEntry(v1alpha1.CronAtKind, cronAt, now, commandOf(&cronAt.Spec.AtTemplate.Spec)), &resumed, now, until)
+	for i := range all {
+		if i > 0 && took > all[i].Time.Sub(all[i-1].Time) {
+			all[i].State, all[i].Message = startMayOverlap, "the last run took "+short(took)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	switch blocked := cronplan.Blocked(cronAt); {
+	case isSuspended:
+		all = all[:1]
+		all[0].State, all[0].Message = startSuspended, ""
+	case blocked != nil:
+		all[0].State, all[0].Message = stateOfBlocked(blocked), blocked.Message
+	case isUnattendedCronAt(cronAt, now):
+		all[0].State, all[0].Message = startBlocked, "there is no controller"
+	}
+	return all
+}
+
+// startsOfCronJob returns the times of a CronJob. One without a time zone has that of the
+// controller-manager, which is UTC almost everywhere.
+func startsOfCronJob(cronJob *batchv1.CronJob, now, until time.Time) []start {
+	if cronJob.DeletionTimestamp != nil {
+		return nil
+	}
+	same := &v1alpha1.CronAt{Spec: v1alpha1.CronAtSpec{Schedule: cronJob.Spec.Schedule, TimeZone: cronJob.Spec.TimeZone}}
+	same.CreationTimestamp = cronJob.CreationTimestamp
+	all := occurrences(newEntry("CronJob", cronJob, now, commandOfPod(&cronJob.Spec.JobTemplate.Spec.Template)), same, now, until)
+	if len(all) > 0 && ptr.Deref(cronJob.Spec.Suspend, false) {
+		all = all[:1]
+		all[0].State = startSuspended
+	}
+	return all
+}
+
+// occurrences returns a start for each time of a schedule or, if there are more than one in each hour
+// on average, only the first. It is empty if the schedule is invalid.
+func occurrences(first entry, cronAt *v1alpha1.CronAt, now, until time.Time) (all []start) {
+	limit := int(until.Sub(now)/time.Hour) + 1
+	times, _ := cronplan.Next(cronAt, now, limit+1)
+	for _, at := range times {
+		if at.After(until) {
+			break
+		}
+		each := first
+		each.Time = at.UTC()
+		all = append(all, start{entry: each})
+	}
+	if len(all) > limit {
+		all = all[:1]
+		all[0].Repeats = cronAt.Spec.Schedule
+	}
+	return all
+}
+
+func commandOfPod(template *corev1.PodTemplateSpec) string {
+	return commandOf(&v1alpha1.RunSpec{Template: template})
+}
