@@ -43,7 +43,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
-	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
@@ -139,12 +138,6 @@ func NewController(
 // Ats of its nodes.
 const parallel = 16
 
-// finishTimeout is how long running syncs may take when the controller is stopped. A
-// leader that cannot renew its lease stops at most 8.5 s after the last renewal, and keeps
-// the lease while syncs run. Another may take over after 12 s: finishTimeout must be less
-// than the difference.
-const finishTimeout = 3 * time.Second
-
 // Run waits until the caches have synced, works with the given number of workers until
 // ctx is done, and returns when the running syncs have finished. Call it only once.
 //
@@ -159,26 +152,15 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	logger := klog.FromContext(ctx)
 	logger.Info("Starting controller", "workers", workers)
 	start := c.clock.Now()
-	var wg sync.WaitGroup
-	syncCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer func() {
-		logger.Info("Shutting down controller")
-		c.queue.ShutDown()
-		defer time.AfterFunc(finishTimeout, cancel).Stop()
-		wg.Wait()
-	}()
-
+	defer c.queue.ShutDown()
 	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches to sync", c.synced...) {
 		return
 	}
 	c.working.Store(true)
-	for range c.queue.Start(workers) {
-		wg.Go(func() {
-			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
-			}
-		})
-	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer logger.Info("Shutting down controller")
+	wg.Go(func() { c.queue.Run(ctx, workers, c.processNextWorkItem) })
 	wg.Go(func() { c.preflight.Run(ctx) })
 	wg.Go(func() { c.nodes.Run(ctx) })
 	c.sweep(ctx, start)
@@ -188,26 +170,7 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 const yieldDelay = 2 * time.Second
 
 func (c *Controller) processNextWorkItem(ctx context.Context) bool {
-	name, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(name)
-	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "at", klog.KRef(name.Parts())))
-
-	start := c.clock.Now()
-	var delay time.Duration
-	err := queue.Recovered(func() (err error) {
-		delay, err = c.syncHandler(ctx, name)
-		return err
-	})
-	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
-	if answer.ExceedsQuota(err, "pods") && plan.EndsRehearsals(c.cache.At(name), start) && c.checks.Yield(name.Namespace) {
-		c.enqueueAfter(name, yieldDelay)
-	}
-	c.queue.Settle(ctx, name, err)
-	c.enqueueAfter(name, delay)
-	return true
+	return c.queue.ProcessNext(ctx, "at", c.syncHandler)
 }
 
 // syncHandler takes the next steps for an At: first those of its run, then those for the
@@ -231,6 +194,9 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 		if err == nil || errors.Is(err, answer.ErrBlocked) && podErr != nil {
 			err = podErr
 		}
+	}
+	if answer.ExceedsQuota(err, "pods") && plan.EndsRehearsals(world.At, world.Now) && c.checks.Yield(name.Namespace) && (delay == 0 || yieldDelay < delay) {
+		delay = yieldDelay
 	}
 	return delay, err
 }
@@ -372,22 +338,15 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 	}
 }
 
-// What is due within horizon is in the queue. The rest is only in the cache: an entry of the
-// queue needs memory, too, stays until its time if its At is deleted, and waits for a timer,
-// which does not notice that the wall clock was stepped or that the machine slept.
-const (
-	sweepPeriod = time.Minute
-	horizon     = 2 * sweepPeriod
-)
-
-// sweep enqueues the Ats that have a step to take, or will have one within horizon: now, and
-// each sweepPeriod until ctx is done. Most steps follow an event. This loop finds those that
-// are left from before start, when the controller started, and those for which time must pass.
+// sweep enqueues the Ats that have a step to take, or will have one soon: now, and each
+// queue.SweepPeriod until ctx is done. Most steps follow an event. This loop finds those that are
+// left from before start, when the controller started, and those for which time must pass.
 func (c *Controller) sweep(ctx context.Context, start time.Time) {
-	for isFirst := true; ctx.Err() == nil; isFirst = false {
+	isFirst := true
+	c.queue.Sweep(ctx, func() {
 		ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
 		if !isFirst {
-			ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return plan.IsFarOff(at, c.clock.Now(), horizon) })
+			ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return plan.IsFarOff(at, c.clock.Now(), queue.Horizon) })
 		}
 		for _, at := range sorted.ByName(ats) {
 			if now := c.clock.Now(); isFirst && plan.WantsForecastAtStart(at, start, now) {
@@ -399,14 +358,11 @@ func (c *Controller) sweep(ctx context.Context, start time.Time) {
 		for _, pod := range c.cache.Orphans() {
 			c.enqueueOwner(pod)
 		}
-		select {
-		case <-ctx.Done():
-		case <-c.clock.After(sweepPeriod):
-		}
-	}
+		isFirst = false
+	})
 }
 
-// enqueueStep enqueues an At for its next step, unless that is beyond horizon.
+// enqueueStep enqueues an At for its next step, unless that is beyond queue.Horizon.
 func (c *Controller) enqueueStep(at *v1alpha1.At, now time.Time) {
 	name := cache.MetaObjectToName(at)
 	world := c.cache.World(name, time.Time{}, now)
@@ -414,20 +370,7 @@ func (c *Controller) enqueueStep(at *v1alpha1.At, now time.Time) {
 	decision := plan.Decide(*world)
 	hasStep := decision.Action != nil || decision.Status != nil ||
 		slices.ContainsFunc(world.Pods, func(pod *corev1.Pod) bool { return plan.CleanUp(*world, pod).Action != nil })
-	switch {
-	case !hasStep:
-		c.enqueueAfter(name, decision.Delay)
-	case !c.queue.IsRetried(name): // Otherwise it comes back after its back-off.
-		c.queue.Add(name)
-	}
-}
-
-// enqueueAfter enqueues an At after a delay; 0 means never. If the delay is beyond the
-// horizon, sweep does it later.
-func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
-	if 0 < delay && delay <= horizon {
-		c.queue.AddAfter(name, delay)
-	}
+	c.queue.AddStep(name, hasStep, decision.Delay)
 }
 
 // isDue reports whether an At is due and has no Pod yet: it goes first in the queue.

@@ -49,6 +49,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics/ats"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -644,8 +645,8 @@ func TestMetrics(t *testing.T) {
 		values = append(values, runs[v1alpha1.ReasonInvalidPod])
 		for _, histogram := range []k8smetrics.ObserverMetric{
 			metrics.StartLateness.ObserverMetric,
-			metrics.SyncDuration.WithLabelValues(metrics.ResultSuccess), metrics.SyncDuration.WithLabelValues(metrics.ResultBlocked),
-			metrics.SyncDuration.WithLabelValues(metrics.ResultError), metrics.SyncDuration.WithLabelValues(metrics.ResultPanic),
+			queue.SyncDuration.WithLabelValues(queue.ResultSuccess), queue.SyncDuration.WithLabelValues(queue.ResultBlocked),
+			queue.SyncDuration.WithLabelValues(queue.ResultError), queue.SyncDuration.WithLabelValues(queue.ResultPanic),
 		} {
 			count, err := testutil.GetHistogramMetricCount(histogram)
 			if err != nil {

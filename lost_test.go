@@ -40,6 +40,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	typedcnatv1alpha1 "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/typed/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
@@ -186,7 +187,7 @@ func TestSweep(t *testing.T) {
 		for i := range blocked {
 			create(func(at *v1alpha1.At) { at.Name = fmt.Sprint("blocked-", i) })
 		}
-		time.Sleep(sweepPeriod / 2)
+		time.Sleep(queue.SweepPeriod / 2)
 		c.working.Store(false)
 		create(func(at *v1alpha1.At) { at.Name = "missed" })
 		create(ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", start), func(at *v1alpha1.At) { at.Name = "done" })
@@ -194,7 +195,7 @@ func TestSweep(t *testing.T) {
 		harness.Create(t, pods, orphan)
 		synctest.Wait()
 		c.working.Store(true)
-		next := sweepPeriod
+		next := queue.SweepPeriod
 		time.Sleep(time.Until(start.Add(next + time.Second)))
 		if _, err := pods.Get(t.Context(), "missed-pod", metav1.GetOptions{}); err != nil {
 			t.Error(err)
@@ -222,7 +223,7 @@ func TestSweep(t *testing.T) {
 // its deadline, which is beyond the horizon of the queue.
 func TestDeadlineBeyondHorizon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const deadline = horizon + sweepPeriod + 5*time.Minute
+		const deadline = queue.Horizon + queue.SweepPeriod + 5*time.Minute
 		start := time.Now()
 		server := fakeserver.New(clock.RealClock{})
 		kubeClient, cnatClient := harness.NewClients(t, server)

@@ -41,6 +41,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
@@ -91,7 +92,7 @@ func testRun(t *testing.T, ahead time.Duration) {
 // TestBeyondHorizon waits for what is due after the start, and beyond the horizon of the
 // queue.
 func TestBeyondHorizon(t *testing.T) {
-	const ahead = horizon + sweepPeriod + 5*time.Minute
+	const ahead = queue.Horizon + queue.SweepPeriod + 5*time.Minute
 	synctest.Test(t, func(t *testing.T) {
 		ctx, start := t.Context(), time.Now()
 		_, ats := runController(t, clock.RealClock{}, func() error {
@@ -150,7 +151,7 @@ func TestClockStep(t *testing.T) {
 				wall.Set(tc.step)
 				time.Sleep(3 * time.Hour)
 				got := time.Duration(createdAt.Load())
-				if got < tc.dueIn || got < tc.want || got > tc.want+sweepPeriod {
+				if got < tc.dueIn || got < tc.want || got > tc.want+queue.SweepPeriod {
 					t.Errorf("the Pod was created after %v by the wall clock, want %v, or up to a minute later", got, tc.want)
 				}
 			})
@@ -231,7 +232,7 @@ func TestShutdown(t *testing.T) {
 	}{
 		"nothing running":    {created: number},
 		"creations running":  {create: time.Second, took: 500 * time.Millisecond, created: workers},
-		"the creations hang": {create: time.Hour, took: finishTimeout, failed: workers},
+		"the creations hang": {create: time.Hour, took: queue.FinishTimeout, failed: workers},
 	} {
 		t.Run(testName, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -39,15 +39,8 @@ import (
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
-	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
-)
-
-// What is due within horizon is in the queue, as in the controller of Ats.
-const (
-	sweepPeriod = time.Minute
-	horizon     = 2 * sweepPeriod
 )
 
 // maxSteps is the number of steps of a sync, apart from steps that release an At, after
@@ -57,10 +50,6 @@ const maxSteps = 10
 // recordsPerSecond is the number of new Ats per second that are recorded immediately. The
 // others follow after cronplan.RecordDelay.
 const recordsPerSecond = 20
-
-// finishTimeout is how long running syncs may take when the controller is stopped, as in
-// the controller of Ats.
-const finishTimeout = 3 * time.Second
 
 // Controller creates the Ats of each CronAt, one for each scheduled time.
 type Controller struct {
@@ -133,56 +122,33 @@ func NewController(
 func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
-	var wg sync.WaitGroup
-	syncCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer func() {
-		c.queue.ShutDown()
-		defer time.AfterFunc(finishTimeout, cancel).Stop()
-		wg.Wait()
-	}()
-
+	defer c.queue.ShutDown()
 	if !cache.WaitFor(klog.NewContext(ctx, logger.V(2)), "caches of CronAts to sync", c.synced...) {
 		return
 	}
 	logger.Info("Starting controller of CronAts", "workers", workers)
 	c.working.Store(true)
-	for range c.queue.Start(workers) {
-		wg.Go(func() {
-			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
-			}
-		})
-	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { c.queue.Run(ctx, workers, c.processNextWorkItem) })
 	c.sweep(ctx)
 }
 
-// sweep enqueues all CronAts now, and each sweepPeriod those that have a step to take, or will
-// have one within horizon, until ctx is done.
-func (c *Controller) sweep(ctx context.Context) {
-	for isFirst := true; ctx.Err() == nil; isFirst = false {
-		for _, name := range c.Steps.Names() {
-			if isFirst {
-				c.queue.Add(name)
-			} else {
-				c.enqueueStep(name)
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-c.clock.After(sweepPeriod):
-		}
-	}
+func (c *Controller) processNextWorkItem(ctx context.Context) bool {
+	return c.queue.ProcessNext(ctx, "cronAt", c.syncHandler)
 }
 
-// enqueueStep enqueues a CronAt for its next step, unless that is beyond horizon. One that is
-// retried waits for its turn.
-func (c *Controller) enqueueStep(name cache.ObjectName) {
-	switch decision := c.decide(c.Steps.World(name)); {
-	case decision.Action == nil && decision.Status == nil:
-		c.enqueueAfter(name, decision.Delay)
-	case !c.queue.IsRetried(name):
-		c.queue.Add(name)
-	}
+// sweep enqueues all CronAts now, and each queue.SweepPeriod those that have a step to take, or
+// will have one soon, until ctx is done.
+func (c *Controller) sweep(ctx context.Context) {
+	isFirst := true
+	c.queue.Sweep(ctx, func() {
+		for _, name := range c.Steps.Names() {
+			decision := c.decide(c.Steps.World(name))
+			c.queue.AddStep(name, isFirst || decision.Action != nil || decision.Status != nil, decision.Delay)
+		}
+		isFirst = false
+	})
 }
 
 // decide returns the next step, with what preflights have found.
@@ -192,14 +158,6 @@ func (c *Controller) decide(world *cronplan.World) cronplan.Decision {
 		world.Forecast = c.checks.Forecast(world.CronAt, cronplan.RehearsedOf(&world.CronAt.Status))
 	}
 	return c.Steps.Decide(world)
-}
-
-// enqueueAfter enqueues a CronAt after a delay; 0 means never. If the delay is beyond the
-// horizon, sweep does it later.
-func (c *Controller) enqueueAfter(name cache.ObjectName, delay time.Duration) {
-	if 0 < delay && delay <= horizon {
-		c.queue.AddAfter(name, delay)
-	}
 }
 
 // enqueue enqueues a CronAt unless the controller is on standby. In that case, Run will
@@ -267,26 +225,6 @@ func (c *Controller) enqueueOwnerOfNew(at *v1alpha1.At) {
 		delay = 0
 	}
 	c.queue.AddAfter(cache.NewObjectName(at.Namespace, name), delay)
-}
-
-func (c *Controller) processNextWorkItem(ctx context.Context) bool {
-	name, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(name)
-	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "cronAt", klog.KRef(name.Parts())))
-
-	start := c.clock.Now()
-	var delay time.Duration
-	err := queue.Recovered(func() (err error) {
-		delay, err = c.syncHandler(ctx, name)
-		return err
-	})
-	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
-	c.queue.Settle(ctx, name, err)
-	c.enqueueAfter(name, delay)
-	return true
 }
 
 // syncHandler takes the next steps for a CronAt. It returns the delay after which to sync

@@ -36,14 +36,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/component-base/metrics/legacyregistry"
-	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
@@ -221,7 +220,7 @@ func TestClockStep(t *testing.T) {
 		w.create(t, newCronAt("0 * * * *"))
 		time.Sleep(90 * time.Minute)
 		w.clock.Set(3 * time.Hour)
-		time.Sleep(sweepPeriod + time.Second)
+		time.Sleep(queue.SweepPeriod + time.Second)
 		w.wantCreated(t, 32*time.Minute, start.Add(time.Hour), start.Add(4*time.Hour))
 		w.clock.Set(0)
 		time.Sleep(3 * time.Hour)
@@ -533,26 +532,8 @@ func TestStaleRecord(t *testing.T) {
 	})
 }
 
-// TestSyncDuration checks that syncs are in the metric.
-func TestSyncDuration(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		run(t, w, w.clock)
-		w.create(t, newCronAt("0 * * * *"))
-		time.Sleep(time.Second)
-	})
-	got, err := testutil.GetHistogramVecFromGatherer(legacyregistry.DefaultGatherer, "cnat_sync_duration_seconds", map[string]string{"result": metrics.ResultSuccess})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.GetAggregatedSampleCount() == 0 {
-		t.Error("no sync is in the metric")
-	}
-}
-
-// TestHandlers checks that a panic in a sync becomes an error, and that there is no work
-// on standby.
-func TestHandlers(t *testing.T) {
+// TestStandby checks that there is no work on standby.
+func TestStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		_, client := harness.NewClients(t, w)
@@ -565,12 +546,6 @@ func TestHandlers(t *testing.T) {
 		c.enqueue(cache.NewObjectName(namespace, "backup"))
 		if got := c.queue.Len(); got != 0 {
 			t.Errorf("%d items in the queue of a standby", got)
-		}
-		c.Steps.CronAts = nil
-		name := cache.NewObjectName(namespace, "backup")
-		c.queue.Add(name)
-		if !c.processNextWorkItem(t.Context()) || !c.queue.IsRetried(name) {
-			t.Error("a sync that panics is not tried again")
 		}
 	})
 }

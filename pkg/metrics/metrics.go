@@ -19,7 +19,6 @@ limitations under the License.
 package metrics
 
 import (
-	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -30,22 +29,9 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of client-go
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/endpoints"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/version"
-)
-
-// Values of label result of SyncDuration.
-const (
-	// ResultSuccess: the sync succeeded.
-	ResultSuccess = "success"
-	// ResultBlocked: the object is blocked, as its status or an event reports; the sync is
-	// retried later.
-	ResultBlocked = "blocked"
-	// ResultError: the sync failed and is retried.
-	ResultError = "error"
-	// ResultPanic: the sync panicked and is retried.
-	ResultPanic = "panic"
 )
 
 // Values of label result of Preflights.
@@ -133,14 +119,6 @@ var (
 		Help:           "Number of scheduled times of CronAts for which no At was created.",
 		StabilityLevel: metrics.ALPHA,
 	})
-	// SyncDuration observes the duration of syncs of Ats, CronAts and workloads with restart
-	// annotations. Label result is the value of ResultOf.
-	SyncDuration = metrics.NewHistogramVec(&metrics.HistogramOpts{
-		Name:           "cnat_sync_duration_seconds",
-		Help:           "Duration of a sync of an At, a CronAt, or a workload with restart annotations, by result: success, blocked (the status or an event reports the cause), error, panic.",
-		Buckets:        []float64{.0001, .001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"result"})
 
 	// Its labels are those of version.Version, version.Revision and runtime.Version.
 	buildInfo = metrics.NewGaugeVec(&metrics.GaugeOpts{
@@ -150,28 +128,12 @@ var (
 	}, []string{"version", "revision", "goversion"})
 )
 
-// ResultOf returns the result of a sync.
-func ResultOf(err error) string {
-	switch {
-	case err == nil:
-		return ResultSuccess
-	case errors.Is(err, answer.ErrBlocked):
-		return ResultBlocked
-	case errors.Is(err, answer.ErrPanic):
-		return ResultPanic
-	default:
-		return ResultError
-	}
-}
-
 // Register registers all metrics except those of package ats. Call it only once. Counters
 // start at 0, so that the first failure is an increase.
 func Register() {
 	endpoints.RegisterMetrics()
-	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, Rehearsals, CronAtMissed, SyncDuration, buildInfo)
-	for _, result := range []string{ResultSuccess, ResultBlocked, ResultError, ResultPanic} {
-		SyncDuration.WithLabelValues(result)
-	}
+	queue.RegisterMetrics()
+	legacyregistry.MustRegister(StartLateness, UnexpectedPods, Preflights, Rehearsals, CronAtMissed, buildInfo)
 	for _, result := range []string{PreflightAccepted, PreflightRefused, PreflightUnknown, PreflightShared} {
 		Preflights.WithLabelValues(result)
 	}

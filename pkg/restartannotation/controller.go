@@ -46,7 +46,6 @@ import (
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
-	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationsteps"
@@ -57,10 +56,6 @@ const queueName = "restart_annotations"
 
 // maxSteps is the number of steps of a sync after which something must be wrong.
 const maxSteps = 8
-
-// finishTimeout is how long running syncs may take when the controller is stopped, as in
-// the controller of Ats.
-const finishTimeout = 3 * time.Second
 
 // At most reportBurst mistakes are reported at once, and further ones with reportRate per
 // second. After a start, all are reported again, however many there are.
@@ -186,18 +181,12 @@ func NewController(
 func (c *Controller) Run(ctx context.Context, workers int) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
-	var wg sync.WaitGroup
-	syncCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer func() {
-		c.queue.ShutDown()
-		defer time.AfterFunc(finishTimeout, cancel).Stop()
-		wg.Wait()
-	}()
-
+	defer c.queue.ShutDown()
 	if c.waitForPermission(ctx) != nil {
 		return
 	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	for _, kind := range annotationsteps.Kinds {
 		informer := c.workloads[kind]
 		wg.Go(func() { informer.RunWithContext(ctx) })
@@ -207,13 +196,11 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 		return
 	}
 	logger.Info("Starting controller of restart annotations", "workers", workers)
-	for range c.queue.Start(workers) {
-		wg.Go(func() {
-			for ctx.Err() == nil && c.processNextWorkItem(syncCtx) {
-			}
-		})
-	}
-	<-ctx.Done()
+	c.queue.Run(ctx, workers, c.processNextWorkItem)
+}
+
+func (c *Controller) processNextWorkItem(ctx context.Context) bool {
+	return c.queue.ProcessNext(ctx, "workload", c.syncHandler)
 }
 
 // waitForPermission returns nil once the workloads and CronAts can be listed. An informer
@@ -282,24 +269,9 @@ func (c *Controller) enqueueOwner(cronAt *v1alpha1.CronAt) {
 	}
 }
 
-func (c *Controller) processNextWorkItem(ctx context.Context) bool {
-	key, shutdown := c.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer c.queue.Done(key)
-	ctx = klog.NewContext(ctx, klog.LoggerWithValues(klog.FromContext(ctx), "workload", klog.KRef(key.Parts())))
-
-	start := c.clock.Now()
-	err := queue.Recovered(func() error { return c.syncHandler(ctx, key) })
-	metrics.SyncDuration.WithLabelValues(metrics.ResultOf(err)).Observe(c.clock.Since(start).Seconds())
-	c.queue.Settle(ctx, key, err)
-	return true
-}
-
 // syncHandler takes the next steps for a workload. After an error, a step must be retried
-// with back-off.
-func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) error {
+// with back-off. There is never a delay.
+func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	kind, name, _ := strings.Cut(key.Name, "/")
 	world := c.steps.World(v1alpha1.RestartKind(kind), cache.NewObjectName(key.Namespace, name))
 	for range maxSteps {
@@ -310,16 +282,16 @@ func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) erro
 			c.steps.Record(world, decision.Event)
 			c.report(key, world, decision.Mistake)
 			c.remember(key, decision)
-			return decision.Retry
+			return 0, decision.Retry
 		}
 		if err := c.steps.Take(ctx, world, decision); err != nil {
 			refused := annotationplan.Refused(err)
 			c.steps.Record(world, refused.Event)
 			c.remember(key, refused)
-			return refused.Retry
+			return 0, refused.Retry
 		}
 	}
-	return fmt.Errorf("no result after %d steps: the API server does not store all fields; is its CronAt CRD outdated?", maxSteps)
+	return 0, fmt.Errorf("no result after %d steps: the API server does not store all fields; is its CronAt CRD outdated?", maxSteps)
 }
 
 // report records an event on the workload for a mistake, unless it was reported before. If

@@ -39,7 +39,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/metadata/fake"
 	kubetesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -577,23 +576,6 @@ func TestStaleWorkload(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestPanic checks that a sync that panics is tried again.
-func TestPanic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		c, err := NewController(t.Context(), w.person, w.workloads, metav1.NamespaceAll, w.recorder, clock.RealClock{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.queue.ShutDown()
-		pod := cache.NewObjectName(namespace, "Pod/web") // which has no informer
-		c.queue.Add(pod)
-		if !c.processNextWorkItem(t.Context()) || !c.queue.IsRetried(pod) {
-			t.Error("it is not tried again")
-		}
-	})
 }
 
 // TestSuspendAnnotation suspends the restarts of a workload by its annotation: a CronAt that

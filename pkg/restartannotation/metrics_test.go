@@ -30,13 +30,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/component-base/metrics/legacyregistry"
-	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
 	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
@@ -99,43 +96,4 @@ func TestBlocked(t *testing.T) {
 		}
 		want("deleted", "")
 	})
-}
-
-// TestSyncDuration checks that syncs are counted by their results, also those that panic.
-func TestSyncDuration(t *testing.T) {
-	metrics.Register()
-	count := func(result string) uint64 {
-		t.Helper()
-		got, err := testutil.GetHistogramVecFromGatherer(legacyregistry.DefaultGatherer, "cnat_sync_duration_seconds", map[string]string{"result": result})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got.GetAggregatedSampleCount()
-	}
-	for name, tc := range map[string]struct {
-		create func(*http.Request) (*http.Response, error)
-		want   string
-	}{
-		"created":   {want: metrics.ResultSuccess},
-		"refused":   {want: metrics.ResultBlocked, create: func(request *http.Request) (*http.Response, error) { return fakeserver.Refuse(request, errDenied) }},
-		"no answer": {want: metrics.ResultError, create: func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") }},
-		"panic":     {want: metrics.ResultPanic, create: func(*http.Request) (*http.Response, error) { panic("an unexpected object") }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			before := count(tc.want)
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.set(t, annotated(nightly))
-				run(t, w, harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
-					if request.Method == http.MethodPost && tc.create != nil {
-						return tc.create(request)
-					}
-					return w.RoundTrip(request)
-				}))
-			})
-			if count(tc.want) == before {
-				t.Errorf("no sync with result %s is in the metric", tc.want)
-			}
-		})
-	}
 }

@@ -19,20 +19,12 @@ limitations under the License.
 package queue
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"runtime"
-	"runtime/debug"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // A sync that fails is retried after minBackoff. The back-off doubles with each failure, up to
@@ -55,13 +47,14 @@ const maxInFlight = 128
 type Queue struct {
 	workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	order *order
+	clock clock.Clock
 }
 
 // New returns a Queue. name is for its metrics. isUrgent, which may be nil, tells whether an
 // item goes first; it is asked each time the item is added.
 func New(name string, isUrgent func(cache.ObjectName) bool, limiter workqueue.TypedRateLimiter[cache.ObjectName], wallClock clock.WithTicker) *Queue {
 	storage := newOrder(isUrgent)
-	return &Queue{order: storage, TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
+	return &Queue{order: storage, clock: wallClock, TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[cache.ObjectName]{
 		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[cache.ObjectName]{
 			Name: name, Clock: wallClock,
 			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[cache.ObjectName]{Name: name, Clock: wallClock, Queue: storage}),
@@ -69,7 +62,7 @@ func New(name string, isUrgent func(cache.ObjectName) bool, limiter workqueue.Ty
 	})}
 }
 
-// NewRetrying returns a Queue for Settle.
+// NewRetrying returns a Queue for Run.
 func NewRetrying(name string, isUrgent func(cache.ObjectName) bool, wallClock clock.WithTicker) *Queue {
 	return New(name, isUrgent, jittered{workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)}, wallClock)
 }
@@ -109,33 +102,5 @@ func (q *Queue) ShutDown() {
 	q.TypedRateLimitingInterface.ShutDown()
 }
 
-// Settle must be called with the result of a sync: a failed one is retried with back-off, and
-// logged. What wraps answer.ErrBlocked is reported elsewhere.
-func (q *Queue) Settle(ctx context.Context, item cache.ObjectName, err error) {
-	if err == nil {
-		q.Forget(item)
-		return
-	}
-	if logger := klog.FromContext(ctx); errors.Is(err, answer.ErrBlocked) {
-		logger.V(2).Info("Blocked, retrying later", "reason", err)
-	} else {
-		logger.Error(err, "Sync failed, retrying later")
-	}
-	q.AddRateLimited(item)
-}
-
 // IsRetried reports whether the last sync of an item failed.
 func (q *Queue) IsRetried(item cache.ObjectName) bool { return q.NumRequeues(item) > 0 }
-
-// Recovered calls work and returns its error, or one that wraps answer.ErrPanic if it panics.
-func Recovered(work func() error) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			if _, ok := cause.(runtime.Error); !ok {
-				cause = fmt.Sprintf("%T", cause) // It may quote what a user wrote.
-			}
-			err = fmt.Errorf("%w: %v\n%s", answer.ErrPanic, cause, debug.Stack())
-		}
-	}()
-	return work()
-}

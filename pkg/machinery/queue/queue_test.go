@@ -17,7 +17,6 @@ limitations under the License.
 package queue
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -219,47 +218,6 @@ func TestShutDown(t *testing.T) {
 		defer w.lock.Unlock()
 		if w.done != 16 {
 			t.Errorf("%d items were processed, want 16", w.done)
-		}
-	})
-}
-
-// TestSettle lets the syncs of very many items fail: each is retried within a minute, and they
-// do not come at the same instant.
-func TestSettle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const many = 1000
-		q := NewRetrying("", nil, clock.RealClock{})
-		defer q.ShutDown()
-		failure := errors.New("exceeded quota")
-		last := map[cache.ObjectName]time.Time{}
-		for i := range many {
-			q.Add(cache.NewObjectName("namespace", fmt.Sprint(i)))
-		}
-		end := time.Now().Add(10 * time.Minute)
-		at := map[time.Time]int{}
-		for time.Now().Before(end) {
-			item, _ := q.Get()
-			if wait := time.Since(last[item]); !last[item].IsZero() && wait > time.Minute+time.Millisecond {
-				t.Fatalf("%s is retried after %v", item, wait)
-			}
-			last[item] = time.Now()
-			if time.Until(end) < time.Minute {
-				at[time.Now().Truncate(time.Second)]++
-			}
-			q.Settle(t.Context(), item, failure)
-			q.Done(item)
-		}
-		for second, retries := range at {
-			if retries > many/10 {
-				t.Errorf("%d of %d are retried in the second %v", retries, many, second)
-			}
-		}
-		item := cache.NewObjectName("namespace", "0")
-		if !q.IsRetried(item) {
-			t.Error("a failure is not remembered")
-		}
-		if q.Settle(t.Context(), item, nil); q.IsRetried(item) {
-			t.Error("a failure is remembered after a success")
 		}
 	})
 }
