@@ -53,8 +53,8 @@ const (
 	// rehearsalSilence is how long nothing may be seen of a Pod without a sandbox. The kubelet
 	// reports a volume that it cannot mount after two minutes.
 	rehearsalSilence = 150 * time.Second
-	// rehearsalTime is how long a rehearsal may take: it may pull images, or wait for a new node.
-	rehearsalTime = 10 * time.Minute
+	// RehearsalTime is how long a rehearsal may take: it may pull images, or wait for a new node.
+	RehearsalTime = 10 * time.Minute
 	// RehearsalPeriod is the interval between rehearsals that do not pass.
 	RehearsalPeriod = 10 * time.Minute
 	// requestPeriod is the minimum interval between rehearsals that are requested.
@@ -142,7 +142,7 @@ func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
 	// If no controller is left to delete it, the kubelet ends it.
-	spec.ActiveDeadlineSeconds = ptr.To(int64((rehearsalTime + 2*time.Minute) / time.Second))
+	spec.ActiveDeadlineSeconds = ptr.To(int64((RehearsalTime + 2*time.Minute) / time.Second))
 	// A rehearsal must not preempt other Pods.
 	spec.PriorityClassName, spec.Priority, spec.PreemptionPolicy = "", nil, nil
 
@@ -302,14 +302,14 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now tim
 	case condition != nil && condition.Reason == corev1.PodReasonSchedulingGated:
 		message = join("Pod "+pod.Name, condition.Reason, condition.Message)
 		return NewRehearsal(v1alpha1.ReasonRehearsalUnschedulable, message+" Nothing has removed the scheduling gates of the rehearsal.", now)
-	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || mayGetNode && age < rehearsalTime):
+	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || mayGetNode && age < RehearsalTime):
 		return Rehearsal{}
 	case reason == v1alpha1.ReasonUnschedulable && hasMoreRights(run):
 		return NewRehearsal(v1alpha1.ReasonRehearsalUnschedulable, message+" A rehearsal has neither the priority class nor the labels of the run.", now)
 	case reason != "" && age >= rehearsalSettle:
 		return NewRehearsal(reason, message, now)
 	}
-	isOver := age >= rehearsalTime || isKnown && isSilentSince(pod, event, now.Add(-rehearsalSilence))
+	isOver := age >= RehearsalTime || isKnown && isSilentSince(pod, event, now.Add(-rehearsalSilence))
 	switch reason, message := silentBlocker(ours, event, now); {
 	case reason == "", reason == v1alpha1.ReasonPodPending && !isOver, age < EventDelay:
 		return Rehearsal{}
@@ -363,17 +363,17 @@ func (r Rehearsed) current(generation int64) *metav1.Condition {
 	return condition
 }
 
-// Observe updates the status of an object with a new result. Without one, it removes that of
+// Observe updates the status of an object with a result, if it is news. Without one, it removes that of
 // another generation, or one that is no longer wanted. failure is the condition that foresees
 // that a run fails, or nil. events report a result that foresees nothing.
 func (r Rehearsed) Observe(object metav1.Object, wanted bool, result Rehearsal, now time.Time) (failure *metav1.Condition, events []Event) {
-	before := ptr.Deref(r.current(object.GetGeneration()), metav1.Condition{})
+	before, isNews := ptr.Deref(r.current(object.GetGeneration()), metav1.Condition{}), r.IsNews(object, result)
 	switch {
-	case !wanted || result.Reason == "" && before.Reason == "":
+	case !wanted || !isNews && before.Reason == "":
 		meta.RemoveStatusCondition(r.Conditions, v1alpha1.ConditionRehearsed)
 		*r.At = nil
 		return nil, nil
-	case result.Reason != "":
+	case isNews:
 		message := result.Message
 		if result.Reason != v1alpha1.ReasonPassed {
 			message = rehearsalPrefix + result.Time.UTC().Format(time.RFC3339) + ": " + message
@@ -395,10 +395,11 @@ func (r Rehearsed) Observe(object metav1.Object, wanted bool, result Rehearsal, 
 	}
 }
 
-// Has reports whether the status has a result.
-func (r Rehearsed) Has(object metav1.Object, result Rehearsal) bool {
-	condition := r.current(object.GetGeneration())
-	return condition != nil && condition.Reason == result.Reason && (*r.At).Time.Equal(result.Time)
+// IsNews reports whether a result is newer than what the status says, maybe because another
+// controller has written it. So each result is written at most once, however many controllers
+// there are.
+func (r Rehearsed) IsNews(object metav1.Object, result Rehearsal) bool {
+	return result.Reason != "" && (r.current(object.GetGeneration()) == nil || result.Time.After((*r.At).Time))
 }
 
 // Requested returns when a rehearsal was requested that has not taken place, or the zero time.

@@ -304,7 +304,7 @@ func TestJudgeRehearsal(t *testing.T) {
 		"containerd: passed":               {pod: []func(*corev1.Pod){failed, withStatuses(started("command"), started("second"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
 		"CRI-O: passed":                    {pod: []func(*corev1.Pod){withStatuses(waits("command", "CreateContainerError", "executable file `"+path+"` not found"), started("second"))}, age: time.Hour, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
 		"passed beside an injected one":    {pod: []func(*corev1.Pod){withStatuses(started("command"), started("second"), runs("proxy"))}, reason: v1alpha1.ReasonPassed, message: "Each container got as far as the start of its command."},
-		"the second is not created yet":    {pod: []func(*corev1.Pod){sandbox, withStatuses(started("command"), waits("second", "ContainerCreating", ""))}, age: rehearsalTime - time.Second},
+		"the second is not created yet":    {pod: []func(*corev1.Pod){sandbox, withStatuses(started("command"), waits("second", "ContainerCreating", ""))}, age: RehearsalTime - time.Second},
 		"an error that may pass":           {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle - 1},
 		"an error that lasts":              {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle, reason: v1alpha1.ReasonContainerNotCreated, message: "Container second: CreateContainerConfigError: secret not found"},
 		"of an injected one: not ours":     {pod: []func(*corev1.Pod){withStatuses(started("command"), waits("second", "ContainerCreating", ""), waits("proxy", "CreateContainerConfigError", "secret not found"))}, age: rehearsalSettle},
@@ -315,11 +315,11 @@ func TestJudgeRehearsal(t *testing.T) {
 		"no node, for a moment":            {pod: []func(*corev1.Pod){unschedulable}, age: unschedulableDelay - 1, event: &PodEvent{Warning: true, Reason: "FailedScheduling", Time: due}},
 		"no node":                          {pod: []func(*corev1.Pod){unschedulable}, age: Grace, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
 		"no node, for a minute":            {pod: []func(*corev1.Pod){unschedulable}, age: Grace - 1},
-		"a node is being added":            {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime - 1, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}},
-		"a node may be being added":        {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime - 1, unknown: true},
-		"Karpenter adds a node":            {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime - 1, event: &PodEvent{Reason: "Nominated", Time: due}},
+		"a node is being added":            {pod: []func(*corev1.Pod){unschedulable}, age: RehearsalTime - 1, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}},
+		"a node may be being added":        {pod: []func(*corev1.Pod){unschedulable}, age: RehearsalTime - 1, unknown: true},
+		"Karpenter adds a node":            {pod: []func(*corev1.Pod){unschedulable}, age: RehearsalTime - 1, event: &PodEvent{Reason: "Nominated", Time: due}},
 		"the autoscaler adds no node":      {pod: []func(*corev1.Pod){unschedulable}, age: Grace, event: &PodEvent{Reason: "NotTriggerScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
-		"no node is added":                 {pod: []func(*corev1.Pod){unschedulable}, age: rehearsalTime, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
+		"no node is added":                 {pod: []func(*corev1.Pod){unschedulable}, age: RehearsalTime, event: &PodEvent{Reason: "TriggeredScaleUp", Time: due}, reason: v1alpha1.ReasonUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available"},
 		"no node, but the run may preempt": {pod: []func(*corev1.Pod){unschedulable}, age: Grace, priority: "high", reason: v1alpha1.ReasonRehearsalUnschedulable, message: "Pod example-at-rehearsal: 0/1 nodes are available A rehearsal has neither the priority class nor the labels of the run."},
 		"a warning of something else":      {pod: []func(*corev1.Pod){creating}, event: &PodEvent{Warning: true, Reason: "DNSConfigForming", Time: due}, age: rehearsalSilence - 1},
 		"a warning, soon":                  {pod: []func(*corev1.Pod){creating}, event: mount, age: EventDelay - 1},
@@ -330,13 +330,13 @@ func TestJudgeRehearsal(t *testing.T) {
 		"silence, for too long":            {pod: []func(*corev1.Pod){creating}, age: rehearsalSilence, reason: v1alpha1.ReasonPodPending, message: silent + see},
 		"a gate":                           {pod: []func(*corev1.Pod){gated}, age: Grace, reason: v1alpha1.ReasonRehearsalUnschedulable, message: "Pod example-at-rehearsal: SchedulingGated: gates Nothing has removed the scheduling gates of the rehearsal."},
 		"a gate, for a minute":             {pod: []func(*corev1.Pod){gated}, age: Grace - 1},
-		"silence, or unknown events":       {pod: []func(*corev1.Pod){creating}, unknown: true, age: rehearsalTime - 1},
+		"silence, or unknown events":       {pod: []func(*corev1.Pod){creating}, unknown: true, age: RehearsalTime - 1},
 		"silence since it has a node":      {pod: []func(*corev1.Pod){creating, scheduled(due.Add(time.Second))}, age: rehearsalSilence},
 		"silence since its status":         {pod: []func(*corev1.Pod){creating, writtenAt(due.Add(time.Second))}, age: rehearsalSilence},
 		"silence since an event":           {pod: []func(*corev1.Pod){creating}, event: &PodEvent{Reason: "SuccessfulAttachVolume", Time: due.Add(time.Second)}, age: rehearsalSilence},
-		"slow after its sandbox":           {pod: []func(*corev1.Pod){creating, sandbox}, age: rehearsalTime - 1},
-		"it pulls":                         {pod: []func(*corev1.Pod){creating, sandbox}, event: pulling, age: rehearsalTime - 1},
-		"it pulls, for too long":           {pod: []func(*corev1.Pod){creating, sandbox}, event: pulling, age: rehearsalTime, reason: v1alpha1.ReasonPodPending, message: silent + ": Pulling: words" + see},
+		"slow after its sandbox":           {pod: []func(*corev1.Pod){creating, sandbox}, age: RehearsalTime - 1},
+		"it pulls":                         {pod: []func(*corev1.Pod){creating, sandbox}, event: pulling, age: RehearsalTime - 1},
+		"it pulls, for too long":           {pod: []func(*corev1.Pod){creating, sandbox}, event: pulling, age: RehearsalTime, reason: v1alpha1.ReasonPodPending, message: silent + ": Pulling: words" + see},
 		"the node has no room any more":    {pod: []func(*corev1.Pod){failed, refusedBy("OutOfcpu")}, reason: v1alpha1.ReasonEvicted, message: "Pod example-at-rehearsal failed: OutOfcpu: words"},
 		"the node is shut down":            {pod: []func(*corev1.Pod){failed, refusedBy("NodeShutdown")}, reason: v1alpha1.ReasonEvicted, message: "Pod example-at-rehearsal failed: NodeShutdown: words"},
 		"the node refuses it":              {pod: []func(*corev1.Pod){failed, refusedBy("SysctlForbidden")}, reason: v1alpha1.ReasonPodFailed, message: "Pod example-at-rehearsal failed: SysctlForbidden: words"},
@@ -375,13 +375,17 @@ func rehearsedCondition(reason, message string) metav1.Condition {
 
 // TestDecideRehearsed covers what the status of an At says of rehearsals.
 func TestDecideRehearsed(t *testing.T) {
-	const failure = "Rehearsed at 2026-12-24T10:12:04Z: words"
+	const failure, before = "Rehearsed at 2026-12-24T10:12:04Z: words", "Rehearsed at 2026-12-24T10:02:04Z: other words"
 	result := func(reason string) Rehearsal { return NewRehearsal(reason, "words", now) }
 	passed := rehearsedCondition(v1alpha1.ReasonPassed, "words")
 	failed := rehearsedCondition(v1alpha1.ReasonImagePullFailed, failure)
 	with := func(conditions ...metav1.Condition) v1alpha1.AtStatus {
 		status := pendingWith(conditions...)
 		status.RehearsedAt = &metav1.Time{Time: now}
+		return status
+	}
+	ago := func(age time.Duration, status v1alpha1.AtStatus) v1alpha1.AtStatus {
+		status.RehearsedAt = &metav1.Time{Time: now.Add(-age)}
 		return status
 	}
 	pending := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending}
@@ -399,22 +403,21 @@ func TestDecideRehearsed(t *testing.T) {
 		"passed, and written": {
 			status: with(passed), forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)},
 		},
+		"passed, but another controller has written a newer result": {
+			status:   ago(-time.Second, with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))),
+			forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)},
+		},
 		"failed": {
 			status: pending, forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonImagePullFailed)},
 			want: ptr.To(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), events: []Event{warning(v1alpha1.ReasonImagePullFailed, failure)},
 		},
 		"failed again after ten minutes: no event": {
-			status: func() v1alpha1.AtStatus {
-				const failure = "Rehearsed at 2026-12-24T10:02:04Z: other words"
-				status := with(rehearsedCondition(v1alpha1.ReasonImagePullFailed, failure), blocked(now, v1alpha1.ReasonImagePullFailed, failure))
-				status.RehearsedAt = &metav1.Time{Time: now.Add(-RehearsalPeriod)}
-				return status
-			}(),
+			status:   ago(RehearsalPeriod, with(rehearsedCondition(v1alpha1.ReasonImagePullFailed, before), blocked(now, v1alpha1.ReasonImagePullFailed, before))),
 			forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonImagePullFailed)},
 			want:     ptr.To(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))),
 		},
 		"refused again after ten minutes: no event": {
-			status:   with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, "Rehearsed at 2026-12-24T10:02:04Z: other words")),
+			status:   ago(RehearsalPeriod, with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, before))),
 			forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonRehearsalRefused)}, want: ptr.To(with(rehearsedCondition(v1alpha1.ReasonRehearsalRefused, failure))),
 		},
 		"failed, and nothing else is known": {
@@ -432,7 +435,7 @@ func TestDecideRehearsed(t *testing.T) {
 			want: ptr.To(with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), events: []Event{warning(v1alpha1.ReasonImagePullFailed, failure)},
 		},
 		"failed, then passed": {
-			status: with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure)), forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)},
+			status: ago(time.Second, with(failed, blocked(now, v1alpha1.ReasonImagePullFailed, failure))), forecast: &Forecast{Rehearsal: result(v1alpha1.ReasonPassed)},
 			want: ptr.To(with(passed)),
 		},
 		"failed, and edited": {

@@ -250,7 +250,7 @@ func (r *rehearsals) resultOf(item cache.ObjectName, object metav1.Object, statu
 	}
 	value, _ := r.found.Get(item)
 	found, _ := value.(rehearsed)
-	if found.uid != object.GetUID() || found.generation != object.GetGeneration() || status.Has(object, found.result) {
+	if found.uid != object.GetUID() || found.generation != object.GetGeneration() || !status.IsNews(object, found.result) {
 		return plan.Rehearsal{}
 	}
 	return found.result

@@ -34,11 +34,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
 var podsResource = corev1.SchemeGroupVersion.WithResource("pods")
@@ -430,6 +434,36 @@ func TestRehearsalOfTheSameName(t *testing.T) {
 		if forecast := f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status)); forecast == nil || forecast.Rehearsal.Reason != v1alpha1.ReasonImagePullFailed {
 			t.Errorf("forecast %v, want a rehearsal that failed", forecast)
 		}
+	})
+}
+
+// TestRehearsalOfTwoControllers lets two controllers work at the same time: none ends the rehearsals of
+// the other, and what one has found is enough for both.
+func TestRehearsalOfTwoControllers(t *testing.T) {
+	run(t, func(f *fixture) {
+		other := New(f.Clients, nil, f.defaults, f.clock)
+		checks := other.Ats(listers.NewAtLister(f.ats), func(cache.ObjectName) {})
+		_, ctx := ktesting.NewTestContext(f.t)
+		harness.Run(ctx, f.t, other.Run)
+		time.Sleep(leftPeriod) // It has looked for Pods that are left.
+		f.kubelet = notPulled  // It takes twenty seconds.
+		at := f.at("at", 20*time.Hour, withRehearse)
+		checks.Add(cache.MetaObjectToName(at))
+		f.add(25*time.Second, at)
+		found := 0
+		for _, c := range []*Checks{f.Checks, checks} {
+			if forecast := c.Forecast(at, plan.RehearsedOf(&at.Status)); forecast != nil {
+				found++
+				f.store(at, func(at *v1alpha1.At) {
+					at.Status = *plan.Decide(plan.World{At: at, Forecast: forecast, Rehearses: true, Now: time.Now()}).Status
+				})
+			}
+		}
+		if created := len(f.taken(&f.rehearsed)); found != 1 || created > 2 {
+			t.Errorf("%d results, and %d tries to create a Pod, want 1 and at most 2", found, created)
+		}
+		time.Sleep(9 * time.Minute)
+		f.wantList("rehearsals after that", &f.rehearsed)
 	})
 }
 

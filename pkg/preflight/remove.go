@@ -41,16 +41,16 @@ const (
 	leftPeriod = time.Minute
 )
 
-// nameTaken handles another Pod that has the name of the one that was to be made: it may be
-// left from an earlier rehearsal, or be that of a CronAt with the name of the At.
+// nameTaken handles another Pod that has the name of the one that was to be made: it may be that of
+// another controller or of a CronAt with the name of the At, or left from an earlier rehearsal.
 func (r *rehearsals) nameTaken(ctx context.Context, made *corev1.Pod) plan.Rehearsal {
 	other, err := r.p.Kube.CoreV1().Pods(made.Namespace).Get(ctx, made.Name, metav1.GetOptions{})
 	switch {
 	case err != nil:
 	case !plan.IsRehearsal(other):
 		return plan.NewRehearsal(v1alpha1.ReasonRehearsalRefused, fmt.Sprintf("Pod %s already exists: delete it, or give the object another name.", made.Name), r.p.clock.Now())
-	case other.Labels[v1alpha1.LabelRehearsalOf] == made.Labels[v1alpha1.LabelRehearsalOf]:
-		r.remove(ctx, other)
+	case r.p.clock.Since(other.CreationTimestamp.Time) > plan.RehearsalTime: // Nobody waits for it.
+		_, _ = r.delete(ctx, other)
 	}
 	return plan.Rehearsal{}
 }
