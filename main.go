@@ -77,19 +77,12 @@ import (
 	"programming-kubernetes.info/cnat-controller/signals"
 )
 
-// hints are for an API server that does not list Ats.
-var hints = connect.Hints{
-	Missing:   "The CRD of At is not installed; waiting for: kubectl apply -f artifacts/examples/cnat-crd.yaml",
-	Forbidden: "artifacts/deploy/rbac.yaml, or artifacts/namespaced/role.yaml with -namespace, has the permissions that it needs",
-}
+// listPeriod is the interval at which the controller tries to list what it works on until it can.
+const listPeriod = 2 * time.Second
 
-// cronPollPeriod is the interval at which the controller tries to list CronAts until it can.
-const cronPollPeriod = 10 * time.Second
-
-const (
-	findTimeout  = 10 * time.Second // to find the permissions before the program ends
-	leaseTimeout = 20 * time.Second // to get the lease of a leader that has crashed, before the program ends
-)
+// leaseTimeout is how long a controller that is being uninstalled waits for the lease of a leader
+// that may have crashed.
+const leaseTimeout = 20 * time.Second
 
 // cronWorkers is how many CronAts are worked on for each worker on Ats. Of many that are due at
 // one instant, the Ats are created quickly, so that what follows a start waits behind the starts.
@@ -261,7 +254,12 @@ func run(ctx context.Context, o *options) error {
 	if !o.leaderElect {
 		// A person who starts it by hand wants to know at once. In a cluster, an error would
 		// make the kubelet restart it with a growing back-off.
-		if err := connect.Reach(ctx, config); err != nil || ctx.Err() != nil {
+		client, err := clientset.NewForConfig(config)
+		if err != nil {
+			return err
+		}
+		err = listAts(ctx, client, o.namespace)
+		if err = connect.Explain(err, config.Host); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -370,36 +368,28 @@ func (p *program) run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	defer p.stopEvents()
-	host := p.besideConfig.Host
-	klog.FromContext(ctx).Info("Looking for Ats", "host", host, "namespace", cmp.Or(p.namespace, "all"))
-	startErr := connect.WaitForServer(ctx, host, listAts(p.cnatClient, p.namespace), hints)
-	permissions, err := p.findPermissions(ctx, startErr)
-	switch {
-	case startErr != nil:
-		if permissions != nil {
-			// Nothing releases them if they are deleted while it waits for its restart.
-			klog.FromContext(ctx).Info("Releasing the permissions, which do not suffice")
-			p.finish(ctx, permissions, func() { permissions.Release(ctx) })
+	klog.FromContext(ctx).Info("Looking for Ats", "host", p.besideConfig.Host, "namespace", cmp.Or(p.namespace, "all"))
+	var held *uninstall.Permissions
+	if p.holdPermissions {
+		var err error
+		held, err = uninstall.Find(ctx, p.besideConfig, controllerName, p.namespace, controllerName+"-ats")
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
 		}
-		return startErr
-	case ctx.Err() != nil && permissions == nil:
-		return nil
-	case err != nil:
-		return fmt.Errorf("find the permissions for -hold-permissions: %w", err)
 	}
 	// The informers run before the election, so that the caches of a standby are filled.
-	p.podFactory.StartWithContext(ctx)
-	p.atFactory.StartWithContext(ctx)
-	go func() {
-		// Without them, Ats must run all the same.
-		if waitForCronAts(ctx, p.cnatClient, p.namespace) == nil {
-			p.cronFactory.StartWithContext(ctx)
-		}
-	}()
+	if waitFor(ctx, "Ats", func(ctx context.Context) error { return listAts(ctx, p.cnatClient, p.namespace) }) == nil {
+		p.podFactory.StartWithContext(ctx)
+		p.atFactory.StartWithContext(ctx)
+		go p.startCronAts(ctx) // Without them, Ats must run all the same.
+	}
 	var led atomic.Bool
 	work := func(ctx context.Context) {
 		led.Store(true)
-		uninstalled := permissions.Hold(ctx, func(ctx context.Context) {
+		uninstalled := held.Hold(ctx, func(ctx context.Context) {
 			var wg sync.WaitGroup
 			wg.Go(func() { p.cronController.Run(ctx, cronWorkers*p.workers) })
 			wg.Go(func() { p.runAnnotations(ctx) })
@@ -416,43 +406,40 @@ func (p *program) run(ctx context.Context) error {
 		work(ctx)
 		return nil
 	}
-	err = leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, work)
-	if !led.Load() && permissions.AreBeingDeleted(ctx) {
-		p.finish(ctx, permissions, func() { work(ctx) })
+	err := p.lead(ctx, work)
+	if !led.Load() && held.AreBeingDeleted(ctx) {
+		p.lastWork(ctx, held, work)
 	}
 	return err
 }
 
-// findPermissions returns the permissions to hold, or nil without -hold-permissions. A program
-// that has to end needs them, too, and looks for them for findTimeout at most.
-func (p *program) findPermissions(ctx context.Context, startErr error) (*uninstall.Permissions, error) {
-	if !p.holdPermissions {
-		return nil, nil
+// startCronAts starts the informer of CronAts once they can be listed.
+func (p *program) startCronAts(ctx context.Context) {
+	list := func(ctx context.Context) error {
+		_, err := p.cnatClient.CnatV1alpha1().CronAts(p.namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		return err
 	}
-	if startErr != nil || ctx.Err() != nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), findTimeout)
-		defer cancel()
+	if waitFor(ctx, "CronAts", list) == nil {
+		p.cronFactory.StartWithContext(ctx)
 	}
-	return uninstall.Find(ctx, p.besideConfig, controllerName, p.namespace, controllerName+"-ats")
 }
 
-// finish calls last in a program that has to end and has never led, if nobody else leads. It
-// waits for leaseTimeout at most, because a leader that has crashed keeps the lease for some
-// seconds.
-func (p *program) finish(ctx context.Context, permissions *uninstall.Permissions, last func()) {
-	if !p.leaderElect {
-		last()
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseTimeout)
+// lead calls work once this controller holds the lease.
+func (p *program) lead(ctx context.Context, work func(context.Context)) error {
+	return leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, work)
+}
+
+// lastWork calls work, which only releases what is left, in a controller that is being uninstalled
+// and has never led, if the leader has crashed, and nobody else does it.
+func (p *program) lastWork(ctx context.Context, held *uninstall.Permissions, work func(context.Context)) {
+	leaseCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseTimeout)
 	defer cancel()
 	go func() {
 		defer cancel()
-		permissions.AwaitRelease(ctx)
+		held.AwaitRelease(leaseCtx)
 	}()
-	err := leader.Run(ctx, p.besideConfig, p.leaderElectNamespace, controllerName, p.leaderElectIdentity, &p.lease, func(context.Context) {
-		last()
+	err := p.lead(leaseCtx, func(context.Context) {
+		work(ctx)
 		cancel()
 	})
 	if err != nil {
@@ -574,22 +561,16 @@ func loadConfig(o *options) (*rest.Config, string, error) {
 	return config, namespace, nil
 }
 
-// listAts returns a function that tries whether Ats can be listed.
-func listAts(client clientset.Interface, namespace string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := client.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{Limit: 1})
-		return err
-	}
+// listAts tries whether Ats can be listed.
+func listAts(ctx context.Context, client clientset.Interface, namespace string) error {
+	_, err := client.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	return err
 }
 
-// waitForCronAts returns nil once CronAts can be listed. A cluster may have the CRD of At only,
-// or permissions from before CronAt.
-func waitForCronAts(ctx context.Context, client clientset.Interface, namespace string) error {
-	list := func(ctx context.Context) error {
-		_, err := client.CnatV1alpha1().CronAts(namespace).List(ctx, metav1.ListOptions{Limit: 1})
-		return err
-	}
-	return connect.Until(ctx, cronPollPeriod, list, func(err error) {
-		klog.FromContext(ctx).Info("CronAts cannot be listed, and do not run until they can: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it", "answer", err)
+// waitFor returns nil once list succeeds, or an error when ctx is done. A cluster may have the CRD of
+// At only, or permissions from before CronAt.
+func waitFor(ctx context.Context, what string, list func(context.Context) error) error {
+	return connect.Until(ctx, listPeriod, list, func(err error) {
+		klog.FromContext(ctx).Info(what+" cannot be listed, and do not run until they can: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it", "answer", err)
 	})
 }

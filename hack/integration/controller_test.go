@@ -142,22 +142,10 @@ func takePort(t *testing.T, address string) string {
 // TestPermissionComesLate starts the controller before it is granted anything.
 func TestPermissionComesLate(t *testing.T) {
 	t.Parallel()
-	// On a slow machine, the controller may give up before the permission is in force.
-	for range 5 {
-		if grantLate(t) {
-			return
-		}
-	}
-	t.Error("the controller gave up each time")
-}
-
-// grantLate grants everything to a controller that was refused. It returns false if the
-// controller has given up before it works.
-func grantLate(t *testing.T) bool {
-	t.Helper()
 	namespace := newNamespace(t)
-	c := startController(t, namespace, "-kubeconfig="+adminConfig(t, func(admin *clientcmdapi.AuthInfo) { admin.Impersonate = namespace }))
-	waitLog(t, c, "The API server refuses the controller; asking again for 10s")
+	c := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace,
+		"-kubeconfig="+adminConfig(t, func(admin *clientcmdapi.AuthInfo) { admin.Impersonate = namespace }))
+	waitLog(t, c, "Ats cannot be listed, and do not run until they can")
 	_, err := kubeClient.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "late"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
@@ -167,14 +155,7 @@ func grantLate(t *testing.T) bool {
 		t.Fatal(err)
 	}
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	hasGivenUp := func() bool { return strings.Contains(c.output(), " refuses the controller: ") }
-	at := waitAt(t, namespace, "at", "to run", func(at *v1alpha1.At) bool {
-		return at.Status.Phase == v1alpha1.PhaseRunning || hasGivenUp()
-	})
-	if hasGivenUp() {
-		_ = c.wait(t)
-	}
-	return at.Status.Phase == v1alpha1.PhaseRunning
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
 }
 
 // TestStartup starts the controller while the CRD is missing, is created later, or has an

@@ -24,19 +24,15 @@ limitations under the License.
 package uninstall
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"path"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -44,15 +40,12 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -60,21 +53,21 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 )
 
-// For a leader, these take a minute at most. A controller that has never led might need longer: it
-// also waits for the lease, and checks twice. The token of a service account that is being deleted
-// is valid for one minute. The grace period of the controller's Pod is longer.
+// For a leader, these and holdPeriod take about a minute. A controller that has never led might need
+// longer: it also waits for the lease, and checks twice. The token of a service account that is being
+// deleted is valid for one minute. The grace period of the controller's Pod is longer.
 const (
 	askTimeout         = 10 * time.Second // to check whether the controller is being uninstalled
 	leaveTimeout       = 30 * time.Second // to release all Pods and Ats
 	permissionsTimeout = 20 * time.Second // to release the permissions
 )
 
-// permissionsPeriod is the interval at which the permissions are released, or read, again. A
-// busy API server must not become busier.
-const permissionsPeriod = time.Second
+// holdPeriod is the interval at which the permissions are read while the controller works.
+const holdPeriod = 5 * time.Second
 
-// retryPeriod is the interval at which a failed request is tried again.
-const retryPeriod = 10 * time.Second
+// retryPeriod is the interval at which a request at the start or at the end is tried again. A busy
+// API server must not become busier.
+const retryPeriod = time.Second
 
 // object is an object without which the controller has no permissions.
 type object struct {
@@ -85,10 +78,9 @@ type object struct {
 // Permissions are the objects that give the controller its permissions: its service
 // account, and roles and role bindings with well-known names.
 type Permissions struct {
-	config     *rest.Config
-	kubeClient kubernetes.Interface
-	client     metadata.Interface
-	objects    []object // the first is the service account
+	config  *rest.Config
+	client  metadata.Interface
+	objects []object // The first is the namespace of the service account, which is not held.
 }
 
 // Find returns the permissions of the service account whose credentials config has. name
@@ -96,18 +88,19 @@ type Permissions struct {
 // ClusterRole and ClusterRoleBinding. If namespace is not empty, the controller works in
 // that namespace only, and has a Role and a RoleBinding there, with the name nameInside,
 // in place of the latter two. That namespace must not be the one of the service account.
+// Find waits for the API server, and returns an error when ctx is done.
 func Find(ctx context.Context, config *rest.Config, name, namespace, nameInside string) (*Permissions, error) {
-	p := &Permissions{config: config}
-	var err error
-	if p.kubeClient, err = kubernetes.NewForConfig(config); err != nil {
+	kubeClient, err := kubernetes.NewForConfig(config)
+	if err != nil {
 		return nil, err
 	}
-	if p.client, err = metadata.NewForConfig(config); err != nil {
+	client, err := metadata.NewForConfig(config)
+	if err != nil {
 		return nil, err
 	}
 	var review *authenticationv1.SelfSubjectReview
 	ask := func(ctx context.Context) (err error) {
-		review, err = p.kubeClient.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		review, err = kubeClient.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 		return err
 	}
 	err = connect.Until(ctx, retryPeriod, ask, func(err error) {
@@ -124,31 +117,24 @@ func Find(ctx context.Context, config *rest.Config, name, namespace, nameInside 
 	if own == namespace {
 		return nil, fmt.Errorf("-namespace must not be %s, the namespace of the controller: a user who may create Pods in it may use the controller's service account; run the controller in a namespace of its own, as artifacts/namespaced does", own)
 	}
-	p.add(corev1.SchemeGroupVersion.WithResource("serviceaccounts"), own, account[3])
-	p.add(rbacv1.SchemeGroupVersion.WithResource("roles"), own, name)
-	p.add(rbacv1.SchemeGroupVersion.WithResource("rolebindings"), own, name)
-	if namespace == metav1.NamespaceAll {
-		p.add(rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "", name)
-		p.add(rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), "", name)
-	} else {
-		p.add(rbacv1.SchemeGroupVersion.WithResource("roles"), namespace, nameInside)
-		p.add(rbacv1.SchemeGroupVersion.WithResource("rolebindings"), namespace, nameInside)
+	core, rbac := corev1.SchemeGroupVersion.WithResource, rbacv1.SchemeGroupVersion.WithResource
+	objects := []object{
+		{core("namespaces"), metav1.NamespaceNone, own},
+		{core("serviceaccounts"), own, account[3]},
+		{rbac("roles"), own, name},
+		{rbac("rolebindings"), own, name},
 	}
-	return p, nil
+	if namespace == metav1.NamespaceAll {
+		objects = append(objects, object{rbac("clusterroles"), metav1.NamespaceNone, name}, object{rbac("clusterrolebindings"), metav1.NamespaceNone, name})
+	} else {
+		objects = append(objects, object{rbac("roles"), namespace, nameInside}, object{rbac("rolebindings"), namespace, nameInside})
+	}
+	return &Permissions{config: config, client: client, objects: objects}, nil
 }
 
-func (p *Permissions) add(resource schema.GroupVersionResource, namespace, name string) {
-	p.objects = append(p.objects, object{resource: resource, namespace: namespace, name: name})
-}
-
-// in returns the client for an object.
-func (p *Permissions) in(o object) metadata.ResourceInterface {
-	return p.client.Resource(o.resource).Namespace(o.namespace)
-}
-
-// Hold holds the permissions while work runs, and stops work when they are being deleted.
-// If they, or the namespace of the controller, are being deleted when work has ended, Hold
-// calls release, releases the permissions, and returns true.
+// Hold holds the permissions while work runs, and stops work when they, or the namespace of the
+// controller, are being deleted. If they are when work has ended, Hold calls release, releases the
+// permissions, and returns true.
 func (p *Permissions) Hold(ctx context.Context, work func(context.Context), release func(context.Context) error) (uninstalled bool) {
 	if p == nil {
 		work(ctx)
@@ -159,7 +145,7 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer stop()
-		uninstalled = p.watch(workCtx)
+		uninstalled = p.holdUntilDeleted(workCtx)
 	})
 	work(workCtx)
 	stop()
@@ -176,41 +162,12 @@ func (p *Permissions) Hold(ctx context.Context, work func(context.Context), rele
 		// To hold the permissions any longer helps nobody: no later controller uses them.
 		logger.Error(err, "Not all Pods and Ats were released: see docs/install.md, If Pods stay")
 	}
-	p.Release(ctx)
-	return true
-}
-
-// Release releases the permissions, also after ctx is done. It tries for 20 seconds.
-func (p *Permissions) Release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), permissionsTimeout)
+	permissionsCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), permissionsTimeout)
 	defer cancel()
-	_ = wait.PollUntilContextCancel(ctx, permissionsPeriod, true, func(ctx context.Context) (bool, error) {
-		err := p.releasePermissions(ctx)
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "The permissions were not released: see docs/install.md, If Pods stay")
-		}
-		return err == nil, nil
+	_ = connect.Until(permissionsCtx, retryPeriod, p.release, func(err error) {
+		logger.Error(err, "The permissions were not released: see docs/install.md, If Pods stay")
 	})
-}
-
-// AwaitRelease returns once nobody holds the permissions, or when ctx is done.
-func (p *Permissions) AwaitRelease(ctx context.Context) {
-	_ = wait.PollUntilContextCancel(ctx, permissionsPeriod, true, func(ctx context.Context) (bool, error) {
-		return !p.areHeld(ctx), nil
-	})
-}
-
-// areHeld reports whether an object has the finalizer, or cannot be read although it may exist.
-func (p *Permissions) areHeld(ctx context.Context) bool {
-	current, errs := p.get(ctx, p.objects)
-	for i, o := range p.objects {
-		switch err := errs[i]; {
-		case answer.IsNotFound(err, o.name) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
-		case err != nil || slices.Contains(current[i].Finalizers, v1alpha1.FinalizerReleasePods):
-			return true
-		}
-	}
-	return false
+	return true
 }
 
 // AreBeingDeleted reports whether one of the permissions, or the namespace of the controller,
@@ -221,233 +178,172 @@ func (p *Permissions) AreBeingDeleted(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
-	deleted, err := p.areBeingDeleted(ctx)
+	current, err := p.read(ctx)
+	deleted := slices.ContainsFunc(current, isBeingDeleted)
 	if err != nil && !deleted {
 		klog.FromContext(ctx).Info("Cannot tell whether the controller is being uninstalled", "error", err)
 	}
 	return deleted
 }
 
-// watch gives the objects the finalizer. It returns true when one of them is being deleted,
-// and false when ctx is done.
-func (p *Permissions) watch(ctx context.Context) bool {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	var deleted atomic.Bool
-	var wg sync.WaitGroup
-	for _, o := range p.objects {
-		changed := make(chan struct{}, 1)
-		notify := func(any) {
-			select {
-			case changed <- struct{}{}:
-			default:
+// AwaitRelease returns once the permissions are gone, or when ctx is done.
+func (p *Permissions) AwaitRelease(ctx context.Context) {
+	_ = wait.PollUntilContextCancel(ctx, retryPeriod, true, func(ctx context.Context) (bool, error) {
+		current, err := p.read(ctx)
+		return err == nil && !slices.ContainsFunc(current, isHeld), nil
+	})
+}
+
+func isBeingDeleted(object *metav1.PartialObjectMetadata) bool {
+	return object != nil && object.DeletionTimestamp != nil
+}
+
+func isHeld(object *metav1.PartialObjectMetadata) bool {
+	return object != nil && slices.Contains(object.Finalizers, v1alpha1.FinalizerReleasePods)
+}
+
+// holdUntilDeleted gives the objects the finalizer. It returns true when one of them is being
+// deleted, and false when ctx is done.
+func (p *Permissions) holdUntilDeleted(ctx context.Context) (deleted bool) {
+	_ = wait.PollUntilContextCancel(ctx, holdPeriod, true, func(ctx context.Context) (bool, error) {
+		current, err := p.read(ctx)
+		if slices.ContainsFunc(current, isBeingDeleted) {
+			deleted = true
+			return true, nil
+		}
+		for i, o := range p.objects {
+			if i > 0 && current[i] != nil && !isHeld(current[i]) {
+				finalizers := append(slices.Clone(current[i].Finalizers), v1alpha1.FinalizerReleasePods)
+				err = errors.Join(err, patchFinalizers(ctx, p.client, o, current[i], finalizers, current[i].ResourceVersion))
 			}
 		}
-		informer := metadatainformer.NewFilteredMetadataInformer(p.client, o.resource, o.namespace, 0, cache.Indexers{}, func(options *metav1.ListOptions) {
-			options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.name).String()
-		}).Informer()
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: notify, UpdateFunc: func(_, cur any) { notify(cur) }}); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot watch", "resource", o.resource.Resource, "name", o.name)
-			continue
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Cannot hold the permissions, retrying")
 		}
-		wg.Go(func() { informer.RunWithContext(ctx) })
+		return false, nil
+	})
+	return deleted
+}
+
+// read reads the objects, at the same time, because a slow API server takes seconds for each. What
+// is gone, or cannot be read because what permits it is gone, is nil.
+func (p *Permissions) read(ctx context.Context) ([]*metav1.PartialObjectMetadata, error) {
+	current, errs := make([]*metav1.PartialObjectMetadata, len(p.objects)), make([]error, len(p.objects))
+	var wg sync.WaitGroup
+	for i, o := range p.objects {
 		wg.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-changed:
-				}
-				for _, cached := range informer.GetStore().List() {
-					current := cached.(*metav1.PartialObjectMetadata)
-					if current.DeletionTimestamp != nil {
-						klog.FromContext(ctx).Info("The controller is being uninstalled", "deleted", o.resource.Resource, "object", klog.KObj(current))
-						deleted.Store(true)
-						stop()
-						return
-					}
-					if err := p.hold(ctx, o, current); err != nil && ctx.Err() == nil {
-						klog.FromContext(ctx).Error(err, "Cannot hold the permissions, retrying", "resource", o.resource.Resource, "object", klog.KObj(current))
-						time.AfterFunc(retryPeriod, func() { notify(nil) })
-					}
-				}
+			found, err := p.client.Resource(o.resource).Namespace(o.namespace).Get(ctx, o.name, metav1.GetOptions{})
+			switch {
+			case err == nil:
+				current[i] = found
+			case !answer.IsNotFound(err, o.name) && !apierrors.IsForbidden(err):
+				errs[i] = err
 			}
 		})
 	}
-	<-ctx.Done()
 	wg.Wait()
-	return deleted.Load()
+	return current, errors.Join(errs...)
 }
 
-// hold gives an object the finalizer.
-func (p *Permissions) hold(ctx context.Context, o object, current *metav1.PartialObjectMetadata) error {
-	if slices.Contains(current.Finalizers, v1alpha1.FinalizerReleasePods) {
-		return nil
+// patchFinalizers sets the finalizers of an object, of a version if that is not empty.
+func patchFinalizers(ctx context.Context, client metadata.Interface, o object, current *metav1.PartialObjectMetadata, finalizers []string, resourceVersion string) error {
+	meta := map[string]any{"uid": current.UID, "finalizers": finalizers}
+	if resourceVersion != "" {
+		meta["resourceVersion"] = resourceVersion
 	}
-	body, err := finalizersPatch(current, append(slices.Clone(current.Finalizers), v1alpha1.FinalizerReleasePods), current.ResourceVersion)
+	body, err := json.Marshal(map[string]any{"metadata": meta})
 	if err != nil {
 		return err
 	}
-	_, err = p.in(o).Patch(ctx, o.name, types.MergePatchType, body, metav1.PatchOptions{})
+	_, err = client.Resource(o.resource).Namespace(o.namespace).Patch(ctx, o.name, types.MergePatchType, body, metav1.PatchOptions{})
 	return err
-}
-
-// areBeingDeleted reports whether one of the objects, or the namespace of the controller,
-// is being deleted.
-func (p *Permissions) areBeingDeleted(ctx context.Context) (bool, error) {
-	namespace := object{resource: corev1.SchemeGroupVersion.WithResource("namespaces"), name: p.objects[0].namespace}
-	deleted := false
-	current, errs := p.get(ctx, append([]object{namespace}, p.objects...))
-	for i := range current {
-		deleted = deleted || errs[i] == nil && current[i].DeletionTimestamp != nil
-	}
-	return deleted, errors.Join(errs...)
-}
-
-// get reads objects at the same time, because a slow API server takes seconds for each.
-func (p *Permissions) get(ctx context.Context, objects []object) ([]*metav1.PartialObjectMetadata, []error) {
-	current, errs := make([]*metav1.PartialObjectMetadata, len(objects)), make([]error, len(objects))
-	var wg sync.WaitGroup
-	for i, o := range objects {
-		wg.Go(func() { current[i], errs[i] = p.in(o).Get(ctx, o.name, metav1.GetOptions{}) })
-	}
-	wg.Wait()
-	return current, errs
 }
 
 // continueTimeout is how long a request waits for the API server to ask for its body. A
 // proxy might not forward that.
 const continueTimeout = 2 * time.Second
 
-// releasePermissions removes the finalizer from all objects.
+// release removes the finalizer from all objects.
 //
 // The last requests need the objects that they remove: without any one of them, the API
-// server refuses the requests for the others. So all requests are sent at the same time,
-// and none of them has its effect before all are authorized: a request with the header
-// Expect is authorized before the API server asks for its body.
-func (p *Permissions) releasePermissions(ctx context.Context) error {
-	var paths []string
-	var bodies [][]byte
-	current, errs := p.get(ctx, p.objects)
-	for i, o := range p.objects {
-		if answer.IsNotFound(errs[i], o.name) || apierrors.IsForbidden(errs[i]) {
-			continue // It is gone, or what permits to read it: in a namespace that was deleted.
-		}
-		if errs[i] != nil {
-			return errs[i]
-		}
-		rest := slices.DeleteFunc(slices.Clone(current[i].Finalizers), func(name string) bool { return name == v1alpha1.FinalizerReleasePods })
-		if len(rest) == len(current[i].Finalizers) {
-			continue
-		}
-		body, err := finalizersPatch(current[i], rest, "")
-		if err != nil {
-			return err
-		}
-		paths, bodies = append(paths, pathOf(o)), append(bodies, body)
-	}
-	return sendAtOnce(ctx, p.config, paths, bodies)
-}
-
-// finalizersPatch returns the patch that sets the finalizers of an object, of a version if
-// that is not empty.
-func finalizersPatch(current *metav1.PartialObjectMetadata, finalizers []string, resourceVersion string) ([]byte, error) {
-	meta := map[string]any{"uid": current.UID, "finalizers": finalizers}
-	if resourceVersion != "" {
-		meta["resourceVersion"] = resourceVersion
-	}
-	return json.Marshal(map[string]any{"metadata": meta})
-}
-
-// pathOf returns the path of an object's URL.
-func pathOf(o object) string {
-	prefix := path.Join("/apis", o.resource.Group, o.resource.Version)
-	if o.resource.Group == corev1.GroupName {
-		prefix = path.Join("/api", o.resource.Version)
-	}
-	if o.namespace != "" {
-		prefix = path.Join(prefix, "namespaces", o.namespace)
-	}
-	return path.Join(prefix, o.resource.Resource, o.name)
-}
-
-// sendAtOnce sends patches, each on a connection of its own. No body is sent before the
-// API server has asked for all of them.
-func sendAtOnce(ctx context.Context, config *rest.Config, paths []string, bodies [][]byte) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	server, _, err := rest.DefaultServerUrlFor(config)
+// server refuses the requests for the others. So all requests are sent at the same time, each
+// on a connection of its own, and none of them has its effect before all are authorized: a request
+// with the header Expect is authorized before the API server asks for its body.
+func (p *Permissions) release(ctx context.Context) error {
+	current, err := p.read(ctx)
 	if err != nil {
 		return err
 	}
-	tlsConfig, err := rest.TLSConfigFor(config)
+	tlsConfig, err := rest.TLSConfigFor(p.config)
 	if err != nil {
 		return err
 	}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, ExpectContinueTimeout: continueTimeout}
 	defer transport.CloseIdleConnections()
-	authenticated, err := rest.HTTPWrappersForConfig(config, transport)
+	authenticated, err := rest.HTTPWrappersForConfig(p.config, transport)
 	if err != nil {
 		return err
 	}
-	var asked, done sync.WaitGroup
-	asked.Add(len(paths))
-	allAsked := make(chan struct{})
-	go func() {
-		asked.Wait()
-		close(allAsked)
-	}()
-	for i := range paths {
-		done.Go(func() {
-			body := &heldBody{reader: bytes.NewReader(bodies[i]), ctx: ctx, asked: sync.OnceFunc(asked.Done), all: allAsked}
-			defer body.asked() // It is not, if the object is gone.
-			if err := send(ctx, authenticated, server.JoinPath(paths[i]), body, len(bodies[i])); err != nil {
-				cancel(err) // The others keep their finalizer, and can be tried again.
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	var requests, toBeAsked sync.WaitGroup
+	toBeAsked.Add(len(p.objects))
+	for i, o := range p.objects {
+		asked := sync.OnceFunc(toBeAsked.Done)
+		if !isHeld(current[i]) {
+			asked()
+			continue
+		}
+		requests.Go(func() {
+			defer asked() // It is not, if the object is gone.
+			held := &holding{next: authenticated, asked: asked, all: &toBeAsked}
+			if err := releaseWith(ctx, p.config, held, o, current[i]); err != nil && !answer.IsNotFound(err, o.name) {
+				refuse(err) // The others keep their finalizer, and can be tried again.
 			}
 		})
 	}
-	done.Wait()
+	requests.Wait()
 	return context.Cause(ctx)
 }
 
-func send(ctx context.Context, client http.RoundTripper, url *url.URL, body io.ReadCloser, length int) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, url.String(), body)
+// releaseWith removes the finalizer from an object with a request through transport.
+func releaseWith(ctx context.Context, config *rest.Config, transport http.RoundTripper, o object, current *metav1.PartialObjectMetadata) error {
+	client, err := metadata.NewForConfigAndClient(config, &http.Client{Transport: transport})
 	if err != nil {
 		return err
 	}
-	request.ContentLength = int64(length)
-	request.Header.Set("Content-Type", string(types.MergePatchType))
-	request.Header.Set("Accept", "application/json")
-	request.Header.Set("Expect", "100-continue")
-	response, err := client.RoundTrip(request)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode >= http.StatusMultipleChoices && response.StatusCode != http.StatusNotFound {
-		return fmt.Errorf("PATCH %s: %s", url.Path, response.Status)
-	}
-	return nil
+	finalizers := slices.DeleteFunc(slices.Clone(current.Finalizers), func(name string) bool { return name == v1alpha1.FinalizerReleasePods })
+	return patchFinalizers(ctx, client, o, current, finalizers, "")
 }
 
-// heldBody is a body that waits for the others.
+// holding is a transport that holds the body of a request back until the API server has asked for
+// those of all requests.
+type holding struct {
+	next  http.RoundTripper
+	asked func() // reports that the API server has asked for this one
+	all   *sync.WaitGroup
+}
+
+// RoundTrip implements http.RoundTripper.
+func (h *holding) RoundTrip(request *http.Request) (*http.Response, error) {
+	held := request.Clone(request.Context())
+	held.Header.Set("Expect", "100-continue")
+	held.Body, held.GetBody = &heldBody{request.Body, request.Context(), h}, nil
+	return h.next.RoundTrip(held)
+}
+
 type heldBody struct {
-	reader *bytes.Reader // not embedded: its WriteTo would not wait
-	ctx    context.Context
-	asked  func()
-	all    <-chan struct{}
+	io.ReadCloser
+	ctx context.Context
+	*holding
 }
 
+// Read implements io.Reader.
 func (b *heldBody) Read(p []byte) (int, error) {
 	b.asked()
-	select {
-	case <-b.all:
-	case <-b.ctx.Done():
+	b.all.Wait() // A request that was refused counts as asked, after ctx was cancelled.
+	if err := context.Cause(b.ctx); err != nil {
+		return 0, err
 	}
-	if b.ctx.Err() != nil { // Also a request that was refused counts as asked.
-		return 0, errors.New("another request was refused")
-	}
-	return b.reader.Read(p)
+	return b.ReadCloser.Read(p)
 }
-
-func (b *heldBody) Close() error { return nil }

@@ -69,12 +69,12 @@ func newAPIServer(t *testing.T, paths ...string) (*apiServer, *rest.Config) {
 	return s, &rest.Config{Host: server.URL}
 }
 
-// change changes all objects.
+// change changes all permissions.
 func (s *apiServer) change(mutate func(*metav1.PartialObjectMetadata)) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	for _, object := range s.objects {
-		mutate(object)
+	for _, path := range paths[1:] {
+		mutate(s.objects[path])
 	}
 }
 
@@ -191,7 +191,7 @@ func TestReleasePermissions(t *testing.T) {
 			})
 			delete(server.objects, tc.missing)
 			server.forbidden = tc.forbidden
-			if err := permissions.releasePermissions(t.Context()); err != nil {
+			if err := permissions.release(t.Context()); err != nil {
 				t.Errorf("release: %v", err)
 			}
 			if server.refused > 0 {
@@ -272,7 +272,7 @@ func TestAwaitRelease(t *testing.T) {
 	server.change(func(object *metav1.PartialObjectMetadata) {
 		object.Finalizers = []string{v1alpha1.FinalizerReleasePods}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), permissionsPeriod/4)
+	ctx, cancel := context.WithTimeout(t.Context(), retryPeriod/4)
 	defer cancel()
 	permissions.AwaitRelease(ctx)
 	if ctx.Err() == nil {

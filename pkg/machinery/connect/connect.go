@@ -31,11 +31,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/pager"
-	"k8s.io/klog/v2"
 )
 
 // Config finds the API server as kubectl does, or else as a Pod does. kubeconfig is the path
@@ -71,17 +69,17 @@ func anyExists(files []string) bool {
 	})
 }
 
-// Reach returns an error if the API server cannot be reached.
-func Reach(ctx context.Context, config *rest.Config) error {
-	client, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return fmt.Errorf("create the client for the version: %w", err)
-	}
-	_, err = client.ServerVersionWithContext(ctx)
-	// WaitForServer handles errors that the API server returns.
+// Explain returns what a person who has started the controller can do about the error of the first
+// request, or nil if it may pass by itself.
+func Explain(err error, host string) error {
 	var answer apierrors.APIStatus
-	if err != nil && ctx.Err() == nil && !errors.As(err, &answer) {
-		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", config.Host, err)
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("the API server at %s refuses the controller: %w; apply the permissions that it needs", host, err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("the API server at %s does not know the controller's credentials: %w; check -kubeconfig", host, err)
+	case err != nil && !errors.As(err, &answer):
+		return fmt.Errorf("cannot reach the API server at %s: %w; check that it runs, and -kubeconfig", host, err)
 	}
 	return nil
 }
@@ -107,62 +105,6 @@ func Current(options *metav1.ListOptions) {
 	if options.ResourceVersion == "0" {
 		options.ResourceVersion = ""
 	}
-}
-
-// pollPeriod is the interval at which WaitForServer tries again.
-const pollPeriod = 2 * time.Second
-
-// maxRefusals is how often in a row WaitForServer tries again when it is refused: an API
-// server that starts has not loaded its rules yet, and RBAC may be applied after the
-// Deployment.
-const maxRefusals = 5
-
-// Hints say what to do when the API server does not list the objects that a controller works
-// on.
-type Hints struct{ Missing, Forbidden string }
-
-// WaitForServer returns nil once list succeeds, or ctx is done. It waits for an API server
-// that is busy, starting, or does not have the CRD. It returns an error if the API server
-// keeps refusing the controller.
-func WaitForServer(ctx context.Context, host string, list func(context.Context) error, hints Hints) error {
-	logger := klog.FromContext(ctx)
-	logged := ""
-	refusals := 0
-	err := wait.PollUntilContextCancel(ctx, pollPeriod, true, func(ctx context.Context) (bool, error) {
-		err := list(ctx)
-		var reason string
-		var refusal error
-		switch {
-		case err == nil:
-			return true, nil
-		case apierrors.IsForbidden(err):
-			refusal = fmt.Errorf("the API server at %s refuses the controller: %w; %s", host, err, hints.Forbidden)
-		case apierrors.IsUnauthorized(err):
-			refusal = fmt.Errorf("the API server at %s does not know the controller's credentials: %w; check -kubeconfig", host, err)
-		case apierrors.IsNotFound(err): //nolint:forbidigo // It is about the resource, not about an object.
-			reason = hints.Missing
-		default:
-			reason = "The API server does not answer as it should; waiting for it"
-		}
-		switch {
-		case refusal == nil:
-			refusals = 0
-		case refusals == maxRefusals:
-			return false, refusal
-		default:
-			refusals++
-			reason = "The API server refuses the controller; asking again for " + (maxRefusals * pollPeriod).String()
-		}
-		if reason != logged {
-			logger.Info(reason, "answer", err)
-			logged = reason
-		}
-		return false, nil
-	})
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // It is no error to be asked to stop.
-	}
-	return err
 }
 
 // pageSize is the number of objects to read at a time. A user can write objects of more than a
