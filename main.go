@@ -554,8 +554,7 @@ func loadConfig(o *options) (*rest.Config, string, error) {
 	config.UserAgent = controllerName + "/" + version.Version
 	// Warnings may quote what a user wrote, and nobody could act on them in the log.
 	config.WarningHandlerWithContext = rest.NoWarnings{}
-	// All clients share the memory for large errors.
-	config.Wrap(connect.Concise())
+	config.Wrap(connect.Concise)
 	// No limit: the API server has priority and fairness.
 	config.QPS = -1
 	return config, namespace, nil

@@ -60,7 +60,7 @@ func startProgram(ctx context.Context, config *rest.Config, settings simulation.
 	if !settings.NoPreflights {
 		o.preflightQPS, o.rehearsals, o.namespaceRehearsals = 5, 10, 2
 	}
-	config.Wrap(connect.Concise())
+	config.Wrap(connect.Concise)
 	p, err := newProgram(ctx, o, config, settings.Clock)
 	if err != nil {
 		return err

@@ -21,14 +21,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/retry"
 )
 
 // The leader renews the lease every retryPeriod. If the leader exits without releasing
@@ -41,6 +40,9 @@ const (
 	renewDeadline = 8 * time.Second
 	retryPeriod   = 500 * time.Millisecond
 )
+
+// releaseTimeout is how long a process tries to release the lease.
+const releaseTimeout = 2 * time.Second
 
 // Run calls work once this process holds the lease with the given name, and returns after
 // work has returned. The context of work is done when ctx is done, or when the lease is
@@ -64,55 +66,16 @@ func Run(ctx context.Context, config *rest.Config, namespace, name, identity str
 	return run(ctx, lock, name, health, work)
 }
 
-// held is a lock that is not released before the work has ended. The elector releases it
-// as soon as it cannot renew it for renewDeadline.
-type held struct {
-	resourcelock.Interface
-	worked <-chan struct{}
-}
-
-func (h held) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	if record.HolderIdentity == "" {
-		select {
-		case <-h.worked:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return h.Interface.Update(ctx, record)
-}
-
 func run(ctx context.Context, lock resourcelock.Interface, name string, health *leaderelection.HealthzAdaptor, work func(context.Context)) error {
-	var elector *leaderelection.LeaderElector
-	var leads atomic.Bool
-	worked := make(chan struct{})
-	// The lease is released after the work has ended, not when ctx is done.
-	leaseCtx, release := context.WithCancel(context.WithoutCancel(ctx))
-	defer release()
+	started, ended := make(chan context.Context, 1), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock:            held{lock, worked},
-		Name:            name,
-		LeaseDuration:   leaseDuration,
-		RenewDeadline:   renewDeadline,
-		RetryPeriod:     retryPeriod,
-		ReleaseOnCancel: true,
+		Lock:          lock,
+		Name:          name,
+		LeaseDuration: leaseDuration,
+		RenewDeadline: renewDeadline,
+		RetryPeriod:   retryPeriod,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(leading context.Context) {
-				leads.Store(true)
-				defer release()
-				leading, stop := context.WithCancel(leading)
-				defer stop()
-				defer context.AfterFunc(ctx, stop)()
-				// The elector cancels its context only after it has tried to release the lease. If
-				// the API server hangs, that takes longer than the lease lasts.
-				go wait.UntilWithContext(leading, func(context.Context) {
-					if !elector.IsLeader() || elector.Check(renewDeadline-leaseDuration) != nil {
-						stop()
-					}
-				}, retryPeriod)
-				work(leading)
-				close(worked)
-			},
+			OnStartedLeading: func(leading context.Context) { started <- leading },
 			OnStoppedLeading: func() {},
 		},
 	})
@@ -120,17 +83,43 @@ func run(ctx context.Context, lock resourcelock.Interface, name string, health *
 		return fmt.Errorf("create the leader elector: %w", err)
 	}
 	health.SetLeaderElection(elector)
-	defer context.AfterFunc(ctx, func() {
-		if !leads.Load() {
-			release()
-		}
-	})()
-	elector.Run(leaseCtx)
-	if leads.Load() {
-		<-worked
+	// The lease is renewed until the work has ended, not until ctx is done.
+	leaseCtx, stopRenewing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRenewing()
+	go func() {
+		defer close(ended)
+		elector.Run(leaseCtx)
+	}()
+	select {
+	case <-ctx.Done():
+	case leading := <-started:
+		leading, stop := context.WithCancel(leading)
+		defer stop()
+		defer context.AfterFunc(ctx, stop)()
+		work(leading)
+	}
+	stopRenewing()
+	<-ended
+	if elector.IsLeader() {
+		_ = release(ctx, lock) // If that fails, the lease runs out.
 	}
 	if ctx.Err() == nil {
 		return fmt.Errorf("lost the lease %s: another controller may be working", lock.Describe())
 	}
 	return nil
+}
+
+// release releases the lease if this process has it. The elector would do that as soon as it
+// cannot renew the lease, before the work has ended.
+func release(ctx context.Context, lock resourcelock.Interface) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		record, _, err := lock.Get(ctx)
+		if err != nil || record.HolderIdentity != lock.Identity() {
+			return err
+		}
+		record.HolderIdentity, record.LeaseDurationSeconds = "", 1
+		return lock.Update(ctx, *record)
+	})
 }

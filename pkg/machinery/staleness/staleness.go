@@ -37,10 +37,8 @@ import (
 const (
 	// period is the interval between claimed writes.
 	period = 100 * time.Millisecond
-	// spacing is the minimum time between writes that are remembered.
-	spacing = 10 * time.Millisecond
-	// patience is how long a claimed write may take until another one can be claimed.
-	patience = 10 * time.Second
+	// slowPeriod is the interval between claimed writes while they are slow, or not answered.
+	slowPeriod = 10 * time.Second
 )
 
 // Tracker follows a cache, and the writes of this process to the objects in it.
@@ -48,11 +46,9 @@ type Tracker struct {
 	reached func() string
 
 	lock   sync.Mutex
-	writes []reply // that are not in the cache yet, in the order of sent
-	newest reply   // that is in the cache
-	// Since when a claimed write is under way, or the zero time, and when the next one can
-	// be claimed.
-	claimed, next time.Time
+	writes []reply   // that are not in the cache yet, in the order of their answers
+	newest reply     // that is in the cache
+	next   time.Time // when a write can be claimed
 }
 
 // Write is a write that is being sent.
@@ -79,10 +75,10 @@ func NewTracker(reached func() string) *Tracker {
 func (t *Tracker) Claim(now time.Time) bool {
 	t.lock.Lock()
 	defer t.lock.Unlock()
-	if !t.claimed.IsZero() && now.Sub(t.claimed) < patience || now.Before(t.next) {
+	if now.Before(t.next) {
 		return false
 	}
-	t.claimed = now
+	t.next = now.Add(slowPeriod)
 	return true
 }
 
@@ -97,18 +93,11 @@ func (t *Tracker) Sending(now time.Time) Write {
 func (t *Tracker) Answered(w Write, resourceVersion string, now time.Time) {
 	t.lock.Lock()
 	defer t.lock.Unlock()
-	if !t.claimed.After(w.sent) {
-		t.claimed, t.next = time.Time{}, w.sent.Add(period)
-		if took := now.Sub(w.sent); took > FreshFor {
-			t.next = now.Add(10 * took)
-		}
+	if now.Sub(w.sent) < FreshFor {
+		t.next = w.sent.Add(period)
 	}
-	t.update(now)
 	// After a restore of etcd, a resource version may be lower than that of the cache.
-	if order, err := resourceversion.CompareResourceVersion(resourceVersion, w.before); err != nil || order <= 0 {
-		return
-	}
-	if len(t.writes) == 0 || w.sent.Sub(t.writes[len(t.writes)-1].sent) >= spacing {
+	if order, err := resourceversion.CompareResourceVersion(resourceVersion, w.before); err == nil && order > 0 {
 		t.writes = append(t.writes, reply{resourceVersion, w.sent})
 	}
 }
@@ -134,12 +123,6 @@ func Send[T metav1.Object](written *Written[T], tracker *Tracker, clock clock.Pa
 func (t *Tracker) AsOf(now time.Time) time.Time {
 	t.lock.Lock()
 	defer t.lock.Unlock()
-	t.update(now)
-	return t.newest.sent
-}
-
-// update forgets the writes that have reached the cache, and those that are too old.
-func (t *Tracker) update(now time.Time) {
 	reached := t.reached()
 	inCache := func(w reply) bool {
 		order, err := resourceversion.CompareResourceVersion(w.resourceVersion, reached)
@@ -148,18 +131,18 @@ func (t *Tracker) update(now time.Time) {
 	if !inCache(t.newest) { // The cache was filled again with older objects.
 		t.newest = reply{}
 	}
-	kept := t.writes[:0]
-	for _, w := range t.writes {
-		switch {
-		case !inCache(w):
-			if now.Sub(w.sent) < FreshFor {
-				kept = append(kept, w)
+	for len(t.writes) > 0 {
+		switch first := t.writes[0]; {
+		case !inCache(first):
+			if now.Sub(first.sent) < FreshFor {
+				return t.newest.sent
 			}
-		case w.sent.After(t.newest.sent):
-			t.newest = w
+		case first.sent.After(t.newest.sent):
+			t.newest = first
 		}
+		t.writes = t.writes[1:]
 	}
-	t.writes = kept
+	return t.newest.sent
 }
 
 // FreshFor is the maximum age of an object that is not read again before a controller acts
