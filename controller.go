@@ -115,7 +115,8 @@ func NewController(
 	}
 	if preflights != nil {
 		c.preflight = preflight.New(*preflights, c.nodes.List, defaults, wallClock)
-		c.checks = c.preflight.Ats(c.cache.Ats, c.queue.Add)
+		c.checks = c.preflight.Ats(c.cache.Ats)
+		c.checks.Notify(c.queue.Add)
 	}
 	c.steps = &steps.Steps{
 		Cache:      c.cache,
@@ -166,9 +167,6 @@ func (c *Controller) Run(ctx context.Context, workers int) {
 	c.sweep(ctx, start)
 }
 
-// yieldDelay is the time after which an At is synced again that waits for the end of a rehearsal.
-const yieldDelay = 2 * time.Second
-
 func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	return c.queue.ProcessNext(ctx, "at", c.syncHandler)
 }
@@ -195,8 +193,8 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 			err = podErr
 		}
 	}
-	if answer.ExceedsQuota(err, "pods") && plan.EndsRehearsals(world.At, world.Now) && c.checks.Yield(name.Namespace) && (delay == 0 || yieldDelay < delay) {
-		delay = yieldDelay
+	if answer.ExceedsQuota(err, "pods") {
+		c.checks.Yield(name.Namespace)
 	}
 	return delay, err
 }

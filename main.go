@@ -348,8 +348,9 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 	}
 	p.cronFactory = cnatinformers.NewSharedInformerFactoryWithOptions(p.cnatClient, 0,
 		cnatinformers.WithNamespace(o.namespace), cnatinformers.WithTweakListOptions(connect.Current))
-	p.cronController, err = cronat.NewController(ctx, p.cnatClient,
-		p.cronFactory.Cnat().V1alpha1().CronAts(), p.atFactory.Cnat().V1alpha1().Ats(), p.controller.preflight, p.recorder, wallClock)
+	cronAts := p.cronFactory.Cnat().V1alpha1().CronAts()
+	p.cronController, err = cronat.NewController(ctx, p.cnatClient, cronAts,
+		p.atFactory.Cnat().V1alpha1().Ats(), p.controller.preflight.CronAts(cronAts.Lister()), p.recorder, wallClock)
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,8 @@ func withPreflight(t *testing.T, test func(w *preflightWorld), changes ...func(*
 		w.person = person.CnatV1alpha1().Ats(name.Namespace)
 		c := standBy(t, kubeClient, cnatClient, clock.RealClock{})
 		c.preflight = preflight.New(preflight.Clients{Cnat: cnatClient, Kube: kubeClient, QPS: 5, Rehearsals: 10, NamespaceRehearsals: 2}, c.nodes.List, defaults, clock.RealClock{})
-		c.checks = c.preflight.Ats(c.cache.Ats, c.queue.Add)
+		c.checks = c.preflight.Ats(c.cache.Ats)
+		c.checks.Notify(c.queue.Add)
 		for _, change := range changes {
 			change(c)
 		}

@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -40,7 +41,6 @@ import (
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
-	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 )
 
 // maxSteps is the number of steps of a sync, apart from steps that release an At, after
@@ -51,13 +51,21 @@ const maxSteps = 10
 // others follow after cronplan.RecordDelay.
 const recordsPerSecond = 20
 
+// Checks are the preflights of CronAts: see package preflight.
+type Checks interface {
+	Add(cache.ObjectName)
+	Forecast(metav1.Object, plan.Rehearsed) *plan.Forecast
+	Notify(changed func(cache.ObjectName))
+	Rehearses() bool
+}
+
 // Controller creates the Ats of each CronAt, one for each scheduled time.
 type Controller struct {
 	// Steps takes the steps that package cronplan decides on.
 	Steps  *cronsteps.Steps
 	clock  clock.WithTicker
 	synced []cache.DoneChecker
-	checks *preflight.Checks
+	checks Checks
 
 	// working is false while the controller is on standby: its informers fill the caches,
 	// but nothing is enqueued.
@@ -69,14 +77,14 @@ type Controller struct {
 
 // NewController returns a controller that uses the given informers, which the caller
 // starts. The informer of Ats is shared with the controller of Ats, which sets its
-// transform. preflights is nil if there are none; the caller runs it. The controller is on
+// transform. checks are the preflights of CronAts, which the caller runs. The controller is on
 // standby until Run is called.
 func NewController(
 	ctx context.Context,
 	client clientset.Interface,
 	cronAtInformer informers.TypedCronAtInformer,
 	atInformer informers.TypedAtInformer,
-	preflights *preflight.Preflight,
+	checks Checks,
 	recorder record.EventRecorder,
 	wallClock clock.WithTicker,
 ) (*Controller, error) {
@@ -87,10 +95,11 @@ func NewController(
 	c := &Controller{
 		Steps:   cronSteps,
 		clock:   wallClock,
+		checks:  checks,
 		queue:   queue.NewRetrying("cronats", nil, wallClock),
 		records: flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
 	}
-	c.checks = preflights.CronAts(cronSteps.CronAts, c.enqueue)
+	checks.Notify(c.enqueue)
 	logger := klog.FromContext(ctx)
 	cronAtHandler, err := cronAtInformer.TypedInformer().AddTypedEventHandler(informers.CronAtHandlerFuncs{
 		AddFunc:    func(cronAt *v1alpha1.CronAt) { c.enqueue(cache.MetaObjectToName(cronAt)) },

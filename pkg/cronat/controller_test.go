@@ -109,11 +109,11 @@ func runWith(t *testing.T, transport http.RoundTripper, wall clock.WithTicker, p
 	ctx, _ := harness.Logged(t, 0)
 	_, client := harness.NewClients(t, transport)
 	factory := cnatinformers.NewSharedInformerFactory(client, 0)
-	ats := factory.Cnat().V1alpha1().Ats()
+	ats, cronAts := factory.Cnat().V1alpha1().Ats(), factory.Cnat().V1alpha1().CronAts()
 	if err := ats.Informer().SetTransform(func(obj any) (any, error) { return plan.KeepAt(obj.(*v1alpha1.At)), nil }); err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewController(ctx, client, factory.Cnat().V1alpha1().CronAts(), ats, preflights, recorder, wall)
+	c, err := NewController(ctx, client, cronAts, ats, preflights.CronAts(cronAts.Lister()), recorder, wall)
 	if err != nil {
 		t.Fatal(err)
 	}

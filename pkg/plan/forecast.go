@@ -25,6 +25,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -59,6 +60,16 @@ const forecastPrefix = "If it were due now: "
 
 // Sentence returns the message of condition Blocked for a forecast with a reason.
 func (f *Forecast) Sentence() string { return forecastPrefix + f.Message }
+
+// ForecastIn returns the forecast of the last preflight that conditions report. It is the zero value
+// if they report none.
+func ForecastIn(conditions []metav1.Condition) Forecast {
+	blocked := meta.FindStatusCondition(conditions, v1alpha1.ConditionBlocked)
+	if !IsRefusal(blocked) {
+		return Forecast{}
+	}
+	return Forecast{Reason: blocked.Reason, Message: strings.TrimPrefix(blocked.Message, forecastPrefix)}
+}
 
 // IsForecast reports whether condition Blocked, which may be nil, is a forecast, of a
 // preflight or a rehearsal.

@@ -458,13 +458,3 @@ func OnNode(at *v1alpha1.At, node string) *v1alpha1.At {
 	one.Spec.Nodes, one.Spec.Node = nil, node
 	return &one
 }
-
-// EndsRehearsals reports whether an At that was refused for quota ends the rehearsals of its
-// namespace. If it has been refused for a minute, they are not the cause. at may be nil.
-func EndsRehearsals(at *v1alpha1.At, now time.Time) bool {
-	if at == nil {
-		return false
-	}
-	blocked := Blocked(at)
-	return blocked == nil || IsForecast(blocked) || now.Sub(blocked.LastTransitionTime.Time) < Grace
-}

@@ -533,22 +533,3 @@ func TestUntilRehearsal(t *testing.T) {
 		t.Error("without spec.rehearse")
 	}
 }
-
-// TestEndsRehearsals covers how long an At that waits for quota ends the rehearsals of others.
-func TestEndsRehearsals(t *testing.T) {
-	const quota = "create Pod: exceeded quota"
-	for name, tc := range map[string]struct {
-		status v1alpha1.AtStatus
-		age    time.Duration
-		want   bool
-	}{
-		"not refused before":             {want: true},
-		"refused for less than a minute": {status: pendingWith(blocked(now, v1alpha1.ReasonPodRefused, quota)), age: Grace - 1, want: true},
-		"refused for a minute":           {status: pendingWith(blocked(now, v1alpha1.ReasonPodRefused, quota)), age: Grace},
-		"foreseen":                       {status: pendingWith(blocked(now, v1alpha1.ReasonPodRefused, forecastPrefix+quota)), age: time.Hour, want: true},
-	} {
-		if got := EndsRehearsals(newAt(withStatus(tc.status)), now.Add(tc.age)); got != tc.want {
-			t.Errorf("%s: %t, want %t", name, got, tc.want)
-		}
-	}
-}

@@ -25,6 +25,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -36,24 +37,23 @@ import (
 // verdict is the answer to the dry-run creation of a Pod.
 type verdict struct {
 	pod string // its name
-	// forecast is nil if the answer does not allow a prediction; cause says why, in one line.
+	// forecast is nil if the answer does not allow a prediction.
 	forecast *plan.Forecast
-	cause    string
 	// retry reports whether another try may have a meaningful answer.
 	retry bool
-	// byCommand means that the answer depends on the commands, so that this is none: Pods that
-	// are alike have answers of their own.
-	byCommand bool
 }
+
+// byCommand is shared in the place of a verdict that depends on the commands: Pods that are alike
+// have answers of their own.
+type byCommand struct{}
 
 // newVerdict returns the verdict that ended with the given error. It does not keep the error,
 // which can have any size.
-func newVerdict(forecast *plan.Forecast, err error) verdict {
-	v := verdict{forecast: forecast, retry: !apierrors.IsBadRequest(err)}
+func newVerdict(ctx context.Context, forecast *plan.Forecast, err error) verdict {
 	if forecast == nil {
-		v.cause = answer.ForLog(err)
+		klog.FromContext(ctx).V(2).Info("Preflight has no result", "cause", answer.ForLog(err))
 	}
-	return v
+	return verdict{forecast: forecast, retry: !apierrors.IsBadRequest(err)}
 }
 
 // result returns the result of a dry-run for the metrics.
@@ -87,7 +87,7 @@ func (p *Preflight) ask(ctx context.Context, at *v1alpha1.At) verdict {
 	v := p.askPod(ctx, at)
 	if plan.NeedsNodes(at) && v.forecast != nil && v.forecast.Reason == "" {
 		nodes, err := p.nodes(ctx)
-		v = newVerdict(plan.ForeseeNodes(at, nodes, err), err)
+		v = newVerdict(ctx, plan.ForeseeNodes(at, nodes, err), err)
 	}
 	return v
 }
@@ -100,29 +100,29 @@ func (p *Preflight) askPod(ctx context.Context, at *v1alpha1.At) verdict {
 	pod := plan.NewPod(at, p.defaults)
 	like, same, err := plan.PodKeys(pod)
 	if err != nil {
-		return verdict{cause: answer.ForLog(err)}
+		return verdict{}
 	}
 	key := like
-	shared, ok := p.known(key)
-	if shared.byCommand {
+	shared, _ := p.shared.Get(key)
+	if shared == (byCommand{}) {
 		key = same
-		shared, ok = p.known(key)
+		shared, _ = p.shared.Get(key)
 	}
-	if ok {
+	if v, ok := shared.(verdict); ok {
 		metrics.Preflights.WithLabelValues(metrics.PreflightShared).Inc()
-		return shared.named(pod.Name)
+		return v.named(pod.Name)
 	}
-	if err := p.dryRuns.Wait(ctx); err != nil {
-		return verdict{cause: answer.ForLog(err)}
+	if p.dryRuns.Wait(ctx) != nil {
+		return verdict{}
 	}
 	_, err = p.dryRun(ctx, pod)
 	// A webhook that does not support dry-run causes a BadRequest error, and a retry will
 	// not change that.
-	v := newVerdict(plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
+	v := newVerdict(ctx, plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
 	v.pod = pod.Name
 	if v.result() == metrics.PreflightRefused && plan.MayConcernCommand(err) {
 		key = same
-		p.shared.Set(like, verdict{byCommand: true}, sharedTime)
+		p.shared.Set(like, byCommand{}, sharedTime)
 	}
 	metrics.Preflights.WithLabelValues(v.result()).Inc()
 	validFor := refusedPeriod
@@ -144,18 +144,10 @@ func (p *Preflight) dryRun(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, e
 	return admitted, nil
 }
 
-// known returns the verdict that is shared under a key, if there is one.
-func (p *Preflight) known(key string) (verdict, bool) {
-	if shared, ok := p.shared.Get(key); ok {
-		return shared.(verdict), true
-	}
-	return verdict{}, false
-}
-
 // askRestart reads the workload of spec.restart and restarts it with dryRun.
 func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) verdict {
-	if err := p.dryRuns.Wait(ctx); err != nil {
-		return verdict{cause: answer.ForLog(err)}
+	if p.dryRuns.Wait(ctx) != nil {
+		return verdict{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -168,7 +160,7 @@ func (p *Preflight) askRestart(ctx context.Context, at *v1alpha1.At) verdict {
 		}
 		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
 	}
-	v := newVerdict(forecast, err)
+	v := newVerdict(ctx, forecast, err)
 	metrics.Preflights.WithLabelValues(v.result()).Inc()
 	return v
 }

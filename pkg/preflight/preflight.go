@@ -28,6 +28,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +45,6 @@ import (
 
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
-	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -58,6 +58,10 @@ const workers = 1
 // service account.
 const settleTime = time.Second
 
+// urgentTime is how long before it is due an object is checked before others: it has its last
+// preflight in that time.
+const urgentTime = 15 * time.Minute
+
 // A refused object is checked again after refusedPeriod plus a random part of up to
 // refusedJitter times refusedPeriod. The objects in a namespace whose Pods are alike share
 // an answer for sharedTime. They share a refusal for refusedPeriod only, so that it
@@ -68,50 +72,40 @@ const (
 	sharedTime    = 10 * time.Minute
 )
 
-// A preflight without an answer, because the API server is busy or a webhook is slow, is
-// retried maxRetries times, first after minBackoff. The back-off doubles each time.
+// A preflight without an answer, because the API server is busy, a webhook is slow or the nodes are
+// not cached yet, is retried maxRetries times, which takes a quarter of an hour. So is a rehearsal
+// without a result, as long as it is needed. The back-off doubles each time.
 const (
-	minBackoff = 30 * time.Second
+	minBackoff = time.Second
 	maxBackoff = 10 * time.Minute
-	maxRetries = 5
+	maxRetries = 10
 )
 
 // requestTimeout is how long a request may take.
 const requestTimeout = 5 * time.Second
 
-// readsPerDryRun is the maximum number of objects to read for each dry-run, of those that
-// the cache does not have whole: if there are very many, most of their Pods are like that of
-// another.
+// readsPerDryRun is the maximum number of objects to read, or to report, for each dry-run: if there
+// are very many, most of their Pods are like that of another.
 const readsPerDryRun = 10
 
 // Preflight checks what is not due yet. The objects of all kinds share its limits, and the
 // namespaces take turns.
 type Preflight struct {
 	Clients
-	nodes    func(context.Context) ([]*corev1.Node, error)
-	defaults plan.Defaults
-	clock    clock.WithTicker
+	nodes      func(context.Context) ([]*corev1.Node, error)
+	defaults   plan.Defaults
+	clock      clock.WithTicker
+	rehearsals *rehearsals
 
-	rehearsals *rehearsals // nil: off
-
-	kinds   map[string]*Checks // by prefix
-	queue   *queue.Queue       // of items: see Checks.item
+	kinds   map[string]*Checks
+	queue   *queue.Queue // of items: see Checks.item
 	reads   flowcontrol.RateLimiter
 	dryRuns flowcontrol.RateLimiter
 	// shared has the answers to the dry-runs by the keys of plan.PodKeys.
 	shared *utilcache.Expiring
-
-	lock sync.Mutex
-	// found has the findings for items that are refused, or that were refused and whose
-	// status still says so. All of these are checked again.
-	found map[cache.ObjectName]finding
-}
-
-// finding is the result for an object.
-type finding struct {
-	uid        types.UID
-	generation int64
-	forecast   plan.Forecast
+	// found has the Forecasts of items that are refused, or that were refused and whose status still
+	// says so. All of these are checked again.
+	found *utilcache.Expiring
 }
 
 // Clients are the clients of preflights, and their limits.
@@ -127,6 +121,8 @@ type Clients struct {
 	Namespace string
 }
 
+func (c *Clients) rehearse() bool { return c.Rehearsals > 0 && c.NamespaceRehearsals > 0 }
+
 // New returns a Preflight that checks nothing until Ats or CronAts is called. nodes lists
 // the nodes. defaults are those for plan.NewPod.
 func New(clients Clients, nodes func(context.Context) ([]*corev1.Node, error), defaults plan.Defaults, wallClock clock.WithTicker) *Preflight {
@@ -138,28 +134,47 @@ func New(clients Clients, nodes func(context.Context) ([]*corev1.Node, error), d
 		reads:    flowcontrol.NewTokenBucketRateLimiter(float32(readsPerDryRun*clients.QPS), 1),
 		dryRuns:  flowcontrol.NewTokenBucketRateLimiter(float32(clients.QPS), 1),
 		shared:   utilcache.NewExpiringWithClock(wallClock),
+		found:    utilcache.NewExpiringWithClock(wallClock),
 		kinds:    map[string]*Checks{},
-		found:    map[cache.ObjectName]finding{},
 	}
 	p.queue = p.newQueue("preflights")
-	if clients.Rehearsals > 0 && clients.NamespaceRehearsals > 0 {
-		p.rehearsals = newRehearsals(p)
-	}
+	p.rehearsals = newRehearsals(p)
 	return p
 }
 
-// newQueue returns a queue of items.
+// newQueue returns a queue of items. What is due soon goes first.
 func (p *Preflight) newQueue(name string) *queue.Queue {
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff)
-	return queue.New(name, p.isUrgent, limiter, p.clock)
+	isUrgent := func(item cache.ObjectName) bool {
+		checks, name := p.objectOf(item)
+		s := checks.cached(name)
+		return s.at != nil && s.due().Sub(p.clock.Now()) <= urgentTime
+	}
+	return queue.New(name, isUrgent, workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](minBackoff, maxBackoff), p.clock)
 }
 
 // Checks are the preflights of one kind of objects. If they are nil, preflights are turned
 // off.
 type Checks struct {
 	p       *Preflight
-	kind    kind
+	kind    string // in an owner reference
 	changed func(cache.ObjectName)
+	// cached returns an object from the cache, which has nothing to come if it is not there. live reads
+	// it from the API server.
+	cached func(cache.ObjectName) *subject
+	live   func(context.Context, cache.ObjectName) (*subject, error)
+}
+
+func (p *Preflight) add(c *Checks) *Checks {
+	c.p, c.changed = p, func(cache.ObjectName) {}
+	p.kinds[c.kind] = c
+	return c
+}
+
+// Notify makes changed be called for each object with something new to report. Call it before Run.
+func (c *Checks) Notify(changed func(cache.ObjectName)) {
+	if c != nil {
+		c.changed = changed
+	}
 }
 
 // Add enqueues an object for a check after settleTime.
@@ -170,48 +185,69 @@ func (c *Checks) Add(name cache.ObjectName) {
 }
 
 // Rehearses reports whether rehearsals are not turned off.
-func (c *Checks) Rehearses() bool { return c != nil && c.p.rehearsals != nil }
+func (c *Checks) Rehearses() bool { return c != nil && c.p.rehearse() }
 
-// Forecast returns the finding for the current version of an object, whose status says the
-// given about rehearsals, or nil if nothing is known. Nothing is known for each object whose
-// Pod would be accepted. If preflights are turned off, everything is accepted.
+// Forecast returns the finding for the current version of an object, or nil if nothing is known.
+// Nothing is known for each object whose Pod would be accepted. status is the part of the object's
+// that is about rehearsals. Once it has the finding, it counts instead: another controller may
+// write something else, and both would write for ever. If preflights are turned off, everything is
+// accepted.
 func (c *Checks) Forecast(object metav1.Object, status plan.Rehearsed) *plan.Forecast {
 	if c == nil {
 		return &plan.Forecast{}
 	}
 	item := c.item(cache.MetaObjectToName(object))
-	rehearsal := c.p.rehearsals.resultOf(item, object, status)
-	c.p.lock.Lock()
-	defer c.p.lock.Unlock()
-	found, ok := c.p.found[item]
+	found, rehearsal := foundIn[plan.Forecast](c.p.found, item, object), c.p.rehearsals.news(item, object, status)
+	forecast := plan.ForecastIn(*status.Conditions)
 	switch {
-	case ok && found.uid == object.GetUID() && found.generation == object.GetGeneration():
-		forecast := found.forecast
-		forecast.Rehearsal = rehearsal
-		return &forecast
-	case rehearsal.Reason != "":
-		return &plan.Forecast{Rehearsal: rehearsal}
-	default:
+	case found == nil && rehearsal.Reason == "":
+		return nil
+	case found != nil && !found.isIn(forecast):
+		forecast = found.result
+	}
+	forecast.Rehearsal = rehearsal
+	return &forecast
+}
+
+// finding is what was found for a version of an object.
+type finding[T comparable] struct {
+	uid        types.UID
+	generation int64
+	result     T
+	isReported atomic.Bool // by the status
+}
+
+// isIn notes whether the status, which reports the given, has had the result.
+func (f *finding[T]) isIn(reported T) bool {
+	if reported == f.result {
+		f.isReported.Store(true)
+	}
+	return f.isReported.Load()
+}
+
+func newFinding[T comparable](object metav1.Object, result T) *finding[T] {
+	return &finding[T]{uid: object.GetUID(), generation: object.GetGeneration(), result: result}
+}
+
+// foundIn returns what was found for the current version of an object, or nil.
+func foundIn[T comparable](findings *utilcache.Expiring, item cache.ObjectName, object metav1.Object) *finding[T] {
+	value, _ := findings.Get(item)
+	found, ok := value.(*finding[T])
+	if !ok || found.uid != object.GetUID() || found.generation != object.GetGeneration() {
 		return nil
 	}
+	return found
 }
 
-// add adds a kind. changed is called for each object whose Forecast has changed.
-func (p *Preflight) add(kind kind, changed func(cache.ObjectName)) *Checks {
-	checks := &Checks{p, kind, changed}
-	p.kinds[kind.prefix()] = checks
-	return checks
-}
-
-// item returns the name of an object in the queue, where all kinds are.
+// item returns the name of an object in the queue, where all kinds are. No name has a slash.
 func (c *Checks) item(name cache.ObjectName) cache.ObjectName {
-	return cache.NewObjectName(name.Namespace, c.kind.prefix()+name.Name)
+	return cache.NewObjectName(name.Namespace, c.kind+"/"+name.Name)
 }
 
 // objectOf is the reverse of item.
 func (p *Preflight) objectOf(item cache.ObjectName) (*Checks, cache.ObjectName) {
-	i := strings.LastIndex(item.Name, "/") + 1
-	return p.kinds[item.Name[:i]], cache.NewObjectName(item.Namespace, item.Name[i:])
+	kind, name, _ := strings.Cut(item.Name, "/")
+	return p.kinds[kind], cache.NewObjectName(item.Namespace, name)
 }
 
 // Run checks objects until ctx is done. If p is nil, it does nothing.
@@ -219,126 +255,97 @@ func (p *Preflight) Run(ctx context.Context) {
 	if p == nil {
 		return
 	}
-	defer context.AfterFunc(ctx, p.queue.ShutDown)()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if p.rehearsals != nil {
-		wg.Go(func() { p.rehearsals.run(ctx) })
-	}
-	for range p.queue.Start(workers) {
+	wg.Go(func() { p.rehearsals.removeLeft(ctx) })
+	p.work(ctx, &wg, p.rehearsals.queue, p.rehearsals.queue.StartLimited(p.Rehearsals, p.NamespaceRehearsals), p.rehearsals.rehearse)
+	p.work(ctx, &wg, p.queue, p.queue.Start(workers), func(ctx context.Context, c *Checks, name cache.ObjectName) { c.check(ctx, name) })
+	<-ctx.Done()
+	p.queue.ShutDown()
+	p.rehearsals.queue.ShutDown()
+}
+
+// work starts goroutines that call do with each object of a queue.
+func (p *Preflight) work(ctx context.Context, wg *sync.WaitGroup, items *queue.Queue, goroutines int, do func(context.Context, *Checks, cache.ObjectName)) {
+	for range goroutines {
 		wg.Go(func() {
-			for ctx.Err() == nil && p.processNextWorkItem(ctx) {
+			for item, shutdown := items.Get(); !shutdown && ctx.Err() == nil; item, shutdown = items.Get() {
+				checks, name := p.objectOf(item)
+				logger := klog.LoggerWithValues(klog.FromContext(ctx), strings.ToLower(checks.kind[:1])+checks.kind[1:], klog.KRef(name.Parts()))
+				err := queue.Recovered(func() error {
+					do(klog.NewContext(ctx, logger), checks, name)
+					return nil
+				})
+				if err != nil {
+					logger.Error(err, "Preflight failed")
+				}
+				items.Done(item)
 			}
 		})
 	}
 }
 
-func (p *Preflight) processNextWorkItem(ctx context.Context) bool {
-	item, shutdown := p.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer p.queue.Done(item)
-	checks, name := p.objectOf(item)
-	if checks.lookOrRecover(ctx, name) {
-		checks.changed(name)
-	}
-	return true
-}
-
-// urgentTime is how long before it is due an object is checked before others: it has its last
-// preflight in that time.
-const urgentTime = 15 * time.Minute
-
-func (p *Preflight) isUrgent(item cache.ObjectName) bool {
-	checks, name := p.objectOf(item)
-	return checks.kind.dueAt(name).Sub(p.clock.Now()) <= urgentTime
-}
-
-// lookOrRecover logs a panic.
-func (c *Checks) lookOrRecover(ctx context.Context, name cache.ObjectName) (changed bool) {
-	logger := klog.LoggerWithValues(klog.FromContext(ctx), c.kind.String(), klog.KRef(name.Parts()))
-	err := queue.Recovered(func() error {
-		changed = c.look(klog.NewContext(ctx, logger), name)
-		return nil
-	})
-	if err != nil {
-		logger.Error(err, "Preflight failed")
-		c.p.forget(c.item(name))
-	}
-	return changed
-}
-
-// look checks an object. It reports whether the Forecast has changed.
-func (c *Checks) look(ctx context.Context, name cache.ObjectName) bool {
-	item := c.item(name)
-	s, err := c.kind.cached(name)
-	switch {
-	case err != nil || s.at == nil:
-		c.p.forget(item)
-		return false
-	case s.waits:
-		known := c.p.forget(item)
-		c.p.again(item)
-		return known
-	}
-	isWhole := s.isWhole
-	if !isWhole {
-		if s, err = c.read(ctx, name, s); err != nil {
-			v := newVerdict(nil, err)
-			c.p.rehearsals.add(item, s, v)
-			return c.p.keep(ctx, item, s, v)
-		}
-		if s.at == nil {
-			c.p.forget(item)
-			return false
+// check checks an object.
+func (c *Checks) check(ctx context.Context, name cache.ObjectName) {
+	item, s := c.item(name), c.cached(name)
+	if s.at != nil && !s.isWhole {
+		if live, err := c.read(ctx, name); err == nil {
+			s = live
 		}
 	}
-	v := c.p.ask(ctx, s.at)
+	if s.at == nil {
+		c.p.queue.Forget(item)
+		c.p.found.Delete(item)
+		if s.waits {
+			c.p.again(item)
+		}
+		return
+	}
+	v := verdict{retry: true}
+	if s.isWhole {
+		v = c.p.ask(ctx, s.at)
+	}
 	c.p.rehearsals.add(item, s, v)
-	if isWhole && s.at.Spec.Restart == nil && (v.result() != metrics.PreflightAccepted || s.isRefused) {
-		// The status may have to be written, no faster than if the object had been read.
-		if err := c.p.reads.Wait(ctx); err != nil {
-			return false
-		}
+	if found := c.keep(item, s, v); found != nil && c.p.reads.Wait(ctx) == nil {
+		klog.FromContext(ctx).V(2).Info("Preflight has a new result", "reason", found.result.Reason)
+		c.changed(name)
 	}
-	return c.p.keep(ctx, item, s, v)
 }
 
-// read reads an object from the API server. After an error, it returns what was cached.
-func (c *Checks) read(ctx context.Context, name cache.ObjectName, cached *subject) (*subject, error) {
+// read reads an object from the API server.
+func (c *Checks) read(ctx context.Context, name cache.ObjectName) (*subject, error) {
 	if err := c.p.reads.Wait(ctx); err != nil {
-		return cached, err
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	live, err := c.kind.live(ctx, name)
-	if err != nil {
-		return cached, err
-	}
-	return live, nil
+	s, err := c.live(ctx, name)
+	s.isWhole = err == nil
+	return s, err
 }
 
-// keep stores the result of the answer for a subject, and enqueues its item again if
-// necessary. It reports whether the Forecast has changed.
-func (p *Preflight) keep(ctx context.Context, item cache.ObjectName, s *subject, v verdict) bool {
-	p.lock.Lock()
-	defer p.lock.Unlock()
-	before, known := p.found[item]
-	// It must be checked until nothing is found and its status has no forecast.
-	again := known || s.isRefused
+// keep stores the result for a subject, and enqueues its item again if necessary. It returns a finding
+// that is new, and not in the status.
+func (c *Checks) keep(item cache.ObjectName, s *subject, v verdict) (news *finding[plan.Forecast]) {
+	p, reported := c.p, plan.ForecastIn(*s.rehearsed.Conditions)
+	found := foundIn[plan.Forecast](p.found, item, s)
 	switch {
-	case v.forecast != nil && (v.forecast.Reason != "" || s.isRefused):
-		p.found[item] = finding{s.GetUID(), s.GetGeneration(), *v.forecast}
-		again = true
-	case v.forecast != nil:
-		delete(p.found, item)
-		again = false
-	default:
-		klog.FromContext(ctx).V(2).Info("Preflight has no result", "cause", v.cause)
+	case v.forecast == nil:
+	case *v.forecast == plan.Forecast{} && reported == plan.Forecast{}:
+		p.found.Delete(item)
+		found = nil
+	case found == nil || found.result != *v.forecast:
+		found = newFinding(s, *v.forecast)
+		news = found
+	}
+	if found != nil {
+		p.found.Set(item, found, sharedTime)
+		if found.isIn(reported) {
+			news = nil
+		}
 	}
 	switch {
-	case again:
+	case found != nil || reported != plan.Forecast{}:
 		p.queue.Forget(item)
 		p.again(item)
 	case v.forecast == nil && v.retry && p.queue.NumRequeues(item) < maxRetries:
@@ -346,25 +353,10 @@ func (p *Preflight) keep(ctx context.Context, item cache.ObjectName, s *subject,
 	default:
 		p.queue.Forget(item)
 	}
-	changed := p.found[item] != before
-	if changed {
-		klog.FromContext(ctx).V(2).Info("Preflight has a new result", "reason", p.found[item].forecast.Reason)
-	}
-	return changed
+	return news
 }
 
 // again enqueues an item that is refused, or has to wait, for another check.
 func (p *Preflight) again(item cache.ObjectName) {
 	p.queue.AddAfter(item, wait.Jitter(refusedPeriod, refusedJitter))
-}
-
-// forget removes everything that is known about an item. It reports whether anything was
-// found.
-func (p *Preflight) forget(item cache.ObjectName) (known bool) {
-	p.queue.Forget(item)
-	p.lock.Lock()
-	defer p.lock.Unlock()
-	_, known = p.found[item]
-	delete(p.found, item)
-	return known
 }

@@ -148,8 +148,9 @@ func run(t *testing.T, test func(f *fixture)) {
 			defer f.lock.Unlock()
 			f.note(&f.changed, name.Name)
 		}
-		f.Checks = f.Ats(countingLister{listers.NewAtLister(f.ats), &f.lookups}, changed)
-		f.crons = f.CronAts(countingCronAtLister{listers.NewCronAtLister(f.cronAts), &f.lookups}, changed)
+		f.Checks, f.crons = f.Ats(countingLister{listers.NewAtLister(f.ats), &f.lookups}), f.CronAts(countingCronAtLister{listers.NewCronAtLister(f.cronAts), &f.lookups})
+		f.Checks.Notify(changed)
+		f.crons.Notify(changed)
 		_, ctx := ktesting.NewTestContext(t)
 		harness.Run(ctx, t, func(ctx context.Context) {
 			f.Run(ctx)
@@ -236,8 +237,8 @@ func (f *fixture) wantNothingKept() {
 	if lookups := f.lookups.Load() - before; lookups > 0 {
 		f.t.Errorf("%d lookups within an hour, want none", lookups)
 	}
-	if len(f.found) > 0 {
-		f.t.Errorf("kept: %v", f.found)
+	if kept := f.found.Len(); kept > 0 {
+		f.t.Errorf("%d findings are kept", kept)
 	}
 }
 
@@ -280,7 +281,7 @@ func TestRefused(t *testing.T) {
 		f.add(2*time.Second, at)
 		f.wantList("changes", &f.changed, "a 1s")
 		f.wantForecast(at, podRefused("a-pod"))
-		f.store(at, withForecast) // as the controller does
+		f.write(at)
 
 		time.Sleep(2 * time.Minute)
 		if got := len(f.taken(&f.dryRuns)); got < 5 || got > 7 {
@@ -308,6 +309,48 @@ func TestRefused(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		f.wantNothingKept()
 	})
+}
+
+// TestOtherController lets another controller, which sees it otherwise, write over what is found: each
+// result is written once, not again and again.
+func TestOtherController(t *testing.T) {
+	for name, tc := range map[string]struct{ other *plan.Forecast }{
+		"accepted":       {&plan.Forecast{}},
+		"in other words": {&plan.Forecast{Reason: v1alpha1.ReasonPodRefused, Message: "other words"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(f *fixture) {
+				f.answer = refusal
+				at := f.at("a", 24*time.Hour)
+				f.add(2*time.Second, at)
+				f.write(at)
+				f.Forecast(at, plan.RehearsedOf(&at.Status)) // as its next sync does
+				f.writeForecast(at, tc.other)
+				f.wantNews(at, false)
+				f.taken(&f.changed)
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				f.wantList("changes", &f.changed)
+				f.wantNews(at, false)
+
+				f.lock.Lock()
+				f.answer = func(pod string) error { return apierrors.NewForbidden(pods, pod, errors.New("another quota")) }
+				f.lock.Unlock()
+				time.Sleep(31 * time.Second)
+				synctest.Wait()
+				f.wantNews(at, true)
+			})
+		})
+	}
+}
+
+// wantNews checks whether there is a status to write.
+func (f *fixture) wantNews(at *v1alpha1.At, want bool) {
+	f.t.Helper()
+	d := plan.Decide(plan.World{At: at, Forecast: f.Forecast(at, plan.RehearsedOf(&at.Status)), Rehearses: true, Now: time.Now()})
+	if got := d.Status != nil; got != want {
+		f.t.Errorf("a status to write: %t, want %t: %+v", got, want, d.Status)
+	}
 }
 
 // TestNodes uses Ats whose Pods are accepted, but that may have no node to run on.
@@ -380,8 +423,8 @@ func TestEdited(t *testing.T) {
 		f.answer = nil
 		f.lock.Unlock()
 		f.store(at, withForecast, func(at *v1alpha1.At) { at.Generation = 2 }, unlike)
-		f.add(time.Second, at)
-		f.wantList("changes", &f.changed, "a 1s", "a 3s")
+		f.add(1100*time.Millisecond, at)
+		f.wantList("changes", &f.changed, "a 1s", "a 3.02s") // It was read.
 		f.wantForecast(at, &plan.Forecast{})
 	})
 }
@@ -416,7 +459,7 @@ func TestNoAnswer(t *testing.T) {
 		want   int // dry-runs within a day
 	}{
 		"a webhook that does not support dry-run": {apierrors.NewBadRequest(`admission webhook "a" does not support dry run`), 1},
-		"an API server that is busy":              {apierrors.NewTooManyRequests("busy", 1), 1 + maxRetries},
+		"an API server that is busy":              {apierrors.NewTooManyRequests("busy", 1), 7}, // Retries share the answer for twenty seconds.
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(f *fixture) {
@@ -437,7 +480,7 @@ func TestNoAnswer(t *testing.T) {
 				f.answer = refusal
 				at := f.at("a", 48*time.Hour)
 				f.add(2*time.Second, at)
-				f.store(at, withForecast)
+				f.write(at)
 				f.lock.Lock()
 				f.answer = func(string) error { return tc.answer }
 				f.lock.Unlock()
@@ -464,7 +507,7 @@ func TestReadFails(t *testing.T) {
 			return failures >= 0, nil, apierrors.NewTooManyRequests("busy", 1)
 		})
 		f.add(10*time.Minute, f.at("a", 24*time.Hour, edited))
-		f.wantList("dry-runs", &f.dryRuns, "a-pod 1m31s")
+		f.wantList("dry-runs", &f.dryRuns, "a-pod 4s")
 		f.wantNothingKept()
 	})
 }
@@ -652,7 +695,7 @@ func TestPanic(t *testing.T) {
 func TestOff(t *testing.T) {
 	var p *Preflight
 	p.Run(t.Context())
-	for _, checks := range []*Checks{p.Ats(nil, nil), p.CronAts(nil, nil)} {
+	for _, checks := range []*Checks{p.Ats(nil), p.CronAts(nil)} {
 		checks.Add(cache.ObjectName{})
 		if diff := cmp.Diff(&plan.Forecast{}, checks.Forecast(&v1alpha1.At{}, plan.Rehearsed{})); diff != "" {
 			t.Errorf("Forecast (-want +got):\n%s", diff)

@@ -18,7 +18,6 @@ package preflight
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -28,7 +27,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
@@ -43,16 +41,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/steps/podevents"
 )
 
-const (
-	// createTimeout is how long the creation of a Pod may take: a webhook may need 30 s. If the answer
-	// is lost, the Pod has to be gone before the next rehearsal, which is minutes later.
-	createTimeout = 35 * time.Second
-	// followPeriod is the interval at which the Pod of a rehearsal is read.
-	followPeriod = time.Second
-	// yieldTime is how long no rehearsal begins in a namespace after a run was refused there. The run
-	// is tried again meanwhile.
-	yieldTime = 10 * time.Second
-)
+// followPeriod is the interval at which the Pod of a rehearsal is read.
+const followPeriod = time.Second
 
 // maxRehearsedNodes is the number of nodes, of those that spec.nodes selects, on which a
 // rehearsal takes place. The next one begins after them, or with the one on which it did not
@@ -71,9 +61,7 @@ type rehearsals struct {
 
 	// next has the node with which the next rehearsal begins, by item.
 	next *lru.Cache
-
-	// found has the last result of each item, for RehearsalPeriod. It stays after the status has it,
-	// because an older version of the object may still be read.
+	// found has the last result of each item, for RehearsalPeriod.
 	found *utilcache.Expiring
 	// active has an ongoing for each rehearsal that goes on, by the UID of the owner.
 	active sync.Map
@@ -86,16 +74,7 @@ type rehearsals struct {
 // ongoing is a rehearsal that goes on.
 type ongoing struct {
 	namespace string
-	cancel    context.CancelCauseFunc
-}
-
-var errYield = errors.New("a run of the namespace was refused for quota")
-
-// rehearsed is the result of a rehearsal of an object.
-type rehearsed struct {
-	uid        types.UID
-	generation int64
-	result     plan.Rehearsal
+	end       context.CancelFunc
 }
 
 func newRehearsals(p *Preflight) *rehearsals {
@@ -113,11 +92,9 @@ func newRehearsals(p *Preflight) *rehearsals {
 // add enqueues an item for its rehearsal, or for the preflight before it. v is the result of the
 // preflight.
 func (r *rehearsals) add(item cache.ObjectName, s *subject, v verdict) {
-	if r == nil || !s.rehearses {
-		return
-	}
 	result := v.result()
 	switch {
+	case !s.rehearses || !r.p.rehearse():
 	case s.untilRehearsal > 0:
 		r.p.queue.AddAfter(item, s.untilRehearsal)
 	case result == metrics.PreflightAccepted, result == metrics.PreflightUnknown && !v.retry: // A webhook does not support dry-run.
@@ -127,138 +104,91 @@ func (r *rehearsals) add(item cache.ObjectName, s *subject, v verdict) {
 	}
 }
 
-// run rehearses until ctx is done.
-func (r *rehearsals) run(ctx context.Context) {
-	defer context.AfterFunc(ctx, r.queue.ShutDown)()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { r.removeLeft(ctx) })
-	for range r.queue.StartLimited(r.p.Rehearsals, r.p.NamespaceRehearsals) {
-		wg.Go(func() {
-			for ctx.Err() == nil && r.processNextWorkItem(ctx) {
-			}
-		})
-	}
-}
-
-func (r *rehearsals) processNextWorkItem(ctx context.Context) bool {
-	item, shutdown := r.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer r.queue.Done(item)
-	checks, name := r.p.objectOf(item)
-	logger := klog.LoggerWithValues(klog.FromContext(ctx), checks.kind.String(), klog.KRef(name.Parts()))
-	err := queue.Recovered(func() error {
-		r.rehearse(klog.NewContext(ctx, logger), item, checks, name)
-		return nil
-	})
-	if err != nil {
-		logger.Error(err, "Rehearsal failed")
-	}
-	return true
-}
-
 // rehearse rehearses the next run of an object, if that is needed.
-func (r *rehearsals) rehearse(ctx context.Context, item cache.ObjectName, checks *Checks, name cache.ObjectName) {
-	s, err := checks.read(ctx, name, nil)
-	switch {
-	case answer.IsNotFound(err, name.Name):
-		r.queue.Forget(item)
-		return
-	case err != nil:
-		r.retry(item)
-		return
-	case s.at != nil && s.waits:
-		r.queue.Forget(item)
-		r.p.again(item)
-		return
-	case s.at == nil || !s.rehearses || r.resultOf(item, s, s.rehearsed).Reason != "":
-		r.queue.Forget(item)
-		return
-	case s.untilRehearsal > 0: // The cache did not have the last result yet.
-		r.queue.Forget(item)
-		r.p.queue.AddAfter(item, s.untilRehearsal)
-		return
-	}
-	timeCtx, stop := context.WithTimeout(ctx, s.due().Sub(r.p.clock.Now())-plan.RehearsalLead)
-	defer stop()
-	timeCtx, cancel := context.WithCancelCause(timeCtx)
-	defer cancel(nil)
-	r.active.Store(string(s.GetUID()), ongoing{s.GetNamespace(), cancel})
-	defer r.active.Delete(string(s.GetUID()))
-	if _, isHeld := r.held.Get(s.GetNamespace()); isHeld {
-		cancel(errYield)
-	}
-	result := r.rehearseEach(timeCtx, item, checks, s)
-	if result.Reason == "" && errors.Is(context.Cause(timeCtx), errYield) {
-		result = plan.NewRehearsal(v1alpha1.ReasonRehearsalRefused, fmt.Sprintf("Ended because %v.", errYield), r.p.clock.Now())
-	}
-	klog.FromContext(ctx).V(2).Info("Rehearsed", "reason", result.Reason)
-	switch result.Reason {
-	case "":
-		metrics.Rehearsals.WithLabelValues(metrics.RehearsalUnknown).Inc()
-		r.retry(item)
-		return
-	case v1alpha1.ReasonPassed:
-		metrics.Rehearsals.WithLabelValues(metrics.RehearsalPassed).Inc()
-	default:
-		metrics.Rehearsals.WithLabelValues(metrics.RehearsalFailed).Inc()
-		r.p.queue.AddAfter(item, plan.RehearsalPeriod)
-	}
-	r.queue.Forget(item)
-	if checks.hasChanged(s) {
-		return
-	}
-	r.found.Set(item, rehearsed{s.GetUID(), s.GetGeneration(), result}, plan.RehearsalPeriod)
-	checks.changed(name)
-}
-
-// Yield ends the rehearsals of a namespace, and begins no other for a moment: a run may need the
-// quota that they use. It reports whether there was one.
-func (c *Checks) Yield(namespace string) (ended bool) {
-	if !c.Rehearses() {
-		return false
-	}
-	r := c.p.rehearsals
-	r.held.Set(namespace, nil, yieldTime)
-	r.active.Range(func(_, value any) bool {
-		if o := value.(ongoing); o.namespace == namespace {
-			o.cancel(errYield)
-			ended = true
-		}
-		return true
-	})
-	return ended
-}
-
-// retry enqueues an item whose rehearsal has no result.
-func (r *rehearsals) retry(item cache.ObjectName) {
-	if r.queue.NumRequeues(item) < maxRetries {
+func (r *rehearsals) rehearse(ctx context.Context, checks *Checks, name cache.ObjectName) {
+	item := checks.item(name)
+	s, err := checks.read(ctx, name)
+	if err != nil && !answer.IsNotFound(err, name.Name) {
 		r.queue.AddRateLimited(item)
 		return
 	}
+	switch {
+	case s.waits:
+		r.p.again(item)
+	case !s.rehearses || r.news(item, s, s.rehearsed).Reason != "": // Its status will have the result.
+	case s.untilRehearsal > 0: // The cache did not have the last result yet.
+		r.p.queue.AddAfter(item, s.untilRehearsal)
+	default:
+		result := r.rehearseInTime(ctx, checks, s)
+		klog.FromContext(ctx).V(2).Info("Rehearsed", "reason", result.Reason)
+		switch result.Reason {
+		case "":
+			metrics.Rehearsals.WithLabelValues(metrics.RehearsalUnknown).Inc()
+			r.queue.AddRateLimited(item)
+			return
+		case v1alpha1.ReasonPassed:
+			metrics.Rehearsals.WithLabelValues(metrics.RehearsalPassed).Inc()
+		default:
+			metrics.Rehearsals.WithLabelValues(metrics.RehearsalFailed).Inc()
+			r.p.queue.AddAfter(item, plan.RehearsalPeriod)
+		}
+		// It stays after the status has it, because an older version of the object may still be read.
+		r.found.Set(item, newFinding(s, result), plan.RehearsalPeriod)
+		checks.changed(name)
+	}
 	r.queue.Forget(item)
-	r.p.queue.AddAfter(item, plan.RehearsalPeriod)
 }
 
-// resultOf returns the result of a rehearsal of the current version of an object, or the zero
-// value if there is none, or the status has it.
-func (r *rehearsals) resultOf(item cache.ObjectName, object metav1.Object, status plan.Rehearsed) plan.Rehearsal {
-	if r == nil {
-		return plan.Rehearsal{}
-	}
-	value, _ := r.found.Get(item)
-	found, _ := value.(rehearsed)
-	if found.uid != object.GetUID() || found.generation != object.GetGeneration() || !status.IsNews(object, found.result) {
+// news returns the last result for the current version of an object if its status does not have it,
+// or the zero value.
+func (r *rehearsals) news(item cache.ObjectName, object metav1.Object, status plan.Rehearsed) plan.Rehearsal {
+	found := foundIn[plan.Rehearsal](r.found, item, object)
+	if found == nil || !status.IsNews(object, found.result) {
 		return plan.Rehearsal{}
 	}
 	return found.result
 }
 
+// rehearseInTime rehearses the next run of an object, until it is nearly due or the rehearsal has to
+// yield. The result is the zero value if nothing is known.
+func (r *rehearsals) rehearseInTime(ctx context.Context, checks *Checks, s *subject) (result plan.Rehearsal) {
+	ctx, end := context.WithTimeout(ctx, s.due().Sub(r.p.clock.Now())-plan.RehearsalLead)
+	defer end()
+	r.active.Store(string(s.GetUID()), ongoing{s.GetNamespace(), end})
+	defer r.active.Delete(string(s.GetUID()))
+	if !r.isHeld(s.GetNamespace()) {
+		result = r.rehearseEach(ctx, checks, s)
+	}
+	if result.Reason == "" && r.isHeld(s.GetNamespace()) {
+		return plan.NewRehearsal(v1alpha1.ReasonRehearsalRefused, "Ended because a run of the namespace was refused for quota.", r.p.clock.Now())
+	}
+	return result
+}
+
+func (r *rehearsals) isHeld(namespace string) bool {
+	_, ok := r.held.Get(namespace)
+	return ok
+}
+
+// Yield ends the rehearsals of a namespace, because a run was refused for quota, which they may use.
+// If there are any, no other begins for RehearsalPeriod, so that this is not repeated sooner.
+func (c *Checks) Yield(namespace string) {
+	if c == nil {
+		return
+	}
+	r := c.p.rehearsals
+	r.active.Range(func(_, value any) bool {
+		if o := value.(ongoing); o.namespace == namespace {
+			r.held.Set(namespace, nil, plan.RehearsalPeriod)
+			o.end()
+		}
+		return true
+	})
+}
+
 // rehearseEach rehearses a run, with nodes on some of them. It returns the first result that
 // is not ReasonPassed.
-func (r *rehearsals) rehearseEach(ctx context.Context, item cache.ObjectName, checks *Checks, s *subject) (result plan.Rehearsal) {
+func (r *rehearsals) rehearseEach(ctx context.Context, checks *Checks, s *subject) (result plan.Rehearsal) {
 	if s.at.Spec.Nodes == nil {
 		return r.rehearseOne(ctx, checks, s, s.at)
 	}
@@ -270,7 +200,7 @@ func (r *rehearsals) rehearseEach(ctx context.Context, item cache.ObjectName, ch
 	if len(chosen) == 0 {
 		return plan.Rehearsal{}
 	}
-	begin := rand.IntN(len(chosen))
+	item, begin := checks.item(cache.MetaObjectToName(s)), rand.IntN(len(chosen))
 	if next, ok := r.next.Get(item); ok {
 		begin, _ = slices.BinarySearch(chosen, next.(string))
 	}
@@ -298,9 +228,10 @@ func (r *rehearsals) rehearseOne(ctx context.Context, checks *Checks, s *subject
 		return plan.Rehearsal{}
 	}
 	run := r.admitted(ctx, plan.NewPod(at, r.p.defaults))
-	made := plan.NewRehearsalPod(s.Object, checks.kind.name(), run)
+	made := plan.NewRehearsalPod(s.Object, checks.kind, run)
 	pods := r.p.Kube.CoreV1().Pods(made.Namespace)
-	createCtx, cancel := forCreation(ctx)
+	// Also if there is no time left: the answer says what to delete.
+	createCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	pod, err := pods.Create(createCtx, made, metav1.CreateOptions{})
 	switch {
@@ -346,19 +277,8 @@ func (r *rehearsals) admitted(ctx context.Context, run *corev1.Pod) *corev1.Pod 
 	return plan.AsAdmitted(run, admitted)
 }
 
-// forCreation returns a context for the creation of a Pod. Once ctx is done, it goes on for
-// requestTimeout, because the answer says what to delete.
-func forCreation(ctx context.Context) (context.Context, context.CancelFunc) {
-	creation, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(requestTimeout, cancel) })
-	return creation, func() {
-		stop()
-		cancel()
-	}
-}
-
-// hasChanged reports whether an object was deleted, was edited, or is due at another time.
+// hasChanged reports whether an object was deleted, was edited, is due at another time, or waits.
 func (c *Checks) hasChanged(s *subject) bool {
-	cached, err := c.kind.cached(cache.MetaObjectToName(s))
-	return err != nil || cached.at == nil || cached.GetUID() != s.GetUID() || cached.GetGeneration() > s.GetGeneration() || !cached.due().Equal(s.due())
+	cached := c.cached(cache.MetaObjectToName(s))
+	return cached.at == nil || cached.GetUID() != s.GetUID() || cached.GetGeneration() > s.GetGeneration() || !cached.due().Equal(s.due())
 }
