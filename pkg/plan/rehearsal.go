@@ -121,21 +121,26 @@ func NewRehearsalPod(owner metav1.Object, kind string, run *corev1.Pod) *corev1.
 	spec := run.Spec.DeepCopy()
 	leaveOutMade(spec)
 	// Init containers run before the others, but in a rehearsal beside them: the kubelet would not try
-	// a second init container after the first has failed.
+	// a second init container after the first has failed. So they ask for nothing, and the first
+	// container for what they need more than the others.
 	beside := run.DeepCopy()
 	beside.Spec.InitContainers = slices.DeleteFunc(beside.Spec.InitContainers, func(c corev1.Container) bool { return !isSidecar(&c) })
-	options := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
-	requests := subtract(resourcehelper.PodRequests(run, options), resourcehelper.PodRequests(beside, options))
-	limits := subtract(resourcehelper.PodLimits(run, options), resourcehelper.PodLimits(beside, options))
-	for _, container := range spec.InitContainers {
-		if !isSidecar(&container) {
-			leaveMissing(&container.Resources, limits)
-			container.Ports = nil
+	for i := range spec.InitContainers {
+		if c := &spec.InitContainers[i]; !isSidecar(c) {
+			c.Ports = nil
+			c.Resources.Requests, c.Resources.Limits = none(c.Resources.Requests), none(c.Resources.Limits)
 		}
-		spec.Containers = append(spec.Containers, container)
 	}
-	for i := range slices.Backward(spec.Containers) {
-		addMissing(&spec.Containers[i].Resources, requests)
+	options, first := resourcehelper.PodResourcesOptions{ExcludeOverhead: true}, &spec.Containers[0].Resources
+	first.Requests = addMissing(first.Requests, resourcehelper.PodRequests(run, options), resourcehelper.PodRequests(beside, options))
+	first.Limits = addMissing(first.Limits, resourcehelper.PodLimits(run, options), resourcehelper.PodLimits(beside, options))
+	for name, limit := range first.Limits {
+		if request := first.Requests[name]; limit.Cmp(request) < 0 {
+			first.Limits[name] = request
+		}
+	}
+	spec.Containers = slices.Concat(spec.Containers, spec.InitContainers)
+	for i := range spec.Containers {
 		rehearse(&spec.Containers[i], owner.GetUID())
 	}
 	spec.InitContainers, spec.ReadinessGates = nil, nil
@@ -219,43 +224,26 @@ func leaveOutIn(container *corev1.Container, volumes sets.Set[string]) {
 	})
 }
 
-// subtract returns what is left of resources, which it changes.
-func subtract(from, resources corev1.ResourceList) corev1.ResourceList {
-	for name, quantity := range resources {
-		left := from[name]
-		left.Sub(quantity)
-		from[name] = left
+// none returns the same resources, but nothing of them. Without it, a LimitRange would set its own.
+func none(resources corev1.ResourceList) corev1.ResourceList {
+	for name := range resources {
+		resources[name] = resource.Quantity{}
 	}
-	return from
+	return resources
 }
 
-// leaveMissing sets the limits of a container to what is missing of them, and to 0 after that, and
-// its requests to 0.
-func leaveMissing(resources *corev1.ResourceRequirements, limits corev1.ResourceList) {
-	for name := range resources.Limits {
-		resources.Limits[name] = limits[name]
-		delete(limits, name)
-	}
-	for name := range resources.Requests {
-		resources.Requests[name] = resource.Quantity{}
-	}
-}
-
-// addMissing adds to the requests of a container what is missing of them, up to its limits.
-func addMissing(resources *corev1.ResourceRequirements, requests corev1.ResourceList) {
-	for name, request := range resources.Requests {
-		left := requests[name]
-		more := left.DeepCopy()
-		if limit, isLimited := resources.Limits[name]; isLimited {
-			room := limit.DeepCopy()
-			if room.Sub(request); room.Cmp(more) < 0 {
-				more = room
+// addMissing adds to resources what present lacks of wanted.
+func addMissing(resources, wanted, present corev1.ResourceList) corev1.ResourceList {
+	for name, missing := range wanted {
+		if missing.Sub(present[name]); missing.Sign() > 0 {
+			missing.Add(resources[name])
+			if resources == nil {
+				resources = corev1.ResourceList{}
 			}
+			resources[name] = missing
 		}
-		request.Add(more)
-		left.Sub(more)
-		resources.Requests[name], requests[name] = request, left
 	}
+	return resources
 }
 
 // JudgeRehearsal returns the result of a rehearsal, or the zero value if it goes on. run is the
@@ -297,12 +285,12 @@ func JudgeRehearsal(pod, run *corev1.Pod, event *PodEvent, isKnown bool, now tim
 	mayGetNode := !isKnown || event != nil && slices.Contains(newNodeEvents, event.Reason)
 	reason, message := podBlocker(ours, now)
 	switch condition := unscheduled(pod); {
-	case condition != nil && condition.Reason == corev1.PodReasonSchedulingGated && age < Grace:
+	case condition != nil && age < Grace:
 		return Rehearsal{}
 	case condition != nil && condition.Reason == corev1.PodReasonSchedulingGated:
 		message = join("Pod "+pod.Name, condition.Reason, condition.Message)
 		return NewRehearsal(v1alpha1.ReasonRehearsalUnschedulable, message+" Nothing has removed the scheduling gates of the rehearsal.", now)
-	case reason == v1alpha1.ReasonUnschedulable && (age < Grace || mayGetNode && age < RehearsalTime):
+	case reason == v1alpha1.ReasonUnschedulable && mayGetNode && age < RehearsalTime:
 		return Rehearsal{}
 	case reason == v1alpha1.ReasonUnschedulable && hasMoreRights(run):
 		return NewRehearsal(v1alpha1.ReasonRehearsalUnschedulable, message+" A rehearsal has neither the priority class nor the labels of the run.", now)

@@ -164,7 +164,11 @@ type Checks struct {
 	live   func(context.Context, cache.ObjectName) (*subject, error)
 }
 
+// add adds a kind. If p is nil, it returns nil.
 func (p *Preflight) add(c *Checks) *Checks {
+	if p == nil {
+		return nil
+	}
 	c.p, c.changed = p, func(cache.ObjectName) {}
 	p.kinds[c.kind] = c
 	return c

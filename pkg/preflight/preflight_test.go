@@ -90,27 +90,6 @@ type fixture struct {
 	nodesErr error
 }
 
-// countingLister counts the lookups.
-type countingLister struct {
-	listers.AtLister
-	lookups *atomic.Int32
-}
-
-func (l countingLister) Ats(namespace string) listers.AtNamespaceLister {
-	l.lookups.Add(1)
-	return l.AtLister.Ats(namespace)
-}
-
-type countingCronAtLister struct {
-	listers.CronAtLister
-	lookups *atomic.Int32
-}
-
-func (l countingCronAtLister) CronAts(namespace string) listers.CronAtNamespaceLister {
-	l.lookups.Add(1)
-	return l.CronAtLister.CronAts(namespace)
-}
-
 // run calls test with a running Preflight.
 func run(t *testing.T, test func(f *fixture)) {
 	t.Helper()
@@ -148,9 +127,15 @@ func run(t *testing.T, test func(f *fixture)) {
 			defer f.lock.Unlock()
 			f.note(&f.changed, name.Name)
 		}
-		f.Checks, f.crons = f.Ats(countingLister{listers.NewAtLister(f.ats), &f.lookups}), f.CronAts(countingCronAtLister{listers.NewCronAtLister(f.cronAts), &f.lookups})
-		f.Checks.Notify(changed)
-		f.crons.Notify(changed)
+		f.Checks, f.crons = f.Ats(listers.NewAtLister(f.ats)), f.CronAts(listers.NewCronAtLister(f.cronAts))
+		for _, checks := range []*Checks{f.Checks, f.crons} {
+			cached := checks.cached
+			checks.cached = func(name cache.ObjectName) *subject {
+				f.lookups.Add(1)
+				return cached(name)
+			}
+			checks.Notify(changed)
+		}
 		_, ctx := ktesting.NewTestContext(t)
 		harness.Run(ctx, t, func(ctx context.Context) {
 			f.Run(ctx)
@@ -158,6 +143,18 @@ func run(t *testing.T, test func(f *fixture)) {
 		synctest.Wait() // It has looked for Pods of rehearsals, so that test can add reactors.
 		test(f)
 	})
+}
+
+// setAnswer changes the answer.
+func (f *fixture) setAnswer(answer func(pod string) error) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	f.answer = answer
+}
+
+// forecast returns what is known of an At.
+func (f *fixture) forecast(at *v1alpha1.At) *plan.Forecast {
+	return f.Forecast(at, plan.RehearsedOf(&at.Status))
 }
 
 // note appends a name and the time since the start to a list.
@@ -223,7 +220,7 @@ func (f *fixture) wantList(what string, list *[]string, want ...string) {
 
 func (f *fixture) wantForecast(at *v1alpha1.At, want *plan.Forecast) {
 	f.t.Helper()
-	if diff := cmp.Diff(want, f.Forecast(at, plan.RehearsedOf(&at.Status))); diff != "" {
+	if diff := cmp.Diff(want, f.forecast(at)); diff != "" {
 		f.t.Errorf("Forecast (-want +got):\n%s", diff)
 	}
 }
@@ -296,9 +293,7 @@ func TestRefused(t *testing.T) {
 		recreated.UID = "recreated"
 		f.wantForecast(recreated, nil)
 
-		f.lock.Lock()
-		f.answer = nil
-		f.lock.Unlock()
+		f.setAnswer(nil)
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if got := len(f.taken(&f.changed)); got != 1 {
@@ -324,7 +319,7 @@ func TestOtherController(t *testing.T) {
 				at := f.at("a", 24*time.Hour)
 				f.add(2*time.Second, at)
 				f.write(at)
-				f.Forecast(at, plan.RehearsedOf(&at.Status)) // as its next sync does
+				f.forecast(at) // as its next sync does
 				f.writeForecast(at, tc.other)
 				f.wantNews(at, false)
 				f.taken(&f.changed)
@@ -333,9 +328,7 @@ func TestOtherController(t *testing.T) {
 				f.wantList("changes", &f.changed)
 				f.wantNews(at, false)
 
-				f.lock.Lock()
-				f.answer = func(pod string) error { return apierrors.NewForbidden(pods, pod, errors.New("another quota")) }
-				f.lock.Unlock()
+				f.setAnswer(func(pod string) error { return apierrors.NewForbidden(pods, pod, errors.New("another quota")) })
 				time.Sleep(31 * time.Second)
 				synctest.Wait()
 				f.wantNews(at, true)
@@ -347,7 +340,7 @@ func TestOtherController(t *testing.T) {
 // wantNews checks whether there is a status to write.
 func (f *fixture) wantNews(at *v1alpha1.At, want bool) {
 	f.t.Helper()
-	d := plan.Decide(plan.World{At: at, Forecast: f.Forecast(at, plan.RehearsedOf(&at.Status)), Rehearses: true, Now: time.Now()})
+	d := plan.Decide(plan.World{At: at, Forecast: f.forecast(at), Rehearses: true, Now: time.Now()})
 	if got := d.Status != nil; got != want {
 		f.t.Errorf("a status to write: %t, want %t: %+v", got, want, d.Status)
 	}
@@ -368,26 +361,28 @@ func TestNodes(t *testing.T) {
 		node *corev1.Node
 		err  error
 		want string // a reason; empty if there is no forecast
+		pods func(string) error
 	}{
-		"a node":                 {onNode, node, nil, ""},
-		"no node":                {onNode, nil, nil, v1alpha1.ReasonNodeGone},
-		"no nodes":               {onAll, nil, nil, v1alpha1.ReasonNoNodes},
-		"some nodes":             {onAll, node, nil, ""},
-		"an invalid selector":    {onWrong, node, nil, v1alpha1.ReasonInvalidSelector},
-		"forbidden":              {onAll, nil, forbidden, v1alpha1.ReasonNodesForbidden},
-		"the server is busy":     {onAll, nil, apierrors.NewTooManyRequests("busy", 1), ""},
-		"it does not need nodes": {func(*v1alpha1.At) {}, nil, forbidden, ""},
+		"refused, whatever nodes there are": {edit: onNode, pods: refusal, want: v1alpha1.ReasonPodRefused},
+		"a node":                            {edit: onNode, node: node},
+		"no node":                           {edit: onNode, want: v1alpha1.ReasonNodeGone},
+		"no nodes":                          {edit: onAll, want: v1alpha1.ReasonNoNodes},
+		"some nodes":                        {edit: onAll, node: node},
+		"an invalid selector":               {edit: onWrong, node: node, want: v1alpha1.ReasonInvalidSelector},
+		"forbidden":                         {edit: onAll, err: forbidden, want: v1alpha1.ReasonNodesForbidden},
+		"the server is busy":                {edit: onAll, err: apierrors.NewTooManyRequests("busy", 1)},
+		"it does not need nodes":            {edit: func(*v1alpha1.At) {}, err: forbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(f *fixture) {
-				f.nodesErr = tc.err
+				f.nodesErr, f.answer = tc.err, tc.pods
 				if tc.node != nil {
 					f.nodes = []*corev1.Node{tc.node}
 				}
 				at := f.at("a", 24*time.Hour, tc.edit)
 				f.add(2*time.Second, at)
 				got := ""
-				if forecast := f.Forecast(at, plan.RehearsedOf(&at.Status)); forecast != nil {
+				if forecast := f.forecast(at); forecast != nil {
 					got = forecast.Reason
 				}
 				if got != tc.want {
@@ -398,30 +393,13 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestNodesOfRefused has Ats whose Pods are refused. They say that, whatever nodes there are.
-func TestNodesOfRefused(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.answer = refusal
-		node := f.at("a", 24*time.Hour, func(at *v1alpha1.At) { at.Spec.Node = "n1" })
-		nodes := f.at("b", 24*time.Hour, func(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} })
-		f.add(2*time.Second, node, nodes)
-		for _, at := range []*v1alpha1.At{node, nodes} {
-			if forecast := f.Forecast(at, plan.RehearsedOf(&at.Status)); forecast == nil || forecast.Reason != v1alpha1.ReasonPodRefused {
-				t.Errorf("At %s: %+v, want %s", at.Name, forecast, v1alpha1.ReasonPodRefused)
-			}
-		}
-	})
-}
-
 // TestEdited edits a refused At so that it is accepted: that is detected immediately.
 func TestEdited(t *testing.T) {
 	run(t, func(f *fixture) {
 		f.answer = refusal
 		at := f.at("a", 24*time.Hour)
 		f.add(2*time.Second, at)
-		f.lock.Lock()
-		f.answer = nil
-		f.lock.Unlock()
+		f.setAnswer(nil)
 		f.store(at, withForecast, func(at *v1alpha1.At) { at.Generation = 2 }, unlike)
 		f.add(1100*time.Millisecond, at)
 		f.wantList("changes", &f.changed, "a 1s", "a 3.02s") // It was read.
@@ -481,15 +459,11 @@ func TestNoAnswer(t *testing.T) {
 				at := f.at("a", 48*time.Hour)
 				f.add(2*time.Second, at)
 				f.write(at)
-				f.lock.Lock()
-				f.answer = func(string) error { return tc.answer }
-				f.lock.Unlock()
+				f.setAnswer(func(string) error { return tc.answer })
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				f.wantForecast(at, podRefused("a-pod"))
-				f.lock.Lock()
-				f.answer = nil
-				f.lock.Unlock()
+				f.setAnswer(nil)
 				time.Sleep(sharedTime + time.Minute)
 				synctest.Wait()
 				f.wantForecast(at, &plan.Forecast{})
@@ -574,9 +548,7 @@ func TestShared(t *testing.T) {
 		f.wantList("dry-runs", &f.dryRuns, "a-pod 1s")
 		f.wantForecast(a, podRefused("a-pod"))
 		f.wantForecast(b, podRefused("b-pod"))
-		f.lock.Lock()
-		f.answer = nil
-		f.lock.Unlock()
+		f.setAnswer(nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		for _, at := range []*v1alpha1.At{a, b} {
@@ -740,9 +712,7 @@ func TestRestart(t *testing.T) {
 		f.add(time.Minute)
 		f.wantForecast(at, &plan.Forecast{Reason: v1alpha1.ReasonRestartRefused, Message: "restart Deployment web: " + refusal("web").Error()})
 
-		f.lock.Lock()
-		f.answer = func(string) error { return nil }
-		f.lock.Unlock()
+		f.setAnswer(func(string) error { return nil })
 		f.add(time.Minute)
 		f.wantForecast(at, &plan.Forecast{})
 		f.wantList("dry-runs of Pods", &f.dryRuns)

@@ -103,7 +103,7 @@ func withRehearse(at *v1alpha1.At) { at.Spec.Rehearse = true }
 func (f *fixture) wantRehearsal(at *v1alpha1.At, reason, message string) {
 	f.t.Helper()
 	var got plan.Rehearsal
-	if forecast := f.Forecast(at, plan.RehearsedOf(&at.Status)); forecast != nil {
+	if forecast := f.forecast(at); forecast != nil {
 		got = forecast.Rehearsal
 	}
 	if got.Reason != reason || !strings.HasPrefix(got.Message, message) {
@@ -114,7 +114,7 @@ func (f *fixture) wantRehearsal(at *v1alpha1.At, reason, message string) {
 // write writes what was found for an At to its status, as its controller does.
 func (f *fixture) write(at *v1alpha1.At) {
 	f.t.Helper()
-	f.writeForecast(at, f.Forecast(at, plan.RehearsedOf(&at.Status)))
+	f.writeForecast(at, f.forecast(at))
 }
 
 func (f *fixture) writeForecast(at *v1alpha1.At, forecast *plan.Forecast) {
@@ -214,18 +214,6 @@ func TestRehearsal(t *testing.T) {
 	}
 }
 
-// TestRehearsalOnce enqueues an At again while it is rehearsed, and before its status has the
-// result.
-func TestRehearsalOnce(t *testing.T) {
-	run(t, func(f *fixture) {
-		at := f.at("at", 20*time.Hour, withRehearse)
-		f.add(1200*time.Millisecond, at)
-		f.add(15*time.Second, at)
-		f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
-		f.wantList("rehearsals", &f.rehearsed, "at-rehearsal 1s")
-	})
-}
-
 // TestRehearsalOnceForStaleAnswer lets the status of an At have the result after its next rehearsal
 // has read the At, and before it looks for a result.
 func TestRehearsalOnceForStaleAnswer(t *testing.T) {
@@ -234,7 +222,7 @@ func TestRehearsalOnceForStaleAnswer(t *testing.T) {
 		var isWritten atomic.Bool
 		f.cnat.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
 			answer := at.DeepCopy()
-			if f.Forecast(at, plan.RehearsedOf(&at.Status)) != nil {
+			if f.forecast(at) != nil {
 				f.write(at)
 				f.wantRehearsal(at, "", "") // Its controller has seen it.
 				isWritten.Store(true)
@@ -347,21 +335,6 @@ func TestRehearsalOfOtherNodes(t *testing.T) {
 	})
 }
 
-// TestRehearsalAfterRestart starts with an At whose last rehearsal failed some minutes ago.
-func TestRehearsalAfterRestart(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.kubelet = notPulled
-		at := f.at("at", 20*time.Hour, withRehearse)
-		f.store(at, func(at *v1alpha1.At) {
-			plan.RehearsedOf(&at.Status).Observe(at, true, plan.NewRehearsal(v1alpha1.ReasonImagePullFailed, "no such image", f.start.Add(-4*time.Minute)), f.start)
-		})
-		f.add(5*time.Minute, at)
-		f.wantList("rehearsals within five minutes", &f.rehearsed)
-		time.Sleep(5 * time.Minute)
-		f.wantList("rehearsals within ten minutes", &f.rehearsed, "at-rehearsal 6m0s")
-	})
-}
-
 // TestRehearsalWithoutEvents covers a Pod without a node, whose events cannot be read at first: one
 // of them could say that a node is being added.
 func TestRehearsalWithoutEvents(t *testing.T) {
@@ -394,27 +367,6 @@ func TestRehearsalWithoutDryRun(t *testing.T) {
 		at := f.at("at", 20*time.Hour, withRehearse)
 		f.add(15*time.Second, at)
 		f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
-	})
-}
-
-// TestRehearsalOfTheSameName rehearses an At and a CronAt of the same name.
-func TestRehearsalOfTheSameName(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.kubelet = notPulled // It takes twenty seconds.
-		f.refuse = func(pod *corev1.Pod) error {
-			if _, err := f.kube.Tracker().Get(podsResource, "shop", pod.Name); err == nil {
-				return apierrors.NewAlreadyExists(pods, pod.Name)
-			}
-			return nil
-		}
-		at := f.at("night", 20*time.Hour, withRehearse, func(at *v1alpha1.At) { at.UID = "at" })
-		cronAt := f.cronAt("night", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Rehearse = true })
-		f.addCronAts(0, cronAt)
-		f.add(time.Minute, at)
-		f.wantRehearsal(at, v1alpha1.ReasonImagePullFailed, "")
-		if forecast := f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status)); forecast == nil || forecast.Rehearsal.Reason != v1alpha1.ReasonImagePullFailed {
-			t.Errorf("forecast %v, want a rehearsal that failed", forecast)
-		}
 	})
 }
 
@@ -672,7 +624,7 @@ func TestRehearsalOfCronAt(t *testing.T) {
 		if want := (&metav1.OwnerReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind, Name: "night", UID: "night", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}); !cmp.Equal(owner, want) {
 			t.Errorf("owner %v, want %v", owner, want)
 		}
-		forecast := f.crons.Forecast(cronAt, cronplan.RehearsedOf(&cronAt.Status))
+		forecast := f.cronForecast(cronAt)
 		if forecast == nil || forecast.Rehearsal.Reason != v1alpha1.ReasonPassed {
 			t.Fatalf("forecast %v, want a rehearsal that passed", forecast)
 		}

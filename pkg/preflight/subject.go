@@ -53,9 +53,6 @@ func (s *subject) due() time.Time {
 
 // Ats adds the checks of Ats. Call it before Run. If p is nil, it returns nil.
 func (p *Preflight) Ats(lister listers.AtLister) *Checks {
-	if p == nil {
-		return nil
-	}
 	return p.add(&Checks{
 		kind: v1alpha1.AtKind,
 		cached: func(name cache.ObjectName) *subject {
@@ -70,9 +67,6 @@ func (p *Preflight) Ats(lister listers.AtLister) *Checks {
 
 // CronAts is Ats for CronAts.
 func (p *Preflight) CronAts(lister listers.CronAtLister) *Checks {
-	if p == nil {
-		return nil
-	}
 	return p.add(&Checks{
 		kind: v1alpha1.CronAtKind,
 		cached: func(name cache.ObjectName) *subject {
