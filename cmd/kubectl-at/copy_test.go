@@ -194,11 +194,3 @@ func TestCopyKeepsNodeTermsOfJobs(t *testing.T) {
 		t.Errorf("required node affinity (-want +got):\n%s", diff)
 	}
 }
-
-// TestCopyRefused covers a copy that ends with an error: what it would have changed is not said.
-func TestCopyRefused(t *testing.T) {
-	w := newWorld(t, "")
-	if code := w.run(t, "now", "-f", "testdata/copy/daemonset-hostport.yaml", "-c", "x", "--", "x"); code != 2 || strings.Contains(w.stderr.String(), "Dropped") {
-		t.Errorf("exit code %d, %s", code, w.stderr.String())
-	}
-}

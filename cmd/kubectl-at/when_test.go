@@ -17,12 +17,9 @@ limitations under the License.
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -123,21 +120,6 @@ func TestFromNow(t *testing.T) {
 	} {
 		if got := fromNow(instant, now); got != want {
 			t.Errorf("%s: got %s, want %s", instant, got, want)
-		}
-	}
-}
-
-func TestExplain(t *testing.T) {
-	for zone, clocks := range map[string][]string{
-		"Europe/Berlin": {"local Sat 28 Mar 2026 10:12:00 CET", "UTC Sat 28 Mar 2026 09:12:00 UTC"},
-		"UTC":           {"local Sat 28 Mar 2026 09:12:00 UTC", "UTC Sat 28 Mar 2026 09:12:00 UTC", "there Sat 28 Mar 2026 10:12:00 Europe/Berlin"},
-		"Asia/Kolkata":  {"local Sat 28 Mar 2026 14:42:00 IST", "UTC Sat 28 Mar 2026 09:12:00 UTC", "there Sat 28 Mar 2026 10:12:00 Europe/Berlin"},
-	} {
-		w := newWorld(t, "")
-		code := w.run(t, "explain", "28 mar 10:12 Europe/Berlin", "--tz="+zone)
-		want := slices.Concat([]string{"schedule 2026-03-28T10:12:00+01:00"}, clocks, []string{"from now in 19h12m", "how tomorrow (Saturday 28 March 2026) at 10:12 in Europe/Berlin"})
-		if diff := cmp.Diff(want, lines(w.stdout.String())); code != 0 || diff != "" {
-			t.Errorf("%s: exit code %d, %s, -want +got:\n%s", zone, code, w.stderr.String(), diff)
 		}
 	}
 }
