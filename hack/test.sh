@@ -135,7 +135,7 @@ run_layer() {
     case "$1" in
     unit)
         # Collecting garbage less often takes a tenth less time. hack/lint.sh runs vet.
-        GOGC=400 TMPDIR="${logs}" compiling "${limit[@]}" go test -vet=off -count=1 -timeout=60m -shuffle="$2" ${race:+-race} ${run:+-run="${run}"} ./...
+        GOGC=400 TMPDIR="${logs}" compiling "${limit[@]}" go test -vet=off -count=1 -timeout=30m -shuffle="$2" ${race:+-race} ${run:+-run="${run}"} ./...
         return
         ;;
     e2e) flags=(--node) ;;
@@ -170,7 +170,7 @@ speed="${processors} processors${beside:+, one busy}"
 # lose their leases.
 parallel="$(awk -v cpus="${processors}" 'BEGIN {print int(cpus < 0.7 ? 4 : 6 * cpus)}')"
 # CI must not end a layer that hangs before Go does, which prints where.
-timeout="$(awk -v cpus="${processors}" 'BEGIN {print cpus < 1 ? "3h" : "60m"}')"
+timeout="$(awk -v cpus="${processors}" 'BEGIN {print cpus < 1 ? "2h" : "30m"}')"
 if [[ -n "${cpus}" ]]; then
     build_localcluster
     limit=("${bin}/localcluster" limit "${cpus}")

@@ -36,6 +36,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/util/workqueue"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
@@ -126,12 +127,14 @@ func TestCronSchedules(t *testing.T) {
 func TestTimeZones(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	for _, zone := range zones.Names() {
-		cronAt := newCronAt(namespace, "@daily", func(cronAt *v1alpha1.CronAt) { cronAt.Spec.TimeZone = &zone })
+	names := zones.Names()
+	workqueue.ParallelizeUntil(t.Context(), 16, len(names), func(i int) {
+		cronAt := newCronAt(namespace, "@daily")
+		cronAt.Spec.TimeZone = &names[i]
 		if _, err := cnatClient.CnatV1alpha1().CronAts(namespace).Create(t.Context(), cronAt, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 			t.Error(err)
 		}
-	}
+	})
 }
 
 var invalidValue = regexp.MustCompile(`(Invalid value: )("(\\.|[^"\\])*"|-?[0-9]+)(: |$)`)
@@ -196,6 +199,26 @@ func TestPhaseIsPendingWithoutAWrite(t *testing.T) {
 	}
 	if got, want := kubectl(t, "", "get", "at", "-n", namespace), "PENDING"; !strings.Contains(got, want) {
 		t.Errorf("kubectl get at: got\n%s\nwant %s", got, want)
+	}
+}
+
+// TestCategory deletes everything of category all in a namespace, as users do with
+// workloads. That includes what is pending, and kubectl explain says so.
+func TestCategory(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	createAt(t, newAt(namespace, "at", time.Now().Add(time.Hour), "true"))
+	createCronAt(t, newCronAt(namespace, "@yearly"))
+	// What kubectl has cached may be from before the CRD.
+	cache := "--cache-dir=" + t.TempDir()
+	wantOutput(t, kubectl(t, "", "get", "all", cache, "-n", namespace, "-o", "name"), `(^|\n)at\.cnat\.programming-kubernetes\.info/at\n`, `cronat\.cnat\.programming-kubernetes\.info/cronat\n`)
+	kubectl(t, "", "delete", "all", "--all", cache, "-n", namespace)
+	if left := kubectl(t, "", "get", "ats,cronats", "-n", namespace, "-o", "name"); left != "" {
+		t.Errorf("there is left: %s", left)
+	}
+	for _, kind := range []string{"at", "cronat"} {
+		explained := strings.Join(strings.Fields(kubectl(t, "", "explain", kind)), " ")
+		wantOutput(t, explained, "kubectl delete all --all deletes")
 	}
 }
 

@@ -19,7 +19,6 @@ limitations under the License.
 package integration
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -34,9 +33,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -135,58 +132,26 @@ func TestDeleteCascades(t *testing.T) {
 	createAt(t, newAt(namespace, "at", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
 	waitPodRunning(t, namespace)
 	kubectl(t, "", "delete", "-n", namespace, "at/at")
-	eventually(t, "the Pod to be gone", func(ctx context.Context) (bool, error) {
-		_, err := kubeClient.CoreV1().Pods(namespace).Get(ctx, "at-pod", metav1.GetOptions{})
-		return apierrors.IsNotFound(err), ignoreNotFound(err)
-	})
+	waitGone(t, namespace, "pod/at-pod")
 }
 
-// TestPodDeleted deletes the Pod of a running command: the command has failed and does
-// not run again.
+// TestPodDeleted deletes the Pods of a running command: each attempt has failed.
 func TestPodDeleted(t *testing.T) {
 	t.Parallel()
-	for name, arguments := range map[string][]string{
-		"by request": {"--grace-period=1"},
-		"by force":   {"--force", "--grace-period=0"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			namespace := newNamespace(t)
-			startController(t, namespace)
-			at := newAt(namespace, "at", time.Now(), "trap 'exit 7' TERM; sleep 3600 & wait")
-			at.Spec.BackoffLimit = ptr.To[int32](1)
-			at = createAt(t, at)
-			// Times in the API are in seconds.
-			runs, deleted := waitPodRunning(t, namespace), time.Now().Truncate(time.Second)
-			// A slow node may not report the end for so long that it may be lost.
-			isLost := func(at *v1alpha1.At) bool {
-				return name == "by force" && at.Status.Reason == v1alpha1.ReasonPodLost && at.Status.CompletionTime.Sub(deleted) >= plan.Grace
-			}
-			kubectl(t, "", append([]string{"delete", "-n", namespace, "pod/at-pod", "--wait=false"}, arguments...)...)
-			waits := waitVersion(t, runs, "to wait for its next attempt", func(at *v1alpha1.At) bool {
-				return at.Status.Reason == v1alpha1.ReasonBackOff || at.Status.Phase == v1alpha1.PhaseDone
-			})
-			if isLost(waits) {
-				wantCreates(t, namespace, 1)
-				return
-			}
-			if want := "Pod at-pod was deleted before it ended"; !strings.Contains(waits.Status.Message, want) {
-				t.Errorf("message %q, want %q", waits.Status.Message, want)
-			}
-			waitAt(t, namespace, "at", "to run again", func(at *v1alpha1.At) bool {
-				return at.Status.Pod.Name == "at-pod-1" && at.Status.Pod.Phase == corev1.PodRunning
-			})
-			deleted = time.Now().Truncate(time.Second)
-			kubectl(t, "", append([]string{"delete", "-n", namespace, "pod/at-pod-1", "--wait=false"}, arguments...)...)
-			done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-			wantCreates(t, namespace, 2)
-			if isLost(done) {
-				return
-			}
-			wantEnd(t, done, v1alpha1.ConditionFailed, v1alpha1.ReasonPodDeleted)
-			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 2, v1alpha1.ReasonPodDeleted: 2})
+	namespace := newNamespace(t)
+	startController(t, namespace)
+	at := newAt(namespace, "at", time.Now(), "trap 'exit 7' TERM; sleep 3600 & wait")
+	at.Spec.BackoffLimit = ptr.To[int32](1)
+	at = createAt(t, at)
+	for _, pod := range []string{"at-pod", "at-pod-1"} {
+		waitAt(t, namespace, "at", "to run "+pod, func(at *v1alpha1.At) bool {
+			return at.Status.Pod != nil && at.Status.Pod.Name == pod && at.Status.Pod.Phase == corev1.PodRunning
 		})
+		kubectl(t, "", "delete", "-n", namespace, "pod/"+pod, "--wait=false", "--grace-period=1")
 	}
+	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionFailed, v1alpha1.ReasonPodDeleted)
+	wantCreates(t, namespace, 2)
+	waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 2, v1alpha1.ReasonPodDeleted: 2})
 }
 
 // TestActiveDeadline stops a command that takes too long, and keeps its output.
@@ -227,91 +192,63 @@ func TestPodEnds(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	startController(t, namespace)
-	shell := func(name, command string) corev1.Container {
-		return corev1.Container{Name: name, Image: "busybox:1.37.0", Command: []string{"/bin/sh", "-c", command}}
+	// command is a container that runs a command.
+	command := func(name, command string, more ...string) string {
+		return fmt.Sprintf("{name: %s, image: busybox:1.37.0, command: [sh, -c, %q], %s}", name, command, strings.Join(more, ", "))
 	}
 	for name, tc := range map[string]struct {
-		template    corev1.PodSpec
-		annotations map[string]string
-		retries     int32
+		retries int32
+		pod     string // fields of its template
 		// expectations
 		reason   string
 		exitCode string // or one of these
 		message  string
 	}{
-		"each container succeeds": {
-			template: corev1.PodSpec{Containers: []corev1.Container{shell("a", "true"), shell("b", "true")}},
-			reason:   v1alpha1.ReasonCompleted, exitCode: "0",
-		},
-		"the first container counts": {
-			template: corev1.PodSpec{Containers: []corev1.Container{shell("a", "echo a; exit 5"), shell("b", "exit 6")}},
-			reason:   v1alpha1.ReasonCommandFailed, exitCode: "5", message: "a",
-		},
 		"the default container counts": {
-			template:    corev1.PodSpec{Containers: []corev1.Container{shell("a", "true"), shell("b", "echo b; exit 6")}},
-			annotations: map[string]string{"kubectl.kubernetes.io/default-container": "b"},
-			reason:      v1alpha1.ReasonCommandFailed, exitCode: "6", message: "b",
+			pod:    `metadata: {annotations: {kubectl.kubernetes.io/default-container: b}}, spec: {containers: [` + command("a", "true") + "," + command("b", "echo b; exit 6") + "]}",
+			reason: v1alpha1.ReasonCommandFailed, exitCode: "6", message: "b",
 		},
 		"another container fails": {
-			template: corev1.PodSpec{Containers: []corev1.Container{shell("a", "true"), shell("b", "echo b; exit 6")}},
-			reason:   v1alpha1.ReasonPodFailed, exitCode: "0", message: "Pod another-container-fails-pod failed: container b ended with exit code 6: b",
+			pod:    "spec: {containers: [" + command("a", "true") + "," + command("b", "echo b; exit 6") + "]}",
+			reason: v1alpha1.ReasonPodFailed, exitCode: "0", message: "Pod another-container-fails-pod failed: container b ended with exit code 6: b",
 		},
 		"an init container fails": {
-			template: corev1.PodSpec{InitContainers: []corev1.Container{shell("i", "exit 7")}, Containers: []corev1.Container{shell("a", "true")}},
-			reason:   v1alpha1.ReasonPodFailed, exitCode: "<nil>", message: "Pod an-init-container-fails-pod failed: container i ended with exit code 7",
+			pod:    "spec: {initContainers: [" + command("i", "exit 7") + "], containers: [" + command("a", "true") + "]}",
+			reason: v1alpha1.ReasonPodFailed, exitCode: "<nil>", message: "Pod an-init-container-fails-pod failed: container i ended with exit code 7",
 		},
 		"out of memory": {
-			template: corev1.PodSpec{Containers: []corev1.Container{func() corev1.Container {
-				container := shell("a", "exec tail /dev/zero")
-				container.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi")}
-				return container
-			}()}},
+			pod:    "spec: {containers: [" + command("a", "exec tail /dev/zero", "resources: {limits: {memory: 32Mi}}") + "]}",
 			reason: v1alpha1.ReasonOOMKilled, exitCode: "137", message: "The command ended with exit code 137: it used more memory than its container's limit.",
 		},
 		"the template's own deadline": {
 			// A very busy node may not have started the container by then.
-			template: corev1.PodSpec{ActiveDeadlineSeconds: ptr.To[int64](15), TerminationGracePeriodSeconds: ptr.To[int64](1), Containers: []corev1.Container{shell("a", "sleep 3600")}},
-			reason:   v1alpha1.ReasonDeadlineExceeded, exitCode: "137 <nil>", message: "Pod the-template-s-own-deadline-pod ran longer than its template allows: Pod was active on the node longer than the specified deadline",
+			pod:    "spec: {activeDeadlineSeconds: 15, terminationGracePeriodSeconds: 1, containers: [" + command("a", "sleep 3600") + "]}",
+			reason: v1alpha1.ReasonDeadlineExceeded, exitCode: "137 <nil>", message: "Pod the-template-s-own-deadline-pod ran longer than its template allows: Pod was active on the node longer than the specified deadline",
+		},
+		"no retries": {
+			pod:    "spec: {restartPolicy: OnFailure, containers: [" + command("a", "echo mail; exit 3") + "]}",
+			reason: v1alpha1.ReasonCommandFailed, exitCode: "3", message: "mail",
 		},
 		"restarted by the node": {
-			template: corev1.PodSpec{
-				RestartPolicy: corev1.RestartPolicyOnFailure,
-				Containers: []corev1.Container{func() corev1.Container {
-					container := shell("a", "test -f /data/again || { touch /data/again; exit 1; }")
-					container.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
-					return container
-				}()},
-				Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
-			},
-			retries: 1, reason: v1alpha1.ReasonCompleted, exitCode: "0",
-		},
-		"restarted by the node too often": {
-			template: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []corev1.Container{shell("a", "echo mail; exit 3")}},
-			retries:  1, reason: v1alpha1.ReasonCommandFailed, exitCode: "3", message: "mail",
+			retries: 1,
+			pod: "spec: {restartPolicy: OnFailure, volumes: [{name: data, emptyDir: {}}], containers: [" +
+				command("a", "test -f /data/again || { touch /data/again; exit 1; }", "volumeMounts: [{name: data, mountPath: /data}]") + "]}",
+			reason: v1alpha1.ReasonCompleted, exitCode: "0",
 		},
 		"an init container is restarted too often": {
-			template: corev1.PodSpec{
-				RestartPolicy:  corev1.RestartPolicyOnFailure,
-				InitContainers: []corev1.Container{shell("i", "echo clone; exit 7")}, Containers: []corev1.Container{shell("a", "true")},
-			},
-			retries: 1, reason: v1alpha1.ReasonPodFailed, exitCode: "<nil>", message: "Attempt 2 of 2 failed: Container i ended with exit code 7. Message: clone",
+			retries: 1, pod: "spec: {restartPolicy: OnFailure, initContainers: [" + command("i", "echo clone; exit 7") + "], containers: [" + command("a", "true") + "]}",
+			reason: v1alpha1.ReasonPodFailed, exitCode: "<nil>", message: "Attempt 2 of 2 failed: Container i ended with exit code 7. Message: clone",
 		},
 		"a container that only its own policy restarts": {
-			template: corev1.PodSpec{Containers: []corev1.Container{func() corev1.Container {
-				container := shell("a", "echo mail; exit 3")
-				container.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyOnFailure)
-				return container
-			}()}},
-			retries: 1, reason: v1alpha1.ReasonCommandFailed, exitCode: "3", message: "mail",
+			retries: 1, pod: "spec: {containers: [" + command("a", "echo mail; exit 3", "restartPolicy: OnFailure") + "]}",
+			reason: v1alpha1.ReasonCommandFailed, exitCode: "3", message: "mail",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			at := newAt(namespace, dashes(name), time.Now(), "")
-			at.Spec.BackoffLimit = &tc.retries
-			at.Spec.Template = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}, Spec: tc.template}
-			createAt(t, at)
-			at = waitPhase(t, namespace, at.Name, v1alpha1.PhaseDone)
+			kubectl(t, fmt.Sprintf("{apiVersion: %s, kind: At, metadata: {name: %s}, spec: {schedule: %q, backoffLimit: %d, template: {%s}}}",
+				v1alpha1.SchemeGroupVersion, dashes(name), time.Now().UTC().Format(time.RFC3339), tc.retries, tc.pod), "create", "-n", namespace, "-f", "-")
+			at := waitPhase(t, namespace, dashes(name), v1alpha1.PhaseDone)
 			exitCode := "<nil>"
 			if at.Status.ExitCode != nil {
 				exitCode = fmt.Sprint(*at.Status.ExitCode)
@@ -327,73 +264,6 @@ func TestPodEnds(t *testing.T) {
 				if status.RestartCount > tc.retries {
 					t.Errorf("container %s was restarted %d times, want at most %d", status.Name, status.RestartCount, tc.retries)
 				}
-			}
-		})
-	}
-}
-
-// TestNoRetries runs a failing command whose template asks for restarts, but whose At allows no
-// retry: it runs once, because the node is never asked to restart it.
-func TestNoRetries(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	startController(t, namespace)
-	at := newAt(namespace, "at", time.Now(), "echo mail; exit 1")
-	at.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-		RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []corev1.Container{{Name: "a", Image: "busybox:1.37.0"}},
-	}}
-	createAt(t, at)
-	at = waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
-	if at.Status.Reason != v1alpha1.ReasonCommandFailed || at.Status.ExitCode == nil || *at.Status.ExitCode != 1 || at.Status.Message != "mail" {
-		t.Errorf("status %+v, want CommandFailed, exit code 1, what it printed", at.Status)
-	}
-	pod, err := kubeClient.CoreV1().Pods(namespace).Get(t.Context(), "at-pod", metav1.GetOptions{})
-	if err != nil || pod.Status.ContainerStatuses[0].RestartCount != 0 {
-		t.Errorf("%d restarts, %v", pod.Status.ContainerStatuses[0].RestartCount, err)
-	}
-}
-
-// TestDoesNotEnd runs Pods that would run for very long, and says why.
-func TestDoesNotEnd(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	startController(t, namespace)
-	shell := func(name, command string) corev1.Container {
-		return corev1.Container{Name: name, Image: "busybox:1.37.0", Command: []string{"/bin/sh", "-c", command}}
-	}
-	for name, tc := range map[string]struct {
-		template        corev1.PodSpec
-		reason, message string
-	}{
-		"restarts": {
-			corev1.PodSpec{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []corev1.Container{shell("a", "echo mail; exit 3")}},
-			v1alpha1.ReasonContainerRestarting, "of 100 failed, and the node restarts container a in Pod restarts-pod: The command ended with exit code 3. Message: mail",
-		},
-		"sidecar": {
-			corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](0), Containers: []corev1.Container{shell("a", "echo no; exit 3"), shell("proxy", "sleep 3600")}},
-			v1alpha1.ReasonSidecarRunning, "The command ended with exit code 3, but container proxy still runs",
-		},
-		"start": {
-			corev1.PodSpec{
-				TerminationGracePeriodSeconds: ptr.To[int64](0),
-				InitContainers: []corev1.Container{func() corev1.Container {
-					container := shell("proxy", "sleep 3600")
-					container.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
-					container.StartupProbe = &corev1.Probe{FailureThreshold: 1000, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"false"}}}}
-					return container
-				}()},
-				Containers: []corev1.Container{shell("a", "true")},
-			},
-			v1alpha1.ReasonPodPending, "the command has not started for a minute",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			at := newAt(namespace, name, time.Now(), "")
-			at.Spec.BackoffLimit, at.Spec.Template = ptr.To[int32](99), &corev1.PodTemplateSpec{Spec: tc.template}
-			createAt(t, at)
-			if blocked := waitBlockedAt(t, namespace, name, tc.reason); !strings.Contains(blocked.Message, tc.message) {
-				t.Errorf("message %q, want %q", blocked.Message, tc.message)
 			}
 		})
 	}
@@ -483,121 +353,55 @@ func TestExamples(t *testing.T) {
 	if err != nil || len(paths) < 2 {
 		t.Fatalf("%d examples: %v", len(paths), err)
 	}
-	schedule := regexp.MustCompile(`schedule: .*`)
-	timeZone := regexp.MustCompile(`timeZone: .*`)
 	for _, path := range paths {
-		name := strings.TrimSuffix(filepath.Base(path), ".yaml")
-		t.Run(name, func(t *testing.T) {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
 			t.Parallel()
 			namespace := newNamespace(t)
+			allowNodeAccess(t, namespace)
 			startController(t, namespace)
-			example, err := os.ReadFile(path)
+			// The API server must also accept it unchanged.
+			kubectl(t, "", "apply", "--dry-run=server", "-n", namespace, "-f", path)
+			content, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The API server must also accept it unchanged.
-			kubectl(t, string(example), "apply", "--dry-run=server", "-n", namespace, "-f", "-")
-			now := time.Now().UTC().Format("2006-01-02T15:04:05")
-			if timeZone.Match(example) {
-				example = timeZone.ReplaceAll(example, []byte("timeZone: UTC"))
-			} else {
-				now += "Z"
+			schedule := time.Now().UTC().Format("2006-01-02T15:04:05Z")
+			if strings.Contains(string(content), "timeZone: ") {
+				schedule = strings.TrimSuffix(schedule, "Z")
 			}
-			if bytes.Contains(example, []byte("kind: "+v1alpha1.CronAtKind)) {
-				now = "* * * * *"
+			if strings.Contains(string(content), "kind: "+v1alpha1.CronAtKind) {
+				schedule = "* * * * *"
 			}
-			example = schedule.ReplaceAll(example, []byte(`schedule: "`+now+`"`))
-			example = regexp.MustCompile(`node: .*`).ReplaceAll(example, []byte("node: localhost"))
-			// A slow machine may need more than a minute.
-			example = bytes.ReplaceAll(example, []byte("startingDeadlineSeconds: 60\n"), []byte("startingDeadlineSeconds: 3600\n"))
-			kubectl(t, string(example), "apply", "-n", namespace, "-f", "-")
+			example := string(content)
+			for field, value := range map[string]string{
+				"schedule": fmt.Sprintf("%q", schedule), "timeZone": "UTC", "node": "localhost",
+				"startingDeadlineSeconds": "3600", // A slow machine may need more than a minute.
+			} {
+				example = regexp.MustCompile(`(?m)^( *)`+field+`: .*`).ReplaceAllString(example, "${1}"+field+": "+value)
+			}
+			kubectl(t, example, "apply", "-n", namespace, "-f", "-")
 			// waitAny waits until any At has the condition: a CronAt deletes its oldest.
-			waitAny := func(condition string) (at v1alpha1.At) {
-				eventually(t, "an At to be "+condition, func(ctx context.Context) (bool, error) {
-					ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{LabelSelector: "!" + v1alpha1.LabelAtUID})
-					if err != nil {
-						return false, err
+			waitAny := func(condition string) (name string) {
+				t.Helper()
+				eventually(t, "an At to be "+condition, func(context.Context) (bool, error) {
+					for at := range strings.FieldsSeq(kubectl(t, "", "get", "ats", "-n", namespace, "-l", "!"+v1alpha1.LabelAtUID, "-o",
+						`jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="`+condition+`")].status} {end}`)) {
+						if of, isTrue := strings.CutSuffix(at, "=True"); isTrue {
+							name = of
+						}
 					}
-					number := slices.IndexFunc(ats.Items, func(at v1alpha1.At) bool { return meta.IsStatusConditionTrue(at.Status.Conditions, condition) })
-					if number >= 0 {
-						at = ats.Items[number]
-					}
-					return number >= 0, nil
+					return name != "", nil
 				})
-				return at
+				return name
 			}
-			if bytes.Contains(example, []byte("suspend: true")) {
-				at := waitAny(v1alpha1.ConditionSuspended)
-				kubectl(t, "", "patch", "-n", namespace, "at/"+at.Name, "--type=merge", "-p", `{"spec":{"suspend":false}}`)
+			if strings.Contains(example, "suspend: true") {
+				patchAt(t, namespace, waitAny(v1alpha1.ConditionSuspended), `{"spec":{"suspend":false}}`)
 			}
-			waitAny(v1alpha1.ConditionComplete)
+			name := waitAny(v1alpha1.ConditionComplete)
+			if strings.Contains(example, "nodes:") {
+				wantOutput(t, kubectl(t, "", "get", "-n", namespace, "at/"+name), `DONE +Completed +1/1 `)
+			}
 		})
-	}
-}
-
-// TestNodesExample runs the example of spec.nodes in a namespace that admits its
-// hostPath, and in one that does not.
-func TestNodesExample(t *testing.T) {
-	t.Parallel()
-	example, err := os.ReadFile(root + "/artifacts/examples/cnat-example-nodes.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	example = regexp.MustCompile(`schedule: .*`).ReplaceAll(example, []byte(`schedule: "`+time.Now().UTC().Format(time.RFC3339)+`"`))
-	start := func(t *testing.T, level string) (namespace string) {
-		t.Helper()
-		namespace = newNamespace(t)
-		kubectl(t, "", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce="+level)
-		startController(t, namespace)
-		kubectl(t, string(example), "apply", "-n", namespace, "-f", "-")
-		return namespace
-	}
-	t.Run("privileged", func(t *testing.T) {
-		t.Parallel()
-		namespace := start(t, "privileged")
-		waitFor(t, namespace, "Complete", "at/kernel-version")
-		kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
-		if err != nil {
-			t.Fatal(err)
-		}
-		child := waitPhase(t, namespace, "kernel-version-localhost", v1alpha1.PhaseDone)
-		if want := strings.TrimSpace(string(kernel)); child.Status.Message != want {
-			t.Errorf("the message is %q, want %q", child.Status.Message, want)
-		}
-		if log := kubectl(t, "", "logs", "-n", namespace, "kernel-version-localhost-pod"); log != string(kernel) {
-			t.Errorf("the log is %q, want %q", log, kernel)
-		}
-		wantOutput(t, kubectl(t, "", "get", "-n", namespace, "at/kernel-version"), `DONE +Completed +1/1 `)
-	})
-	t.Run("baseline", func(t *testing.T) {
-		t.Parallel()
-		namespace := start(t, "baseline")
-		blocked := waitBlockedAt(t, namespace, "kernel-version", v1alpha1.ReasonPodRefused)
-		wantOutput(t, blocked.Message, `^create Pod: .* violates PodSecurity "baseline:latest": .*hostPath`)
-		if out := kubectl(t, "", "get", "-n", namespace, "at"); strings.Contains(out, "localhost") {
-			t.Errorf("before a Pod is admitted, a node is chosen:\n%s", out)
-		}
-
-		// Once the Pod is admitted, it runs, and the message is removed.
-		kubectl(t, "", "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
-		done := waitPhase(t, namespace, "kernel-version", v1alpha1.PhaseDone)
-		wantEnd(t, done, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
-		if strings.Contains(done.Status.Message, "violates") {
-			t.Errorf("the message is %q", done.Status.Message)
-		}
-	})
-}
-
-// TestNodeName reads the environment variable with the name of the node.
-func TestNodeName(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	startController(t, namespace)
-	at := newAt(namespace, "at", time.Now(), `echo "$NODE_NAME" >/dev/termination-log`)
-	at.Spec.Node = "localhost"
-	createAt(t, at)
-	if done := waitPhase(t, namespace, "at", v1alpha1.PhaseDone); done.Status.Message != "localhost" {
-		t.Errorf("the message is %q, want localhost", done.Status.Message)
 	}
 }
 

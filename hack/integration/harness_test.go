@@ -47,11 +47,9 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -76,10 +74,10 @@ import (
 const (
 	root = "../.." // of the repository
 	crd  = root + "/artifacts/examples/cnat-crd.yaml"
-	// patience is the limit for anything that must happen: more than the slowest machine needs,
-	// where a rehearsal finds the cause only the second time, ten minutes later. A test that
-	// waits for a minute says what it waits for.
-	patience = 30 * time.Minute
+	// patience is the limit for anything that must happen: on a slow machine, a rehearsal finds
+	// the cause only the second time, ten minutes later. A test that fails says what is missing; one
+	// that waits for a minute, what it waits for.
+	patience = 12 * time.Minute
 )
 
 var (
@@ -539,17 +537,10 @@ type controller struct {
 // controller is stopped and must exit without an error.
 func startController(t *testing.T, namespace string, args ...string) *controller {
 	t.Helper()
-	// Many controllers share this machine's ports.
-	return startWith(t, namespace, append([]string{"-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0"}, args...)...)
-}
-
-// startWith is startController with the default addresses.
-func startWith(t *testing.T, namespace string, args ...string) *controller {
-	t.Helper()
 	return startBinary(t, binary, nil, namespace, args...)
 }
 
-// startBinary is startWith for another build of the controller, with more environment
+// startBinary is startController for another build of the controller, with more environment
 // variables.
 func startBinary(t *testing.T, path string, env []string, namespace string, args ...string) *controller {
 	t.Helper()
@@ -557,7 +548,9 @@ func startBinary(t *testing.T, path string, env []string, namespace string, args
 		grantLease(t, namespace)
 	}
 	c := &controller{exited: make(chan error, 1)}
-	c.cmd = exec.Command(path, append([]string{"-v=4", "-namespace=" + namespace}, args...)...)
+	c.cmd = exec.Command(path, append([]string{
+		"-v=4", "-namespace=" + namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", // Many controllers share this machine's ports.
+	}, args...)...)
 	c.cmd.Env = slices.Concat(os.Environ(), []string{"KUBECONFIG=" + controllerConfig}, env)
 	c.cmd.Stdout, c.cmd.Stderr = c, c
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -628,10 +621,26 @@ func isAllowed(ctx context.Context, user string, what authorizationv1.ResourceAt
 	return err == nil && review.Status.Allowed, err
 }
 
-// admitNoPods is admitPods for no Pods.
-func admitNoPods(t *testing.T, namespace string) {
+// patchAt edits an At like a user.
+func patchAt(t *testing.T, namespace, name, patch string) {
 	t.Helper()
-	admitPods(t, namespace, 0)
+	if _, err := cnatClient.CnatV1alpha1().Ats(namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runNow makes an At due.
+func runNow(t *testing.T, namespace, name string) {
+	t.Helper()
+	patchAt(t, namespace, name, `{"spec":{"schedule":"`+time.Now().UTC().Format(time.RFC3339)+`"}}`)
+}
+
+// waitGone waits until the objects of a namespace that kubectl get selects are gone.
+func waitGone(t *testing.T, namespace string, objects ...string) {
+	t.Helper()
+	eventually(t, strings.Join(objects, " ")+" to be gone", func(context.Context) (bool, error) {
+		return kubectl(t, "", append([]string{"get", "-n", namespace, "--ignore-not-found", "-o", "name"}, objects...)...) == "", nil
+	})
 }
 
 // admitPods creates the quota named quota, and returns when it is in force.
@@ -682,28 +691,6 @@ func waitAt(t *testing.T, namespace, name, what string, condition func(*v1alpha1
 	return at
 }
 
-// waitVersion waits for a version of the At after the given one that satisfies the
-// condition. Unlike waitAt, it sees each version, also one that lasts for seconds only.
-func waitVersion(t *testing.T, after *v1alpha1.At, what string, condition func(*v1alpha1.At) bool) *v1alpha1.At {
-	t.Helper()
-	what = fmt.Sprintf("%s: At %s %s", t.Name(), after.Name, what)
-	defer announce(what)()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	versions := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, after.Name).String()
-		return cnatClient.CnatV1alpha1().Ats(after.Namespace).Watch(ctx, options)
-	}}
-	event, err := watchtools.Until(ctx, after.ResourceVersion, versions, func(event watch.Event) (bool, error) {
-		at, ok := event.Object.(*v1alpha1.At)
-		return ok && condition(at), nil
-	})
-	if err != nil {
-		t.Fatalf("waiting for %s: %v", what, err)
-	}
-	return event.Object.(*v1alpha1.At)
-}
-
 // retryWatch watches from a version on until ctx is done. It goes on where the API server ends a
 // watch, for example because its cache is too far behind etcd.
 func retryWatch(ctx context.Context, t *testing.T, version string, start func(context.Context, metav1.ListOptions) (watch.Interface, error)) watch.Interface {
@@ -740,29 +727,6 @@ func waitBlockedAt(t *testing.T, namespace, name, reason string) metav1.Conditio
 		t.Errorf("status %s: %q, condition Blocked %s: %q; want the same", at.Status.Reason, at.Status.Message, blocked.Reason, blocked.Message)
 	}
 	return blocked
-}
-
-// waitRehearsalsGone waits until no rehearsal has a Pod in a namespace.
-func waitRehearsalsGone(t *testing.T, namespace string) {
-	t.Helper()
-	eventually(t, "the Pods of rehearsals to be gone", func(ctx context.Context) (bool, error) {
-		pods, err := kubeClient.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelRehearsalOf})
-		return err == nil && len(pods.Items) == 0, err
-	})
-}
-
-// createRuntimeClass creates a runtime class that no node has.
-func createRuntimeClass(t *testing.T, _, name string) {
-	t.Helper()
-	classes := kubeClient.NodeV1().RuntimeClasses()
-	if _, err := classes.Create(t.Context(), &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: "none"}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := classes.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // wantEnd checks the status of an At that is DONE.

@@ -82,7 +82,7 @@ func TestHostileTenant(t *testing.T) {
 	most := 0 // bytes
 	start := func() {
 		t.Helper()
-		c = startBinary(t, binary, []string{"GOMEMLIMIT=512000000"}, "", "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", "-v=0")
+		c = startBinary(t, binary, []string{"GOMEMLIMIT=512000000"}, "", "-v=0")
 		waitLog(t, c, "Starting controller")
 	}
 	webhook.Behave(hostile.Allows)
@@ -176,7 +176,7 @@ func newTenant(t *testing.T) *hostile.Tenant {
 // their Pods. None is early.
 func startOthers(t *testing.T, namespace, prefix string) {
 	t.Helper()
-	const number, gap = 20, 300 * time.Millisecond
+	const number, gap = 10, 200 * time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	pods := kubeClient.CoreV1().Pods(namespace)
@@ -186,7 +186,7 @@ func startOthers(t *testing.T, namespace, prefix string) {
 	}
 	watcher := retryWatch(ctx, t, list.ResourceVersion, pods.Watch)
 	defer watcher.Stop()
-	first := time.Now().Add(5 * time.Second).Truncate(time.Millisecond)
+	first := time.Now().Add(3 * time.Second).Truncate(time.Millisecond)
 	due := map[string]time.Time{}
 	for i := range number {
 		schedule := first.Add(time.Duration(i) * gap)

@@ -120,39 +120,6 @@ func tryHandover(t *testing.T, signal syscall.Signal, after time.Duration) (took
 	return wantCreates(t, namespace, 1)[0].RequestReceivedTimestamp.Sub(start), true
 }
 
-// TestLeaseLost takes the lease from a leader: it must exit and report why.
-func TestLeaseLost(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	leader := startLeader(t, namespace)
-	kubectl(t, "", "patch", "-n", namespace, "lease/cnat-controller", "--type=merge", "-p", `{"spec":{"holderIdentity":"somebody else"}}`)
-	if err := leader.wait(t); err == nil {
-		t.Error("it ended well")
-	}
-	if want := "cnat-controller: lost the lease " + namespace + "/cnat-controller"; !strings.Contains(leader.output(), want) {
-		t.Errorf("it did not report: %s", want)
-	}
-}
-
-// TestStandby stops a controller that waits for a lease of another one: it does nothing
-// and exits without an error.
-func TestStandby(t *testing.T) {
-	t.Parallel()
-	namespace := newNamespace(t)
-	leader := startLeader(t, namespace)
-	standby := startController(t, namespace, "-leader-elect", "-leader-elect-resource-namespace="+namespace)
-	waitLog(t, standby, "Attempting to acquire leader lease")
-	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
-	if err := standby.stop(syscall.SIGTERM); err != nil {
-		t.Errorf("it ended with %v", err)
-	}
-	if strings.Contains(standby.output(), "Starting controller") && !leader.lostLease() {
-		t.Error("it worked without the lease")
-	}
-	wantCreates(t, namespace, 1)
-}
-
 // startLeader starts a controller that holds its namespace's lease.
 func startLeader(t *testing.T, namespace string) *controller {
 	t.Helper()

@@ -39,7 +39,7 @@ func TestLocalCluster(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var pids []int
-	for _, moment := range []string{"the API server is ready", "the node is ready", "the cluster is ready"} {
+	for _, moment := range []string{"the API server is ready", "the node is ready"} {
 		for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
 			cmd := exec.Command("localcluster", "run", "--node", "--dir="+dir)
 			stderr, err := cmd.StderrPipe()

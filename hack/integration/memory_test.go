@@ -26,19 +26,12 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
-
-	"programming-kubernetes.info/cnat-controller/hack/hostile"
-	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
 // TestMemory starts the controller with the memory limit of the Deployment when many
@@ -78,7 +71,7 @@ func TestMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := startBinary(t, plain, []string{"GOMEMLIMIT=512000000"}, namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", "-v=2")
+	c := startBinary(t, plain, []string{"GOMEMLIMIT=512000000"}, namespace, "-v=2")
 	url := served(t, c, "health")
 	waitLog(t, c, "Starting controller")
 	eventually(t, "the controller to be ready", func(context.Context) (bool, error) {
@@ -92,72 +85,6 @@ func TestMemory(t *testing.T) {
 	if most := max(ready, idled); most > limit {
 		t.Errorf("the controller has %d MiB for %d Ats, want at most %d MiB", most>>20, number, limit>>20)
 	}
-}
-
-// TestManySmallAts has many Ats of 1 KB whose status has two messages of 4 KiB each: the controller
-// keeps much less of each, also after a restart.
-func TestManySmallAts(t *testing.T) {
-	t.Parallel()
-	const (
-		number = 1000
-		limit  = 6 << 10 // bytes for each, with what correlates events; the messages alone have 8 KiB
-	)
-	namespace := newNamespace(t)
-	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.QPS = -1
-	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	start := func() *controller {
-		t.Helper()
-		return startBinary(t, binary, []string{"GOGC=10"}, namespace, "-metrics-bind-address=127.0.0.1:0", "-health-probe-bind-address=127.0.0.1:0", "-v=0")
-	}
-	c := start()
-	before := heap(t, c)
-	tenant := hostile.Tenant{Client: client, Namespace: namespace, Log: t.Logf}
-	if err := tenant.Many(t.Context(), number, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "all Ats to have ended with long messages", func(ctx context.Context) (bool, error) {
-		ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return false, err
-		}
-		for _, at := range ats.Items {
-			if at.Status.Phase != v1alpha1.PhaseDone {
-				return false, nil
-			}
-			if len(at.Status.Message) < answer.MaxMessage || len(at.Status.Conditions[0].Message) < answer.MaxMessage {
-				return false, fmt.Errorf("the message of At %s has only %d bytes: %s", at.Name, len(at.Status.Message), at.Status.Message)
-			}
-		}
-		return len(ats.Items) == number, nil
-	})
-	few := func() {
-		t.Helper()
-		most := 0
-		eventually(t, "the controller to keep little of each At", func(context.Context) (bool, error) {
-			most = (heap(t, c) - before) / number // Events wait to be written, with their messages.
-			return most < limit, nil
-		})
-		t.Logf("the controller keeps %d bytes of each At", most)
-	}
-	few()
-	if err := c.stop(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	c = start()
-	waitLog(t, c, "Starting controller")
-	url := served(t, c, "health")
-	eventually(t, "the controller to be ready", func(context.Context) (bool, error) {
-		status, _ := get(t, url+"/readyz", "")
-		return status == http.StatusOK, nil
-	})
-	few()
 }
 
 // memory returns the memory of a controller in bytes, as reported by the kernel: VmRSS is
@@ -177,20 +104,4 @@ func memory(t *testing.T, c *controller, field string) int {
 		t.Fatal(err)
 	}
 	return kib << 10
-}
-
-// heap returns the size of the heap of a controller in bytes. With GOGC=10 in its
-// environment, at most a tenth of that is garbage.
-func heap(t *testing.T, c *controller) int {
-	t.Helper()
-	_, metrics := get(t, served(t, c, "metrics")+"/metrics", "")
-	match := regexp.MustCompile(`(?m)^go_memstats_heap_alloc_bytes (\S+)$`).FindStringSubmatch(metrics)
-	if match == nil {
-		t.Fatalf("the size of the heap is not in:\n%s", metrics)
-	}
-	bytes, err := strconv.ParseFloat(match[1], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(bytes)
 }

@@ -20,336 +20,226 @@ package integration
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
 // podFault keeps the containers of a Pod from starting, in a way that the API server does not
-// see.
+// see. In its texts, NAME is for what is missing, and NAMESPACE is that of the test.
 type podFault struct {
-	// change gives a Pod the fault. name is for what is missing.
-	change func(pod *corev1.PodSpec, name string)
-	// prepare creates what the fault needs, and fix removes the fault. Without fix, it stays.
-	prepare, fix func(t *testing.T, namespace, name string)
+	// pod and container are fields with the fault. A container without an image succeeds.
+	pod, container string
+	// prepare creates what the fault needs, and fix removes the fault: manifests, and arguments of
+	// kubectl, or of localcluster load-image. Without fix, the fault stays.
+	prepare, fix []string
 	// slow means that the node retries so slowly that the test does not wait for it.
 	slow bool
 	// expectations
 	reason, message string
 }
 
+const (
+	// registry is where the node finds a registry that wants a password, and has no image.
+	registry    = "localhost:50505"
+	registryPod = `{apiVersion: v1, kind: Pod, metadata: {name: registry}, spec: {hostNetwork: true, terminationGracePeriodSeconds: 0, containers: [{name: main, image: busybox:1.37.0,
+		command: [sh, -c, "echo /:user:word >/httpd.conf; exec busybox httpd -f -p 50505 -c /httpd.conf"], readinessProbe: {tcpSocket: {port: 50505}, periodSeconds: 1}}]}}`
+	privateImage = "imagePullSecrets: [{name: NAME}]"
+	waitReadyPod = "wait --for=condition=Ready pod/NAME --timeout=5m"
+	setKey       = `NAME -p {"data":{"key":"YQ=="}}`
+
+	// userOf is a Pod that has a volume.
+	userOf = `{apiVersion: v1, kind: Pod, metadata: {name: NAME}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: main, image: busybox:1.37.0,
+		command: [sleep, "3600"], ` + mounted + `}], volumes: [{name: data, `
+	mounted = "volumeMounts: [{name: data, mountPath: /data}]"
+	ofClaim = "volumes: [{name: data, persistentVolumeClaim: {claimName: NAME}}]"
+
+	claim  = `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: NAME}, spec: {storageClassName: "", accessModes: [ReadWriteOncePod], resources: {requests: {storage: 1Mi}}}}`
+	volume = `{apiVersion: v1, kind: PersistentVolume, metadata: {name: NAME, labels: {test: NAMESPACE}}, spec: {capacity: {storage: 1Mi}, accessModes: [ReadWriteOncePod],
+		hostPath: {path: /tmp}, claimRef: {namespace: NAMESPACE, name: NAME}, nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [`
+)
+
 // podFaults are the table of docs/tasks/rehearsal.md.
-func podFaults() map[string]podFault {
-	create := func(args ...string) func(*testing.T, string, string) {
-		return func(t *testing.T, namespace, name string) {
-			t.Helper()
-			kubectl(t, "", append(append([]string{"create", "-n", namespace}, args...), name)...)
-		}
-	}
-	addKey := func(kind string) func(*testing.T, string, string) {
-		return func(t *testing.T, namespace, name string) {
-			t.Helper()
-			kubectl(t, "", "patch", "-n", namespace, kind, name, "-p", `{"data":{"key":"YQ=="}}`)
-		}
-	}
-	container := func(change func(container *corev1.Container, name string)) func(*corev1.PodSpec, string) {
-		return func(pod *corev1.PodSpec, name string) { change(&pod.Containers[0], name) }
-	}
-	variable := func(source func(corev1.LocalObjectReference) *corev1.EnvVarSource) func(*corev1.PodSpec, string) {
-		return container(func(c *corev1.Container, name string) {
-			c.Env = []corev1.EnvVar{{Name: "A", ValueFrom: source(corev1.LocalObjectReference{Name: name})}}
-		})
-	}
-	volume := func(source func(name string) corev1.VolumeSource) func(*corev1.PodSpec, string) {
-		return func(pod *corev1.PodSpec, name string) {
-			pod.Volumes = []corev1.Volume{{Name: "data", VolumeSource: source(name)}}
-			pod.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
-		}
-	}
-	claim := volume(func(name string) corev1.VolumeSource {
-		return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
-	})
-	needs := func(what corev1.ResourceName, much string) func(*corev1.PodSpec, string) {
-		return container(func(c *corev1.Container, _ string) {
-			c.Resources.Limits = corev1.ResourceList{what: resource.MustParse(much)}
-		})
-	}
-	key := []corev1.KeyToPath{{Key: "key", Path: "key"}}
-	const (
-		image, created, mounted = v1alpha1.ReasonImagePullFailed, v1alpha1.ReasonContainerNotCreated, v1alpha1.ReasonVolumeNotMounted
-		config, mount           = `^Container main: CreateContainerConfigError: `, `^Pod .*: FailedMount: MountVolume.SetUp failed for volume "data" : `
-	)
-	return map[string]podFault{
-		"no image": {
-			change: container(func(c *corev1.Container, _ string) { c.Image = "localhost:1/none:1" }),
-			reason: image, message: `^Container main: (ErrImagePull|ImagePullBackOff): .*localhost:1/none:1`,
+var podFaults = map[string]podFault{
+	"no image": {
+		container: "image: localhost:1/none:1",
+		reason:    "ImagePullFailed", message: `^Container main: (ErrImagePull|ImagePullBackOff): .*localhost:1/none:1`,
+	},
+	"no image yet": {
+		container: `image: localhost/late:NAME, imagePullPolicy: Never, command: [/busybox, "true"]`, fix: []string{"load-image localhost/late:NAME=/bin/busybox"},
+		reason: "ImagePullFailed", message: `^Container main: ErrImageNeverPull: `,
+	},
+	"no pull secret": {
+		pod: privateImage, container: "image: " + registry + "/private:1",
+		reason: "ImagePullFailed", message: `^Container main: (ErrImagePull|ImagePullBackOff): .*(401|authoriz)`,
+	},
+	"no image for the pull secret": {
+		pod: privateImage, container: "image: " + registry + "/private:1",
+		// A busy node pulls without a Secret that it has not read yet. It has read this one
+		// when a Pod has it as a volume.
+		prepare: []string{
+			"create secret docker-registry NAME --docker-server=" + registry + " --docker-username=user --docker-password=word",
+			userOf + "secret: {secretName: NAME}}]}}", waitReadyPod,
 		},
-		"no image yet": {
-			change: container(func(c *corev1.Container, name string) {
-				c.Image, c.ImagePullPolicy, c.Command = "localhost/late:"+name, corev1.PullNever, []string{"/busybox", "true"}
-			}),
-			fix: func(t *testing.T, _, name string) {
-				t.Helper()
-				loadImage(t, "localhost/late:"+name+"=/bin/busybox")
-			},
-			reason: image, message: `^Container main: ErrImageNeverPull: `,
-		},
-		"no pull secret": {
-			change: private,
-			reason: image, message: `^Container main: (ErrImagePull|ImagePullBackOff): .*(401|authoriz)`,
-		},
-		"no image for the pull secret": {
-			change: private,
-			prepare: func(t *testing.T, namespace, name string) {
-				t.Helper()
-				kubectl(t, "", "create", "-n", namespace, "secret", "docker-registry", name, "--docker-server="+registry, "--docker-username=user", "--docker-password=word")
-				// A busy node pulls without a Secret that it has not read yet. It has read this one
-				// when a Pod has it as a volume.
-				reader := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: newTemplate("exec sleep 3600").Spec}
-				reader.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
-				volume(func(name string) corev1.VolumeSource {
-					return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}
-				})(&reader.Spec, name)
-				if _, err := kubeClient.CoreV1().Pods(namespace).Create(t.Context(), reader, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-				waitFor(t, namespace, "Ready", "pod/"+name)
-			},
-			reason: image, message: `^Container main: (ErrImagePull|ImagePullBackOff): .*private:1.*not found`,
-		},
-		"no ConfigMap of the environment": {
-			change: container(func(c *corev1.Container, name string) {
-				c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}}
-			}),
-			fix:    create("configmap"),
-			reason: created, message: config + `configmap "NAME" not found`,
-		},
-		"no Secret of the environment": {
-			change: container(func(c *corev1.Container, name string) {
-				c.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}}
-			}),
-			fix:    create("secret", "generic"),
-			reason: created, message: config + `secret "NAME" not found`,
-		},
-		"no key of a ConfigMap": {
-			change: variable(func(name corev1.LocalObjectReference) *corev1.EnvVarSource {
-				return &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: name, Key: "key"}}
-			}),
-			prepare: create("configmap"), fix: addKey("configmap"),
-			reason: created, message: config + `couldn't find key key in ConfigMap .*/NAME`,
-		},
-		"no key of a Secret": {
-			change: variable(func(name corev1.LocalObjectReference) *corev1.EnvVarSource {
-				return &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: name, Key: "key"}}
-			}),
-			prepare: create("secret", "generic"), fix: addKey("secret"),
-			reason: created, message: config + `couldn't find key key in Secret .*/NAME`,
-		},
-		"no ConfigMap of a volume": {
-			change: volume(func(name string) corev1.VolumeSource {
-				return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
-			}),
-			fix: create("configmap"), slow: true,
-			reason: mounted, message: mount + `configmap "NAME" not found`,
-		},
-		"no Secret of a volume": {
-			change: volume(func(name string) corev1.VolumeSource {
-				return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}
-			}),
-			fix: create("secret", "generic"), slow: true,
-			reason: mounted, message: mount + `secret "NAME" not found`,
-		},
-		"no item of a ConfigMap": {
-			change: volume(func(name string) corev1.VolumeSource {
-				return corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: key}}
-			}),
-			prepare: create("configmap"), fix: addKey("configmap"), slow: true,
-			reason: mounted, message: mount + `configmap references non-existent config key: key`,
-		},
-		"no item of a Secret": {
-			change: volume(func(name string) corev1.VolumeSource {
-				return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name, Items: key}}
-			}),
-			prepare: create("secret", "generic"), fix: addKey("secret"), slow: true,
-			reason: mounted, message: mount + `references non-existent secret key: key`,
-		},
-		"no claim": {
-			change: claim,
-			fix: func(t *testing.T, namespace, name string) {
-				t.Helper()
-				createVolume(t, namespace, name, "localhost", corev1.ReadWriteOnce)
-			},
-			reason: v1alpha1.ReasonUnschedulable, message: `^Pod .*: .*persistentvolumeclaim "NAME" not found`,
-		},
-		"no volume of a claim": {
-			change: claim,
-			prepare: func(t *testing.T, namespace, name string) {
-				t.Helper()
-				createClaim(t, namespace, name, "", corev1.ReadWriteOnce)
-			},
-			reason: v1alpha1.ReasonUnschedulable, message: `^Pod .*: .*pod has unbound immediate PersistentVolumeClaims`,
-		},
-		"a volume in another zone": {
-			change: claim,
-			prepare: func(t *testing.T, namespace, name string) {
-				t.Helper()
-				createVolume(t, namespace, name, "elsewhere", corev1.ReadWriteOnce)
-			},
-			reason: v1alpha1.ReasonUnschedulable, message: `^Pod .*: .*PersistentVolume's node affinity`,
-		},
-		"a volume of a single Pod": {
-			change: claim,
-			prepare: func(t *testing.T, namespace, name string) {
-				t.Helper()
-				createVolume(t, namespace, name, "localhost", corev1.ReadWriteOncePod)
-				user := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: newTemplate("exec sleep 3600").Spec}
-				user.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
-				claim(&user.Spec, name)
-				if _, err := kubeClient.CoreV1().Pods(namespace).Create(t.Context(), user, metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-				waitFor(t, namespace, "Ready", "pod/"+name)
-			},
-			fix: func(t *testing.T, namespace, name string) {
-				t.Helper()
-				kubectl(t, "", "delete", "-n", namespace, "pod/"+name)
-				waitFor(t, namespace, v1alpha1.ConditionComplete, "at/"+name) // Its rehearsal needs the volume after that.
-			},
-			reason: v1alpha1.ReasonUnschedulable, message: `^Pod .*: .*ReadWriteOncePod`,
-		},
-		"no node with the label": {
-			change: func(pod *corev1.PodSpec, name string) { pod.NodeSelector = map[string]string{"label": name} },
-			reason: v1alpha1.ReasonUnschedulable, message: `^Pod .*: .*didn't match Pod's node affinity/selector`,
-		},
-		"tainted node": {
-			change:  func(pod *corev1.PodSpec, name string) { pod.NodeSelector = map[string]string{"tainted": name} },
-			prepare: createTaintedNode,
-			reason:  v1alpha1.ReasonUnschedulable, message: `^Pod .*: .*had untolerated taint`,
-		},
-		"not enough CPU": {
-			change: needs(corev1.ResourceCPU, "1000"),
-			reason: v1alpha1.ReasonUnschedulable, message: `^Pod .*: .*Insufficient cpu`,
-		},
-		"no GPU": {
-			change: needs("nvidia.com/gpu", "1"),
-			reason: v1alpha1.ReasonUnschedulable, message: `^Pod .*: .*Insufficient nvidia.com/gpu`,
-		},
-		"no such runtime": {
-			change:  func(pod *corev1.PodSpec, name string) { pod.RuntimeClassName = &name },
-			prepare: createRuntimeClass,
-			reason:  v1alpha1.ReasonSandboxNotCreated, message: `^Pod .*: FailedCreatePodSandBox: .*no runtime for "none" is configured`,
-		},
-		"no seccomp profile": {
-			change: container(func(c *corev1.Container, name string) {
-				c.SecurityContext = &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &name}}
-			}),
-			reason: created, message: `^Container main: CreateContainerError: .*NAME`,
-		},
-		"an image that runs as root": {
-			change: container(func(c *corev1.Container, _ string) {
-				c.SecurityContext = &corev1.SecurityContext{RunAsNonRoot: ptr.To(true)}
-			}),
-			reason: created, message: config + `container has runAsNonRoot and image will run as root`,
-		},
-	}
+		reason: "ImagePullFailed", message: `^Container main: (ErrImagePull|ImagePullBackOff): .*private:1.*not found`,
+	},
+	"no ConfigMap of the environment": {
+		container: "envFrom: [{configMapRef: {name: NAME}}]", fix: []string{"create configmap NAME"},
+		reason: "ContainerNotCreated", message: `^Container main: CreateContainerConfigError: configmap "NAME" not found`,
+	},
+	"no key of a Secret": {
+		container: "env: [{name: A, valueFrom: {secretKeyRef: {name: NAME, key: key}}}]",
+		prepare:   []string{"create secret generic NAME"}, fix: []string{"patch secret " + setKey},
+		reason: "ContainerNotCreated", message: `^Container main: CreateContainerConfigError: couldn't find key key in Secret .*/NAME`,
+	},
+	"no Secret of a volume": {
+		pod: "volumes: [{name: data, secret: {secretName: NAME}}]", container: mounted, fix: []string{"create secret generic NAME"}, slow: true,
+		reason: "VolumeNotMounted", message: `^Pod .*: FailedMount: MountVolume.SetUp failed for volume "data" : secret "NAME" not found`,
+	},
+	"no item of a ConfigMap": {
+		pod: "volumes: [{name: data, configMap: {name: NAME, items: [{key: key, path: key}]}}]", container: mounted,
+		prepare: []string{"create configmap NAME"}, fix: []string{"patch configmap " + setKey}, slow: true,
+		reason: "VolumeNotMounted", message: `^Pod .*: FailedMount: MountVolume.SetUp failed for volume "data" : configmap references non-existent config key: key`,
+	},
+	"no claim": {
+		pod: ofClaim, container: mounted, fix: []string{volume + "localhost]}]}]}}}}", claim},
+		reason: "Unschedulable", message: `^Pod .*: .*persistentvolumeclaim "NAME" not found`,
+	},
+	"no volume of a claim": {
+		pod: ofClaim, container: mounted, prepare: []string{claim},
+		reason: "Unschedulable", message: `^Pod .*: .*pod has unbound immediate PersistentVolumeClaims`,
+	},
+	"a volume in another zone": {
+		pod: ofClaim, container: mounted, prepare: []string{volume + "elsewhere]}]}]}}}}", claim},
+		reason: "Unschedulable", message: `^Pod .*: .*PersistentVolume's node affinity`,
+	},
+	"a volume of a single Pod": {
+		pod: ofClaim, container: mounted,
+		prepare: []string{volume + "localhost]}]}]}}}}", claim, userOf + "persistentVolumeClaim: {claimName: NAME}}]}}", waitReadyPod},
+		// Its rehearsal needs the volume after the run.
+		fix:    []string{"delete pod/NAME", "wait --for=condition=Complete at/NAME --timeout=5m"},
+		reason: "Unschedulable", message: `^Pod .*: .*ReadWriteOncePod`,
+	},
+	"no node with the label": {
+		pod:    "nodeSelector: {label: NAME}",
+		reason: "Unschedulable", message: `^Pod .*: .*didn't match Pod's node affinity/selector`,
+	},
+	"tainted node": {
+		pod: "nodeSelector: {tainted: NAME}",
+		// By its name it is not the first node, which docs/tasks/every-node.md uses.
+		prepare: []string{`{apiVersion: v1, kind: Node, metadata: {name: NAME, labels: {test: NAMESPACE, tainted: NAME, type: virtual-kubelet}}, spec: {taints: [{key: example.com/reserved, effect: NoSchedule}]}}`},
+		reason:  "Unschedulable", message: `^Pod .*: .*had untolerated taint`,
+	},
+	"not enough CPU": {
+		container: "resources: {limits: {cpu: 1000}}",
+		reason:    "Unschedulable", message: `^Pod .*: .*Insufficient cpu`,
+	},
+	"no such runtime": {
+		pod:     "runtimeClassName: NAME",
+		prepare: []string{"{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: NAME, labels: {test: NAMESPACE}}, handler: none}"},
+		reason:  "SandboxNotCreated", message: `^Pod .*: FailedCreatePodSandBox: .*no runtime for "none" is configured`,
+	},
+	"no seccomp profile": {
+		container: "securityContext: {seccompProfile: {type: Localhost, localhostProfile: NAME}}",
+		reason:    "ContainerNotCreated", message: `^Container main: CreateContainerError: .*NAME`,
+	},
+	"an image that runs as root": {
+		container: "securityContext: {runAsNonRoot: true}",
+		reason:    "ContainerNotCreated", message: `^Container main: CreateContainerConfigError: container has runAsNonRoot and image will run as root`,
+	},
 }
 
-// registry is where the node finds the registry of startRegistry.
-const registry = "localhost:50505"
-
-// private changes a Pod to an image that needs a pull secret.
-func private(pod *corev1.PodSpec, name string) {
-	pod.ImagePullSecrets, pod.Containers[0].Image = []corev1.LocalObjectReference{{Name: name}}, registry+"/private:1"
-}
-
-// startRegistry starts a registry on the node that wants a password, and has no image.
-func startRegistry(t *testing.T, namespace string) {
-	t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "registry"}, Spec: newTemplate("echo /:user:word >/httpd.conf; exec busybox httpd -f -p 50505 -c /httpd.conf").Spec}
-	pod.Spec.HostNetwork, pod.Spec.TerminationGracePeriodSeconds = true, ptr.To[int64](0)
-	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(50505)}}, PeriodSeconds: 1}
-	if _, err := kubeClient.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	waitFor(t, namespace, "Ready", "pod/registry")
-}
-
-// createVolume creates a volume that only the node with the given hostname has, and the claim
-// for it.
-func createVolume(t *testing.T, namespace, name, hostname string, mode corev1.PersistentVolumeAccessMode) {
-	t.Helper()
-	_, err := kubeClient.CoreV1().PersistentVolumes().Create(t.Context(), &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"test": t.Name()}},
-		Spec: corev1.PersistentVolumeSpec{
-			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
-			AccessModes:            []corev1.PersistentVolumeAccessMode{mode},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{hostname}}},
-			}}}},
-			ClaimRef: &corev1.ObjectReference{Namespace: namespace, Name: name},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	createClaim(t, namespace, name, name, mode)
-}
-
-func createClaim(t *testing.T, namespace, name, volume string, mode corev1.PersistentVolumeAccessMode) {
-	t.Helper()
-	_, err := kubeClient.CoreV1().PersistentVolumeClaims(namespace).Create(t.Context(), &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To(""), VolumeName: volume, AccessModes: []corev1.PersistentVolumeAccessMode{mode},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// removeVolumes removes the volumes of a test at its end, after the namespace that is created
-// next.
-func removeVolumes(t *testing.T) {
-	t.Helper()
-	t.Cleanup(func() {
-		ctx, volumes, which := context.Background(), kubeClient.CoreV1().PersistentVolumes(), metav1.ListOptions{LabelSelector: "test=" + t.Name()}
-		if err := volumes.DeleteCollection(ctx, metav1.DeleteOptions{}, which); err != nil {
-			t.Error(err)
-		}
-		err := poll(ctx, t.Name()+": the volumes to be gone", func(ctx context.Context) (bool, error) {
-			left, err := volumes.List(ctx, which)
-			return err == nil && len(left.Items) == 0, err
-		})
-		if err != nil {
-			t.Error(err)
+// TestPodDoesNotStart lets the Pods of Ats fail in each way: of one At at its time, and of another,
+// which is due in an hour, in its rehearsal.
+func TestPodDoesNotStart(t *testing.T) {
+	t.Parallel()
+	namespace := ""
+	t.Cleanup(func() { // after the namespace is deleted, whose claims use the volumes
+		if out, err := runKubectl(context.Background(), "", "delete", "persistentvolumes,nodes,runtimeclasses", "-l", "test="+namespace, "--timeout="+patience.String()); err != nil {
+			t.Errorf("%v: %s", err, out)
 		}
 	})
-}
-
-// createTaintedNode creates a node without a kubelet. An At does not run there for its nodes, and
-// by its name it is not the first node, which docs/tasks/every-node.md uses.
-func createTaintedNode(t *testing.T, _, name string) {
-	t.Helper()
-	nodes := kubeClient.CoreV1().Nodes()
-	_, err := nodes.Create(t.Context(), &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"tainted": name, "type": "virtual-kubelet"}},
-		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/reserved", Effect: corev1.TaintEffectNoSchedule}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+	namespace = newNamespace(t)
+	// Ats and objects are named after the fault, and images and objects of the cluster also
+	// after the namespace, for a cluster in which this test has run before.
+	nameOf := func(fault string) string { return dashes(strings.ToLower(fault)) + "-" + namespace[len(namespace)-5:] }
+	in := func(text, fault string) string {
+		return strings.NewReplacer("NAMESPACE", namespace, "NAME", nameOf(fault)).Replace(text)
 	}
-	t.Cleanup(func() {
-		if err := nodes.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
+	run := func(fault string, steps []string) {
+		t.Helper()
+		for _, step := range steps {
+			step = in(step, fault)
+			image, isImage := strings.CutPrefix(step, "load-image ")
+			switch {
+			case isImage:
+				loadImage(t, image)
+			case strings.HasPrefix(step, "{"):
+				kubectl(t, step, "create", "-n", namespace, "-f", "-")
+			default:
+				kubectl(t, "", append([]string{"-n", namespace}, strings.Fields(step)...)...)
+			}
 		}
-	})
+	}
+	run("", []string{registryPod, "wait --for=condition=Ready pod/registry --timeout=5m"})
+	for name, fault := range podFaults {
+		run(name, fault.prepare)
+	}
+	startController(t, namespace, "-rehearsals=100", "-rehearsals-per-namespace=100")
+	for name, fault := range podFaults {
+		if !strings.Contains(fault.container, "image:") {
+			fault.container += `, image: busybox:1.37.0, command: ["true"]`
+		}
+		template := in(fmt.Sprintf("automountServiceAccountToken: false, containers: [{name: main, %s}], %s", strings.TrimPrefix(fault.container, ", "), fault.pod), name)
+		for suffix, due := range map[string]time.Duration{"": 0, "-early": time.Hour} {
+			kubectl(t, fmt.Sprintf("{apiVersion: %s, kind: At, metadata: {name: %s}, spec: {schedule: %q, rehearse: %t, template: {spec: {%s}}}}",
+				v1alpha1.SchemeGroupVersion, nameOf(name)+suffix, time.Now().Add(due).UTC().Format(time.RFC3339), due > 0, template), "create", "-n", namespace, "-f", "-")
+		}
+	}
+	for name, fault := range podFaults {
+		message, early := in(fault.message, name), nameOf(name)+"-early"
+		t.Run(name+", rehearsed", func(t *testing.T) {
+			blocked := waitBlockedAt(t, namespace, early, fault.reason)
+			wantOutput(t, blocked.Message, `^Rehearsed at 20\S+Z: `+strings.TrimPrefix(message, "^"))
+			at := waitPhase(t, namespace, early, v1alpha1.PhasePending)
+			rehearsed := meta.FindStatusCondition(at.Status.Conditions, v1alpha1.ConditionRehearsed)
+			if rehearsed == nil || rehearsed.Status != metav1.ConditionFalse || rehearsed.Reason != fault.reason || rehearsed.Message != blocked.Message || at.Status.RehearsedAt == nil {
+				t.Errorf("condition Rehearsed %+v, rehearsed at %v; want False with reason %s", rehearsed, at.Status.RehearsedAt, fault.reason)
+			}
+		})
+		t.Run(name+", at its time", func(t *testing.T) {
+			wantOutput(t, waitBlockedAt(t, namespace, nameOf(name), fault.reason).Message, message)
+		})
+	}
+
+	for name, fault := range podFaults {
+		run(name, fault.fix)
+		patch := `{"spec":{"schedule":"2035-12-24T10:12:00Z"}}`
+		if fault.fix == nil {
+			patch = `{"spec":{"template":null,"command":"true"}}`
+		}
+		patchAt(t, namespace, nameOf(name)+"-early", patch)
+	}
+	for name, fault := range podFaults {
+		t.Run(name+", fixed", func(t *testing.T) {
+			waitFor(t, namespace, v1alpha1.ConditionRehearsed, "at/"+nameOf(name)+"-early")
+			early := waitPhase(t, namespace, nameOf(name)+"-early", v1alpha1.PhasePending)
+			if early.Status.Reason != "" || early.Status.Message != "" {
+				t.Errorf("status %s: %s, want none", early.Status.Reason, early.Status.Message)
+			}
+			waitEvents(t, early, map[string]int32{fault.reason: 1})
+			if fault.fix != nil && !fault.slow {
+				due := waitPhase(t, namespace, nameOf(name), v1alpha1.PhaseDone)
+				wantEnd(t, due, v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
+				waitEvents(t, due, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, fault.reason: 1, v1alpha1.ReasonCompleted: 1})
+			}
+		})
+	}
+	waitGone(t, namespace, "pods", "-l", v1alpha1.LabelRehearsalOf)
 }

@@ -34,7 +34,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
@@ -58,27 +57,14 @@ func podManifest(t *testing.T, at *v1alpha1.At, change ...func(*corev1.Pod)) str
 	return `{"apiVersion": "v1", "kind": "Pod", ` + string(out[1:])
 }
 
-// wantAnswer fails the test if a request that a policy must deny was admitted or has another
-// answer, or if one that it must admit, with an empty denied, was not.
-func wantAnswer(t *testing.T, what, out string, err error, denied string) {
-	t.Helper()
-	if denied == "" && err != nil || denied != "" && (err == nil || !strings.Contains(out, denied)) {
-		t.Errorf("%s: got %v: %s\nwant %q", what, err, out, denied)
-	}
-}
-
 // TestControllerPermissionsPolicy uses the controller's token as an attacker: it cannot make
 // itself permanent.
 func TestControllerPermissionsPolicy(t *testing.T) {
 	t.Parallel()
-	try := func(object, patch string) (string, error) {
-		return tryKubectl(t, "", "patch", "--dry-run=server", "--as="+serviceAccountID, "-n", systemNamespace, object+"/"+serviceAccount, "--type=merge", "-p", patch)
-	}
+	controller := actAs(t, serviceAccountID, systemNamespace)
+	patch := func(object, patch string) attempt { return merges(object+"s/"+serviceAccount, patch) }
 	const refused = "may change nothing of service accounts, roles and role bindings but the finalizer"
-	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-		out, err := try("serviceaccount", `{"metadata":{"annotations":{"a":"b"}}}`)
-		return err != nil && strings.Contains(out, refused), nil
-	})
+	controller.waitDenied(t, refused, patch("serviceaccount", `{"metadata":{"annotations":{"a":"b"}}}`))
 	subjects := fmt.Sprintf(`{"subjects":[{"kind":"ServiceAccount","namespace":%[1]q,"name":%[2]q},{"kind":"ServiceAccount","namespace":"default","name":"default"}]}`, systemNamespace, serviceAccount)
 	const noRules, aggregate = `{"rules":[]}`, `{"aggregationRule":{"clusterRoleSelectors":[{"matchLabels":{"a":"b"}}]}}`
 	attacks := map[string][]string{
@@ -88,8 +74,8 @@ func TestControllerPermissionsPolicy(t *testing.T) {
 		"role":               {noRules},
 		"rolebinding":        {subjects, `{"subjects":null}`},
 	}
-	for object, patches := range attacks {
-		for _, patch := range append(patches,
+	for object, attacked := range attacks {
+		for _, change := range append(attacked,
 			`{"metadata":{"annotations":{"a":"b"}}}`,
 			`{"metadata":{"labels":{"rbac.authorization.k8s.io/aggregate-to-view":"true"}}}`,
 			`{"metadata":{"labels":null}}`,
@@ -97,15 +83,14 @@ func TestControllerPermissionsPolicy(t *testing.T) {
 			`{"metadata":{"finalizers":["example.com/other"]}}`,
 			`{"metadata":{"finalizers":["`+v1alpha1.FinalizerReleasePods+`"],"labels":{"a":"b"}}}`,
 		) {
-			out, err := try(object, patch)
-			if regexp.MustCompile(`"(rules|aggregationRule|ownerReferences)"`).MatchString(patch) && err != nil {
-				continue // The API server may refuse these itself.
+			denied := refused
+			if regexp.MustCompile(`"(rules|aggregationRule|ownerReferences)"`).MatchString(change) {
+				denied = " " // The API server may refuse these itself, in other words.
 			}
-			wantAnswer(t, "patch "+object+" with "+patch, out, err, refused)
+			controller.want(t, denied, patch(object, change), "dryRun", "All")
 		}
-		for _, patch := range []string{`{"metadata":{"finalizers":["` + v1alpha1.FinalizerReleasePods + `"]}}`, `{"metadata":{"finalizers":null}}`} {
-			out, err := try(object, patch)
-			wantAnswer(t, "patch "+object+" with "+patch, out, err, "")
+		for _, change := range []string{`{"metadata":{"finalizers":["` + v1alpha1.FinalizerReleasePods + `"]}}`, `{"metadata":{"finalizers":null}}`} {
+			controller.want(t, "", patch(object, change), "dryRun", "All")
 		}
 	}
 
@@ -119,73 +104,36 @@ func TestNodeAccessPolicy(t *testing.T) {
 	t.Parallel()
 	namespace, allowed := newNamespace(t), newNamespace(t)
 	allowNodeAccess(t, allowed)
-	at := newAt(namespace, "at", time.Now(), "true")
-	at.UID = "uid"
-	try := func(namespace string, change func(*corev1.PodSpec)) (string, error) {
-		at.Namespace = namespace
-		return tryKubectl(t, podManifest(t, at, func(pod *corev1.Pod) { change(&pod.Spec) }), "create", "--dry-run=server", "--as="+serviceAccountID, "-n", namespace, "-f", "-")
+	pod := func(spec string) attempt {
+		return creates(fmt.Sprintf(`{kind: Pod, apiVersion: v1, metadata: {name: at-pod, labels: {%s: a}, finalizers: [%s],
+			ownerReferences: [{apiVersion: %s, kind: At, name: at, uid: a, controller: true}]}, spec: {%s}}`, v1alpha1.LabelAtUID, v1alpha1.FinalizerTracking, v1alpha1.SchemeGroupVersion, spec))
 	}
-	security := func(change func(*corev1.SecurityContext)) func(*corev1.PodSpec) {
-		return func(spec *corev1.PodSpec) { change(spec.Containers[0].SecurityContext) }
-	}
-	inInit := func(change func(*corev1.PodSpec)) func(*corev1.PodSpec) {
-		return func(spec *corev1.PodSpec) {
-			init := *spec.Containers[0].DeepCopy()
-			init.Name = "init"
-			changed := &corev1.PodSpec{Containers: []corev1.Container{init}}
-			change(changed)
-			spec.InitContainers = changed.Containers
-		}
-	}
-	privileged := security(func(s *corev1.SecurityContext) { s.Privileged, s.AllowPrivilegeEscalation = ptr.To(true), nil })
-	capability := func(name corev1.Capability) func(*corev1.PodSpec) {
-		return security(func(s *corev1.SecurityContext) { s.Capabilities.Add = []corev1.Capability{name} })
-	}
-	hostPort := func(spec *corev1.PodSpec) {
-		spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}
-	}
-	hostProcess := func(spec *corev1.PodSpec) {
-		spec.HostNetwork, spec.OS = true, &corev1.PodOS{Name: corev1.Windows}
-		spec.Containers[0].SecurityContext = nil
-		spec.SecurityContext = &corev1.PodSecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{HostProcess: ptr.To(true)}}
-	}
-	volume := func(source corev1.VolumeSource) func(*corev1.PodSpec) {
-		return func(spec *corev1.PodSpec) { spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}} }
-	}
-	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-		out, err := try(namespace, privileged)
-		return err != nil && strings.Contains(out, "access to the node"), nil
-	})
-	for name, tc := range map[string]struct {
-		change func(*corev1.PodSpec)
+	const containers, initContainers = "containers: [{name: c, image: a", "containers: [{name: c, image: a}], initContainers: [{name: i, image: a"
+	controller, elsewhere := actAs(t, serviceAccountID, namespace), actAs(t, serviceAccountID, allowed)
+	controller.waitDenied(t, "access to the node", pod("hostPID: true, "+containers+"}]"))
+	for _, tc := range []struct {
+		spec   string
 		denied string // empty: allowed
 	}{
-		"nothing":                    {func(*corev1.PodSpec) {}, ""},
-		"an ordinary volume":         {volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}), ""},
-		"an ordinary port":           {func(spec *corev1.PodSpec) { spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}} }, ""},
-		"an ordinary capability":     {capability("NET_BIND_SERVICE"), ""},
-		"no security context":        {func(spec *corev1.PodSpec) { spec.SecurityContext, spec.Containers[0].SecurityContext = nil, nil }, ""},
-		"hostNetwork":                {func(spec *corev1.PodSpec) { spec.HostNetwork = true }, "(hostNetwork)"},
-		"hostPID":                    {func(spec *corev1.PodSpec) { spec.HostPID = true }, "(hostPID)"},
-		"hostIPC":                    {func(spec *corev1.PodSpec) { spec.HostIPC = true }, "(hostIPC)"},
-		"hostPath":                   {volume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}), "(hostPath)"},
-		"hostPort":                   {hostPort, "(hostPort)"},
-		"hostPort, init container":   {inInit(hostPort), "(hostPort)"},
-		"privileged":                 {privileged, "(privileged)"},
-		"privileged, init container": {inInit(privileged), "(privileged)"},
-		"a capability":               {capability("SYS_ADMIN"), "(capabilities)"},
-		"all capabilities":           {inInit(capability("ALL")), "(capabilities)"},
-		"hostProcess":                {hostProcess, "(hostNetwork, hostProcess)"},
-		"procMount": {func(spec *corev1.PodSpec) {
-			spec.HostUsers = ptr.To(false)
-			spec.Containers[0].SecurityContext.ProcMount = ptr.To(corev1.UnmaskedProcMount)
-		}, "(procMount)"},
-		"two": {func(spec *corev1.PodSpec) { spec.HostPID, spec.HostIPC = true, true }, "(hostPID, hostIPC)"},
+		{containers + "}]", ""},
+		{"volumes: [{name: v, emptyDir: {}}], " + containers + "}]", ""},
+		{containers + ", ports: [{containerPort: 80}]}]", ""},
+		{containers + ", securityContext: {capabilities: {add: [NET_BIND_SERVICE]}}}]", ""},
+		{"hostNetwork: true, " + containers + "}]", "(hostNetwork)"},
+		{"hostPID: true, " + containers + "}]", "(hostPID)"},
+		{"hostPID: true, hostIPC: true, " + containers + "}]", "(hostPID, hostIPC)"},
+		{"volumes: [{name: v, hostPath: {path: /}}], " + containers + "}]", "(hostPath)"},
+		{containers + ", ports: [{containerPort: 80, hostPort: 80}]}]", "(hostPort)"},
+		{initContainers + ", ports: [{containerPort: 80, hostPort: 80}]}]", "(hostPort)"},
+		{containers + ", securityContext: {privileged: true}}]", "(privileged)"},
+		{initContainers + ", securityContext: {privileged: true}}]", "(privileged)"},
+		{containers + ", securityContext: {capabilities: {add: [SYS_ADMIN]}}}]", "(capabilities)"},
+		{initContainers + ", securityContext: {capabilities: {add: [ALL]}}}]", "(capabilities)"},
+		{"hostNetwork: true, os: {name: windows}, securityContext: {windowsOptions: {hostProcess: true}}, " + containers + "}]", "(hostNetwork, hostProcess)"},
+		{"hostUsers: false, " + containers + ", securityContext: {procMount: Unmasked}}]", "(procMount)"},
 	} {
-		out, err := try(namespace, tc.change)
-		wantAnswer(t, name, out, err, tc.denied)
-		out, err = try(allowed, tc.change)
-		wantAnswer(t, name+", allowed", out, err, "")
+		controller.want(t, tc.denied, pod(tc.spec), "dryRun", "All")
+		elsewhere.want(t, "", pod(tc.spec), "dryRun", "All")
 	}
 
 	// The author of the At learns what to do, and can do it.
@@ -206,45 +154,29 @@ func TestSystemNamespacesPolicy(t *testing.T) {
 	t.Parallel()
 	at := newAt("", "at", time.Now(), "true")
 	at.UID = "uid"
-	spec := `{"schedule": "2099-01-01T00:00:00Z", %s}`
-	cronSpec := `{"schedule": "0 0 1 1 *", "atTemplate": {"spec": {%s}}}`
-	manifest := func(kind, spec, run string) string {
-		return fmt.Sprintf(`{"apiVersion": %q, "kind": %q, "metadata": {"name": "at"}, "spec": %s}`, v1alpha1.SchemeGroupVersion, kind, fmt.Sprintf(spec, run))
+	ats := func(run string) attempt {
+		return creates(fmt.Sprintf(`{kind: At, apiVersion: %s, metadata: {name: at}, spec: {schedule: "2099-01-01T00:00:00Z", %s}}`, v1alpha1.SchemeGroupVersion, run))
 	}
-	const command, restart = `"command": "true"`, `"restart": {"kind": "Deployment", "name": "coredns"}`
-	// create creates as a user, or as the administrator of these tests.
-	create := func(user, namespace, input string) (string, error) {
-		at.Namespace = namespace
-		args := []string{"create", "--dry-run=server", "-n", namespace, "-f", "-"}
-		if user != "" {
-			args = append(args, "--as="+user)
-		}
-		return tryKubectl(t, input, args...)
+	cronAts := func(run string) attempt {
+		return creates(fmt.Sprintf(`{kind: CronAt, apiVersion: %s, metadata: {name: at}, spec: {schedule: 0 0 1 1 *, atTemplate: {spec: {%s}}}}`, v1alpha1.SchemeGroupVersion, run))
 	}
+	const command, restart = `command: "true"`, "restart: {kind: Deployment, name: coredns}"
 	const denied = "cnat runs no Pods in namespace "
-	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-		out, err := create("", metav1.NamespaceSystem, manifest(v1alpha1.AtKind, spec, command))
-		return err != nil && strings.Contains(out, denied), nil
-	})
+	actAs(t, "", metav1.NamespaceSystem).waitDenied(t, denied, ats(command))
 	for _, namespace := range []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault} {
 		want := denied + namespace + ": use another namespace, or ask an administrator"
 		if namespace == metav1.NamespaceDefault {
 			want = ""
 		}
 		at.Namespace = namespace
-		for _, tc := range []struct{ what, user, input, denied string }{
-			{"an At", "", manifest(v1alpha1.AtKind, spec, command), want},
-			{"a CronAt", "", manifest(v1alpha1.CronAtKind, cronSpec, command), want},
-			{"a restart", "", manifest(v1alpha1.AtKind, spec, restart), ""},
-			{"a CronAt of restarts", "", manifest(v1alpha1.CronAtKind, cronSpec, restart), ""},
-			{"a Pod of the controller", serviceAccountID, podManifest(t, at), want},
-			{"a Pod of somebody else", "", podManifest(t, at), ""},
-		} {
-			out, err := create(tc.user, namespace, tc.input)
-			if tc.denied == "" && strings.Contains(out, "serviceaccount \"default\" not found") {
-				continue // in a namespace of Kubernetes
-			}
-			wantAnswer(t, tc.what+" in "+namespace, out, err, tc.denied)
+		admin, controller, pod := actAs(t, "", namespace), actAs(t, serviceAccountID, namespace), creates(podManifest(t, at))
+		admin.want(t, want, ats(command), "dryRun", "All")
+		admin.want(t, want, cronAts(command), "dryRun", "All")
+		admin.want(t, "", ats(restart), "dryRun", "All")
+		admin.want(t, "", cronAts(restart), "dryRun", "All")
+		controller.want(t, want, pod, "dryRun", "All")
+		if _, err := admin.send(t, pod, "dryRun", "All"); err != nil && !strings.Contains(err.Error(), `serviceaccount "default" not found`) { // in a namespace of Kubernetes
+			t.Errorf("a Pod of somebody else in %s: %v", namespace, err)
 		}
 	}
 }
@@ -254,11 +186,7 @@ func TestSystemNamespacesPolicy(t *testing.T) {
 func TestReservedMetadataPolicy(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	user := bindRole(t, namespace, "forger", []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"pods", "pods/status", "pods/binding", "bindings", "pods/ephemeralcontainers", "pods/resize"}, Verbs: []string{"*"}},
-		{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats", "cronats"}, Verbs: []string{"*"}},
-	})
-	waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: cnat.GroupName, Resource: "ats"})
+	user := bindRole(t, namespace, "forger", rule("*", "", "pods", "pods/status", "pods/binding", "bindings", "pods/ephemeralcontainers", "pods/resize"), rule("*", cnat.GroupName, "ats", "cronats"))
 	victim := newAt(namespace, "at", time.Now().Add(time.Hour), "true")
 	victim.Spec.Suspend = ptr.To(true)
 	victim = createAt(t, victim)
@@ -280,14 +208,10 @@ func TestReservedMetadataPolicy(t *testing.T) {
 	}
 	ofAt := owner(v1alpha1.SchemeGroupVersion.String(), v1alpha1.AtKind, true)
 	ofCronAt := owner(v1alpha1.SchemeGroupVersion.String(), v1alpha1.CronAtKind, true)
-	create := func(user, input string) (string, error) {
-		return tryKubectl(t, input, "create", "--dry-run=server", "--as="+user, "-n", namespace, "-f", "-")
-	}
+	forger, admin := actAs(t, user, namespace), actAs(t, "", namespace)
 	const refused = "only the cnat controller sets the labels"
-	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-		out, err := create(user, pod(label(v1alpha1.LabelAtUID)))
-		return err != nil && strings.Contains(out, refused), nil
-	})
+	answer := map[bool]string{true: refused}
+	forger.waitDenied(t, refused, creates(pod(label(v1alpha1.LabelAtUID))))
 	for _, tc := range []struct {
 		input  string
 		denied bool
@@ -310,82 +234,61 @@ func TestReservedMetadataPolicy(t *testing.T) {
 		{at(ofCronAt), true},
 		{at(owner(v1alpha1.SchemeGroupVersion.String(), v1alpha1.CronAtKind, false)), false}, // kubectl at run-now
 	} {
-		want := ""
-		if tc.denied {
-			want = refused
-		}
-		out, err := create(user, tc.input)
-		wantAnswer(t, "create "+tc.input, out, err, want)
+		forger.want(t, answer[tc.denied], creates(tc.input), "dryRun", "All")
 	}
 	// A Pod template with the label.
 	for _, controller := range []string{"replicaset-controller", "job-controller", "daemon-set-controller", "statefulset-controller", "replication-controller"} {
-		out, err := create("system:serviceaccount:kube-system:"+controller, pod(label(v1alpha1.LabelAtUID)))
-		wantAnswer(t, controller, out, err, refused)
+		actAs(t, "system:serviceaccount:kube-system:"+controller, namespace).want(t, refused, creates(pod(label(v1alpha1.LabelAtUID))), "dryRun", "All")
 	}
 
 	// Edits.
 	const child, released = "child", "released"
-	kubectl(t, strings.Replace(pod(`"labels": {"a": "b"}`), "at-pod", "mine", 1), "create", "--as="+user, "-n", namespace, "-f", "-")
-	kubectl(t, strings.Replace(at(label(v1alpha1.LabelCronAtUID)+","+finalizer(v1alpha1.FinalizerScheduled)+","+ofCronAt), "forged", child, 1), "create", "-n", namespace, "-f", "-")
-	run := podManifest(t, victim, func(pod *corev1.Pod) { pod.Name = released })
-	kubectl(t, run, "create", "-n", namespace, "-f", "-")
+	forger.want(t, "", creates(strings.Replace(pod(`"labels": {"a": "b"}`), "at-pod", "mine", 1)))
+	admin.want(t, "", creates(strings.Replace(at(label(v1alpha1.LabelCronAtUID)+","+finalizer(v1alpha1.FinalizerScheduled)+","+ofCronAt), "forged", child, 1)))
+	admin.want(t, "", creates(podManifest(t, victim, func(pod *corev1.Pod) { pod.Name = released })))
 	for _, tc := range []struct {
-		object, subresource, metadata string
-		denied                        bool
+		object, metadata string
+		denied           bool
 	}{
-		{"pod/mine", "", `"labels": {"a": "c"}`, false},
-		{"pod/mine", "", label(v1alpha1.LabelAtUID), true},
-		{"pod/mine", "", label(v1alpha1.LabelRehearsalOf), true},
-		{"pod/mine", "", finalizer(v1alpha1.FinalizerTracking), true},
-		{"pod/mine", "", ofAt, true},
-		{"pod/mine", "status", `"labels": {"a": "c"}`, false},
-		{"pod/mine", "status", label(v1alpha1.LabelAtUID), true},
-		{"pod/mine", "status", finalizer(v1alpha1.FinalizerTracking), true},
-		{"pod/" + released, "", `"labels": {"a": "c"}`, false},
-		{"pod/" + released, "", `"labels": {"` + v1alpha1.LabelAtUID + `": "other"}`, true},
-		{"pod/" + released, "", `"labels": null`, false},
-		{"pod/" + released, "", `"ownerReferences": null`, false},
-		{"pod/" + released, "", `"finalizers": null`, false},
-		{"at/" + child, "", `"labels": {"a": "c"}`, false},
-		{"at/" + child, "", `"labels": {"` + v1alpha1.LabelCronAtUID + `": "other"}`, true},
-		{"at/" + child, "", label(v1alpha1.LabelAtUID), true},
-		{"at/" + child, "", `"labels": null`, false}, // TestPolicy checks who may.
-		{"at/" + child, "", `"finalizers": null`, true},
-		{"at/" + child, "", `"ownerReferences": null`, true},
-		{"at/" + child, "", strings.Replace(ofCronAt, `"name": "at"`, `"name": "other"`, 1), true},
-		{"at/" + child, "", strings.Replace(ofCronAt, "/v1alpha1", "/v9", 1), true},
-		{"at/" + child, "", strings.Replace(ofCronAt, "/v1alpha1", "/"+strings.Repeat("v", 300), 1), true},
-		{"at/" + child, "", strings.Replace(ofCronAt, `"controller": true`, `"controller": true, "blockOwnerDeletion": false`, 1), false},
-		{"at/at", "", label(v1alpha1.LabelCronAtUID), true},
-		{"at/at", "", ofAt, true},
-		{"at/at", "", finalizer(v1alpha1.FinalizerTracking), true},
+		{"pods/mine", `"labels": {"a": "c"}`, false},
+		{"pods/mine", label(v1alpha1.LabelAtUID), true},
+		{"pods/mine", label(v1alpha1.LabelRehearsalOf), true},
+		{"pods/mine", finalizer(v1alpha1.FinalizerTracking), true},
+		{"pods/mine", ofAt, true},
+		{"pods/mine/status", `"labels": {"a": "c"}`, false},
+		{"pods/mine/status", label(v1alpha1.LabelAtUID), true},
+		{"pods/mine/status", finalizer(v1alpha1.FinalizerTracking), true},
+		{"pods/" + released, `"labels": {"a": "c"}`, false},
+		{"pods/" + released, `"labels": {"` + v1alpha1.LabelAtUID + `": "other"}`, true},
+		{"pods/" + released, `"labels": null`, false},
+		{"pods/" + released, `"ownerReferences": null`, false},
+		{"pods/" + released, `"finalizers": null`, false},
+		{"ats/" + child, `"labels": {"a": "c"}`, false},
+		{"ats/" + child, `"labels": {"` + v1alpha1.LabelCronAtUID + `": "other"}`, true},
+		{"ats/" + child, label(v1alpha1.LabelAtUID), true},
+		{"ats/" + child, `"labels": null`, false}, // TestPolicy checks who may.
+		{"ats/" + child, `"finalizers": null`, true},
+		{"ats/" + child, `"ownerReferences": null`, true},
+		{"ats/" + child, strings.Replace(ofCronAt, `"name": "at"`, `"name": "other"`, 1), true},
+		{"ats/" + child, strings.Replace(ofCronAt, "/v1alpha1", "/v9", 1), true},
+		{"ats/" + child, strings.Replace(ofCronAt, "/v1alpha1", "/"+strings.Repeat("v", 300), 1), true},
+		{"ats/" + child, strings.Replace(ofCronAt, `"controller": true`, `"controller": true, "blockOwnerDeletion": false`, 1), false},
+		{"ats/at", label(v1alpha1.LabelCronAtUID), true},
+		{"ats/at", ofAt, true},
+		{"ats/at", finalizer(v1alpha1.FinalizerTracking), true},
 	} {
-		args := []string{"patch", "--dry-run=server", "--as=" + user, "-n", namespace, tc.object, "--type=merge", "-p", `{"metadata":{` + tc.metadata + `}}`}
-		if tc.subresource != "" {
-			args = append(args, "--subresource="+tc.subresource)
-		}
-		want := ""
-		if tc.denied {
-			want = refused
-		}
-		out, err := tryKubectl(t, "", args...)
-		wantAnswer(t, fmt.Sprintf("patch %s %s with %s", tc.object, tc.subresource, tc.metadata), out, err, want)
+		forger.want(t, answer[tc.denied], merges(tc.object, `{"metadata":{`+tc.metadata+`}}`), "dryRun", "All")
 	}
 	for _, path := range []string{"pods/mine/binding", "bindings"} {
 		for metadata, want := range map[string]string{`"labels": {"a": "b"}`: "", label(v1alpha1.LabelAtUID): refused} {
-			out, err := tryKubectl(t, binding(metadata), "create", "--as="+user, "--raw=/api/v1/namespaces/"+namespace+"/"+path+"?dryRun=All", "-f", "-")
-			wantAnswer(t, path+" with "+metadata, out, err, want)
+			bind := creates(binding(metadata))
+			bind.object = path
+			forger.want(t, want, bind, "dryRun", "All")
 		}
 	}
 	// These cannot change metadata.
-	through := []byte(`{"metadata":{"labels":{"through":"subresource"},"annotations":{"through":"subresource"}}}`)
-	for _, subresource := range []string{"ephemeralcontainers", "resize"} {
-		if _, err := kubeClient.CoreV1().Pods(namespace).Patch(t.Context(), "mine", types.MergePatchType, through, metav1.PatchOptions{}, subresource); err != nil {
-			t.Errorf("patch %s: %v", subresource, err)
-		}
-	}
-	if _, err := cnatClient.CnatV1alpha1().Ats(namespace).Patch(t.Context(), "at", types.MergePatchType, through, metav1.PatchOptions{}, "status"); err != nil {
-		t.Errorf("patch ats/status: %v", err)
+	for _, object := range []string{"pods/mine/ephemeralcontainers", "pods/mine/resize", "ats/at/status"} {
+		admin.want(t, "", merges(object, `{"metadata":{"labels":{"through":"subresource"},"annotations":{"through":"subresource"}}}`))
 	}
 	if out := kubectl(t, "", "get", "-n", namespace, "pod/mine", "at/at", "-o", "jsonpath={.items[*].metadata.labels}{.items[*].metadata.annotations}"); strings.Contains(out, "through") {
 		t.Errorf("a subresource changes metadata: %s", out)
@@ -471,29 +374,23 @@ func TestRestartAnnotationsPolicy(t *testing.T) {
 	for _, resource := range restartKinds {
 		resources, status = append(resources, resource), append(status, resource+"/status")
 	}
-	only := bindRole(t, namespace, "only", []rbacv1.PolicyRule{{APIGroups: []string{"apps"}, Resources: append(slices.Clone(resources), status...), Verbs: []string{"get"}}, {APIGroups: []string{"apps"}, Resources: status, Verbs: []string{"patch", "update"}}})
-	both := bindRole(t, namespace, "both", []rbacv1.PolicyRule{{APIGroups: []string{"apps"}, Resources: append(slices.Clone(resources), status...), Verbs: []string{"get", "patch"}}})
-	waitAllowed(t, both, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "patch", Group: "apps", Resource: resources[0], Name: "web"})
+	read := rule("get", "apps", append(slices.Clone(resources), status...)...)
+	only := bindRole(t, namespace, "only", rule("patch update", "apps", status...), read)
+	both := bindRole(t, namespace, "both", rule("patch", "apps", append(resources, status...)...), read)
 	for kind, resource := range restartKinds {
-		kubectl(t, fmt.Sprintf(`{"apiVersion": "apps/v1", "kind": %q, "metadata": {"name": "web", "annotations": {%q: "0 3 * * *"}}, "spec": {"selector": {"matchLabels": {"app": "web"}},
-			"template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "a"}]}}}}`, kind, v1alpha1.AnnotationRestartSchedule), "create", "-n", namespace, "-f", "-")
-		try := func(user, annotations string) (string, error) {
-			return tryKubectl(t, "", "patch", "--as="+user, "-n", namespace, resource+"/web", "--subresource=status", "--dry-run=server", "--type=merge", "-p", `{"metadata":{"annotations":`+annotations+`}}`)
+		createWorkload(t, namespace, kind, "minReadySeconds: 0")
+		kubectl(t, "", "annotate", "-n", namespace, resource+"/web", v1alpha1.AnnotationRestartSchedule+"=0 3 * * *")
+		annotate := func(annotations string) attempt {
+			return merges(resource+"/web/status", `{"metadata":{"annotations":`+annotations+`}}`)
 		}
 		denied := fmt.Sprintf("restart %s web, and user %s may not patch it in namespace %s: ask for a role that may patch %s.apps, such as edit", kind, only, namespace, resource)
-		eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-			out, err := try(only, `{"`+v1alpha1.AnnotationRestartSchedule+`":null}`)
-			return err != nil && strings.Contains(out, denied), nil
-		})
+		less, enough := actAs(t, only, namespace), actAs(t, both, namespace)
+		less.waitDenied(t, denied, annotate(`{"`+v1alpha1.AnnotationRestartSchedule+`":null}`))
 		for _, annotation := range []string{v1alpha1.AnnotationRestartSchedule, v1alpha1.AnnotationRestartTimeZone, v1alpha1.AnnotationRestartSuspend} {
-			patch := fmt.Sprintf(`{%q: "x"}`, annotation)
-			out, err := try(only, patch)
-			wantAnswer(t, resource+" "+patch, out, err, denied)
-			out, err = try(both, patch)
-			wantAnswer(t, resource+" "+patch, out, err, "")
+			less.want(t, denied, annotate(fmt.Sprintf(`{%q: "x"}`, annotation)), "dryRun", "All")
+			enough.want(t, "", annotate(fmt.Sprintf(`{%q: "x"}`, annotation)), "dryRun", "All")
 		}
-		out, err := try(only, `{"a": "b"}`)
-		wantAnswer(t, resource+", another annotation", out, err, "")
+		less.want(t, "", annotate(`{"a": "b"}`), "dryRun", "All")
 	}
 }
 
@@ -503,12 +400,11 @@ func TestRevokeToken(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	held := metav1.ObjectMeta{Name: serviceAccount, Finalizers: []string{v1alpha1.FinalizerReleasePods}}
-	user := bindRole(t, namespace, held.Name, []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}})
+	bindRole(t, namespace, held.Name, rule("list", "", "pods"))
 	hold := `{"metadata":{"finalizers":["` + v1alpha1.FinalizerReleasePods + `"]}}`
 	for _, object := range []string{"serviceaccount/", "rolebinding/"} {
 		kubectl(t, "", "patch", "-n", namespace, object+held.Name, "--type=merge", "-p", hold)
 	}
-	waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "list", Resource: "pods"})
 	token, err := kubeClient.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), held.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

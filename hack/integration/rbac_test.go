@@ -20,7 +20,6 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -43,7 +42,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -88,12 +86,17 @@ func writeConfig(path, namespace, name string) error {
 	if err != nil {
 		return err
 	}
+	return writeToken(path, token.Status.Token)
+}
+
+// writeToken writes the kubeconfig of a user with a token.
+func writeToken(path, token string) error {
 	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
 	if err != nil {
 		return err
 	}
 	for _, user := range config.AuthInfos {
-		*user = clientcmdapi.AuthInfo{Token: token.Status.Token}
+		*user = clientcmdapi.AuthInfo{Token: token}
 	}
 	return clientcmd.WriteToFile(*config, path)
 }
@@ -155,16 +158,7 @@ func readRBAC(path string) (*rbacv1.ClusterRole, *rbacv1.Role, error) {
 }
 
 // permissions returns the permissions in the rules of a role, one word each.
-func permissions(t *testing.T, scope string, rules []rbacv1.PolicyRule) map[string]bool {
-	t.Helper()
-	granted, err := tryPermissions(scope, rules)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return granted
-}
-
-func tryPermissions(scope string, rules []rbacv1.PolicyRule) (map[string]bool, error) {
+func permissions(scope string, rules []rbacv1.PolicyRule) (map[string]bool, error) {
 	granted := map[string]bool{}
 	for _, rule := range rules {
 		if len(rule.NonResourceURLs) > 0 || len(rule.ResourceNames) > 1 {
@@ -193,7 +187,7 @@ func permission(scope, verb, group, resource, name string) string {
 
 // finalizers are permissions that no request uses: the API server checks them when a Pod
 // or an At is created whose owner reference blocks the owner's deletion.
-// TestFinalizersPermission runs a controller without them.
+// TestPermissionsComeLate runs a controller without them.
 var finalizers = []string{everywhere + ": update ats/finalizers." + cnat.GroupName, everywhere + ": update cronats/finalizers." + cnat.GroupName}
 
 // held returns the permissions for -hold-permissions. In this cluster, a controller that
@@ -220,11 +214,11 @@ func compareGranted() error {
 	if err != nil {
 		return err
 	}
-	granted, err := tryPermissions(everywhere, clusterRole.Rules)
+	granted, err := permissions(everywhere, clusterRole.Rules)
 	if err != nil {
 		return err
 	}
-	ofRole, err := tryPermissions(inside, role.Rules)
+	ofRole, err := permissions(inside, role.Rules)
 	if err != nil {
 		return err
 	}
@@ -234,7 +228,7 @@ func compareGranted() error {
 		if err != nil {
 			return err
 		}
-		ofOptional, err := tryPermissions(everywhere, optional.Rules)
+		ofOptional, err := permissions(everywhere, optional.Rules)
 		if err != nil {
 			return err
 		}
@@ -267,42 +261,81 @@ func compareGranted() error {
 	return nil
 }
 
-// TestFinalizersPermission runs a controller without the permissions that no request
-// uses.
-func TestFinalizersPermission(t *testing.T) {
+// TestPermissionsComeLate runs a controller that gets its permissions one after the other: what
+// needs them is reported, and then runs.
+func TestPermissionsComeLate(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	clusterRole, _, err := readRBAC(deploy + "/rbac.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := slices.DeleteFunc(slices.Clone(clusterRole.Rules), func(rule rbacv1.PolicyRule) bool { return slices.Contains(rule.Resources, "ats/finalizers") })
-	if len(permissions(t, "", rules)) != len(permissions(t, "", clusterRole.Rules))-len(finalizers) {
-		t.Fatalf("%v are not granted by a rule of their own", finalizers)
-	}
-	user := bindRole(t, namespace, "less", rules)
+	user := bindRole(t, namespace, "less", slices.DeleteFunc(slices.Clone(clusterRole.Rules), func(rule rbacv1.PolicyRule) bool {
+		return slices.ContainsFunc(rule.Resources, func(resource string) bool {
+			return strings.HasPrefix(resource, "cronats") || resource == "ats/finalizers" || resource == "nodes"
+		})
+	})...)
 	config := filepath.Join(t.TempDir(), "config")
 	if err := writeConfig(config, namespace, "less"); err != nil {
 		t.Fatal(err)
 	}
-	waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"})
-	startController(t, namespace, "-kubeconfig="+config)
+	f := startFleet(t, namespace, "a")
+	createWorkload(t, namespace, v1alpha1.RestartDeployment, "replicas: 0")
+	kubectl(t, "", "annotate", "-n", namespace, "deployment/web", scheduleAnnotation+"=@daily")
+	_, scheduled := createOverdue(t, newCronAt(namespace, ""))
+	c := startController(t, namespace, "-restart-annotations", "-kubeconfig="+config)
+	waitLog(t, c, "CronAts cannot be listed, and do not run until they can: apply artifacts/examples/cnat-crd.yaml and the permissions that come with it")
+	waitLog(t, c, "Restart annotations have no effect until the controller can list workloads: grant this user the rules of artifacts/restarts/annotations/rbac.yaml")
 	createAt(t, newAt(namespace, "at", time.Now(), "true"))
-	refused := waitBlocked(t, namespace, v1alpha1.ReasonPodRefused)
-	const want = "cannot set blockOwnerDeletion"
-	if !strings.Contains(refused.Message, want) {
-		t.Errorf("condition Blocked says %q, want %q", refused.Message, want)
+	wantOutput(t, waitBlocked(t, namespace, v1alpha1.ReasonPodRefused).Message, "cannot set blockOwnerDeletion")
+
+	kubectl(t, "", "create", "role", "finalizers", "-n", namespace, "--verb=update", "--resource=ats.cnat.programming-kubernetes.info/finalizers")
+	kubectl(t, "", "create", "rolebinding", "finalizers", "-n", namespace, "--role=finalizers", "--serviceaccount="+namespace+":less")
+	waitPhase(t, namespace, "at", v1alpha1.PhaseRunning)
+	onNodes, pinned, restart, later := newNodesAt(f), newAt(namespace, "pinned", time.Now(), "true"), newRestart(namespace, v1alpha1.RestartDeployment), newRestart(namespace, v1alpha1.RestartDeployment)
+	onNodes.Name, restart.Name, later.Name = "nodes", "restart", "later"
+	pinned.Spec.Node, later.Spec.Schedule = f.name("a"), "2099-01-01T00:00:00Z"
+	reasons := map[*v1alpha1.At][2]string{
+		onNodes: {v1alpha1.ReasonNodesForbidden, `require that the controller can get, list and watch nodes: nodes is forbidden: User "` + user + `"`},
+		pinned:  {v1alpha1.ReasonNodesForbidden, "nodes is forbidden"},
+		restart: {v1alpha1.ReasonRestartForbidden, "^.*" + user + ".*grant this user the verbs get and patch"},
+		later:   {v1alpha1.ReasonRestartForbidden, "^If it were due now: .*grant this user the verbs get and patch"},
 	}
-	createDue(t, newCronAt(namespace, ""))
-	cronAt := waitCronAt(t, namespace, "to be blocked", func(cronAt *v1alpha1.CronAt) bool { return cronAt.Status.Reason == v1alpha1.ReasonAtRefused })
-	if !strings.Contains(cronAt.Status.Message, want) {
-		t.Errorf("the CronAt says %q, want %q", cronAt.Status.Message, want)
+	for at := range reasons {
+		createAt(t, at)
 	}
+	for at, want := range reasons {
+		wantOutput(t, waitBlockedAt(t, namespace, at.Name, want[0]).Message, want[1])
+	}
+	wantCreated(t, namespace, "at-pod")
+
+	kubectl(t, "", "create", "clusterrolebinding", namespace, "--clusterrole=cnat-controller", "--serviceaccount="+namespace+":less")
+	t.Cleanup(func() {
+		if out, err := runKubectl(context.Background(), "", "delete", "clusterrolebinding", namespace); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	for _, role := range []string{"cnat-controller-restarts", "cnat-controller-restart-annotations"} {
+		kubectl(t, "", "create", "rolebinding", role, "-n", namespace, "--clusterrole="+role, "--serviceaccount="+namespace+":less")
+	}
+	for _, name := range []string{"nodes", "pinned", "restart"} {
+		if at := waitPhase(t, namespace, name, v1alpha1.PhaseDone); at.Status.Reason != v1alpha1.ReasonCompleted {
+			t.Errorf("At %s ended as %s: %s", name, at.Status.Reason, at.Status.Message)
+		}
+	}
+	waitPod(t, namespace, scheduled+"-pod")
+	waitAt(t, namespace, "later", "to be blocked no longer", func(at *v1alpha1.At) bool { return at.Status.Reason == "" })
+	waitNamedCronAt(t, namespace, "deployment-web", "to follow", hasSchedule("@daily"))
 }
 
-// bindRole creates a service account with the rules in the namespace, and returns its
-// user name.
-func bindRole(t *testing.T, namespace, name string, rules []rbacv1.PolicyRule) string {
+// rule returns a rule of a role. The verbs are separated by spaces.
+func rule(verbs, group string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: strings.Fields(verbs)}
+}
+
+// bindRole creates a service account with the rules in the namespace. It returns its
+// user name when the API server knows them.
+func bindRole(t *testing.T, namespace, name string, rules ...rbacv1.PolicyRule) string {
 	t.Helper()
 	_, err := kubeClient.CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err == nil {
@@ -311,7 +344,12 @@ func bindRole(t *testing.T, namespace, name string, rules []rbacv1.PolicyRule) s
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bind(t, namespace, name, rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name})
+	user := bind(t, namespace, name, rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name})
+	resource, subresource, _ := strings.Cut(rules[0].Resources[0], "/")
+	waitAllowed(t, user, authorizationv1.ResourceAttributes{
+		Namespace: namespace, Verb: rules[0].Verbs[0], Group: rules[0].APIGroups[0], Resource: resource, Subresource: subresource, Name: strings.Join(rules[0].ResourceNames, ""),
+	})
+	return user
 }
 
 // bind binds a role to a service account in its namespace, and returns its user name.
@@ -442,46 +480,31 @@ func TestUserRoles(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	ats := []rbacv1.PolicyRule{{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats", "cronats"}, Verbs: []string{"create", "get", "patch", "delete"}}}
-	less := bindRole(t, namespace, "less", ats)
-	enough := bindRole(t, namespace, "enough", append(slices.Clone(ats), rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create"}}))
-	for _, user := range []string{less, enough} {
-		waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: cnat.GroupName, Resource: "ats"})
-	}
-	manifest := func(name string) string {
-		return fmt.Sprintf(`{"apiVersion": "%s", "kind": "At", "metadata": {"name": %q}, "spec": {"schedule": "2099-01-01T00:00:00Z", "command": "true"}}`, v1alpha1.SchemeGroupVersion, name)
-	}
-	denied := "an At runs a Pod, and user " + less + " may not create Pods in namespace " + namespace + ": ask for a role that may, such as edit"
-	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-		out, err := tryKubectl(t, manifest("at"), "create", "--dry-run=server", "--as="+less, "-n", namespace, "-f", "-")
-		return err != nil && strings.Contains(out, denied), nil
-	})
-
-	kubectl(t, manifest("at"), "create", "--as="+enough, "-n", namespace, "-f", "-")
-	cronAt := fmt.Sprintf(`{"apiVersion": "%s", "kind": "CronAt", "metadata": {"name": "cronat"}, "spec": {"schedule": "0 0 1 1 *", "atTemplate": {"spec": {"command": "true"}}}}`, v1alpha1.SchemeGroupVersion)
-	out, err := tryKubectl(t, cronAt, "create", "--as="+less, "-n", namespace, "-f", "-")
-	if err == nil || !strings.Contains(out, strings.Replace(denied, "an At runs a Pod", "a CronAt runs Pods", 1)) {
-		t.Errorf("a CronAt was admitted: %s", out)
-	}
-	kubectl(t, cronAt, "create", "--as="+enough, "-n", namespace, "-f", "-")
-	kubectl(t, "", "patch", "--as="+enough, "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"command":"false"}}`)
+	ats := rule("create get patch delete", cnat.GroupName, "ats", "cronats")
+	user := bindRole(t, namespace, "less", ats)
+	less, enough := actAs(t, user, namespace), actAs(t, bindRole(t, namespace, "enough", ats, rule("create", "", "pods")), namespace)
+	denied := "an At runs a Pod, and user " + user + " may not create Pods in namespace " + namespace + ": ask for a role that may, such as edit"
+	at := creates(fmt.Sprintf(`{apiVersion: %s, kind: At, metadata: {name: at}, spec: {schedule: "2099-01-01T00:00:00Z", command: "true"}}`, v1alpha1.SchemeGroupVersion))
+	cronAt := creates(fmt.Sprintf(`{apiVersion: %s, kind: CronAt, metadata: {name: cronat}, spec: {schedule: 0 0 1 1 *, atTemplate: {spec: {command: "true"}}}}`, v1alpha1.SchemeGroupVersion))
+	less.waitDenied(t, denied, at)
+	less.want(t, strings.Replace(denied, "an At runs a Pod", "a CronAt runs Pods", 1), cronAt)
+	enough.want(t, "", at)
+	enough.want(t, "", cronAt)
+	enough.want(t, "", merges("ats/at", `{"spec":{"command":"false"}}`))
+	less.want(t, denied, merges("ats/at", `{"spec":{"command":"true"}}`))
 	// All users who can write Ats can write anything but the spec.
-	kubectl(t, "", "label", "--as="+less, "-n", namespace, "at/at", "a=b")
-	if out, err := tryKubectl(t, "", "patch", "--as="+less, "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"command":"true"}}`); err == nil || !strings.Contains(out, denied) {
-		t.Errorf("an edit of the command was admitted: %s", out)
-	}
+	less.want(t, "", merges("ats/at", `{"metadata":{"labels":{"a":"b"}}}`))
 	// To remove such a label runs the At.
 	for _, label := range []string{v1alpha1.LabelAtUID, v1alpha1.LabelCronAtUID} {
-		kubectl(t, "", "label", "-n", namespace, "at/at", label+"=gone")
-		if out, err := tryKubectl(t, "", "label", "--as="+less, "-n", namespace, "at/at", label+"-"); err == nil || !strings.Contains(out, denied) {
-			t.Errorf("the removal of label %s was admitted: %s", label, out)
-		}
-		kubectl(t, "", "label", "--as="+enough, "-n", namespace, "at/at", label+"-")
+		actAs(t, "", namespace).want(t, "", merges("ats/at", `{"metadata":{"labels":{"`+label+`":"gone"}}}`))
+		remove := merges("ats/at", `{"metadata":{"labels":{"`+label+`":null}}}`)
+		less.want(t, denied, remove)
+		enough.want(t, "", remove)
 	}
 
 	// The policy does not affect the garbage collector.
-	kubectl(t, "", "delete", "--as="+less, "-n", namespace, "--cascade=foreground", "--wait=false", "at/at")
-	waitAtGone(t, namespace)
+	less.want(t, "", deletes("ats/at"), "propagationPolicy", "Foreground")
+	waitGone(t, namespace, "at/at")
 }
 
 // TestControllerPolicy uses the controller's token as an attacker: the policy
@@ -490,91 +513,63 @@ func TestControllerPolicy(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	at := createAt(t, newAt(namespace, "at", time.Now().Add(time.Hour), "true"))
-	manifest := func(name string, change func(*corev1.Pod)) string {
-		return podManifest(t, at, func(pod *corev1.Pod) {
-			pod.Name = name
-			pod.Finalizers = append(pod.Finalizers, "example.com/other")
-			change(pod)
-		})
+	admin, controller := actAs(t, "", namespace), actAs(t, serviceAccountID, namespace)
+	pod := func(name, metadata string) attempt {
+		return creates(fmt.Sprintf(`{kind: Pod, apiVersion: v1, metadata: {name: %s, %s}, spec: {containers: [{name: command, image: a}]}}`, name, metadata))
 	}
-	same := func(*corev1.Pod) {}
-	unlabelled := func(pod *corev1.Pod) { delete(pod.Labels, v1alpha1.LabelAtUID) }
-	stranger := func(pod *corev1.Pod) {
-		unlabelled(pod)
-		pod.Finalizers, pod.OwnerReferences = nil, nil
+	label := func(key string) string { return fmt.Sprintf("labels: {%s: %s}, ", key, at.UID) }
+	owner := func(apiVersion, kind, uid string) string {
+		return fmt.Sprintf("ownerReferences: [{apiVersion: %s, kind: %s, name: at, uid: %s, controller: true}], ", apiVersion, kind, uid)
 	}
-	rehearsal := func(pod *corev1.Pod) {
-		pod.Labels, pod.Finalizers = map[string]string{v1alpha1.LabelRehearsalOf: string(at.UID)}, nil
-	}
-	owned := func(apiVersion, kind string, uid types.UID) func(*corev1.Pod) {
-		return func(pod *corev1.Pod) {
-			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "at", UID: uid, Controller: ptr.To(true)}}
-		}
-	}
-	group := v1alpha1.SchemeGroupVersion.String()
-	both := func(pod *corev1.Pod) { pod.Labels[v1alpha1.LabelRehearsalOf] = string(at.UID) }
-	// Act as the controller.
-	try := func(input string, args ...string) (string, error) {
-		return tryKubectl(t, input, append([]string{"--as=" + serviceAccountID, "-n", namespace}, args...)...)
-	}
-	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-		_, err := try(manifest("none", unlabelled), "create", "--dry-run=server", "-f", "-")
-		return err != nil, nil
-	})
-	kubectl(t, manifest("stranger", stranger), "create", "-n", namespace, "-f", "-")
-	kubectl(t, manifest("stripped", unlabelled), "create", "-n", namespace, "-f", "-")
+	group, uid := v1alpha1.SchemeGroupVersion.String(), string(at.UID)
+	ofRun, ofRehearsal, owned := label(v1alpha1.LabelAtUID), label(v1alpha1.LabelRehearsalOf), owner(group, "At", uid)
+	const finalizers = "finalizers: [" + v1alpha1.FinalizerTracking + ", example.com/other]"
+	controller.waitDenied(t, "may create only", pod("none", owned+finalizers))
+	admin.want(t, "", pod("stranger", ""))
+	admin.want(t, "", pod("stripped", owned+finalizers))
 
+	const created, changed, deleted = "may create only Pods that", "may change nothing of a Pod but", "may delete only Pods with the label"
 	const release = `{"metadata":{"$deleteFromPrimitiveList/finalizers":["` + v1alpha1.FinalizerTracking + `"]}}`
-	create := []string{"create", "-f", "-"}
-	patch := func(pod, patch string) []string { return []string{"patch", "pod/" + pod, "-p", patch} }
-	remove := func(pod string) []string { return []string{"delete", "--wait=false", "pod/" + pod} }
 	// In this order.
-	for _, tc := range []struct {
-		what   string
-		input  string
-		args   []string
-		denied string // empty: allowed
-	}{
-		{"create a Pod with the label", manifest("at-pod", same), create, ""},
-		{"create a Pod without the label", manifest("none", unlabelled), create, "may create only Pods that"},
-		{"create a rehearsal", manifest("at-rehearsal", rehearsal), create, ""},
-		{"create a rehearsal of a CronAt", manifest("cronat-rehearsal", func(pod *corev1.Pod) {
-			rehearsal(pod)
-			owned(group, v1alpha1.CronAtKind, at.UID)(pod)
-		}), create, ""},
-		{"create a Pod with both labels", manifest("none", both), create, "may create only Pods that"},
-		{"create a stranger's Pod", manifest("none", stranger), create, "may create only Pods that"},
-		{"create a Pod without an owner", manifest("none", func(pod *corev1.Pod) { pod.OwnerReferences = nil }), create, "may create only Pods that"},
-		{"create a Pod whose owner is not its controller", manifest("none", func(pod *corev1.Pod) { pod.OwnerReferences[0].Controller = nil }), create, "may create only Pods that"},
-		{"create a Pod of another At than the label's", manifest("none", owned(group, v1alpha1.AtKind, "other")), create, "may create only Pods that"},
-		{"create a Pod of a CronAt", manifest("none", owned(group, v1alpha1.CronAtKind, at.UID)), create, "may create only Pods that"},
-		{"create a Pod of another kind", manifest("none", owned("v1", "ConfigMap", at.UID)), create, "may create only Pods that"},
-		{"create a Pod of an At of another group", manifest("none", owned("example.com/v1", v1alpha1.AtKind, at.UID)), create, "may create only Pods that"},
-		{"create a Pod in its own namespace", manifest("none", func(pod *corev1.Pod) { pod.Namespace = systemNamespace }), []string{"create", "--namespace=" + systemNamespace, "-f", "-"}, "cnat runs no Pods in the namespace of its controller"},
-		{"change the image", "", patch("at-pod", `{"spec":{"containers":[{"name":"command","image":"b"}]}}`), "may change nothing of a Pod but"},
-		{"change a label", "", patch("at-pod", `{"metadata":{"labels":{"a":"b"}}}`), "may change nothing of a Pod but"},
-		{"remove the label", "", patch("at-pod", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":null}}}`), "may change nothing of a Pod but"},
-		{"change an annotation", "", patch("at-pod", `{"metadata":{"annotations":{"a":"b"}}}`), "may change nothing of a Pod but"},
-		{"remove the owner", "", patch("at-pod", `{"metadata":{"ownerReferences":null}}`), "may change nothing of a Pod but"},
-		{"remove another finalizer", "", patch("at-pod", `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/other"]}}`), "may change nothing of a Pod but"},
-		{"remove both finalizers", "", patch("at-pod", `{"metadata":{"finalizers":null}}`), "may change nothing of a Pod but"},
-		{"remove the finalizer, and change a label", "", patch("at-pod", `{"metadata":{"labels":{"a":"b"},`+release[len(`{"metadata":{`):]), "may change nothing of a Pod but"},
-		{"label a stranger's Pod", "", patch("stranger", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":"a"}}}`), "may change nothing of a Pod but"},
-		{"label a stranger's Pod as a rehearsal", "", patch("stranger", `{"metadata":{"labels":{"`+v1alpha1.LabelRehearsalOf+`":"a"}}}`), "may change nothing of a Pod but"},
-		{"change a rehearsal", "", patch("at-rehearsal", `{"metadata":{"labels":{"a":"b"}}}`), "may change nothing of a Pod but"},
-		{"add the finalizer to a stranger's Pod", "", patch("stranger", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerTracking+`"]}}`), "may change nothing of a Pod but"},
-		{"delete a stranger's Pod", "", remove("stranger"), "may delete only Pods with the label"},
-		{"delete a rehearsal", "", remove("at-rehearsal"), ""},
-		{"delete a Pod with the label", "", remove("at-pod"), ""},
-		{"remove the finalizer", "", patch("at-pod", release), ""},
-		{"remove it again", "", patch("at-pod", release), ""},
-		{"delete a Pod whose label a user has removed", "", remove("stripped"), ""},
-		{"remove its finalizer", "", patch("stripped", release), ""},
-		{"delete it without the finalizer", "", remove("stripped"), "may delete only Pods with the label"},
+	for _, tc := range []rowOf{
+		{"create a Pod with the label", pod("at-pod", ofRun+owned+finalizers), ""},
+		{"create a Pod without the label", pod("none", owned+finalizers), created},
+		{"create a rehearsal", pod("at-rehearsal", ofRehearsal+owned), ""},
+		{"create a rehearsal of a CronAt", pod("cronat-rehearsal", ofRehearsal+owner(group, "CronAt", uid)), ""},
+		{"create a Pod with both labels", pod("none", strings.Replace(ofRun, "}", ", "+v1alpha1.LabelRehearsalOf+": a}", 1)+owned+finalizers), created},
+		{"create a stranger's Pod", pod("none", ""), created},
+		{"create a Pod without an owner", pod("none", ofRun+finalizers), created},
+		{"create a Pod whose owner is not its controller", pod("none", ofRun+strings.Replace(owned, "true", "false", 1)+finalizers), created},
+		{"create a Pod of another At than the label's", pod("none", ofRun+owner(group, "At", "other")+finalizers), created},
+		{"create a Pod of a CronAt", pod("none", ofRun+owner(group, "CronAt", uid)+finalizers), created},
+		{"create a Pod of another kind", pod("none", ofRun+owner("v1", "ConfigMap", uid)+finalizers), created},
+		{"create a Pod of an At of another group", pod("none", ofRun+owner("example.com/v1", "At", uid)+finalizers), created},
+		{"change the image", patches("pods/at-pod", `{"spec":{"containers":[{"name":"command","image":"b"}]}}`), changed},
+		{"change a label", patches("pods/at-pod", `{"metadata":{"labels":{"a":"b"}}}`), changed},
+		{"remove the label", patches("pods/at-pod", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":null}}}`), changed},
+		{"change an annotation", patches("pods/at-pod", `{"metadata":{"annotations":{"a":"b"}}}`), changed},
+		{"remove the owner", patches("pods/at-pod", `{"metadata":{"ownerReferences":null}}`), changed},
+		{"remove another finalizer", patches("pods/at-pod", `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/other"]}}`), changed},
+		{"remove both finalizers", patches("pods/at-pod", `{"metadata":{"finalizers":null}}`), changed},
+		{"remove the finalizer, and change a label", patches("pods/at-pod", `{"metadata":{"labels":{"a":"b"},`+release[len(`{"metadata":{`):]), changed},
+		{"label a stranger's Pod", patches("pods/stranger", `{"metadata":{"labels":{"`+v1alpha1.LabelAtUID+`":"a"}}}`), changed},
+		{"label a stranger's Pod as a rehearsal", patches("pods/stranger", `{"metadata":{"labels":{"`+v1alpha1.LabelRehearsalOf+`":"a"}}}`), changed},
+		{"change a rehearsal", patches("pods/at-rehearsal", `{"metadata":{"labels":{"a":"b"}}}`), changed},
+		{"add the finalizer to a stranger's Pod", patches("pods/stranger", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerTracking+`"]}}`), changed},
+		{"delete a stranger's Pod", deletes("pods/stranger"), deleted},
+		{"delete a rehearsal", deletes("pods/at-rehearsal"), ""},
+		{"delete a Pod with the label", deletes("pods/at-pod"), ""},
+		{"remove the finalizer", patches("pods/at-pod", release), ""},
+		{"remove it again", patches("pods/at-pod", release), ""},
+		{"delete a Pod whose label a user has removed", deletes("pods/stripped"), ""},
+		{"remove its finalizer", patches("pods/stripped", release), ""},
+		{"delete it without the finalizer", deletes("pods/stripped"), deleted},
 	} {
-		out, err := try(tc.input, tc.args...)
-		wantAnswer(t, tc.what, out, err, tc.denied)
+		controller.want(t, tc.denied, tc.do)
 	}
+	// The level restricted, which the namespace enforces, would refuse other Pods.
+	inSystem := creates(podManifest(t, at, func(pod *corev1.Pod) { pod.Namespace = systemNamespace }))
+	actAs(t, serviceAccountID, systemNamespace).want(t, "cnat runs no Pods in the namespace of its controller", inSystem, "dryRun", "All")
 	for name, want := range map[string][]string{"at-pod": {"example.com/other"}, "stripped": {"example.com/other"}, "stranger": nil} {
 		if pod := waitPod(t, namespace, name); !slices.Equal(pod.Finalizers, want) {
 			t.Errorf("Pod %s has the finalizers %v, want %v", name, pod.Finalizers, want)
@@ -588,83 +583,53 @@ func TestControllerPolicy(t *testing.T) {
 func TestControllerAtsPolicy(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	parent := newAt(namespace, "parent", time.Now().Add(time.Hour), "true")
-	parent.Spec.Nodes = &v1alpha1.AtNodes{}
-	parent = createAt(t, parent)
-	held := newAt(namespace, "held", time.Now().Add(time.Hour), "true")
-	held.Spec.Suspend = ptr.To(true)
-	createAt(t, held)
-	child := newAt(namespace, "child", time.Now().Add(time.Hour), "true")
-	child.Labels = map[string]string{v1alpha1.LabelAtUID: string(parent.UID)}
-	child.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(parent, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))}
-	child.Finalizers = []string{v1alpha1.FinalizerTracking, "example.com/other"}
-	child.Spec.Node, child.Spec.Suspend = "n1", ptr.To(true)
-	manifest := func(name string, change func(*v1alpha1.At)) string {
-		at := child.DeepCopy()
-		at.Name, at.APIVersion, at.Kind = name, v1alpha1.SchemeGroupVersion.String(), v1alpha1.AtKind
-		change(at)
-		out, err := json.Marshal(at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(out)
+	admin, controller := actAs(t, "", namespace), actAs(t, serviceAccountID, namespace)
+	at := func(name, metadata, spec string) attempt {
+		return creates(fmt.Sprintf(`{kind: At, apiVersion: %s, metadata: {name: %s, %s}, spec: {schedule: "2099-01-01T00:00:00Z", command: "true", %s}}`, v1alpha1.SchemeGroupVersion, name, metadata, spec))
 	}
-	ofCronAt := func(at *v1alpha1.At) {
-		at.OwnerReferences[0].Kind, at.Spec.Node = v1alpha1.CronAtKind, ""
-		at.Labels = map[string]string{v1alpha1.LabelCronAtUID: string(parent.UID)}
-		at.Finalizers[0] = v1alpha1.FinalizerScheduled
+	admin.want(t, "", at("parent", "", "nodes: {selector: {}}"))
+	admin.want(t, "", at("held", "", "suspend: true"))
+	uid := kubectl(t, "", "get", "-n", namespace, "at/parent", "-o", "jsonpath={.metadata.uid}")
+	labels := func(key, value string) string { return fmt.Sprintf("labels: {%s: %s}, ", key, value) }
+	owner := func(kind string) string {
+		return fmt.Sprintf("ownerReferences: [{apiVersion: %s, kind: %s, name: parent, uid: %s, controller: true}], ", v1alpha1.SchemeGroupVersion, kind, uid)
 	}
-	// Act as the controller.
-	try := func(input string, args ...string) (string, error) {
-		return tryKubectl(t, input, append(args, "--as="+serviceAccountID, "-n", namespace)...)
-	}
-	unlabelled := func(at *v1alpha1.At) { at.Labels = nil }
-	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-		_, err := try(manifest("none", unlabelled), "create", "--dry-run=server", "-f", "-")
-		return err != nil, nil
-	})
-	create := []string{"create", "-f", "-"}
-	patch := func(at, patch string) []string { return []string{"patch", "at/" + at, "--type=merge", "-p", patch} }
+	finalizers := func(name string) string { return "finalizers: [" + name + ", example.com/other]" }
+	const onNode = "node: n1, suspend: true"
+	byLabel, tracked, scheduled := labels(v1alpha1.LabelAtUID, uid), finalizers(v1alpha1.FinalizerTracking), finalizers(v1alpha1.FinalizerScheduled)
+	controller.waitDenied(t, "may create only", at("none", owner("At")+tracked, onNode))
+	const created, spec, metadata = "may create only the Ats of the nodes", "may change nothing of the spec", "may change nothing of the metadata"
 	// In this order.
-	for _, tc := range []struct {
-		what   string
-		input  string
-		args   []string
-		denied string // empty: allowed
-	}{
-		{"create the At of a node", manifest("child", func(*v1alpha1.At) {}), create, ""},
-		{"create one without the label", manifest("none", unlabelled), create, "may create only the Ats of the nodes"},
-		{"create one with another label", manifest("none", func(at *v1alpha1.At) { at.Labels[v1alpha1.LabelAtUID] = "other" }), create, "may create only the Ats of the nodes"},
-		{"create one without an owner", manifest("none", func(at *v1alpha1.At) { at.OwnerReferences = nil }), create, "may create only the Ats of the nodes"},
-		{"create one for no node", manifest("none", func(at *v1alpha1.At) { at.Spec.Node = "" }), create, "may create only the Ats of the nodes"},
-		{"create one of a CronAt", manifest("cron-child", ofCronAt), create, ""},
-		{"create one of a CronAt without the label", manifest("none", func(at *v1alpha1.At) { ofCronAt(at); at.Labels = nil }), create, "may create only the Ats of the nodes"},
-		{"create one of a Job", manifest("none", func(at *v1alpha1.At) {
-			ofCronAt(at)
-			at.OwnerReferences[0].Kind, at.OwnerReferences[0].BlockOwnerDeletion = "Job", nil
-		}), create, "may create only the Ats of the nodes"},
-		{"change the command of one of a CronAt", "", patch("cron-child", `{"spec":{"command":"false"}}`), "may change nothing of the spec"},
-		{"limit the start of one of a CronAt", "", patch("cron-child", `{"spec":{"startingDeadlineSeconds":60}}`), ""},
-		{"change that limit", "", patch("cron-child", `{"spec":{"startingDeadlineSeconds":61}}`), "may change nothing of the spec"},
-		{"limit the start of one of a node", "", patch("child", `{"spec":{"startingDeadlineSeconds":60}}`), "may change nothing of the spec"},
-		{"limit the start, and resume", "", patch("child", `{"spec":{"startingDeadlineSeconds":60,"suspend":false}}`), "may change nothing of the spec"},
-		{"remove the finalizer of one of a CronAt", "", patch("cron-child", `{"metadata":{"finalizers":["example.com/other"]}}`), ""},
-		{"change the command", "", patch("child", `{"spec":{"command":"false"}}`), "may change nothing of the spec"},
-		{"change the command, and resume", "", patch("child", `{"spec":{"command":"false","suspend":false}}`), "may change nothing of the spec"},
-		{"change the schedule of a person's At", "", patch("parent", `{"spec":{"schedule":"2035-12-24T10:12:00Z"}}`), "may change nothing of the spec"},
-		{"resume a person's At", "", patch("held", `{"spec":{"suspend":false}}`), "may change nothing of the spec"},
-		{"suspend a person's At", "", patch("parent", `{"spec":{"suspend":true}}`), "may change nothing of the spec"},
-		{"remove another finalizer", "", patch("child", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerTracking+`"]}}`), "may change nothing of the metadata"},
-		{"change a label", "", patch("child", `{"metadata":{"labels":{"a":"b"}}}`), "may change nothing of the metadata"},
-		{"remove the owner", "", patch("child", `{"metadata":{"ownerReferences":null}}`), "may change nothing of the metadata"},
-		{"resume it", "", patch("child", `{"spec":{"suspend":false}}`), ""},
-		{"remove the finalizer", "", patch("child", `{"metadata":{"finalizers":["example.com/other"]}}`), ""},
+	for _, tc := range []rowOf{
+		{"create the At of a node", at("child", byLabel+owner("At")+tracked, onNode), ""},
+		{"create one without the label", at("none", owner("At")+tracked, onNode), created},
+		{"create one with another label", at("none", labels(v1alpha1.LabelAtUID, "other")+owner("At")+tracked, onNode), created},
+		{"create one without an owner", at("none", byLabel+tracked, onNode), created},
+		{"create one for no node", at("none", byLabel+owner("At")+tracked, "suspend: true"), created},
+		{"create one of a CronAt", at("cron-child", labels(v1alpha1.LabelCronAtUID, uid)+owner("CronAt")+scheduled, ""), ""},
+		{"create one of a CronAt without the label", at("none", owner("CronAt")+scheduled, ""), created},
+		{"create one of a Job", at("none", labels(v1alpha1.LabelCronAtUID, uid)+owner("Job")+scheduled, ""), created},
+		{"change the command of one of a CronAt", merges("ats/cron-child", `{"spec":{"command":"false"}}`), spec},
+		{"limit the start of one of a CronAt", merges("ats/cron-child", `{"spec":{"startingDeadlineSeconds":60}}`), ""},
+		{"change that limit", merges("ats/cron-child", `{"spec":{"startingDeadlineSeconds":61}}`), spec},
+		{"limit the start of one of a node", merges("ats/child", `{"spec":{"startingDeadlineSeconds":60}}`), spec},
+		{"limit the start, and resume", merges("ats/child", `{"spec":{"startingDeadlineSeconds":60,"suspend":false}}`), spec},
+		{"remove the finalizer of one of a CronAt", merges("ats/cron-child", `{"metadata":{"finalizers":["example.com/other"]}}`), ""},
+		{"change the command", merges("ats/child", `{"spec":{"command":"false"}}`), spec},
+		{"change the command, and resume", merges("ats/child", `{"spec":{"command":"false","suspend":false}}`), spec},
+		{"change the schedule of a person's At", merges("ats/parent", `{"spec":{"schedule":"2035-12-24T10:12:00Z"}}`), spec},
+		{"resume a person's At", merges("ats/held", `{"spec":{"suspend":false}}`), spec},
+		{"suspend a person's At", merges("ats/parent", `{"spec":{"suspend":true}}`), spec},
+		{"remove another finalizer", merges("ats/child", `{"metadata":{"finalizers":["`+v1alpha1.FinalizerTracking+`"]}}`), metadata},
+		{"change a label", merges("ats/child", `{"metadata":{"labels":{"a":"b"}}}`), metadata},
+		{"remove the owner", merges("ats/child", `{"metadata":{"ownerReferences":null}}`), metadata},
+		{"resume it", merges("ats/child", `{"spec":{"suspend":false}}`), ""},
+		{"remove the finalizer", merges("ats/child", `{"metadata":{"finalizers":["example.com/other"]}}`), ""},
 	} {
-		out, err := try(tc.input, tc.args...)
-		wantAnswer(t, tc.what, out, err, tc.denied)
+		controller.want(t, tc.denied, tc.do)
 	}
-	for _, at := range []string{"at/child", "at/cron-child"} {
-		kubectl(t, "", "patch", "-n", namespace, at, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	for _, name := range []string{"ats/child", "ats/cron-child"} {
+		admin.want(t, "", merges(name, `{"metadata":{"finalizers":null}}`))
 	}
 }
 

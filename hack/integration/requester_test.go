@@ -21,15 +21,14 @@ package integration
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -42,16 +41,10 @@ type requesters struct{ namespace, alice, bob, double string }
 func newRequesters(t *testing.T) *requesters {
 	t.Helper()
 	namespace := newNamespace(t)
-	rules := []rbacv1.PolicyRule{
-		{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats", "cronats"}, Verbs: []string{"create", "get", "patch", "update"}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create"}},
+	bind := func(name string) string {
+		return bindRole(t, namespace, name, rule("create get patch update", cnat.GroupName, "ats", "cronats"), rule("create", "", "pods"))
 	}
-	r := &requesters{namespace, bindRole(t, namespace, "alice", rules), bindRole(t, namespace, "bob", rules), bindRole(t, namespace, serviceAccount, rules)}
-	for _, user := range []string{r.alice, r.bob, r.double} {
-		waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "update", Group: cnat.GroupName, Resource: "ats"})
-		waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"})
-	}
-	return r
+	return &requesters{namespace, bind("alice"), bind("bob"), bind(serviceAccount)}
 }
 
 // claim is what a user, or the administrator if that is "", does with an object.
@@ -65,9 +58,9 @@ type claim struct {
 	want   string // the requester afterwards
 }
 
-// send sends the claim about an object with kubectl. The double writes what looks like an At
+// send sends the claim about an object, and returns what the API server answers. The double writes what looks like an At
 // that the controller creates.
-func (r *requesters) send(t *testing.T, object string, c *claim, flags ...string) (string, error) {
+func (r *requesters) send(t *testing.T, object string, c *claim, parameters ...string) (string, error) {
 	t.Helper()
 	kind, name, _ := strings.Cut(object, "/")
 	annotations := fmt.Sprintf(`{%q: %q}`, v1alpha1.AnnotationRequester, c.claimed)
@@ -85,19 +78,25 @@ func (r *requesters) send(t *testing.T, object string, c *claim, flags ...string
 	if c.user == r.double {
 		owner = fmt.Sprintf(`, "labels": {%q: "a"}, "ownerReferences": [{"apiVersion": "%s", "kind": "CronAt", "name": "a", "uid": "a", "controller": true}]`, v1alpha1.LabelCronAtUID, v1alpha1.SchemeGroupVersion)
 	}
-	manifest := fmt.Sprintf(`{"apiVersion": "%s", "kind": %q, "metadata": {"name": %q, "annotations": %s%s}, "spec": {%s}}`, v1alpha1.SchemeGroupVersion, kind, name, annotations, owner, spec)
-	args := map[string][]string{
-		"create":   {"create", "-f", "-"},
-		"replace":  {"replace", "-f", "-"},
-		"apply":    {"apply", "--server-side", "--force-conflicts", "-f", "-"},
-		"annotate": {"patch", object, "--type=merge", "-p", `{"metadata": {"annotations": ` + annotations + `}}`},
-		"edit":     {"patch", object, "--type=merge", "-p", `{"metadata": {"annotations": ` + annotations + `}, "spec": {"startingDeadlineSeconds": 60}}`},
-	}[c.verb]
-	args = slices.Concat(args, []string{"--namespace=" + r.namespace}, flags)
-	if c.user != "" {
-		args = append(args, "--as="+c.user)
+	manifest := func(version string) string {
+		return fmt.Sprintf(`{"kind": %q, "apiVersion": "%s", "metadata": {"name": %q, %s "annotations": %s%s}, "spec": {%s}}`, kind, v1alpha1.SchemeGroupVersion, name, version, annotations, owner, spec)
 	}
-	return tryKubectl(t, manifest, args...)
+	what, user := creates(manifest("")), actAs(t, c.user, r.namespace)
+	if c.verb == "create" {
+		return user.send(t, what, parameters...)
+	}
+	what.object += "/" + name
+	switch c.verb {
+	case "apply":
+		what.method, what.contentType, parameters = http.MethodPatch, string(types.ApplyYAMLPatchType), append(parameters, "force", "true")
+	case "replace":
+		what.method, what.body = http.MethodPut, manifest(r.get(t, object, `"resourceVersion": "{.metadata.resourceVersion}",`))
+	case "annotate":
+		what = merges(what.object, `{"metadata": {"annotations": `+annotations+`}}`)
+	case "edit":
+		what = merges(what.object, `{"metadata": {"annotations": `+annotations+`}, "spec": {"startingDeadlineSeconds": 60}}`)
+	}
+	return user.send(t, what, parameters...)
 }
 
 // try sends claims about an object, in this order.
@@ -105,9 +104,10 @@ func (r *requesters) try(t *testing.T, object string, claims ...claim) {
 	t.Helper()
 	for i := range claims {
 		c := &claims[i]
-		out, err := r.send(t, object, c)
-		wantAnswer(t, object+": "+c.what, out, err, c.denied)
-		if got := r.requesterOf(t, object); got != c.want {
+		if _, err := r.send(t, object, c); c.denied == "" && err != nil || c.denied != "" && (err == nil || !strings.Contains(err.Error(), c.denied)) {
+			t.Errorf("%s: %s: got %v, want %q", object, c.what, err, c.denied)
+		}
+		if got := r.get(t, object, `{.metadata.annotations.cnat\.programming-kubernetes\.info/requester}`); got != c.want {
 			t.Errorf("%s: %s: the requester is %q, want %q", object, c.what, got, c.want)
 		}
 	}
@@ -116,16 +116,16 @@ func (r *requesters) try(t *testing.T, object string, claims ...claim) {
 // tryDouble claims an At for another as the double does. Other policies may refuse it, too.
 func (r *requesters) tryDouble(t *testing.T) {
 	t.Helper()
-	out, err := r.send(t, "At/child", &claim{user: r.double, verb: "create", claimed: r.alice}, "--dry-run=server", "-o", "yaml")
-	if want := v1alpha1.AnnotationRequester + ": " + r.double; err == nil && !strings.Contains(out, want) {
+	out, err := r.send(t, "At/child", &claim{user: r.double, verb: "create", claimed: r.alice}, "dryRun", "All")
+	if want := fmt.Sprintf(`%q:%q`, v1alpha1.AnnotationRequester, r.double); err == nil && !strings.Contains(out, want) {
 		t.Errorf("an At of the double is created for another, want %q:\n%s", want, out)
 	}
 }
 
-// requesterOf returns the requester of an object, or "" if there is no object or no requester.
-func (r *requesters) requesterOf(t *testing.T, object string) string {
+// get returns what a JSONPath selects of an object, or "" if there is no object.
+func (r *requesters) get(t *testing.T, object, path string) string {
 	t.Helper()
-	return kubectl(t, "", "get", object, "-n", r.namespace, "--ignore-not-found", "-o", `jsonpath={.metadata.annotations.cnat\.programming-kubernetes\.info/requester}`)
+	return kubectl(t, "", "get", object, "-n", r.namespace, "--ignore-not-found", "-o", "jsonpath="+path)
 }
 
 // install installs artifacts/requester for the namespace, until the test has ended.
@@ -147,8 +147,8 @@ func (r *requesters) install(t *testing.T) {
 		}
 	})
 	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-		out, err := r.send(t, "At/x", &claim{user: r.alice, verb: "create"}, "--dry-run=server", "-o", "yaml")
-		return strings.Contains(out, v1alpha1.AnnotationRequester+": "+r.alice), err
+		out, err := r.send(t, "At/x", &claim{user: r.alice, verb: "create"}, "dryRun", "All")
+		return strings.Contains(out, fmt.Sprintf(`%q:%q`, v1alpha1.AnnotationRequester, r.alice)), err
 	})
 }
 
@@ -159,7 +159,7 @@ func TestRequesterPolicy(t *testing.T) {
 	r := newRequesters(t)
 	for _, object := range []string{"At/x", "CronAt/x"} {
 		eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-			_, err := r.send(t, object, &claim{user: r.alice, verb: "create", claimed: "mallory"}, "--dry-run=server")
+			_, err := r.send(t, object, &claim{user: r.alice, verb: "create", claimed: "mallory"}, "dryRun", "All")
 			return err != nil, nil
 		})
 		const set, keep = "leave it out, or set it to ", "leave it as it is"
@@ -216,7 +216,7 @@ func TestRequester(t *testing.T) {
 	kubectl(t, "", "delete", "ats", "--all", "-n", r.namespace)
 	r.try(t, "CronAt/cronat", claim{"create", r.alice, "create", "", "", r.alice})
 	kubectl(t, "", "patch", "CronAt/cronat", "-n", r.namespace, "--as="+r.alice, "--type=merge", "-p", `{"spec": {"suspend": false}}`)
-	makeDue(t, r.namespace)
+	kubectl(t, "", "patch", "CronAt/cronat", "-n", r.namespace, "--subresource=status", "--type=merge", "-p", `{"status":{"active":0,"observedSchedule":{"schedule":"* * * * *","since":"`+time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)+`"}}}`)
 	startFleet(t, r.namespace, "n1", "n2")
 	onNodes := fmt.Sprintf(`{"apiVersion": "%s", "kind": "At", "metadata": {"name": "nodes"}, "spec": {"schedule": %q, "command": "true",
 		"nodes": {"selector": {"matchLabels": {"fleet": %q}}, "maxConcurrent": 1}}}`, v1alpha1.SchemeGroupVersion, time.Now().UTC().Format(time.RFC3339), r.namespace)

@@ -21,11 +21,9 @@ package integration
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -47,17 +45,16 @@ func TestRestartPolicy(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	resources := []string{"deployments", "statefulsets", "daemonsets"}
-	rules := []rbacv1.PolicyRule{{APIGroups: []string{cnat.GroupName}, Resources: []string{"ats", "cronats"}, Verbs: []string{"create", "get", "patch", "update"}}}
 	bindMore := func(name string, more rbacv1.PolicyRule) string {
-		user := bindRole(t, namespace, name, append(slices.Clone(rules), more))
-		waitAllowed(t, user, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: cnat.GroupName, Resource: "cronats"})
-		return user
+		return bindRole(t, namespace, name, rule("create get patch update", cnat.GroupName, "ats", "cronats"), more)
 	}
-	pods := bindMore("pods", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"create"}})
-	reader := bindMore("reader", rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: resources, Verbs: []string{"get", "list", "watch", "update"}})
-	web := bindMore("web", rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: resources, ResourceNames: []string{"web"}, Verbs: []string{"patch"}})
-	all := bindMore("all", rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: resources, Verbs: []string{"patch"}})
-	deployments := bindMore("deployments", rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: []string{"patch"}})
+	pods := bindMore("pods", rule("create", "", "pods"))
+	reader := bindMore("reader", rule("get list watch update", "apps", resources...))
+	ofWeb := rule("patch", "apps", resources...)
+	ofWeb.ResourceNames = []string{"web"}
+	web := bindMore("web", ofWeb)
+	all := bindMore("all", rule("patch", "apps", resources...))
+	deployments := bindMore("deployments", rule("patch", "apps", "deployments"))
 
 	manifest := func(kind string, restart v1alpha1.RestartKind, name string) string {
 		spec := fmt.Sprintf(`{"restart": {"kind": %q, "name": %q}}`, restart, name)
@@ -72,13 +69,7 @@ func TestRestartPolicy(t *testing.T) {
 		return fmt.Sprintf("the %s restarts %s %s, and user %s may not patch it in namespace %s: ask for a role that may patch %s.apps, such as edit",
 			kind, restart, name, user, namespace, restartKinds[restart])
 	}
-	create := func(user, input string) (string, error) {
-		return tryKubectl(t, input, "create", "--dry-run=server", "--as="+user, "-n", namespace, "-f", "-")
-	}
-	eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-		out, err := create(reader, manifest(v1alpha1.AtKind, v1alpha1.RestartDeployment, "web"))
-		return err != nil && strings.Contains(out, denied(reader, v1alpha1.AtKind, v1alpha1.RestartDeployment, "web")), nil
-	})
+	actAs(t, reader, namespace).waitDenied(t, denied(reader, v1alpha1.AtKind, v1alpha1.RestartDeployment, "web"), creates(manifest(v1alpha1.AtKind, v1alpha1.RestartDeployment, "web")))
 
 	for kind := range restartKinds {
 		for _, tc := range []struct {
@@ -93,10 +84,11 @@ func TestRestartPolicy(t *testing.T) {
 			{deployments, "db", kind == v1alpha1.RestartDeployment},
 		} {
 			for _, written := range []string{v1alpha1.AtKind, v1alpha1.CronAtKind} {
-				out, err := create(tc.user, manifest(written, kind, tc.name))
-				if want := denied(tc.user, written, kind, tc.name); (err == nil) != tc.allowed || err != nil && !strings.Contains(out, want) {
-					t.Errorf("%s creates %s of %s %s: %s\nwant %v or: %s", tc.user, written, kind, tc.name, out, tc.allowed, want)
+				want := denied(tc.user, written, kind, tc.name)
+				if tc.allowed {
+					want = ""
 				}
+				actAs(t, tc.user, namespace).want(t, want, creates(manifest(written, kind, tc.name)), "dryRun", "All")
 			}
 		}
 	}
@@ -112,12 +104,6 @@ func TestRestartPolicy(t *testing.T) {
 {apiVersion: %[1]s, kind: CronAt, metadata: {name: runs}, spec: {schedule: "0 0 1 1 *", atTemplate: {spec: {command: "true"}}}}
 `, v1alpha1.SchemeGroupVersion), "create", "-n", namespace, "-f", "-")
 	for _, written := range []string{v1alpha1.AtKind, v1alpha1.CronAtKind} {
-		patch := func(user, name, patch string) (string, error) {
-			if written == v1alpha1.CronAtKind {
-				patch = `{"atTemplate":{"spec":` + patch + `}}`
-			}
-			return tryKubectl(t, "", "patch", "--dry-run=server", "--as="+user, "-n", namespace, written+"/"+name, "--type=merge", "-p", `{"spec":`+patch+`}`)
-		}
 		const db, sts, deadline, command = `{"restart":{"name":"db"}}`, `{"restart":{"kind":"StatefulSet"}}`, `{"activeDeadlineSeconds":60}`, `{"restart":null,"command":"true"}`
 		const restartWeb, restartDB = `{"command":null,"restart":{"kind":"Deployment","name":"web"}}`, `{"command":null,"restart":{"kind":"Deployment","name":"db"}}`
 		runsPod := "may not create Pods in namespace " + namespace
@@ -136,8 +122,11 @@ func TestRestartPolicy(t *testing.T) {
 			{web, "runs", restartDB, denied(web, written, v1alpha1.RestartDeployment, "db")},
 			{pods, "runs", restartWeb, denied(pods, written, v1alpha1.RestartDeployment, "web")},
 		} {
-			out, err := patch(tc.user, tc.name, tc.patch)
-			wantAnswer(t, fmt.Sprintf("%s patches %s %s with %s", tc.user, written, tc.name, tc.patch), out, err, tc.denied)
+			patch := `{"spec":` + tc.patch + `}`
+			if written == v1alpha1.CronAtKind {
+				patch = `{"spec":{"atTemplate":{"spec":` + tc.patch + `}}}`
+			}
+			actAs(t, tc.user, namespace).want(t, tc.denied, merges(strings.ToLower(written)+"s/"+tc.name, patch), "dryRun", "All")
 		}
 		// All users who can write Ats can write anything but the spec.
 		kubectl(t, "", "label", "--as="+reader, "-n", namespace, written+"/restarts", "a=b")
@@ -179,13 +168,8 @@ spec:
 					t.Error(err)
 				}
 			})
-			try := func(user, patch string, flags ...string) (string, error) {
-				return tryKubectl(t, "", append(flags, "patch", "--as="+user, "-n", namespace, object, "--type=merge", "--field-manager=cnat-controller", "-p", patch)...)
-			}
-			eventually(t, "the policy to be in force", func(context.Context) (bool, error) {
-				out, err := try(serviceAccountID, `{"spec":{"minReadySeconds":1}}`, "--dry-run=server")
-				return err != nil && strings.Contains(out, "may change nothing of the spec"), nil
-			})
+			controller := actAs(t, serviceAccountID, namespace)
+			controller.waitDenied(t, "may change nothing of the spec", merges(object, `{"spec":{"minReadySeconds":1}}`))
 			const spec, metadata = "may change nothing of the spec of a workload", "may change nothing of the metadata of a workload"
 			restart := func(at string) string {
 				return `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"` + at + `"}}}}}`
@@ -216,8 +200,7 @@ spec:
 				if resource == "daemonsets" && strings.Contains(tc.patch, "replicas") {
 					continue // It has none.
 				}
-				out, err := try(serviceAccountID, tc.patch)
-				wantAnswer(t, "patch "+tc.patch, out, err, tc.denied)
+				controller.want(t, tc.denied, merges(object, tc.patch))
 			}
 			got := kubectl(t, "", "get", "-n", namespace, object, "-o", `jsonpath={.spec.template.metadata.annotations.kubectl\.kubernetes\.io/restartedAt}`)
 			if want := "2026-12-25T10:12:00Z"; got != want {
@@ -225,11 +208,8 @@ spec:
 			}
 
 			// Other users are not restricted.
-			other := bindRole(t, namespace, "other", []rbacv1.PolicyRule{{APIGroups: []string{"apps"}, Resources: []string{resource}, Verbs: []string{"get", "patch"}}})
-			waitAllowed(t, other, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "patch", Group: "apps", Resource: resource, Name: "web"})
-			if out, err := try(other, `{"metadata":{"labels":{"b":"b"}},"spec":{"minReadySeconds":1}}`); err != nil {
-				t.Errorf("another user: %v: %s", err, out)
-			}
+			other := bindRole(t, namespace, "other", rule("get patch", "apps", resource))
+			actAs(t, other, namespace).want(t, "", merges(object, `{"metadata":{"labels":{"b":"b"}},"spec":{"minReadySeconds":1}}`))
 		})
 	}
 }

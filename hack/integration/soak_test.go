@@ -47,58 +47,11 @@ var (
 	soakFor       = flag.Duration("soak-for", 6*time.Second, "time over which they are due")
 	soakServers   = flag.Int("soak-api-servers", 1, "how often the API server is killed")
 	soakEtcds     = flag.Int("soak-etcds", 1, "how often etcd is killed")
-	soakTenant    = flag.Int("soak-tenant", 400, "number of Ats of a tenant that are due at the same time")
 	soakKillEvery = flag.Duration("soak-kill-every", 2*time.Second, "time between two kills of a controller")
 
 	soakTrials = flag.Int("soak-trials", 1, "number of trials of each handover; of more than one, the time is judged")
 	soakOutage = flag.Duration("soak-outage", 0, "minimum duration of the API server's outage; if there is one, the return is judged")
 )
-
-// TestTenants creates very many Ats in one namespace and ten in another that are due when
-// the controller starts: the ten must not wait for the many. It has its own cluster, because
-// the controller watches all namespaces.
-func TestTenants(t *testing.T) {
-	if !inOwnCluster(t) {
-		return
-	}
-	// The first list is sorted by namespace: the ten come last.
-	many, few := newNamespace(t), newNamespace(t)
-	if few < many {
-		few, many = many, few
-	}
-	now := time.Now()
-	for i := range *soakTenant {
-		createAt(t, newAt(many, fmt.Sprintf("at-%d", i), now, "true"))
-	}
-	for i := range 10 {
-		createAt(t, newAt(few, fmt.Sprintf("at-%d", i), now, "true"))
-	}
-	startController(t, "", "-v=0")
-	for namespace, number := range map[string]int{few: 10, many: *soakTenant} {
-		eventually(t, "each Pod to be created", func(ctx context.Context) (bool, error) {
-			return len(creations(t, namespace)) == number, nil
-		})
-	}
-	before, first, last := 0, time.Time{}, time.Time{}
-	for _, create := range creations(t, few) {
-		if create.RequestReceivedTimestamp.After(last) {
-			last = create.RequestReceivedTimestamp.Time
-		}
-	}
-	for _, create := range creations(t, many) {
-		at := create.RequestReceivedTimestamp.Time
-		if at.Before(last) {
-			before++
-		}
-		if first.IsZero() || at.Before(first) {
-			first = at
-		}
-	}
-	t.Logf("the last of the ten came %v after the first of the %d, and after %d of them", last.Sub(first), *soakTenant, before)
-	if before > 100 {
-		t.Errorf("the ten waited for %d of the %d, want some tens at most", before, *soakTenant)
-	}
-}
 
 // TestSoak creates many Ats that become due while three controllers are running. One
 // controller is killed repeatedly, and so are the API server and etcd. The first attempt
