@@ -53,7 +53,9 @@ pack "${dir}/artifacts.tar.gz" "${tmp}" artifacts
 
 go -C hack/tools/helm build -o "${tmp}/" helm.sh/helm/v4/cmd/helm
 "${tmp}/helm" package "${tmp}/artifacts/chart" --destination="${dir}" 2>"${tmp}/log" || { cat "${tmp}/log" >&2 && exit 1; }
-"${tmp}/helm" template cnat "${dir}/cnat-${version#v}.tgz" | grep -qF "image: ${image}"
+# Not in a pipe: grep ends at the first match, and helm would fail to write the rest.
+"${tmp}/helm" template cnat "${dir}/cnat-${version#v}.tgz" >"${tmp}/rendered"
+grep -qF "image: ${image}" "${tmp}/rendered"
 
 bundle="${dir}/bundle"
 mkdir -p "${bundle}"
