@@ -17,288 +17,420 @@ limitations under the License.
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/watch"
+	kubeinformers "k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
-	k8smetrics "k8s.io/component-base/metrics"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/component-base/metrics/legacyregistry"
-	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
+	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
+	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
+	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
+	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics/ats"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/preflight"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/fakeserver"
+	"programming-kubernetes.info/cnat-controller/pkg/testing/harness"
 )
 
-// TestSyncHandler takes all steps of a sync. The tests of pkg/plan cover the decisions, those
-// of pkg/steps the single steps.
-func TestSyncHandler(t *testing.T) {
-	const (
-		lost     = "Pod example-at-pod was deleted before the controller saw how it ended; the command will not run again."
-		conflict = "Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."
-		tooLate  = "It did not run: it could not start within spec.startingDeadlineSeconds (30) of the scheduled time."
-		complete = "The command ended with exit code 0."
-	)
-	createPod := clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(), defaults))
-	getPod := clienttesting.NewGetAction(podsResource, name.Namespace, "example-at-pod")
-	deletePod := clienttesting.NewDeleteActionWithOptions(podsResource, name.Namespace, "example-at-pod",
-		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("pod-uid")), ResourceVersion: ptr.To("1")}})
-	getAt := clienttesting.NewGetAction(atsResource, name.Namespace, name.Name)
-	releasePod := func(uid string) clienttesting.Action {
-		return clienttesting.NewPatchAction(podsResource, name.Namespace, "example-at-pod", types.StrategicMergePatchType,
-			fmt.Appendf(nil, `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":["cnat.programming-kubernetes.info/tracking"]}}`, uid))
-	}
-	deleteAt := clienttesting.NewDeleteActionWithOptions(atsResource, name.Namespace, name.Name,
-		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("at-uid")), ResourceVersion: ptr.To("1")}})
-	writeStatus := func(at *v1alpha1.At) clienttesting.Action {
-		return clienttesting.NewUpdateSubresourceAction(atsResource, "status", name.Namespace, at)
-	}
-	forbidden := apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))
-	const overdue = "Pod example-at-pod of an earlier At with this name still exists: run kubectl describe pod example-at-pod to see what it is waiting for."
+var defaults = plan.Defaults{Image: "busybox:test"}
 
+var (
+	due  = time.Date(2026, 12, 24, 10, 12, 0, 0, time.UTC)
+	name = cache.ObjectName{Namespace: "default", Name: "example-at"}
+
+	podsResource = corev1.SchemeGroupVersion.WithResource("pods")
+)
+
+// fixture is a controller with fakes. The contents of its caches are set separately from
+// the objects in the fake API server.
+type fixture struct {
+	*Controller
+	kubeClient *kubefake.Clientset
+	cnatClient *cnatfake.Clientset
+	recorder   *record.FakeRecorder
+}
+
+type world struct {
+	ats        []*v1alpha1.At
+	cachedPods []*corev1.Pod
+	livePods   []*corev1.Pod
+	liveAts    []*v1alpha1.At // if they differ from the cache
+}
+
+func newFixture(t *testing.T, w world, clock clock.WithTicker) *fixture {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	var livePods, liveAts []runtime.Object
+	for _, pod := range w.livePods {
+		livePods = append(livePods, pod)
+	}
+	if w.liveAts == nil {
+		w.liveAts = w.ats
+	}
+	for _, at := range w.liveAts {
+		liveAts = append(liveAts, at)
+	}
+	f := &fixture{
+		kubeClient: kubefake.NewClientset(livePods...),
+		cnatClient: cnatfake.NewSimpleClientset(liveAts...),
+		recorder:   record.NewFakeRecorder(10),
+	}
+	pods := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Pods()
+	nodes := kubeinformers.NewSharedInformerFactory(f.kubeClient, 0).Core().V1().Nodes()
+	ats := cnatinformers.NewSharedInformerFactory(f.cnatClient, 0).Cnat().V1alpha1().Ats()
+	c, err := NewController(ctx, f.kubeClient, f.cnatClient, pods, nodes, ats, nil, f.recorder, defaults, clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.queue.ShutDown)
+	c.working.Store(true)
+	c.cache.Freshness.Claim(clock.Now()) // so that a sync does not go on after the creation of a Pod
+	f.Controller = c
+	for _, pod := range w.cachedPods {
+		if err := pods.Informer().GetStore().Add(plan.KeepPod(pod)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, at := range w.ats {
+		if err := ats.Informer().GetStore().Add(plan.KeepAt(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// answer makes requests fail, given by verb and resource.
+func (f *fixture) answer(faults map[string]error) {
+	for verbAndResource, err := range faults {
+		verb, resource, _ := strings.Cut(verbAndResource, " ")
+		fault := func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err }
+		f.kubeClient.PrependReactor(verb, resource, fault)
+		f.cnatClient.PrependReactor(verb, resource, fault)
+	}
+}
+
+// requests returns what was sent. The tests of pkg/steps have the details.
+func (f *fixture) requests() []string {
+	var sent []string
+	for _, action := range slices.Concat(f.cnatClient.Actions(), f.kubeClient.Actions()) {
+		request := action.GetVerb() + " " + action.GetResource().Resource
+		if write, ok := action.(clienttesting.PatchAction); ok && action.GetSubresource() == "status" {
+			at := &v1alpha1.At{}
+			if err := json.Unmarshal(write.GetPatch(), at); err == nil {
+				request += strings.TrimRight(fmt.Sprintf(" %s %s", at.Status.Phase, at.Status.Reason), " ")
+			}
+		}
+		sent = append(sent, request)
+	}
+	return sent
+}
+
+// events returns types and reasons of the recorded events.
+func (f *fixture) events() []string {
+	var events []string
+	for len(f.recorder.Events) > 0 {
+		events = append(events, strings.Join(strings.Fields(<-f.recorder.Events)[:2], " "))
+	}
+	return events
+}
+
+func newAt(mutate ...func(*v1alpha1.At)) *v1alpha1.At {
+	at := &v1alpha1.At{
+		ObjectMeta: metav1.ObjectMeta{Name: name.Name, Namespace: name.Namespace, UID: "at-uid", Generation: 1, ResourceVersion: "1"},
+		Spec:       v1alpha1.AtSpec{Schedule: "2026-12-24T10:12:00Z", RunSpec: v1alpha1.RunSpec{Command: "echo YAY"}},
+		Status:     v1alpha1.AtStatus{Phase: v1alpha1.PhasePending},
+	}
+	for _, m := range mutate {
+		m(at)
+	}
+	return at
+}
+
+// running makes an At one whose Pod was seen.
+func running(at *v1alpha1.At) {
+	at.Status = v1alpha1.AtStatus{
+		Phase:              v1alpha1.PhaseRunning,
+		ScheduledTime:      &metav1.Time{Time: due},
+		StartTime:          &metav1.Time{Time: due},
+		Pod:                &v1alpha1.AtPod{Name: "example-at-pod", UID: "pod-uid", AtGeneration: 1, Phase: corev1.PodPending},
+		ObservedGeneration: 1,
+	}
+}
+
+// ended makes an At DONE.
+func ended(conditionType, reason, message string, transition time.Time) func(*v1alpha1.At) {
+	return func(at *v1alpha1.At) {
+		at.Status.Phase = v1alpha1.PhaseDone
+		at.Status.Reason = reason
+		at.Status.CompletionTime = &metav1.Time{Time: transition}
+		at.Status.ObservedGeneration = 1
+		at.Status.Conditions = []metav1.Condition{{
+			Type: conditionType, Status: metav1.ConditionTrue, ObservedGeneration: 1,
+			LastTransitionTime: metav1.Time{Time: transition}, Reason: reason, Message: message,
+		}}
+	}
+}
+
+func newPod(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) *corev1.Pod {
+	pod := plan.NewPod(newAt(), defaults)
+	pod.UID = "pod-uid"
+	pod.ResourceVersion = "1"
+	pod.CreationTimestamp = metav1.Time{Time: due}
+	pod.Status.Phase = phase
+	for _, m := range mutate {
+		m(pod)
+	}
+	return pod
+}
+
+func owner(apiVersion, kind, name string, uid types.UID) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: ptr.To(true)}}
+	}
+}
+
+func withActiveDeadline(at *v1alpha1.At) { at.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) }
+
+func withShortDeadline(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](10) }
+
+func withRestart(at *v1alpha1.At) {
+	at.Spec.Command, at.Spec.Restart = "", &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+}
+
+func noOwner(pod *corev1.Pod) { pod.OwnerReferences, pod.Labels, pod.Finalizers = nil, nil, nil }
+
+// earlier makes a Pod that of an earlier At with this name.
+func earlier(pod *corev1.Pod) {
+	owner("cnat.programming-kubernetes.info/v1alpha1", "At", name.Name, "earlier")(pod)
+	pod.UID, pod.Labels[v1alpha1.LabelAtUID] = "earlier-pod", "earlier"
+}
+
+// nextAttempt makes an At one whose first attempt has failed and whose second is due.
+func nextAttempt(at *v1alpha1.At) {
+	at.Spec.BackoffLimit = ptr.To[int32](1)
+	at.Status.Failed, at.Status.LastFailureTime, at.Status.NextAttemptTime = 1, &metav1.Time{Time: due}, &metav1.Time{Time: due.Add(10 * time.Second)}
+}
+
+func released(pod *corev1.Pod) { pod.Finalizers = nil }
+
+func newerVersion(at *v1alpha1.At) { at.ResourceVersion = "2" }
+
+// standBy returns a controller on standby, with informers that run until the end of the
+// test.
+func standBy(t *testing.T, kubeClient kubernetes.Interface, cnatClient clientset.Interface, wall clock.WithTicker) *Controller {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	podFactory := kubeinformers.NewSharedInformerFactory(kubeClient, 0)
+	atFactory := cnatinformers.NewSharedInformerFactory(cnatClient, 0)
+	recorder, stopEvents := events.NewRecorder(ctx, cnatscheme.Scheme, controllerName, kubeClient.CoreV1())
+	c, err := NewController(ctx, kubeClient, cnatClient,
+		podFactory.Core().V1().Pods(), kubeinformers.NewSharedInformerFactory(kubeClient, 0).Core().V1().Nodes(), atFactory.Cnat().V1alpha1().Ats(),
+		nil, recorder, defaults, clock.RealClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.clock, c.steps.Clock = wall, wall
+	if c.HasSynced() {
+		t.Error("the caches are filled before the informers run")
+	}
+	podFactory.StartWithContext(ctx)
+	atFactory.StartWithContext(ctx)
+	t.Cleanup(func() {
+		cancel()
+		stopEvents()
+		podFactory.Shutdown()
+		atFactory.Shutdown()
+	})
+	synctest.Wait()
+	if !c.HasSynced() {
+		t.Error("the caches do not sync on standby")
+	}
+	return c
+}
+
+// work runs a controller that is on standby, until the end of the test or until stop is
+// called.
+func work(t *testing.T, c *Controller) (stop func()) {
+	t.Helper()
+	return workIn(t, c, 2)
+}
+
+func workIn(t *testing.T, c *Controller, workers int) (stop func()) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	return harness.Run(ctx, t, func(ctx context.Context) { c.Run(ctx, workers) })
+}
+
+// TestSyncHandler takes all steps of a sync. The tests of pkg/plan cover the decisions, those
+// of pkg/steps the single requests.
+func TestSyncHandler(t *testing.T) {
+	forbidden := apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))
+	unavailable := errors.New("connection refused")
+	done := ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", due)
+	second := func(pod *corev1.Pod) { pod.UID = "second" }
+	withTTL := func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) }
+	ats := func(mutate ...func(*v1alpha1.At)) []*v1alpha1.At { return []*v1alpha1.At{newAt(mutate...)} }
+	pods := func(phase corev1.PodPhase, mutate ...func(*corev1.Pod)) []*corev1.Pod {
+		return []*corev1.Pod{newPod(phase, mutate...)}
+	}
 	for testName, tc := range map[string]struct {
 		world
-		now time.Time
+		after time.Duration // since it was due
 		// written is what the controller wrote last, and the cache does not have
 		written *v1alpha1.At
 		// faults of the API server, by verb and resource
 		faults map[string]error
 		// expectations
-		wantKube   []clienttesting.Action
-		wantCnat   []clienttesting.Action
+		want       []string // requests: those for Ats first
 		wantEvents []string
 		wantDelay  time.Duration
 		wantErr    string
 	}{
-		"the At is gone": {world: world{}, now: due},
-		"not due yet":    {world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(-10 * time.Second), wantDelay: 10 * time.Second},
+		"the At is gone": {},
+		"not due yet":    {world: world{ats: ats()}, after: -10 * time.Second, wantDelay: 10 * time.Second},
 		"due: one read of the At, one create, and nothing else": {
-			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
-			wantKube:  []clienttesting.Action{createPod},
-			wantCnat:  []clienttesting.Action{getAt},
-			wantDelay: time.Minute,
+			world: world{ats: ats()}, want: []string{"get ats", "create pods"}, wantDelay: time.Minute,
 		},
 		"due, the Pod was already created, but the response was lost": {
-			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			wantKube:   []clienttesting.Action{createPod, getPod},
-			wantCnat:   []clienttesting.Action{getAt, writeStatus(newAt(running))},
-			wantDelay:  20 * time.Second,
-			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
+			world: world{ats: ats(), livePods: pods(corev1.PodPending)},
+			want:  []string{"get ats", "patch ats RUNNING", "create pods", "get pods"}, wantDelay: 20 * time.Second, wantEvents: []string{"Normal SuccessfulCreate"},
 		},
 		"due, an unrelated Pod has the name": {
-			world: world{ats: []*v1alpha1.At{newAt()}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded, noOwner)}}, now: due,
-			wantKube:   []clienttesting.Action{createPod, getPod},
-			wantCnat:   []clienttesting.Action{getAt, writeStatus(newAt(blocked(v1alpha1.ReasonPodNameConflict, conflict)))},
-			wantEvents: []string{"Warning PodNameConflict " + conflict},
-			wantErr:    "does not belong to this At",
-		},
-		"the Pod is seen": {
-			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			wantCnat:   []clienttesting.Action{writeStatus(newAt(running))},
-			wantDelay:  20 * time.Second,
-			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
-		},
-		"the Pod has succeeded": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
-			wantCnat: []clienttesting.Action{writeStatus(newAt(running,
-				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
-				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
-			))},
-			wantEvents: []string{"Normal Completed " + complete},
-			wantDelay:  9500 * time.Millisecond, // The Pod keeps its finalizer.
-		},
-		"the At is deleted before the end is written": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due.Add(time.Minute),
-			faults: map[string]error{"patch ats": apierrors.NewNotFound(atsResource.GroupResource(), name.Name)},
-			wantCnat: []clienttesting.Action{writeStatus(newAt(running,
-				ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due.Add(time.Minute)),
-				func(at *v1alpha1.At) { at.Status.Pod.Phase = corev1.PodSucceeded },
-			)), getAt},
-		},
-		"the recorded Pod is missing in the cache, but exists": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			wantKube:  []clienttesting.Action{getPod},
-			wantDelay: 20 * time.Second,
-		},
-		"the recorded Pod exists, but the cache has that of an earlier At": {
-			world: world{
-				ats:        []*v1alpha1.At{newAt(running)},
-				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, earlier, released)},
-				livePods:   []*corev1.Pod{newPod(corev1.PodPending)},
-			}, now: due,
-			wantKube:  []clienttesting.Action{getPod},
-			wantDelay: 20 * time.Second,
-		},
-		"stale cache: the At is done and its Pod gone": {
-			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
-			written: newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), newerVersion),
-		},
-		"stale cache: RUNNING is already written": {
-			world: world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due,
-			written:   newAt(running, newerVersion),
-			wantDelay: 20 * time.Second,
-		},
-		"beyond the starting deadline, but the Pod exists, which is not in the cache": {
-			world: world{ats: []*v1alpha1.At{newAt(withShortDeadline)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(15 * time.Second),
-			wantKube:   []clienttesting.Action{getPod},
-			wantCnat:   []clienttesting.Action{writeStatus(newAt(withShortDeadline, running))},
-			wantDelay:  5 * time.Second,
-			wantEvents: []string{"Normal SuccessfulCreate Created Pod example-at-pod"},
-		},
-		"the recorded Pod is gone": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}}, now: due.Add(time.Minute),
-			wantKube: []clienttesting.Action{getPod},
-			wantCnat: []clienttesting.Action{writeStatus(newAt(running,
-				ended(v1alpha1.ConditionFailed, v1alpha1.ReasonPodLost, lost, due.Add(time.Minute)),
-				func(at *v1alpha1.At) {
-					at.Status.Message, at.Status.Failed = lost, 1
-					at.Status.LastFailureTime = at.Status.CompletionTime
-				},
-			))},
-			wantEvents: []string{"Warning PodLost " + lost},
-		},
-		"the active deadline has passed: the status is written, then the Pod is deleted": {
-			world: world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}}, now: due.Add(time.Minute),
-			wantKube:  []clienttesting.Action{deletePod},
-			wantCnat:  []clienttesting.Action{writeStatus(newAt(running, withActiveDeadline, stopping))},
-			wantDelay: time.Minute,
-		},
-		"the active deadline has passed, the status cannot be written: the Pod is not deleted": {
-			world:    world{ats: []*v1alpha1.At{newAt(running, withActiveDeadline)}, cachedPods: []*corev1.Pod{newPod(corev1.PodPending)}, livePods: []*corev1.Pod{newPod(corev1.PodPending)}},
-			now:      due.Add(time.Minute),
-			faults:   map[string]error{"patch ats": errors.New("connection refused")},
-			wantCnat: []clienttesting.Action{writeStatus(newAt(running, withActiveDeadline, stopping))},
-			wantErr:  "connection refused",
+			world: world{ats: ats(), livePods: pods(corev1.PodSucceeded, noOwner)},
+			want:  []string{"get ats", "patch ats  PodNameConflict", "create pods", "get pods"}, wantEvents: []string{"Warning PodNameConflict"}, wantErr: "does not belong to this At",
 		},
 		"due, but another controller has run it, and its Pod is gone": {
-			world: world{
-				ats:     []*v1alpha1.At{newAt()},
-				liveAts: []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
-			}, now: due,
-			wantCnat: []clienttesting.Action{getAt},
+			world: world{ats: ats(), liveAts: ats(running, done)}, want: []string{"get ats"},
 		},
-		"the end is written: the Pod keeps its finalizer": {
-			world: world{
-				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
-				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due,
-			wantDelay: 9500 * time.Millisecond,
+		"the Pod is seen": {
+			world: world{ats: ats(), cachedPods: pods(corev1.PodPending)},
+			want:  []string{"patch ats RUNNING"}, wantDelay: 20 * time.Second, wantEvents: []string{"Normal SuccessfulCreate"},
+		},
+		"the Pod has succeeded: it keeps its finalizer": {
+			world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded)}, after: time.Minute,
+			want: []string{"patch ats DONE Completed"}, wantEvents: []string{"Normal Completed"}, wantDelay: 9500 * time.Millisecond,
+		},
+		"the At is deleted before the end is written": {
+			world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded)}, after: time.Minute,
+			faults: map[string]error{"patch ats": apierrors.NewNotFound(v1alpha1.Resource("ats"), name.Name)},
+			want:   []string{"patch ats DONE Completed", "get ats"},
+		},
+		"the recorded Pod is missing in the cache, but exists": {
+			world: world{ats: ats(running), livePods: pods(corev1.PodPending)}, want: []string{"get pods"}, wantDelay: 20 * time.Second,
+		},
+		"the recorded Pod exists, but the cache has that of an earlier At": {
+			world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded, earlier, released), livePods: pods(corev1.PodPending)},
+			want:  []string{"get pods"}, wantDelay: 20 * time.Second,
+		},
+		"the recorded Pod is gone": {
+			world: world{ats: ats(running)}, want: []string{"patch ats DONE PodLost", "get pods"}, wantEvents: []string{"Warning PodLost"},
+		},
+		"stale cache: the At is done and its Pod gone": {world: world{ats: ats()}, written: newAt(running, done, newerVersion)},
+		"stale cache: RUNNING is already written": {
+			world: world{ats: ats(), cachedPods: pods(corev1.PodPending)}, written: newAt(running, newerVersion), wantDelay: 20 * time.Second,
+		},
+		"beyond the starting deadline, but the Pod exists, which is not in the cache": {
+			world: world{ats: ats(withShortDeadline), livePods: pods(corev1.PodPending)}, after: 15 * time.Second,
+			want: []string{"patch ats RUNNING", "get pods"}, wantDelay: 5 * time.Second, wantEvents: []string{"Normal SuccessfulCreate"},
+		},
+		"the active deadline has passed: the status is written, then the Pod is deleted": {
+			world: world{ats: ats(running, withActiveDeadline), cachedPods: pods(corev1.PodPending), livePods: pods(corev1.PodPending)}, after: time.Minute,
+			want: []string{"patch ats  DeadlineExceeded", "delete pods"}, wantDelay: time.Minute,
+		},
+		"the active deadline has passed, the status cannot be written: the Pod is not deleted": {
+			world: world{ats: ats(running, withActiveDeadline), cachedPods: pods(corev1.PodPending)}, after: time.Minute,
+			faults: map[string]error{"patch ats": unavailable}, want: []string{"patch ats  DeadlineExceeded"}, wantErr: "connection refused",
 		},
 		"the end is written and the delay has passed: the Pod is released": {
-			world: world{
-				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
-				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}, livePods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due.Add(9500 * time.Millisecond),
-			wantKube: []clienttesting.Action{releasePod("pod-uid")},
+			world: world{ats: ats(running, done), cachedPods: pods(corev1.PodSucceeded)}, after: 9500 * time.Millisecond,
+			faults: map[string]error{"patch pods": nil}, want: []string{"patch pods"},
 		},
 		"the release is refused: the time to live still ends": {
-			world: world{
-				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due), withTTL)},
-				cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)},
-			}, now: due.Add(time.Minute),
-			faults:     map[string]error{"patch pods": forbidden},
-			wantKube:   []clienttesting.Action{releasePod("pod-uid")},
-			wantCnat:   []clienttesting.Action{deleteAt},
-			wantEvents: []string{"Warning PodNotReleased remove the finalizer of Pod example-at-pod: " + forbidden.Error()},
-			wantErr:    "exceeded quota",
+			world: world{ats: ats(running, done, withTTL), cachedPods: pods(corev1.PodSucceeded)}, after: time.Minute,
+			faults: map[string]error{"patch pods": forbidden}, want: []string{"delete ats", "patch pods"}, wantEvents: []string{"Warning PodNotReleased"}, wantErr: "exceeded quota",
 		},
 		"the release of the first attempt is refused: the next one still starts": {
-			world: world{
-				ats:        []*v1alpha1.At{newAt(running, nextAttempt)},
-				cachedPods: []*corev1.Pod{newPod(corev1.PodFailed)},
-			}, now: due.Add(time.Minute),
-			faults: map[string]error{"patch pods": forbidden},
-			wantKube: []clienttesting.Action{
-				clienttesting.NewCreateAction(podsResource, name.Namespace, plan.NewPod(newAt(running, nextAttempt), defaults)),
-				releasePod("pod-uid"),
-			},
-			wantCnat:   []clienttesting.Action{getAt},
-			wantEvents: []string{"Warning PodNotReleased remove the finalizer of Pod example-at-pod: " + forbidden.Error()},
-			wantErr:    "exceeded quota", wantDelay: time.Minute,
+			world: world{ats: ats(running, nextAttempt), cachedPods: pods(corev1.PodFailed)}, after: time.Minute,
+			faults: map[string]error{"patch pods": forbidden}, want: []string{"get ats", "create pods", "patch pods"},
+			wantEvents: []string{"Warning PodNotReleased"}, wantErr: "exceeded quota", wantDelay: time.Minute,
 		},
 		"the release of the Pod of an earlier At is refused: the name conflict is still reported": {
-			world:    world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodRunning, earlier)}},
-			now:      due.Add(time.Minute),
-			faults:   map[string]error{"patch pods": forbidden},
-			wantKube: []clienttesting.Action{releasePod("earlier-pod")},
-			wantCnat: []clienttesting.Action{writeStatus(newAt(blocked(v1alpha1.ReasonPodNameConflict, overdue), func(at *v1alpha1.At) {
-				at.Status.Conditions[0].LastTransitionTime.Time = due.Add(time.Minute)
-			}))},
-			wantEvents: []string{"Warning PodNameConflict " + overdue, "Warning PodNotReleased remove the finalizer of Pod example-at-pod: " + forbidden.Error()},
-			wantErr:    "exceeded quota",
+			world: world{ats: ats(), cachedPods: pods(corev1.PodRunning, earlier)}, after: time.Minute,
+			faults: map[string]error{"patch pods": forbidden}, want: []string{"patch ats  PodNameConflict", "patch pods"},
+			wantEvents: []string{"Warning PodNameConflict", "Warning PodNotReleased"}, wantErr: "exceeded quota",
 		},
 		"done, a delayed creation request creates a second Pod: deleted": {
-			world: world{
-				ats:        []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))},
-				cachedPods: []*corev1.Pod{newPod(corev1.PodRunning, second)}, livePods: []*corev1.Pod{newPod(corev1.PodRunning, second)},
-			}, now: due,
-			wantKube: []clienttesting.Action{clienttesting.NewDeleteActionWithOptions(podsResource, name.Namespace, "example-at-pod",
-				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("second")), ResourceVersion: ptr.To("1")}})},
-			wantEvents: []string{"Warning UnexpectedPod Pod example-at-pod was created a second time after its attempt had been counted: deleting it."},
+			world: world{ats: ats(running, done), cachedPods: pods(corev1.PodRunning, second), livePods: pods(corev1.PodRunning, second)},
+			want:  []string{"delete pods"}, wantEvents: []string{"Warning UnexpectedPod"},
 		},
 		"the At is gone, its Pod still exists: released": {
-			world:    world{cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}, livePods: []*corev1.Pod{newPod(corev1.PodRunning)}},
-			now:      due,
-			wantKube: []clienttesting.Action{releasePod("pod-uid")},
-			wantCnat: []clienttesting.Action{getAt},
+			world: world{cachedPods: pods(corev1.PodRunning)}, faults: map[string]error{"patch pods": nil}, want: []string{"get ats", "patch pods"},
 		},
 		"the At is recreated, the Pod of the earlier one still exists: released": {
-			world:    world{ats: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodRunning, earlier)}},
-			now:      due,
-			wantKube: []clienttesting.Action{releasePod("earlier-pod")},
-			wantCnat: []clienttesting.Action{getAt},
-			wantErr:  "earlier At",
+			world: world{ats: ats(), cachedPods: pods(corev1.PodRunning, earlier)}, faults: map[string]error{"patch pods": nil},
+			want: []string{"get ats", "patch pods"}, wantErr: "earlier At",
 		},
 		"the At is not in the cache yet, but its Pod is: kept": {
-			world: world{liveAts: []*v1alpha1.At{newAt()}, cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}}, now: due,
-			wantCnat: []clienttesting.Action{getAt},
+			world: world{liveAts: ats(), cachedPods: pods(corev1.PodRunning)}, want: []string{"get ats"},
 		},
 		"the read of the missing At fails: its Pod is kept": {
-			world: world{cachedPods: []*corev1.Pod{newPod(corev1.PodRunning)}}, now: due,
-			faults:   map[string]error{"get ats": errors.New("connection refused")},
-			wantCnat: []clienttesting.Action{getAt},
-			wantErr:  "connection refused",
+			world: world{cachedPods: pods(corev1.PodRunning)}, faults: map[string]error{"get ats": unavailable}, want: []string{"get ats"}, wantErr: "connection refused",
 		},
-		"done, the Pod gone: nothing, not even a read": {
-			world: world{ats: []*v1alpha1.At{newAt(running, ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, complete, due))}}, now: due.Add(time.Minute),
+		"done, the Pod gone: nothing, not even a read": {world: world{ats: ats(running, done)}, after: time.Minute},
+		"a restart is due, its workload does not exist": {
+			world: world{ats: ats(withRestart)}, want: []string{"get ats", "patch ats DONE TargetNotFound", "get pods", "get deployments"}, wantEvents: []string{"Warning TargetNotFound"},
+		},
+		"a restart is due, its workload may not be read": {
+			world: world{ats: ats(withRestart)}, faults: map[string]error{"get deployments": forbidden},
+			want: []string{"get ats", "patch ats  RestartForbidden", "get pods", "get deployments"}, wantEvents: []string{"Warning RestartForbidden"}, wantErr: "the verbs get and patch",
 		},
 	} {
 		t.Run(testName, func(t *testing.T) {
-			f := newFixture(t, tc.world, testingclock.NewFakeClock(tc.now))
+			f := newFixture(t, tc.world, testingclock.NewFakeClock(due.Add(tc.after)))
 			if tc.written != nil {
 				f.cache.Written.Remember(tc.written)
 			}
-			for verbAndResource, err := range tc.faults {
-				verb, resource, _ := strings.Cut(verbAndResource, " ")
-				fault := func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err }
-				f.kubeClient.PrependReactor(verb, resource, fault)
-				f.cnatClient.PrependReactor(verb, resource, fault)
-			}
+			f.answer(tc.faults)
 			_, ctx := ktesting.NewTestContext(t)
 
 			delay, err := f.syncHandler(ctx, name)
@@ -309,11 +441,8 @@ func TestSyncHandler(t *testing.T) {
 			if (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
 				t.Errorf("error %v, want %q", err, tc.wantErr)
 			}
-			if diff := cmp.Diff(tc.wantKube, f.kubeClient.Actions(), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("actions on Pods (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tc.wantCnat, writes(t, tc.ats, f.cnatClient.Actions()), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("actions on Ats (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tc.want, f.requests()); diff != "" {
+				t.Errorf("requests (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tc.wantEvents, f.events()); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
@@ -322,118 +451,118 @@ func TestSyncHandler(t *testing.T) {
 	}
 }
 
-// writes returns the actions. For each patch of the first At's status, it returns the
-// resulting At.
-func writes(t *testing.T, ats []*v1alpha1.At, actions []clienttesting.Action) []clienttesting.Action {
-	t.Helper()
-	for i, action := range actions {
-		patch, ok := action.(clienttesting.PatchAction)
-		if !ok {
-			continue
-		}
-		before, err := json.Marshal(ats[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(patch.GetPatch()), `"resourceVersion":"`+ats[0].ResourceVersion+`"`) {
-			t.Errorf("patch %s, want the resourceVersion that was decided on", patch.GetPatch())
-		}
-		after, err := jsonpatch.MergePatch(before, patch.GetPatch())
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := &v1alpha1.At{}
-		if err := json.Unmarshal(after, at); err != nil {
-			t.Fatal(err)
-		}
-		actions[i] = clienttesting.NewUpdateSubresourceAction(action.GetResource(), action.GetSubresource(), action.GetNamespace(), at)
-		ats = []*v1alpha1.At{at}
+// TestProcessNextWorkItem counts runs and attempts by their ends, and syncs by their results.
+func TestProcessNextWorkItem(t *testing.T) {
+	registerMetrics()
+	failed := newPod(corev1.PodFailed, func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
+	})
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})
+	for testName, tc := range map[string]struct {
+		world
+		after  time.Duration // since it was due
+		faults map[string]error
+		panics bool
+		// expectations
+		want   map[string]float64 // what was counted
+		wantIn time.Duration      // when the At is synced again, or up to half as long later; 0: never
+	}{
+		"not due yet": {world: world{ats: []*v1alpha1.At{newAt()}}, after: -10 * time.Second, want: map[string]float64{"sync success": 1}, wantIn: 10 * time.Second},
+		"due":         {world: world{ats: []*v1alpha1.At{newAt()}}, after: 1500 * time.Millisecond, want: map[string]float64{"sync success": 1, "start": 1.5}, wantIn: time.Minute},
+		"completed": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, released)}},
+			want:  map[string]float64{"sync success": 1, "run Completed": 1, "attempt Completed": 1},
+		},
+		"failed": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{failed}},
+			want:  map[string]float64{"sync success": 1, "run CommandFailed": 1, "attempt CommandFailed": 1}, wantIn: 9500 * time.Millisecond,
+		},
+		"failed, another attempt follows": {
+			world: world{ats: []*v1alpha1.At{newAt(running, func(at *v1alpha1.At) { at.Spec.BackoffLimit = ptr.To[int32](1) })}, cachedPods: []*corev1.Pod{failed}},
+			want:  map[string]float64{"sync success": 1, "attempt CommandFailed": 1}, wantIn: 9500 * time.Millisecond,
+		},
+		"invalid: a run without an attempt": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, faults: map[string]error{"create pods": invalid}, want: map[string]float64{"sync success": 1, "run InvalidPod": 1},
+		},
+		"refused": {
+			world: world{ats: []*v1alpha1.At{newAt()}}, faults: map[string]error{"create pods": apierrors.NewForbidden(podsResource.GroupResource(), "", errors.New("exceeded quota"))},
+			want: map[string]float64{"sync blocked": 1}, wantIn: 200 * time.Millisecond,
+		},
+		"the end cannot be written: not counted": {
+			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, released)}}, faults: map[string]error{"patch ats": errors.New("etcd is unavailable")},
+			want: map[string]float64{"sync error": 1}, wantIn: 200 * time.Millisecond,
+		},
+		"a panic": {world: world{ats: []*v1alpha1.At{newAt()}}, panics: true, want: map[string]float64{"sync panic": 1}, wantIn: 200 * time.Millisecond},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				time.Sleep(time.Until(due.Add(tc.after)))
+				f := newFixture(t, tc.world, clock.RealClock{})
+				f.answer(tc.faults)
+				if tc.panics {
+					f.cnatClient.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) { panic("an unexpected object") })
+				}
+				before := counted(t)
+				f.queue.Add(name)
+				_, ctx := ktesting.NewTestContext(t)
+				f.processNextWorkItem(ctx)
+				got := counted(t)
+				for what, value := range before {
+					if got[what] -= value; got[what] == 0 {
+						delete(got, what)
+					}
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("counted (-want +got):\n%s", diff)
+				}
+				if time.Sleep(tc.wantIn - 1); tc.wantIn > 0 && f.queue.Len() > 0 {
+					t.Errorf("it is back before %v", tc.wantIn)
+				}
+				time.Sleep(tc.wantIn/2 + 1)
+				synctest.Wait()
+				if got := f.queue.Len() > 0; got != (tc.wantIn > 0) {
+					t.Errorf("it is back after %v: %v", tc.wantIn, got)
+				}
+			})
+		})
 	}
-	return actions
 }
 
-func TestProcessNextWorkItem(t *testing.T) {
-	// next returns the time until there was an item to process.
-	next := func(t *testing.T, f *fixture) time.Duration {
-		t.Helper()
-		_, ctx := ktesting.NewTestContext(t)
-		start := time.Now()
-		if !f.processNextWorkItem(ctx) {
-			t.Fatal("the queue is shut down")
-		}
-		return time.Since(start)
-	}
-	in := func(delay time.Duration) world {
-		return world{ats: []*v1alpha1.At{newAt(func(at *v1alpha1.At) {
-			at.Spec.Schedule = time.Now().Add(delay).Format(time.RFC3339Nano)
-		})}}
-	}
+// registerMetrics registers the metrics once, even if the tests run several times: before, nothing
+// is counted.
+var registerMetrics = sync.OnceFunc(func() {
+	metrics.Register()
+	empty := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	ats.Register(ats.Objects{Ats: listers.NewAtLister(empty), CronAts: listers.NewCronAtLister(empty), Working: func() bool { return false }}, clock.RealClock{}, 1)
+})
 
-	t.Run("not due: comes back when it is, and only then", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFixture(t, in(1500*time.Millisecond), clock.RealClock{})
-			f.queue.Add(name)
-			got := []time.Duration{next(t, f), next(t, f)}
-			if diff := cmp.Diff([]time.Duration{0, 1500 * time.Millisecond}, got); diff != "" {
-				t.Errorf("waits (-want +got):\n%s", diff)
+// counted returns the metrics: numbers, and how late starts were.
+func counted(t *testing.T) map[string]float64 {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			last := ""
+			for _, label := range metric.GetLabel() {
+				last = " " + label.GetValue()
 			}
-			if got := len(f.kubeClient.Actions()); got != 1 {
-				t.Errorf("%d requests, want the create", got)
+			switch family.GetName() {
+			case "cnat_runs_total":
+				values["run"+last] += metric.GetCounter().GetValue()
+			case "cnat_attempts_total":
+				values["attempt"+last] += metric.GetCounter().GetValue()
+			case "cnat_sync_duration_seconds":
+				values["sync"+last] += float64(metric.GetHistogram().GetSampleCount())
+			case "cnat_start_lateness_seconds":
+				values["start"] += metric.GetHistogram().GetSampleSum()
 			}
-			synctest.Wait()
-			if got := f.queue.Len(); got != 0 {
-				t.Errorf("%d items in the queue, want none", got)
-			}
-		})
-	})
-	t.Run("refused: comes back with growing back-off, which success forgets", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFixture(t, in(0), clock.RealClock{})
-			refusals := 9
-			f.kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-				refusals--
-				return refusals >= 0, nil, apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", fmt.Errorf("exceeded quota, refusal %d", refusals))
-			})
-			f.queue.Add(name)
-			next(t, f)
-			for i := range 8 {
-				backoff := 200 * time.Millisecond << i
-				if got, longest := next(t, f), backoff+backoff/2+100*time.Millisecond; got < backoff || got > longest {
-					t.Errorf("after refusal %d a wait of %v, want from %v to %v", i+1, got, backoff, longest)
-				}
-			}
-			if got := next(t, f); got < 40*time.Second || got > 61*time.Second {
-				t.Errorf("finally a wait of %v, want from 40 s to a minute", got)
-			}
-			if f.queue.IsRetried(name) {
-				t.Error("retries are remembered, want none")
-			}
-		})
-	})
-	t.Run("a panic: comes back, and the others are worked on", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFixture(t, in(0), clock.RealClock{})
-			panics := 1
-			f.kubeClient.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-				if panics--; panics >= 0 {
-					panic("an unexpected object")
-				}
-				return false, nil, nil
-			})
-			f.queue.Add(name)
-			next(t, f)
-			if got := next(t, f); got < 200*time.Millisecond || got > 300*time.Millisecond {
-				t.Errorf("a wait of %v, want from 200 to 300 ms", got)
-			}
-		})
-	})
-	t.Run("shut down", func(t *testing.T) {
-		f := newFixture(t, world{}, clock.RealClock{})
-		f.queue.ShutDown()
-		if f.processNextWorkItem(t.Context()) {
-			t.Error("continues after the shutdown")
 		}
-	})
+	}
+	return values
 }
 
 func TestHandlers(t *testing.T) {
@@ -496,6 +625,12 @@ func TestHandlers(t *testing.T) {
 	} {
 		t.Run(testName, func(t *testing.T) {
 			f := newFixture(t, world{}, clock.RealClock{})
+			f.working.Store(false)
+			tc.event(f.Controller)
+			if f.queue.Len() > 0 {
+				t.Error("a standby enqueues it")
+			}
+			f.working.Store(true)
 			tc.event(f.Controller)
 			if got := f.queue.Len() == 1; got != tc.want {
 				t.Fatalf("enqueued: %v, want %v", got, tc.want)
@@ -509,15 +644,12 @@ func TestHandlers(t *testing.T) {
 	}
 }
 
-// TestStandby changes objects while a controller is on standby: nothing is enqueued. When
-// the controller takes over, it enqueues the objects in its caches: first those that are
-// due, and only later those that just need to wait.
-func TestStandby(t *testing.T) {
-	synctest.Test(t, testStandby)
-}
+// TestTakeover has what is in the caches of a standby. When that takes over, it enqueues first what
+// is due, and only later what just needs to wait.
+func TestTakeover(t *testing.T) { synctest.Test(t, testTakeover) }
 
-func testStandby(t *testing.T) {
-	logger, _ := ktesting.NewTestContext(t)
+func testTakeover(t *testing.T) {
+	t.Helper()
 	called := func(name, schedule string, mutate ...func(*v1alpha1.At)) *v1alpha1.At {
 		at := newAt(mutate...)
 		at.Name, at.Spec.Schedule = name, schedule
@@ -530,17 +662,6 @@ func testStandby(t *testing.T) {
 	}
 	w.ats = append(w.ats, called("invalid", "tomorrow"), called("due", "2000-01-01T00:00:00Z"))
 	f := newFixture(t, w, clock.RealClock{}) // It is the year 2000.
-	f.working.Store(false)
-	for range 2 {
-		f.addAt(logger, newAt(), false)
-		f.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.Generation = 2 }))
-		f.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()})
-		f.addPod(newPod(corev1.PodPending))
-	}
-	if got := f.queue.Len(); got != 0 {
-		t.Fatalf("%d items in the queue of a standby, want none", got)
-	}
-	f.working.Store(true)
 	go f.sweep(t.Context(), f.clock.Now())
 	synctest.Wait()
 	if got := f.queue.Len(); got != 3 {
@@ -619,134 +740,452 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestMetrics checks that runs and attempts are counted by their namespaces, and syncs by
-// their results.
-func TestMetrics(t *testing.T) {
-	registerMetrics()
-	failed := func(pod *corev1.Pod) {
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
+// stage is the whole controller over an API server in memory, and what changed there.
+type stage struct {
+	t      *testing.T
+	start  time.Time
+	wall   *harness.Clock
+	server *fakeserver.Server
+	// kube and cnat are the clients of users, kubelets, and of a restore, which writes statuses, too.
+	kube kubernetes.Interface
+	cnat clientset.Interface
+	*Controller
+	stop func()
+
+	lock    sync.Mutex
+	round   time.Duration
+	changes []string
+	phases  map[string]string // the last status of each At
+}
+
+// newStage runs a controller with some workers until the end of the test. Its requests go through
+// answer, which may delay or refuse them. It may be changed before its start.
+func newStage(t *testing.T, workers int, answer func(s *stage, request *http.Request) error, changes ...func(*stage)) *stage {
+	t.Helper()
+	s := &stage{t: t, start: time.Now(), wall: &harness.Clock{}, round: 100 * time.Millisecond, phases: map[string]string{}}
+	s.server = fakeserver.New(s.wall)
+	s.server.Observe = s.observe
+	s.kube, s.cnat = harness.NewClients(t, s.server.Restore())
+	kubeClient, cnatClient := harness.NewClients(t, connect.Patient(harness.RoundTripper(func(request *http.Request) (*http.Response, error) {
+		var refused apierrors.APIStatus
+		switch err := answer(s, request); {
+		case errors.As(err, &refused):
+			return fakeserver.Refuse(request, refused)
+		case err != nil:
+			return nil, err
+		}
+		return s.server.RoundTrip(request)
+	})))
+	s.Controller = standBy(t, kubeClient, cnatClient, s.wall)
+	for _, change := range changes {
+		change(s)
 	}
-	// The counters, in the order of the expected numbers.
-	counters := func(t *testing.T) []float64 {
-		t.Helper()
-		var values []float64
-		of := map[string]string{"namespace": name.Namespace}
-		runs, err := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, "cnat_runs_total", of, "reason")
-		if err != nil {
-			t.Fatal(err)
+	s.stop = workIn(t, s.Controller, workers)
+	synctest.Wait()
+	return s
+}
+
+// observe notes what changes: Pods are created and released, and Ats have another state.
+func (s *stage) observe(eventType watch.EventType, resource schema.GroupResource, object *unstructured.Unstructured) {
+	what := ""
+	switch name := object.GetName(); {
+	case resource.Resource == "pods" && eventType == watch.Added:
+		what = "creates " + name
+		time.AfterFunc(time.Second, s.startPods)
+	case resource.Resource == "pods" && len(object.GetFinalizers()) == 0:
+		what = "releases " + name
+	case resource.Resource == "ats" && eventType == watch.Deleted:
+		what = "deletes " + name
+		delete(s.phases, name)
+	case resource.Resource == "ats":
+		if status := fmt.Sprint(object.Object["status"]); strings.Contains(status, "…") {
+			s.t.Errorf("a text that was shortened to be kept is written: %s", status)
 		}
-		attempts, err := testutil.GetCounterValuesFromGatherer(legacyregistry.DefaultGatherer, "cnat_attempts_total", of, "reason")
-		if err != nil {
-			t.Fatal(err)
+		phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
+		reason, _, _ := unstructured.NestedString(object.Object, "status", "reason")
+		if what = strings.TrimSpace(phase + " " + reason); s.phases[name] == what || s.phases[name] == "" {
+			s.phases[name], what = what, ""
+		} else {
+			s.phases[name] = what
 		}
-		for _, reason := range []string{v1alpha1.ReasonCompleted, v1alpha1.ReasonCommandFailed, v1alpha1.ReasonPodLost} {
-			values = append(values, runs[reason], attempts[reason])
-		}
-		values = append(values, runs[v1alpha1.ReasonInvalidPod])
-		for _, histogram := range []k8smetrics.ObserverMetric{
-			metrics.StartLateness.ObserverMetric,
-			queue.SyncDuration.WithLabelValues(queue.ResultSuccess), queue.SyncDuration.WithLabelValues(queue.ResultBlocked),
-			queue.SyncDuration.WithLabelValues(queue.ResultError), queue.SyncDuration.WithLabelValues(queue.ResultPanic),
-		} {
-			count, err := testutil.GetHistogramMetricCount(histogram)
-			if err != nil {
-				t.Fatal(err)
-			}
-			values = append(values, float64(count))
-		}
-		return values
 	}
-	lateness := func(t *testing.T) float64 {
-		t.Helper()
-		sum, err := testutil.GetHistogramMetricValue(metrics.StartLateness.ObserverMetric)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return sum
+	if what != "" {
+		s.lock.Lock()
+		defer s.lock.Unlock()
+		s.changes = append(s.changes, fmt.Sprint(time.Since(s.start).Round(s.round), " ", what))
 	}
+}
+
+// create creates an At that is due some time after the start.
+func (s *stage) create(dueIn time.Duration, mutate ...func(*v1alpha1.At)) {
+	s.t.Helper()
+	at := newAt(append([]func(*v1alpha1.At){func(at *v1alpha1.At) { at.Spec.Schedule = s.start.Add(dueIn).Format(time.RFC3339Nano) }}, mutate...)...)
+	harness.Create(s.t, s.cnat.CnatV1alpha1().Ats(at.Namespace), at)
+}
+
+func (s *stage) edit(patch string) {
+	s.t.Helper()
+	harness.Patch(s.t, s.cnat.CnatV1alpha1().Ats(name.Namespace), name.Name, patch)
+}
+
+func (s *stage) remove() {
+	s.t.Helper()
+	harness.Delete(s.t, s.cnat.CnatV1alpha1().Ats(name.Namespace), name.Name)
+}
+
+// startPods lets the nodes start all Pods.
+func (s *stage) startPods() {
+	list, err := s.kube.CoreV1().Pods(name.Namespace).List(context.Background(), metav1.ListOptions{})
+	for i := range list.Items {
+		if pod := &list.Items[i]; pod.Status.Phase == corev1.PodPending && err == nil {
+			pod.Status.Phase = corev1.PodRunning
+			_, _ = s.kube.CoreV1().Pods(name.Namespace).UpdateStatus(context.Background(), pod, metav1.UpdateOptions{}) // It may be gone.
+		}
+	}
+}
+
+// endPod lets the command of the Pod succeed.
+func (s *stage) endPod() {
+	s.t.Helper()
+	pods := s.kube.CoreV1().Pods(name.Namespace)
+	pod := harness.Get(s.t, pods, "example-at-pod")
+	pod.Status.Phase = corev1.PodSucceeded
+	harness.UpdateStatus(s.t, pods, pod)
+}
+
+// delayed lets the creation of each Pod take some time on its way.
+func delayed(by time.Duration) func(*stage, *http.Request) error {
+	return func(_ *stage, request *http.Request) error {
+		if !harness.Creates(request, "pods") {
+			return nil
+		}
+		select {
+		case <-time.After(by):
+			return nil
+		case <-request.Context().Done():
+			return request.Context().Err()
+		}
+	}
+}
+
+// refuses refuses to create Pods for some time after the start.
+func refuses(err error, until time.Duration) func(*stage, *http.Request) error {
+	return func(s *stage, request *http.Request) error {
+		if harness.Creates(request, "pods") && time.Since(s.start) < until {
+			return err
+		}
+		return nil
+	}
+}
+
+// TestController runs the whole controller with one At, which is due after a minute. What users,
+// nodes, networks and clocks do at random is simulated: see simulate_test.go.
+func TestController(t *testing.T) {
+	t.Parallel()
+	quota, busy := apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota")), apierrors.NewTooManyRequests("busy", 1)
+	const day = 24 * time.Hour
+	long := apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New(strings.Repeat("x", 3000)+"end"))
 	for testName, tc := range map[string]struct {
-		world
-		now    time.Time
-		faults map[string]error
-		panics bool
-		// expectations: runs and attempts that were Completed, CommandFailed, PodLost, runs
-		// of an InvalidPod; starts; syncs by success, blocked, error, panic
-		want []float64
-		late float64 // seconds
+		at     func(at *v1alpha1.At)
+		answer func(s *stage, request *http.Request) error
+		// acts are what others do, by the time since the start
+		acts  map[time.Duration]func(s *stage)
+		round time.Duration // of the times of changes; by default a tenth of a second
+		lasts time.Duration // by default a quarter of an hour
+		// expectations
+		want []string // what changes, by the time since the start
 	}{
-		"not due yet": {world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(-time.Second), want: []float64{0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0}},
-		"started": {
-			world: world{ats: []*v1alpha1.At{newAt()}}, now: due.Add(1500 * time.Millisecond),
-			want: []float64{0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0}, late: 1.5,
+		"it runs and is deleted": {
+			at:   func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](600) }, // beyond the horizon of the queue
+			acts: map[time.Duration]func(s *stage){70 * time.Second: (*stage).endPod},
+			want: []string{"1m0s creates example-at-pod", "1m0s RUNNING", "1m10s DONE Completed", "1m19.5s releases example-at-pod", "11m10s deletes example-at"},
 		},
-		"completed": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due,
-			want: []float64{1, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0},
+		"it is moved beyond the horizon": {
+			acts:  map[time.Duration]func(s *stage){time.Second: func(s *stage) { s.edit(`{"spec":{"schedule":"2000-01-01T02:00:00.5Z"}}`) }},
+			lasts: 2*time.Hour + time.Minute, want: []string{"2h0m0.5s creates example-at-pod", "2h0m0.5s RUNNING"},
 		},
-		"failed": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodFailed, failed)}}, now: due,
-			want: []float64{0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0},
+		"the clock is stepped beyond its time": {
+			acts: map[time.Duration]func(s *stage){
+				0:                         func(s *stage) { s.edit(`{"spec":{"schedule":"2000-01-01T00:30:00Z"}}`) },
+				630500 * time.Millisecond: func(s *stage) { s.wall.Set(time.Hour) },
+			},
+			want: []string{"11m0s creates example-at-pod", "11m0s RUNNING"},
 		},
-		"failed, another attempt follows": {
-			world: world{
-				ats:        []*v1alpha1.At{newAt(running, func(at *v1alpha1.At) { at.Spec.BackoffLimit = ptr.To[int32](1) })},
-				cachedPods: []*corev1.Pod{newPod(corev1.PodFailed, failed)},
-			}, now: due,
-			want: []float64{0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0},
+		"the clock is stepped back just before its time": {
+			acts:  map[time.Duration]func(s *stage){59500 * time.Millisecond: func(s *stage) { s.wall.Set(-time.Hour) }},
+			lasts: 2 * time.Hour, want: []string{"1h1m0s creates example-at-pod", "1h1m0s RUNNING"},
 		},
-		"lost": {world: world{ats: []*v1alpha1.At{newAt(running)}}, now: due, want: []float64{0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0}},
-		"invalid: a run without an attempt": {
-			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
-			faults: map[string]error{"create pods": apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "example-at-pod", field.ErrorList{field.Required(field.NewPath("spec", "containers"), "")})},
-			want:   []float64{0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0},
+		"the API server is away when it is due": {
+			acts: map[time.Duration]func(s *stage){
+				50 * time.Second: func(s *stage) { s.server.SetAway(true) },
+				time.Hour:        func(s *stage) { s.server.SetAway(false) },
+			},
+			round: 10 * time.Second, lasts: 2 * time.Hour,
+			want: []string{"1h0m0s creates example-at-pod", "1h0m0s RUNNING"},
 		},
-		"refused": {
-			world: world{ats: []*v1alpha1.At{newAt()}}, now: due,
-			faults: map[string]error{"create pods": apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))},
-			want:   []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0},
+		"its watches lose it": {
+			acts: map[time.Duration]func(s *stage){
+				0:               func(s *stage) { s.working.Store(false); s.remove() },
+				time.Second:     func(s *stage) { s.create(-time.Second) },
+				2 * time.Second: func(s *stage) { s.working.Store(true) },
+			},
+			want: []string{"0s deletes example-at", "1m0s creates example-at-pod", "1m0s RUNNING"},
 		},
-		"the end cannot be written: not counted": {
-			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded)}}, now: due,
-			faults: map[string]error{"patch ats": apierrors.NewInternalError(errors.New("etcd is unavailable"))},
-			want:   []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0},
+		"a Pod whose At is gone": {
+			acts: map[time.Duration]func(s *stage){0: func(s *stage) {
+				s.working.Store(false)
+				s.remove()
+				harness.Create(s.t, s.kube.CoreV1().Pods(name.Namespace), newPod(corev1.PodRunning))
+				synctest.Wait()
+				s.working.Store(true)
+			}},
+			want: []string{"0s deletes example-at", "0s creates example-at-pod", "1m0s releases example-at-pod"},
 		},
-		"a panic": {world: world{ats: []*v1alpha1.At{newAt()}}, now: due, panics: true, want: []float64{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
+		"others have very many finalizers": {
+			at: func(at *v1alpha1.At) {
+				for i := range 20 {
+					at.Finalizers = append(at.Finalizers, fmt.Sprintf("example.com/%d", i))
+				}
+				at.Finalizers = append(at.Finalizers, v1alpha1.FinalizerTracking)
+			},
+			acts: map[time.Duration]func(s *stage){time.Second: func(s *stage) {
+				if got := harness.Get(s.t, s.cnat.CnatV1alpha1().Ats(name.Namespace), name.Name).Finalizers; len(got) != 20 {
+					s.t.Errorf("finalizers %v, want those of others", got)
+				}
+			}},
+			want: []string{"1m0s creates example-at-pod", "1m0s RUNNING"},
+		},
+		"it was restored from a backup, without its owner": {
+			at:   func(at *v1alpha1.At) { at.Labels = map[string]string{v1alpha1.LabelCronAtUID: "earlier"} },
+			acts: map[time.Duration]func(s *stage){5 * time.Minute: func(s *stage) { s.edit(`{"metadata":{"labels":null}}`) }},
+			want: []string{"0s PENDING OwnerMissing", "5m0s creates example-at-pod", "5m0s RUNNING"},
+		},
+		"it was restored from a backup, and has a starting deadline": {
+			at: func(at *v1alpha1.At) {
+				at.Labels, at.Spec.StartingDeadlineSeconds = map[string]string{v1alpha1.LabelAtUID: "earlier"}, ptr.To[int64](60)
+			},
+			want: []string{"0s PENDING OwnerMissing", "2m1s DONE StartingDeadlineExceeded"},
+		},
+		"a creation is delayed, meanwhile it is suspended": {
+			answer: delayed(9 * time.Second),
+			acts:   map[time.Duration]func(s *stage){65 * time.Second: func(s *stage) { s.edit(`{"spec":{"suspend":true}}`) }},
+			want:   []string{"1m8s PENDING Suspended"},
+		},
+		"each creation takes half a minute": {
+			answer: delayed(30 * time.Second), round: time.Minute,
+			want: []string{"2m0s creates example-at-pod", "2m0s RUNNING"},
+		},
+		"the API server is busy": {
+			answer: refuses(busy, 3*time.Minute), round: 2 * time.Minute, // back-offs are random
+			want: []string{"2m0s PENDING PodNotCreated", "4m0s creates example-at-pod", "4m0s RUNNING"},
+		},
+		"it is blocked until its starting deadline": {
+			at:     func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](600) }, // beyond the horizon of the queue
+			answer: refuses(quota, day), want: []string{"1m0s PENDING PodRefused", "11m1s DONE StartingDeadlineExceeded"},
+		},
+		"it is refused with a long message, and edited": {
+			answer: refuses(long, day), acts: map[time.Duration]func(s *stage){
+				5 * time.Minute: func(s *stage) { s.edit(`{"spec":{"ttlSecondsAfterFinished":1000}}`) },
+				10 * time.Minute: func(s *stage) {
+					if at := harness.Get(s.t, s.cnat.CnatV1alpha1().Ats(name.Namespace), name.Name); !strings.HasSuffix(at.Status.Message, "end") || at.Status.ObservedGeneration != 2 {
+						s.t.Errorf("status %+v", at.Status)
+					}
+					s.remove()
+				},
+			},
+			want: []string{"1m0s PENDING PodRefused", "10m0s deletes example-at"},
+		},
+		"it is deleted while it is tried, and created again": {
+			answer: refuses(busy, day), round: time.Minute,
+			acts: map[time.Duration]func(s *stage){
+				10 * time.Minute:  (*stage).remove,
+				601 * time.Second: func(s *stage) { s.create(-time.Second) },
+				13 * time.Minute:  (*stage).remove,
+				14 * time.Minute: func(s *stage) {
+					if s.queue.Len() > 0 || s.queue.IsRetried(name) || s.steps.Failures.NumRequeues(name) > 0 {
+						s.t.Error("something is left of the deleted At")
+					}
+				},
+			},
+			want: []string{"2m0s PENDING PodNotCreated", "10m0s deletes example-at", "11m0s PENDING PodNotCreated", "13m0s deletes example-at"},
+		},
+		"the controller is stopped during a creation": {
+			answer: delayed(time.Second),
+			acts:   map[time.Duration]func(s *stage){60500 * time.Millisecond: func(s *stage) { s.stopsAfter(500 * time.Millisecond) }},
+			want:   []string{"1m1s creates example-at-pod", "1m1s RUNNING"},
+		},
+		"the controller is stopped, a creation hangs": {
+			answer: delayed(time.Hour),
+			acts:   map[time.Duration]func(s *stage){60500 * time.Millisecond: func(s *stage) { s.stopsAfter(queue.FinishTimeout) }},
+		},
 	} {
 		t.Run(testName, func(t *testing.T) {
-			f := newFixture(t, tc.world, testingclock.NewFakeClock(tc.now))
-			for fault, err := range tc.faults {
-				verb, resource, _ := strings.Cut(fault, " ")
-				reactor := func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err }
-				f.kubeClient.PrependReactor(verb, resource, reactor)
-				f.cnatClient.PrependReactor(verb, resource, reactor)
-			}
-			if tc.panics {
-				f.cnatClient.PrependReactor("get", "ats", func(clienttesting.Action) (bool, runtime.Object, error) {
-					panic("an unexpected object")
+			synctest.Test(t, func(t *testing.T) {
+				if tc.answer == nil {
+					tc.answer = func(*stage, *http.Request) error { return nil }
+				}
+				s := newStage(t, 2, tc.answer)
+				s.round = max(s.round, tc.round)
+				s.create(time.Minute, func(at *v1alpha1.At) {
+					if tc.at != nil {
+						tc.at(at)
+					}
 				})
-			}
-			before, lateBefore := counters(t), lateness(t)
-			f.queue.Add(name)
-			_, ctx := ktesting.NewTestContext(t)
-			f.processNextWorkItem(ctx)
-			got := counters(t)
-			for i := range got {
-				got[i] -= before[i]
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("counted (-want +got):\n%s", diff)
-			}
-			if got := lateness(t) - lateBefore; math.Abs(got-tc.late) > 1e-6 {
-				t.Errorf("late by %v s, want %v", got, tc.late)
-			}
+				for _, after := range slices.Sorted(maps.Keys(tc.acts)) {
+					time.Sleep(time.Until(s.start.Add(after)))
+					tc.acts[after](s)
+				}
+				time.Sleep(time.Until(s.start.Add(max(tc.lasts, 15*time.Minute))))
+				s.lock.Lock()
+				defer s.lock.Unlock()
+				if diff := cmp.Diff(tc.want, s.changes); diff != "" {
+					t.Errorf("changes (-want +got):\n%s", diff)
+				}
+			})
 		})
 	}
 }
 
-// registerMetrics registers the metrics once, even if the tests run several times:
-// before, nothing is counted.
-var registerMetrics = sync.OnceFunc(func() {
-	metrics.Register()
-	empty := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
-	ats.Register(ats.Objects{Ats: listers.NewAtLister(empty), CronAts: listers.NewCronAtLister(empty), Working: func() bool { return false }}, clock.RealClock{}, 1)
-})
+// stopsAfter stops the controller, which takes some time.
+func (s *stage) stopsAfter(want time.Duration) {
+	s.t.Helper()
+	asked := time.Now()
+	if s.stop(); time.Since(asked) != want {
+		s.t.Errorf("it took %v, want %v", time.Since(asked), want)
+	}
+}
+
+// TestBurst lets very many Ats be due within two seconds, or at once. While the watch reports the
+// controller's own writes, it does not read each. Statuses that are written slowly delay the creations
+// of one worker at most.
+func TestBurst(t *testing.T) {
+	t.Parallel()
+	const number = 200
+	for testName, tc := range map[string]struct {
+		every, status time.Duration // between two that are due, and that a status takes
+		// expectations
+		minReads, maxReads int64
+	}{
+		"within two seconds":                  {every: 10 * time.Millisecond, minReads: 1, maxReads: 30},
+		"at once, and statuses take a minute": {status: time.Minute, minReads: number, maxReads: number + 10},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var reads atomic.Int64
+				s := newStage(t, 2, func(s *stage, request *http.Request) error {
+					switch {
+					case path.Base(request.URL.Path) == "status" && time.Since(s.start) < 2*time.Minute:
+						time.Sleep(3*time.Millisecond + tc.status)
+					case strings.Contains(request.URL.Path, "/ats/") && request.Method == http.MethodGet:
+						reads.Add(1)
+						fallthrough
+					case harness.Creates(request, "pods"):
+						time.Sleep(3 * time.Millisecond)
+					}
+					return nil
+				})
+				for i := range number {
+					s.create(time.Minute+time.Duration(i)*tc.every, func(at *v1alpha1.At) { at.Name = fmt.Sprint("at-", i) })
+				}
+				time.Sleep(time.Until(s.start.Add(time.Minute - time.Second)))
+				reads.Store(0)
+				time.Sleep(3*time.Second + 100*time.Millisecond)
+				if got := len(harness.List(t, s.kube.CoreV1().Pods(name.Namespace)).Items); got != number {
+					t.Errorf("%d of %d Pods were created in time", got, number)
+				}
+				if got := reads.Load(); got < tc.minReads || got > tc.maxReads {
+					t.Errorf("%d reads, want %d to %d", got, tc.minReads, tc.maxReads)
+				}
+				time.Sleep(10 * time.Minute) // until the writes have ended
+			})
+		})
+	}
+}
+
+// TestSlowTenants has very many Ats in namespaces whose admission takes ten seconds. Those of another
+// start within a second. A single namespace may use all workers.
+func TestSlowTenants(t *testing.T) {
+	t.Parallel()
+	const workers, many = 16, 100
+	for testName, slow := range map[string]int{"no other": 0, "one other": 1, "twenty others": 20} {
+		t.Run(testName, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var lock sync.Mutex
+				var starts []time.Duration
+				inFlight, most := 0, 0
+				s := newStage(t, workers, func(s *stage, request *http.Request) error {
+					if !harness.Creates(request, "pods") {
+						return nil
+					}
+					takes := 5 * time.Millisecond
+					lock.Lock()
+					if strings.Contains(request.URL.Path, "/slow-") {
+						takes = 10 * time.Second
+					} else {
+						starts = append(starts, time.Since(s.start))
+					}
+					inFlight++
+					most = max(most, inFlight)
+					lock.Unlock()
+					defer func() {
+						lock.Lock()
+						defer lock.Unlock()
+						inFlight--
+					}()
+					return delayed(takes)(nil, request)
+				})
+				due := func(i int) time.Duration {
+					if slow == 0 {
+						return time.Minute
+					}
+					return time.Minute + time.Duration(i)*270*time.Millisecond
+				}
+				for i := range many {
+					called := func(at *v1alpha1.At) { at.Name = fmt.Sprint("at-", i) }
+					for j := range slow {
+						// Each namespace finds the workers free that the earlier ones have left.
+						s.create(time.Minute+time.Duration(j)*300*time.Millisecond, called, func(at *v1alpha1.At) { at.Namespace = fmt.Sprint("slow-", j) })
+					}
+					s.create(due(i), called)
+				}
+				time.Sleep(2 * time.Minute)
+				lock.Lock()
+				defer lock.Unlock()
+				if len(starts) != many {
+					t.Fatalf("%d Pods of the fast namespace, want %d", len(starts), many)
+				}
+				for i, at := range starts {
+					if late := at - due(i); late < 0 || late >= time.Second {
+						t.Errorf("Pod %d is %v late, want less than a second", i, late)
+					}
+				}
+				if most < workers || most > 128 {
+					t.Errorf("%d creations in flight, want %d to 128", most, workers)
+				}
+			})
+		})
+	}
+}
+
+// TestSlowPreflights has very many different Ats in namespaces with a slow admission. An At of
+// another namespace has its preflight within seconds.
+func TestSlowPreflights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, 2, delayed(10*time.Second), func(s *stage) {
+			s.preflight = preflight.New(preflight.Clients{Cnat: s.steps.CnatClient, Kube: s.steps.KubeClient, QPS: 5}, s.nodes.List, defaults, clock.RealClock{})
+			s.checks = s.preflight.Ats(s.cache.Ats)
+			s.checks.Notify(s.queue.Add)
+		})
+		for i := range 500 {
+			s.create(24*time.Hour, func(at *v1alpha1.At) {
+				at.Namespace, at.Name, at.Spec.Command = fmt.Sprint("slow-", i%5), fmt.Sprint("at-", i), fmt.Sprint("echo ", i)
+			})
+		}
+		time.Sleep(30 * time.Second)
+		s.create(48*time.Hour, withRestart)
+		time.Sleep(5 * time.Second)
+		if at := harness.Get(t, s.cnat.CnatV1alpha1().Ats(name.Namespace), name.Name); at.Status.Reason != v1alpha1.ReasonTargetNotFound {
+			t.Errorf("reason %q, want TargetNotFound", at.Status.Reason)
+		}
+	})
+}
