@@ -99,8 +99,8 @@ var serverRules = []rule{
 	{of: ofPod, fields: []string{"nodeName"}, why: "the scheduler chose that node. --node chooses one"},
 	{of: ofNodeTerm, fields: []string{"matchFields"}, why: "it names the node of the Pod. --node chooses one"},
 	{of: ofPod, fields: []string{"hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN"}, why: "the name of the server"},
-	{of: ofPod, fields: []string{"affinity"}, why: "required terms that select the server's own Pods. Other terms stay", change: dropOwnAffinity},
-	{of: ofPod, fields: []string{"topologySpreadConstraints"}, why: "constraints that select the server's own Pods. Others stay", change: dropOwnSpreading},
+	{of: ofPod, fields: []string{"affinity"}, why: "podAffinity and podAntiAffinity place the Pods of a server. nodeAffinity stays", change: dropPodAffinity},
+	{of: ofPod, fields: []string{"topologySpreadConstraints"}, why: "they spread the Pods of a server"},
 	{of: ofPod, fields: []string{"readinessGates"}, why: "only a server becomes ready"},
 	{of: ofContainer, fields: []string{"livenessProbe", "readinessProbe", "startupProbe"}, why: "meant for the server, which does not run"},
 	{of: ofContainer, fields: []string{"lifecycle"}, why: "hooks for the server. One that fails kills the command"},
@@ -325,33 +325,10 @@ func neverRestart(c *copying) (found []string) {
 	return found
 }
 
-// dropOwn drops the elements whose selector selects the Pods of the template.
-func dropOwn[T any](c *copying, name string, elements *[]T, selectorOf func(T) *metav1.LabelSelector) []string {
-	n := len(*elements)
-	*elements = slices.DeleteFunc(*elements, func(element T) bool {
-		selector, err := metav1.LabelSelectorAsSelector(selectorOf(element))
-		return err == nil && selector.Matches(labels.Set(c.template.Labels))
-	})
-	if len(*elements) == n {
+func dropPodAffinity(c *copying) []string {
+	affinity := c.template.Spec.Affinity
+	if affinity == nil {
 		return nil
 	}
-	return []string{name}
-}
-
-func dropOwnAffinity(c *copying) (found []string) {
-	selectorOf := func(term corev1.PodAffinityTerm) *metav1.LabelSelector { return term.LabelSelector }
-	affinity := ptr.Deref(c.template.Spec.Affinity, corev1.Affinity{})
-	if pods := affinity.PodAffinity; pods != nil {
-		found = dropOwn(c, "podAffinity", &pods.RequiredDuringSchedulingIgnoredDuringExecution, selectorOf)
-	}
-	if pods := affinity.PodAntiAffinity; pods != nil {
-		found = append(found, dropOwn(c, "podAntiAffinity", &pods.RequiredDuringSchedulingIgnoredDuringExecution, selectorOf)...)
-	}
-	return found
-}
-
-func dropOwnSpreading(c *copying) []string {
-	return dropOwn(c, "topologySpreadConstraints", &c.template.Spec.TopologySpreadConstraints, func(constraint corev1.TopologySpreadConstraint) *metav1.LabelSelector {
-		return constraint.LabelSelector
-	})
+	return empty(affinity, []string{"podAffinity", "podAntiAffinity"})
 }
