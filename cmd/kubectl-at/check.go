@@ -81,7 +81,6 @@ last rehearsal.`,
 			}
 			return c.check(cmd.Context(), of, ago, c.Out)
 		},
-		SuggestFor: []string{"rehearse", "test", "validate", "verify"},
 	}
 	cmd.Flags().BoolVar(&again, "again", false, "Rehearse again, although the last rehearsal has passed or is not repeated yet")
 	return cmd
@@ -146,9 +145,12 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	}
 	switch {
 	case why != "":
-		return refused(of, why+c.rehearsedAgain(of, last))
+		if last.rehearsed != nil && last.isBlockedByRehearsal() {
+			why += fmt.Sprintf(" (rehearsed again at once with %s)", c.kubectl("at check %s --again", ref(of)))
+		}
+		return refused(of, why)
 	case last.rehearsed != nil:
-		rehearsal = rehearsed(last.conditions, last.rehearsedAt, c.now()) + ": " + last.rehearsed.Message
+		rehearsal = rehearsed(last, c.now()) + ": " + last.rehearsed.Message
 	case isAsked:
 		rehearsal = noRehearsal
 	}
@@ -156,12 +158,8 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	if !hasPassed {
 		missing, notAllowed = c.missing(of)
 	}
-	suspended := ""
-	if stateOf(of).isSuspended {
-		suspended = "Nothing starts until " + c.kubectl("at resume %s", ref(of)) + "."
-	}
 	printFields(out, []field{
-		{"Suspended", suspended},
+		{"Suspended", c.suspendedUntil(of)},
 		{"Preflight", cmp.Or(none, "The controller has reported nothing against "+ref(of)+".")},
 		{"Rehearsal", rehearsal},
 		{"Dry-run", asked},
@@ -187,21 +185,12 @@ func uncheckedOf(run *v1alpha1.RunSpec, hasPassed bool) string {
 	return "Image, ConfigMaps, Secrets, volumes, room on a node: --rehearse tries them. And what the command does."
 }
 
-// rehearsedAgain says when an object that its rehearsal has blocked is rehearsed again: until then, check
-// repeats the result.
-func (c *cli) rehearsedAgain(of object, s state) string {
-	if s.rehearsed == nil || s.rehearsedAt == nil || !s.isBlockedByRehearsal() {
+// suspendedUntil says until when a suspended object does not start.
+func (c *cli) suspendedUntil(of object) string {
+	if !stateOf(of).isSuspended {
 		return ""
 	}
-	again := s.rehearsedAt.Add(plan.RehearsalPeriod)
-	when := fromNow(again, c.now()) + ", or at once"
-	switch at, isAt := of.(*v1alpha1.At); {
-	case isAt && instantOf(at).Sub(again) < plan.RehearsalMargin:
-		when = "only"
-	case !again.After(c.now()):
-		when = "soon, or at once"
-	}
-	return fmt.Sprintf(" (rehearsed again %s with %s)", when, c.kubectl("at check %s --again", ref(of)))
+	return "Nothing starts until " + c.kubectl("at resume %s", ref(of)) + "."
 }
 
 // noPreflight says why neither a preflight nor a rehearsal of a CronAt will take place, or returns "".

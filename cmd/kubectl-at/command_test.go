@@ -142,23 +142,6 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// TestInterruptedInput uses a standard input that does not end.
-func TestInterruptedInput(t *testing.T) {
-	for name, args := range map[string][]string{"a command": {"now"}, "a template": {"now", "-f", "-"}} {
-		t.Run(name, func(t *testing.T) {
-			in, out := io.Pipe()
-			defer func() { _ = out.Close() }()
-			w := newWorld(t, "")
-			w.In = in
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			if code := execute(ctx, w.command(), args); code != exitInterrupted {
-				t.Errorf("exit code %d, want %d; stderr %q", code, exitInterrupted, w.stderr.String())
-			}
-		})
-	}
-}
-
 func TestZone(t *testing.T) {
 	for tz, want := range map[string]string{"Europe/Berlin": "Europe/Berlin", ":Asia/Kolkata": "Asia/Kolkata", "UTC": "UTC", "": "Local", "/etc/localtime": "Local", "CET-1CEST": "", "Europe/Berln": "", "EST": "", ":MST": "", "CET": ""} {
 		t.Setenv("TZ", tz)

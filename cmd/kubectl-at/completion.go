@@ -40,7 +40,7 @@ func (c *cli) completionScriptCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion-script",
 		Short: "Print the completion script of kubectl at",
-		Long: `Print the script that kubectl uses to complete kubectl at: names, namespaces, images. It must
+		Long: `Print the script that kubectl uses to complete kubectl at: names, namespaces, zones. It must
 be executable, in the PATH, and named kubectl_complete-at. See kubectl completion --help for
 how to turn on completion in your shell.`,
 		Example: `  kubectl at completion-script > ~/bin/kubectl_complete-at
@@ -78,21 +78,9 @@ func (c *cli) addCompletions(root *cobra.Command) {
 
 // addFlagCompletions sets the completions for the flags of a command that creates an object.
 func (c *cli) addFlagCompletions(cmd *cobra.Command) {
-	images := func(info *resource.Info) (images []string) {
-		from, err := sourceOf(info.Object, nil)
-		wanted, name := reference(cmd.Flag("from").Value.String())
-		if err != nil || from.run().Template == nil || wanted != "" && (wanted != info.Mapping.GroupVersionKind.Kind || name != info.Name) {
-			return nil
-		}
-		for _, container := range from.run().Template.Spec.Containers {
-			images = append(images, answer.OneLine(container.Image))
-		}
-		return images
-	}
 	workloads := []string{"deployments", "statefulsets", "daemonsets"}
 	sources := append([]string{"cronjobs", "jobs", "ats", "cronats"}, workloads...)
 	completeFlag(cmd, "from", c.complete(kindAndName, sources...))
-	completeFlag(cmd, "image", c.complete(images, sources...))
 	completeFlag(cmd, "node", c.complete(name, "nodes"))
 	completeFlag(cmd, "restart", c.complete(kindAndName, workloads...))
 	completeFlag(cmd, "nodes", completeWords(allNodes))

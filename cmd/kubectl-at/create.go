@@ -17,13 +17,11 @@ limitations under the License.
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
@@ -123,32 +121,7 @@ func (c *cli) createCommand() *cobra.Command {
 	o.run = c.addRun(cmd)
 	cmd.Flags().BoolVar(&o.past, "past", false, "Allow a time in the past, which means immediately")
 	o.wait.addFlags(cmd.Flags())
-
-	// Without --, the flags of the command are unknown, or are parsed as those of kubectl at.
-	missingDashes := func() error { return o.missingDashes(cmd, cmd.Flags().Args()) }
-	cmd.SetFlagErrorFunc(func(failed *cobra.Command, err error) error {
-		if failed == cmd {
-			err = cmp.Or(missingDashes(), err)
-		}
-		return flagError(failed, err)
-	})
-	cmd.InitDefaultHelpFlag()
-	help := cmd.Flag("help")
-	help.Value = checked{help.Value, missingDashes}
 	return cmd
-}
-
-// checked is the value of a flag that may be refused.
-type checked struct {
-	pflag.Value
-	check func() error
-}
-
-func (c checked) Set(value string) error {
-	if err := c.check(); err != nil {
-		return err
-	}
-	return c.Value.Set(value)
 }
 
 // cutCommand returns the arguments before and after --.
@@ -163,15 +136,13 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if len(words) == 0 {
 		return usageError("there is no time: write it before --, as in kubectl at now + 2 hours -- echo YAY")
 	}
-	if err := o.missingDashes(cmd, words); err != nil {
+	// First: without --, the flags of a command are taken for flags of kubectl at.
+	t, now, err := o.parseTime(words, timespec.Options{AllowPast: o.past})
+	if err != nil {
 		return err
 	}
 	if err := o.validate(cmd, command, &o.wait); err != nil {
 		return err
-	}
-	t, now, err := o.parseTime(words, timespec.Options{AllowPast: o.past})
-	if err != nil {
-		return whatWasMeant(cmd.Root(), words, err)
 	}
 	if o.startingDeadline.value == nil && plan.IsMistake(now.Sub(t.Instant)) {
 		return usageError("%s is %s, so the controller takes it for a mistake: write now instead, or add --starting-deadline, which says how late the command may start", t, fromNow(t.Instant, now))
@@ -179,7 +150,7 @@ func (o *create) create(cmd *cobra.Command, words, command []string) error {
 	if o.rehearse && t.Instant.Sub(now) <= plan.RehearsalMargin {
 		return usageError("--rehearse is for a run that is due in more than a minute, because no rehearsal begins in the minute before it: remove --rehearse, or choose a later time")
 	}
-	metadata, from, err := o.describe(cmd.Context(), command)
+	metadata, from, err := o.describe(command)
 	if err != nil {
 		return err
 	}

@@ -41,14 +41,14 @@ import (
 func (c *cli) suspendCommand() *cobra.Command {
 	cmd := c.suspension("suspend", "suspended", "Keep an At or a CronAt from starting", `Keep an At from starting and from retrying, or a CronAt from creating Ats. Running Ats
 continue.`, true)
-	cmd.Aliases, cmd.SuggestFor = []string{"pause"}, []string{"disable", "hold", "stop"}
+	cmd.Aliases = []string{"pause"}
 	return cmd
 }
 
 func (c *cli) resumeCommand() *cobra.Command {
 	cmd := c.suspension("resume", "resumed", "Let a suspended At or CronAt start", `Let a suspended At start: immediately if its time has passed. Or let a CronAt create
 Ats again; times that have passed do not run.`, false)
-	cmd.Aliases, cmd.SuggestFor = []string{"unpause"}, []string{"continue", "enable"}
+	cmd.Aliases = []string{"unpause"}
 	return cmd
 }
 
@@ -122,10 +122,9 @@ func each[T any](c *cli, all []T, do func(T) error) (failed error) {
 
 func (c *cli) rmCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:        "rm NAME|cronat/NAME...",
-		Aliases:    []string{"delete", "remove", "cancel", "atrm"},
-		SuggestFor: []string{"abort", "kill", "stop", "terminate"},
-		Short:      "Delete Ats and CronAts, and stop running Ats",
+		Use:     "rm NAME|cronat/NAME...",
+		Aliases: []string{"delete", "remove", "cancel", "atrm"},
+		Short:   "Delete Ats and CronAts, and stop running Ats",
 		Long: `Delete Ats and CronAts. Ats that have not started do not run; running Ats are
 stopped; the output of finished Ats is lost. The Ats of a CronAt are deleted with it.`,
 		Example: `  kubectl at rm backup-x2b4f
@@ -145,10 +144,9 @@ func (c *cli) moveCommand() *cobra.Command {
 	m := move{cli: c}
 	var output *output
 	cmd := &cobra.Command{
-		Use:        "move NAME TIME",
-		Aliases:    []string{"reschedule"},
-		SuggestFor: []string{"defer", "delay", "postpone"},
-		Short:      "Change the time of Ats",
+		Use:     "move NAME TIME",
+		Aliases: []string{"reschedule"},
+		Short:   "Change the time of Ats",
 		Long: `Change the time of an At that has not started. See kubectl at --help for the syntax of TIME. The
 At keeps what TIME lacks: its date, its time of day, or its zone, unless there is --tz. A sum
 counts from the time of the At: + 1 hour, - 30 minutes. now + 1 hour counts from now.
@@ -277,9 +275,8 @@ func (c *cli) runNowCommand() *cobra.Command {
 	var output *output
 	var w wait
 	cmd := &cobra.Command{
-		Use:        "run-now NAME|cronat/NAME",
-		SuggestFor: []string{"execute", "start", "trigger"},
-		Short:      "Run an At now instead of at its time, or a CronAt once more",
+		Use:   "run-now NAME|cronat/NAME",
+		Short: "Run an At now instead of at its time, or a CronAt once more",
 		Long: `Run an At that has not started yet now instead of at its time. A suspended At starts when it is
 resumed. This uses up the planned run; kubectl at now --from at/NAME is an additional one.
 

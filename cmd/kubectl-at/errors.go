@@ -104,9 +104,12 @@ func report(root *cobra.Command, err error) int {
 	if errors.As(err, &withCode) {
 		code = withCode.code
 	}
-	var time *timespec.Error
-	if errors.As(err, &time) {
-		fmt.Fprintf(out, "error: %s\n%s\n", err, time.Caret())
+	var mistake *timespec.Error
+	if errors.As(err, &mistake) {
+		fmt.Fprintf(out, "error: %s\n%s\n", err, mistake.Caret())
+		if mistake.Unknown {
+			fmt.Fprintln(out, hintOnWord(root, mistake))
+		}
 		return exitUsage
 	}
 	fmt.Fprintf(out, "error: %s\n", err)
@@ -147,31 +150,14 @@ func kindOf(err error) string {
 	return ""
 }
 
-// whatWasMeant replaces an error about a word that no time begins with: perhaps it is a misspelled command
-// of kubectl at.
-func whatWasMeant(root *cobra.Command, words []string, err error) error {
-	var mistake *timespec.Error
-	if !errors.As(err, &mistake) || !mistake.Unknown || mistake.Offset > 0 {
-		return err
+// hintOnWord returns a hint about a word that is no part of a time: it may be a command of kubectl at, or begin a
+// COMMAND.
+func hintOnWord(root *cobra.Command, mistake *timespec.Error) string {
+	if mistake.Offset > 0 {
+		return "Write -- before a COMMAND, as in kubectl at TIME [flags] -- COMMAND."
 	}
-	said := strings.Fields(text(words))[0]
-	if names := root.SuggestionsFor(said); len(names) > 0 {
-		return usageError("%q is neither a time nor a command: did you mean kubectl at %s?", said, strings.Join(names, " or "))
+	if names := root.SuggestionsFor(strings.Fields(mistake.Text)[0]); len(names) > 0 {
+		return "Did you mean kubectl at " + strings.Join(names, " or ") + "?"
 	}
-	return err
-}
-
-// missingDashes returns an error if the words are a time and a command without -- before it.
-func (o *create) missingDashes(cmd *cobra.Command, words []string) error {
-	options := timespec.Options{AllowPast: o.past}
-	_, _, err := o.parseTime(words, options)
-	var mistake *timespec.Error
-	if cmd.ArgsLenAtDash() >= 0 || !errors.As(err, &mistake) || !mistake.Unknown {
-		return nil
-	}
-	if _, _, err := o.parseTime([]string{mistake.Text[:mistake.Offset]}, options); err == nil {
-		command := strings.Fields(mistake.Text[mistake.Offset:])
-		return usageError("%q is not part of a time: write -- before a command, as in kubectl at TIME [flags] -- COMMAND", command[0])
-	}
-	return nil
+	return "kubectl at --help shows times and commands."
 }

@@ -18,7 +18,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -92,7 +91,6 @@ func (c *cli) everyCommand() *cobra.Command {
 			words, command := cutCommand(cmd, args)
 			return o.create(cmd, words, command)
 		},
-		SuggestFor: []string{"cron"},
 	}
 	o.run = c.addRun(cmd)
 	flags := cmd.Flags()
@@ -108,7 +106,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 		return err
 	}
 	now := o.now().Truncate(time.Second)
-	cronAt, from, err := o.newCronAt(cmd.Context(), words, command, now)
+	cronAt, from, err := o.newCronAt(words, command, now)
 	if err != nil {
 		return err
 	}
@@ -142,8 +140,8 @@ func (o *every) errNoSchedule() error {
 }
 
 // newCronAt returns the CronAt for the flags, and from what it is copied.
-func (o *every) newCronAt(ctx context.Context, words, command []string, now time.Time) (*v1alpha1.CronAt, source, error) {
-	metadata, from, err := o.describe(ctx, command)
+func (o *every) newCronAt(words, command []string, now time.Time) (*v1alpha1.CronAt, source, error) {
+	metadata, from, err := o.describe(command)
 	if err != nil {
 		return nil, from, err
 	}

@@ -34,7 +34,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
-	"programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
@@ -46,15 +45,13 @@ func (c *cli) listCommand() *cobra.Command {
 	var all bool
 	var selector string
 	var table printers.PrintOptions
-	flags := genericclioptions.NewPrintFlags("").WithTypeSetter(scheme.Scheme)
+	flags := genericclioptions.NewPrintFlags("").WithTypeSetter(kinds)
 	cmd := &cobra.Command{
-		Use:        "list",
-		Aliases:    []string{"ls", "get", "atq"},
-		SuggestFor: []string{"history", "jobs", "ps", "queue"},
-		Short:      "List what is scheduled, in order of time",
-		Long: `List scheduled and running Ats in order of time, and the CronAts. With --all, list finished
-Ats, too, and the Ats of the nodes on which an At of --nodes runs. Formats other than a
-table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
+		Use:     "list",
+		Aliases: []string{"ls", "get", "atq"},
+		Short:   "List what is scheduled, in order of time",
+		Long: `List scheduled and running Ats in order of time, and then the CronAts. With --all, list finished
+Ats, too, and the Ats of the nodes on which an At of --nodes runs.`,
 		Example: `  kubectl at list
   kubectl at list -A --all -o wide`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -88,18 +85,23 @@ table contain only Ats: kubectl get cronats -o yaml prints CronAts.`,
 			if !all {
 				ats = slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone || plan.ParentName(at) != "" })
 			}
+			cronAts, err := c.listCronAts(selector)
+			if err != nil {
+				return err
+			}
 			if isTable {
 				table.Wide = *flags.OutputFormat == "wide"
-				return c.printTables(ats, selector, table)
+				return c.printTables(ats, cronAts, table)
 			}
-			list := &v1alpha1.AtList{Items: []v1alpha1.At{}} // not null in JSON
+			list := &corev1.List{Items: []runtime.RawExtension{}} // not null in JSON
 			for _, at := range ats {
-				// The items of a list have no kind, which -o json shows.
-				at.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind))
-				list.Items = append(list.Items, *at)
+				list.Items = append(list.Items, runtime.RawExtension{Object: at})
+			}
+			for _, cronAt := range cronAts {
+				list.Items = append(list.Items, runtime.RawExtension{Object: cronAt})
 			}
 			if *flags.OutputFormat == "name" { // It prints no lists.
-				return meta.EachListItem(list, func(at runtime.Object) error { return printer.PrintObj(at, c.Out) })
+				return meta.EachListItem(list, func(item runtime.Object) error { return printer.PrintObj(item, c.Out) })
 			}
 			return printer.PrintObj(list, c.Out)
 		},
@@ -121,11 +123,7 @@ func instantOf(at *v1alpha1.At) time.Time {
 }
 
 // printTables prints the Ats, and the CronAts if there are any.
-func (c *cli) printTables(ats []*v1alpha1.At, selector string, table printers.PrintOptions) error {
-	cronAts, err := c.listCronAts(selector)
-	if err != nil {
-		return err
-	}
+func (c *cli) printTables(ats []*v1alpha1.At, cronAts []*v1alpha1.CronAt, table printers.PrintOptions) error {
 	if len(ats) == 0 && len(cronAts) == 0 {
 		fmt.Fprintf(c.ErrOut, "Nothing is scheduled. %s also shows what is done, %s all namespaces.\n", c.kubectl("at list --all"), c.kubectl("at list -A"))
 		return nil
@@ -150,7 +148,7 @@ func (c *cli) printTable(ats []*v1alpha1.At, options printers.PrintOptions) erro
 		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
 		rows = append(rows, row(
 			at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
-			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at), pod.Name, pod.NodeName, rehearsed(at.Status.Conditions, at.Status.RehearsedAt, now),
+			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at), pod.Name, pod.NodeName, rehearsed(stateOf(at), now),
 			at.Annotations[v1alpha1.AnnotationRequester],
 		))
 	}
@@ -186,13 +184,13 @@ func exitCodeOf(at *v1alpha1.At) string {
 	return fmt.Sprint(*at.Status.ExitCode)
 }
 
-// reasonOf returns the reason for the state of an At, even if there is no controller to
+// reasonOf returns the reason for the state of an object, even if there is no controller to
 // report it.
-func reasonOf(at *v1alpha1.At, now time.Time) string {
-	if isUnattended(at, now) {
+func reasonOf(of object, now time.Time) string {
+	if isUnattended(of, now) {
 		return "NoController"
 	}
-	return at.Status.Reason
+	return stateOf(of).reason
 }
 
 // commandOf returns the command in one line.
@@ -222,10 +220,13 @@ func clip(text string, max int) string {
 	return string(runes[:max-1]) + "…"
 }
 
-// listCronAts returns the CronAts with these labels in the namespace. It returns none if the cluster
+// listCronAts returns the CronAts with these labels, sorted by their next time. It returns none if the cluster
 // does not have the CRD, or if the user is not allowed to list them.
 func (c *cli) listCronAts(selector string) ([]*v1alpha1.CronAt, error) {
 	all, err := listOf[*v1alpha1.CronAt](c, "cronats", selector)
+	slices.SortStableFunc(all, func(a, b *v1alpha1.CronAt) int {
+		return ptr.Deref(a.Status.NextScheduleTime, metav1.Time{}).Compare(ptr.Deref(b.Status.NextScheduleTime, metav1.Time{}).Time)
+	})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -237,9 +238,6 @@ func (c *cli) listCronAts(selector string) ([]*v1alpha1.CronAt, error) {
 }
 
 func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOptions) error {
-	slices.SortStableFunc(cronAts, func(a, b *v1alpha1.CronAt) int {
-		return ptr.Deref(a.Status.NextScheduleTime, metav1.Time{}).Compare(ptr.Deref(b.Status.NextScheduleTime, metav1.Time{}).Time)
-	})
 	now := c.now()
 	var rows []metav1.TableRow
 	for _, cronAt := range cronAts {
@@ -249,8 +247,8 @@ func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOpt
 		}
 		rows = append(rows, row(
 			cronAt, ref(cronAt), cronAt.Spec.Schedule, zoneOf(cronAt), next, since(cronAt.Status.NextScheduleTime, now),
-			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOfCronAt(cronAt, now),
-			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand), rehearsed(cronAt.Status.Conditions, cronAt.Status.RehearsedAt, now),
+			since(cronAt.Status.LastScheduleTime, now), fmt.Sprint(cronAt.Status.Active), reasonOf(cronAt, now),
+			clip(commandOf(&cronAt.Spec.AtTemplate.Spec), maxCommand), rehearsed(stateOf(cronAt), now),
 			cronAt.Annotations[v1alpha1.AnnotationRequester],
 		))
 	}
@@ -258,21 +256,3 @@ func (c *cli) printCronAts(cronAts []*v1alpha1.CronAt, options printers.PrintOpt
 }
 
 func zoneOf(cronAt *v1alpha1.CronAt) string { return ptr.Deref(cronAt.Spec.TimeZone, "UTC") }
-
-// reasonOfCronAt returns why no At is created, even if there is no controller to report
-// it.
-func reasonOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) string {
-	if cronAt.Status.Reason == "" && isUnattendedCronAt(cronAt, now) {
-		return "NoController"
-	}
-	return cronAt.Status.Reason
-}
-
-// isUnattendedCronAt reports whether no controller has processed a new or due CronAt for
-// a while.
-func isUnattendedCronAt(cronAt *v1alpha1.CronAt, now time.Time) bool {
-	if next := cronAt.Status.NextScheduleTime; next != nil {
-		return now.Sub(next.Time) > unattended
-	}
-	return cronAt.Status.ObservedSchedule == nil && now.Sub(cronAt.CreationTimestamp.Time) > unattended
-}

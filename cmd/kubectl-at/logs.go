@@ -51,9 +51,8 @@ func (c *cli) logsCommand() *cobra.Command {
 	var follow bool
 	var attempt int32
 	cmd := &cobra.Command{
-		Use:        "logs NAME",
-		SuggestFor: []string{"attach", "follow", "output", "tail"},
-		Short:      "Print the output of a run",
+		Use:   "logs NAME",
+		Short: "Print the output of a run",
 		Long: `Print the output of the latest attempt, or of another one; with --nodes that on each node, each
 line with the name of the node. If the command has not started, print the output of the init
 container that is running or has failed. With -f, wait for the start and print the output of that
@@ -67,9 +66,6 @@ that of kubectl at TIME --logs.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if attempt < 0 {
 				return usageError("--attempt is %d: the first one is 1", attempt)
-			}
-			if follow && attempt > 0 {
-				return usageError("--attempt cannot be used with -f: remove one of the two")
 			}
 			if !follow && (w.timeout.value != nil || w.passExitCode) {
 				return usageError("--timeout and --pass-exit-code require -f")
@@ -91,6 +87,7 @@ that of kubectl at TIME --logs.`,
 	cmd.Flags().StringVarP(&w.container, "container", "c", "", "Name of the container (default: the one that runs the command)")
 	cmd.Flags().Int32Var(&attempt, "attempt", 0, "Number of the attempt, from 1 (default: the latest)")
 	w.addLimits(cmd.Flags(), "With -f: ")
+	cmd.MarkFlagsMutuallyExclusive("follow", "attempt")
 	return cmd
 }
 

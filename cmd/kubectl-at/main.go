@@ -58,9 +58,17 @@ var (
 	patience = 2 * time.Second
 )
 
+// grace is how long an interrupted command has to say what it knows about its request. Reading a file or the standard
+// input may never end.
+const grace = 2 * time.Second
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // A second signal terminates the program immediately.
+	context.AfterFunc(ctx, func() {
+		stop() // A second signal terminates the program immediately.
+		time.Sleep(grace)
+		os.Exit(exitInterrupted)
+	})
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	rest.SetDefaultWarningHandler(rest.NewWarningWriter(printable{os.Stderr}, rest.WarningWriterOptions{Deduplicate: true}))
 	code := execute(ctx, newCommand(streams, wallClock), os.Args[1:])
@@ -109,7 +117,11 @@ func (c *cli) command() *cobra.Command {
 	c.flags = flags
 	c.config.AddFlags(flags)
 	flags.StringVar(&c.tz, "tz", "", "Time zone for times without one and for output, such as Europe/Berlin (default: your own, $TZ)")
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cmd.ValidateFlagGroups(); err != nil {
+			return usageError("%w", err)
+		}
 		c.config.WithWrapConfigFn(func(config *rest.Config) *rest.Config { return c.limits(cmd.Context(), config) })
 		if c.tz == "" {
 			return nil
@@ -215,7 +227,11 @@ func flagError(cmd *cobra.Command, err error) error {
 	if errors.As(err, &withCode) {
 		return err
 	}
-	return usageError("%w: see %s --help", err, cmd.CommandPath())
+	hint := ""
+	if !cmd.HasParent() {
+		hint = ", and write -- before a COMMAND"
+	}
+	return usageError("%w: see %s --help%s", err, cmd.CommandPath(), hint)
 }
 
 // connect prepares requests in the user's namespace. It is called when they are needed:

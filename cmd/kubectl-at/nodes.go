@@ -64,8 +64,6 @@ func (f *nodeFlags) validate() error {
 		}
 	}
 	switch {
-	case given("node") && given("nodes"):
-		return usageError("--node and --nodes both specify where the command runs: remove one of the two")
 	case !given("nodes") && (given("max-concurrent") || given("max-failed")):
 		return usageError("--max-concurrent and --max-failed require --nodes")
 	case !given("nodes") || f.nodes == allNodes:

@@ -60,11 +60,10 @@ func family() []runtime.Object {
 func TestLogsOfNodes(t *testing.T) {
 	const line = "[n1] fake logs\n"
 	for args, want := range map[string]struct{ stdout, stderr string }{
-		"logs patch":                {line, ""},
-		"logs patch --attempt=1":    {line, ""},
-		"logs patch --attempt=3":    {"", "error: at/patch has no attempt 3: RUNNING for 0s, nodes: 1 of 5 succeeded, 1 failed, 1 active, 2 waiting\n"},
-		"logs patch --attempt=1 -f": {"", "error: --attempt cannot be used with -f: remove one of the two\n"},
-		"logs patch -f":             {line, "attempt 2: pod/patch-n1-pod-1\nerror: at/patch failed: NodesFailed\n"},
+		"logs patch":             {line, ""},
+		"logs patch --attempt=1": {line, ""},
+		"logs patch --attempt=3": {"", "error: at/patch has no attempt 3: RUNNING for 0s, nodes: 1 of 5 succeeded, 1 failed, 1 active, 2 waiting\n"},
+		"logs patch -f":          {line, "attempt 2: pod/patch-n1-pod-1\nerror: at/patch failed: NodesFailed\n"},
 		"now --name=patch --nodes=all --logs --tz=UTC -- x": {
 			line, "at.cnat.programming-kubernetes.info/patch created\nruns Fri 27 Mar 2026 14:00:00 UTC, at once\nattempt 2: pod/patch-n1-pod-1\nerror: at/patch failed: NodesFailed\n",
 		},

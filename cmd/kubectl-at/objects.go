@@ -142,7 +142,11 @@ func (c *cli) getAt(arg string) (*v1alpha1.At, *resource.Info, error) {
 
 // list returns the objects of a kind with these labels in the namespace.
 func (c *cli) list(kind, selector string) ([]*resource.Info, error) {
-	return c.find().ResourceTypes(kind).LabelSelectorParam(selector).SelectAllParam(selector == "").RequestChunksOf(chunkSize).Flatten().Do().Infos()
+	infos, err := c.find().ResourceTypes(kind).LabelSelectorParam(selector).SelectAllParam(selector == "").RequestChunksOf(chunkSize).Flatten().Do().Infos()
+	for _, info := range infos { // The items of a list have no kind, which -o json shows.
+		info.Object.GetObjectKind().SetGroupVersionKind(info.Mapping.GroupVersionKind)
+	}
+	return infos, err
 }
 
 // listOf returns the same as objects of their type.

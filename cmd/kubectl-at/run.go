@@ -18,7 +18,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -78,6 +77,11 @@ func (c *cli) addRun(cmd *cobra.Command) *run {
 	flags.BoolVar(&r.output.check, "check", false, "Wait for the preflight and the rehearsal, like kubectl at check; exit with 3 if the run would be refused, with 124 if no rehearsal of --rehearse has passed")
 	r.pod.addFlags(flags)
 	r.nodes.addFlags(flags)
+	for _, ofCommand := range []string{"from", "filename", "container", "args", "image", "env", "env-from", "service-account", "node", "nodes", "retries", "rehearse"} {
+		cmd.MarkFlagsMutuallyExclusive("restart", ofCommand)
+	}
+	cmd.MarkFlagsMutuallyExclusive("from", "filename")
+	cmd.MarkFlagsMutuallyExclusive("node", "nodes")
 	return r
 }
 
@@ -102,11 +106,11 @@ func (r *run) validate(cmd *cobra.Command, command []string, w *wait) error {
 }
 
 // describe returns the metadata for the flags, and what is copied, with what the flags change.
-func (r *run) describe(ctx context.Context, command []string) (metadata metav1.ObjectMeta, from source, err error) {
+func (r *run) describe(command []string) (metadata metav1.ObjectMeta, from source, err error) {
 	if r.restart != "" {
 		from.run().Restart, err = parseRestart(r.restart)
 	} else {
-		from, err = r.copied(ctx) // A file may choose the namespace.
+		from, err = r.copied() // A file may choose the namespace.
 	}
 	if err != nil {
 		return metadata, from, err
@@ -134,7 +138,7 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 	if r.ttl.value != nil {
 		spec.TTLSecondsAfterFinished = ptr.To(int32(*r.ttl.value))
 	}
-	what, err := r.applyCommand(ctx, &from, command)
+	what, err := r.applyCommand(&from, command)
 	if err != nil {
 		return metadata, from, err
 	}
@@ -152,7 +156,7 @@ func (r *run) describe(ctx context.Context, command []string) (metadata metav1.O
 }
 
 // applyCommand sets what runs, and returns it as a command line, or "" if it is what is copied.
-func (r *run) applyCommand(ctx context.Context, from *source, command []string) (what string, err error) {
+func (r *run) applyCommand(from *source, command []string) (what string, err error) {
 	spec := from.run()
 	what = shellCommand(command)
 	switch {
@@ -165,7 +169,7 @@ func (r *run) applyCommand(ctx context.Context, from *source, command []string) 
 	case what != "":
 		spec.Command = r.unixText(what)
 	case spec.Restart == nil && (!r.pod.isCopied() || from.isServer):
-		if what, err = r.readCommand(ctx, from); err != nil {
+		if what, err = r.readCommand(from); err != nil {
 			return "", err
 		}
 		spec.Command = interpreted(what)
@@ -188,7 +192,7 @@ func (r *run) applyArgs(spec *v1alpha1.RunSpec, args []string) error {
 }
 
 // readCommand reads the command from standard input.
-func (r *run) readCommand(ctx context.Context, from *source) (string, error) {
+func (r *run) readCommand(from *source) (string, error) {
 	missing := "there is no command: write it after --, or pipe it into the standard input"
 	if from.isServer {
 		missing += ". That of " + r.pod.name() + " would not end"
@@ -196,7 +200,7 @@ func (r *run) readCommand(ctx context.Context, from *source) (string, error) {
 	if isTerminal(r.In) {
 		return "", usageError("%s", missing)
 	}
-	lines, err := interruptible(ctx, func() ([]byte, error) { return io.ReadAll(r.In) })
+	lines, err := io.ReadAll(r.In)
 	if err != nil {
 		return "", fmt.Errorf("read the command from standard input: %w", err)
 	}
@@ -239,28 +243,6 @@ func interpreted(script string) string {
 	return fmt.Sprintf("exec %s /dev/stdin <<'%s'\n%s\n%s", strings.Join(words, " "), end, script, end)
 }
 
-// interruptible reads something that might take forever, until a signal arrives.
-func interruptible[T any](ctx context.Context, read func() (T, error)) (content T, err error) {
-	type result struct {
-		content T
-		err     error
-	}
-	done := make(chan result, 1)
-	go func() {
-		content, err := read()
-		done <- result{content, err}
-	}()
-	select {
-	case result := <-done:
-		return result.content, result.err
-	case <-ctx.Done():
-	}
-	if errors.Is(context.Cause(ctx), errNoAnswer) {
-		return content, context.Cause(ctx)
-	}
-	return content, withCode(exitInterrupted, "interrupted: nothing was created")
-}
-
 func isTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
@@ -276,18 +258,13 @@ func parseRestart(text string) (*v1alpha1.AtRestart, error) {
 	return nil, usageError("--restart is %q: write deployment/NAME, statefulset/NAME or daemonset/NAME", text)
 }
 
-// validateRestart rejects flags that apply to a command together with --restart.
+// validateRestart rejects a command, and its output, together with --restart.
 func (r *run) validateRestart(cmd *cobra.Command, w *wait) error {
 	if !r.changed("restart") {
 		return nil
 	}
 	if cmd.ArgsLenAtDash() >= 0 {
 		return usageError("--restart does not run a command: remove what follows --")
-	}
-	for _, flag := range []string{"from", "filename", "container", "args", "image", "env", "env-from", "service-account", "node", "nodes", "retries", "rehearse"} {
-		if r.changed(flag) {
-			return usageError("--%s applies to a command, but --restart runs none: remove one of the two", flag)
-		}
 	}
 	if w.logs {
 		return errLogsOfRestart

@@ -42,10 +42,9 @@ import (
 
 func (c *cli) showCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:        "show NAME|cronat/NAME",
-		Aliases:    []string{"describe", "status"},
-		SuggestFor: []string{"info", "inspect", "view"},
-		Short:      "Show the details of an At or a CronAt",
+		Use:     "show NAME|cronat/NAME",
+		Aliases: []string{"describe", "status"},
+		Short:   "Show the details of an At or a CronAt",
 		Long: `Show the details of an At: what it runs and when, its state and the reason, its attempts and
 its events. Or those of a CronAt: what it runs, its next times, its Ats and its events.`,
 		Example: `  kubectl at show backup-x2b4f
@@ -185,7 +184,7 @@ func (c *cli) statusOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []fie
 		{"Why", why},
 		{"Pod", pod},
 		{"Message", message},
-		{"Rehearsed", rehearsed(at.Status.Conditions, at.Status.RehearsedAt, now)},
+		{"Rehearsed", rehearsed(stateOf(at), now)},
 		{"Started", since(at.Status.StartTime, now)},
 		{"Ended", since(at.Status.CompletionTime, now)},
 		{"Exit code", exitCodeOf(at)},
@@ -194,12 +193,12 @@ func (c *cli) statusOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []fie
 }
 
 // rehearsed describes the last rehearsal.
-func rehearsed(conditions []metav1.Condition, at *metav1.Time, now time.Time) string {
-	condition := meta.FindStatusCondition(conditions, v1alpha1.ConditionRehearsed)
-	if condition == nil || at == nil {
+func rehearsed(s state, now time.Time) string {
+	condition := meta.FindStatusCondition(s.conditions, v1alpha1.ConditionRehearsed)
+	if condition == nil || s.rehearsedAt == nil {
 		return ""
 	}
-	return condition.Reason + ", " + since(at, now)
+	return condition.Reason + ", " + since(s.rehearsedAt, now)
 }
 
 // againOf returns how to make a failed run once more.
@@ -363,7 +362,7 @@ func nextTimesOf(cronAt *v1alpha1.CronAt, zone *time.Location, now time.Time) []
 func (c *cli) stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
 	status := &cronAt.Status
 	why := status.Message
-	if status.Reason == "" && isUnattendedCronAt(cronAt, now) {
+	if isUnattended(cronAt, now) {
 		why = c.noController("No")
 	}
 	missed := ""
@@ -372,9 +371,9 @@ func (c *cli) stateOfCronAt(cronAt *v1alpha1.CronAt, now time.Time) []field {
 	}
 	return []field{
 		{"Active", fmt.Sprint(status.Active)},
-		{"State", reasonOfCronAt(cronAt, now)},
+		{"State", reasonOf(cronAt, now)},
 		{"Why", why},
-		{"Rehearsed", rehearsed(status.Conditions, status.RehearsedAt, now)},
+		{"Rehearsed", rehearsed(stateOf(cronAt), now)},
 		{"Last", since(status.LastScheduleTime, now)},
 		{"Succeeded", since(status.LastSuccessfulTime, now)},
 		{"Missed", missed},

@@ -154,7 +154,7 @@ func startsOfCronAt(cronAt *v1alpha1.CronAt, took time.Duration, now, until time
 		all[0].State, all[0].Message = startSuspended, ""
 	case blocked != nil:
 		all[0].State, all[0].Message = stateOfBlocked(blocked), blocked.Message
-	case isUnattendedCronAt(cronAt, now):
+	case isUnattended(cronAt, now):
 		all[0].State, all[0].Message = startBlocked, "there is no controller"
 	}
 	return all

@@ -18,7 +18,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -67,9 +66,6 @@ func (f *podFlags) addFlags(flags *pflag.FlagSet) {
 }
 
 func (f *podFlags) validate() error {
-	if f.from != "" && f.file != "" {
-		return usageError("--from and -f both specify the Pod: remove one of the two")
-	}
 	if kind, _ := reference(f.from); f.from != "" && !slices.Contains(sourceKinds, kind) {
 		return usageError("--from is %q: write cronjob/NAME, job/NAME, pod/NAME or deployment/NAME; or at/NAME or cronat/NAME for the same run once more", f.from)
 	}
@@ -109,13 +105,13 @@ func (f *podFlags) name() string { return cmp.Or(f.from, "-f "+f.file) }
 
 // copied returns what --from or -f name, with the other flags for the Pod. The main container is
 // the first one. The template is nil if the controller's default suffices.
-func (r *run) copied(ctx context.Context) (from source, err error) {
+func (r *run) copied() (from source, err error) {
 	f := &r.pod
 	switch {
 	case f.from != "":
 		from, err = r.readObject()
 	case f.file != "":
-		from, err = r.readFile(ctx)
+		from, err = r.readFile()
 	}
 	if err != nil {
 		return from, err
@@ -216,20 +212,14 @@ func (r *run) sourceOf(object runtime.Object) (source, error) {
 }
 
 // readFile returns the object in the file of -f.
-func (r *run) readFile(ctx context.Context) (source, error) {
+func (r *run) readFile() (source, error) {
 	files := resource.NewLocalBuilder().Unstructured().Flatten()
 	if r.pod.file == "-" {
 		files.Stream(r.In, "the standard input")
 	} else {
 		files.FilenameParam(false, &resource.FilenameOptions{Filenames: []string{r.pod.file}})
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, requestTimeout, noAnswer("-f "+r.pod.file, requestTimeout))
-		defer cancel()
 	}
-	infos, err := interruptible(ctx, func() ([]*resource.Info, error) { return files.Do().Infos() })
-	if ctx.Err() != nil {
-		return source{}, err
-	}
+	infos, err := files.Do().Infos()
 	var object runtime.Object
 	switch {
 	case err != nil && strings.Contains(err.Error(), "'Kind' is missing"):

@@ -22,7 +22,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 )
 
 // TestDownload reads the Pod from a URL.
@@ -42,30 +41,4 @@ func TestDownload(t *testing.T) {
 			t.Errorf("%s: exit code %d, got %q, want %q", path, code, got, want)
 		}
 	}
-}
-
-// unanswered is a server that answers nothing before it is closed.
-type unanswered chan struct{}
-
-func (u unanswered) RoundTrip(request *http.Request) (*http.Response, error) {
-	<-u
-	return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Request: request}, nil
-}
-
-// TestDownloadUnanswered reads the Pod from a URL whose server does not answer.
-func TestDownloadUnanswered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server, before := make(unanswered), http.DefaultTransport
-		http.DefaultTransport = server
-		defer func() {
-			close(server)
-			synctest.Wait() // until nobody uses the transport
-			http.DefaultTransport = before
-		}()
-		w := newWorld(t, "")
-		code := w.run(t, "now", "-f", "http://server/pod.yaml")
-		if want := "error: -f http://server/pod.yaml has not answered for 30s\n"; code != exitError || w.stderr.String() != want {
-			t.Errorf("exit code %d, stderr %q, want %q", code, w.stderr.String(), want)
-		}
-	})
 }

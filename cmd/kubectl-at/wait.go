@@ -54,9 +54,8 @@ type wait struct {
 func (c *cli) waitCommand() *cobra.Command {
 	w := wait{wait: true}
 	cmd := &cobra.Command{
-		Use:        "wait NAME",
-		SuggestFor: []string{"watch"},
-		Short:      "Wait for the end of a run",
+		Use:   "wait NAME",
+		Short: "Wait for the end of a run",
 		Long: `Wait for the end of a run. The exit code reports the outcome, like that of kubectl at TIME
 --wait: see kubectl at --help. Without a terminal, it prints each reason why the command does
 not run.`,
@@ -236,11 +235,21 @@ func (c *cli) hintOnAt(at *v1alpha1.At, now time.Time) string {
 	return ""
 }
 
-// isUnattended reports whether an At has been due for a while without any action by a
-// controller.
-func isUnattended(at *v1alpha1.At, now time.Time) bool {
-	_, overdue := plan.StateOf(at, nil, now)
-	return overdue > unattended && at.Status.Phase != v1alpha1.PhaseRunning && at.Status.Reason == ""
+// isUnattended reports whether no controller has processed an object for a while that is due, or a new CronAt.
+func isUnattended(of object, now time.Time) bool {
+	s := stateOf(of)
+	var overdue time.Duration
+	switch of := of.(type) {
+	case *v1alpha1.At:
+		_, overdue = plan.StateOf(of, nil, now)
+	case *v1alpha1.CronAt:
+		if next := of.Status.NextScheduleTime; next != nil {
+			overdue = now.Sub(next.Time)
+		} else if of.Status.ObservedSchedule == nil {
+			overdue = now.Sub(of.CreationTimestamp.Time)
+		}
+	}
+	return overdue > unattended && s.reason == "" && !s.hasBegun
 }
 
 // noController asks the user to check the controller.
