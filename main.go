@@ -62,13 +62,13 @@ import (
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	atinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/inventory"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/endpoints"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/leader"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/safelog"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
-	"programming-kubernetes.info/cnat-controller/pkg/metrics/ats"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/preflight"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation"
@@ -273,7 +273,7 @@ func run(ctx context.Context, o *options) error {
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	metrics.Register()
-	ats.Register(p.objects, clock.RealClock{}, o.metricsNamespaces)
+	inventory.Register(p.objects, clock.RealClock{}, o.metricsNamespaces)
 	if err := p.serve(serveCtx); err != nil {
 		return err
 	}
@@ -297,11 +297,11 @@ type program struct {
 	recorder       record.EventRecorder
 	stopEvents     func()
 	lease          leaderelection.HealthzAdaptor
-	objects        ats.Objects
+	objects        inventory.Objects
 
 	controller     *Controller
 	cronController *cronat.Controller
-	runAnnotations func(context.Context)
+	annotations    *restartannotation.Controller // nil without the flag
 }
 
 func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock clock.WithTicker) (*program, error) {
@@ -354,14 +354,20 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 	if err != nil {
 		return nil, err
 	}
-	p.objects = ats.Objects{
+	p.objects = inventory.Objects{
 		Ats:     p.atFactory.Cnat().V1alpha1().Ats().Lister(),
 		CronAts: p.cronFactory.Cnat().V1alpha1().CronAts().Lister(),
 		// Only the leader counts them: otherwise their sum over all replicas would be wrong.
 		Working: p.controller.working.Load,
 	}
-	p.runAnnotations, p.objects.BlockedAnnotations, err = o.restartAnnotationsRunner(ctx, p.cnatClient, p.metadataClient, p.recorder, wallClock)
-	return p, err
+	if o.restartAnnotations {
+		p.annotations, err = restartannotation.NewController(ctx, p.cnatClient, p.metadataClient, o.namespace, p.recorder, wallClock)
+		if err != nil {
+			return nil, err
+		}
+		p.objects.BlockedAnnotations = p.annotations.Blocked
+	}
+	return p, nil
 }
 
 // run runs the controllers until ctx is done, or the lease is lost.
@@ -393,7 +399,9 @@ func (p *program) run(ctx context.Context) error {
 		uninstalled := held.Hold(ctx, func(ctx context.Context) {
 			var wg sync.WaitGroup
 			wg.Go(func() { p.cronController.Run(ctx, cronWorkers*p.workers) })
-			wg.Go(func() { p.runAnnotations(ctx) })
+			if p.annotations != nil {
+				wg.Go(func() { p.annotations.Run(ctx, annotationWorkers) })
+			}
 			p.controller.Run(ctx, p.workers)
 			wg.Wait()
 		}, func(ctx context.Context) error {
@@ -446,20 +454,6 @@ func (p *program) lastWork(ctx context.Context, held *uninstall.Permissions, wor
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cannot get the lease to release the permissions: see docs/install.md, If Pods stay")
 	}
-}
-
-// restartAnnotationsRunner returns what runs the controller of restart annotations, and what
-// tells which workloads have annotations that cannot be applied. Without the flag, the first
-// does nothing, and the second is nil.
-func (o *options) restartAnnotationsRunner(ctx context.Context, cnatClient clientset.Interface, metadataClient metadata.Interface, recorder record.EventRecorder, wallClock clock.WithTicker) (run func(context.Context), blocked func() map[cache.ObjectName]string, err error) {
-	if !o.restartAnnotations {
-		return func(context.Context) {}, nil, nil
-	}
-	controller, err := restartannotation.NewController(ctx, cnatClient, metadataClient, o.namespace, recorder, wallClock)
-	if err != nil {
-		return nil, nil, err
-	}
-	return func(ctx context.Context) { controller.Run(ctx, annotationWorkers) }, controller.Blocked, nil
 }
 
 // preflightClients returns the clients of preflights, or nil if there are none. config is

@@ -99,7 +99,9 @@ func runProgram(ctx context.Context, p *program) error {
 		stopped, stop := context.WithCancel(ctx)
 		stop()
 		p.cronController.Run(stopped, 1)
-		p.runAnnotations(stopped)
+		if p.annotations != nil {
+			p.annotations.Run(stopped, 1)
+		}
 		p.controller.Run(stopped, 1)
 		p.controller.preflight.Run(stopped)
 	}

@@ -128,7 +128,7 @@ var (
 	}, []string{"version", "revision", "goversion"})
 )
 
-// Register registers all metrics except those of package ats. Call it only once. Counters
+// Register registers all metrics except those of package inventory. Call it only once. Counters
 // start at 0, so that the first failure is an increase.
 func Register() {
 	endpoints.RegisterMetrics()

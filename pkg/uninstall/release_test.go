@@ -210,7 +210,7 @@ func TestReleaseRefused(t *testing.T) {
 // TestReleaseMany releases the Pods of a large installation first, and reads the many Ats
 // that need nothing only afterwards, once, although one Pod is refused for some time.
 func TestReleaseMany(t *testing.T) {
-	const ats, running, latency, refused = 300_000, 2_000, 20 * time.Millisecond, 10 * time.Second
+	const ats, running, latency, refused = 100_000, 500, 20 * time.Millisecond, 10 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeaving(t)
 		for i := range running {

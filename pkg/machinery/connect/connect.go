@@ -22,9 +22,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,9 +41,6 @@ func Config(kubeconfig, master string) (*rest.Config, string, error) {
 	rules.ExplicitPath = kubeconfig
 	overrides := &clientcmd.ConfigOverrides{}
 	overrides.ClusterInfo.Server = master
-	if files := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); files != "" && kubeconfig == "" && !anyExists(filepath.SplitList(files)) {
-		return nil, "", fmt.Errorf("$KUBECONFIG names %s, which does not exist: correct or unset it", files)
-	}
 	clientConfig := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	config, err := clientConfig.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
@@ -60,13 +54,6 @@ func Config(kubeconfig, master string) (*rest.Config, string, error) {
 		return nil, "", fmt.Errorf("load the namespace of the kubeconfig: %w", err)
 	}
 	return config, namespace, nil
-}
-
-func anyExists(files []string) bool {
-	return slices.ContainsFunc(files, func(file string) bool {
-		_, err := os.Stat(file)
-		return !errors.Is(err, os.ErrNotExist)
-	})
 }
 
 // Explain returns what a person who has started the controller can do about the error of the first

@@ -152,16 +152,15 @@ const (
 	logInterval       = time.Minute // between two errors that a client can cause
 )
 
-// Any client may send any token. The API server's answers are cached, and the number of
+// Any client may send any token. That one is allowed is cached, and the number of
 // requests to it is limited, in all and for each source address. Guessed tokens therefore
 // cost the API server little, and those of a few sources do not lock out clients with a
 // valid token.
 const (
 	allowedTTL   = 2 * time.Minute // as in the API server's own cache of tokens
-	refusedTTL   = 10 * time.Second
-	maxAnswers   = 128 // of each kind
-	maxQuestions = 5   // per second from one source; twice as many may come at once
-	maxOfAll     = 50  // per second from all sources, so that they do not delay the work
+	maxAllowed   = 128
+	maxQuestions = 5  // per second from one source; twice as many may come at once
+	maxOfAll     = 50 // per second from all sources, so that they do not delay the work
 	maxSources   = 4096
 	askTimeout   = 10 * time.Second
 )
@@ -170,8 +169,7 @@ const (
 // user has the permission. Other requests get 401 or 403, like from the API server, or 429
 // if there are too many.
 func Authorize(client kubernetes.Interface, permission authorizationv1.ResourceAttributes, handler http.Handler) http.Handler {
-	// In a single cache, guesses would evict the good answers.
-	allowed, refused := cache.NewLRUExpireCache(maxAnswers), cache.NewLRUExpireCache(maxAnswers)
+	allowed := cache.NewLRUExpireCache(maxAllowed) // No guess evicts one of them.
 	sources := sources{limiters: lru.New(maxSources), ofAll: newLimiter(maxOfAll)}
 	errorLog := rate.Sometimes{Interval: logInterval}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -183,10 +181,6 @@ func Authorize(client kubernetes.Interface, permission authorizationv1.ResourceA
 		key := sha256.Sum256([]byte(token))
 		if _, found := allowed.Get(key); found {
 			handler.ServeHTTP(w, r)
-			return
-		}
-		if status, found := refused.Get(key); found {
-			http.Error(w, http.StatusText(status.(int)), status.(int))
 			return
 		}
 		if !sources.accept(sourceOf(r.RemoteAddr)) {
@@ -201,7 +195,6 @@ func Authorize(client kubernetes.Interface, permission authorizationv1.ResourceA
 			}
 			http.Error(w, "cannot check your permission with the API server", http.StatusInternalServerError)
 		case status != http.StatusOK:
-			refused.Add(key, status, refusedTTL)
 			http.Error(w, http.StatusText(status), status)
 		default:
 			allowed.Add(key, nil, allowedTTL)

@@ -14,7 +14,7 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-package ats
+package inventory
 
 import (
 	"go/ast"
@@ -37,7 +37,7 @@ import (
 func TestRegister(t *testing.T) {
 	cnatmetrics.Register()
 	Register(Objects{Ats: listers.NewAtLister(newIndexer()), CronAts: noCronAts, Working: working}, clock.RealClock{}, 100)
-	types, err := parser.ParseFile(token.NewFileSet(), "../../apis/cnat/v1alpha1/types.go", nil, parser.ParseComments)
+	types, err := parser.ParseFile(token.NewFileSet(), "../apis/cnat/v1alpha1/types.go", nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package ats serves the metrics that count the existing objects at each scrape.
-package ats
+// Package inventory serves the metrics that count the existing objects at each scrape.
+package inventory
 
 import (
 	"cmp"
