@@ -152,34 +152,41 @@ func TestForesee(t *testing.T) {
 	terminating := apierrors.NewForbidden(pods, "at-pod", errors.New("namespace is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	for name, tc := range map[string]struct {
-		err  error
-		want string // the reason; "nothing" if it says nothing
+		err       error
+		want      string // the reason; "nothing" if it says nothing
+		byCommand bool   // it may concern the command
 	}{
-		"accepted":                               {nil, ""},
-		"the name is taken":                      {apierrors.NewAlreadyExists(pods, "at-pod"), ""},
-		"quota":                                  {forbidden("exceeded quota: no-pods"), v1alpha1.ReasonPodRefused},
-		"Pod Security":                           {forbidden(`violates PodSecurity "restricted:latest": privileged`), v1alpha1.ReasonPodRefused},
-		"service account":                        {forbidden(`error looking up service account shop/none: serviceaccount "none" not found`), v1alpha1.ReasonPodRefused},
-		"invalid":                                {invalid, v1alpha1.ReasonInvalidPod},
-		"a webhook denies it":                    {forbidden(`admission webhook "a" denied the request: no`), v1alpha1.ReasonPodRefused},
-		"a webhook denies it as a bad request":   {apierrors.NewBadRequest(`admission webhook "a" denied the request: no`), v1alpha1.ReasonPodRefused},
-		"a webhook is down":                      {apierrors.NewInternalError(errors.New(`failed calling webhook "a": connection refused`)), v1alpha1.ReasonPodRefused},
-		"a webhook does not support dry-run":     {apierrors.NewBadRequest(`admission webhook "a" does not support dry run`), "nothing"},
-		"a webhook is slow":                      {apierrors.NewInternalError(errors.New(`failed calling webhook "a": failed to call webhook: Post "https://a": context deadline exceeded`)), "nothing"},
-		"the network before a webhook is slow":   {apierrors.NewInternalError(errors.New(`failed calling webhook "a": dial tcp: i/o timeout`)), "nothing"},
-		"the API server is busy":                 {apierrors.NewTooManyRequests("busy", 1), "nothing"},
-		"the API server is slow":                 {apierrors.NewTimeoutError("slow", 1), "nothing"},
-		"no answer":                              {errors.New("context deadline exceeded"), "nothing"},
-		"the API server does not know the CRD":   {forbidden("cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion cnat.programming-kubernetes.info/v1alpha1 Kind At: no matches"), "nothing"},
-		"the namespace is being deleted":         {terminating, "nothing"},
-		"the quota's count has a conflict":       {apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "quota", errors.New("modified")), "nothing"},
-		"the token of the controller is too old": {apierrors.NewUnauthorized("too old"), "nothing"},
+		"accepted":                               {nil, "", false},
+		"the name is taken":                      {apierrors.NewAlreadyExists(pods, "at-pod"), "", false},
+		"quota":                                  {forbidden("exceeded quota: no-pods"), v1alpha1.ReasonPodRefused, false},
+		"Pod Security":                           {forbidden(`violates PodSecurity "restricted:latest": privileged`), v1alpha1.ReasonPodRefused, false},
+		"service account":                        {forbidden(`error looking up service account shop/none: serviceaccount "none" not found`), v1alpha1.ReasonPodRefused, false},
+		"invalid":                                {invalid, v1alpha1.ReasonInvalidPod, false},
+		"a webhook denies it":                    {forbidden(`admission webhook "a" denied the request: no`), v1alpha1.ReasonPodRefused, true},
+		"a webhook denies it as a bad request":   {apierrors.NewBadRequest(`admission webhook "a" denied the request: no`), v1alpha1.ReasonPodRefused, true},
+		"a webhook is down":                      {apierrors.NewInternalError(errors.New(`failed calling webhook "a": connection refused`)), v1alpha1.ReasonPodRefused, false},
+		"a webhook does not support dry-run":     {apierrors.NewBadRequest(`admission webhook "a" does not support dry run`), "nothing", true},
+		"a webhook is slow":                      {apierrors.NewInternalError(errors.New(`failed calling webhook "a": failed to call webhook: Post "https://a": context deadline exceeded`)), "nothing", false},
+		"the network before a webhook is slow":   {apierrors.NewInternalError(errors.New(`failed calling webhook "a": dial tcp: i/o timeout`)), "nothing", false},
+		"the API server is busy":                 {apierrors.NewTooManyRequests("busy", 1), "nothing", false},
+		"the API server is slow":                 {apierrors.NewTimeoutError("slow", 1), "nothing", false},
+		"no answer":                              {errors.New("context deadline exceeded"), "nothing", false},
+		"the API server does not know the CRD":   {forbidden("cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion cnat.programming-kubernetes.info/v1alpha1 Kind At: no matches"), "nothing", false},
+		"the namespace is being deleted":         {terminating, "nothing", false},
+		"the quota's count has a conflict":       {apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "quota", errors.New("modified")), "nothing", false},
+		"the token of the controller is too old": {apierrors.NewUnauthorized("too old"), "nothing", false},
+		"a policy denies it":                     {forbidden("ValidatingAdmissionPolicy 'a' with binding 'b' denied request: no curl"), v1alpha1.ReasonPodRefused, true},
+		"too large":                              {apierrors.NewRequestEntityTooLargeError("limit is 3145728"), v1alpha1.ReasonPodRefused, true},
+		"too large for etcd":                     {apierrors.NewInternalError(errors.New("etcdserver: request is too large")), v1alpha1.ReasonPodRefused, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.err != nil {
 				tc.err = fmt.Errorf("create Pod: %w", tc.err)
 			}
 			got := Foresee(v1alpha1.ReasonPodRefused, tc.err)
+			if byCommand := MayConcernCommand(tc.err); byCommand != tc.byCommand {
+				t.Errorf("it may concern the command: %t, want %t", byCommand, tc.byCommand)
+			}
 			switch {
 			case tc.want == "nothing" && got != nil, tc.want != "nothing" && (got == nil || got.Reason != tc.want):
 				t.Errorf("got %+v, want %q", got, tc.want)
@@ -300,33 +307,6 @@ func TestPodKeys(t *testing.T) {
 			gotLike, gotSame := keys(tc.mutate)
 			if (gotLike == like) != tc.like || (gotSame == same) != tc.same {
 				t.Errorf("equal: like %v, same %v; want %v, %v", gotLike == like, gotSame == same, tc.like, tc.same)
-			}
-		})
-	}
-}
-
-func TestMayConcernCommand(t *testing.T) {
-	pods := schema.GroupResource{Resource: "pods"}
-	forbidden := func(message string) error { return apierrors.NewForbidden(pods, "at-pod", errors.New(message)) }
-	for name, tc := range map[string]struct {
-		err  error
-		want bool
-	}{
-		"accepted":        {nil, false},
-		"quota":           {forbidden("exceeded quota: no-pods"), false},
-		"Pod Security":    {forbidden(`violates PodSecurity "restricted:latest": privileged`), false},
-		"service account": {forbidden("error looking up service account shop/none: not found"), false},
-		"a webhook":       {forbidden(`admission webhook "a" denied the request: no curl`), true},
-		"a policy":        {forbidden("ValidatingAdmissionPolicy 'a' with binding 'b' denied request: no curl"), true},
-		"its size":        {apierrors.NewRequestEntityTooLargeError("limit is 3145728"), true},
-		"its size, etcd":  {apierrors.NewInternalError(errors.New("etcdserver: request is too large")), true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if tc.err != nil {
-				tc.err = fmt.Errorf("create Pod: %w", tc.err)
-			}
-			if got := MayConcernCommand(tc.err); got != tc.want {
-				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
 	}

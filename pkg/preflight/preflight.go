@@ -104,7 +104,7 @@ type Preflight struct {
 	// shared has the answers to the dry-runs by the keys of plan.PodKeys.
 	shared *utilcache.Expiring
 	// found has the Forecasts of items that are refused, or that were refused and whose status still
-	// says so. All of these are checked again.
+	// says so. All of these are checked again. Each is reported once in sharedTime at most.
 	found *utilcache.Expiring
 }
 
@@ -192,10 +192,10 @@ func (c *Checks) Add(name cache.ObjectName) {
 func (c *Checks) Rehearses() bool { return c != nil && c.p.rehearse() }
 
 // Forecast returns the finding for the current version of an object, or nil if nothing is known.
-// Nothing is known for each object whose Pod would be accepted. status is the part of the object's
-// that is about rehearsals. Once it has the finding, it counts instead: another controller may
-// write something else, and both would write for ever. If preflights are turned off, everything is
-// accepted.
+// Nothing is known for each object whose Pod would be accepted. status is the part of the status that
+// is about rehearsals. A finding that has been in the status is not reported again: if another
+// controller finds something else, neither writes over the other for ever. If preflights are turned
+// off, everything is accepted.
 func (c *Checks) Forecast(object metav1.Object, status plan.Rehearsed) *plan.Forecast {
 	if c == nil {
 		return &plan.Forecast{}
@@ -340,13 +340,11 @@ func (c *Checks) keep(item cache.ObjectName, s *subject, v verdict) (news *findi
 		found = nil
 	case found == nil || found.result != *v.forecast:
 		found = newFinding(s, *v.forecast)
+		p.found.Set(item, found, sharedTime)
 		news = found
 	}
-	if found != nil {
-		p.found.Set(item, found, sharedTime)
-		if found.isIn(reported) {
-			news = nil
-		}
+	if found != nil && found.isIn(reported) {
+		news = nil
 	}
 	switch {
 	case found != nil || reported != plan.Forecast{}:

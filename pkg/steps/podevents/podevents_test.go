@@ -26,6 +26,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -144,6 +145,21 @@ func TestNewestIsBounded(t *testing.T) {
 	}
 	if event, err := (*Reader)(nil).Newest(t.Context(), newPod("default", "uid")); event != nil || err != nil {
 		t.Errorf("of a nil Reader: event %v, error %v", event, err)
+	}
+}
+
+// TestNewestOfPart lets a list end in the middle, because it has expired: what the rest says is unknown.
+func TestNewestOfPart(t *testing.T) {
+	client := kubefake.NewClientset()
+	pages := 0
+	client.PrependReactor("list", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if pages++; pages > 1 {
+			return true, nil, apierrors.NewResourceExpired("too old")
+		}
+		return true, &corev1.EventList{ListMeta: metav1.ListMeta{Continue: "more"}, Items: []corev1.Event{*newEvent("a", "other")}}, nil
+	})
+	if event, err := NewReader(client.CoreV1(), clocktesting.NewFakeClock(now)).Newest(t.Context(), newPod("default", "uid")); event != nil || err == nil {
+		t.Errorf("event %v, error %v, want an error", event, err)
 	}
 }
 
