@@ -140,25 +140,15 @@ func (c *calendar) doubt(first, next candidate) error {
 	return nil
 }
 
-// checkZone returns an error if the name or the abbreviation of a zone is not that of the zone at an instant.
+// checkZone returns an error if the abbreviation of a zone is not that of the zone at an instant. Elsewhere, it can
+// mean several zones.
 func (c *calendar) checkZone(instant time.Time) error {
-	const layout = "-07:00"
-	offset := instant.Format(layout)
-	if c.named != nil && instant.In(c.named).Format(layout) != offset {
-		return c.fail(c.seen[zoneCheck], "is wrong, because its offset then is %s: write one of the two", instant.In(c.named).Format(layout))
-	}
 	if c.abbreviation == nil || c.isAbbreviated(instant) {
 		return nil
 	}
-	examples := abbreviations()[lower(c.quote(*c.abbreviation))]
-	switch {
-	case !c.hasOffset: // Elsewhere, it can mean several zones.
-		return c.fail(*c.abbreviation, "is not in force in %s then, but %s is: write a zone such as %s, or an offset such as UTC%s",
-			nameOf(c.zone), instant.Format("MST"), examples[0].Location(), examples[0].Format(layout))
-	case !slices.ContainsFunc(examples, func(example time.Time) bool { return example.Format(layout) == offset }):
-		return c.fail(*c.abbreviation, "is wrong, because its offset is %s: write one of the two", examples[0].Format(layout))
-	}
-	return nil
+	example := abbreviations()[lower(c.quote(*c.abbreviation))][0]
+	return c.fail(*c.abbreviation, "is not in force in %s then, but %s is: write a zone such as %s, or an offset such as UTC%s",
+		nameOf(c.zone), instant.Format("MST"), example.Location(), example.Format("-07:00"))
 }
 
 // isAbbreviated reports whether the zone at an instant has the abbreviation of the text.

@@ -29,14 +29,12 @@ import (
 
 // spec is a parsed text.
 type spec struct {
-	text    string
-	clock   *clock         // nil: the current time of day
-	date    *date          // nil: the next day on which the clock shows the time
-	weekday *weekday       // the next such day, or with a date, a check
-	zone    *time.Location // nil: that of the options
-	// hasOffset is true if the zone is an offset. A name or an abbreviation behind it is a check.
-	hasOffset bool
-	named     *time.Location
+	text      string
+	clock     *clock         // nil: the current time of day
+	date      *date          // nil: the next day on which the clock shows the time
+	weekday   *weekday       // the next such day, or with a date, a check
+	zone      *time.Location // nil: that of the options
+	hasOffset bool           // The zone is an offset.
 	// abbreviation is that of the zone at that time, such as cet.
 	abbreviation *span
 	steps        []step
@@ -64,8 +62,6 @@ const (
 	aWeek     part = "week"
 	aYear     part = "year"
 	timeZone  part = "time zone"
-	// zoneCheck is the name of a zone behind an offset.
-	zoneCheck part = "name of a time zone"
 )
 
 type clock struct {
@@ -256,7 +252,7 @@ func (p *parser) once(part part, at span) error {
 	if _, ok := p.seen[part]; ok {
 		return p.fail(at, "is a second %s: write only one", part)
 	}
-	if p.firstSum != nil && part != timeZone && part != zoneCheck {
+	if p.firstSum != nil && part != timeZone {
 		return p.fail(at, "follows a sum: write it before %q", p.quote(*p.firstSum))
 	}
 	p.seen[part] = at

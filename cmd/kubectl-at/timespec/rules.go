@@ -80,7 +80,6 @@ var rules = sync.OnceValue(func() (all []rule) {
 	}
 
 	add(`now`, func(p *parser, found []span) error { return p.once(present, found[0]) })
-	add(`@([0-9]{1,10})`, (*parser).seconds)
 
 	add(`ON(today|tonight|tomorrow|day after tomorrow)`, (*parser).dayInWords)
 	add(`ON(?:(this|next) )?WEEKDAY`, (*parser).dayOfWeek)
@@ -123,9 +122,8 @@ var rules = sync.OnceValue(func() (all []rule) {
 	refuse(`etc/gmt[+-][1-9][0-9]?`, `has the sign of POSIX, which is the opposite one: write an offset such as UTC+05:00`)
 	add(`(utc|gmt) [+-][0-9]+ (UNIT)`, (*parser).sumFromUTC)
 	add(`(?:utc|gmt)([+-])DD(?::?MM)?`, (*parser).offset)
-	add(`\[?(`+zonePattern()+`)\]?`, (*parser).zoneName)
+	add(`(`+zonePattern()+`)`, (*parser).zoneName)
 	refuse(`UNIT|HALF`, `has no number: write one before it, such as "+ 1 week" or 10am`)
-	add(`\([^)]*\)`, (*parser).comment)
 	add(`([+-])DD(?::?MM)?`, (*parser).offsetOfInstant)
 	refuse(`[+-] (?:[0-9]+ )?(?:WEEKDAY|MONTH|HALF|noon|midday|midnight)`, `can be the end of a period: write only when it begins`)
 	add(`-+[a-z]\S*`, func(p *parser, found []span) error { return p.unknown(found[0]) }) // a flag
@@ -308,16 +306,4 @@ func (p *parser) clockTime(found []span) error {
 		c.hour = c.hour%12 + 12
 	}
 	return p.setClock(c)
-}
-
-// seconds reads the seconds since 1970, as GNU date does.
-func (p *parser) seconds(found []span) error {
-	at, instant := found[0], time.Unix(int64(p.number(found[1])), 0).UTC()
-	if err := p.setZone(time.UTC, at); err != nil {
-		return err
-	}
-	if err := p.setClock(clock{hour: instant.Hour(), minute: instant.Minute(), second: instant.Second(), span: at}); err != nil {
-		return err
-	}
-	return p.setDate(date{way: absolute, year: instant.Year(), month: instant.Month(), n: instant.Day(), span: at})
 }

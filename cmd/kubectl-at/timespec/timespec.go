@@ -27,8 +27,7 @@ limitations under the License.
 // The parts may come in any order, such as "10:12 tomorrow" or "tomorrow 10:12", but only
 // sums and the zone may follow a number with a unit. There is at most one time of day
 // (or "now"), one date and one zone, and a zone alone is not enough. A weekday with another
-// date is a check, and so is the name of a zone behind an offset: it must have that offset then. Behind an
-// instant with an offset, a comment in parentheses is ignored, as in an e-mail.
+// date is a check.
 // "next week" needs a weekday, "next year" a day and a month. A sign is that
 // of an offset only after a date with its year and a time of day with a colon, without a space behind it:
 // otherwise, "sat 22:00-02:00", "9am -10" or "noon + 01:30" would have a meaning that nobody intends.

@@ -94,27 +94,18 @@ func LoadZone(name string) (*time.Location, error) {
 }
 
 func (p *parser) setZone(location *time.Location, at span) error {
-	switch {
-	case p.zone != nil && p.zone.String() == location.String(): // +0530 +0530
-		return nil
-	case p.hasOffset && p.named == nil:
-		p.named = location
-		return p.once(zoneCheck, at)
-	}
 	p.zone = location
 	return p.once(timeZone, at)
 }
 
-// zoneName reads the name of a zone, perhaps in brackets as in RFC 9557.
+// zoneName reads the name of a zone.
 func (p *parser) zoneName(found []span) error {
-	isOpen, isClosed := found[0].from < found[1].from, found[0].to > found[1].to
 	location, err := LoadZone(p.word(found[1]))
-	if err != nil || isOpen != isClosed {
+	if err != nil {
 		return p.unknown(found[0])
 	}
-	err = p.setZone(location, found[1])
-	p.hasOffset = p.hasOffset || p.word(found[1]) == "z"
-	return err
+	p.hasOffset = p.word(found[1]) == "z"
+	return p.setZone(location, found[1])
 }
 
 // abbreviated reads the abbreviation of a zone, or anything else.
@@ -123,9 +114,6 @@ func (p *parser) abbreviated(found []span) error {
 		return p.unknown(found[0])
 	}
 	p.abbreviation = &found[0]
-	if p.hasOffset {
-		return p.once(zoneCheck, found[0])
-	}
 	return p.once(timeZone, found[0])
 }
 
@@ -136,14 +124,6 @@ func (p *parser) sumFromUTC(found []span) error {
 	}
 	p.at = found[1].to
 	return p.setZone(time.UTC, found[1])
-}
-
-// comment skips what stands in parentheses behind an instant with an offset, as in an e-mail.
-func (p *parser) comment(found []span) error {
-	if p.hasOffset && p.isInstant() {
-		return nil
-	}
-	return p.unknown(span{found[0].from, found[0].from + 1})
 }
 
 // isInstant reports whether the words so far are a full date and a time of day, without a sum.
