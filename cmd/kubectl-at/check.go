@@ -109,16 +109,17 @@ func (c *cli) requestRehearsal(info *resource.Info) error {
 // check prints the verdict on an At or a CronAt that was written some time ago, and returns a refusal
 // as an error.
 func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Writer) error {
-	if stateOf(of).hasBegun {
+	s := stateOf(of)
+	if s.hasBegun {
 		return fmt.Errorf("%s has started: see %s", ref(of), c.kubectl("at show %s", of.GetName()))
 	}
-	limit, isAsked, none := verdictTime, stateOf(of).run.Rehearse, c.noPreflight(of)
+	limit, none := verdictTime, c.noPreflight(of)
 	noRehearsal := cmp.Or(none, c.noRehearsal(of))
 	switch {
-	case none != "" && stateOf(of).observed == of.GetGeneration():
+	case none != "" && s.observed == of.GetGeneration():
 		limit = 0
-	case isAsked && noRehearsal == "":
-		if limit = rehearsalTime; stateOf(of).run.Nodes != nil {
+	case s.run.Rehearse && noRehearsal == "":
+		if limit = rehearsalTime; s.run.Nodes != nil {
 			limit = nodesRehearsalTime
 		}
 		noRehearsal = c.noController("None has ended in time. Others come first, a run is refused for quota, -rehearsals is 0, or no")
@@ -151,7 +152,7 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		return refused(of, why)
 	case last.rehearsed != nil:
 		rehearsal = rehearsed(last, c.now()) + ": " + last.rehearsed.Message
-	case isAsked:
+	case s.run.Rehearse:
 		rehearsal = noRehearsal
 	}
 	missing, notAllowed := "", ""
@@ -164,9 +165,9 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 		{"Rehearsal", rehearsal},
 		{"Dry-run", asked},
 		{"Missing", strings.TrimSpace(missing + " " + notAllowed)},
-		{"Unchecked", uncheckedOf(stateOf(of).run, hasPassed)},
+		{"Unchecked", uncheckedOf(s.run, hasPassed)},
 	})
-	if isAsked && !hasPassed {
+	if s.run.Rehearse && !hasPassed {
 		return withCode(exitTimeout, "no rehearsal of %s has passed, so it is not known whether it would start", ref(of))
 	}
 	return nil

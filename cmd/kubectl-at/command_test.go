@@ -165,18 +165,6 @@ func nameOf(zone *time.Location) string {
 	return zone.String()
 }
 
-func TestProtectNumbers(t *testing.T) {
-	args := []string{"10:12", "-05:00", "--retries", "-1", "-n", "-1", "--env=A=-1", "-f", "-", "-n", "x", "--", "-1"}
-	got := protectNumbers(args)
-	want := []string{"10:12", minus + "05:00", "--retries", "-1", "-n", "-1", "--env=A=-1", "-f", "-", "-n", "x", "--", "-1"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	if got := text(got[:2]); got != "10:12 -05:00" {
-		t.Errorf("the text is %q", got)
-	}
-}
-
 // TestUnanswered interrupts requests, or gets no answer.
 func TestUnanswered(t *testing.T) {
 	const at, cronAt = ": at/x may have been created: see kubectl at show x\n", ": cronat/x may have been created: see kubectl at show cronat/x\n"
@@ -189,12 +177,12 @@ func TestUnanswered(t *testing.T) {
 	}{
 		"interrupted":             {"now --name=x -- x", context.Canceled, true, exitInterrupted, "error: interrupted: context canceled" + at},
 		"a CronAt, interrupted":   {"every @daily --tz=UTC --name=x -- x", context.Canceled, true, exitInterrupted, "error: interrupted: context canceled" + cronAt},
-		"no answer":               {"now --name=x -- x", noAnswer("the API server", requestTimeout), false, exitError, "error: the API server has not answered for 30s" + at},
+		"no answer":               {"now --name=x -- x", noAnswer(requestTimeout), false, exitError, "error: the API server has not answered for 30s" + at},
 		"cut":                     {"now --name=x -- x", io.ErrUnexpectedEOF, false, exitError, "error: unexpected EOF" + at},
 		"refused":                 {"now --name=x -- x", apierrors.NewBadRequest("no"), false, exitError, "error: no\n"},
 		"not connected":           {"now --name=x -- x", errors.New("no such host"), false, exitError, "error: no such host\n"},
 		"moved":                   {"move x noon", context.Canceled, true, exitInterrupted, `error: interrupted: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": context canceled: at/x may have been changed: see kubectl at show x` + "\n"},
-		"suspended, no answer":    {"suspend x", noAnswer("the API server", requestTimeout), false, exitError, `error: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": the API server has not answered for 30s: at/x may have been changed: see kubectl at show x` + "\n"},
+		"suspended, no answer":    {"suspend x", noAnswer(requestTimeout), false, exitError, `error: Patch "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x?fieldManager=kubectl-at": the API server has not answered for 30s: at/x may have been changed: see kubectl at show x` + "\n"},
 		"removed":                 {"rm cronat/x", context.Canceled, true, exitInterrupted, `error: interrupted: Delete "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/cronats/x": context canceled: cronat/x may have been deleted: see kubectl at show cronat/x` + "\n"},
 		"not removed":             {"rm x", apierrors.NewBadRequest("no"), false, exitError, "error: no\n"},
 		"interrupted, not a POST": {"show x", context.Canceled, true, exitInterrupted, `error: interrupted: Get "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x": context canceled` + "\n"},

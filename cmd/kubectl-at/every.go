@@ -126,7 +126,7 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 func (o *every) validate(cmd *cobra.Command, words, command []string) error {
 	kind, _ := reference(o.pod.from)
 	hasOne := o.pod.file != "" || kind == "CronJob" || kind == v1alpha1.CronAtKind
-	if strings.TrimSpace(text(words)) == "" && (len(words) > 0 || !hasOne) {
+	if strings.TrimSpace(strings.Join(words, " ")) == "" && (len(words) > 0 || !hasOne) {
 		return o.errNoSchedule()
 	}
 	if o.changed("concurrency") && !slices.Contains(concurrencyPolicies, o.concurrency) {
@@ -149,7 +149,7 @@ func (o *every) newCronAt(words, command []string, now time.Time) (*v1alpha1.Cro
 	if from.kind == "CronJob" && o.name == "" {
 		cronAt.Name = cmp.Or(from.name, cronAt.Name)
 	}
-	cronAt.Spec.Schedule = cmp.Or(strings.Join(strings.Fields(text(words)), " "), cronAt.Spec.Schedule)
+	cronAt.Spec.Schedule = cmp.Or(strings.Join(strings.Fields(strings.Join(words, " ")), " "), cronAt.Spec.Schedule)
 	if cronAt.Spec.Schedule == "" {
 		return nil, from, o.errNoSchedule()
 	}

@@ -28,8 +28,6 @@ import (
 	"os/signal"
 	"regexp"
 	goruntime "runtime"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 	_ "time/tzdata" // Windows has no time zone database.
@@ -183,7 +181,7 @@ Flags of all commands:
 
 // execute runs the command and returns its exit code.
 func execute(ctx context.Context, root *cobra.Command, args []string) int {
-	root.SetArgs(protectNumbers(args))
+	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var withCode *coded
 	if err != nil && ctx.Err() != nil && !errors.As(err, &withCode) {
@@ -192,34 +190,8 @@ func execute(ctx context.Context, root *cobra.Command, args []string) int {
 	return report(root, err)
 }
 
-// minus replaces the hyphen of a word such as -05:00, which would be parsed as a flag.
-const minus = "\u2212"
-
-var (
-	negative = regexp.MustCompile(`^-[0-9]`)
-	flagOnly = regexp.MustCompile(`^--?[A-Za-z][^=]*$`)
-)
-
-// protectNumbers replaces the hyphen at the beginning of numbers before --, unless they
-// may be the value of the flag before them: no flag begins with a digit, but UTC offsets do. text
-// restores it.
-func protectNumbers(args []string) []string {
-	protected := slices.Clone(args)
-	for i, arg := range args {
-		if arg == "--" {
-			break
-		}
-		if negative.MatchString(arg) && (i == 0 || !flagOnly.MatchString(args[i-1])) {
-			protected[i] = minus + arg[1:]
-		}
-	}
-	return protected
-}
-
-// text joins the words of a time.
-func text(words []string) string {
-	return strings.ReplaceAll(strings.Join(words, " "), minus, "-")
-}
+// numberAsFlag matches the error for a time such as -30m or -05:00, which is taken for a flag.
+var numberAsFlag = regexp.MustCompile(`unknown shorthand flag: '[0-9]'`)
 
 // flagError returns the error for a flag that cannot be parsed.
 func flagError(cmd *cobra.Command, err error) error {
@@ -228,7 +200,10 @@ func flagError(cmd *cobra.Command, err error) error {
 		return err
 	}
 	hint := ""
-	if !cmd.HasParent() {
+	switch {
+	case numberAsFlag.MatchString(err.Error()):
+		hint = `, and write a time such as "- 30 minutes" with a space, and one such as "10:12 -05:00" in quotes`
+	case !cmd.HasParent():
 		hint = ", and write -- before a COMMAND"
 	}
 	return usageError("%w: see %s --help%s", err, cmd.CommandPath(), hint)

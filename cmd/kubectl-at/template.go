@@ -107,14 +107,20 @@ func (f *podFlags) name() string { return cmp.Or(f.from, "-f "+f.file) }
 // the first one. The template is nil if the controller's default suffices.
 func (r *run) copied() (from source, err error) {
 	f := &r.pod
+	var object runtime.Object
 	switch {
 	case f.from != "":
-		from, err = r.readObject()
+		object, err = r.readObject()
 	case f.file != "":
-		from, err = r.readFile()
+		object, err = r.readFile()
 	}
 	if err != nil {
 		return from, err
+	}
+	if object != nil {
+		if from, err = sourceOf(object, r.labelSet); err != nil {
+			return from, usageError("%s: %w", f.name(), err)
+		}
 	}
 	template := &from.run().Template
 	switch {
@@ -191,28 +197,19 @@ func (r *run) chooseContainer(from *source) error {
 }
 
 // readObject returns the object of --from.
-func (r *run) readObject() (source, error) {
+func (r *run) readObject() (runtime.Object, error) {
 	if err := r.connect(); err != nil {
-		return source{}, err
+		return nil, err
 	}
 	infos, err := r.find().ResourceNames("", r.pod.from).Do().Infos()
 	if err != nil {
-		return source{}, err
+		return nil, err
 	}
-	return r.sourceOf(infos[0].Object)
-}
-
-// sourceOf returns what the object of --from or -f runs.
-func (r *run) sourceOf(object runtime.Object) (source, error) {
-	from, err := sourceOf(object, r.labelSet)
-	if err != nil {
-		return from, usageError("%s: %w", r.pod.name(), err)
-	}
-	return from, nil
+	return infos[0].Object, nil
 }
 
 // readFile returns the object in the file of -f.
-func (r *run) readFile() (source, error) {
+func (r *run) readFile() (object runtime.Object, err error) {
 	files := resource.NewLocalBuilder().Unstructured().Flatten()
 	if r.pod.file == "-" {
 		files.Stream(r.In, "the standard input")
@@ -220,7 +217,6 @@ func (r *run) readFile() (source, error) {
 		files.FilenameParam(false, &resource.FilenameOptions{Filenames: []string{r.pod.file}})
 	}
 	infos, err := files.Do().Infos()
-	var object runtime.Object
 	switch {
 	case err != nil && strings.Contains(err.Error(), "'Kind' is missing"):
 		err = errors.New("it has no kind: a Pod begins with apiVersion: v1 and kind: Pod")
@@ -236,9 +232,9 @@ func (r *run) readFile() (source, error) {
 		err = r.enter(infos[0].Namespace)
 	}
 	if err != nil {
-		return source{}, usageError("%s: %w", r.pod.name(), err)
+		err = usageError("%s: %w", r.pod.name(), err)
 	}
-	return r.sourceOf(object)
+	return object, err
 }
 
 // notObject matches the errors for a text.

@@ -50,8 +50,8 @@ const (
 // errNoAnswer means that a request has reached its limit.
 var errNoAnswer = errors.New("has not answered for")
 
-func noAnswer(from string, limit time.Duration) error {
-	return fmt.Errorf("%s %w %s", from, errNoAnswer, limit)
+func noAnswer(limit time.Duration) error {
+	return fmt.Errorf("the API server %w %s", errNoAnswer, limit)
 }
 
 // limited limits the time for the answer to each request, and for its body, unless that follows
@@ -64,7 +64,7 @@ type limited struct {
 
 func (l limited) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(request.Context())
-	timer := time.AfterFunc(l.limit, func() { cancel(noAnswer("the API server", l.limit)) })
+	timer := time.AfterFunc(l.limit, func() { cancel(noAnswer(l.limit)) })
 	stop := context.AfterFunc(l.command, func() { cancel(l.command.Err()) })
 	response, err := l.RoundTripper.RoundTrip(request.WithContext(ctx))
 	if err != nil {

@@ -52,12 +52,14 @@ func (c *cli) explainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			local := t.Instant.In(c.local())
-			fmt.Fprintf(c.Out, "%-9s%s\n%-9s%s\n%-9s%s\n", "schedule", t, "local", local.Format(longTime), "UTC", t.Instant.UTC().Format(longTime))
+			local, there := t.Instant.In(c.local()), ""
 			if isElsewhere(t.Instant, local) {
-				fmt.Fprintf(c.Out, "%-9s%s\n", "there", inItsZone(t.Instant))
+				there = inItsZone(t.Instant)
 			}
-			fmt.Fprintf(c.Out, "%-9s%s\n%-9s%s\n", "from now", fromNow(t.Instant, now), "how", t.How)
+			printFields(c.Out, []field{
+				{"schedule", t.String()}, {"local", local.Format(longTime)}, {"UTC", t.Instant.UTC().Format(longTime)}, {"there", there},
+				{"from now", fromNow(t.Instant, now)}, {"how", t.How},
+			})
 			return nil
 		},
 	}
@@ -129,7 +131,7 @@ func (c *cli) parseTime(words []string, options timespec.Options) (t timespec.Ti
 		options.Zone, err = c.zone()
 	}
 	if err == nil {
-		t, err = timespec.Parse(text(words), options)
+		t, err = timespec.Parse(strings.Join(words, " "), options)
 	}
 	return t, options.Now, err
 }
