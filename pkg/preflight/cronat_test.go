@@ -23,7 +23,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -48,20 +47,7 @@ func (f *fixture) cronAt(name string, mutate ...func(*v1alpha1.CronAt)) *v1alpha
 // storeCronAt is store for a CronAt.
 func (f *fixture) storeCronAt(cronAt *v1alpha1.CronAt, mutate ...func(*v1alpha1.CronAt)) {
 	f.t.Helper()
-	for _, m := range mutate {
-		m(cronAt)
-	}
-	resource := v1alpha1.SchemeGroupVersion.WithResource("cronats")
-	err := f.cnat.Tracker().Create(resource, cronAt.DeepCopy(), cronAt.Namespace)
-	if apierrors.IsAlreadyExists(err) {
-		err = f.cnat.Tracker().Update(resource, cronAt.DeepCopy(), cronAt.Namespace)
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	if err := f.cronAts.Add(cronplan.KeepCronAt(cronAt)); err != nil {
-		f.t.Fatal(err)
-	}
+	store(f, "cronats", f.cronAts, cronAt, cronplan.KeepCronAt, mutate)
 }
 
 func (f *fixture) addCronAts(wait time.Duration, cronAts ...*v1alpha1.CronAt) {

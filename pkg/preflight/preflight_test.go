@@ -186,18 +186,23 @@ func (f *fixture) at(name string, due time.Duration, mutate ...func(*v1alpha1.At
 // store stores an At after the mutations in the API server and in the cache.
 func (f *fixture) store(at *v1alpha1.At, mutate ...func(*v1alpha1.At)) {
 	f.t.Helper()
+	store(f, "ats", f.ats, at, plan.KeepAt, mutate)
+}
+
+func store[T interface {
+	runtime.Object
+	metav1.Object
+}](f *fixture, plural string, cached cache.Indexer, object T, keep func(T) T, mutate []func(T)) {
+	f.t.Helper()
 	for _, m := range mutate {
-		m(at)
+		m(object)
 	}
-	resource := v1alpha1.SchemeGroupVersion.WithResource("ats")
-	err := f.cnat.Tracker().Create(resource, at.DeepCopy(), at.Namespace)
+	resource := v1alpha1.SchemeGroupVersion.WithResource(plural)
+	err := f.cnat.Tracker().Create(resource, object.DeepCopyObject(), object.GetNamespace())
 	if apierrors.IsAlreadyExists(err) {
-		err = f.cnat.Tracker().Update(resource, at.DeepCopy(), at.Namespace)
+		err = f.cnat.Tracker().Update(resource, object.DeepCopyObject(), object.GetNamespace())
 	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	if err := f.ats.Add(plan.KeepAt(at)); err != nil {
+	if err := errors.Join(err, cached.Add(keep(object))); err != nil {
 		f.t.Fatal(err)
 	}
 }

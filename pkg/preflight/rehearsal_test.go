@@ -357,19 +357,6 @@ func TestRehearsalWithoutEvents(t *testing.T) {
 	})
 }
 
-// TestRehearsalWithoutDryRun covers a webhook that does not support dry-run, so that there is no
-// preflight.
-func TestRehearsalWithoutDryRun(t *testing.T) {
-	run(t, func(f *fixture) {
-		f.answer = func(string) error {
-			return apierrors.NewBadRequest("admission webhook \"a\" does not support dry run")
-		}
-		at := f.at("at", 20*time.Hour, withRehearse)
-		f.add(15*time.Second, at)
-		f.wantRehearsal(at, v1alpha1.ReasonPassed, "")
-	})
-}
-
 // TestRehearsalOfTwoControllers lets two controllers work at the same time: none ends the rehearsals of
 // the other, and what one has found is enough for both.
 func TestRehearsalOfTwoControllers(t *testing.T) {
