@@ -110,7 +110,7 @@ func NewController(
 	if err != nil {
 		return nil, fmt.Errorf("add the event handler for Pods: %w", err)
 	}
-	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, steps.Keep, c.enqueueOnNode); err != nil {
+	if c.nodes, err = nodecache.New(kubeClient, nodeInformer, steps.Keep, c.enqueueOnNode, c.enqueueOnNodes); err != nil {
 		return nil, err
 	}
 	if preflights != nil {
@@ -171,20 +171,18 @@ func (c *Controller) processNextWorkItem(ctx context.Context) bool {
 	return c.queue.ProcessNext(ctx, "at", c.syncHandler)
 }
 
-// syncHandler takes the next steps for an At: first those of its run, then those for the
-// Pods that the run no longer needs. It returns the delay after which to sync the At
-// again (0 if that is not necessary), or an error if a step must be retried with
-// back-off.
+// syncHandler observes the world of an At, and takes the next step: one for its run, and one for
+// each Pod that the run no longer needs. It returns the delay after which to sync the At again
+// (0 if that is not necessary), or an error if a step must be retried with back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
-	world := c.cache.World(name, c.cache.Freshness.AsOf(c.clock.Now()), c.clock.Now())
-	if world.At == nil {
-		// A creation may have failed after deleteAt.
-		c.steps.Failures.Forget(name)
+	world, err := c.steps.Observe(ctx, name)
+	if err != nil {
+		return 0, err
 	}
 	pods := world.Pods
-	delay, err := c.follow(ctx, name, world, plan.Decide)
+	delay, err := c.steps.Step(ctx, name, world, c.decide)
 	for _, pod := range pods {
-		podDelay, podErr := c.follow(ctx, name, world, func(w plan.World) plan.Decision { return plan.CleanUp(w, pod) })
+		podDelay, podErr := c.steps.Step(ctx, name, world, func(w plan.World) plan.Decision { return plan.CleanUp(w, pod) })
 		if podDelay > 0 && (delay == 0 || podDelay < delay) {
 			delay = podDelay
 		}
@@ -199,32 +197,17 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 	return delay, err
 }
 
-// maxSteps is the number of steps of a sync after which something must be wrong.
-const maxSteps = 10
-
-// follow takes the steps that decide returns until there is nothing more to do now. It
-// returns the delay and the error of the last decision.
-func (c *Controller) follow(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision) (time.Duration, error) {
-	for range maxSteps {
-		world.Now, world.Rehearses = c.clock.Now(), c.checks.Rehearses()
-		phase := v1alpha1.AtPhase("")
-		if world.At != nil {
-			phase, world.Forecast = world.At.Status.Phase, c.checks.Forecast(world.At, plan.RehearsedOf(&world.At.Status))
-		}
-		decision := decide(*world)
-		klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", plan.NameOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry)
-		if decision.Preflight {
-			c.checks.Add(name)
-		}
-		decision, again, err := c.steps.Take(ctx, name, world, decision)
-		if err != nil {
-			return decision.Delay, err
-		}
-		if !again {
-			return decision.Delay, decision.Retry
-		}
+// decide decides with what preflights know, and asks for one if that is needed.
+func (c *Controller) decide(world plan.World) plan.Decision {
+	world.Rehearses = c.checks.Rehearses()
+	if world.At != nil {
+		world.Forecast = c.checks.Forecast(world.At, plan.RehearsedOf(&world.At.Status))
 	}
-	return 0, fmt.Errorf("no result after %d steps: the API server does not store all fields; is its At CRD outdated?", maxSteps)
+	decision := plan.Decide(world)
+	if decision.Preflight {
+		c.checks.Add(cache.MetaObjectToName(world.At))
+	}
+	return decision
 }
 
 func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList bool) {
@@ -236,11 +219,11 @@ func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList 
 	c.enqueueParent(at)
 }
 
-// updateAt enqueues an At whose spec has changed, or that is being deleted. If only the
-// status has changed, the controller has written it itself. Enqueuing the At would then
-// bypass the back-off, because the status may change with each refusal of the Pod.
+// updateAt enqueues an At that has changed. It ignores statuses that this process has written: the
+// sync that wrote one has said when the next is due. It also ignores those of an At that is being
+// retried, because they may change with each refusal of the Pod.
 func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
-	c.cache.Written.Seen(cur)
+	isOwn := c.cache.Written.Seen(cur)
 	if old.UID != cur.UID {
 		// The informer missed that the old one was deleted before a new one of that name was
 		// created.
@@ -252,11 +235,13 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 		due, _ := plan.Instant(&cur.Spec)
 		logger.V(2).Info("At changed", "at", klog.KObj(cur), "generation", cur.Generation, "due", due, "suspend", ptr.Deref(cur.Spec.Suspend, false))
 	}
-	if old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || plan.HasLostOwner(old) != plan.HasLostOwner(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
-		c.enqueue(cache.MetaObjectToName(cur))
+	name := cache.MetaObjectToName(cur)
+	isNews := old.ResourceVersion != cur.ResourceVersion && !isOwn && !c.queue.IsRetried(name)
+	if isNews || old.Generation != cur.Generation || plan.ParentName(old) != plan.ParentName(cur) || plan.HasLostOwner(old) != plan.HasLostOwner(cur) || old.DeletionTimestamp.IsZero() != cur.DeletionTimestamp.IsZero() {
+		c.enqueue(name)
 	}
 	if plan.IsNewRequest(old, cur) && c.working.Load() {
-		c.checks.Add(cache.MetaObjectToName(cur))
+		c.checks.Add(name)
 	}
 	if plan.ParentName(old) != plan.ParentName(cur) {
 		c.enqueueParent(old)
@@ -265,7 +250,7 @@ func (c *Controller) updateAt(logger klog.Logger, old, cur *v1alpha1.At) {
 		c.enqueueParent(cur)
 	}
 	if plan.ConcernsChildren(old, cur) {
-		c.enqueueAts(c.cache.ChildrenOf(cache.MetaObjectToName(cur)))
+		c.enqueueAts(c.cache.ChildrenOf(name))
 	}
 }
 
@@ -295,6 +280,12 @@ func (c *Controller) enqueueParent(child *v1alpha1.At) {
 
 // enqueueOnNode enqueues the Ats that need a node that was added or removed.
 func (c *Controller) enqueueOnNode(node string) { c.enqueueAts(c.cache.OnNode(node)) }
+
+// enqueueOnNodes enqueues the Ats that have waited for the cache of nodes.
+func (c *Controller) enqueueOnNodes() {
+	ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
+	c.enqueueAts(slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return !plan.NeedsNodes(at) || at.Status.Phase == v1alpha1.PhaseDone }))
+}
 
 func (c *Controller) enqueueAts(ats []*v1alpha1.At) {
 	for _, at := range ats {
@@ -363,7 +354,7 @@ func (c *Controller) sweep(ctx context.Context, start time.Time) {
 // enqueueStep enqueues an At for its next step, unless that is beyond queue.Horizon.
 func (c *Controller) enqueueStep(at *v1alpha1.At, now time.Time) {
 	name := cache.MetaObjectToName(at)
-	world := c.cache.World(name, time.Time{}, now)
+	world := c.cache.World(name, now)
 	world.Rehearses = c.checks.Rehearses()
 	decision := plan.Decide(*world)
 	hasStep := decision.Action != nil || decision.Status != nil ||

@@ -33,18 +33,18 @@ import (
 )
 
 // ran is the history of an At that ran, and whose Pod is recorded.
-var ran = []string{"controller A: at: LookForAt", "controller A: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod"}
+var ran = []string{"controller A: at: reads the At", "controller A: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod"}
 
 // delayed is the history of an At that ran while another creation of its Pod was on its way.
 var delayed = []string{
-	"controller A: at: LookForAt", "controller A: at: CreatePod: the request is delayed",
-	"controller B: at: LookForAt", "controller B: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod",
+	"controller A: at: reads the At", "controller A: at: CreatePod: the request is delayed",
+	"controller B: at: reads the At", "controller B: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod",
 	"controller B (news of 3 Pods): at: writes status DONE Completed",
 }
 
 var mutants = map[string]mutant{
 	"no live read": {"lag", "after the At was suspended", within([]float64{59, 60}, budget{edits: 1}, suspend), decides(func(w *plan.World) {
-		w.AtIsLive, w.AtAsOf = true, w.Now
+		w.Live, w.AsOf = plan.LiveAll, w.Now
 	})},
 	"no finalizer": {"at", "runs twice", within([]float64{60}, budget{crashes: 1, edits: 1}, deletePod), sends(func(r *request) {
 		if r.createsPod() {
@@ -57,7 +57,7 @@ var mutants = map[string]mutant{
 		x.decide = func(w plan.World) plan.Decision {
 			d := plan.Decide(w)
 			for _, pod := range w.Pods {
-				if plan.ControllerOf(pod) == nil && w.PodIsLive {
+				if plan.ControllerOf(pod) == nil {
 					return plan.Decision{Action: plan.DeletePod{Pod: pod}}
 				}
 			}
@@ -127,17 +127,15 @@ var mutants = map[string]mutant{
 		}
 	})},
 	"a second too early": {"at", "before it is due", nil, decides(func(w *plan.World) {
-		w.Now, w.AtAsOf = w.Now.Add(time.Second), w.AtAsOf.Add(time.Second)
+		w.Now, w.AsOf = w.Now.Add(time.Second), w.AsOf.Add(time.Second)
 	})},
 	"an hour too late": {"at", "At at is PENDING", nil, decides(func(w *plan.World) {
-		w.Now, w.AtAsOf = w.Now.Add(-time.Hour), w.AtAsOf.Add(-time.Hour)
+		w.Now, w.AsOf = w.Now.Add(-time.Hour), w.AsOf.Add(-time.Hour)
 	})},
 	"a suspension is ignored":        {"at", "after the At was suspended", nil, decides(func(w *plan.World) { w.At.Spec.Suspend = nil })},
 	"an edit of the time is ignored": {"at", "before it is due", nil, decides(func(w *plan.World) { w.At.Spec.Schedule = epoch.Format(time.RFC3339) })},
-	"an orphan is released without a look": {"successor", "runs twice", all(within([]float64{60}, budget{edits: 3}, deleteAt, createAgain, deletePod), after("a user deletes the At", "a user creates the At again", "controller A (news of 2 Ats): at: LookForAt", "controller A: at: CreatePod", "the kubelet starts at-pod")), cleansUp(func(_ plan.World, pod *corev1.Pod, d plan.Decision) plan.Decision {
-		if _, looks := d.Action.(plan.LookForAt); looks {
-			return plan.Decision{Action: plan.ReleasePod{Pod: pod}}
-		}
+	"an orphan is released without a look": {"successor", "runs twice", all(within([]float64{60}, budget{edits: 3}, deleteAt, createAgain, deletePod), after("a user deletes the At", "a user creates the At again", "controller A (news of 2 Ats): at: reads the At", "controller A: at: CreatePod", "the kubelet starts at-pod")), cleansUp(func(_ plan.World, _ *corev1.Pod, d plan.Decision) plan.Decision {
+		d.Needs = plan.Cached
 		return d
 	})},
 	"a proxy's 404 is believed": {"late", "PodLost is recorded", all(within([]float64{60}, budget{faults: 1, edits: 1}, stripLabel), after("the kubelet starts at-pod")), func(x *explorer) {
@@ -213,9 +211,10 @@ var mutants = map[string]mutant{
 		}
 	}},
 	"a child without a finalizer": {"nodes", "runs it twice", all(within([]float64{60}, budget{edits: 1}, deleteChild), after(
-		"controller A: at: LookForAt", "controller A: at: LookForPod", "controller A: at: TryPod", "controller A: at: writes status RUNNING",
-		"controller B (news of 1 Ats): at: LookForAt", "controller B: at: CreateAts", "controller B: at: CreateAts",
-		"controller B: at: LookForAts", "controller B: at: writes status RUNNING", "controller B: at: ResumeAts",
+		"controller A: at: reads all", "controller A: at: reads all", "controller A: at: reads all", "controller A: at: writes status RUNNING", "controller A: at: reads the At",
+		"controller B (news of 1 Ats): at: reads the At", "controller B: at: CreateAts", "controller B: at: CreateAts",
+		"controller B (news of 2 Ats): at: reads all", "controller B: at: reads all", "controller B: at: writes status RUNNING",
+		"controller B: at: reads the At", "controller B: at: ResumeAts",
 	)), sends(func(r *request) {
 		if r.verb == create && r.kind == ats {
 			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
@@ -242,7 +241,9 @@ var mutants = map[string]mutant{
 		}
 	})},
 	"a restart is not read after its workload": {"restart", "is restarted twice", within([]float64{60}, budget{edits: 1}, undoRestart), decides(func(w *plan.World) {
-		w.AtIsLive, w.AtAsOf = w.AtIsLive || w.At.Status.Restart != nil, w.Now
+		if restart := w.At.Status.Restart; restart != nil && restart.RestartedAt == nil {
+			w.Live, w.AsOf = plan.LiveAll, w.Now
+		}
 	})},
 	"no live read of a CronAt": {"forbid", "after the At was suspended", nil, cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
 		w.CronAtIsLive, w.CronAtAsOf = true, s.Clock.Now()

@@ -114,7 +114,7 @@ func TestMutants(t *testing.T) {
 // exceptions drop an assumption of docs/concepts/guarantees.md.
 var exceptions = map[string]mutant{
 	"a deleted At does not run again": {"at", "runs twice",
-		all(within([]float64{60}, budget{edits: 1}, deleteAt), after("controller A: at: LookForAt", "controller B: at: LookForAt", "controller B: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod")), strictly},
+		all(within([]float64{60}, budget{edits: 1}, deleteAt), after("controller A: at: reads the At", "controller B: at: reads the At", "controller B: at: CreatePod", "the kubelet starts at-pod", "the command succeeds in at-pod")), strictly},
 	"a restart that is not recorded is not undone": {"restart", "is restarted twice",
 		within([]float64{60}, budget{edits: 1}, undoRestart), strictly},
 	"a creation takes at most nine seconds": {"deleted", "runs twice",

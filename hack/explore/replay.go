@@ -156,7 +156,7 @@ func newReplayer(x *explorer) *replayer {
 	atInformer, podInformer := sortedAts{cnatInformers.Ats()}, sortedPods{kubeInformers.Pods()}
 	known, err := steps.NewCache(atInformer, podInformer)
 	utilruntime.Must(err)
-	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, steps.Keep, func(string) {})
+	nodeCache, err := nodecache.New(kube, syncedNodes{kubeInformers.Nodes()}, steps.Keep, func(string) {}, func() {})
 	utilruntime.Must(err)
 	p.cron, err = cronsteps.New(cnatClient{replayer: p}, cnatInformers.CronAts(), atInformer, noRecorder{}, p.clock)
 	utilruntime.Must(err)
@@ -224,17 +224,48 @@ func (p *replayer) latest(cached metav1.Object) metav1.Object {
 
 // syncAt is syncHandler of the controller of Ats. It returns what the step does that has no
 // answer yet.
-func (p *replayer) syncAt(key cache.ObjectName, now int8) string {
-	world := p.steps.World(key, p.steps.Freshness.AsOf(p.clock.Now()), p.clock.Now())
-	tracked := world.Pods
-	step := p.follow(key, world, now, p.x.decide)
-	for _, pod := range tracked {
-		if p.pending != nil {
+func (p *replayer) syncAt(key cache.ObjectName, now int8) (what string) {
+	ctx := context.Background()
+	world, err := p.steps.Observe(ctx, key)
+	if err != nil {
+		return "observes"
+	}
+	pods := world.Pods
+	step := func(decide func(plan.World) plan.Decision) bool {
+		_, _ = p.steps.Step(ctx, key, world, func(w plan.World) plan.Decision {
+			p.tick(now)
+			w.Now, w.Forecast = p.clock.Now(), &plan.Forecast{}
+			d := decide(w)
+			if p.pending == nil {
+				what = nameOf(d)
+			}
+			return d
+		})
+		return p.pending == nil
+	}
+	if !step(p.x.decide) {
+		return what
+	}
+	for _, pod := range pods {
+		if !step(func(w plan.World) plan.Decision { return p.x.cleanUp(w, pod) }) {
 			break
 		}
-		step = p.follow(key, world, now, func(w plan.World) plan.Decision { return p.x.cleanUp(w, pod) })
 	}
-	return step
+	return what
+}
+
+// nameOf says what is done for a decision.
+func nameOf(d plan.Decision) string {
+	switch {
+	case d.Needs == plan.LiveAt:
+		return "reads the At"
+	case d.Needs == plan.LiveAll:
+		return "reads all"
+	case d.Status != nil:
+		return strings.TrimSpace("writes status " + string(d.Status.Phase) + " " + d.Status.Reason)
+	default:
+		return plan.NameOf(d.Action)
+	}
 }
 
 // syncCronAt is that of the controller of CronAts.
@@ -322,36 +353,15 @@ func (p *replayer) prepare(c *controller, now int8) {
 	p.tick(now)
 }
 
+// maxSteps is the number of steps of a sync of the other controllers.
+const maxSteps = 10
+
 // tick sets the clock to when the next request is answered.
 func (p *replayer) tick(now int8) {
 	if len(p.answers) > 0 {
 		now = p.answers[0].instant
 	}
 	p.clock.SetTime(p.x.timeOf(now))
-}
-
-// maxSteps is that of the controller.
-const maxSteps = 10
-
-// follow is that of the controller. It returns what the step does that has no answer yet.
-func (p *replayer) follow(name cache.ObjectName, world *plan.World, now int8, decide func(plan.World) plan.Decision) string {
-	for range maxSteps {
-		p.tick(now)
-		world.Now, world.Forecast = p.clock.Now(), &plan.Forecast{}
-		decision := decide(*world)
-		what := plan.NameOf(decision.Action)
-		if decision.Status != nil {
-			what = strings.TrimSpace("writes status " + string(decision.Status.Phase) + " " + decision.Status.Reason)
-		}
-		_, again, err := p.steps.Take(context.Background(), name, world, decision)
-		if p.pending != nil {
-			return what
-		}
-		if !again || err != nil {
-			return ""
-		}
-	}
-	return ""
 }
 
 // send returns the answer to a request.

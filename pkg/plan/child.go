@@ -183,8 +183,6 @@ func (v *view) decideStopped(reason, message string) (d Decision, decided bool) 
 		return v.writeFailureTarget(reason, message), true
 	case recorded(at):
 		return Decision{}, false
-	case !v.PodIsLive:
-		return Decision{Action: LookForPod{}}, true
 	default:
 		return v.writeDone(nil, reason, message), true
 	}

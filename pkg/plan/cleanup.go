@@ -30,10 +30,18 @@ import (
 // CleanUp decides what to do with a Pod in w that the run no longer needs: a Pod of a
 // deleted At, a Pod of an attempt that is already counted, or a second Pod of an attempt.
 func CleanUp(w World, pod *corev1.Pod) Decision {
+	d := cleanUp(w, pod)
+	d.Needs = w.needs(d)
+	return d
+}
+
+func cleanUp(w World, pod *corev1.Pod) Decision {
 	at := w.At
 	switch {
+	case !isTracked(pod) && (at == nil || !IsOf(pod, at)):
+		return Decision{}
 	case at == nil || !IsOf(pod, at):
-		return releaseOrphan(w, pod)
+		return Decision{Action: ReleasePod{Pod: pod}}
 	case isUnexpected(at, pod):
 		message := fmt.Sprintf("Pod %s was created a second time after its attempt had been counted: deleting it.", pod.Name)
 		return Decision{Action: DeletePod{Pod: pod, Unexpected: true}, Events: []Event{NewEvent(corev1.EventTypeWarning, v1alpha1.ReasonUnexpectedPod, message)}}
@@ -46,19 +54,6 @@ func CleanUp(w World, pod *corev1.Pod) Decision {
 		return Decision{Action: ReleasePod{Pod: pod}}
 	}
 	return Decision{Delay: wait}
-}
-
-// releaseOrphan decides for a Pod that does not belong to the At in w.
-func releaseOrphan(w World, pod *corev1.Pod) Decision {
-	switch {
-	case !isTracked(pod):
-		return Decision{}
-	case !w.AtIsLive:
-		// The At may not be in the cache yet.
-		return Decision{Action: LookForAt{}}
-	default:
-		return Decision{Action: ReleasePod{Pod: pod}}
-	}
 }
 
 // isUnexpected reports whether a Pod is the second one of an attempt that is already
@@ -131,11 +126,8 @@ func endSeen(at *v1alpha1.At) time.Time {
 
 // Leave decides for an At while the controller is being uninstalled. Nothing starts. A Pod
 // is released when its run cannot start a second time: the At is gone or being deleted, or
-// its status has the Pod.
+// its status has the Pod. w.At is live.
 func Leave(w World) Decision {
-	if !w.AtIsLive {
-		return Decision{Action: LookForAt{}}
-	}
 	var attempt *corev1.Pod // whose outcome the status may lack
 	if at := w.At; at != nil && !isLeaving(at) && at.Status.Phase != v1alpha1.PhaseDone && !isNodesRun(at) && !isRestart(at) {
 		if v := newView(w); v.owned && (!recorded(at) || v.pod.UID == at.Status.Pod.UID) {

@@ -64,9 +64,9 @@ func TestCleanUp(t *testing.T) {
 		at  *v1alpha1.At
 		pod *corev1.Pod
 		now time.Time
-		// expectations; cached is the decision if the At comes from a cache
-		want   Decision
-		cached *Decision
+		// expectations
+		want  Decision
+		needs Reads // if the At comes from a cache
 	}{
 		"the Pod of the current attempt: kept":                   {at: newAt(withStatus(running(corev1.PodRunning))), pod: newPod(corev1.PodRunning), now: now},
 		"the Pod of the current attempt, not recorded yet: kept": {at: newAt(), pod: newPod(corev1.PodPending), now: now},
@@ -151,24 +151,21 @@ func TestCleanUp(t *testing.T) {
 		},
 		"the At is gone: released, once confirmed": {
 			pod: newPod(corev1.PodRunning), now: now,
-			want: release(newPod(corev1.PodRunning)), cached: &Decision{Action: LookForAt{}},
+			want: release(newPod(corev1.PodRunning)), needs: LiveAt,
 		},
 		"a Pod of an earlier At: released, once confirmed": {
 			at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt), now: now,
-			want: release(newPod(corev1.PodRunning, ofEarlierAt)), cached: &Decision{Action: LookForAt{}},
+			want: release(newPod(corev1.PodRunning, ofEarlierAt)), needs: LiveAt,
 		},
 		"a Pod of an earlier At, released already": {at: newAt(), pod: newPod(corev1.PodRunning, ofEarlierAt, withReleased), now: now},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.at, Pods: podsOf(tc.pod), AtIsLive: true, Now: tc.now}
+			world := World{At: tc.at, Pods: podsOf(tc.pod), Live: LiveAt, Now: tc.now}
 			if diff := cmp.Diff(tc.want, CleanUp(world, tc.pod), equate); diff != "" {
 				t.Errorf("CleanUp (-want +got):\n%s", diff)
 			}
-			if tc.cached == nil {
-				tc.cached = &tc.want
-			}
-			world.AtIsLive = false
-			if diff := cmp.Diff(*tc.cached, CleanUp(world, tc.pod), equate); diff != "" {
+			world.Live, tc.want.Needs = Cached, tc.needs
+			if diff := cmp.Diff(tc.want, CleanUp(world, tc.pod), equate); diff != "" {
 				t.Errorf("CleanUp on caches (-want +got):\n%s", diff)
 			}
 		})

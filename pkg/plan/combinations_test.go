@@ -313,10 +313,10 @@ func TestCombinations(t *testing.T) {
 					optional[first](&at.Spec)
 					optional[second](&at.Spec)
 					at.Status.ObservedGeneration = at.Generation
-					world := World{At: at, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: due.Add(tc.late), PodIsLive: true, PodIsAdmitted: true, Now: due.Add(tc.late)}
-					world.Nodes, world.NodesAreKnown = []*corev1.Node{newNode("n1"), newNode("n2")}, true
-					world.NodeName, world.Node = "n1", world.Nodes[0]
-					world.Target, world.TargetIsLive = newTarget(), true
+					world := World{At: at, Pods: podsOf(tc.pod), Live: LiveAll, AsOf: due.Add(tc.late), Now: due.Add(tc.late)}
+					world.Nodes = []*corev1.Node{newNode("n1"), newNode("n2")}
+					world.Node = world.Nodes[0]
+					world.Target = newTarget()
 					if isRestart(at) {
 						world.Target = rollingTarget()
 					}
@@ -342,6 +342,9 @@ func TestCombinations(t *testing.T) {
 
 // describe returns a short text for a decision.
 func describe(at *v1alpha1.At, d Decision, now time.Time) string {
+	if d.Needs != Cached {
+		return fmt.Sprint("read ", d.Needs)
+	}
 	switch action := d.Action.(type) {
 	case CreatePod:
 		pod := NewPod(at, Defaults{Image: "image"})

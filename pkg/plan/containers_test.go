@@ -222,9 +222,6 @@ func TestDecideSidecar(t *testing.T) {
 	}
 	status := running(corev1.PodRunning)
 	late := endTime.Add(Grace)
-	notStarting := newPod(corev1.PodPending, withSidecar(0), withContainers(corev1.ContainerStatus{
-		Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}},
-	}))
 	testDecide(t, map[string]decideCase{
 		"the command has ended a moment ago: waited for": {
 			at: newAt(withStatus(status)), pod: newPod(corev1.PodRunning, command), now: late.Add(-1), want: Decision{Delay: time.Minute},
@@ -240,11 +237,22 @@ func TestDecideSidecar(t *testing.T) {
 			at: newAt(withStatus(running(corev1.PodRunning, blocked(earlier, v1alpha1.ReasonSidecarRunning, message)))), pod: newPod(corev1.PodRunning, command, deleted), now: late,
 			want: Decision{Status: &status},
 		},
-		"a sidecar runs, and the command does not start: its events are looked up": {
-			at: newAt(withStatus(running(corev1.PodPending))), pod: notStarting, now: created.Add(EventDelay),
-			want: Decision{Action: LookForPodEvent{Pod: notStarting}},
-		},
 	})
+}
+
+// TestWantsPodEvent covers when the events of a Pod are read whose command does not start, while a
+// sidecar runs.
+func TestWantsPodEvent(t *testing.T) {
+	notStarting := newPod(corev1.PodPending, withSidecar(0), withContainers(corev1.ContainerStatus{
+		Name: "command", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}},
+	}))
+	world := World{At: newAt(withStatus(running(corev1.PodPending))), Pods: podsOf(notStarting)}
+	for age, want := range map[time.Duration]*corev1.Pod{EventDelay - 1: nil, EventDelay: notStarting} {
+		world.Now = created.Add(age)
+		if got := WantsPodEvent(world); got != want {
+			t.Errorf("after %v: %v", age, got)
+		}
+	}
 }
 
 // TestDecideNotStarted covers Pods that a node refused or lost before anything of them started.
@@ -342,7 +350,7 @@ func TestDecideNotStarted(t *testing.T) {
 			at: newAt(withStatus(*notStarted(now))), want: creates(now),
 		},
 		"the next would be too late for the starting deadline: failed": {
-			at: newAt(withStatus(*notStarted(now.Add(time.Hour))), withStartingDeadline(3)), now: due.Add(4 * time.Second), look: LookForPod{},
+			at: newAt(withStatus(*notStarted(now.Add(time.Hour))), withStartingDeadline(3)), now: due.Add(4 * time.Second), needs: LiveAll,
 			want: failed(*changed(*notStarted(time.Time{}), func(status *v1alpha1.AtStatus) { status.NextAttemptTime = nil }), v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage),
 		},
 	})

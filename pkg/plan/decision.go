@@ -17,20 +17,18 @@ limitations under the License.
 package plan
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
-// World is the input of a decision.
+// World is the input of a decision: what was observed.
 type World struct {
 	// At is nil if no At of that name exists.
 	At *v1alpha1.At
@@ -40,45 +38,33 @@ type World struct {
 	// Parent is the At that created this one, if this At is a child; nil if the parent is
 	// gone.
 	Parent *v1alpha1.At
-	// Children are the Ats that this At created, one for each node. ChildrenAreLive is true
-	// if they were read from the API server in this sync.
-	Children        []*v1alpha1.At
-	ChildrenAreLive bool
-	// Nodes are the nodes of the cluster. They are valid only if NodesAreKnown is true.
-	Nodes         []*corev1.Node
-	NodesAreKnown bool
-	// NodeName is the name of the node that was looked up in this sync, or "" if none was.
-	// Node is that node, or nil if it does not exist.
-	NodeName string
+	// Children are the Ats that this At created, one for each node.
+	Children []*v1alpha1.At
+	// Node is the node that NodeOf names, or nil if it does not exist. Nodes are those of the
+	// cluster, if WantsNodes. NodesErr is why neither is known: the cache of nodes is not
+	// filled yet, or the controller is not allowed to read nodes.
 	Node     *corev1.Node
-	// NodesForbidden is the API server's error if the controller is not allowed to read
-	// nodes.
-	NodesForbidden error
-	// Target is the workload of spec.restart, or nil if it does not exist. TargetForbidden
-	// is the API server's error if the controller is not allowed to read it. TargetIsLive is
-	// true if the workload was read in this sync; TargetIsShared, if it may have been read
-	// moments ago for another At.
+	Nodes    []*corev1.Node
+	NodesErr error
+	// Target is the workload of spec.restart, if WantsTarget, or nil if it does not exist.
+	// TargetForbidden is the API server's error if the controller is not allowed to read it.
 	Target          *rollout.Target
 	TargetForbidden error
-	TargetIsLive    bool
-	TargetIsShared  bool
-	// AtIsLive is true if At was read from the API server in this sync. An At from a cache
-	// may be outdated, and may lack its command and template.
-	AtIsLive bool
-	// AtAsOf is when At was read from the API server, by the answer. For an At from a cache,
-	// it is a time before which nothing was changed that is not in the cache, or the zero
-	// time if that is unknown. ParentAsOf is the same for Parent.
-	AtAsOf, ParentAsOf time.Time
-	// PodIsLive is true if the Pod of the current attempt, or its absence, was read from the
-	// API server in this sync.
-	PodIsLive bool
-	// PodIsAdmitted is true if the API server admitted the Pod in a dry-run in this sync.
-	PodIsAdmitted bool
-	// PodEvent is the newest event about the Pod of the current attempt, or nil if there is
-	// none. PodEventIsRead is true if it was looked up in this sync, and PodEventIsKnown if that
-	// succeeded.
-	PodEvent                        *PodEvent
-	PodEventIsRead, PodEventIsKnown bool
+	// PodEvent is the newest event about the Pod of the current attempt, if WantsPodEvent, or
+	// nil if there is none. PodEventIsKnown is true if it could be read.
+	PodEvent        *PodEvent
+	PodEventIsKnown bool
+	// Refusal is the answer of the API server to the creation of the Pod in a dry-run, if
+	// WantsTrial, unless it would admit the Pod.
+	Refusal error
+	// Failures is how many times in a row the Pod could not be created.
+	Failures int
+	// Live is what was read from the API server. The rest is from caches, which may be
+	// outdated, and lack long commands and texts, and templates.
+	Live Reads
+	// AsOf is a time before which nothing was changed in At and Parent that is not in them, or
+	// the zero time if that is unknown.
+	AsOf time.Time
 	// Rehearses is false if rehearsals are turned off.
 	Rehearses bool
 	// Forecast is the result of the last preflight of the At in its current form, or nil if
@@ -88,20 +74,78 @@ type World struct {
 	Now time.Time
 }
 
-// NodesNotRead handles an error from reading nodes. A Forbidden error becomes part of the
-// World; any other error is returned.
-func (w *World) NodesNotRead(err error) error {
-	if !apierrors.IsForbidden(err) {
-		return fmt.Errorf("read nodes: %w", err)
+// Reads says what is read from the API server.
+type Reads int
+
+// What can be read.
+const (
+	// Cached is nothing: all is from caches.
+	Cached Reads = iota
+	// LiveAt is the At, and its parent unless the cache is fresh.
+	LiveAt
+	// LiveAll is that, and what shows whether the run can start or has ended: the Pod with the
+	// name of the current attempt's Pod, its node, the children or the workload.
+	LiveAll
+)
+
+// needs returns what must be read before a decision is carried out. A cache may not start
+// anything, nor end a run of which no Pod shows the end.
+func (w *World) needs(d Decision) Reads {
+	isFresh, hasAllStatus := staleness.IsFresh(w.AsOf, w.Now), w.At == nil || HasWholeStatus(w.At)
+	need := Cached
+	switch action := d.Action.(type) {
+	case CreatePod:
+		// Another controller may have run the At, and its Pod may be gone. Or a user may have just
+		// edited, suspended or deleted the At or its parent.
+		if !isFresh || w.Live < LiveAt && !(IsWhole(w.At) && hasAllStatus) {
+			return LiveAt
+		}
+	case ResumeAts:
+		if !isFresh {
+			return max(LiveAt, w.needsOfStatus(&w.At.Status))
+		}
+	case RestartTarget:
+		// Another controller may have restarted the workload, and a user may have reverted that.
+		if !isFresh {
+			return LiveAll
+		}
+		need = LiveAll
+	case CreateAts:
+		need = LiveAt
+	case ReleaseAt:
+		if !HasAllFinalizers(w.At) {
+			need = LiveAt
+		}
+	case ReleasePod:
+		if w.At == nil || !IsOf(action.Pod, w.At) {
+			need = LiveAt // The At may not be in the cache yet.
+		}
 	}
-	w.NodesForbidden = err
-	return nil
+	if d.Status != nil {
+		need = max(need, w.needsOfStatus(d.Status))
+		if !hasAllStatus {
+			need = max(need, LiveAt)
+		}
+	}
+	if need <= w.Live {
+		return Cached
+	}
+	return need
 }
 
-// isFresh reports whether At is recent and complete enough to create its Pod, and so is
-// its parent, if it has one.
-func (w *World) isFresh() bool {
-	return (w.AtIsLive || IsWhole(w.At) && HasWholeStatus(w.At)) && staleness.IsFresh(w.AtAsOf, w.Now) && (ParentName(w.At) == "" || staleness.IsFresh(w.ParentAsOf, w.Now))
+// needsOfStatus returns what must be read before a status is written.
+func (w *World) needsOfStatus(status *v1alpha1.AtStatus) Reads {
+	before, pod, target := &w.At.Status, w.pod(), TrueCondition(status.Conditions, v1alpha1.ConditionFailureTarget)
+	hasEndedPod := pod != nil && status.Pod != nil && pod.UID == status.Pod.UID && hasEnded(pod)
+	ends := status.Phase == v1alpha1.PhaseDone && before.Phase != v1alpha1.PhaseDone && !hasEndedPod
+	losesNode := target != nil && target.Reason == v1alpha1.ReasonNodeGone && failureTarget(w.At) == nil
+	starts := status.Nodes != nil && before.Nodes == nil || status.Restart != nil && before.Restart == nil
+	// A child that is missing counts as failed, and all may start when they have been created.
+	counts := before.Nodes != nil && (len(w.Children) < int(before.Nodes.Desired) || before.Nodes.StartTime.IsZero() && !status.Nodes.StartTime.IsZero())
+	if ends || losesNode || starts || counts {
+		return LiveAll
+	}
+	return Cached
 }
 
 // pod returns the Pod with the name of the current attempt's Pod, or nil.
@@ -122,12 +166,13 @@ type Decision struct {
 	// Action is what to do besides writing the status: one of the types below, or nil. A
 	// decision never has both an action and a status.
 	Action any
-	// Status is the status to write, or nil to leave it unchanged. Unless Retry is set, the
-	// next decision is based on what the API server returns for the write.
+	// Status is the status to write, or nil to leave it unchanged.
 	Status *v1alpha1.AtStatus
 	// Events must be recorded after the action succeeded or the status was written. If the
 	// status counts an ended attempt, the last event reports that end.
 	Events []Event
+	// Needs is what must be read before the action or the write, to decide again from that.
+	Needs Reads
 	// Preflight is true if a preflight is needed: see Forecast.
 	Preflight bool
 	// Delay is the time after which to decide again, provided that the wall clock is not
@@ -140,35 +185,7 @@ type Decision struct {
 	Retry error
 }
 
-// LookForAt means: read the At from the API server, and its parent unless that is fresh,
-// then decide again.
-type LookForAt struct{}
-
-// LookForPod means: read the Pod with the name of the current attempt's Pod from the API
-// server, then decide again.
-type LookForPod struct{}
-
-// LookForPodEvent means: look up the newest event about the Pod, then decide again.
-type LookForPodEvent struct{ Pod *corev1.Pod }
-
-// LookForNodes means: read the nodes of the cluster, then decide again.
-type LookForNodes struct{}
-
-// LookForNode means: read a node, then decide again.
-type LookForNode struct{ Name string }
-
-// LookForTarget means: read the workload of spec.restart, then decide again.
-type LookForTarget struct {
-	// MayBeShared is true if it is enough that the workload was read moments ago: very many
-	// Ats may wait for one rollout.
-	MayBeShared bool
-}
-
-// LookForAts means: read the At's children from the API server, then decide again.
-type LookForAts struct{}
-
-// CreateAts means: create children of the At, which is live, then decide again. See
-// RefusedAt and AtNameTaken for the decision after an error.
+// CreateAts means: create children of the At. See RefusedAt and AtNameTaken for the decision after an error.
 type CreateAts struct{ Ats []*v1alpha1.At }
 
 // ResumeAts means: resume children of the At one after the other, and stop at the first
@@ -178,11 +195,7 @@ type ResumeAts struct{ Ats []*v1alpha1.At }
 // ReleaseAt means: remove the finalizer from the At.
 type ReleaseAt struct{}
 
-// TryPod means: create the Pod of an At that is live in a dry-run, then decide again. See
-// IsAdmitted and Refused for its answer.
-type TryPod struct{}
-
-// CreatePod means: create the Pod (see NewPod) of an At that is fresh. See Refused for the
+// CreatePod means: create the Pod (see NewPod). See Refused for the
 // decision after an error.
 type CreatePod struct {
 	// Due is the time since which that Pod could have been created, for the metrics. It is
@@ -191,8 +204,7 @@ type CreatePod struct {
 	Due time.Time
 }
 
-// RestartTarget means: restart the workload of spec.restart as it was read, then decide
-// again. See RefusedRestart for the decision after an error.
+// RestartTarget means: restart the workload of spec.restart as it was read. See RefusedRestart for the decision after an error.
 type RestartTarget struct {
 	// Time is the value of the workload's annotation.
 	Time time.Time

@@ -38,26 +38,25 @@ func TestFresh(t *testing.T) {
 	edited := newAt(func(at *v1alpha1.At) { at.Generation = 2 })
 	long := newAt(func(at *v1alpha1.At) { at.Spec.Command = strings.Repeat("x", maxName+1) })
 	template := newAt(func(at *v1alpha1.At) { at.Spec.Template = &corev1.PodTemplateSpec{} })
-	create, look := CreatePod{Due: due}, LookForAt{}
 	for name, tc := range map[string]struct {
 		world World
-		want  any
+		want  Reads
 	}{
-		"unknown":         {World{At: at}, look},
-		"new":             {World{At: at, AtAsOf: due}, create},
-		"almost old":      {World{At: at, AtAsOf: due.Add(1 - staleness.FreshFor)}, create},
-		"old":             {World{At: at, AtAsOf: due.Add(-staleness.FreshFor)}, look},
-		"from the future": {World{At: at, AtAsOf: due.Add(1)}, look},
-		"long command":    {World{At: long, AtAsOf: due}, look},
-		"template":        {World{At: template, AtAsOf: due}, look},
-		"edited":          {World{At: edited, AtAsOf: due}, look},
-		"read":            {World{At: edited, AtIsLive: true, AtAsOf: due.Add(1 - staleness.FreshFor)}, create},
-		"read long ago":   {World{At: edited, AtIsLive: true, AtAsOf: due.Add(-staleness.FreshFor)}, look},
+		"unknown":         {World{At: at}, LiveAt},
+		"new":             {World{At: at, AsOf: due}, Cached},
+		"almost old":      {World{At: at, AsOf: due.Add(1 - staleness.FreshFor)}, Cached},
+		"old":             {World{At: at, AsOf: due.Add(-staleness.FreshFor)}, LiveAt},
+		"from the future": {World{At: at, AsOf: due.Add(1)}, LiveAt},
+		"long command":    {World{At: long, AsOf: due}, LiveAt},
+		"template":        {World{At: template, AsOf: due}, LiveAt},
+		"edited":          {World{At: edited, AsOf: due}, LiveAt},
+		"read":            {World{At: edited, Live: LiveAt, AsOf: due.Add(1 - staleness.FreshFor)}, Cached},
+		"read long ago":   {World{At: edited, Live: LiveAll, AsOf: due.Add(-staleness.FreshFor)}, LiveAt},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.world.At, tc.world.Now = KeepAt(tc.world.At), due
-			if got := Decide(tc.world).Action; got != tc.want {
-				t.Errorf("got %v, want %v", got, tc.want)
+			if got := Decide(tc.world); got.Action != (CreatePod{Due: due}) || got.Needs != tc.want {
+				t.Errorf("got %+v, want the creation of the Pod, which needs %v", got, tc.want)
 			}
 		})
 	}

@@ -77,9 +77,6 @@ func (v *view) decideAbandoned() Decision {
 // decideLost decides for an At whose Pod's outcome will never be known. pod is nil if the
 // Pod is gone.
 func (v *view) decideLost(pod *corev1.Pod, message string) Decision {
-	if !v.PodIsLive {
-		return Decision{Action: LookForPod{}}
-	}
 	if target := failureTarget(v.At); target != nil {
 		return v.writeDone(pod, target.Reason, target.Message)
 	}

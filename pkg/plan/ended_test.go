@@ -177,39 +177,39 @@ func TestDecideLost(t *testing.T) {
 	testDecide(t, map[string]decideCase{
 		"the Pod is gone: never run again": {
 			at:   newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), needs: LiveAll,
 		},
 		"the Pod is gone, and an unrelated Pod has its name": {
 			at:   newAt(withStatus(running(corev1.PodRunning))),
 			pod:  newPod(corev1.PodSucceeded, ownedBy(), func(pod *corev1.Pod) { pod.UID = "stranger" }),
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), needs: LiveAll,
 		},
 		"the Pod is gone, and another Pod claims to belong to this At": {
 			at:   newAt(withStatus(running(corev1.PodRunning))),
 			pod:  newPod(corev1.PodSucceeded, func(pod *corev1.Pod) { pod.UID = "second" }),
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), needs: LiveAll,
 		},
 		"the Pod of the next attempt is gone": {
 			at:   newAt(withStatus(*secondRunning(corev1.PodRunning)), withBackoffLimit(2)),
-			want: failed(*secondRunning(corev1.PodRunning), v1alpha1.ReasonPodLost, strings.ReplaceAll(lostMessage, "-pod", "-pod-1"), attempts(2)), look: LookForPod{},
+			want: failed(*secondRunning(corev1.PodRunning), v1alpha1.ReasonPodLost, strings.ReplaceAll(lostMessage, "-pod", "-pod-1"), attempts(2)), needs: LiveAll,
 		},
 		"being stopped, and gone": {
 			at:   newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
-			want: failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)), look: LookForPod{},
+			want: failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)), needs: LiveAll,
 		},
 		"gone with unknown outcome, after the active deadline": {
 			at:   newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(2)),
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), needs: LiveAll,
 		},
 		"an old At from a cache, the Pod of a later attempt exists: kept": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(2)), pod: newPod(corev1.PodRunning, second),
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), look: LookForPod{},
+			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, lostMessage, attempts(1)), needs: LiveAll,
 		},
 		"the Pod is force-deleted, and its node does not report: lost": {
-			at:   newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
-			pod:  newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute))),
-			look: LookForPod{},
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, abandonedMessage, attempts(1)),
+			at:    newAt(withStatus(running(corev1.PodRunning)), withBackoffLimit(5)),
+			pod:   newPod(corev1.PodRunning, deletedByForce(now.Add(-time.Minute))),
+			needs: LiveAll,
+			want:  failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, abandonedMessage, attempts(1)),
 		},
 		"the Pod is force-deleted, and its node reports only an earlier try: lost": {
 			at: newAt(withStatus(running(corev1.PodRunning))),
@@ -220,14 +220,14 @@ func TestDecideLost(t *testing.T) {
 					LastTerminationState: exited("", 4, "", "").State,
 				}}
 			}),
-			look: LookForPod{},
-			want: failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, abandonedMessage, attempts(1)),
+			needs: LiveAll,
+			want:  failed(running(corev1.PodRunning), v1alpha1.ReasonPodLost, abandonedMessage, attempts(1)),
 		},
 		"the Pod is force-deleted, its node does not report, and it was being stopped": {
-			at:   newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
-			pod:  newPod(corev1.PodRunning, deletedByForce(earlier)),
-			look: LookForPod{},
-			want: failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)),
+			at:    newAt(withStatus(running(corev1.PodRunning, stopping)), withActiveDeadline(10)),
+			pod:   newPod(corev1.PodRunning, deletedByForce(earlier)),
+			needs: LiveAll,
+			want:  failed(running(corev1.PodRunning, stopping), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, attempts(1)),
 		},
 	})
 }

@@ -116,7 +116,7 @@ func TestDecideForecast(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: newAt(withStatus(tc.status)), AtIsLive: true, AtAsOf: tc.now, PodIsLive: true, Forecast: tc.forecast, Now: tc.now}
+			world := World{At: newAt(withStatus(tc.status)), Live: LiveAll, AsOf: tc.now, Forecast: tc.forecast, Now: tc.now}
 			world.At.Spec.Suspend = &tc.suspend
 			if tc.status.Pod != nil {
 				world.Pods = podsOf(newPod(corev1.PodPending))
@@ -134,12 +134,12 @@ func TestForecastAndRefusal(t *testing.T) {
 	at := newAt(withStatus(pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, forecastMessage))))
 	refusal := fmt.Errorf("create Pod: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "example-at-pod", errors.New("exceeded quota")))
 	want := pendingWith(blocked(earlier, v1alpha1.ReasonPodRefused, quotaMessage))
-	if diff := cmp.Diff(Decision{Status: &want, Retry: answer.ErrBlocked}, Refused(World{At: at, Now: now}, refusal, false), equate); diff != "" {
+	if diff := cmp.Diff(Decision{Status: &want, Retry: answer.ErrBlocked}, Refused(World{At: at, Now: now}, refusal), equate); diff != "" {
 		t.Errorf("Refused, when it is due (-want +got):\n%s", diff)
 	}
 
 	at.Spec.StartingDeadlineSeconds = ptr.To[int64](3)
-	got := Decide(World{At: at, AtIsLive: true, AtAsOf: due.Add(time.Minute), PodIsLive: true, Now: due.Add(time.Minute)})
+	got := Decide(World{At: at, Live: LiveAll, AsOf: due.Add(time.Minute), Now: due.Add(time.Minute)})
 	if got.Status == nil || got.Status.Message != tooLateMessage {
 		t.Errorf("when it is too late: %+v, want nothing of the forecast", got.Status)
 	}

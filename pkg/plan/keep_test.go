@@ -127,10 +127,10 @@ func TestKeptSelector(t *testing.T) {
 	at := newAt(func(at *v1alpha1.At) {
 		at.Spec.Nodes = &v1alpha1.AtNodes{Selector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}}
 	})
-	if got, want := Decide(World{At: KeepAt(at), PodIsLive: true, Now: now}).Action, (LookForAt{}); got != want {
-		t.Errorf("got %T for a cached At, want %T", got, want)
+	if got := Decide(World{At: KeepAt(at), Now: now}).Needs; got != LiveAll {
+		t.Errorf("needs %v for a cached At, want all", got)
 	}
-	live := Decide(World{At: at, AtIsLive: true, PodIsLive: true, Now: now})
+	live := Decide(World{At: at, Live: LiveAll, Now: now})
 	if live.Status == nil || live.Status.Reason != v1alpha1.ReasonInvalidSelector {
 		t.Errorf("got %+v, want %s", live.Status, v1alpha1.ReasonInvalidSelector)
 	}
@@ -251,8 +251,8 @@ func TestKeep(t *testing.T) {
 			}
 			for _, now := range []time.Time{due.Add(-time.Second), due, due.Add(2 * time.Minute)} {
 				world := World{
-					At: at, Pods: []*corev1.Pod{pod}, PodIsLive: true, TargetIsLive: true, Now: now,
-					PodEvent: &PodEvent{Warning: true, Reason: "FailedMount", Time: now}, PodEventIsRead: true, PodEventIsKnown: true,
+					At: at, Pods: []*corev1.Pod{pod}, Now: now,
+					PodEvent: &PodEvent{Warning: true, Reason: "FailedMount", Time: now}, PodEventIsKnown: true,
 				}
 				cached := world
 				cached.At, cached.Pods = keptAt, []*corev1.Pod{keptPod}

@@ -55,11 +55,7 @@ func TestLeave(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.at, Pods: tc.pods, Now: now}
-			if d := Leave(world); d.Action != (LookForAt{}) {
-				t.Fatalf("with an At from a cache: %+v, want LookForAt", d)
-			}
-			world.AtIsLive = true
+			world := World{At: tc.at, Pods: tc.pods, Live: LiveAt, Now: now}
 			var got []string
 			for range 10 {
 				d := Leave(world)

@@ -57,7 +57,7 @@ func TestDecideNextAttempt(t *testing.T) {
 		},
 		"between two attempts, the active deadline has passed": {
 			at: newAt(withStatus(*nextAttempt(1, now.Add(10*time.Second))), withBackoffLimit(2), withActiveDeadline(10)), now: created.Add(10 * time.Second),
-			look: LookForPod{},
+			needs: LiveAll,
 			want: failed(*nextAttempt(1, now.Add(10*time.Second)), v1alpha1.ReasonDeadlineExceeded, deadlineMessage, func(status *v1alpha1.AtStatus) {
 				status.NextAttemptTime = nil
 				status.CompletionTime.Time = created.Add(10 * time.Second)

@@ -22,6 +22,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -71,29 +72,28 @@ func addNodeName(spec *corev1.PodSpec) {
 	}
 }
 
-// nodeIsGone reports whether the node that was looked up is gone. A node of the same name
-// that was added after the given time is a different node.
+// NodeOf returns the name of the node on whose existence it depends now if the run can start or
+// go on, or "".
+func NodeOf(w World) string {
+	v := newView(w)
+	switch {
+	case v.owned && !hasEnded(v.pod):
+		return v.pod.Annotations[v1alpha1.AnnotationNode]
+	case v.isDue() || w.At.Status.Phase == v1alpha1.PhaseRunning && !recorded(w.At):
+		return w.At.Spec.Node
+	default:
+		return ""
+	}
+}
+
+// nodeIsGone reports whether the node is gone. A node of the same name that was added after the
+// given time is a different node.
 func (w *World) nodeIsGone(since metav1.Time) bool {
 	if ParentName(w.At) != "" {
 		// It was chosen when the child was created.
 		since = w.At.CreationTimestamp
 	}
 	return w.Node == nil || !since.IsZero() && since.Time.Before(w.Node.CreationTimestamp.Time)
-}
-
-// tryPod decides to try whether the API server would admit a Pod, before any node is read: an
-// At of a user who cannot run a Pod must not tell that user which nodes there are.
-func (v *view) tryPod() (d Decision, decided bool) {
-	switch {
-	case !NeedsNodes(v.At) || v.PodIsAdmitted:
-		return Decision{}, false
-	case v.At.Status.Phase == v1alpha1.PhaseRunning || v.isChild() && !v.parentIsGone() && isNodesRun(v.Parent):
-		return Decision{}, false // A Pod was admitted when the run started.
-	case !v.AtIsLive: // A cached At has no template.
-		return Decision{Action: LookForAt{}}, true
-	default:
-		return Decision{Action: TryPod{}, Delay: v.untilDeadline()}, true
-	}
 }
 
 // checkNode decides whether the next attempt of an At with spec.node must wait or be
@@ -103,23 +103,24 @@ func (v *view) checkNode() (d Decision, decided bool) {
 	switch {
 	case at.Spec.Node == "":
 		return Decision{}, false
-	case v.NodesForbidden != nil:
-		return v.writeNodesForbidden(), true
-	case v.NodeName != at.Spec.Node:
-		return Decision{Action: LookForNode{Name: at.Spec.Node}}, true
+	case v.NodesErr != nil:
+		return v.waitForNodes(), true
 	case !v.nodeIsGone(ptr.Deref(at.Status.StartTime, metav1.Time{})):
 		return Decision{}, false
-	case !v.PodIsLive:
-		return Decision{Action: LookForPod{}}, true
+	case v.Refusal != nil:
+		return v.refusedPod(v.Refusal), true
 	default:
 		return v.writeDone(nil, v1alpha1.ReasonNodeGone, v.withBlocker(fmt.Sprintf("Node %s does not exist or was removed: the command did not run.", at.Spec.Node))), true
 	}
 }
 
-// writeNodesForbidden returns the decision for an At that depends on nodes when the
-// controller is not allowed to read nodes.
-func (v *view) writeNodesForbidden() Decision {
-	return v.retryBlocked(v1alpha1.ReasonNodesForbidden, errors.New(nodesForbiddenMessage(v.NodesForbidden)))
+// waitForNodes decides for an At that depends on nodes which are not known. When their cache is
+// filled, it enqueues the At.
+func (v *view) waitForNodes() Decision {
+	if apierrors.IsForbidden(v.NodesErr) {
+		return v.retryBlocked(v1alpha1.ReasonNodesForbidden, errors.New(nodesForbiddenMessage(v.NodesErr)))
+	}
+	return Decision{Delay: v.untilDeadline()}
 }
 
 func nodesForbiddenMessage(err error) string {
@@ -136,11 +137,7 @@ func (v *view) decideOnNode() (d Decision, decided bool) {
 	case target != nil && target.Reason == v1alpha1.ReasonNodeGone && pod.DeletionTimestamp != nil:
 		// No kubelet reports the end of the Pod.
 		return v.writeDone(pod, target.Reason, target.Message), true
-	case node == "" || target != nil || v.NodesForbidden != nil:
-		return Decision{}, false
-	case v.NodeName != node:
-		return Decision{Action: LookForNode{Name: node}}, true
-	case !v.nodeIsGone(pod.CreationTimestamp):
+	case node == "" || target != nil || v.NodesErr != nil || !v.nodeIsGone(pod.CreationTimestamp):
 		return Decision{}, false
 	case pod.Spec.NodeName == "":
 		return v.writeFailureTarget(v1alpha1.ReasonNodeGone, fmt.Sprintf("Node %s was removed: the command did not run.", node)), true

@@ -40,21 +40,14 @@ const noNodesMessage = "No node matches spec.nodes: check the labels (kubectl ge
 // startNodes starts a run on nodes. The phase becomes RUNNING before the first child is
 // created, so that all children have the same command, template and selector.
 func (v *view) startNodes() Decision {
-	if !v.AtIsLive { // A cached At has no selector.
-		return Decision{Action: LookForAt{}}
-	}
 	if _, err := nodeSelector(v.At); err != nil {
 		// Once the At is RUNNING, the selector can no longer be corrected.
 		d := v.writeBlocked(v1alpha1.ReasonInvalidSelector, err.Error())
 		d.Delay = v.untilDeadline()
 		return d
 	}
-	if !v.PodIsLive {
-		// The At may have had a command when it was due, and its Pod may not be in the cache.
-		return Decision{Action: LookForPod{}}
-	}
-	if d, decided := v.tryPod(); decided {
-		return d
+	if v.Refusal != nil {
+		return v.refusedPod(v.Refusal)
 	}
 	status := v.statusOfStart()
 	status.Nodes = &v1alpha1.AtNodesStatus{}
@@ -79,12 +72,8 @@ func (v *view) decideChildren() Decision {
 		return v.writeUnblocked(0)
 	case v.startingLeft <= 0:
 		return v.writeStartingDeadlineExceeded()
-	case !v.AtIsLive: // A cached At has no template.
-		return Decision{Action: LookForAt{}}
-	case v.NodesForbidden != nil:
-		return v.writeNodesForbidden()
-	case !v.NodesAreKnown:
-		return Decision{Action: LookForNodes{}}
+	case v.NodesErr != nil:
+		return v.waitForNodes()
 	}
 	chosen, _, err := ChooseNodes(at, v.Nodes)
 	if err != nil { // The selector was read when the run started.
@@ -103,10 +92,6 @@ func (v *view) decideChildren() Decision {
 	switch {
 	case len(missing) > 0:
 		return Decision{Action: CreateAts{Ats: missing}, Delay: v.untilDeadline()}
-	case !v.ChildrenAreLive:
-		// The cache may lack a child that an earlier sync created for a node that is no longer
-		// chosen.
-		return Decision{Action: LookForAts{}}
 	case len(v.Children) == 0:
 		return v.writeDone(nil, v1alpha1.ReasonNoNodes, noNodesMessage)
 	}
@@ -136,6 +121,11 @@ func AtNameTaken(w World, other *v1alpha1.At) Decision {
 		}
 	}
 	return v.retryBlocked(v1alpha1.ReasonAtNameConflict, errors.New(message))
+}
+
+// WantsNodes reports whether the nodes of the cluster have to be known, to choose from them.
+func WantsNodes(w World) bool {
+	return isNodesRun(w.At) && w.At.Status.Phase != v1alpha1.PhaseDone && !allChildrenExist(w.At)
 }
 
 // isNodesRun reports whether the run of an At is on nodes. The spec cannot tell: it may

@@ -26,6 +26,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -251,7 +252,8 @@ func TestChildName(t *testing.T) {
 	}
 }
 
-func notTried(w *World) { w.PodIsAdmitted = false }
+// nodesForbidden is the answer to a controller that may not read nodes.
+var nodesForbidden = &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonForbidden, Code: 403, Message: "no"}}
 
 // TestDecideNodes covers Ats that run on nodes, from the choice of the nodes to the end.
 func TestDecideNodes(t *testing.T) {
@@ -279,27 +281,21 @@ func TestDecideNodes(t *testing.T) {
 		wantNodes   *v1alpha1.AtNodesStatus
 		wantMessage string
 	}{
-		"not due":                        {at: newAt(withNodes(nil), withSchedule("2026-12-24T10:12:05Z")), want: "wait 1s"},
-		"due, the Pod is not looked for": {at: newAt(withNodes(nil)), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
-		"due, no Pod was tried":          {at: newAt(withNodes(nil)), edit: notTried, want: "TryPod"},
-		"due":                            {at: newAt(withNodes(nil)), want: "RUNNING", wantNodes: choosing},
+		"not due": {at: newAt(withNodes(nil), withSchedule("2026-12-24T10:12:05Z")), want: "wait 1s"},
+		"due":     {at: newAt(withNodes(nil)), want: "RUNNING", wantNodes: choosing},
 		"due, but its Pod exists from before an edit": {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending)) }, want: "RUNNING"},
 		"due, with an invalid selector":               {at: newAt(withNodes(nil), noSelector), want: "PENDING", wantMessage: `spec.nodes.selector is not a label selector: "Like" is not a valid label selector operator`},
 		"an invalid selector, too late":               {at: newAt(withNodes(nil), noSelector, func(at *v1alpha1.At) { at.Spec.StartingDeadlineSeconds = ptr.To[int64](0) }), want: "DONE Failed/StartingDeadlineExceeded"},
-		"a cache has no template":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.AtIsLive = false }, want: "LookForAt"},
-		"a Pod was admitted when it became due":       {at: newAt(withNodes(choosing)), edit: func(w *World) { w.PodIsAdmitted, w.NodesAreKnown = false, false }, want: "LookForNodes"},
-		"the nodes are not known":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesAreKnown = false }, want: "LookForNodes"},
-		"the nodes are forbidden": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "RUNNING", wantNodes: choosing,
+		"the nodes are not known":                     {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesErr = errors.New("not synced") }, want: "nothing"},
+		"the nodes are forbidden": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.NodesErr = nodesForbidden }, want: "RUNNING", wantNodes: choosing,
 			wantMessage: "spec.node and spec.nodes require that the controller can get, list and watch nodes: no"},
-		"no node, by the cache": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.Nodes = nil }, want: "LookForAts"},
-		"no node": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.Nodes, w.ChildrenAreLive = nil, true }, want: "DONE Failed/NoNodes", wantNodes: choosing,
+		"no node": {at: newAt(withNodes(choosing)), edit: func(w *World) { w.Nodes = nil }, want: "DONE Failed/NoNodes", wantNodes: choosing,
 			wantMessage: "No node matches spec.nodes: check the labels (kubectl get nodes --show-labels), cordons and taints."},
 		"one is missing": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n3")},
 			want: `create Ats example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n2"}`},
 		"suspended until its turn": {at: newAt(withNodes(choosing), limit("1")), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n3")},
 			want: `create Ats example-at-n2: {"schedule":"2026-12-24T10:12:00Z","command":"echo YAY","node":"n2","suspend":true}`},
-		"all exist, by the cache": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n2"), newChildOn("n3")}, want: "LookForAts"},
-		"all exist, one of a node that is gone": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n2"), newChildOn("n3"), newChildOn("n4")}, edit: func(w *World) { w.ChildrenAreLive = true },
+		"all exist, one of a node that is gone": {at: newAt(withNodes(choosing)), children: []*v1alpha1.At{newChildOn("n1"), newChildOn("n2"), newChildOn("n3"), newChildOn("n4")},
 			want: "RUNNING", wantNodes: &v1alpha1.AtNodesStatus{Desired: 4, Active: 4, Progress: "0/4", StartTime: &metav1.Time{Time: now}}},
 
 		"nothing has changed": {at: newAt(withNodes(nodes(2, 0, 1, 0))), children: []*v1alpha1.At{completed, newRunningChild("n2"), newChildOn("n3")}, want: "nothing"},
@@ -307,16 +303,15 @@ func TestDecideNodes(t *testing.T) {
 			wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
 		"all have ended": {at: newAt(withNodes(nodes(2, 0, 1, 0))), children: []*v1alpha1.At{completed, failed, newEndedChild("n3", v1alpha1.ReasonNodeGone, "gone")}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 0, 1, 2),
 			wantMessage: "It failed on 2 of 3 nodes: n2 (CommandFailed: exit code 1), n3 (NodeGone: gone)."},
-		"all have succeeded":      {at: newAt(withNodes(nodes(1, 0, 0, 0))), children: []*v1alpha1.At{completed}, want: "DONE Complete/Completed", wantNodes: nodes(0, 0, 1, 0)},
-		"one was created late":    {at: newAt(withNodes(nodes(0, 0, 1, 0))), children: []*v1alpha1.At{completed, newRunningChild("n2")}, want: "RUNNING", wantNodes: nodes(1, 0, 1, 0)},
-		"one is not in the cache": {at: newAt(withNodes(nodes(0, 0, 3, 0))), children: []*v1alpha1.At{completed}, want: "LookForAts"},
-		"one is gone": {at: newAt(withNodes(nodes(1, 0, 1, 0))), children: []*v1alpha1.At{completed}, edit: func(w *World) { w.ChildrenAreLive = true }, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 0, 1, 1),
+		"all have succeeded":   {at: newAt(withNodes(nodes(1, 0, 0, 0))), children: []*v1alpha1.At{completed}, want: "DONE Complete/Completed", wantNodes: nodes(0, 0, 1, 0)},
+		"one was created late": {at: newAt(withNodes(nodes(0, 0, 1, 0))), children: []*v1alpha1.At{completed, newRunningChild("n2")}, want: "RUNNING", wantNodes: nodes(1, 0, 1, 0)},
+		"one is gone": {at: newAt(withNodes(nodes(1, 0, 1, 0))), children: []*v1alpha1.At{completed}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 0, 1, 1),
 			wantMessage: "It failed on 1 of 2 nodes: 1 more."},
 
 		"the next in order":             {at: newAt(withNodes(nodes(1, 2, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), newRunningChild("n1")}, want: "resume Ats example-at-n2"},
 		"more than one":                 {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2"},
 		"a percentage is rounded up":    {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("34%")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2"},
-		"the At was read long ago":      {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, edit: func(w *World) { w.AtAsOf = now.Add(-staleness.FreshFor) }, want: "LookForAt"},
+		"the At was read long ago":      {at: newAt(withNodes(nodes(0, 3, 0, 0)), limit("2")), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, edit: func(w *World) { w.AsOf = now.Add(-staleness.FreshFor) }, want: "read 1"},
 		"the limit was removed":         {at: newAt(withNodes(nodes(0, 3, 0, 0))), children: []*v1alpha1.At{heldChild("n3"), heldChild("n2"), heldChild("n1")}, want: "resume Ats example-at-n1 example-at-n2 example-at-n3"},
 		"the limit was lowered":         {at: newAt(withNodes(nodes(2, 1, 0, 0)), limit("1")), children: []*v1alpha1.At{newRunningChild("n1"), newRunningChild("n2"), heldChild("n3")}, want: "nothing"},
 		"none while it is suspended":    {at: newAt(withNodes(nodes(0, 1, 1, 0)), withSuspendedRun, func(at *v1alpha1.At) { explained(&at.Status) }), children: []*v1alpha1.At{completed, heldChild("n2")}, want: "nothing"},
@@ -325,8 +320,7 @@ func TestDecideNodes(t *testing.T) {
 		"as many failed as allowed": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(1)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "resume Ats example-at-n3"},
 		"more failed than allowed, some are active": {at: newAt(withNodes(nodes(2, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{newRunningChild("n1"), failed, heldChild("n3")}, want: "RUNNING", wantNodes: nodes(1, 1, 0, 1),
 			wantMessage: "It failed on 1 of 3 nodes: n2 (CommandFailed: exit code 1)."},
-		"more failed than allowed, by the cache": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "LookForAts"},
-		"more failed than allowed": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, edit: func(w *World) { w.ChildrenAreLive = true }, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1),
+		"more failed than allowed": {at: newAt(withNodes(nodes(1, 1, 0, 0)), limit("1"), maxFailed(0)), children: []*v1alpha1.At{failed, heldChild("n3")}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1),
 			wantMessage: "It failed on 1 of 2 nodes: n2 (CommandFailed: exit code 1). It was not started on 1 nodes because more nodes had failed than spec.nodes.maxFailed allows."},
 		"more were allowed to fail when some were not started": {at: newAt(withNodes(nodes(1, 1, 0, 0)), maxFailed(5)), children: []*v1alpha1.At{failed, notStarted}, want: "DONE Failed/NodesFailed", wantNodes: nodes(0, 1, 0, 1)},
 		"an unrelated Pod has the name":                        {at: newAt(withNodes(nil)), edit: func(w *World) { w.Pods = podsOf(newPod(corev1.PodPending, ownedBy())) }, want: "RUNNING", wantNodes: choosing},
@@ -343,7 +337,7 @@ func TestDecideNodes(t *testing.T) {
 		"done": {at: newAt(withNodes(nodes(0, 1, 0, 1)), func(at *v1alpha1.At) { at.Status.Phase = v1alpha1.PhaseDone }), children: []*v1alpha1.At{failed, notStarted}, want: "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.at, Children: tc.children, AtIsLive: true, AtAsOf: now, PodIsLive: true, PodIsAdmitted: true, NodesAreKnown: true, Now: now}
+			world := World{At: tc.at, Children: tc.children, Live: LiveAll, AsOf: now, Now: now}
 			world.Nodes = []*corev1.Node{newNode("n1"), newNode("n2"), newNode("n3")}
 			if tc.edit != nil {
 				tc.edit(&world)
@@ -427,12 +421,7 @@ func TestDecideByParent(t *testing.T) {
 		"an At that happens to own it":               {parent: newAt(), child: newChildOn("n1", released), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
 		"an At of another name":                      {parent: running, child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
 		"an At whose owner is gone":                  {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.Name = "other" }), want: "create other-pod: image /bin/sh -c echo YAY on n1"},
-		"no Pod was tried but by the parent":         {parent: running, child: newChildOn("n1"), edit: notTried, want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
-		"no Pod was tried, a user made it a child":   {parent: newAt(), child: newChildOn("n1", released), edit: notTried, want: "TryPod"},
-		"no Pod was tried, it has no parent":         {child: onNode, edit: notTried, want: "TryPod"},
-		"a cached At has no template to try":         {child: onNode, edit: func(w *World) { w.PodIsAdmitted, w.AtIsLive = false, false }, want: "LookForAt"},
 		"a Pod was tried, the node does not exist":   {child: onNode, edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"no Pod was tried, it had an attempt":        {child: newAt(func(at *v1alpha1.At) { at.Spec.Node, at.Status = "n1", *nextAttempt(1, due) }), edit: notTried, want: "create example-at-pod-1: image /bin/sh -c echo YAY on n1"},
 		"the parent is gone":                         {child: newChildOn("n1"), want: "ReleaseAt"},
 		"the parent is gone, it is released":         {child: newChildOn("n1", released), want: "nothing"},
 		"the parent has another UID":                 {parent: newAt(withNodes(nodes(1, 0, 0, 0)), func(at *v1alpha1.At) { at.UID = "other" }), child: newChildOn("n1"), want: "ReleaseAt"},
@@ -444,7 +433,6 @@ func TestDecideByParent(t *testing.T) {
 		"the parent is suspended, it runs":           {parent: held, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
 		"the parent is suspended, a retry is due":    {parent: held, child: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, due) }), want: "nothing"},
 		"too many have failed":                       {parent: tooMany, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
-		"too many have failed, by the cache":         {parent: tooMany, child: newChildOn("n1"), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
 		"too many have failed, it waits":             {parent: tooMany, child: newChildOn("n1", withSuspended), want: "nothing"},
 		"too many have failed, it has a Pod":         {parent: tooMany, child: newChildOn("n1"), pod: podOf(newChildOn("n1")), want: "RUNNING"},
 		"a retry is due, and the node is gone":       {parent: running, child: newChildOn("n1", func(at *v1alpha1.At) { at.Status = *nextAttempt(1, now.Add(time.Minute)) }), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
@@ -452,11 +440,9 @@ func TestDecideByParent(t *testing.T) {
 		"and it is released":                         {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.OwnerReferences = nil }), want: "PENDING"},
 		"and a user removes its label":               {child: newChildOn("n1", released, func(at *v1alpha1.At) { at.OwnerReferences, at.Labels = nil, nil }), want: "create example-at-n1-pod: image /bin/sh -c echo YAY on n1"},
 		"the parent has ended":                       {parent: ended, child: newChildOn("n1"), want: "DONE Failed/NotStarted"},
-		"the parent has ended, by the cache":         {parent: ended, child: newChildOn("n1"), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
 		"the parent has ended, and it has":           {parent: ended, child: newChildOn("n1", done), want: "ReleaseAt"},
 		"it has ended":                               {parent: running, child: newChildOn("n1", done), want: "nothing"},
 		"it is deleted":                              {parent: running, child: newChildOn("n1", deleting), want: "DONE Failed/AtDeleted"},
-		"it is deleted, by the cache":                {parent: running, child: newChildOn("n1", deleting), edit: func(w *World) { w.PodIsLive = false }, want: "LookForPod"},
 		"it is deleted while it waits":               {parent: running, child: newChildOn("n1", withSuspended, deleting), want: "DONE Failed/AtDeleted"},
 		"it is deleted while it runs":                {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1")), want: "FailureTarget/AtDeleted"},
 		"it is being stopped":                        {parent: running, child: newChildOn("n1", withPod, deleting, stopped("AtDeleted")), pod: podOf(newChildOn("n1")), want: "delete Pod"},
@@ -464,13 +450,10 @@ func TestDecideByParent(t *testing.T) {
 		"it is deleted, and had ended":               {parent: running, child: newChildOn("n1", withPod, deleting), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), want: "DONE Complete/Completed"},
 		"it is deleted, and its Pod is gone":         {parent: running, child: newChildOn("n1", withPod, deleting), want: "DONE Failed/PodLost"},
 		"it is leaving":                              {parent: running, child: newChildOn("n1", released, deleting), want: "nothing"},
-		"the parent was read long ago":               {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.ParentAsOf = now.Add(-staleness.FreshFor) }, want: "LookForAt"},
-		"the node is not looked for":                 {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
+		"the parent was read long ago":               {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.AsOf = now.Add(-staleness.FreshFor) }, want: "read 1"},
 		"the node is gone":                           {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node = nil }, want: "DONE Failed/NodeGone"},
-		"the node is gone, by the cache":             {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node, w.PodIsLive = nil, false }, want: "LookForPod"},
 		"the node was added again":                   {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "DONE Failed/NodeGone"},
-		"the nodes are forbidden":                    {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodesForbidden = fmt.Errorf("no") }, want: "PENDING"},
-		"it runs, the node is not looked for":        {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.NodeName = "" }, want: "LookForNode"},
+		"the nodes are forbidden":                    {parent: running, child: newChildOn("n1"), edit: func(w *World) { w.NodesErr = nodesForbidden }, want: "PENDING"},
 		"it runs, the node is gone":                  {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "FailureTarget/NodeGone"},
 		"it runs, the node was added again":          {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node.CreationTimestamp = metav1.Time{Time: due.Add(time.Second)} }, want: "FailureTarget/NodeGone"},
 		"the node is gone, the Pod is being deleted": {parent: running, child: newChildOn("n1", withPod, stopped("NodeGone")), pod: podOf(newChildOn("n1")), edit: func(w *World) { w.Node = nil }, want: "delete Pod"},
@@ -478,7 +461,7 @@ func TestDecideByParent(t *testing.T) {
 		"the node is gone, the Pod had ended":        {parent: running, child: newChildOn("n1", withPod), pod: podOf(newChildOn("n1"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), edit: func(w *World) { w.Node = nil }, want: "DONE Complete/Completed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: now, ParentAsOf: now, PodIsLive: true, PodIsAdmitted: true, NodeName: "n1", Node: newNode("n1"), Now: now}
+			world := World{At: tc.child, Parent: tc.parent, Pods: podsOf(tc.pod), Live: LiveAll, AsOf: now, Node: newNode("n1"), Now: now}
 			if tc.edit != nil {
 				tc.edit(&world)
 			}
@@ -511,6 +494,64 @@ func TestNameTaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := AtNameTaken(World{At: newAt(withNodes(&v1alpha1.AtNodesStatus{})), Now: now}, tc.other).Status.Message; got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestWantsTrial covers when the API server is asked whether it would admit a Pod, and what its refusal means.
+func TestWantsTrial(t *testing.T) {
+	refusal := apierrors.NewForbidden(corev1.Resource("pods"), "example-at-pod", errors.New("exceeded quota"))
+	onNode := func(at *v1alpha1.At) { at.Spec.Node = "n1" }
+	running := newAt(withNodes(nodes(1, 0, 0, 0)))
+	for name, tc := range map[string]struct {
+		at, parent *v1alpha1.At
+		want       bool
+	}{
+		"a run on nodes":                     {newAt(withNodes(nil)), nil, true},
+		"a run on a node":                    {newAt(onNode), nil, true},
+		"a run on any node":                  {newAt(), nil, false},
+		"not due":                            {newAt(onNode, withSchedule("2026-12-24T10:12:05Z")), nil, false},
+		"too late":                           {newAt(onNode, withStartingDeadline(0)), nil, false},
+		"it had an attempt":                  {newAt(withStatus(*nextAttempt(1, due)), onNode), nil, false},
+		"it was admitted when it became due": {running, nil, false},
+		"a child":                            {newChildOn("n1"), running, false},
+		"a user made it a child":             {newChildOn("n1", func(at *v1alpha1.At) { at.Finalizers = nil }), newAt(), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			world := World{At: tc.at, Parent: tc.parent, Live: LiveAll, AsOf: now, Now: now}
+			if got := WantsTrial(world); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+			// Neither the nodes nor a node that does not exist have any effect.
+			world.Refusal = refusal
+			if got := Decide(world); tc.want && (got.Status == nil || got.Status.Reason != v1alpha1.ReasonPodRefused) {
+				t.Errorf("after a refusal: %+v", got)
+			}
+		})
+	}
+}
+
+// TestNeeds covers what must be read before a run on nodes goes on from a cache.
+func TestNeeds(t *testing.T) {
+	completed := newEndedChild("n1", v1alpha1.ReasonCompleted, "")
+	for name, tc := range map[string]struct {
+		at       *v1alpha1.At
+		children []*v1alpha1.At
+		want     Reads
+	}{
+		"it starts":                  {newAt(withNodes(nil)), nil, LiveAll},
+		"a cache has no template":    {newAt(withNodes(&v1alpha1.AtNodesStatus{})), []*v1alpha1.At{newChildOn("n2")}, LiveAt},
+		"all children exist":         {newAt(withNodes(&v1alpha1.AtNodesStatus{})), []*v1alpha1.At{newChildOn("n1")}, LiveAll},
+		"a child is missing":         {newAt(withNodes(nodes(1, 0, 1, 0))), []*v1alpha1.At{newRunningChild("n1")}, LiveAll},
+		"one has ended":              {newAt(withNodes(nodes(2, 0, 0, 0))), []*v1alpha1.At{completed, newRunningChild("n2")}, Cached},
+		"all have ended":             {newAt(withNodes(nodes(1, 0, 0, 0))), []*v1alpha1.At{completed}, LiveAll},
+		"the next may run":           {newAt(withNodes(nodes(0, 1, 0, 0))), []*v1alpha1.At{heldChild("n1")}, LiveAt},
+		"the next may run, one lost": {newAt(withNodes(nodes(0, 2, 0, 0))), []*v1alpha1.At{heldChild("n1")}, LiveAll},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Decide(World{At: tc.at, Children: tc.children, Nodes: []*corev1.Node{newNode("n1")}, Now: now}); got.Needs != tc.want {
+				t.Errorf("needs %v, want %v: %+v", got.Needs, tc.want, got)
 			}
 		})
 	}

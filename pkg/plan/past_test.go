@@ -83,7 +83,7 @@ func TestScheduleInPast(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := newAt(append([]func(*v1alpha1.At){withStatus(tc.status)}, tc.mutate...)...)
-			got := Decide(World{At: at, AtIsLive: true, AtAsOf: tc.now, PodIsLive: true, Now: tc.now})
+			got := Decide(World{At: at, Live: LiveAll, AsOf: tc.now, Now: tc.now})
 			if diff := cmp.Diff(tc.want, got, equate); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}
@@ -119,7 +119,10 @@ func TestRanAtOnce(t *testing.T) {
 				want = []Event{warning(v1alpha1.ReasonRanAtOnce, "It started at once: it was scheduled 364 days ago, at 2026-12-24T10:12:00Z.")}
 			}
 			for from, at := range map[string]*v1alpha1.At{"live": at, "cached": KeepAt(at)} {
-				pod := newPod(corev1.PodPending, func(pod *corev1.Pod) { delete(pod.Annotations, v1alpha1.AnnotationAtGeneration) })
+				pod := newPod(corev1.PodPending, func(pod *corev1.Pod) {
+					delete(pod.Annotations, v1alpha1.AnnotationAtGeneration)
+					pod.CreationTimestamp = metav1.Time{Time: late}
+				})
 				got := Decide(World{At: at, Pods: podsOf(pod), Now: late.Add(time.Second)})
 				if len(got.Events) == 0 || got.Events[0].Reason != v1alpha1.ReasonSuccessfulCreate {
 					t.Fatalf("%s: events %v", from, got.Events)

@@ -50,8 +50,6 @@ func (v *view) decidePending() Decision {
 		return v.startNodes()
 	case v.startingLeft > 0:
 		return v.startAttempt(v.instant)
-	case !v.PodIsLive:
-		return Decision{Action: LookForPod{}}
 	default:
 		return v.writeStartingDeadlineExceeded()
 	}
@@ -74,17 +72,8 @@ func (v *view) startAttempt(instant time.Time) Decision {
 	if v.pod != nil {
 		return v.waitForName(due)
 	}
-	if d, decided := v.tryPod(); decided {
-		return d
-	}
-	// Before the At, because looking for a node may take seconds.
 	if d, decided := v.checkNode(); decided {
 		return d
-	}
-	if !v.isFresh() {
-		// Do not trust an old cache: another controller may have run the At, and its Pod may be
-		// gone; or a user may have just edited, suspended or deleted the At or its parent.
-		return Decision{Action: LookForAt{}}
 	}
 	if isBlockedByOthers(v.At) {
 		// It was blocked until now.
@@ -107,22 +96,40 @@ func (v *view) waitForName(since time.Time) Decision {
 	return v.retryBlocked(v1alpha1.ReasonPodNameConflict, errors.New(message))
 }
 
-// IsAdmitted reports whether err, the API server's answer to TryPod, says nothing against the Pod.
+// isDue reports whether the time of an At that has not run has come.
+func (v *view) isDue() bool {
+	return v.At.Status.Phase != v1alpha1.PhaseRunning && v.At.Status.Phase != v1alpha1.PhaseDone && v.scheduleErr == nil && !v.Now.Before(v.instant)
+}
+
+// WantsTrial reports whether the API server has to be asked in a dry-run if it would admit the
+// Pod, before the nodes have any effect: an At of a user who cannot run a Pod must not tell
+// that user which nodes there are. Of a run that has started, a Pod was admitted.
+func WantsTrial(w World) bool {
+	v := newView(w)
+	return NeedsNodes(w.At) && v.isDue() && v.startingLeft > 0 && !(v.isChild() && !v.parentIsGone() && isNodesRun(v.Parent))
+}
+
+// IsAdmitted reports whether err, the API server's answer to the trial, says nothing against the Pod.
 func IsAdmitted(err error) bool {
 	return err == nil || apierrors.IsAlreadyExists(err) || supportsNoDryRun(err)
 }
 
+// lastingFailures is the number of creations that have failed in a row after which a failure is
+// reported, whatever its cause. They take about a minute.
+const lastingFailures = 9
+
 // Refused returns the decision after the API server answered the creation of the Pod with
 // err. If the Pod is invalid, the At ends. If the answer will not change by itself, the
-// At is Blocked and retried. Otherwise it is only retried. lasting means that the
-// creation has been failing for a while: then the At is Blocked in this case, too.
-func Refused(w World, err error, lasting bool) Decision {
-	v := newView(w)
+// At is Blocked and retried. Otherwise it is only retried, unless the creation has been
+// failing for a while: then the At is Blocked in this case, too.
+func Refused(w World, err error) Decision { return newView(w).refusedPod(err) }
+
+func (v *view) refusedPod(err error) Decision {
 	if isInvalidPod(err) {
 		return v.writeDone(nil, v1alpha1.ReasonInvalidPod, err.Error())
 	}
 	d := v.refused(v1alpha1.ReasonPodRefused, err)
-	if lasting && answer.IsTransient(err) {
+	if v.Failures >= lastingFailures && answer.IsTransient(err) {
 		retry := d
 		d = v.writeBlocked(v1alpha1.ReasonPodNotCreated, err.Error())
 		d.Retry, d.Delay = retry.Retry, retry.Delay
@@ -179,8 +186,6 @@ func (v *view) decideNextAttempt() Decision {
 		return d
 	}
 	switch {
-	case left <= 0 && !v.PodIsLive:
-		return Decision{Action: LookForPod{}}
 	case v.activeLeft <= 0:
 		return v.writeDone(nil, v1alpha1.ReasonDeadlineExceeded, v.activeDeadlineMessage())
 	case left <= 0:

@@ -133,13 +133,13 @@ func TestDecideStartingDeadline(t *testing.T) {
 		"late, within the starting deadline": {at: newAt(withStartingDeadline(4)), now: now.Add(time.Second - 1), want: creates(due)},
 		"late, beyond the starting deadline": {
 			at:   newAt(withStartingDeadline(3)),
-			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage), look: LookForPod{},
+			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage), needs: LiveAll,
 		},
 		"late, beyond the starting deadline, because it was refused": {
 			at: newAt(withStartingDeadline(3), withStatus(v1alpha1.AtStatus{
 				Conditions: []metav1.Condition{blocked(earlier, v1alpha1.ReasonPodRefused, "exceeded quota")},
 			})),
-			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" It was blocked: exceeded quota"), look: LookForPod{},
+			want: failed(v1alpha1.AtStatus{}, v1alpha1.ReasonStartingDeadlineExceeded, tooLateMessage+" It was blocked: exceeded quota"), needs: LiveAll,
 		},
 		"the shortest starting deadline allows less than a second": {
 			at: newAt(withStartingDeadline(0)), now: due.Add(time.Second - 1),
@@ -179,10 +179,10 @@ func TestRefused(t *testing.T) {
 	refuses := func(message string) Decision { return retried(blocks(now, v1alpha1.ReasonPodRefused, message)) }
 
 	for name, tc := range map[string]struct {
-		at      *v1alpha1.At
-		err     error
-		lasting bool
-		want    Decision
+		at       *v1alpha1.At
+		err      error
+		failures int
+		want     Decision
 	}{
 		"quota: reported and retried": {at: newAt(), err: quota, want: refuses(quota.Error())},
 		"quota again: retried, not reported again": {
@@ -228,7 +228,7 @@ func TestRefused(t *testing.T) {
 			},
 		},
 		"overloaded for a minute: reported and retried as before": {
-			at: newAt(), err: busy, lasting: true,
+			at: newAt(), err: busy, failures: lastingFailures,
 			want: Decision{
 				Status: ptr.To(pendingWith(blocked(now, v1alpha1.ReasonPodNotCreated, busy.Error()))),
 				Events: []Event{warning(v1alpha1.ReasonPodNotCreated, busy.Error())}, Retry: errAny,
@@ -246,7 +246,7 @@ func TestRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			explained(&tc.at.Status)
 			explained(tc.want.Status)
-			if diff := cmp.Diff(tc.want, Refused(World{At: tc.at, AtIsLive: true, Now: now}, tc.err, tc.lasting), equate); diff != "" {
+			if diff := cmp.Diff(tc.want, Refused(World{At: tc.at, Live: LiveAt, Failures: tc.failures, Now: now}, tc.err), equate); diff != "" {
 				t.Errorf("Refused (-want +got):\n%s", diff)
 			}
 		})

@@ -64,7 +64,7 @@ func (v *view) withStatus(status *v1alpha1.AtStatus) *view {
 	return &changed
 }
 
-// Decide returns the next step of an At's run.
+// Decide returns the next step of an At's run, as if the world were the truth.
 func Decide(w World) Decision {
 	if w.At == nil || isLeaving(w.At) {
 		return Decision{}
@@ -76,6 +76,7 @@ func Decide(w World) Decision {
 		status.ObservedGeneration = w.At.Generation
 		d.Status = status
 	}
+	d.Needs = w.needs(d)
 	return d
 }
 

@@ -34,8 +34,8 @@ type decideCase struct {
 	pod  *corev1.Pod
 	now  time.Time // the default is now
 	want Decision
-	// look is the first decision if the world comes from caches and this is not enough.
-	look any
+	// needs is what must be read if the world comes from caches. For a creation, that is the At.
+	needs Reads
 }
 
 func testDecide(t *testing.T, cases map[string]decideCase) {
@@ -52,16 +52,15 @@ func (tc decideCase) test(t *testing.T) {
 	explained(&tc.at.Status)
 	explained(tc.want.Status)
 	before := tc.at.DeepCopy()
-	world := World{At: tc.at, Pods: podsOf(tc.pod), AtIsLive: true, AtAsOf: tc.now, PodIsLive: true, Forecast: &Forecast{}, Now: tc.now}
+	world := World{At: tc.at, Pods: podsOf(tc.pod), Live: LiveAll, AsOf: tc.now, Forecast: &Forecast{}, Now: tc.now}
 	if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
 		t.Errorf("Decide (-want +got):\n%s", diff)
 	}
-	world.AtIsLive, world.AtAsOf, world.PodIsLive = false, time.Time{}, false
+	world.Live, world.AsOf = Cached, time.Time{}
 	cached := tc.want
+	cached.Needs = tc.needs
 	if _, creates := tc.want.Action.(CreatePod); creates {
-		cached = Decision{Action: LookForAt{}}
-	} else if tc.look != nil {
-		cached = Decision{Action: tc.look}
+		cached.Needs = LiveAt
 	}
 	if diff := cmp.Diff(cached, Decide(world), equate); diff != "" {
 		t.Errorf("Decide on caches (-want +got):\n%s", diff)

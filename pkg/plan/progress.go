@@ -26,7 +26,6 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 )
 
 // maxNamedNodes is the number of nodes that a message names. maxNodeMessage is the number
@@ -48,19 +47,10 @@ func (v *view) decideProgress() Decision {
 	tooMany := tooManyFailed(at, counts)
 	ended := counts.Active == 0 && (len(waiting) == 0 || tooMany)
 	switch {
-	case !v.ChildrenAreLive && (len(v.Children) < int(counts.Desired) || ended && len(waiting) > 0):
-		// The cache is reliable for an At that is DONE. Other Ats may be outdated.
-		return Decision{Action: LookForAts{}}
 	case ended:
 		return v.writeNodesDone(counts)
 	case !tooMany && !isSuspended(at):
-		room := concurrent(at, counts) - int(counts.Active)
-		switch {
-		case room <= 0 || len(waiting) == 0:
-		case !staleness.IsFresh(v.AtAsOf, v.Now):
-			// A user may have just suspended, edited or deleted the At.
-			return Decision{Action: LookForAt{}}
-		default:
+		if room := concurrent(at, counts) - int(counts.Active); room > 0 && len(waiting) > 0 {
 			return Decision{Action: ResumeAts{Ats: waiting[:min(room, len(waiting), maxResumed)]}}
 		}
 	}

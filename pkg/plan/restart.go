@@ -27,7 +27,6 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
 
@@ -38,44 +37,19 @@ const (
 	maxRolloutPeriod = 15 * time.Second
 )
 
-// TargetNotRead handles an error from reading the workload of spec.restart. A NotFound or
-// Forbidden error becomes part of the World; any other error is returned.
-func (w *World) TargetNotRead(err error) error {
-	w.Target, w.TargetForbidden, w.TargetIsShared = nil, nil, false
-	switch {
-	case apierrors.IsForbidden(err):
-		w.TargetForbidden = err
-	case !answer.IsNotFound(err, w.At.Spec.Restart.Name):
-		return fmt.Errorf("read the workload: %w", err)
-	}
-	w.TargetIsLive = true
-	return nil
+// WantsTarget reports whether the workload of spec.restart has to be known.
+func WantsTarget(w World) bool {
+	return w.At.Spec.Restart != nil && w.At.Status.Phase != v1alpha1.PhaseDone && (isRestart(w.At) || newView(w).isDue())
 }
 
 // decideRestartDue decides for an At whose restart has been due since the given instant.
 // The phase becomes RUNNING before the workload is restarted, so that the At cannot be
 // edited in between.
 func (v *view) decideRestartDue() Decision {
-	at, target, instant, left := v.At, v.Target, v.instant, v.startingLeft
-	if waitsForRollout(at) && !v.AtIsLive && left > 0 {
-		// It goes on waiting without reading the At and its Pod each time.
-		switch {
-		case !v.TargetIsLive && !v.TargetIsShared:
-			return Decision{Action: LookForTarget{MayBeShared: true}}
-		case target != nil && target.Rolling && !isRestarted(target, restartTime(at, instant), v.Now):
-			return v.waitForRollout()
-		}
-	}
+	at, target, instant := v.At, v.Target, v.instant
 	switch {
-	case !v.AtIsLive:
-		return Decision{Action: LookForAt{}}
-	case !v.PodIsLive:
-		// The At may have had a command when it was due, and its Pod may not be in the cache.
-		return Decision{Action: LookForPod{}}
-	case left <= 0:
+	case v.startingLeft <= 0:
 		return v.writeStartingDeadlineExceeded()
-	case !v.TargetIsLive:
-		return Decision{Action: LookForTarget{}}
 	case v.TargetForbidden != nil:
 		return v.retryRestartForbidden()
 	}
@@ -96,12 +70,6 @@ func (v *view) decideRestartDue() Decision {
 	return v.write(status, v.ranAtOnce()...)
 }
 
-// waitsForRollout reports whether an At is known to wait for another rollout.
-func waitsForRollout(at *v1alpha1.At) bool {
-	blocked := Blocked(at)
-	return blocked != nil && blocked.Reason == v1alpha1.ReasonRolloutInProgress
-}
-
 // waitForRollout returns the decision to wait for a rollout that is not that of this restart.
 func (v *view) waitForRollout() Decision {
 	d := v.writeBlocked(v1alpha1.ReasonRolloutInProgress, fmt.Sprintf("%s is already being rolled out: the restart waits until all of its Pods are updated.", v.Target))
@@ -112,26 +80,10 @@ func (v *view) waitForRollout() Decision {
 // decideRestart decides for an At whose restart has begun: it restarts the workload, or
 // follows its rollout.
 func (v *view) decideRestart() Decision {
-	restarted := wasRestarted(v.At)
-	switch {
-	case restarted && !v.TargetIsLive && !v.TargetIsShared:
-		return Decision{Action: LookForTarget{MayBeShared: true}}
-	case restarted:
-		d := v.followRollout()
-		if ends := d.Status != nil && d.Status.Phase == v1alpha1.PhaseDone; ends && !v.TargetIsLive {
-			// The end must not depend on a workload as it was before the restart.
-			return Decision{Action: LookForTarget{}}
-		}
-		return d
-	case !v.TargetIsLive:
-		return Decision{Action: LookForTarget{}}
-	case !v.AtIsLive || !staleness.IsFresh(v.AtAsOf, v.Now):
-		// Do not trust the cache: another controller may have restarted the workload, and a user
-		// may have reverted that. The At is read after the workload, in case both happen now.
-		return Decision{Action: LookForAt{}}
-	default:
-		return v.restartNow()
+	if wasRestarted(v.At) {
+		return v.followRollout()
 	}
+	return v.restartNow()
 }
 
 // restartNow restarts the workload. The workload's annotation is the lock: if it has the

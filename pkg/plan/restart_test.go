@@ -107,7 +107,6 @@ type restartCase struct {
 	mutate    func(*v1alpha1.At)
 	target    *rollout.Target
 	forbidden bool
-	cached    func(*World)
 	now       time.Time // the default is now
 	want      Decision
 }
@@ -120,21 +119,24 @@ func (tc restartCase) test(t *testing.T) {
 	if tc.now.IsZero() {
 		tc.now = now
 	}
-	world := World{At: at, AtIsLive: true, AtAsOf: tc.now, PodIsLive: true, Target: tc.target, TargetIsLive: true, Now: tc.now}
+	world := World{At: at, Live: LiveAll, AsOf: tc.now, Target: tc.target, Now: tc.now}
 	if tc.forbidden {
 		world.TargetForbidden = restartForbidden
-	}
-	if tc.cached != nil {
-		tc.cached(&world)
 	}
 	if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-}
-
-// shared makes a world in which only a recent read of the workload is known.
-func shared(w *World) {
-	w.AtIsLive, w.PodIsLive, w.TargetIsLive, w.TargetIsShared = false, false, false, true
+	// What a cache or another At's read of the workload shows is enough to wait, not to start or to end.
+	world.Live = Cached
+	_, restarts := tc.want.Action.(RestartTarget)
+	begins := tc.want.Status != nil && tc.want.Status.Restart != nil && tc.status.Restart == nil
+	ends := tc.want.Status != nil && tc.want.Status.Phase == v1alpha1.PhaseDone
+	if restarts || begins || ends {
+		tc.want.Needs = LiveAll
+	}
+	if diff := cmp.Diff(tc.want, Decide(world), equate); diff != "" {
+		t.Errorf("on caches (-want +got)\n%s", diff)
+	}
 }
 
 func paused(target *rollout.Target)   { target.Paused = true }
@@ -150,18 +152,6 @@ func TestRestartDue(t *testing.T) {
 	pending := v1alpha1.AtStatus{Phase: v1alpha1.PhasePending, ObservedGeneration: 2}
 	waits := restartBlocked(pending, v1alpha1.ReasonRolloutInProgress, rolloutText)
 	for name, tc := range map[string]restartCase{
-		"by a cache: the At is read": {
-			status: pending, cached: func(w *World) { w.AtIsLive, w.PodIsLive, w.TargetIsLive = false, false, false },
-			want: Decision{Action: LookForAt{}},
-		},
-		"it may have had a command: its Pod is looked for": {
-			status: pending, cached: func(w *World) { w.PodIsLive, w.TargetIsLive = false, false },
-			want: Decision{Action: LookForPod{}},
-		},
-		"nothing known about the workload": {
-			status: pending, cached: func(w *World) { w.TargetIsLive = false },
-			want: Decision{Action: LookForTarget{}},
-		},
 		"RUNNING first": {status: pending, target: newTarget(), want: Decision{Status: ptr.To(begun())}},
 		"the first instant of year 1": {
 			status: pending, target: newTarget(), mutate: withSchedule("0001-01-01T00:00:00Z"),
@@ -198,30 +188,6 @@ func TestRestartDue(t *testing.T) {
 			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(60), now: due.Add(time.Minute),
 			want: Decision{Delay: time.Second},
 		},
-		"another rollout was in progress: it is looked at first": {
-			status: waits, cached: func(w *World) { w.AtIsLive, w.PodIsLive, w.TargetIsLive = false, false, false },
-			want: Decision{Action: LookForTarget{MayBeShared: true}},
-		},
-		"another rollout is still in progress, by a workload that was read for another At": {
-			status: waits, target: newTarget(rolling), cached: shared, now: due.Add(time.Minute),
-			want: Decision{Delay: 6 * time.Second},
-		},
-		"another rollout is still in progress, by a workload that was read before the At": {
-			status: waits, target: newTarget(rolling), cached: func(w *World) { w.AtIsLive, w.PodIsLive = false, false }, now: due.Add(time.Minute),
-			want: Decision{Delay: 6 * time.Second},
-		},
-		"another rollout has ended, by a workload that was read for another At": {
-			status: waits, target: newTarget(), cached: shared,
-			want: Decision{Action: LookForAt{}},
-		},
-		"the workload is gone while it waits": {
-			status: waits, cached: func(w *World) { w.AtIsLive, w.PodIsLive = false, false },
-			want: Decision{Action: LookForAt{}},
-		},
-		"another rollout was in progress until the deadline, by a workload that was read for another At": {
-			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(3), cached: shared,
-			want: Decision{Action: LookForAt{}},
-		},
 		"another rollout has ended": {status: waits, target: newTarget(), want: Decision{Status: ptr.To(begun())}},
 		"another rollout was in progress until the deadline": {
 			status: waits, target: newTarget(rolling), mutate: withStartingDeadline(3),
@@ -249,14 +215,6 @@ func TestRestartNow(t *testing.T) {
 	}
 	now := Decision{Action: RestartTarget{Time: due, Due: now}}
 	for name, tc := range map[string]restartCase{
-		"by a cache: the At is read after the workload": {
-			status: begun(), target: newTarget(), cached: func(w *World) { w.AtIsLive, w.PodIsLive = false, false },
-			want: Decision{Action: LookForAt{}},
-		},
-		"nothing known about the workload": {
-			status: begun(), cached: func(w *World) { w.PodIsLive, w.TargetIsLive = false, false },
-			want: Decision{Action: LookForTarget{}},
-		},
 		"never restarted":                 {status: begun(), target: newTarget(), want: now},
 		"restarted before its time":       {status: begun(), target: newTarget(restartedAt(due.Add(-time.Second))), want: now},
 		"restarted in the future":         {status: begun(), target: newTarget(restartedAt(due.Add(time.Hour))), want: now},
@@ -348,19 +306,6 @@ func TestFollowRollout(t *testing.T) {
 	const reverted = "The restart of Deployment web at 2026-12-24T10:12:00Z was reverted, for example by kubectl rollout undo or a GitOps tool: its annotation kubectl.kubernetes.io/restartedAt is now %q."
 	lastWeek := due.AddDate(0, 0, -7)
 	for name, tc := range map[string]restartCase{
-		"nothing known about the workload": {
-			status: follows, cached: func(w *World) { w.AtIsLive, w.PodIsLive, w.TargetIsLive = false, false, false },
-			want: Decision{Action: LookForTarget{MayBeShared: true}},
-		},
-		"no news of a workload that was read for another At": {status: follows, target: rollingTarget(), cached: shared, want: Decision{Delay: 2 * time.Second}},
-		"the end, by a workload that was read for another At": {
-			status: follows, target: newTarget(restartedAt(due)), cached: shared,
-			want: Decision{Action: LookForTarget{}},
-		},
-		"a reverted restart, by a workload that was read for another At": {
-			status: follows, target: newTarget(rolling), cached: shared,
-			want: Decision{Action: LookForTarget{}},
-		},
 		"no news":     {status: follows, target: rollingTarget(), want: Decision{Delay: 2 * time.Second}},
 		"for a while": {status: follows, target: rollingTarget(), now: now.Add(time.Minute), want: Decision{Delay: 6 * time.Second}},
 		"for long":    {status: follows, target: rollingTarget(), now: now.Add(time.Hour), want: Decision{Delay: 15 * time.Second}},
@@ -456,7 +401,7 @@ func TestRefusedRestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := newAt(withStatus(begun()), withRestart, tc.mutate)
-			world := World{At: at, AtIsLive: true, AtAsOf: now, Target: newTarget(), TargetIsLive: true, Now: now}
+			world := World{At: at, Live: LiveAll, AsOf: now, Target: newTarget(), Now: now}
 			if diff := cmp.Diff(tc.want, RefusedRestart(world, tc.err), equate); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
@@ -478,32 +423,6 @@ func TestStateOfRestart(t *testing.T) {
 			state, overdue := StateOf(newAt(withStatus(tc.status), withRestart), nil, now.Add(time.Minute))
 			if state != StateRunning || overdue != tc.overdue {
 				t.Errorf("got %s for %v, want %s for %v", state, overdue, StateRunning, tc.overdue)
-			}
-		})
-	}
-}
-
-func TestTargetNotRead(t *testing.T) {
-	notFound := apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "deployments"}, "web")
-	busy := apierrors.NewTooManyRequestsError("later")
-	for name, tc := range map[string]struct {
-		err           error
-		wantForbidden bool
-		wantLive      bool
-		wantErr       bool
-	}{
-		"there is none": {err: notFound, wantLive: true},
-		"forbidden":     {err: restartForbidden, wantForbidden: true, wantLive: true},
-		"busy":          {err: busy, wantErr: true},
-		"a proxy does not know the path": {
-			err: apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "deployments"}, "web", "no route", 0, true), wantErr: true,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			world := World{At: newAt(withRestart), Target: newTarget(), TargetForbidden: errors.New("earlier")}
-			err := world.TargetNotRead(tc.err)
-			if (err != nil) != tc.wantErr || (world.TargetForbidden != nil) != tc.wantForbidden || world.TargetIsLive != tc.wantLive || world.Target != nil {
-				t.Errorf("got error %v, %+v", err, world)
 			}
 		})
 	}

@@ -162,8 +162,8 @@ func TestDecideActiveDeadline(t *testing.T) {
 			want: Decision{Action: DeletePod{Pod: newPod(corev1.PodRunning)}, Delay: time.Minute},
 		},
 		"running, the active deadline has passed, but the status goes first": {
-			at: newAt(withActiveDeadline(10)), pod: newPod(corev1.PodPending), now: created.Add(time.Hour),
-			want: Decision{Status: ptr.To(running(corev1.PodPending)), Events: []Event{createdEvent}},
+			at: newAt(withActiveDeadline(10)), pod: newPod(corev1.PodRunning), now: created.Add(time.Hour),
+			want: Decision{Status: ptr.To(running(corev1.PodRunning)), Events: []Event{createdEvent}},
 		},
 		"running, the longest active deadline": {
 			at: newAt(withStatus(running(corev1.PodRunning)), withActiveDeadline(math.MaxInt64)), pod: newPod(corev1.PodRunning),

@@ -33,8 +33,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
-// The events of a Pod are looked up if none of its containers has started for EventDelay.
-// They take a request, and the status of most Pods says as much.
+// EventDelay is how long none of the containers of a Pod has started when its events are read. They take
+// a request, and the status of most Pods says as much.
 const EventDelay = 20 * time.Second
 
 // unschedulableDelay is how long the scheduler may look for a node before that is reported: an
@@ -82,7 +82,7 @@ func (v *view) mirrorBlocked(status *v1alpha1.AtStatus) []Event {
 		return nil // The node may be starting the container now.
 	case isSilent(blocked.Reason) && isWaiting(v.pod) && !v.PodEventIsKnown:
 		return nil // until the events are known
-	case isWaiting(v.pod) && v.PodEventIsRead:
+	case v.waitsLong():
 		reason, message = silentBlocker(v.pod, v.PodEvent, v.Now)
 	}
 	switch {
@@ -108,7 +108,26 @@ func (v *view) blocker() (reason, message string) {
 	return v.restartBlocker()
 }
 
-// checkStart returns what to do, and when, to find out why the command has not started.
+// WantsPodEvent returns the Pod of the current attempt if its events may say why its command has
+// not started, or nil.
+func WantsPodEvent(w World) *corev1.Pod {
+	v := newView(w)
+	if !v.owned || !v.waitsLong() {
+		return nil
+	}
+	if reason, _ := v.blocker(); reason != "" {
+		return nil
+	}
+	return v.pod
+}
+
+// waitsLong reports whether a Pod that is not to be stopped has waited so long for its start that
+// something is wrong.
+func (v *view) waitsLong() bool {
+	return isWaiting(v.pod) && v.Now.Sub(waitsSince(v.pod)) >= EventDelay && v.activeLeft > 0 && failureTarget(v.At) == nil
+}
+
+// checkStart returns when to find out why the command has not started.
 func (v *view) checkStart() Decision {
 	if reason, _ := v.blocker(); reason != "" {
 		return Decision{Delay: checkDelay}
@@ -123,8 +142,6 @@ func (v *view) checkStart() Decision {
 	switch {
 	case age < EventDelay:
 		return Decision{Delay: EventDelay - age}
-	case !v.PodEventIsRead:
-		return Decision{Action: LookForPodEvent{Pod: v.pod}}
 	case age < Grace:
 		return Decision{Delay: Grace - age}
 	default:

@@ -51,18 +51,13 @@ func TestDecideWaiting(t *testing.T) {
 		pod    func(*corev1.Pod)
 		age    time.Duration
 		known  bool // the events were read
-		read   bool // or tried to
 		event  *PodEvent
 
 		wantReason, wantMessage string // of a status that is written
-		wantAction              any
 		wantDelay               time.Duration
 	}{
 		"for less than 20 seconds: waited for": {
 			status: recorded, age: EventDelay - 1, wantDelay: 1,
-		},
-		"for 20 seconds: its events are looked up": {
-			status: recorded, age: EventDelay, wantAction: LookForPodEvent{},
 		},
 		"no event: waited for": {
 			status: recorded, age: EventDelay, known: true, wantDelay: Grace - EventDelay,
@@ -119,13 +114,10 @@ func TestDecideWaiting(t *testing.T) {
 			wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + ": DNSConfigForming: words" + see,
 		},
 		"reported, and its events cannot be read: kept": {
-			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, read: true, wantDelay: checkDelay,
+			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, wantDelay: checkDelay,
 		},
 		"its events cannot be read, for a minute: reported": {
-			status: recorded, age: Grace, read: true, wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
-		},
-		"reported, not known whether still so: kept, and looked up": {
-			status: recordedWith(v1alpha1.ReasonVolumeNotMounted), age: time.Hour, wantAction: LookForPodEvent{},
+			status: recorded, age: Grace, wantReason: v1alpha1.ReasonPodPending, wantMessage: pending + see,
 		},
 		"reported, and still so: not written again": {
 			status: running(corev1.PodPending, blocked(earlier, v1alpha1.ReasonVolumeNotMounted, "Pod example-at-pod: FailedMount: words")),
@@ -242,7 +234,7 @@ func TestDecideWaiting(t *testing.T) {
 				tc.pod(pod)
 			}
 			explained(&tc.status)
-			w := World{At: newAt(withStatus(tc.status)), Pods: podsOf(pod), PodEvent: tc.event, PodEventIsRead: tc.known || tc.read, PodEventIsKnown: tc.known, Now: after(tc.age)}
+			w := World{At: newAt(withStatus(tc.status)), Pods: podsOf(pod), PodEvent: tc.event, PodEventIsKnown: tc.known, Now: after(tc.age)}
 			d := Decide(w)
 			want := Decision{Delay: tc.wantDelay}
 			switch tc.wantReason {
@@ -261,9 +253,6 @@ func TestDecideWaiting(t *testing.T) {
 				if before == nil || before.Reason != tc.wantReason {
 					want.Events = []Event{warning(tc.wantReason, tc.wantMessage)}
 				}
-			}
-			if tc.wantAction != nil {
-				want.Action = LookForPodEvent{Pod: pod}
 			}
 			explained(want.Status)
 			if diff := cmp.Diff(want, d, equate); diff != "" {

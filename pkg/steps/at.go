@@ -37,12 +37,50 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// lookForAt reads the At and, unless the cache is fresh, its parent.
-func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
-	before := *world
+// read reads from the API server what a decision needs.
+func (s *Steps) read(ctx context.Context, name cache.ObjectName, world *plan.World, need plan.Reads) error {
+	before := world.At
+	if need == plan.LiveAll && plan.WantsTarget(*world) {
+		// Before the At: see needs in package plan.
+		if err := s.readTarget(ctx, world, false); err != nil {
+			return err
+		}
+	}
+	if err := s.readAt(ctx, name, world); err != nil || world.At == nil {
+		return err
+	}
+	if need == plan.LiveAll && equality.Semantic.DeepEqual(before.Spec.Restart, world.At.Spec.Restart) && equality.Semantic.DeepEqual(before.Status.Restart, world.At.Status.Restart) {
+		world.Live = plan.LiveAll
+		if err := s.readRun(ctx, name, world); err != nil {
+			return err
+		}
+	}
+	return s.observeNodes(ctx, world)
+}
+
+// readRun reads what shows whether the run of a live At can start, or has ended.
+func (s *Steps) readRun(ctx context.Context, name cache.ObjectName, world *plan.World) error {
+	if world.At.Status.Nodes != nil {
+		return s.readChildren(ctx, world)
+	}
+	if world.At.Status.Restart != nil {
+		return nil
+	}
+	if err := s.readPod(ctx, world); err != nil {
+		return err
+	}
+	if plan.WantsTrial(*world) {
+		s.tryPod(ctx, name, world)
+	}
+	return nil
+}
+
+// readAt reads the At and, unless the cache is fresh, its parent.
+func (s *Steps) readAt(ctx context.Context, name cache.ObjectName, world *plan.World) error {
 	names := []string{name.Name}
-	if before.At != nil && !staleness.IsFresh(s.Freshness.AsOf(s.Clock.Now()), s.Clock.Now()) {
-		if parent := plan.ParentName(before.At); parent != "" {
+	cacheAsOf := s.Freshness.AsOf(s.Clock.Now())
+	if world.At != nil && !staleness.IsFresh(cacheAsOf, s.Clock.Now()) {
+		if parent := plan.ParentName(world.At); parent != "" {
 			names = append(names, parent)
 		}
 	}
@@ -58,35 +96,33 @@ func (s *Steps) lookForAt(ctx context.Context, name cache.ObjectName, world *pla
 		})
 		asOf[i] = s.Clock.Now()
 	})
-	if err := cmp.Or(errs[:]...); err != nil {
+	if err := cmp.Or(errs[0], errs[1], ctx.Err()); err != nil { // If ctx has ended, not all were read.
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return err // Then not all were read.
-	}
-	at := ats[0]
-	world.At, world.AtIsLive, world.AtAsOf = at, true, asOf[0]
-	if at == nil {
+	world.At, world.Live, world.AsOf = ats[0], plan.LiveAt, asOf[0]
+	if world.At == nil {
 		return nil
 	}
-	// A workload that was read before another controller restarted it does not show that.
-	if before.At == nil || !equality.Semantic.DeepEqual(before.At.Spec.Restart, at.Spec.Restart) || !equality.Semantic.DeepEqual(before.At.Status.Restart, at.Status.Restart) {
-		world.Target, world.TargetIsLive, world.TargetIsShared = nil, false, false
-	}
-	world.ParentAsOf = s.Freshness.AsOf(world.AtAsOf)
 	s.addRelatives(world)
-	// The list may lack children that another controller has recorded since.
-	if before.ChildrenAreLive && before.At != nil && before.At.UID == at.UID && equality.Semantic.DeepEqual(before.At.Status.Nodes, at.Status.Nodes) {
-		world.Children, world.ChildrenAreLive = before.Children, true
-	}
-	if len(names) > 1 && names[1] == plan.ParentName(at) {
-		world.ParentAsOf = asOf[1]
+	switch parent := plan.ParentName(world.At); {
+	case parent == "":
+	case len(names) > 1 && names[1] == parent:
+		world.AsOf = earlier(asOf[0], asOf[1])
 		// The cache has the parent, too, as it has its child: unless the parent is gone.
 		if parent := ats[1]; parent == nil || world.Parent != nil && staleness.IsNewer(parent, world.Parent) {
 			world.Parent = parent
 		}
+	default:
+		world.AsOf = earlier(asOf[0], cacheAsOf)
 	}
 	return nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // getAt reads an At. It returns nil if the At does not exist.
@@ -103,11 +139,7 @@ func (s *Steps) getAt(ctx context.Context, namespace, name string) (*v1alpha1.At
 }
 
 // releaseAt removes the finalizer from a child.
-func (s *Steps) releaseAt(ctx context.Context, world *plan.World) error {
-	at := world.At
-	if !plan.HasAllFinalizers(at) && !world.AtIsLive {
-		return s.lookForAt(ctx, cache.MetaObjectToName(at), world)
-	}
+func (s *Steps) releaseAt(ctx context.Context, at *v1alpha1.At) error {
 	body, err := patch.WithoutFinalizer(at, v1alpha1.FinalizerTracking)
 	if err != nil {
 		return err
@@ -115,13 +147,11 @@ func (s *Steps) releaseAt(ctx context.Context, world *plan.World) error {
 	released, err := s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	switch {
 	case answer.IsNotFound(err, at.Name):
-		world.At, world.AtIsLive = nil, false
 		return nil
 	case err != nil:
 		return s.report(at, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of the At: %w", err))
 	}
 	s.Written.Remember(released)
-	world.At, world.AtIsLive, world.AtAsOf = released, true, s.Clock.Now()
 	klog.FromContext(ctx).V(2).Info("Released At")
 	return nil
 }

@@ -33,10 +33,11 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/nodecache"
 )
 
-// lookForAts reads the children of the At.
-func (s *Steps) lookForAts(ctx context.Context, world *plan.World) error {
+// readChildren reads the children of the At.
+func (s *Steps) readChildren(ctx context.Context, world *plan.World) error {
 	ats := s.CnatClient.CnatV1alpha1().Ats(world.At.Namespace)
 	var children []*v1alpha1.At
 	options := metav1.ListOptions{LabelSelector: v1alpha1.LabelAtUID + "=" + string(world.At.UID)}
@@ -48,13 +49,13 @@ func (s *Steps) lookForAts(ctx context.Context, world *plan.World) error {
 	if err != nil {
 		return fmt.Errorf("list the Ats of the nodes: %w", err)
 	}
-	world.Children, world.ChildrenAreLive = children, true
+	world.Children = children
 	return nil
 }
 
-// createAts creates children of the At and adds them to world. If the name of a child
-// belongs to another At, createAts returns that At.
-func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1alpha1.At) (other *v1alpha1.At, err error) {
+// createAts creates children of the At. It returns the decision or, if one of them could not be
+// created or its name belongs to another At, the one that follows.
+func (s *Steps) createAts(ctx context.Context, world *plan.World, decision plan.Decision, children []*v1alpha1.At) plan.Decision {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	found := make([]*v1alpha1.At, len(children))
@@ -72,14 +73,16 @@ func (s *Steps) createAts(ctx context.Context, world *plan.World, children []*v1
 		switch {
 		case child == nil:
 		case plan.IsChildOf(child, world.At):
-			world.Children = append(world.Children, child)
 			created++
 		default:
-			other = child
+			return plan.AtNameTaken(*world, child)
 		}
 	}
 	klog.FromContext(ctx).V(2).Info("Created Ats for nodes", "created", created, "missing", len(children)-created)
-	return other, context.Cause(ctx)
+	if err := context.Cause(ctx); err != nil {
+		return plan.RefusedAt(*world, fmt.Errorf("create At: %w", err))
+	}
+	return decision
 }
 
 // createAt creates a child, or reads the At that has its name.
@@ -95,13 +98,13 @@ func (s *Steps) createAt(ctx context.Context, child *v1alpha1.At) (*v1alpha1.At,
 	if err != nil {
 		return nil, err
 	}
-	return plan.KeepAt(found), nil
+	return found, nil
 }
 
 // resumeAts resumes children of the At, as long as the At is fresh.
 func (s *Steps) resumeAts(ctx context.Context, world *plan.World, children []*v1alpha1.At) error {
 	for i, child := range children {
-		if i > 0 && !staleness.IsFresh(world.AtAsOf, s.Clock.Now()) {
+		if i > 0 && !staleness.IsFresh(world.AsOf, s.Clock.Now()) {
 			return nil // The events of the resumed children trigger the next step.
 		}
 		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"suspend":false}}`, child.UID, child.ResourceVersion)
@@ -118,22 +121,20 @@ func (s *Steps) resumeAts(ctx context.Context, world *plan.World, children []*v1
 	return nil
 }
 
-// lookForNodes reads the nodes.
-func (s *Steps) lookForNodes(ctx context.Context, world *plan.World) error {
-	nodes, err := s.Nodes.List(ctx)
-	if err != nil {
-		return world.NodesNotRead(err)
+// observeNodes adds the nodes that matter to world. A node that is missing in the cache is looked
+// for if the world is live.
+func (s *Steps) observeNodes(ctx context.Context, world *plan.World) (err error) {
+	world.Node, world.Nodes, world.NodesErr = nil, nil, nil
+	if plan.WantsNodes(*world) {
+		world.Nodes, err = s.Nodes.List(ctx)
+	} else if name := plan.NodeOf(*world); name != "" {
+		world.Node, err = s.Nodes.Get(ctx, name, world.Live == plan.LiveAll)
 	}
-	world.Nodes, world.NodesAreKnown = nodes, true
-	return nil
-}
-
-// lookForNode reads a node.
-func (s *Steps) lookForNode(ctx context.Context, world *plan.World, name string) error {
-	node, err := s.Nodes.Get(ctx, name)
-	if err != nil {
-		return world.NodesNotRead(err)
+	if apierrors.IsForbidden(err) || errors.Is(err, nodecache.ErrNotSynced) {
+		world.NodesErr, err = err, nil
 	}
-	world.NodeName, world.Node = name, node
+	if err != nil {
+		return fmt.Errorf("read nodes: %w", err)
+	}
 	return nil
 }

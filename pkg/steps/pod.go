@@ -18,7 +18,9 @@ package steps
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,37 +36,30 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// lookForPod reads the Pod with the name of the current attempt's Pod. The result
-// replaces the cached Pod of that name.
-func (s *Steps) lookForPod(ctx context.Context, world *plan.World) error {
+// readPod reads the Pod with the name of the current attempt's Pod. The result replaces the
+// cached Pod of that name.
+func (s *Steps) readPod(ctx context.Context, world *plan.World) error {
 	name := plan.PodName(world.At)
 	pod, err := s.KubeClient.CoreV1().Pods(world.At.Namespace).Get(ctx, name, metav1.GetOptions{})
 	exists := !answer.IsNotFound(err, name)
 	if err != nil && exists {
 		return fmt.Errorf("read the Pod: %w", err)
 	}
-	pods := []*corev1.Pod{}
-	for _, cached := range world.Pods {
-		if cached.Name != name {
-			pods = append(pods, cached)
-		}
-	}
+	world.Pods = slices.DeleteFunc(slices.Clone(world.Pods), func(cached *corev1.Pod) bool { return cached.Name == name })
 	if exists {
-		pods = append(pods, pod)
+		world.Pods = append(world.Pods, pod)
 	}
-	world.Pods, world.PodIsLive = pods, true
 	return nil
 }
 
-// lookForPodEvent looks up the newest event about a Pod. Nothing depends on it but what is
-// reported, so an error is only logged.
-func (s *Steps) lookForPodEvent(ctx context.Context, world *plan.World, pod *corev1.Pod) error {
+// readPodEvent reads the newest event about a Pod. Nothing depends on it but what is reported,
+// so an error is only logged.
+func (s *Steps) readPodEvent(ctx context.Context, world *plan.World, pod *corev1.Pod) {
 	event, err := s.PodEvents.Newest(ctx, pod)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("The events of a Pod cannot be read", "pod", klog.KObj(pod), "answer", err)
 	}
-	world.PodEvent, world.PodEventIsRead, world.PodEventIsKnown = event, true, err == nil
-	return ctx.Err()
+	world.PodEvent, world.PodEventIsKnown = event, err == nil
 }
 
 // The first creation is given up creationTimeout after the At was read, before the name of
@@ -82,29 +77,52 @@ func (s *Steps) sendPod(ctx context.Context, name cache.ObjectName, world *plan.
 	for range s.Failures.NumRequeues(name) {
 		timeout = min(2*timeout, maxCreationTimeout)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout-world.Now.Sub(world.AtAsOf))
+	ctx, cancel := context.WithTimeout(ctx, timeout-s.Clock.Now().Sub(world.AsOf))
 	defer cancel()
 	return s.KubeClient.CoreV1().Pods(name.Namespace).Create(ctx, plan.NewPod(world.At, s.Defaults), options)
 }
 
 // tryPod finds out whether the API server admits the At's Pod. Quotas count in a dry-run, too.
-func (s *Steps) tryPod(ctx context.Context, name cache.ObjectName, world *plan.World) error {
-	_, err := s.sendPod(ctx, name, world, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	world.PodIsAdmitted = plan.IsAdmitted(err)
-	return err
+func (s *Steps) tryPod(ctx context.Context, name cache.ObjectName, world *plan.World) {
+	if _, err := s.sendPod(ctx, name, world, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); !plan.IsAdmitted(err) {
+		world.Refusal = s.failed(name, world, err)
+	}
 }
 
-// createPod creates the At's Pod. Its name is the lock against running a command twice. If
-// a creation that was given up has succeeded all the same, the next sync finds the Pod.
-func (s *Steps) createPod(ctx context.Context, name cache.ObjectName, world *plan.World, action plan.CreatePod) (*corev1.Pod, error) {
+// failed counts a failed creation of a Pod.
+func (s *Steps) failed(name cache.ObjectName, world *plan.World, err error) error {
+	s.Failures.When(name)
+	world.Failures = s.Failures.NumRequeues(name)
+	return fmt.Errorf("create Pod: %w", err)
+}
+
+// startPod creates the At's Pod. It returns the decision or, if the Pod is refused, the one that
+// follows. If world has the Pod then, its status must be written now. The name of the Pod is the lock against running a command twice. If a creation that was given up has
+// succeeded all the same, the next sync finds the Pod.
+func (s *Steps) startPod(ctx context.Context, name cache.ObjectName, world *plan.World, decision plan.Decision, due time.Time) (plan.Decision, error) {
 	pod, err := s.sendPod(ctx, name, world, metav1.CreateOptions{})
-	if err != nil {
-		return nil, err
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		if err := s.readPod(ctx, world); err != nil || world.HasPod() {
+			return decision, err
+		}
+		return decision, errors.New("the Pod already existed but has since been deleted")
+	case err != nil:
+		return plan.Refused(*world, s.failed(name, world, err)), nil
+	default:
+		late := max(0, s.Clock.Since(due)) // Due may come from another clock.
+		metrics.StartLateness.Observe(late.Seconds())
+		klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
+		s.Failures.Forget(name)
+		// Statuses are written after the Pods of the other Ats that are due: the event of the Pod
+		// triggers that. But of one At in each 100 ms it is written now. When that comes back
+		// through the watch, the cache is known to have all edits made before it, so that the
+		// others that are due need not be read. A large At would take too long to write.
+		if plan.IsSmall(&world.At.Spec.RunSpec) && s.Freshness.Claim(s.Clock.Now()) {
+			world.Pods = append(world.Pods, plan.KeepPod(pod))
+		}
+		return decision, nil
 	}
-	late := max(0, s.Clock.Since(action.Due)) // Due may come from another clock.
-	metrics.StartLateness.Observe(late.Seconds())
-	klog.FromContext(ctx).V(2).Info("Created Pod", "pod", klog.KObj(pod), "late", late)
-	return pod, nil
 }
 
 // removePod deletes a Pod unless it has changed since the decision.

@@ -18,7 +18,9 @@ package steps
 
 import (
 	"context"
+	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
@@ -27,42 +29,41 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
-// lookForTarget reads the workload of spec.restart, or takes it from a recent read.
-func (s *Steps) lookForTarget(ctx context.Context, world *plan.World, mayBeShared bool) error {
-	if mayBeShared {
-		if target := s.Targets.Recent(world.At.Namespace, world.At.Spec.Restart); target != nil {
-			world.Target, world.TargetForbidden, world.TargetIsShared = target, nil, true
-			return nil
-		}
+// readTarget reads the workload of spec.restart, or takes it from a recent read: very many Ats may
+// wait for one rollout.
+func (s *Steps) readTarget(ctx context.Context, world *plan.World, mayBeShared bool) error {
+	restart := world.At.Spec.Restart
+	world.Target, world.TargetForbidden = nil, nil
+	if target := s.Targets.Recent(world.At.Namespace, restart); target != nil && mayBeShared {
+		world.Target = target
+		return nil
 	}
-	target, err := workload.Get(ctx, s.KubeClient.AppsV1(), world.At.Namespace, world.At.Spec.Restart)
-	if err != nil {
-		return world.TargetNotRead(err)
-	}
-	s.Targets.Add(target)
-	world.Target, world.TargetForbidden, world.TargetIsLive = target, nil, true
-	if world.At.Status.Restart != nil {
-		// Since the At was read, another controller may have restarted the workload, and a user
-		// may have reverted that.
-		world.AtIsLive = false
+	target, err := workload.Get(ctx, s.KubeClient.AppsV1(), world.At.Namespace, restart)
+	switch {
+	case err == nil:
+		s.Targets.Add(target)
+		world.Target = target
+	case apierrors.IsForbidden(err):
+		world.TargetForbidden = err
+	case !answer.IsNotFound(err, restart.Name):
+		return fmt.Errorf("read the workload: %w", err)
 	}
 	return nil
 }
 
-// restartTarget restarts the workload of spec.restart, unless it has changed in the
-// meantime.
-func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) error {
+// restartTarget restarts the workload of spec.restart, unless it has changed in the meantime. It
+// returns the decision that follows.
+func (s *Steps) restartTarget(ctx context.Context, world *plan.World, action plan.RestartTarget) plan.Decision {
 	target, err := workload.Restart(ctx, s.KubeClient.AppsV1(), world.Target, action.Time)
-	if answer.IsNotFound(err, world.Target.Name) {
-		return world.TargetNotRead(err)
-	}
-	if err != nil {
-		return err
+	switch {
+	case answer.IsNotFound(err, world.Target.Name):
+		return plan.Decision{Delay: changeDelay}
+	case err != nil:
+		return plan.RefusedRestart(*world, fmt.Errorf("restart %s: %w", world.Target, err))
 	}
 	late := max(0, s.Clock.Since(action.Due)) // Due may come from another clock.
 	metrics.StartLateness.Observe(late.Seconds())
 	klog.FromContext(ctx).V(2).Info("Restarted", "kind", target.Kind, "target", klog.KRef(target.Namespace, target.Name), "late", late)
 	s.Targets.Add(target)
-	world.Target = target
-	return nil
+	return plan.Decision{Delay: atOnce}
 }

@@ -14,22 +14,22 @@ See the License for the specific language governing permissions and
 limitations under the License.
 */
 
-// Package steps takes the steps that package plan decides on: it calls the API server and
-// updates the world from the answers.
+// Package steps observes the world, and takes the steps that package plan decides on: it calls
+// the API server.
 //
-// Each step is a case of Take and a method of its own. The files group them by object:
-// at.go, the At itself; pod.go, its Pods; children.go, the Ats of nodes; restart.go, the
+// Observe and Step are what a sync of an At is made of. The files group the requests by
+// object: at.go, the At itself; pod.go, its Pods; children.go, the Ats of nodes; restart.go, the
 // workload of spec.restart.
 package steps
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -52,10 +52,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
-// lastingFailures is the number of consecutive failed creations after which a failure is
-// reported, whatever its cause. They take about a minute.
-const lastingFailures = 9
-
 // Steps takes the steps of all Ats. Several workers may use it concurrently.
 type Steps struct {
 	*Cache
@@ -75,125 +71,122 @@ type Steps struct {
 	Parallel int
 }
 
-// Take takes the step that was decided. It returns the decision or, if the API server
-// refused the step, the decision that follows. again reports whether to decide again now,
-// based on the changes to world.
-func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *plan.World, decision plan.Decision) (_ plan.Decision, again bool, err error) {
+// Observe returns the World of the At with the given name, from the caches, with what no cache
+// has.
+func (s *Steps) Observe(ctx context.Context, name cache.ObjectName) (*plan.World, error) {
+	asOf := s.Freshness.AsOf(s.Clock.Now()) // before reading from the cache
+	world := s.World(name, s.Clock.Now())
+	world.AsOf, world.Failures = asOf, s.Failures.NumRequeues(name)
+	if world.At == nil {
+		// A creation may have failed after the At was deleted.
+		s.Failures.Forget(name)
+		return world, nil
+	}
+	if pod := plan.WantsPodEvent(*world); pod != nil {
+		s.readPodEvent(ctx, world, pod)
+	}
+	if plan.WantsTarget(*world) {
+		if err := s.readTarget(ctx, world, true); err != nil {
+			return world, err
+		}
+	}
+	return world, s.observeNodes(ctx, world)
+}
+
+// Delays until the next sync: after a step that nothing reports, and if a decision rests on
+// what has just changed.
+const (
+	atOnce      = time.Nanosecond
+	changeDelay = 100 * time.Millisecond
+)
+
+// Step takes the step that decide returns for a world or, if the caches are not enough for it,
+// for what the API server says. It returns the delay after which to decide again, 0 if that
+// is not necessary, or an error if the step must be retried with back-off.
+func (s *Steps) Step(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision) (time.Duration, error) {
+	world.Now = s.Clock.Now()
+	decision := decide(*world)
+	logDecision(ctx, world, decision)
+	if decision.Needs != plan.Cached {
+		if err := s.read(ctx, name, world, decision.Needs); err != nil {
+			return decision.Delay, err
+		}
+		world.Now = s.Clock.Now()
+		decision = decide(*world)
+		logDecision(ctx, world, decision)
+	}
+	if decision.Needs != plan.Cached {
+		return changeDelay, nil
+	}
+	return s.act(ctx, name, world, decide, decision)
+}
+
+func logDecision(ctx context.Context, world *plan.World, decision plan.Decision) {
+	phase := v1alpha1.AtPhase("")
+	if world.At != nil {
+		phase = world.At.Status.Phase
+	}
+	klog.FromContext(ctx).V(4).Info("Decided", "phase", phase, "action", plan.NameOf(decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay, "retry", decision.Retry, "live", world.Live, "needs", decision.Needs)
+}
+
+// act carries out a decision. If the API server refuses the action, it writes what follows.
+func (s *Steps) act(ctx context.Context, name cache.ObjectName, world *plan.World, decide func(plan.World) plan.Decision, decision plan.Decision) (time.Duration, error) {
+	var err error
 	switch action := decision.Action.(type) {
 	case nil:
-	case plan.LookForAt:
-		return decision, true, s.lookForAt(ctx, name, world)
-	case plan.LookForPod:
-		return decision, true, s.lookForPod(ctx, world)
-	case plan.LookForPodEvent:
-		return decision, true, s.lookForPodEvent(ctx, world, action.Pod)
-	case plan.LookForNodes:
-		return decision, true, s.lookForNodes(ctx, world)
-	case plan.LookForNode:
-		return decision, true, s.lookForNode(ctx, world, action.Name)
-	case plan.LookForTarget:
-		return decision, true, s.lookForTarget(ctx, world, action.MayBeShared)
-	case plan.LookForAts:
-		return decision, true, s.lookForAts(ctx, world)
-	case plan.CreateAts:
-		other, err := s.createAts(ctx, world, action.Ats)
-		switch {
-		case other != nil:
-			decision = plan.AtNameTaken(*world, other)
-		case err != nil:
-			decision = plan.RefusedAt(*world, fmt.Errorf("create At: %w", err))
-		default:
-			return decision, true, nil
-		}
-	case plan.ResumeAts:
-		return decision, false, s.resumeAts(ctx, world, action.Ats)
-	case plan.ReleaseAt:
-		return decision, true, s.releaseAt(ctx, world)
-	case plan.TryPod:
-		err := s.tryPod(ctx, name, world)
-		if world.PodIsAdmitted {
-			return decision, true, nil
-		}
-		decision = s.refusedPod(name, world, err)
 	case plan.CreatePod:
-		pod, err := s.createPod(ctx, name, world, action)
-		if apierrors.IsAlreadyExists(err) {
-			err = s.lookForPod(ctx, world)
-			if err == nil && !world.HasPod() {
-				err = errors.New("the Pod already existed but has since been deleted")
+		decision, err = s.startPod(ctx, name, world, decision, action.Due)
+		if err == nil && world.HasPod() {
+			if decision = decide(*world); decision.Needs != plan.Cached {
+				return changeDelay, nil
 			}
-			return decision, true, err
+			return s.act(ctx, name, world, decide, decision)
 		}
-		if err == nil {
-			s.Failures.Forget(name)
-			// Statuses are written after the Pods of the other Ats that are due: the event of the
-			// Pod triggers that. But one At in each 100 ms goes on now. When its status write comes
-			// back through the watch, the cache is known to have all edits made before it, so that
-			// the others that are due need not be read. A large At would take too long to write.
-			if plan.IsSmall(&world.At.Spec.RunSpec) && s.Freshness.Claim(s.Clock.Now()) {
-				world.Pods = append(world.Pods, plan.KeepPod(pod))
-				return decision, true, nil
-			}
-			return decision, false, nil
-		}
-		decision = s.refusedPod(name, world, err)
+	case plan.CreateAts:
+		decision = s.createAts(ctx, world, decision, action.Ats)
 	case plan.RestartTarget:
-		err := s.restartTarget(ctx, world, action)
-		if err == nil {
-			return decision, true, nil
-		}
-		decision = plan.RefusedRestart(*world, fmt.Errorf("restart %s: %w", world.Target, err))
+		decision = s.restartTarget(ctx, world, action)
+	case plan.ResumeAts:
+		err = s.resumeAts(ctx, world, action.Ats)
+	case plan.ReleaseAt:
+		err = s.releaseAt(ctx, world.At)
 	case plan.DeletePod:
-		return decision, false, s.removePod(ctx, world.At, action, decision.Events)
+		err = s.removePod(ctx, world.At, action, decision.Events)
 	case plan.ReleasePod:
-		return decision, false, s.releasePod(ctx, world.At, action.Pod)
+		err = s.releasePod(ctx, world.At, action.Pod)
 	case plan.DeleteAt:
-		return decision, false, s.removeAt(ctx, world.At)
+		err = s.removeAt(ctx, world.At)
 	default:
-		return decision, false, fmt.Errorf("unknown action %T", action)
+		err = fmt.Errorf("unknown action %T", action)
 	}
-	if decision.Status == nil {
-		return decision, false, nil
+	if err != nil || decision.Status == nil {
+		return decision.Delay, cmp.Or(err, decision.Retry)
 	}
-	if !world.AtIsLive && !plan.HasWholeStatus(world.At) {
-		// The patch would write the shortened texts.
-		return decision, true, s.lookForAt(ctx, name, world)
-	}
-	at, err := s.writeStatus(ctx, world.At, decision)
-	if err != nil {
-		return decision, false, err
-	}
-	// PodIsLive may refer to the Pod of another attempt.
-	world.At, world.AtIsLive, world.AtAsOf, world.PodIsLive = at, at != nil, s.Clock.Now(), false
-	return decision, decision.Retry == nil, nil
+	return s.writeStatus(ctx, world.At, decision)
 }
 
-// refusedPod counts a failed creation of a Pod, and returns the decision that follows.
-func (s *Steps) refusedPod(name cache.ObjectName, world *plan.World, err error) plan.Decision {
-	s.Failures.When(name)
-	return plan.Refused(*world, fmt.Errorf("create Pod: %w", err), s.Failures.NumRequeues(name) >= lastingFailures)
-}
-
-// writeStatus writes the decision's status and records its events. It returns the
-// resulting At, or nil if the At is gone.
-func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (*v1alpha1.At, error) {
+// writeStatus writes the decision's status and records its events. It returns the same as Step.
+func (s *Steps) writeStatus(ctx context.Context, at *v1alpha1.At, decision plan.Decision) (time.Duration, error) {
 	body, err := patch.Status(at.ResourceVersion, &at.Status, decision.Status)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	updated, err := staleness.Send(s.Written, s.Freshness, s.Clock, at, func() (*v1alpha1.At, error) {
 		return s.CnatClient.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	})
 	switch {
 	case answer.IsNotFound(err, at.Name):
-		return nil, nil
+		return 0, nil // Its deletion will be reported.
 	case err != nil:
-		return nil, fmt.Errorf("write the status: %w", err)
+		return decision.Delay, fmt.Errorf("write the status: %w", err)
 	}
 	klog.FromContext(ctx).V(2).Info("Wrote status", "phase", updated.Status.Phase, "reason", updated.Status.Reason)
 	countEnds(at, decision.Status, decision.Events)
 	s.record(updated, decision.Events)
-	return updated, nil
+	if decision.Retry != nil {
+		return decision.Delay, decision.Retry
+	}
+	return atOnce, nil
 }
 
 // countEnds counts in the metrics the run and the attempt that ended with a status
@@ -223,11 +216,7 @@ func (s *Steps) record(at *v1alpha1.At, events []plan.Event) {
 	}
 }
 
-// maxLeaveSteps is the number of steps after which something must be wrong.
-const maxLeaveSteps = 10
-
-// LeavePod releases the Pod with the given name, if it has the finalizer, with the steps that
-// plan.Leave decides.
+// LeavePod releases the Pod with the given name, if it has the finalizer: see plan.Leave.
 func (s *Steps) LeavePod(ctx context.Context, name cache.ObjectName) error {
 	pod, err := s.KubeClient.CoreV1().Pods(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
@@ -238,29 +227,43 @@ func (s *Steps) LeavePod(ctx context.Context, name cache.ObjectName) error {
 	case !slices.Contains(pod.Finalizers, v1alpha1.FinalizerTracking):
 		return nil
 	}
-	at := cache.NewObjectName(name.Namespace, plan.AtName(pod))
-	world := &plan.World{Pods: []*corev1.Pod{plan.KeepPod(pod)}, AtIsLive: at.Name == ""}
-	for range maxLeaveSteps {
-		world.Now = s.Clock.Now()
-		decision := plan.Leave(*world)
-		if _, _, err := s.Take(ctx, at, world, decision); err != nil {
+	world := &plan.World{Pods: []*corev1.Pod{plan.KeepPod(pod)}}
+	leave := func(context.Context) (plan.Decision, error) {
+		at := plan.AtName(pod)
+		if at != "" {
+			if world.At, err = s.getAt(ctx, name.Namespace, at); err != nil {
+				return plan.Decision{}, err
+			}
+		}
+		world.Live, world.Now = plan.LiveAt, s.Clock.Now()
+		return plan.Leave(*world), nil
+	}
+	decision, err := leave(ctx)
+	if err != nil {
+		return err
+	}
+	if decision.Status != nil {
+		if _, err := s.writeStatus(ctx, world.At, decision); err != nil {
 			return err
 		}
-		if _, released := decision.Action.(plan.ReleasePod); released {
-			return nil
+		if decision, err = leave(ctx); err != nil {
+			return err
 		}
 	}
-	return fmt.Errorf("no result after many steps for Pod %s", name)
+	release, ok := decision.Action.(plan.ReleasePod)
+	if !ok {
+		return fmt.Errorf("the end of Pod %s is not recorded yet", name)
+	}
+	return s.releasePod(ctx, world.At, release.Pod)
 }
 
 // LeaveAt removes the finalizer from the child with the given name, if it has one. Its parent
 // does not create it again: before the parent has created all of its children none of them
 // runs, and after that the parent counts a missing one as failed.
 func (s *Steps) LeaveAt(ctx context.Context, name cache.ObjectName) error {
-	world := &plan.World{}
-	err := s.lookForAt(ctx, name, world)
-	if err != nil || world.At == nil || !slices.Contains(world.At.Finalizers, v1alpha1.FinalizerTracking) {
+	at, err := s.getAt(ctx, name.Namespace, name.Name)
+	if err != nil || at == nil || !slices.Contains(at.Finalizers, v1alpha1.FinalizerTracking) {
 		return err
 	}
-	return s.releaseAt(ctx, world)
+	return s.releaseAt(ctx, at)
 }

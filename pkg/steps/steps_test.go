@@ -17,6 +17,7 @@ limitations under the License.
 package steps
 
 import (
+	gocmp "cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -130,9 +131,9 @@ func (f *fixture) events() []string {
 	return events
 }
 
-// TestTake takes single steps, and lets the API server refuse them. The tests of the
+// TestStep takes single steps, and lets the API server refuse them. The tests of the
 // controller cover how they follow one another.
-func TestTake(t *testing.T) {
+func TestStep(t *testing.T) {
 	const (
 		deletePod  = "delete pods example-at-pod, if UID pod-uid and version 1"
 		releasePod = `patch pods {"metadata":{"uid":"pod-uid","$deleteFromPrimitiveList/finalizers":["cnat.programming-kubernetes.info/tracking"]}}`
@@ -164,53 +165,36 @@ func TestTake(t *testing.T) {
 		// expectations
 		want       []string // requests
 		wantErr    string
-		wantRetry  string
-		wantAgain  bool
 		wantEvents []string
-		wantAt     string // phase and reason, or gone; by default that it is pending
-		wantPods   int    // in the world
+		wantAt     string // phase and reason, as stored; by default that it is pending
 	}{
-		"the At is read": {decision: act(plan.LookForAt{}), want: []string{"get ats"}, wantAgain: true},
-		"the At is read, it is gone": {
-			decision: act(plan.LookForAt{}), faults: map[string]error{"get ats": apierrors.NewNotFound(ats, name.Name)},
-			want: []string{"get ats"}, wantAgain: true, wantAt: "gone",
-		},
-		"the At is read, without an answer": {
-			decision: act(plan.LookForAt{}), faults: map[string]error{"get ats": unavailable},
-			want: []string{"get ats"}, wantAgain: true, wantErr: "read At example-at: connection refused",
-		},
-		"the Pod is read":             {decision: act(plan.LookForPod{}), live: []runtime.Object{pod}, want: []string{"get pods"}, wantAgain: true, wantPods: 1},
-		"the Pod is read, it is gone": {decision: act(plan.LookForPod{}), want: []string{"get pods"}, wantAgain: true},
-		"the Pod is read, without an answer": {
-			decision: act(plan.LookForPod{}), faults: map[string]error{"get pods": unavailable},
-			want: []string{"get pods"}, wantAgain: true, wantErr: "read the Pod: connection refused",
-		},
 		"a Pod is created": {decision: act(plan.CreatePod{Due: due}), want: []string{"create pods"}},
 		"a Pod is created, its name is taken": {
 			decision: act(plan.CreatePod{Due: due}), live: []runtime.Object{stranger},
-			want: []string{"create pods", "get pods"}, wantAgain: true, wantPods: 1,
+			want: []string{"create pods", "get pods", "patch ats"}, wantErr: "does not belong to this At", wantAt: "PENDING PodNameConflict",
+			wantEvents: []string{"Warning PodNameConflict Pod example-at-pod already exists and does not belong to this At: delete that Pod, or give the At another name."},
 		},
 		"a Pod is created, its name was taken, and no longer is": {
 			decision: act(plan.CreatePod{Due: due}), live: []runtime.Object{stranger}, faults: map[string]error{"get pods": apierrors.NewNotFound(pods, "example-at-pod")},
-			want: []string{"create pods", "get pods"}, wantAgain: true, wantErr: "has since been deleted",
+			want: []string{"create pods", "get pods"}, wantErr: "has since been deleted",
 		},
 		"a Pod is created, without an answer": {
 			decision: act(plan.CreatePod{Due: due}), faults: map[string]error{"create pods": unavailable},
-			want: []string{"create pods"}, wantRetry: "connection refused",
+			want: []string{"create pods"}, wantErr: "connection refused",
 		},
 		"a Pod is refused": {
 			decision: act(plan.CreatePod{Due: due}), faults: map[string]error{"create pods": quota},
-			want: []string{"create pods", "patch ats"}, wantRetry: "exceeded quota", wantAt: "PENDING PodRefused",
+			want: []string{"create pods", "patch ats"}, wantErr: "exceeded quota", wantAt: "PENDING PodRefused",
 			wantEvents: []string{"Warning PodRefused create Pod: " + quota.Error()},
 		},
 		"a Pod is denied by a webhook, with causes like the API server's": {
 			decision: act(plan.CreatePod{Due: due}), faults: map[string]error{"create pods": denied},
-			want: []string{"create pods", "patch ats"}, wantRetry: "denied the request", wantAt: "PENDING PodRefused",
+			want: []string{"create pods", "patch ats"}, wantErr: "denied the request", wantAt: "PENDING PodRefused",
 			wantEvents: []string{"Warning PodRefused create Pod: " + denied.Error()},
 		},
 		"a Pod is invalid": {
 			decision: act(plan.CreatePod{Due: due}), faults: map[string]error{"create pods": invalid},
-			want: []string{"create pods", "patch ats"}, wantAgain: true, wantAt: "DONE InvalidPod",
+			want: []string{"create pods", "patch ats"}, wantAt: "DONE InvalidPod",
 			wantEvents: []string{"Warning InvalidPod create Pod: " + invalid.Error()},
 		},
 		"a Pod is deleted": {decision: act(plan.DeletePod{Pod: pod}), live: []runtime.Object{pod}, want: []string{deletePod}},
@@ -257,11 +241,11 @@ func TestTake(t *testing.T) {
 			want: []string{deleteAt}, wantErr: "denied by a policy", wantEvents: []string{"Warning AtNotDeleted delete the At: denied by a policy"},
 		},
 		"the status is written": {
-			decision: ends, want: []string{writeDone}, wantAgain: true, wantAt: "DONE Completed", wantEvents: []string{"Normal Completed words"},
+			decision: ends, want: []string{writeDone}, wantAt: "DONE Completed", wantEvents: []string{"Normal Completed words"},
 		},
 		"the status is written, the At is gone": {
 			decision: ends, faults: map[string]error{"patch ats": apierrors.NewNotFound(ats, name.Name)},
-			want: []string{writeDone}, wantAgain: true, wantAt: "gone",
+			want: []string{writeDone},
 		},
 		"the status is written, the At has changed since: no event": {
 			decision: ends, faults: map[string]error{"patch ats": apierrors.NewConflict(ats, name.Name, errors.New("modified"))},
@@ -272,18 +256,17 @@ func TestTake(t *testing.T) {
 			at := newAt()
 			f := newFixture(t, append(tc.live, at)...)
 			f.answer(tc.faults)
-			world := &plan.World{At: at, AtIsLive: true, AtAsOf: due, Now: due}
+			world := &plan.World{At: at, Live: plan.LiveAll, AsOf: due, Now: due}
 
-			decision, again, err := f.Take(t.Context(), name, world, tc.decision)
+			_, err := f.Step(t.Context(), name, world, func(w plan.World) plan.Decision {
+				if len(f.requests) > 0 {
+					return plan.Decide(w)
+				}
+				return tc.decision
+			})
 
 			if (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
 				t.Errorf("error %v, want %q", err, tc.wantErr)
-			}
-			if (decision.Retry == nil) != (tc.wantRetry == "") || decision.Retry != nil && !strings.Contains(decision.Retry.Error(), tc.wantRetry) {
-				t.Errorf("retry %v, want %q", decision.Retry, tc.wantRetry)
-			}
-			if again != tc.wantAgain {
-				t.Errorf("decided again now: %v, want %v", again, tc.wantAgain)
 			}
 			for i, request := range f.requests {
 				if i < len(tc.want) && tc.want[i] == "patch ats" { // The tests of decisions cover it.
@@ -296,15 +279,12 @@ func TestTake(t *testing.T) {
 			if diff := cmp.Diff(tc.wantEvents, f.events()); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
-			got := "gone"
-			if world.At != nil {
-				got = strings.TrimSpace(string(world.At.Status.Phase) + " " + world.At.Status.Reason)
+			stored, err := f.CnatClient.CnatV1alpha1().Ats(name.Namespace).Get(t.Context(), name.Name, metav1.GetOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				t.Fatal(err)
 			}
-			if want := tc.wantAt; got != want && (want != "" || got != "PENDING") {
+			if got, want := strings.TrimSpace(string(stored.Status.Phase)+" "+stored.Status.Reason), gocmp.Or(tc.wantAt, "PENDING"); err == nil && got != want {
 				t.Errorf("the At is %s, want %s", got, want)
-			}
-			if got := len(world.Pods); got != tc.wantPods {
-				t.Errorf("the world has %d Pods, want %d", got, tc.wantPods)
 			}
 		})
 	}

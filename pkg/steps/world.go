@@ -104,10 +104,9 @@ func Keep(obj any) (any, error) {
 	}
 }
 
-// World returns the World of the At with the given name. asOf is a time before which nothing
-// was changed that is not in the cache, or the zero time if that is unknown.
-func (c *Cache) World(name cache.ObjectName, asOf, now time.Time) *plan.World {
-	world := &plan.World{At: c.At(name), AtAsOf: asOf, ParentAsOf: asOf, Pods: c.PodsOf(name), Now: now}
+// World returns what the cache knows of the World of the At with the given name.
+func (c *Cache) World(name cache.ObjectName, now time.Time) *plan.World {
+	world := &plan.World{At: c.At(name), Pods: c.PodsOf(name), Now: now}
 	if world.At != nil {
 		world.At = c.Written.Latest(world.At)
 		c.addRelatives(world)
@@ -172,7 +171,7 @@ func (c *Cache) OnNode(node string) []*v1alpha1.At { return indexed[*v1alpha1.At
 
 // addRelatives adds the parent and the children of the At to world.
 func (c *Cache) addRelatives(world *plan.World) {
-	world.Parent, world.Children, world.ChildrenAreLive = c.ParentOf(world.At), nil, false
+	world.Parent, world.Children = c.ParentOf(world.At), nil
 	for _, child := range c.ChildrenOf(cache.MetaObjectToName(world.At)) {
 		if plan.IsChildOf(child, world.At) {
 			world.Children = append(world.Children, c.Written.Latest(child))

@@ -17,13 +17,17 @@ limitations under the License.
 package steps
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	kubeinformers "k8s.io/client-go/informers"
 	kubefake "k8s.io/client-go/kubernetes/fake"
@@ -33,6 +37,7 @@ import (
 	cnatfake "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/fake"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/steps/workload"
 )
 
 // TestCaches checks that the caches of a controller, and the statuses that it has
@@ -88,7 +93,7 @@ func TestRelatives(t *testing.T) {
 		}
 	}
 	f.Written.Remember(newAt(func(at *v1alpha1.At) { at.ResourceVersion, at.Status.Phase = "2", v1alpha1.PhaseRunning }))
-	world := f.World(name, due, due)
+	world := f.World(name, due)
 	for what, tc := range map[string]struct {
 		ats  []*v1alpha1.At
 		want string // their nodes
@@ -107,28 +112,65 @@ func TestRelatives(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", what, got, tc.want)
 		}
 	}
-	for what, at := range map[string]*v1alpha1.At{"the At": world.At, "the parent": f.World(cache.MetaObjectToName(child), due, due).Parent} {
+	for what, at := range map[string]*v1alpha1.At{"the At": world.At, "the parent": f.World(cache.MetaObjectToName(child), due).Parent} {
 		if at == nil || at.UID != parent.UID || at.Status.Phase != v1alpha1.PhaseRunning {
 			t.Errorf("%s is %+v, want what was written", what, at)
 		}
 	}
 }
 
-// TestListedChildren reads an At after its children were listed: the list is kept unless another
-// controller has recorded more children meanwhile.
-func TestListedChildren(t *testing.T) {
-	withNodes := func(desired int32) *v1alpha1.At {
-		return newAt(func(at *v1alpha1.At) { at.Status.Nodes = &v1alpha1.AtNodesStatus{Desired: desired} })
+// TestRead reads what a decision needs: each part once, and in an order in which what was read
+// first cannot hide what happened to the other.
+func TestRead(t *testing.T) {
+	onNodes := func(at *v1alpha1.At) { at.Spec.Nodes = &v1alpha1.AtNodes{} }
+	restarts := func(at *v1alpha1.At) {
+		at.Spec.Restart = &v1alpha1.AtRestart{Kind: v1alpha1.RestartDeployment, Name: "web"}
+		at.Status.Phase, at.Status.Restart = v1alpha1.PhaseRunning, &v1alpha1.AtRestartStatus{UID: "web"}
 	}
-	for recorded, want := range map[int32]bool{1: true, 2: false} {
-		f := newFixture(t, withNodes(recorded))
-		listed := []*v1alpha1.At{newAt(func(at *v1alpha1.At) { at.Name = "example-at-a" })}
-		world := &plan.World{At: withNodes(1), Children: listed, ChildrenAreLive: true, Now: due}
-		if _, _, err := f.Take(t.Context(), name, world, plan.Decision{Action: plan.LookForAt{}}); err != nil {
-			t.Fatal(err)
-		}
-		if got := world.ChildrenAreLive && len(world.Children) == 1; got != want {
-			t.Errorf("%d children recorded: the list is kept: %t, want %t", recorded, got, want)
-		}
+	restarted := func(at *v1alpha1.At) {
+		restarts(at)
+		at.Status.Restart.RestartedAt = &metav1.Time{Time: due}
+	}
+	unavailable := errors.New("connection refused")
+	for testName, tc := range map[string]struct {
+		cached, live *v1alpha1.At
+		faults       map[string]error
+		need         plan.Reads
+		want         []string // requests
+		wantLive     plan.Reads
+		wantErr      error
+	}{
+		"before a Pod is created":             {cached: newAt(), live: newAt(), need: plan.LiveAt, want: []string{"get ats"}, wantLive: plan.LiveAt},
+		"before a run ends without a Pod":     {cached: newAt(), live: newAt(), need: plan.LiveAll, want: []string{"get ats", "get pods"}, wantLive: plan.LiveAll},
+		"before a run on nodes starts":        {cached: newAt(onNodes), live: newAt(onNodes), need: plan.LiveAll, want: []string{"get ats", "get pods", "create pods"}, wantLive: plan.LiveAll},
+		"before all nodes start":              {cached: newAt(onNodes), live: newAt(onNodes, func(at *v1alpha1.At) { at.Status.Nodes = &v1alpha1.AtNodesStatus{StartTime: &metav1.Time{Time: due}} }), need: plan.LiveAll, want: []string{"get ats", "list ats"}, wantLive: plan.LiveAll},
+		"before a restart":                    {cached: newAt(restarts), live: newAt(restarts), need: plan.LiveAll, want: []string{"get deployments", "get ats"}, wantLive: plan.LiveAll},
+		"a restart was recorded meanwhile":    {cached: newAt(restarts), live: newAt(restarted), need: plan.LiveAll, want: []string{"get deployments", "get ats"}, wantLive: plan.LiveAt},
+		"the At is gone":                      {cached: newAt(), need: plan.LiveAll, want: []string{"get ats"}, wantLive: plan.LiveAt},
+		"the At cannot be read":               {cached: newAt(), live: newAt(), faults: map[string]error{"get ats": unavailable}, need: plan.LiveAll, want: []string{"get ats"}, wantErr: unavailable},
+		"the Pod cannot be read":              {cached: newAt(), live: newAt(), faults: map[string]error{"get pods": unavailable}, need: plan.LiveAll, want: []string{"get ats", "get pods"}, wantErr: unavailable},
+		"the cache does not have the At, yet": {live: newAt(), need: plan.LiveAt, want: []string{"get ats"}, wantLive: plan.LiveAt},
+	} {
+		t.Run(testName, func(t *testing.T) {
+			var objects []runtime.Object
+			if tc.live != nil {
+				objects = append(objects, tc.live)
+			} else {
+				tc.faults = map[string]error{"get ats": apierrors.NewNotFound(v1alpha1.Resource("ats"), name.Name)}
+			}
+			f := newFixture(t, objects...)
+			f.Targets = workload.NewTargets(f.Clock)
+			f.answer(tc.faults)
+			world := &plan.World{At: tc.cached, Now: due}
+			if err := f.read(t.Context(), name, world, tc.need); !errors.Is(err, tc.wantErr) {
+				t.Errorf("error %v, want %v", err, tc.wantErr)
+			}
+			if diff := cmp.Diff(tc.want, f.requests); diff != "" {
+				t.Errorf("requests (-want +got):\n%s", diff)
+			}
+			if tc.wantErr == nil && (world.Live != tc.wantLive || (world.At != nil) != (tc.live != nil)) {
+				t.Errorf("live: %v, want %v; the At is %v", world.Live, tc.wantLive, world.At)
+			}
+		})
 	}
 }

@@ -203,13 +203,16 @@ func (o *Written[T]) Remember(object T) {
 	}
 }
 
-// Seen must be called with each object that enters the cache.
-func (o *Written[T]) Seen(cached T) {
+// Seen must be called with each object that enters the cache. It reports whether the object is
+// known to contain nothing but what was written: an answer that comes after it is not known yet.
+func (o *Written[T]) Seen(cached T) (isOwn bool) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
-	if object, ok := o.objects[cached.GetUID()]; ok && !IsNewer(object, cached) {
+	object, ok := o.objects[cached.GetUID()]
+	if ok && !IsNewer(object, cached) {
 		delete(o.objects, cached.GetUID())
 	}
+	return ok && !IsNewer(cached, object)
 }
 
 // Forget must be called for each object that is gone.

@@ -67,3 +67,17 @@ func TestWritten(t *testing.T) {
 		})
 	}
 }
+
+// TestSeen covers which changes are known to be this process's own.
+func TestSeen(t *testing.T) {
+	for seen, want := range map[string]bool{"1": true, "2": true, "3": false} {
+		w := NewWritten(func(string, string) (*metav1.ObjectMeta, error) { return version("a", "1"), nil }, func(object *metav1.ObjectMeta) *metav1.ObjectMeta { return object })
+		w.Remember(version("a", "2"))
+		if got := w.Seen(version("a", seen)); got != want {
+			t.Errorf("version %s is its own: %v, want %v", seen, got, want)
+		}
+		if w.Seen(version("b", seen)) {
+			t.Error("another object is its own")
+		}
+	}
+}

@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,8 +34,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
 )
 
-// fillTimeout is how long List and Get wait for the cache to sync.
-const fillTimeout = 10 * time.Second
+// ErrNotSynced is the error while the cache is being filled.
+var ErrNotSynced = errors.New("the cache of nodes has not synced yet")
 
 // Cache is a cache of the nodes.
 type Cache struct {
@@ -44,13 +43,14 @@ type Cache struct {
 	informer coreinformers.TypedNodeInformer
 	wanted   chan struct{}
 	want     func() // closes wanted
+	synced   func()
 }
 
 // New returns a cache that uses an informer that nothing else starts. It calls changed
-// with the name of each node that was added, replaced or removed, and initially with all
-// names.
-func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, transform cache.TransformFunc, changed func(node string)) (*Cache, error) {
-	c := &Cache{client: client, informer: informer, wanted: make(chan struct{})}
+// with the name of each node that was added, replaced or removed, and synced when the cache has
+// been filled.
+func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, transform cache.TransformFunc, changed func(node string), synced func()) (*Cache, error) {
+	c := &Cache{client: client, informer: informer, wanted: make(chan struct{}), synced: synced}
 	c.want = sync.OnceFunc(func() { close(c.wanted) })
 	if err := informer.Informer().SetTransform(transform); err != nil {
 		return nil, fmt.Errorf("set the transform of nodes: %w", err)
@@ -74,13 +74,21 @@ func New(client kubernetes.Interface, informer coreinformers.TypedNodeInformer, 
 func (c *Cache) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
+		return
 	case <-c.wanted:
-		c.informer.Informer().RunWithContext(ctx)
 	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		if cache.WaitFor(ctx, "", c.informer.Informer().HasSyncedChecker()) {
+			c.synced()
+		}
+	})
+	c.informer.Informer().RunWithContext(ctx)
 }
 
-// List returns the nodes. If the controller is not allowed to list them, the error is the
-// API server's.
+// List returns the nodes. The error is ErrNotSynced or, if the controller is not allowed to list
+// them, the API server's. It never waits for the cache.
 func (c *Cache) List(ctx context.Context) ([]*corev1.Node, error) {
 	if err := c.fill(ctx); err != nil {
 		return nil, err
@@ -89,10 +97,9 @@ func (c *Cache) List(ctx context.Context) ([]*corev1.Node, error) {
 	return sorted.ByName(nodes), nil
 }
 
-// Get returns a node, or nil if it does not exist. Because the cache may be outdated, a
-// missing node is confirmed with the API server. If the controller is not allowed to do
-// that, the error is the API server's.
-func (c *Cache) Get(ctx context.Context, name string) (*corev1.Node, error) {
+// Get returns a node, or nil if it does not exist, with the errors of List. Because the cache may
+// be outdated, a missing node is looked for at the API server if confirm is true.
+func (c *Cache) Get(ctx context.Context, name string, confirm bool) (*corev1.Node, error) {
 	if err := c.fill(ctx); err != nil {
 		return nil, err
 	}
@@ -101,6 +108,9 @@ func (c *Cache) Get(ctx context.Context, name string) (*corev1.Node, error) {
 		return node, nil
 	}
 	// The only possible error: it is not in the cache.
+	if !confirm {
+		return nil, nil
+	}
 	node, err = c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if answer.IsNotFound(err, name) {
 		return nil, nil
@@ -108,21 +118,19 @@ func (c *Cache) Get(ctx context.Context, name string) (*corev1.Node, error) {
 	return node, err
 }
 
-// fill waits for the cache to sync. The informer only starts if the nodes can be listed,
-// because it would retry forever.
+// fill makes Run fill the cache. The informer only starts if the nodes can be listed, because it
+// would retry forever.
 func (c *Cache) fill(ctx context.Context) error {
-	synced := c.informer.Informer().HasSyncedChecker()
-	if cache.IsDone(synced) {
+	if cache.IsDone(c.informer.Informer().HasSyncedChecker()) {
 		return nil
 	}
-	if _, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
-		return err
+	select {
+	case <-c.wanted:
+	default:
+		if _, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+			return err
+		}
+		c.want()
 	}
-	c.want()
-	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
-	defer cancel()
-	if !cache.WaitFor(ctx, "", synced) {
-		return errors.New("the cache of nodes has not synced yet")
-	}
-	return nil
+	return ErrNotSynced
 }

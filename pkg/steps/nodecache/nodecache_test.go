@@ -43,6 +43,7 @@ type fixture struct {
 	t       *testing.T
 	client  *fake.Clientset
 	changed []string
+	synced  int
 }
 
 // run calls test with a running Cache, in virtual time.
@@ -56,7 +57,7 @@ func run(t *testing.T, test func(f *fixture)) {
 			return node, nil
 		}
 		var err error
-		f.Cache, err = New(f.client, informers.NewSharedInformerFactory(f.client, 0).Core().V1().Nodes(), transform, func(node string) { f.changed = append(f.changed, node) })
+		f.Cache, err = New(f.client, informers.NewSharedInformerFactory(f.client, 0).Core().V1().Nodes(), transform, func(node string) { f.changed = append(f.changed, node) }, func() { f.synced++ })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,6 +84,12 @@ func (f *fixture) requests() string {
 
 func (f *fixture) wantList(want ...string) {
 	f.t.Helper()
+	if _, err := f.List(f.t.Context()); errors.Is(err, ErrNotSynced) {
+		synctest.Wait()
+		if f.synced != 1 {
+			f.t.Errorf("it was reported %d times that the cache is filled", f.synced)
+		}
+	}
 	nodes, err := f.List(f.t.Context())
 	if err != nil {
 		f.t.Fatal(err)
@@ -124,7 +131,7 @@ func TestOnlyWhenNeeded(t *testing.T) {
 			t.Errorf("requests %s, want at first a list that may be forbidden", got)
 		}
 		f.wantList("a", "b")
-		if node, err := f.Get(t.Context(), "a"); err != nil || node.Name != "a" {
+		if node, err := f.Get(t.Context(), "a", true); err != nil || node.Name != "a" {
 			t.Errorf("got node %v, %v", node, err)
 		}
 		if got := f.requests(); got != "" {
@@ -166,7 +173,7 @@ func TestForbidden(t *testing.T) {
 		if _, err := f.List(t.Context()); !apierrors.IsForbidden(err) {
 			t.Errorf("got error %v, want that it is forbidden", err)
 		}
-		if _, err := f.Get(t.Context(), "a"); !apierrors.IsForbidden(err) {
+		if _, err := f.Get(t.Context(), "a", true); !apierrors.IsForbidden(err) {
 			t.Errorf("got error %v for a node, want that it is forbidden", err)
 		}
 		time.Sleep(time.Hour)
@@ -178,7 +185,7 @@ func TestForbidden(t *testing.T) {
 	})
 }
 
-// TestNotSynced waits for an informer that cannot read the nodes.
+// TestNotSynced has an informer that cannot read the nodes: nothing waits for it.
 func TestNotSynced(t *testing.T) {
 	run(t, func(f *fixture) {
 		t := f.t
@@ -191,8 +198,13 @@ func TestNotSynced(t *testing.T) {
 			return true, nil, errors.New("unavailable")
 		})
 		start := time.Now()
-		if _, err := f.List(t.Context()); err == nil || time.Since(start) != fillTimeout {
-			t.Errorf("got error %v after %v, want one after %v", err, time.Since(start), fillTimeout)
+		for range 2 {
+			if _, err := f.List(t.Context()); !errors.Is(err, ErrNotSynced) || time.Since(start) != 0 {
+				t.Errorf("got error %v after %v, want %v at once", err, time.Since(start), ErrNotSynced)
+			}
+			if _, err := f.Get(t.Context(), "a", true); !errors.Is(err, ErrNotSynced) {
+				t.Errorf("got error %v for a node, want %v", err, ErrNotSynced)
+			}
 		}
 	})
 }
@@ -218,7 +230,10 @@ func TestGet(t *testing.T) {
 				f.client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 					return true, newNode("c", "uid"), tc.err
 				})
-				node, err := f.Get(t.Context(), "c")
+				if node, err := f.Get(t.Context(), "c", false); node != nil || err != nil {
+					t.Errorf("by the cache: got node %v, %v", node, err)
+				}
+				node, err := f.Get(t.Context(), "c", true)
 				if (err != nil) != tc.wantErr || !tc.wantErr && (node != nil) != tc.want {
 					t.Errorf("got node %v, %v; want it: %v, an error: %v", node, err, tc.want, tc.wantErr)
 				}
