@@ -39,7 +39,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write the golden files of testdata/copy")
+var update = flag.Bool("update", false, "write the golden files of testdata")
 
 // TestCopy copies the manifests of testdata/copy with -f, and the same objects in the cluster with
 // --from: for an At and for a CronAt. The golden files have what is printed.

@@ -36,6 +36,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/watch"
 	kubefake "k8s.io/client-go/kubernetes/fake"
@@ -210,33 +211,14 @@ func (x *transcript) prepare(t *testing.T, line string) {
 	}
 }
 
-// object returns KIND/NAME, with a patch: at its first mention that of a default, later that of the one before.
+// object returns KIND/NAME with a patch: at first of a default, later of what it was before.
 func (x *transcript) object(t *testing.T, what, patch string) runtime.Object {
 	t.Helper()
-	object := x.objects[what]
-	kind, name, _ := strings.Cut(what, "/")
-	for _, version := range kinds.PrioritizedVersionsAllGroups() {
-		if object == nil && kinds.Recognizes(version.WithKind(kind)) {
-			object, _ = kinds.New(version.WithKind(kind))
-			object.GetObjectKind().SetGroupVersionKind(version.WithKind(kind))
-		}
+	before := x.objects[what]
+	if before == nil {
+		before = blank(t, what)
 	}
-	if x.objects[what] == nil {
-		switch kind {
-		case v1alpha1.AtKind:
-			object = newAt(name, nil)
-			object.GetObjectKind().SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(kind))
-		case v1alpha1.CronAtKind:
-			object = newCronAt(name, nil)
-			object.GetObjectKind().SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(kind))
-		case "Node":
-			object.(metav1.Object).SetName(name)
-		default:
-			object.(metav1.Object).SetName(name)
-			object.(metav1.Object).SetNamespace("default")
-		}
-	}
-	before, err := json.Marshal(object)
+	old, err := json.Marshal(before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,19 +226,48 @@ func (x *transcript) object(t *testing.T, what, patch string) runtime.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := jsonpatch.MergePatch(before, change)
+	merged, err := jsonpatch.MergePatch(old, change)
 	if err != nil {
 		t.Fatal(err)
 	}
-	patched, err := kinds.New(object.GetObjectKind().GroupVersionKind())
+	after, err := kinds.New(before.GetObjectKind().GroupVersionKind())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(after, patched); err != nil {
+	if err := json.Unmarshal(merged, after); err != nil {
 		t.Fatal(err)
 	}
-	x.objects[what] = patched
-	return patched
+	x.objects[what] = after
+	return after
+}
+
+// blank returns a default At or CronAt, or another object that has only a name.
+func blank(t *testing.T, what string) runtime.Object {
+	t.Helper()
+	kind, name, _ := strings.Cut(what, "/")
+	versions := kinds.PrioritizedVersionsAllGroups()
+	i := slices.IndexFunc(versions, func(version schema.GroupVersion) bool { return kinds.Recognizes(version.WithKind(kind)) })
+	if i < 0 {
+		t.Fatalf("there is no kind %s", kind)
+	}
+	created, err := kinds.New(versions[i].WithKind(kind))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := created.(object)
+	switch kind {
+	case v1alpha1.AtKind:
+		named = newAt(name, nil)
+	case v1alpha1.CronAtKind:
+		named = newCronAt(name, nil)
+	case "Node":
+		named.SetName(name)
+	default:
+		named.SetName(name)
+		named.SetNamespace("default")
+	}
+	named.GetObjectKind().SetGroupVersionKind(versions[i].WithKind(kind))
+	return named
 }
 
 // failure returns the answer of an API server with a reason and a message, or of a connection.
@@ -274,6 +285,7 @@ func failure(resource, text string) error {
 
 // request returns the line for a request that writes.
 func request(t *testing.T, action kubetesting.Action) string {
+	t.Helper()
 	t.Helper()
 	line := fmt.Sprintf("> %s %s", action.GetVerb(), action.GetResource().Resource)
 	var body any

@@ -182,10 +182,7 @@ var errTimeout, errOvertime = errors.New("--timeout has passed"), errors.New("th
 
 // stopped returns the error for watching that ended before the run.
 func (c *cli) stopped(ctx context.Context, at *v1alpha1.At) error {
-	state, goesOn := string(at.Status.Phase), "The run continues"
-	if at.Status.Reason != "" {
-		state += ", " + strings.TrimSuffix(reasonLine(at), ".")
-	}
+	state, goesOn := strings.TrimSuffix(stateLine(at, c.now()), "."), "The run continues"
 	if at.Status.Phase != v1alpha1.PhaseRunning {
 		goesOn = "It stays scheduled"
 	}

@@ -263,7 +263,7 @@ func TestKubectlAtInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", atResource+`at created\n`+runs+`error: stopped watching: at/at is RUNNING(, [^\n]*)?\. The run continues: [^\n]*\n`)
+	result{"", stderr.String(), cmd.ProcessState.ExitCode()}.want(t, 130, "", atResource+`at created\n`+runs+`error: stopped watching: at/at is RUNNING[^\n]*\. The run continues: [^\n]*\n`)
 	execLast(t, k.namespace, "at-pod", "touch", "/tmp/over")
 	k.run(t, "logs", "at", "-f").want(t, 0, "begun\nover\n", "")
 	wantEnd(t, waitPhase(t, k.namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
