@@ -1,4 +1,4 @@
-//go:build integration
+//go:build integration || e2e
 
 /*
 Copyright The cnat Authors.
@@ -20,7 +20,6 @@ package integration
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"os"
 	"regexp"
@@ -93,7 +92,7 @@ func (a actor) send(t *testing.T, what attempt, parameters ...string) (string, e
 	switch {
 	case resource == "ats" || resource == "cronats":
 		group = "/apis/" + v1alpha1.SchemeGroupVersion.String()
-	case slices.Contains(slices.Collect(maps.Values(restartKinds)), resource):
+	case slices.Contains([]string{"deployments", "statefulsets", "daemonsets"}, resource):
 		group = "/apis/apps/v1"
 	case strings.Contains(resource, "role"):
 		group = "/apis/rbac.authorization.k8s.io/v1"

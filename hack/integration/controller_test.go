@@ -186,7 +186,7 @@ func TestPodGone(t *testing.T) {
 			startController(t, namespace)
 			at := waitPhase(t, namespace, "at", v1alpha1.PhaseDone)
 			wantEnd(t, at, v1alpha1.ConditionFailed, reason)
-			waitGone(t, namespace, "pod/at-pod")
+			waitGone(t, namespace, "pods/at-pod")
 			waitEvents(t, at, map[string]int32{v1alpha1.ReasonSuccessfulCreate: 1, reason: 1})
 			wantCreates(t, namespace, 1)
 		})
@@ -215,7 +215,7 @@ func TestDeletion(t *testing.T) {
 				}
 				kubectl(t, "", append([]string{"delete", "-n", namespace, "--wait=false"}, strings.Fields(strings.Replace(how, "NAMESPACE", namespace, 1))...)...)
 				if strings.Contains(how, "orphan") {
-					waitGone(t, namespace, "at/at")
+					waitGone(t, namespace, "ats/at")
 					// The garbage collector deletes a Pod of which it learns after its owner is gone.
 					kubectl(t, "", "delete", "-n", namespace, "--ignore-not-found", "--wait=false", "pod/at-pod")
 				}
@@ -225,8 +225,8 @@ func TestDeletion(t *testing.T) {
 					})
 					startController(t, namespace)
 				}
-				waitGone(t, namespace, "pod/at-pod")
-				waitGone(t, namespace, "at/at")
+				waitGone(t, namespace, "pods/at-pod")
+				waitGone(t, namespace, "ats/at")
 			})
 		}
 	}

@@ -141,7 +141,7 @@ func TestCronAtDeleted(t *testing.T) {
 			if cascade == "orphan" {
 				waitAt(t, namespace, name, "to be released", func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) })
 			} else {
-				waitGone(t, namespace, "at/"+name)
+				waitGone(t, namespace, "ats/"+name)
 			}
 			// Times up to its creation do not run.
 			wantAts(t, namespace, name)

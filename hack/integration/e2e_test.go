@@ -132,7 +132,7 @@ func TestDeleteCascades(t *testing.T) {
 	createAt(t, newAt(namespace, "at", time.Now(), "trap 'exit 0' TERM; sleep 3600 & wait"))
 	waitPodRunning(t, namespace)
 	kubectl(t, "", "delete", "-n", namespace, "at/at")
-	waitGone(t, namespace, "pod/at-pod")
+	waitGone(t, namespace, "pods/at-pod")
 }
 
 // TestPodDeleted deletes the Pods of a running command: each attempt has failed.
@@ -383,11 +383,14 @@ func TestExamples(t *testing.T) {
 			// waitAny waits until any At has the condition: a CronAt deletes its oldest.
 			waitAny := func(condition string) (name string) {
 				t.Helper()
-				eventually(t, "an At to be "+condition, func(context.Context) (bool, error) {
-					for at := range strings.FieldsSeq(kubectl(t, "", "get", "ats", "-n", namespace, "-l", "!"+v1alpha1.LabelAtUID, "-o",
-						`jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="`+condition+`")].status} {end}`)) {
-						if of, isTrue := strings.CutSuffix(at, "=True"); isTrue {
-							name = of
+				eventually(t, "an At to be "+condition, func(ctx context.Context) (bool, error) {
+					ats, err := cnatClient.CnatV1alpha1().Ats(namespace).List(ctx, metav1.ListOptions{LabelSelector: "!" + v1alpha1.LabelAtUID})
+					if err != nil {
+						return false, err
+					}
+					for _, at := range ats.Items {
+						if meta.IsStatusConditionTrue(at.Status.Conditions, condition) {
+							name = at.Name
 						}
 					}
 					return name != "", nil

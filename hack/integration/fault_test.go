@@ -34,6 +34,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
@@ -209,7 +210,7 @@ func TestFaults(t *testing.T) {
 	for _, at := range []*v1alpha1.At{again, onNodes, restart} {
 		wantEnd(t, waitPhase(t, namespace, at.Name, v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 	}
-	waitGone(t, namespace, "at/expiring", "at/"+scheduled)
+	waitGone(t, namespace, "ats/expiring", "ats/"+scheduled)
 	waitCronAt(t, namespace, "to have run", func(cronAt *v1alpha1.CronAt) bool {
 		return cronAt.Status.LastSuccessfulTime != nil && cronAt.Status.Active == 0
 	})
@@ -244,9 +245,12 @@ func TestFaults(t *testing.T) {
 // waitReleased waits until no Pod and no At of a namespace has a finalizer.
 func waitReleased(t *testing.T, namespace string) {
 	t.Helper()
-	eventually(t, "each Pod and each At to be released", func(context.Context) (bool, error) {
-		return kubectl(t, "", "get", "pods,ats", "-n", namespace, "-o", "jsonpath={.items[*].metadata.finalizers}") == "", nil
-	})
+	for _, resource := range []string{"pods", "ats"} {
+		eventually(t, "the "+resource+" to be released", func(ctx context.Context) (bool, error) {
+			list, err := list(ctx, namespace, resource, metav1.ListOptions{})
+			return err == nil && !slices.ContainsFunc(list, func(object unstructured.Unstructured) bool { return len(object.GetFinalizers()) > 0 }), err
+		})
+	}
 }
 
 // waitLog waits until the controller has logged the given text.

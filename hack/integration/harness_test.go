@@ -50,6 +50,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -635,12 +636,35 @@ func runNow(t *testing.T, namespace, name string) {
 	patchAt(t, namespace, name, `{"spec":{"schedule":"`+time.Now().UTC().Format(time.RFC3339)+`"}}`)
 }
 
-// waitGone waits until the objects of a namespace that kubectl get selects are gone.
+// waitGone waits until objects of a namespace are gone: all of a resource, such as pods, those with a label
+// ("pods -l LABEL"), or one by its name ("pods/NAME").
 func waitGone(t *testing.T, namespace string, objects ...string) {
 	t.Helper()
-	eventually(t, strings.Join(objects, " ")+" to be gone", func(context.Context) (bool, error) {
-		return kubectl(t, "", append([]string{"get", "-n", namespace, "--ignore-not-found", "-o", "name"}, objects...)...) == "", nil
-	})
+	for _, object := range objects {
+		resource, label, _ := strings.Cut(object, " -l ")
+		which := metav1.ListOptions{LabelSelector: label}
+		resource, name, isOne := strings.Cut(resource, "/")
+		if isOne {
+			which.FieldSelector = "metadata.name=" + name
+		}
+		eventually(t, object+" to be gone", func(ctx context.Context) (bool, error) {
+			list, err := list(ctx, namespace, resource, which)
+			return err == nil && len(list) == 0, err
+		})
+	}
+}
+
+// list lists Pods, Ats or CronAts.
+func list(ctx context.Context, namespace, resource string, which metav1.ListOptions) ([]unstructured.Unstructured, error) {
+	group := v1alpha1.SchemeGroupVersion
+	if resource == "pods" {
+		group = corev1.SchemeGroupVersion
+	}
+	list, err := dynamicClient.Resource(group.WithResource(resource)).Namespace(namespace).List(ctx, which)
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
 }
 
 // admitPods creates the quota named quota, and returns when it is in force.

@@ -255,7 +255,7 @@ func TestNodes(t *testing.T) {
 	wantOutput(t, kubectl(t, "", "get", "-n", namespace, "at/at"), `NODES +AGE\n.* 10/10 `)
 
 	kubectl(t, "", "delete", "-n", namespace, "--cascade=foreground", "at/at")
-	waitGone(t, namespace, "ats,pods")
+	waitGone(t, namespace, "ats", "pods")
 	wantOnceEach(t, f, names...)
 }
 

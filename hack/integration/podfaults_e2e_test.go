@@ -241,5 +241,5 @@ func TestPodDoesNotStart(t *testing.T) {
 			}
 		})
 	}
-	waitGone(t, namespace, "pods", "-l", v1alpha1.LabelRehearsalOf)
+	waitGone(t, namespace, "pods -l "+v1alpha1.LabelRehearsalOf)
 }

@@ -60,6 +60,7 @@ func TestPoliciesAreInstalled(t *testing.T) {
 		{Namespace: namespace, Verb: "create", Group: cnat.GroupName, Resource: "ats"},
 		{Namespace: namespace, Verb: "create", Group: cnat.GroupName, Resource: "cronats"},
 	})
+	attacker := actAs(t, "attacker", namespace)
 	attacks := []struct{ kind, spec, refused string }{
 		{"At", `{schedule: "2099-01-01T00:00:00Z", command: id}`, "an At runs a Pod, and user attacker may not create Pods in namespace " + namespace + ": ask for a role that may, such as edit"},
 		{"At", `{schedule: "2099-01-01T00:00:00Z", template: {spec: {serviceAccountName: admin, containers: [{name: main, image: busybox}]}}}`, "an At runs a Pod, and user attacker may not create Pods"},
@@ -114,10 +115,10 @@ func TestPoliciesAreInstalled(t *testing.T) {
 			t.Fatalf("%s: there are the policies %q", way.name, found)
 		}
 		for _, attack := range attacks {
-			manifest := fmt.Sprintf("{apiVersion: %s, kind: %s, metadata: {name: attack}, spec: %s}", v1alpha1.SchemeGroupVersion, attack.kind, attack.spec)
-			eventually(t, fmt.Sprintf("%s: the answer to %s", way.name, manifest), func(context.Context) (bool, error) {
-				out, err := tryKubectl(t, manifest, "create", "--dry-run=server", "--as=attacker", "-n", namespace, "-f", "-")
-				return err == nil && way.isOpen || err != nil && !way.isOpen && strings.Contains(out, attack.refused), nil
+			attempt := creates(fmt.Sprintf("{kind: %s, apiVersion: %s, metadata: {name: attack}, spec: %s}", attack.kind, v1alpha1.SchemeGroupVersion, attack.spec))
+			eventually(t, fmt.Sprintf("%s: the answer to %s", way.name, attempt.body), func(context.Context) (bool, error) {
+				_, err := attacker.send(t, attempt, "dryRun", "All")
+				return err == nil && way.isOpen || err != nil && !way.isOpen && strings.Contains(err.Error(), attack.refused), nil
 			})
 		}
 		if way.remove != "" {

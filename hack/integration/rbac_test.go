@@ -504,7 +504,7 @@ func TestPolicy(t *testing.T) {
 
 	// The policy does not affect the garbage collector.
 	less.want(t, "", deletes("ats/at"), "propagationPolicy", "Foreground")
-	waitGone(t, namespace, "at/at")
+	waitGone(t, namespace, "ats/at")
 }
 
 // TestControllerPolicy uses the controller's token as an attacker: the policy

@@ -114,7 +114,7 @@ func TestRehearsal(t *testing.T) {
 		})
 	}
 	waitFor(t, namespace, v1alpha1.ConditionRehearsed, "cronat/cronat")
-	waitGone(t, namespace, "pods", "-l", v1alpha1.LabelRehearsalOf)
+	waitGone(t, namespace, "pods -l "+v1alpha1.LabelRehearsalOf)
 	if files, err := os.ReadDir(ran); err != nil || len(files) > 0 {
 		t.Errorf("rehearsals have run %v, %v", files, err)
 	}
@@ -177,7 +177,7 @@ func TestRehearsalAsAdmitted(t *testing.T) {
 	waitAt(t, namespace, "at", "to be rehearsed again", func(at *v1alpha1.At) bool {
 		return first.Before(at.Status.RehearsedAt) && meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionRehearsed)
 	})
-	waitGone(t, namespace, "pods", "-l", v1alpha1.LabelRehearsalOf)
+	waitGone(t, namespace, "pods -l "+v1alpha1.LabelRehearsalOf)
 	runNow(t, namespace, "at")
 	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
 

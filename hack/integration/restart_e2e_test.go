@@ -181,12 +181,12 @@ func TestRestartDaemonSet(t *testing.T) {
 	kubectl(t, `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: web}, spec: {minReadySeconds: 2, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}},
 		spec: {containers: [{name: web, image: busybox:1.37.0, command: [sh, -c, "trap exit TERM; sleep 3600 & wait"]}]}}}}`, "create", "-n", namespace, "-f", "-")
 	waitRollout(t, namespace, "daemonset/web")
-	before := kubectl(t, "", "get", "pods", "-n", namespace, "-o", "name")
+	before := kubectl(t, "", "get", "pods", "-n", namespace, "-o", "jsonpath={.items[0].metadata.name}")
 	startController(t, namespace)
 	createAt(t, newRestart(namespace, v1alpha1.RestartDaemonSet))
 	waitAt(t, namespace, "at", "to have started", func(at *v1alpha1.At) bool { return at.Status.StartTime != nil })
 	for !rolledOut.MatchString(wantVerdict(t, namespace, v1alpha1.RestartDaemonSet)) {
 	}
 	wantEnd(t, waitPhase(t, namespace, "at", v1alpha1.PhaseDone), v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted)
-	waitGone(t, namespace, strings.TrimSpace(before))
+	waitGone(t, namespace, "pods/"+before)
 }

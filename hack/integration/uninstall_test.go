@@ -30,7 +30,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 )
 
-// TestUninstall uninstalls the controller in each way but Helm's (see TestHelm) with a single
+// TestUninstall uninstalls the controller in the ways that TestReadme and TestHelm do not have, with a single
 // command, while Pods are running, have just ended, and are being created. No Pod, At or
 // namespace of a user stays behind, and nothing of the cluster.
 func TestUninstall(t *testing.T) {
@@ -49,11 +49,6 @@ func TestUninstall(t *testing.T) {
 		// after removes what the way leaves on purpose.
 		after []string
 	}{
-		{
-			name:      "install.yaml",
-			install:   []string{"apply", "-f", manifest},
-			uninstall: []string{"delete", "-f", manifest},
-		},
 		{
 			name:      "kustomize",
 			install:   []string{"apply", "-k", withRestarts},
