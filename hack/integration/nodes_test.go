@@ -20,7 +20,6 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -269,34 +268,19 @@ func TestNodesSecret(t *testing.T) {
 	user := bindRole(t, namespace, "tenant", rule("create get list", cnat.GroupName, "ats", "cronats"), rule("create get list", "", "pods", "events"))
 	startController(t, namespace)
 
-	selecting := func(value string) v1alpha1.RunSpec {
-		return v1alpha1.RunSpec{Command: "true", Nodes: &v1alpha1.AtNodes{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"fleet": value}}}}
+	runs := map[string]string{
+		"some":    "nodes: {selector: {matchLabels: {fleet: " + namespace + "}}}",
+		"none":    "nodes: {selector: {matchLabels: {fleet: none}}}",
+		"there":   "node: " + f.name("a"),
+		"nowhere": "node: " + f.name("b"),
 	}
-	runs := map[string]v1alpha1.RunSpec{
-		"some":    selecting(namespace),
-		"none":    selecting("none"),
-		"there":   {Command: "true", Node: f.name("a")},
-		"nowhere": {Command: "true", Node: f.name("b")},
-	}
-	create := func(object any) {
-		t.Helper()
-		manifest, err := json.Marshal(object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kubectl(t, string(manifest), "create", "--as="+user, "-n", namespace, "-f", "-")
-	}
+	tenant := actAs(t, user, namespace)
 	for name, run := range runs {
 		for suffix, due := range map[string]time.Duration{"-now": 0, "-later": time.Hour} {
-			at := newAt(namespace, name+suffix, time.Now().Add(due), "")
-			at.TypeMeta, at.Spec.RunSpec = metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.AtKind}, run
-			create(at)
+			tenant.want(t, "", creates(fmt.Sprintf(`{kind: At, apiVersion: %s, metadata: {name: %s}, spec: {schedule: %q, command: "true", %s}}`,
+				v1alpha1.SchemeGroupVersion, name+suffix, time.Now().Add(due).UTC().Format(time.RFC3339), run)))
 		}
-		create(&v1alpha1.CronAt{
-			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.CronAtKind},
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
-			Spec:       v1alpha1.CronAtSpec{Schedule: "0 0 29 2 *", AtTemplate: v1alpha1.AtTemplateSpec{Spec: run}},
-		})
+		tenant.want(t, "", creates(fmt.Sprintf(`{kind: CronAt, apiVersion: %s, metadata: {name: %s}, spec: {schedule: 0 0 29 2 *, atTemplate: {spec: {command: "true", %s}}}}`, v1alpha1.SchemeGroupVersion, name, run)))
 	}
 	refusal := regexp.MustCompile(`^(If it were due now: )?create Pod: pods "\S+" is forbidden: exceeded quota: quota, requested: pods=1, used: pods=0, limited: pods=0$`)
 	for name := range runs {

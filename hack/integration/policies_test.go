@@ -311,21 +311,6 @@ func TestReservedMetadataPolicy(t *testing.T) {
 	})
 	kubectl(t, "", "delete", "--as="+user, "--cascade=orphan", "--wait=false", "-n", namespace, "cronat/cronat")
 	waitAt(t, namespace, "orphan", "to lose its owner", func(at *v1alpha1.At) bool { return len(at.OwnerReferences) == 0 })
-
-	// A reference to another kind with the UID of the At does not make it the owner.
-	startController(t, namespace)
-	kubectl(t, pod(owner("v1", "ConfigMap", true)), "create", "--as="+user, "-n", namespace, "-f", "-")
-	kubectl(t, "", "patch", "-n", namespace, "at/at", "--type=merge", "-p", `{"spec":{"suspend":false,"schedule":"2000-01-01T00:00:00Z"}}`)
-	waitAt(t, namespace, "at", "to run or to be blocked", func(at *v1alpha1.At) bool {
-		if at.Status.Phase == v1alpha1.PhaseRunning && at.Status.Pod != nil {
-			forged := waitPod(t, namespace, "at-pod").Labels[v1alpha1.LabelAtUID] == ""
-			if forged {
-				t.Errorf("a forged Pod counts as the run")
-			}
-			return true
-		}
-		return at.Status.Reason == v1alpha1.ReasonPodNameConflict
-	})
 }
 
 // TestSystemIdentities checks that no controller of Kubernetes that creates Pods, for users
@@ -399,13 +384,16 @@ func TestRestartAnnotationsPolicy(t *testing.T) {
 func TestRevokeToken(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	held := metav1.ObjectMeta{Name: serviceAccount, Finalizers: []string{v1alpha1.FinalizerReleasePods}}
-	bindRole(t, namespace, held.Name, rule("list", "", "pods"))
-	hold := `{"metadata":{"finalizers":["` + v1alpha1.FinalizerReleasePods + `"]}}`
-	for _, object := range []string{"serviceaccount/", "rolebinding/"} {
-		kubectl(t, "", "patch", "-n", namespace, object+held.Name, "--type=merge", "-p", hold)
+	bindRole(t, namespace, serviceAccount, rule("list", "", "pods"))
+	account, binding := "serviceaccount/"+serviceAccount, "rolebinding/"+serviceAccount
+	patch := func(object, patch string) {
+		t.Helper()
+		kubectl(t, "", "patch", "-n", namespace, object, "--type=merge", "-p", patch)
 	}
-	token, err := kubeClient.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), held.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	for _, object := range []string{account, binding} {
+		patch(object, `{"metadata":{"finalizers":["`+v1alpha1.FinalizerReleasePods+`"]}}`)
+	}
+	token, err := kubeClient.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), serviceAccount, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,20 +411,20 @@ func TestRevokeToken(t *testing.T) {
 		return err
 	}
 
-	kubectl(t, "", "delete", "--wait=false", "-n", namespace, "rolebinding/"+held.Name, "serviceaccount/"+held.Name)
+	kubectl(t, "", "delete", "--wait=false", "-n", namespace, binding, account)
 	if err := use(t.Context()); err != nil {
 		t.Errorf("the token of deleted permissions: %v", err)
 	}
-	kubectl(t, "", "patch", "-n", namespace, "rolebinding/"+held.Name, "--type=merge", "-p", `{"subjects":null}`)
+	patch(binding, `{"subjects":null}`)
 	eventually(t, "the permissions to be revoked", func(ctx context.Context) (bool, error) { return apierrors.IsForbidden(use(ctx)), nil })
-	kubectl(t, "", "patch", "-n", namespace, "serviceaccount/"+held.Name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	patch(account, `{"metadata":{"finalizers":null}}`)
 	eventually(t, "the token to be revoked", func(ctx context.Context) (bool, error) { return apierrors.IsUnauthorized(use(ctx)), nil })
 	// Another service account of the name does not revive it.
-	kubectl(t, "", "create", "serviceaccount", "-n", namespace, held.Name)
+	kubectl(t, "", "create", "serviceaccount", "-n", namespace, serviceAccount)
 	if err := use(t.Context()); !apierrors.IsUnauthorized(err) {
 		t.Errorf("the token of an earlier service account: %v", err)
 	}
-	kubectl(t, "", "patch", "-n", namespace, "rolebinding/"+held.Name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	patch(binding, `{"metadata":{"finalizers":null}}`)
 }
 
 // TestPoliciesTypes lets the API server check the types of the policies. It does not where the
