@@ -20,6 +20,7 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -28,6 +29,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
@@ -90,7 +92,7 @@ func (r *requesters) send(t *testing.T, object string, c *claim, parameters ...s
 	case "apply":
 		what.method, what.contentType, parameters = http.MethodPatch, string(types.ApplyYAMLPatchType), append(parameters, "force", "true")
 	case "replace":
-		what.method, what.body = http.MethodPut, manifest(r.get(t, object, `"resourceVersion": "{.metadata.resourceVersion}",`))
+		what.method, what.body = http.MethodPut, manifest(fmt.Sprintf(`"resourceVersion": %q,`, r.get(t, object).ResourceVersion))
 	case "annotate":
 		what = merges(what.object, `{"metadata": {"annotations": `+annotations+`}}`)
 	case "edit":
@@ -107,7 +109,7 @@ func (r *requesters) try(t *testing.T, object string, claims ...claim) {
 		if _, err := r.send(t, object, c); c.denied == "" && err != nil || c.denied != "" && (err == nil || !strings.Contains(err.Error(), c.denied)) {
 			t.Errorf("%s: %s: got %v, want %q", object, c.what, err, c.denied)
 		}
-		if got := r.get(t, object, `{.metadata.annotations.cnat\.programming-kubernetes\.info/requester}`); got != c.want {
+		if got := r.get(t, object).Annotations[v1alpha1.AnnotationRequester]; got != c.want {
 			t.Errorf("%s: %s: the requester is %q, want %q", object, c.what, got, c.want)
 		}
 	}
@@ -122,10 +124,18 @@ func (r *requesters) tryDouble(t *testing.T) {
 	}
 }
 
-// get returns what a JSONPath selects of an object, or "" if there is no object.
-func (r *requesters) get(t *testing.T, object, path string) string {
+// get returns the metadata of an object, which are empty if there is none.
+func (r *requesters) get(t *testing.T, object string) (metadata metav1.PartialObjectMetadata) {
 	t.Helper()
-	return kubectl(t, "", "get", object, "-n", r.namespace, "--ignore-not-found", "-o", "jsonpath="+path)
+	kind, name, _ := strings.Cut(object, "/")
+	answer, err := actAs(t, "", r.namespace).send(t, attempt{http.MethodGet, strings.ToLower(kind) + "s/" + name, runtime.ContentTypeJSON, ""})
+	if err == nil {
+		err = json.Unmarshal([]byte(answer), &metadata)
+	}
+	if ignoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	return metadata
 }
 
 // install installs artifacts/requester for the namespace, until the test has ended.
