@@ -190,11 +190,14 @@ func permission(scope, verb, group, resource, name string) string {
 // TestPermissionsComeLate runs a controller without them.
 var finalizers = []string{everywhere + ": update ats/finalizers." + cnat.GroupName, everywhere + ": update cronats/finalizers." + cnat.GroupName}
 
-// held returns the permissions for -hold-permissions. In this cluster, a controller that
-// holds the permissions would work in the namespaces of all tests. TestUninstall uses them.
+// held returns the permissions that only tests with a node use, such as those for -hold-permissions: in
+// this cluster, a controller that holds them would work in the namespaces of all tests.
 func held() map[string]bool {
-	asked := map[string]bool{permission(inside, "get", "", "namespaces", ""): true}
-	for _, verb := range []string{"get", "list", "patch", "watch"} {
+	asked := map[string]bool{
+		permission(inside, "get", "", "namespaces", ""):  true,
+		permission(everywhere, "list", "", "events", ""): true, // TestPodDoesNotStart has Pods that wait for long.
+	}
+	for _, verb := range []string{"get", "patch"} {
 		asked[permission(inside, verb, "", "serviceaccounts", serviceAccount)] = true
 		for _, resource := range []string{"roles", "rolebindings"} {
 			asked[permission(inside, verb, rbacv1.GroupName, resource, serviceAccount)] = true
