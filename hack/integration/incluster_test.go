@@ -163,7 +163,7 @@ func TestInCluster(t *testing.T) {
 	waitFor(t, namespace, "Complete", "at/at")
 
 	// TestReadme covers the removal of running Ats.
-	kubectl(t, "", "delete", "-f", restarts, "-f", deploy, "-f", policies)
+	kubectl(t, "", "delete", "--ignore-not-found", "-f", restarts, "-f", deploy, "-f", policies)
 	left := kubectl(t, "", "get", "namespaces,clusterroles,clusterrolebindings,flowschemas,validatingadmissionpolicies,validatingadmissionpolicybindings", "-l", "app.kubernetes.io/name=cnat-controller", "-o", "name")
 	if left != "" {
 		t.Errorf("there is left: %s", left)

@@ -102,8 +102,8 @@ func TestPoliciesAreInstalled(t *testing.T) {
 		isOpen                bool
 	}{
 		{"kustomize, left out", "kubectl apply -k " + without, "", true},
-		{"install.yaml, as an upgrade", "kubectl apply -f " + manifest, "kubectl delete -f " + manifest, false},
-		{"kustomize", "kubectl apply -k " + deploy, "kubectl delete -k " + deploy, false},
+		{"install.yaml, as an upgrade", "kubectl apply -f " + manifest, "kubectl delete --ignore-not-found -f " + manifest, false},
+		{"kustomize", "kubectl apply -k " + deploy, "kubectl delete --ignore-not-found -k " + deploy, false},
 		{"Helm", "helm install cnat " + chart + " --create-namespace", "helm uninstall cnat", false},
 		{"Helm, left out", "helm install cnat " + chart + " --set=policy.enabled=false", "", true},
 		{"Helm, left out in an upgrade", upgrade, "helm uninstall cnat", true},

@@ -410,6 +410,9 @@ func (r *reader) run(t *testing.T, command string) string {
 	if strings.HasPrefix(command, "kubectl auth can-i ") { // The API server may not know a new binding yet.
 		command = "until " + command + "; do sleep 1; done"
 	}
+	if strings.HasPrefix(command, "kubectl delete -") { // What is in the namespace may be gone with it.
+		command += " --ignore-not-found"
+	}
 	shell := r.shell(ctx, command)
 	if strings.Contains(command, "--env-from secret/shop ") { // It does not exist, and the page quotes the preflight.
 		shell.Env = append(shell.Env, "KUBECTL_AT_PATIENCE="+patience.String())

@@ -52,7 +52,7 @@ func TestUninstall(t *testing.T) {
 		{
 			name:      "kustomize",
 			install:   []string{"apply", "-k", withRestarts},
-			uninstall: []string{"delete", "-k", withRestarts},
+			uninstall: []string{"delete", "--ignore-not-found", "-k", withRestarts},
 		},
 		{
 			name:      "namespace",
