@@ -246,20 +246,24 @@ var mutants = map[string]mutant{
 		}
 	})},
 	"no live read of a CronAt": {"forbid", "after the At was suspended", nil, cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
-		w.CronAtIsLive, w.CronAtAsOf = true, s.Clock.Now()
+		if w.CronAt != nil {
+			w.CronAtIsLive, w.CronAtAsOf = true, s.Clock.Now()
+		}
 	})},
 	"an At of a CronAt without a finalizer": {"forbid", "is created twice", within([]float64{0, 60}, budget{edits: 1}, deleteScheduled), sends(func(r *request) {
 		if r.createsScheduled() {
 			r.object = r.object.change("no finalizer", func(meta metav1.Object) { meta.SetFinalizers(nil) })
 		}
 	})},
-	"an At of a CronAt is released at once": {"forbid", "is created twice", within([]float64{0, 60}, budget{edits: 1}, deleteScheduled), cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+	"an At of a CronAt is released at once": {"forbid", "is created twice", within([]float64{0, 60}, budget{edits: 1}, deleteScheduled), cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
 		for _, at := range w.Ats {
-			s.Counted[at.UID] = epoch
+			w.CountedSince[at.UID] = epoch
 		}
 	})},
-	"the Ats of a CronAt are listed only once": {"forbid", "has not ended", within([]float64{0, 60, 120}, budget{}), cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
-		w.AtsAsOf = s.Clock.Now()
+	"the Ats of a CronAt are listed only once": {"forbid", "times have an At or count as missed", within([]float64{0, 60, 120}, budget{}), cronAt(func(s *cronsteps.Steps, w *cronplan.World) {
+		if !w.AtsAsOf.IsZero() {
+			w.AtsAsOf = s.Clock.Now()
+		}
 	})},
 	"Forbid is ignored": {"forbid", "has not ended", nil, cronAt(func(_ *cronsteps.Steps, w *cronplan.World) {
 		if w.CronAt != nil {

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -76,6 +77,7 @@ type replayer struct {
 	// pending is the first request without an answer.
 	pending *request
 	writes  []write
+	counted map[types.UID]time.Time // what cron.Counted remembers
 }
 
 // errPending is the error of a request without an answer. What follows from it is ignored.
@@ -207,7 +209,7 @@ func (p *replayer) replay(c *controller, name string, now int8) outcome {
 				o.written = append(o.written, intern(clone(latest)).with(parseVersion(latest.GetResourceVersion())))
 			}
 		}
-		if since, ok := p.cron.Counted[cached.uid()]; ok {
+		if since, ok := p.counted[cached.uid()]; ok {
 			instant := slices.IndexFunc(p.x.instants, func(seconds float64) bool { return p.x.at(seconds).Equal(since) })
 			o.counted = append(o.counted, counted{cached.uid(), int8(instant)})
 		}
@@ -270,26 +272,22 @@ func nameOf(d plan.Decision) string {
 
 // syncCronAt is that of the controller of CronAts.
 func (p *replayer) syncCronAt(key cache.ObjectName, now int8) string {
-	world := p.cron.World(key)
-	for range maxSteps + len(world.Ats) {
+	what := ""
+	_, _ = p.cron.Sync(context.Background(), key, func(world *cronplan.World) cronplan.Decision {
 		p.tick(now)
+		world.Now = p.clock.Now()
+		maps.Copy(p.counted, world.CountedSince)
 		if p.x.mutateCronAt != nil {
 			p.x.mutateCronAt(p.cron, world)
 		}
-		decision := p.cron.Decide(world)
-		what := strings.TrimPrefix(fmt.Sprintf("%T", decision.Action), "cronplan.")
+		decision := cronplan.Decide(*world)
+		what = strings.TrimPrefix(fmt.Sprintf("%T", decision.Action), "cronplan.")
 		if decision.Status != nil {
 			what = strings.TrimSpace("writes status " + decision.Status.Reason)
 		}
-		_, again, err := p.cron.Take(context.Background(), key, world, decision)
-		if p.pending != nil {
-			return what
-		}
-		if !again || err != nil {
-			return ""
-		}
-	}
-	return ""
+		return decision
+	})
+	return what
 }
 
 // syncWorkload is that of the controller of restart annotations.
@@ -337,9 +335,9 @@ func (p *replayer) prepare(c *controller, now int8) {
 			p.steps.Written.Remember(o.at())
 		}
 	}
-	p.cron.Counted = map[types.UID]time.Time{}
+	p.cron.Counted, p.counted = &cronsteps.FirstSeen{}, map[types.UID]time.Time{}
 	for _, known := range c.counted {
-		p.cron.Counted[known.uid] = p.x.timeOf(known.since)
+		p.counted[known.uid] = p.cron.Counted.Since(known.uid, p.x.timeOf(known.since))
 	}
 	// The writes are remembered as if none of them were in the cache.
 	p.reached = "1"

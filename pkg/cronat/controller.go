@@ -29,7 +29,6 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -43,14 +42,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// maxSteps is the number of steps of a sync, apart from steps that release an At, after
-// which something must be wrong.
-const maxSteps = 10
-
-// recordsPerSecond is the number of new Ats per second that are recorded immediately. The
-// others follow after cronplan.RecordDelay.
-const recordsPerSecond = 20
-
 // Checks are the preflights of CronAts: see package preflight.
 type Checks interface {
 	Add(cache.ObjectName)
@@ -63,7 +54,6 @@ type Checks interface {
 type Controller struct {
 	// Steps takes the steps that package cronplan decides on.
 	Steps  *cronsteps.Steps
-	clock  clock.WithTicker
 	synced []cache.DoneChecker
 	checks Checks
 
@@ -71,8 +61,6 @@ type Controller struct {
 	// but nothing is enqueued.
 	working atomic.Bool
 	queue   *queue.Queue
-	// records limits how many new Ats are recorded immediately.
-	records flowcontrol.PassiveRateLimiter
 }
 
 // NewController returns a controller that uses the given informers, which the caller
@@ -93,11 +81,9 @@ func NewController(
 		return nil, err
 	}
 	c := &Controller{
-		Steps:   cronSteps,
-		clock:   wallClock,
-		checks:  checks,
-		queue:   queue.NewRetrying("cronats", nil, wallClock),
-		records: flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(recordsPerSecond, recordsPerSecond, wallClock),
+		Steps:  cronSteps,
+		checks: checks,
+		queue:  queue.NewRetrying("cronats", nil, wallClock),
 	}
 	checks.Notify(c.enqueue)
 	logger := klog.FromContext(ctx)
@@ -110,12 +96,12 @@ func NewController(
 		return nil, fmt.Errorf("add the event handler for CronAts: %w", err)
 	}
 	atHandler, err := atInformer.TypedInformer().AddTypedEventHandler(informers.AtHandlerFuncs{
-		AddFunc:    c.enqueueOwnerOfNew,
+		AddFunc:    c.enqueueOwner,
 		UpdateFunc: c.updateAt,
 		DeleteFunc: func(at informers.DeletedAt) {
 			if at.OptionalObj != nil {
 				c.enqueueOwner(at.OptionalObj)
-				c.Steps.Forget(at.OptionalObj.UID)
+				c.Steps.Counted.Forget(at.OptionalObj.UID)
 			}
 		},
 	})
@@ -153,7 +139,7 @@ func (c *Controller) sweep(ctx context.Context) {
 	isFirst := true
 	c.queue.Sweep(ctx, func() {
 		for _, name := range c.Steps.Names() {
-			decision := c.decide(c.Steps.World(name))
+			decision := c.Steps.Peek(name, c.decide)
 			c.queue.AddStep(name, isFirst || decision.Action != nil || decision.Status != nil, decision.Delay)
 		}
 		isFirst = false
@@ -166,7 +152,7 @@ func (c *Controller) decide(world *cronplan.World) cronplan.Decision {
 		world.Rehearses = c.checks.Rehearses()
 		world.Forecast = c.checks.Forecast(world.CronAt, cronplan.RehearsedOf(&world.CronAt.Status))
 	}
-	return c.Steps.Decide(world)
+	return cronplan.Decide(*world)
 }
 
 // enqueue enqueues a CronAt unless the controller is on standby. In that case, Run will
@@ -177,8 +163,9 @@ func (c *Controller) enqueue(name cache.ObjectName) {
 	}
 }
 
-// updateCronAt enqueues a CronAt whose spec has changed, or that is being deleted. If
-// only the status has changed, the controller has written it itself.
+// updateCronAt enqueues a CronAt that has changed. If only the status has changed, the controller has
+// probably written it, and takes the next step. That does not bypass the back-off, because the status
+// may change with each refusal of an At.
 func (c *Controller) updateCronAt(logger klog.Logger, old, cur *v1alpha1.CronAt) {
 	c.Steps.Written.Seen(cur)
 	isOther := old.UID != cur.UID
@@ -192,6 +179,8 @@ func (c *Controller) updateCronAt(logger klog.Logger, old, cur *v1alpha1.CronAt)
 	if isOther || edited || deleted {
 		logger.V(2).Info("CronAt changed", "cronAt", klog.KObj(cur), "generation", cur.Generation, "suspend", ptr.Deref(cur.Spec.Suspend, false))
 		c.enqueue(cache.MetaObjectToName(cur))
+	} else if old.ResourceVersion != cur.ResourceVersion && c.working.Load() {
+		c.queue.AddStep(cache.MetaObjectToName(cur), true, 0)
 	}
 	if plan.IsNewRequest(old, cur) && c.working.Load() {
 		c.checks.Add(cache.MetaObjectToName(cur))
@@ -222,39 +211,16 @@ func (c *Controller) enqueueOwner(at *v1alpha1.At) {
 	}
 }
 
-// enqueueOwnerOfNew is enqueueOwner for a new At. In a burst, most Ats are recorded
-// later: what is due goes first.
-func (c *Controller) enqueueOwnerOfNew(at *v1alpha1.At) {
-	name := cronplan.CronAtName(at)
-	if name == "" || !c.working.Load() {
-		return
-	}
-	delay := cronplan.RecordDelay
-	if c.records.TryAccept() {
-		delay = 0
-	}
-	c.queue.AddAfter(cache.NewObjectName(at.Namespace, name), delay)
-}
-
-// syncHandler takes the next steps for a CronAt. It returns the delay after which to sync
-// it again (0 if that is not necessary), or an error if a step must be retried with
+// syncHandler takes the next step for a CronAt. It returns the delay after which to sync
+// it again (0 if that is not necessary), or an error if the step must be retried with
 // back-off.
 func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
-	world := c.Steps.World(name)
-	steps := maxSteps + len(world.Ats)
-	for range steps {
+	return c.Steps.Sync(ctx, name, func(world *cronplan.World) cronplan.Decision {
 		decision := c.decide(world)
 		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action), "writeStatus", decision.Status != nil, "delay", decision.Delay)
 		if decision.Preflight {
 			c.checks.Add(name)
 		}
-		decision, again, err := c.Steps.Take(ctx, name, world, decision)
-		if err != nil {
-			return decision.Delay, err
-		}
-		if !again {
-			return decision.Delay, decision.Retry
-		}
-	}
-	return 0, fmt.Errorf("no result after %d steps: the API server does not store all fields; is its CronAt CRD outdated?", steps)
+		return decision
+	})
 }

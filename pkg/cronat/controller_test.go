@@ -254,6 +254,25 @@ func TestEdits(t *testing.T) {
 	})
 }
 
+// TestStatusEdited changes nothing but the status by hand: it is corrected at once.
+func TestStatusEdited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		run(t, w, w.clock)
+		w.create(t, newCronAt("0 0 1 1 *"))
+		time.Sleep(time.Minute)
+		cronAt := w.cronAt(t)
+		cronAt.Status.Active, cronAt.Status.NextScheduleTime = 5, nil
+		if _, err := w.person.CnatV1alpha1().CronAts(namespace).UpdateStatus(t.Context(), cronAt, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if got := w.cronAt(t).Status; got.Active != 0 || got.NextScheduleTime == nil {
+			t.Errorf("%d are active, next %v: want none, and a time", got.Active, got.NextScheduleTime)
+		}
+	})
+}
+
 // TestRecreated deletes a CronAt just after a run and creates it again: the Ats of the
 // earlier one are released, and the time does not run again.
 func TestRecreated(t *testing.T) {
@@ -538,7 +557,7 @@ func TestStandby(t *testing.T) {
 		w := newWorld(t)
 		_, client := harness.NewClients(t, w)
 		factory := cnatinformers.NewSharedInformerFactory(client, 0)
-		c, err := NewController(t.Context(), client, factory.Cnat().V1alpha1().CronAts(), factory.Cnat().V1alpha1().Ats(), nil, &record.FakeRecorder{}, w.clock)
+		c, err := NewController(t.Context(), client, factory.Cnat().V1alpha1().CronAts(), factory.Cnat().V1alpha1().Ats(), (*preflight.Checks)(nil), &record.FakeRecorder{}, w.clock)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -98,13 +98,15 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 		kept.Spec.Command = at.Spec.Command
 	}
 	if at.Spec.Rehearse {
-		kept.Annotations = KeepKeys(at.Annotations, v1alpha1.AnnotationRehearsalRequestedAt)
+		kept.Annotations = KeepKeys(at.Annotations, v1alpha1.AnnotationRehearsalRequestedAt, v1alpha1.AnnotationScheduledTime)
+	} else if IsScheduled(at) || Owner(at, v1alpha1.CronAtKind) != nil {
+		kept.Annotations = KeepKeys(at.Annotations, v1alpha1.AnnotationScheduledTime)
 	}
 	if isTracked(at) || IsScheduled(at) {
 		kept.Finalizers = keepFinalizers(at.Finalizers)
 	}
 	if IsScheduled(at) || HasLostOwner(at) {
-		kept.Labels = KeepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelAtUID)
+		kept.Labels = KeepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelCronAtName, v1alpha1.LabelAtUID)
 	}
 	kept = Bounded(kept, MaxStatusText)
 	if at.Status.Phase == v1alpha1.PhaseDone && ParentName(at) == "" {

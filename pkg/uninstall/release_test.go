@@ -156,6 +156,7 @@ func TestRelease(t *testing.T) {
 		for _, cronAt := range []*v1alpha1.CronAt{cronAt, {ObjectMeta: metav1.ObjectMeta{Name: "past", Namespace: "default", UID: "past"}}} {
 			l.createAt(fmt.Sprintf("%s-%d", cronAt.Name, scheduled.Unix()/60), func(at *v1alpha1.At) {
 				at.Finalizers, at.Labels = []string{v1alpha1.FinalizerScheduled}, map[string]string{v1alpha1.LabelCronAtUID: string(cronAt.UID)}
+				at.Annotations = map[string]string{v1alpha1.AnnotationScheduledTime: scheduled.Format(time.RFC3339)}
 				at.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(cronAt, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind))}
 			})
 		}

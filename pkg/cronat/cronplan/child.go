@@ -17,10 +17,10 @@ limitations under the License.
 package cronplan
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,8 +69,7 @@ func newChild(cronAt *v1alpha1.CronAt, scheduled time.Time, shift time.Duration)
 	return child
 }
 
-// childName returns the name of a CronAt's child for a scheduled time. It ends with that
-// time, also if the CronAt's name must be shortened: see scheduledTime.
+// childName returns the name of a CronAt's child for a scheduled time.
 func childName(cronAt *v1alpha1.CronAt, scheduled time.Time) string {
 	suffix := "-" + nameOf(scheduled)
 	return plan.Shorten(cronAt.Name, validation.DNS1123SubdomainMaxLength-len(suffix)) + suffix
@@ -86,42 +85,39 @@ func nameOf(scheduled time.Time) string {
 	return strconv.FormatInt(seconds, 10)
 }
 
-// minSeconds separates the two meanings of a number in the name of a child: seconds since
-// 1985, or minutes before the year 2920.
-const minSeconds = 500_000_000
-
-// scheduledTime returns the scheduled time of a child, or the zero time if the At does not
-// have the name of a child. Unlike the annotation and the spec, nobody can change the name.
-func scheduledTime(at *v1alpha1.At) time.Time {
-	number, err := strconv.ParseInt(at.Name[strings.LastIndex(at.Name, "-")+1:], 10, 64)
-	switch {
-	case err != nil:
-		return time.Time{}
-	case number < minSeconds:
-		return time.Unix(number*60, 0).UTC()
-	default:
-		return time.Unix(number, 0).UTC()
+// scheduledTime returns the scheduled time of a CronAt's child, or the zero time if the At does
+// not have the name of a child for that time: a user may have copied it. The annotation has the
+// time, unless a user has edited it: then the schedule has, unless that was edited, too.
+func scheduledTime(cronAt *v1alpha1.CronAt, at *v1alpha1.At) time.Time {
+	annotated, err := time.Parse(time.RFC3339, at.Annotations[v1alpha1.AnnotationScheduledTime])
+	if err == nil && at.Name == childName(cronAt, annotated) {
+		return annotated.UTC()
 	}
+	instant, err := time.Parse(time.RFC3339, at.Spec.Schedule)
+	if instant = instant.Add(-shiftOf(cronAt)); err == nil && at.Name == childName(cronAt, instant) {
+		return instant.UTC()
+	}
+	return time.Time{}
 }
 
 // CronAtName returns the name of the CronAt that created an At, or "" if there is none.
 // If the CronAt is deleted with --cascade=orphan, the At loses its owner reference, but
-// not its finalizer.
+// neither its finalizer nor its label. Without the label, because the name was too long for one,
+// the At's own name stands for that of a CronAt that is gone.
 func CronAtName(at *v1alpha1.At) string {
 	if owner := plan.Owner(at, v1alpha1.CronAtKind); owner != nil {
 		return owner.Name
 	}
 	if plan.IsScheduled(at) {
-		return at.Name[:max(0, strings.LastIndex(at.Name, "-"))]
+		return cmp.Or(at.Labels[v1alpha1.LabelCronAtName], at.Name)
 	}
 	return ""
 }
 
 // IsChild reports whether the CronAt in w created an At. While the At has the finalizer,
 // the label is as good as the owner reference, in case a user removed the latter. Neither
-// is enough, because a user may have copied them from a child: the name must match, too,
-// and must not be that of a time to come, unless a controller whose clock was ahead has
-// recorded that time.
+// is enough, because a user may have copied them from a child: the name must match its scheduled
+// time, which must not be to come, unless a controller whose clock was ahead has recorded it.
 func (w *World) IsChild(at *v1alpha1.At) bool {
 	if w.CronAt == nil {
 		return false
@@ -130,8 +126,8 @@ func (w *World) IsChild(at *v1alpha1.At) bool {
 	if !isLabeled && !plan.IsOwnedBy(at, w.CronAt, v1alpha1.CronAtKind) {
 		return false
 	}
-	scheduled := scheduledTime(at)
-	return at.Name == childName(w.CronAt, scheduled) && (!scheduled.After(w.Now) || w.isRecorded(scheduled))
+	scheduled := scheduledTime(w.CronAt, at)
+	return !scheduled.IsZero() && (!scheduled.After(w.Now) || w.isRecorded(scheduled))
 }
 
 // isRecorded reports whether a scheduled time is in the CronAt's status.
@@ -145,12 +141,17 @@ func (w *World) IsCounted(at *v1alpha1.At) bool {
 	if !w.IsChild(at) {
 		return w.CronAtIsLive
 	}
-	return w.CronAt.DeletionTimestamp != nil || w.isRecorded(scheduledTime(at))
+	return w.CronAt.DeletionTimestamp != nil || w.isRecorded(scheduledTime(w.CronAt, at))
 }
 
 // children returns the Ats that the CronAt created.
 func (w *World) children() []*v1alpha1.At {
 	return slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !w.IsChild(at) })
+}
+
+// strangers returns the other Ats that have the finalizer: their CronAt is gone.
+func (w *World) strangers() []*v1alpha1.At {
+	return slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || w.IsChild(at) })
 }
 
 func isDone(at *v1alpha1.At) bool { return at.Status.Phase == v1alpha1.PhaseDone }

@@ -41,7 +41,8 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
-// World is the input of a decision.
+// World is what is observed of a CronAt and its Ats: from the caches and, where NeedsLive says so,
+// from the API server.
 type World struct {
 	// CronAt is nil if no CronAt of that name exists.
 	CronAt *v1alpha1.CronAt
@@ -51,16 +52,14 @@ type World struct {
 	// CronAtAsOf is a time: CronAt contains all changes that were made before it. It is the
 	// zero time if that is unknown.
 	CronAtAsOf time.Time
-	isFresh    bool // whether CronAt is recent and complete enough to create its At
 	// Ats are the Ats that belong to a CronAt of that name according to CronAtName.
 	Ats []*v1alpha1.At
+	// AtsAsOf is when the CronAt's Ats were read from the API server in this sync, or the zero
+	// time.
+	AtsAsOf time.Time
 	// CountedSince maps the UIDs of Ats to the time when the controller first saw that the
 	// At is counted (see IsCounted).
 	CountedSince map[types.UID]time.Time
-	// AtsAreLive is true if the CronAt's Ats were read from the API server in this sync, and
-	// AtsAsOf is when.
-	AtsAreLive bool
-	AtsAsOf    time.Time
 	// Forecast is the result of the last preflight of the CronAt in its current form, or nil
 	// if nothing is known.
 	Forecast *plan.Forecast
@@ -70,14 +69,13 @@ type World struct {
 	Now time.Time
 }
 
-// Decision is the next step. The zero value means that there is nothing to do until the
-// CronAt or its Ats change.
+// Decision is the next step, which is one write. The zero value means that there is nothing to
+// do until the CronAt or its Ats change.
 type Decision struct {
 	// Action is what to do besides writing the status, or nil. A decision never has both an
 	// action and a status.
 	Action any
-	// Status is the status to write, or nil to leave it unchanged. Unless Retry is set, the
-	// next decision is based on what the API server returns for the write.
+	// Status is the status to write, or nil to leave it unchanged.
 	Status *v1alpha1.CronAtStatus
 	// Events must be recorded after the action succeeded or the status was written.
 	Events []plan.Event
@@ -91,29 +89,22 @@ type Decision struct {
 	Retry error
 }
 
-// LookForCronAt means: read the CronAt from the API server, then decide again.
-type LookForCronAt struct{}
-
-// LookForAts means: read the CronAt's Ats from the API server, then decide again.
-type LookForAts struct{}
-
 // CreateAt means: create an At of the CronAt. A later decision records the
 // At: if many CronAts are due at the same instant, their Ats are created before the
 // statuses are written. See Refused and AtNameTaken for the decision after an error.
 type CreateAt struct{ At *v1alpha1.At }
 
-// DeleteAts means: delete these versions of the Ats, then decide again.
-type DeleteAts struct {
-	Ats []*v1alpha1.At
-	// Replaced is true if each At must stay until its Pods are gone.
+// DeleteAt means: delete this version of an At.
+type DeleteAt struct {
+	At *v1alpha1.At
+	// Replaced is true if the At must stay until its Pods are gone.
 	Replaced bool
 }
 
-// ReleaseAt means: remove the finalizer from an At, then decide again.
+// ReleaseAt means: remove the finalizer from an At.
 type ReleaseAt struct{ At *v1alpha1.At }
 
-// ExpireAt means: set spec.startingDeadlineSeconds of an At that has not started, then
-// decide again.
+// ExpireAt means: set spec.startingDeadlineSeconds of an At that has not started.
 type ExpireAt struct {
 	At      *v1alpha1.At
 	Seconds int64
@@ -124,16 +115,10 @@ type ExpireAt struct {
 // between whole seconds.
 const RecordDelay = 9500 * time.Millisecond
 
-// Decide returns the next step of a CronAt.
+// Decide returns the next step of a CronAt, as if what was observed were the truth: see NeedsLive.
 func Decide(w World) Decision {
-	w.isFresh = w.CronAt != nil && (w.CronAtIsLive || IsWhole(w.CronAt) && HasWholeStatus(w.CronAt)) && staleness.IsFresh(w.CronAtAsOf, w.Now)
 	w.Now = w.Now.Round(0) // without the monotonic reading
-	strangers := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) || w.IsChild(at) })
-	if len(strangers) > 0 && !w.CronAtIsLive {
-		// Their CronAt is gone; but the cache may not have it yet.
-		return Decision{Action: LookForCronAt{}}
-	}
-	gone := release(w, strangers)
+	gone := release(w, w.strangers())
 	if gone.Action != nil || w.CronAt == nil {
 		return gone
 	}
@@ -142,23 +127,51 @@ func Decide(w World) Decision {
 	return d
 }
 
-// Leave decides for a CronAt while the controller is being uninstalled. No At is created.
-// An At is released when its scheduled time is recorded, so that the time does not run
-// again, or when the CronAt is gone.
-func Leave(w World) Decision {
-	scheduled := slices.DeleteFunc(slices.Clone(w.Ats), func(at *v1alpha1.At) bool { return !plan.IsScheduled(at) })
-	switch {
-	case len(scheduled) == 0:
-		return Decision{}
-	case !w.CronAtIsLive:
-		return Decision{Action: LookForCronAt{}}
-	case w.CronAt != nil && !w.AtsAreLive:
-		return Decision{Action: LookForAts{}}
+// maxListAge is the age after which the Ats of a CronAt are listed again before one is created.
+// If this process was paused, another controller may have created the At of an earlier time
+// meanwhile, which is still running. Scheduled times are at least a minute apart.
+const maxListAge = 10 * time.Second
+
+// NeedsLive says what must be read from the API server before a decision is made again and acted
+// on. The caches are not enough to create an At, to replace one, to count a time as missed, and to
+// release an At whose CronAt is gone. For all else, the write has a precondition.
+func NeedsLive(w World, d Decision) (cronAt, ats bool) {
+	// The cache may not have the CronAt of an At yet.
+	cronAt = len(w.strangers()) > 0 && !w.CronAtIsLive
+	creates, replaces := false, false
+	switch action := d.Action.(type) {
+	case CreateAt:
+		creates = true
+	case DeleteAt:
+		replaces = action.Replaced
 	}
-	if i := slices.IndexFunc(scheduled, w.IsCounted); i >= 0 {
-		return Decision{Action: ReleaseAt{At: scheduled[i]}}
+	if creates || replaces {
+		// A user may have just edited, suspended or deleted the CronAt, or another controller may
+		// have created an At.
+		isWhole := w.CronAtIsLive || IsWhole(w.CronAt) && HasWholeStatus(w.CronAt)
+		cronAt = cronAt || !isWhole || !staleness.IsFresh(w.CronAtAsOf, w.Now)
+		ats = policyOf(w.CronAt) != v1alpha1.AllowConcurrent
 	}
-	return newView(w).write()
+	if d.Status != nil {
+		// The patch would write the shortened texts.
+		cronAt = cronAt || !w.CronAtIsLive && !HasWholeStatus(w.CronAt)
+		ats = MissedCount(d.Status) > MissedCount(&w.CronAt.Status)
+	}
+	return cronAt, ats && w.Now.Sub(w.AtsAsOf) > maxListAge
+}
+
+// MissedCount returns the number of scheduled times that a status counts as missed.
+func MissedCount(status *v1alpha1.CronAtStatus) int64 {
+	return ptr.Deref(status.Missed, v1alpha1.MissedTimes{}).Count
+}
+
+// Leave returns the status to write while the controller is being uninstalled, or nil: the times
+// whose Ats exist do not run again.
+func Leave(w World) *v1alpha1.CronAtStatus {
+	if w.CronAt == nil {
+		return nil
+	}
+	return newView(w).write().Status
 }
 
 // decideCronAt is Decide for a CronAt that exists.
@@ -173,11 +186,10 @@ func decideCronAt(w World) Decision {
 }
 
 func (v *view) decide(w World) Decision {
-	if v.dropped && !w.AtsAreLive {
-		// An At may have been created in time.
-		return Decision{Action: LookForAts{}}
-	}
 	if v.isUrgent() {
+		if !v.due.IsZero() && !v.mustWait() {
+			v.status.NextScheduleTime = v.cronAt.Status.NextScheduleTime // See Overdue.
+		}
 		return v.write()
 	}
 	if blocked := meta.FindStatusCondition(v.cronAt.Status.Conditions, v1alpha1.ConditionBlocked); blocked != nil && (blocked.Reason == v1alpha1.ReasonAtRefused || blocked.Reason == v1alpha1.ReasonAtNameConflict) {
@@ -186,10 +198,8 @@ func (v *view) decide(w World) Decision {
 			return d
 		}
 	}
-	if !v.due.IsZero() {
-		if d, decided := decideDue(w, v); decided {
-			return d
-		}
+	if d := v.start(); d.Action != nil {
+		return d
 	}
 	if d := v.write(); d.Status != nil {
 		return d
@@ -197,6 +207,29 @@ func (v *view) decide(w World) Decision {
 	d := tidy(w, v)
 	d.Delay = sooner(d.Delay, v.delay())
 	return d
+}
+
+// start returns what to do for the time that is due, or nothing if there is none, or if it must
+// wait.
+func (v *view) start() Decision {
+	if v.due.IsZero() {
+		return Decision{}
+	}
+	if v.policy() == v1alpha1.ReplaceConcurrent {
+		for _, at := range v.active {
+			if at.DeletionTimestamp == nil {
+				return deletion(DeleteAt{At: at, Replaced: true})
+			}
+		}
+	}
+	if v.mustWait() {
+		return Decision{}
+	}
+	return Decision{Action: CreateAt{At: newChild(v.cronAt, v.due, v.shift)}, Delay: sooner(RecordDelay, v.untilNext())}
+}
+
+func deletion(action DeleteAt) Decision {
+	return Decision{Action: action, Events: []plan.Event{plan.NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted At "+action.At.Name)}}
 }
 
 // tidy releases, expires and deletes the Ats that are no longer needed.
@@ -211,44 +244,6 @@ func tidy(w World, v *view) Decision {
 		d.Delay = sooner(d.Delay, delay)
 	}
 	return d
-}
-
-// decideDue decides for a scheduled time that is due. decided is false if the time must
-// wait.
-func decideDue(w World, v *view) (d Decision, decided bool) {
-	child := newChild(v.cronAt, v.due, v.shift)
-	tooLate := v.timeLeft() <= 0
-	waits := v.policy() == v1alpha1.ForbidConcurrent && v.mustWait() && !tooLate
-	switch {
-	case v.mustSkip() && !w.AtsAreLive:
-		// The cache may lack the Ats of earlier times, which would count as missed.
-		return Decision{Action: LookForAts{}}, true
-	case waits:
-		v.skip()
-		return Decision{}, false
-	case !w.isFresh:
-		// A user may have just edited, suspended or deleted the CronAt, or another controller
-		// may have created the At.
-		return Decision{Action: LookForCronAt{}}, true
-	case !w.AtsAreLive && (tooLate || v.policy() != v1alpha1.AllowConcurrent):
-		return Decision{Action: LookForAts{}}, true
-	case slices.ContainsFunc(v.children, func(at *v1alpha1.At) bool { return at.Name == child.Name }):
-		// A user removed its finalizer before it was recorded.
-		v.record(v.due, child.Name)
-		return v.write(), true
-	case tooLate:
-		v.miss(v.due)
-		return v.write(), true
-	case v.policy() == v1alpha1.ReplaceConcurrent:
-		if replaced := slices.DeleteFunc(slices.Clone(v.active), func(at *v1alpha1.At) bool { return at.DeletionTimestamp != nil }); len(replaced) > 0 {
-			return Decision{Action: DeleteAts{Ats: replaced, Replaced: true}, Events: deleteEvents(replaced)}, true
-		}
-	}
-	if v.mustWait() {
-		v.skip()
-		return Decision{}, false
-	}
-	return Decision{Action: CreateAt{At: child}, Delay: sooner(RecordDelay, v.untilNext())}, true
 }
 
 // release releases the first of the CronAt's Ats that has been counted for long enough.
@@ -277,31 +272,28 @@ func release(w World, children []*v1alpha1.At) Decision {
 // was due. Deleting the At instead could stop a Pod that was just created.
 func (v *view) expire() any {
 	for _, at := range v.children {
-		if last := v.status.LastScheduleTime; plan.IsStuck(at) && last != nil && scheduledTime(at).Before(last.Time) {
-			return ExpireAt{At: at, Seconds: int64(last.Sub(scheduledTime(at)) / time.Second)}
+		scheduled := scheduledTime(v.cronAt, at)
+		if last := v.status.LastScheduleTime; plan.IsStuck(at) && last != nil && scheduled.Before(last.Time) {
+			return ExpireAt{At: at, Seconds: int64(last.Sub(scheduled) / time.Second)}
 		}
 	}
 	return nil
 }
 
-// prune deletes the oldest Ats beyond the history limits.
+// prune deletes an At beyond the history limits.
 func prune(w World, children []*v1alpha1.At) Decision {
 	spec := &w.CronAt.Spec
 	old := append(
 		beyond(ptr.Deref(spec.SuccessfulAtsHistoryLimit, 3), children, v1alpha1.ConditionComplete),
 		beyond(ptr.Deref(spec.FailedAtsHistoryLimit, 1), children, v1alpha1.ConditionFailed)...)
 	var d Decision
-	var victims []*v1alpha1.At
 	for _, at := range old {
 		switch wait := plan.DeletableAt(at).Sub(w.Now); {
 		case 0 < wait && wait <= plan.Grace: // A longer wait comes from another clock.
 			d.Delay = sooner(d.Delay, wait)
 		case !plan.IsScheduled(at):
-			victims = append(victims, at)
+			return deletion(DeleteAt{At: at})
 		}
-	}
-	if len(victims) > 0 {
-		return Decision{Action: DeleteAts{Ats: victims}, Events: deleteEvents(victims)}
 	}
 	return d
 }
@@ -320,14 +312,6 @@ func beyond(limit int32, children []*v1alpha1.At, conditionType string) []*v1alp
 		return strings.Compare(b.Name, a.Name)
 	})
 	return ended[min(int(limit), len(ended)):]
-}
-
-func deleteEvents(ats []*v1alpha1.At) []plan.Event {
-	var events []plan.Event
-	for _, at := range ats {
-		events = append(events, plan.NewEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulDelete, "Deleted At "+at.Name))
-	}
-	return events
 }
 
 // AtNameTaken returns the decision when an At that does not belong to the CronAt has the
@@ -360,9 +344,6 @@ func Refused(w World, err error) Decision {
 // blocked returns the decision to set condition Blocked and retry with back-off.
 func blocked(w World, reason string, cause error) Decision {
 	v := newView(w)
-	if w.AtsAreLive {
-		v.skip()
-	}
 	v.setBlocked(reason, cause.Error())
 	d := v.write()
 	d.Retry, d.Delay = answer.Blocked(reason, cause), v.delay()

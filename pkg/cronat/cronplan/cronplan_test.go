@@ -188,7 +188,7 @@ func TestDecide(t *testing.T) {
 		wantDelay  time.Duration
 	}{
 		"gone": {now: ten},
-		"gone, with an At: it may be in the API server": {ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten, wantAction: "LookForCronAt"},
+		"gone, with an At: it may be in the API server": {ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten, wantAction: "read CronAt"},
 		"gone, with an At": {ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten.Add(10 * second), wantAction: "ReleaseAt " + name},
 		"gone, with a new At: its name stays a lock for a while": {
 			ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, now: ten, wantDelay: plan.ReleaseDelay,
@@ -212,19 +212,29 @@ func TestDecide(t *testing.T) {
 			}),
 		},
 		"not due":                         {cronAt: newCronAt(), now: ten.Add(-second), wantDelay: second},
-		"due":                             {cronAt: newCronAt(), now: ten, wantAction: "LookForCronAt"},
-		"due, and read half a second ago": {cronAt: newCronAt(), live: true, readFor: staleness.FreshFor, now: ten, wantAction: "LookForCronAt"},
+		"due":                             {cronAt: newCronAt(), now: ten, wantAction: "read CronAt"},
+		"due, and read half a second ago": {cronAt: newCronAt(), live: true, readFor: staleness.FreshFor, now: ten, wantAction: "read CronAt"},
 		"due, and live":                   {cronAt: newCronAt(), live: true, now: ten, wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
 		"overdue for more than an hour: look which earlier times have an At": {
-			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "LookForAts",
+			cronAt: newCronAt(), live: true, now: eleven.Add(3 * time.Hour), wantAction: "read Ats",
 		},
 		"overdue for more than an hour: an earlier time has one, which the cache lacked": {
 			cronAt: newCronAt(), ats: []*v1alpha1.At{childOf(newCronAt(), ten)}, live: true, atsLive: true, now: eleven,
-			wantStatus: newCronAt(ranAtTen, oneActive, func(cronAt *v1alpha1.CronAt) { cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour)) }),
+			wantStatus: newCronAt(ranAtTen, oneActive, func(cronAt *v1alpha1.CronAt) { cronAt.Status.NextScheduleTime = at(ten) }),
 			wantEvents: []string{"Normal SuccessfulCreate Created At " + name},
 		},
 		"overdue for more than an hour: only the latest": {
-			cronAt: newCronAt(), live: true, atsLive: true, now: eleven.Add(3 * time.Hour), wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z", wantDelay: RecordDelay,
+			cronAt: newCronAt(), live: true, atsLive: true, now: eleven.Add(3 * time.Hour),
+			wantStatus: newCronAt(func(cronAt *v1alpha1.CronAt) {
+				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 4, Last: *at(eleven.Add(2 * time.Hour))}
+			}),
+			wantEvents: []string{"Warning MissSchedule No At was created for 4 scheduled times, most recently 2026-12-24T13:00:00Z"},
+		},
+		"the others are counted as missed": {
+			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) {
+				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 4, Last: *at(eleven.Add(2 * time.Hour))}
+			}), live: true, now: eleven.Add(3 * time.Hour),
+			wantAction: "CreateAt backup-" + nameOf(eleven.Add(3*time.Hour)) + " for 2026-12-24T14:00:00Z", wantDelay: RecordDelay,
 		},
 		"due, and due again before the new At would have to be recorded": {
 			cronAt: newCronAt(), live: true, now: eleven.Add(-4 * second), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: 4 * second,
@@ -251,7 +261,7 @@ func TestDecide(t *testing.T) {
 		},
 		"the At exists, after times that were missed": {
 			cronAt: newCronAt(func(cronAt *v1alpha1.CronAt) { cronAt.Status.LastScheduleTime = at(ten.Add(-3 * time.Hour)) }),
-			ats:    []*v1alpha1.At{childOf(newCronAt(), ten)}, now: ten,
+			ats:    []*v1alpha1.At{childOf(newCronAt(), ten)}, atsLive: true, now: ten,
 			wantStatus: newCronAt(ranAtTen, oneActive, func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 2, Last: *at(ten.Add(-time.Hour))}
 			}),
@@ -295,7 +305,6 @@ func TestDecide(t *testing.T) {
 			wantStatus: newCronAt(edited("15 * * * *", ten), func(cronAt *v1alpha1.CronAt) {
 				cronAt.Status.ObservedGeneration = 2
 				cronAt.Status.ObservedSchedule = &v1alpha1.ObservedSchedule{Schedule: "15 * * * *", Since: *at(ten)}
-				cronAt.Status.NextScheduleTime = at(eleven.Add(15 * time.Minute))
 				cronAt.Status.Missed = &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}
 			}),
 			wantEvents: []string{"Warning MissSchedule No At was created for the scheduled time 2026-12-24T10:00:00Z"},
@@ -324,7 +333,7 @@ func TestDecide(t *testing.T) {
 		},
 		"within the deadline": {cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(10*second + 999*time.Millisecond), wantAction: "CreateAt " + name + " for 2026-12-24T10:00:00Z", wantDelay: RecordDelay},
 		"after the deadline: look whether it was created in time": {
-			cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(11 * second), wantAction: "LookForAts",
+			cronAt: newCronAt(deadline(10)), live: true, now: ten.Add(11 * second), wantAction: "read Ats",
 		},
 		"after the deadline": {
 			cronAt: newCronAt(deadline(10)), live: true, atsLive: true, now: ten.Add(11 * second),
@@ -352,7 +361,7 @@ func TestDecide(t *testing.T) {
 			wantAction: "CreateAt backup-" + nameOf(eleven) + " for 2026-12-24T11:00:00Z", wantDelay: RecordDelay,
 		},
 		"Forbid: look which are active": {
-			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), live: true, now: eleven, wantAction: "LookForAts",
+			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), live: true, now: eleven, wantAction: "read Ats",
 		},
 		"Forbid: none is active": {
 			cronAt: newCronAt(ranAtTen, policy(v1alpha1.ForbidConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, ended(v1alpha1.ConditionFailed, ten))}, live: true, atsLive: true, now: eleven,
@@ -379,7 +388,7 @@ func TestDecide(t *testing.T) {
 		},
 		"Replace: one is active": {
 			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ReplaceConcurrent)), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released)}, live: true, atsLive: true, now: eleven,
-			wantAction: "DeleteAts with their Pods " + name, wantEvents: []string{"Normal SuccessfulDelete Deleted At " + name},
+			wantAction: "DeleteAt with its Pods " + name, wantEvents: []string{"Normal SuccessfulDelete Deleted At " + name},
 		},
 		"Replace: one is being deleted": {
 			cronAt: newCronAt(ranAtTen, oneActive, policy(v1alpha1.ReplaceConcurrent), waits), ats: []*v1alpha1.At{childOf(newCronAt(), ten, released, deleted)}, live: true, atsLive: true, now: eleven,
@@ -400,7 +409,7 @@ func TestDecide(t *testing.T) {
 				childOf(newCronAt(), ten.Add(-time.Hour), ended(v1alpha1.ConditionFailed, ten.Add(-time.Hour))),
 				childOf(newCronAt(), ten.Add(-2*time.Hour), ended(v1alpha1.ConditionFailed, ten.Add(-2*time.Hour)), deleted),
 			},
-			wantAction: "DeleteAts backup-" + nameOf(ten.Add(-time.Hour)), wantEvents: []string{"Normal SuccessfulDelete Deleted At backup-" + nameOf(ten.Add(-time.Hour))}, wantDelay: 59 * time.Minute,
+			wantAction: "DeleteAt backup-" + nameOf(ten.Add(-time.Hour)), wantEvents: []string{"Normal SuccessfulDelete Deleted At backup-" + nameOf(ten.Add(-time.Hour))}, wantDelay: 59 * time.Minute,
 		},
 		"an At that has just ended is not deleted yet": {
 			cronAt: newCronAt(ranAtTen, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.FailedAtsHistoryLimit = ptr.To[int32](0) }), now: ten.Add(time.Minute),
@@ -419,14 +428,17 @@ func TestDecide(t *testing.T) {
 		},
 	} {
 		t.Run(testName, func(t *testing.T) {
-			w := World{CronAt: tc.cronAt, CronAtIsLive: tc.live, Ats: tc.ats, AtsAreLive: tc.atsLive, Forecast: &plan.Forecast{}, Now: tc.now}
+			w := World{CronAt: tc.cronAt, CronAtIsLive: tc.live, Ats: tc.ats, Forecast: &plan.Forecast{}, Now: tc.now}
+			if tc.atsLive {
+				w.AtsAsOf = tc.now
+			}
 			if tc.live {
 				w.CronAtAsOf = tc.now.Add(-tc.readFor)
 			}
 			if !tc.notSeen {
 				w.CountedSince = map[types.UID]time.Time{"at-uid": ten}
 			}
-			d := Decide(w)
+			d := decideOrRead(w)
 			if diff := cmp.Diff(tc.wantAction, describe(d.Action)); diff != "" {
 				t.Errorf("action (-want +got):\n%s", diff)
 			}
@@ -458,33 +470,38 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// decideOrRead returns the next step, or a decision with a text that says what to read before it.
+func decideOrRead(w World) Decision {
+	d := Decide(w)
+	switch cronAt, ats := NeedsLive(w, d); {
+	case cronAt && ats:
+		return Decision{Action: "read CronAt and Ats"}
+	case cronAt:
+		return Decision{Action: "read CronAt"}
+	case ats:
+		return Decision{Action: "read Ats"}
+	}
+	return d
+}
+
 // describe returns a text for an action.
 func describe(action any) string {
-	names := func(ats []*v1alpha1.At) string {
-		var names []string
-		for _, at := range ats {
-			names = append(names, at.Name)
-		}
-		return strings.Join(names, " ")
-	}
 	switch action := action.(type) {
-	case nil:
-		return ""
 	case CreateAt:
 		return "CreateAt " + action.At.Name + " for " + action.At.Annotations[v1alpha1.AnnotationScheduledTime]
-	case DeleteAts:
+	case DeleteAt:
 		if action.Replaced {
-			return "DeleteAts with their Pods " + names(action.Ats)
+			return "DeleteAt with its Pods " + action.At.Name
 		}
-		return "DeleteAts " + names(action.Ats)
+		return "DeleteAt " + action.At.Name
 	case ExpireAt:
 		return fmt.Sprintf("ExpireAt %s after %ds", action.At.Name, action.Seconds)
 	case ReleaseAt:
 		return "ReleaseAt " + action.At.Name
-	default:
-		_, name, _ := strings.Cut(fmt.Sprintf("%T", action), ".")
-		return name
+	case string:
+		return action
 	}
+	return ""
 }
 
 func TestNewChild(t *testing.T) {
@@ -595,7 +612,7 @@ func TestUnseenEdits(t *testing.T) {
 		}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := newView(World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, CronAtAsOf: later, AtsAreLive: true, Now: later})
+			v := newView(World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, CronAtAsOf: later, AtsAsOf: later, Now: later})
 			if v.due.IsZero() == tc.due {
 				t.Errorf("due is %v", v.due)
 			}
@@ -642,7 +659,7 @@ func TestCopies(t *testing.T) {
 		"a copy for a time to come, Replace":           {v1alpha1.ReplaceConcurrent, childOf(newCronAt(), future, released), create},
 		"a copy for a time to come with the finalizer": {v1alpha1.ForbidConcurrent, childOf(newCronAt(), future), "ReleaseAt backup-" + nameOf(future)},
 		"a child with another annotation":              {v1alpha1.ForbidConcurrent, childOf(newCronAt(), ten, annotated("9999-01-01T00:00:00Z")), "ReleaseAt backup-" + nameOf(ten)},
-		"a child that a user has moved":                {v1alpha1.ReplaceConcurrent, childOf(newCronAt(), ten, later, released), "DeleteAts with their Pods backup-" + nameOf(ten)},
+		"a child that a user has moved":                {v1alpha1.ReplaceConcurrent, childOf(newCronAt(), ten, later, released), "DeleteAt with its Pods backup-" + nameOf(ten)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cronAt := newCronAt(ranAtTen, policy(tc.policy))
@@ -653,7 +670,7 @@ func TestCopies(t *testing.T) {
 				cronAt.Status.Active = 1
 				cronAt.Status.NextScheduleTime = at(eleven.Add(time.Hour))
 			}
-			d := Decide(World{CronAt: cronAt, CronAtIsLive: true, CronAtAsOf: eleven, Ats: ats, AtsAreLive: true, CountedSince: map[types.UID]time.Time{"at-uid": ten}, Now: eleven})
+			d := Decide(World{CronAt: cronAt, CronAtIsLive: true, CronAtAsOf: eleven, Ats: ats, AtsAsOf: eleven, CountedSince: map[types.UID]time.Time{"at-uid": ten}, Now: eleven})
 			if got := describe(d.Action); got != tc.want || d.Status != nil {
 				t.Errorf("got %q and status %+v, want %q", got, d.Status, tc.want)
 			}
@@ -669,7 +686,7 @@ func TestScheduledTime(t *testing.T) {
 		names := map[string]bool{}
 		for _, want := range []time.Time{ten, ten.Add(time.Second), eleven, time.Date(2000, 1, 1, 0, 0, 4, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)} {
 			child := newChild(cronAt, want, time.Minute)
-			if got := scheduledTime(child); !got.Equal(want) {
+			if got := scheduledTime(cronAt, child); !got.Equal(want) {
 				t.Errorf("At %s: got %s, want %s", child.Name, got, want)
 			}
 			names[child.Name] = true
@@ -678,7 +695,7 @@ func TestScheduledTime(t *testing.T) {
 			t.Errorf("names %v", names)
 		}
 	}
-	if got := scheduledTime(&v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "backup-copy"}}); !got.IsZero() {
+	if got := scheduledTime(newCronAt(), &v1alpha1.At{ObjectMeta: metav1.ObjectMeta{Name: "backup-copy"}}); !got.IsZero() {
 		t.Errorf("got %s", got)
 	}
 }
@@ -706,7 +723,7 @@ func TestDropped(t *testing.T) {
 		"an edit of the spread": {[]func(*v1alpha1.CronAt){edited("0 * * * *", ten.Add(10*second)), func(cronAt *v1alpha1.CronAt) {
 			// Ten o'clock was not due before the edit, but would have been with the new spread.
 			cronAt.Spec.SpreadSeconds, cronAt.Status.ObservedSchedule.SpreadSeconds = ptr.To[int32](0), 3600
-		}}, nil, &v1alpha1.MissedTimes{Count: 1, Last: *at(ten)}},
+		}}, nil, &v1alpha1.MissedTimes{Count: 2, Last: *at(eleven)}},
 		"the time zone was removed": {[]func(*v1alpha1.CronAt){func(cronAt *v1alpha1.CronAt) {
 			cronAt.Generation = 2
 			cronAt.Status.ObservedSchedule.TimeZone = "Europe/Berlin"
@@ -723,7 +740,7 @@ func TestDropped(t *testing.T) {
 		}}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, CronAtAsOf: half.Add(second), Ats: tc.ats, AtsAreLive: true, Now: half.Add(second)}
+			w := World{CronAt: newCronAt(tc.mutate...), CronAtIsLive: true, CronAtAsOf: half.Add(second), Ats: tc.ats, AtsAsOf: half.Add(second), Now: half.Add(second)}
 			d := Decide(w)
 			status := &w.CronAt.Status
 			if d.Status != nil {
@@ -737,8 +754,8 @@ func TestDropped(t *testing.T) {
 				t.Errorf("events %+v", d.Events)
 			}
 			// An At that the cache lacks may have been created for them.
-			w.AtsAreLive = false
-			if got := describe(Decide(w).Action); (got == "LookForAts") != (tc.want != nil) {
+			w.AtsAsOf = time.Time{}
+			if got := describe(decideOrRead(w).Action); (got == "read Ats") != (tc.want != nil) {
 				t.Errorf("without the Ats: action %q", got)
 			}
 		})
@@ -750,42 +767,34 @@ func TestDropped(t *testing.T) {
 func TestMissedMeanwhile(t *testing.T) {
 	active := childOf(newCronAt(), ten, released)
 	refused := withCondition(v1alpha1.ConditionBlocked, metav1.ConditionTrue, v1alpha1.ReasonAtRefused, "quota", eleven)
-	quota := apierrors.NewForbidden(v1alpha1.Resource("ats"), "backup", errors.New("exceeded quota"))
 	want := &v1alpha1.MissedTimes{Count: 1, Last: *at(eleven)}
 	for name, tc := range map[string]struct {
-		mutate  []func(*v1alpha1.CronAt)
-		ats     []*v1alpha1.At
-		refused error // of the creation
-		then    string
+		mutate []func(*v1alpha1.CronAt)
+		ats    []*v1alpha1.At
+		then   string
 	}{
-		"refused":          {[]func(*v1alpha1.CronAt){refused}, nil, quota, "CreateAt"},
-		"Forbid, refused":  {[]func(*v1alpha1.CronAt){refused, policy(v1alpha1.ForbidConcurrent)}, nil, quota, "LookForAts"},
-		"Forbid, waiting":  {[]func(*v1alpha1.CronAt){policy(v1alpha1.ForbidConcurrent)}, []*v1alpha1.At{active}, nil, ""},
-		"Replace, waiting": {[]func(*v1alpha1.CronAt){policy(v1alpha1.ReplaceConcurrent)}, []*v1alpha1.At{childOf(newCronAt(), ten, released, deleted)}, nil, "LookForAts"},
+		"refused":          {[]func(*v1alpha1.CronAt){refused}, nil, "CreateAt"},
+		"Forbid, refused":  {[]func(*v1alpha1.CronAt){refused, policy(v1alpha1.ForbidConcurrent)}, nil, "read Ats"},
+		"Forbid, waiting":  {[]func(*v1alpha1.CronAt){policy(v1alpha1.ForbidConcurrent)}, []*v1alpha1.At{active}, ""},
+		"Replace, waiting": {[]func(*v1alpha1.CronAt){policy(v1alpha1.ReplaceConcurrent)}, []*v1alpha1.At{childOf(newCronAt(), ten, released, deleted)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := World{CronAt: newCronAt(append([]func(*v1alpha1.CronAt){ranAtTen}, tc.mutate...)...), CronAtIsLive: true, CronAtAsOf: eleven.Add(61 * time.Minute), Ats: tc.ats, Now: eleven.Add(61 * time.Minute)}
-			d := Decide(w)
-			if got := describe(d.Action); got != "LookForAts" {
-				t.Fatalf("action %q, want LookForAts", got)
+			d := decideOrRead(w)
+			if got := describe(d.Action); got != "read Ats" {
+				t.Fatalf("action %q, want that the Ats are read", got)
 			}
-			w.AtsAreLive = true
-			if d = Decide(w); tc.refused != nil {
-				if got := describe(d.Action); got != "CreateAt backup-"+nameOf(eleven.Add(time.Hour))+" for 2026-12-24T12:00:00Z" {
-					t.Fatalf("action %q", got)
-				}
-				d = Refused(w, tc.refused)
-			}
-			if d.Status == nil {
+			w.AtsAsOf = w.Now
+			if d = decideOrRead(w); d.Status == nil {
 				t.Fatalf("got %+v", d)
 			}
 			if diff := cmp.Diff(want, d.Status.Missed); diff != "" {
 				t.Errorf("missed (-want +got):\n%s", diff)
 			}
 			// They count once.
-			w.CronAt.Status, w.AtsAreLive = *d.Status, false
-			d = Decide(w)
-			if got, _, _ := strings.Cut(describe(d.Action), " "); d.Status != nil || got != tc.then {
+			w.CronAt.Status, w.AtsAsOf = *d.Status, time.Time{}
+			d = decideOrRead(w)
+			if got := describe(d.Action); d.Status != nil || !strings.HasPrefix(got, tc.then) {
 				t.Errorf("then action %q and status %+v", got, d.Status)
 			}
 		})

@@ -190,7 +190,7 @@ func TestDecideForecast(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := Decide(World{CronAt: tc.cronAt, CronAtIsLive: true, CronAtAsOf: tc.now, Ats: tc.ats, AtsAreLive: true, Forecast: tc.forecast, Rehearses: !tc.off, Now: tc.now})
+			d := Decide(World{CronAt: tc.cronAt, CronAtIsLive: true, CronAtAsOf: tc.now, Ats: tc.ats, AtsAsOf: tc.now, Forecast: tc.forecast, Rehearses: !tc.off, Now: tc.now})
 			status := &tc.cronAt.Status
 			if d.Status != nil {
 				status = d.Status

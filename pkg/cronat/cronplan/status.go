@@ -20,7 +20,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,16 +52,13 @@ type view struct {
 	// events for the changes.
 	status *v1alpha1.CronAtStatus
 	events []plan.Event
-	// dropped is true if an edit or a suspension that was not observed before makes due
-	// times missed.
-	dropped bool
 }
 
 func newView(w World) *view {
 	v := &view{cronAt: w.CronAt, forecast: w.Forecast, rehearses: w.Rehearses, now: w.Now, status: w.CronAt.Status.DeepCopy(), children: w.children()}
 	slices.SortFunc(v.children, func(a, b *v1alpha1.At) int {
 		// In order of time: a time that is recorded after a later one would count as missed.
-		return cmp.Or(scheduledTime(a).Compare(scheduledTime(b)), strings.Compare(a.Name, b.Name))
+		return scheduledTime(w.CronAt, a).Compare(scheduledTime(w.CronAt, b))
 	})
 	v.active = slices.DeleteFunc(slices.Clone(v.children), isDone)
 	v.status.Active = int32(len(v.active))
@@ -74,9 +70,7 @@ func newView(w World) *view {
 	// What was due before an edit follows the schedule before the edit.
 	err := v.follow(v.status.ObservedSchedule)
 	for _, at := range v.children {
-		if plan.IsScheduled(at) {
-			v.record(scheduledTime(at), at.Name)
-		}
+		v.record(scheduledTime(v.cronAt, at), at.Name)
 		completed := at.Status.CompletionTime
 		if meta.IsStatusConditionTrue(at.Status.Conditions, v1alpha1.ConditionComplete) && completed != nil && later(v.status.LastSuccessfulTime, completed.Time) {
 			v.status.LastSuccessfulTime = completed.DeepCopy()
@@ -96,6 +90,7 @@ func newView(w World) *view {
 			err = errNever(&v.cronAt.Spec)
 		}
 	}
+	v.skip()
 	v.status.NextScheduleTime = nil
 	if !v.next.IsZero() {
 		v.status.NextScheduleTime = &metav1.Time{Time: v.next.Add(v.shift)}
@@ -155,9 +150,7 @@ func (v *view) observe() (edited bool) {
 		if shift < v.shift && before.Schedule == is.Schedule && before.TimeZone == is.TimeZone {
 			until = v.editedAt().Add(-shift)
 		}
-		missed := v.status.Missed
 		v.miss(until)
-		v.dropped = v.status.Missed != missed
 	}
 	if edited {
 		since := v.editedAt().Add(-shift).Truncate(time.Second)
@@ -221,11 +214,18 @@ func (v *view) record(scheduled time.Time, name string) {
 	v.event(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created At "+name)
 }
 
-// skip counts the scheduled times before the due one as missed: only the latest runs.
-func (v *view) skip() { v.miss(v.due.Add(-time.Second)) }
-
-// mustSkip reports whether there are times that skip would count.
-func (v *view) mustSkip() bool { return v.schedule.Next(v.floor()).Before(v.due) }
+// skip counts what is due and does not run as missed: only the latest time runs, and not after the
+// starting deadline.
+func (v *view) skip() {
+	if v.due.IsZero() {
+		return
+	}
+	v.miss(v.due.Add(-time.Second))
+	if v.timeLeft() <= 0 {
+		v.miss(v.due)
+		v.due = time.Time{}
+	}
+}
 
 // miss counts the scheduled times up to the given one as missed, except during a
 // suspension.
@@ -238,8 +238,7 @@ func (v *view) miss(limit time.Time) {
 		return
 	}
 	last := v.schedule.Latest(v.floor(), limit)
-	missed := v1alpha1.MissedTimes{Count: ptr.Deref(v.status.Missed, v1alpha1.MissedTimes{}).Count + count, Last: metav1.Time{Time: last}}
-	v.status.Missed = &missed
+	v.status.Missed = &v1alpha1.MissedTimes{Count: MissedCount(v.status) + count, Last: metav1.Time{Time: last}}
 	at := last.UTC().Format(time.RFC3339)
 	switch count {
 	case 1:
@@ -310,8 +309,9 @@ func (v *view) isUrgent() bool {
 	was, is := &v.cronAt.Status, v.status
 	observed := !equality.Semantic.DeepEqual(was.ObservedSchedule, is.ObservedSchedule)
 	recorded := !equality.Semantic.DeepEqual(was.LastScheduleTime, is.LastScheduleTime)
+	missed := MissedCount(was) != MissedCount(is)
 	suspended := meta.IsStatusConditionTrue(was.Conditions, v1alpha1.ConditionSuspended) != meta.IsStatusConditionTrue(is.Conditions, v1alpha1.ConditionSuspended)
-	return observed || recorded || suspended
+	return observed || recorded || missed || suspended
 }
 
 func (v *view) newCondition(conditionType, reason, message string) metav1.Condition {

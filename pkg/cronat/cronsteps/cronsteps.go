@@ -19,6 +19,7 @@ limitations under the License.
 package cronsteps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/connect"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/events"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/patch"
-	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/metrics"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -56,9 +56,31 @@ import (
 // byCronAt is the index of Ats by the CronAt that created them.
 const byCronAt = "cronat"
 
-// maxLeaveSteps is the number of steps, apart from steps that release an At, after which
-// something must be wrong.
-const maxLeaveSteps = 10
+// FirstSeen remembers since when this process knows something of an object.
+type FirstSeen struct {
+	lock  sync.Mutex
+	since map[types.UID]time.Time
+}
+
+// Since returns when it was called for the object first, which is now at the latest.
+func (f *FirstSeen) Since(uid types.UID, now time.Time) time.Time {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	if f.since == nil {
+		f.since = map[types.UID]time.Time{}
+	}
+	if _, seen := f.since[uid]; !seen {
+		f.since[uid] = now
+	}
+	return f.since[uid]
+}
+
+// Forget must be called for each object that is gone, or no longer matters.
+func (f *FirstSeen) Forget(uid types.UID) {
+	f.lock.Lock()
+	defer f.lock.Unlock()
+	delete(f.since, uid)
+}
 
 // Steps takes the steps of all CronAts. Several workers may use it concurrently.
 type Steps struct {
@@ -73,11 +95,10 @@ type Steps struct {
 	// Freshness tells how old the CronAts in the cache can be.
 	Freshness *staleness.Tracker
 
+	// Counted remembers since when Ats with the finalizer are counted.
+	Counted *FirstSeen
+
 	ats cache.Indexer
-	// Counted records since when this process knows that an At with the finalizer is
-	// counted. It is for hack/explore, and not to be used during a sync.
-	Counted map[types.UID]time.Time
-	lock    sync.Mutex
 }
 
 // New returns Steps with the caches of two informers. It sets the transform of that of CronAts
@@ -89,7 +110,7 @@ func New(client clientset.Interface, cronAtInformer informers.TypedCronAtInforme
 		Clock:    wallClock,
 		CronAts:  cronAtInformer.Lister(),
 		ats:      atInformer.Informer().GetIndexer(),
-		Counted:  map[types.UID]time.Time{},
+		Counted:  &FirstSeen{},
 	}
 	s.Freshness = staleness.NewTracker(cronAtInformer.Informer().GetIndexer().LastStoreSyncResourceVersion)
 	s.Written = staleness.NewWritten(func(namespace, name string) (*v1alpha1.CronAt, error) { return s.CronAts.CronAts(namespace).Get(name) }, cronplan.KeepCronAt)
@@ -117,8 +138,8 @@ func Keep(obj any) (any, error) {
 	return obj, nil
 }
 
-// World returns the World of the CronAt with the given name.
-func (s *Steps) World(name cache.ObjectName) *cronplan.World {
+// observe returns what the caches know of the CronAt with the given name.
+func (s *Steps) observe(name cache.ObjectName) *cronplan.World {
 	now := s.Clock.Now()
 	world := &cronplan.World{CronAtAsOf: s.Freshness.AsOf(now), Now: now}
 	// The only possible error: it is not in the cache.
@@ -130,8 +151,45 @@ func (s *Steps) World(name cache.ObjectName) *cronplan.World {
 	for _, object := range objects {
 		world.Ats = append(world.Ats, object.(*v1alpha1.At))
 	}
-	sorted.ByName(world.Ats)
+	s.observeCounted(world)
 	return world
+}
+
+// observeCounted adds to world since when its Ats are known to be counted.
+func (s *Steps) observeCounted(world *cronplan.World) {
+	world.CountedSince = map[types.UID]time.Time{}
+	for _, at := range world.Ats {
+		if plan.IsScheduled(at) && world.IsCounted(at) {
+			world.CountedSince[at.UID] = s.Counted.Since(at.UID, world.Now)
+		}
+	}
+}
+
+// Peek returns the next step by what the caches know, without taking it.
+func (s *Steps) Peek(name cache.ObjectName, decide func(*cronplan.World) cronplan.Decision) cronplan.Decision {
+	return decide(s.observe(name))
+}
+
+// errOutdated is the error if something else changes a CronAt while it is read.
+var errOutdated = answer.Blocked("CacheOutdated", errors.New("the CronAt or its Ats have changed: waiting for the cache"))
+
+// Sync observes a CronAt, decides, and takes one step: its watch brings the next one. It returns the
+// delay after which to do that again (0 if that is not necessary), or an error if the step must be
+// retried with back-off.
+func (s *Steps) Sync(ctx context.Context, name cache.ObjectName, decide func(*cronplan.World) cronplan.Decision) (time.Duration, error) {
+	world := s.observe(name)
+	decision := decide(world)
+	cronAt, ats := cronplan.NeedsLive(*world, decision)
+	if cronAt || ats {
+		if err := s.read(ctx, name, world, cronAt, ats); err != nil {
+			return decision.Delay, err
+		}
+		decision = decide(world)
+		if cronAt, ats = cronplan.NeedsLive(*world, decision); cronAt || ats {
+			return decision.Delay, errOutdated
+		}
+	}
+	return s.take(ctx, world, decision, decide)
 }
 
 // Names returns the names of the CronAts in the cache, and of those that are gone and still
@@ -151,125 +209,110 @@ func (s *Steps) Names() []cache.ObjectName {
 	return names
 }
 
-// Decide returns the next step, by the current time.
-func (s *Steps) Decide(world *cronplan.World) cronplan.Decision {
-	world.Now = s.Clock.Now()
-	s.addCounted(world)
-	return cronplan.Decide(*world)
-}
-
-// addCounted adds to world since when its Ats are known to be counted.
-func (s *Steps) addCounted(world *cronplan.World) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	world.CountedSince = map[types.UID]time.Time{}
-	for _, at := range world.Ats {
-		if !plan.IsScheduled(at) || !world.IsCounted(at) {
-			continue
-		}
-		if _, seen := s.Counted[at.UID]; !seen {
-			s.Counted[at.UID] = world.Now
-		}
-		world.CountedSince[at.UID] = s.Counted[at.UID]
-	}
-}
-
-// Forget must be called for an At that is gone or released.
-func (s *Steps) Forget(uid types.UID) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	delete(s.Counted, uid)
-}
-
-// Leave takes the steps that cronplan.Leave decides for a CronAt and those of its Ats that
-// have the finalizer.
+// Leave records the times of a CronAt whose Ats have the finalizer, and releases these Ats, while the
+// controller is being uninstalled.
 func (s *Steps) Leave(ctx context.Context, name cache.ObjectName, ats []*v1alpha1.At) error {
-	world := &cronplan.World{Ats: ats, CronAtIsLive: name.Name == ""}
-	for range maxLeaveSteps + len(ats) {
-		world.Now = s.Clock.Now()
-		decision := cronplan.Leave(*world)
-		if decision.Action == nil && decision.Status == nil {
-			return nil
-		}
-		if _, _, err := s.Take(ctx, name, world, decision); err != nil {
+	world := &cronplan.World{Ats: slices.Clone(ats), Now: s.Clock.Now()}
+	if err := s.readCronAt(ctx, name, world); err != nil {
+		return err
+	}
+	if world.CronAt != nil {
+		if err := s.readAts(ctx, world); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("no result after many steps for CronAt %s", name)
+	if status := cronplan.Leave(*world); status != nil {
+		updated, err := s.writeStatus(ctx, world.CronAt, status)
+		if err != nil {
+			return err
+		}
+		world.CronAt = updated
+	}
+	for _, at := range world.Ats {
+		if plan.IsScheduled(at) && world.IsCounted(at) {
+			if err := s.releaseAt(ctx, world.CronAt, at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
-// Take takes the step that was decided. It returns the decision or, if the API server
-// refused the step, the decision that follows. again reports whether to decide again now,
-// based on the changes to world.
-func (s *Steps) Take(ctx context.Context, name cache.ObjectName, world *cronplan.World, decision cronplan.Decision) (_ cronplan.Decision, again bool, err error) {
+// take takes the step that was decided.
+func (s *Steps) take(ctx context.Context, world *cronplan.World, decision cronplan.Decision, decide func(*cronplan.World) cronplan.Decision) (time.Duration, error) {
+	var err error
 	switch action := decision.Action.(type) {
 	case nil:
-	case cronplan.LookForCronAt:
-		return decision, true, s.lookForCronAt(ctx, name, world)
-	case cronplan.LookForAts:
-		return decision, true, s.lookForAts(ctx, world)
 	case cronplan.CreateAt:
-		created, err := s.createAt(ctx, action.At)
-		if err == nil {
-			// One CronAt in each 100 ms goes on with its status. When that comes back through the
-			// watch, the cache is known to be fresh, so that the others that are due need not be
-			// read. Theirs are written after all Ats are created: the event of the At triggers that.
-			if s.Freshness.Claim(s.Clock.Now()) {
-				replace(world, plan.KeepAt(created))
-				return decision, true, nil
-			}
-			return decision, false, nil
+		if decision, err = s.create(ctx, world, decision, action.At, decide); err != nil {
+			return decision.Delay, err
 		}
-		var existing *v1alpha1.At
-		if apierrors.IsAlreadyExists(err) {
-			existing, err = s.getAt(ctx, action.At)
-		}
+	case cronplan.DeleteAt:
+		err = s.deleteAt(ctx, world.CronAt, action, decision.Events)
+	case cronplan.ExpireAt:
+		err = s.expireAt(ctx, world.CronAt, action)
+	case cronplan.ReleaseAt:
+		err = s.releaseAt(ctx, world.CronAt, action.At)
+	default:
+		err = fmt.Errorf("unknown action %T", action)
+	}
+	if err != nil || decision.Status == nil {
+		return decision.Delay, cmp.Or(err, decision.Retry)
+	}
+	updated, err := s.writeStatus(ctx, world.CronAt, decision.Status)
+	if err != nil {
+		return decision.Delay, err
+	}
+	s.record(updated, decision.Events)
+	return decision.Delay, decision.Retry
+}
+
+// create creates an At. It returns the decision that follows, of which only the status is left to
+// write.
+func (s *Steps) create(ctx context.Context, world *cronplan.World, decision cronplan.Decision, at *v1alpha1.At, decide func(*cronplan.World) cronplan.Decision) (cronplan.Decision, error) {
+	created, err := s.createAt(ctx, at)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		existing, err := s.getAt(ctx, at)
 		switch {
 		case err != nil:
-			decision = cronplan.Refused(*world, fmt.Errorf("create At: %w", err))
-		case !world.IsChild(existing):
-			decision = cronplan.AtNameTaken(*world, existing)
-		default:
-			// The cache may lack the Ats of earlier times, too.
-			err := s.lookForAts(ctx, world)
-			replace(world, existing)
-			return decision, true, err
+			return cronplan.Refused(*world, fmt.Errorf("create At: %w", err)), nil
+		case world.IsChild(existing):
+			return decision, errOutdated
 		}
-	case cronplan.DeleteAts:
-		return decision, true, s.deleteAts(ctx, world, action, decision.Events)
-	case cronplan.ExpireAt:
-		return decision, true, s.expireAt(ctx, world, action)
-	case cronplan.ReleaseAt:
-		return decision, true, s.releaseAt(ctx, world, action.At)
-	default:
-		return decision, false, fmt.Errorf("unknown action %T", action)
+		return cronplan.AtNameTaken(*world, existing), nil
+	case err != nil:
+		return cronplan.Refused(*world, fmt.Errorf("create At: %w", err)), nil
+	case !s.Freshness.Claim(s.Clock.Now()):
+		return decision, nil
 	}
-	// There was no action, or the API server refused it.
-	if decision.Status == nil {
-		return decision, false, nil
-	}
-	if !world.CronAtIsLive && !cronplan.HasWholeStatus(world.CronAt) {
-		// The patch would write the shortened texts.
-		return decision, true, s.lookForCronAt(ctx, name, world)
-	}
-	if err := s.writeStatus(ctx, world, decision); err != nil {
-		return decision, false, err
-	}
-	return decision, decision.Retry == nil, nil
+	// One CronAt in each 100 ms goes on with its status. When that comes back through the
+	// watch, the cache is known to be fresh, so that the others that are due need not be
+	// read. Theirs are written after all Ats are created: the event of the At triggers that.
+	world.Ats = append(world.Ats, plan.KeepAt(created))
+	recorded := decide(world)
+	recorded.Delay = decision.Delay
+	return recorded, nil
 }
 
-// replace adds an At to world, replacing any At of that name.
-func replace(world *cronplan.World, at *v1alpha1.At) {
-	world.Ats = append(slices.DeleteFunc(slices.Clone(world.Ats), func(other *v1alpha1.At) bool { return other.Name == at.Name }), at)
+// read reads the CronAt, its Ats, or both: the CronAt last, because the list may take long.
+func (s *Steps) read(ctx context.Context, name cache.ObjectName, world *cronplan.World, cronAt, ats bool) error {
+	if ats {
+		if err := s.readAts(ctx, world); err != nil {
+			return err
+		}
+	}
+	if cronAt {
+		if err := s.readCronAt(ctx, name, world); err != nil {
+			return err
+		}
+	}
+	world.Now = s.Clock.Now()
+	s.observeCounted(world)
+	return nil
 }
 
-// maxListAge is the age after which the Ats of a CronAt are listed again before one is created.
-// If this process was paused, another controller may have created the At of an earlier time
-// meanwhile, which is still running. Scheduled times are at least a minute apart.
-const maxListAge = 10 * time.Second
-
-// lookForCronAt reads the CronAt when an At may be created immediately afterwards.
-func (s *Steps) lookForCronAt(ctx context.Context, name cache.ObjectName, world *cronplan.World) error {
+func (s *Steps) readCronAt(ctx context.Context, name cache.ObjectName, world *cronplan.World) error {
 	client := s.Client.CnatV1alpha1()
 	cronAt, err := client.CronAts(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	if err != nil {
@@ -278,27 +321,27 @@ func (s *Steps) lookForCronAt(ctx context.Context, name cache.ObjectName, world 
 			return fmt.Errorf("read the CronAt: %w", err)
 		}
 	}
-	if cronAt == nil || world.CronAt == nil || cronAt.UID != world.CronAt.UID || s.Clock.Since(world.AtsAsOf) > maxListAge {
-		world.AtsAreLive = false
+	if cronAt == nil || world.CronAt == nil || cronAt.UID != world.CronAt.UID {
+		world.AtsAsOf = time.Time{}
 	}
 	world.CronAt, world.CronAtIsLive, world.CronAtAsOf = cronAt, true, s.Clock.Now()
 	return nil
 }
 
-// lookForAts reads the Ats of the CronAt. Ats that are only in the cache may be gone, or
+// readAts reads the Ats of the CronAt. Ats that are only in the cache may be gone, or
 // may have lost their label: they count until the cache is updated.
-func (s *Steps) lookForAts(ctx context.Context, world *cronplan.World) error {
+func (s *Steps) readAts(ctx context.Context, world *cronplan.World) error {
 	ats := s.Client.CnatV1alpha1().Ats(world.CronAt.Namespace)
 	options := metav1.ListOptions{LabelSelector: v1alpha1.LabelCronAtUID + "=" + string(world.CronAt.UID)}
 	err := connect.Each(ctx, ats.List, options, func(at *v1alpha1.At) {
 		if at = plan.KeepAt(at); world.IsChild(at) {
-			replace(world, at)
+			world.Ats = append(slices.DeleteFunc(world.Ats, func(other *v1alpha1.At) bool { return other.Name == at.Name }), at)
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("list the Ats: %w", err)
 	}
-	world.AtsAreLive, world.AtsAsOf = true, s.Clock.Now()
+	world.AtsAsOf = s.Clock.Now()
 	return nil
 }
 
@@ -324,56 +367,42 @@ func (s *Steps) getAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error
 	return plan.KeepAt(existing), nil
 }
 
-// deleteAts deletes Ats unless they have changed since the decision.
-func (s *Steps) deleteAts(ctx context.Context, world *cronplan.World, action cronplan.DeleteAts, events []plan.Event) error {
-	options := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
+// deleteAt deletes an At unless it has changed since the decision.
+func (s *Steps) deleteAt(ctx context.Context, cronAt *v1alpha1.CronAt, action cronplan.DeleteAt, events []plan.Event) error {
+	at, propagation := action.At, metav1.DeletePropagationBackground
 	if action.Replaced {
-		options.PropagationPolicy = ptr.To(metav1.DeletePropagationForeground)
+		propagation = metav1.DeletePropagationForeground
 	}
-	for i, at := range action.Ats {
-		options.Preconditions = &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion}
-		err := s.Client.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, options)
-		if err != nil && !answer.IsNotFound(err, at.Name) {
-			return s.report(world.CronAt, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete At %s: %w", at.Name, err))
-		}
-		deleted := at.DeepCopy()
-		deleted.DeletionTimestamp = &metav1.Time{Time: world.Now}
-		replace(world, deleted)
-		klog.FromContext(ctx).V(2).Info("Deleted At", "at", klog.KObj(at), "replaced", action.Replaced)
-		s.record(world.CronAt, events[i:i+1])
+	err := s.Client.CnatV1alpha1().Ats(at.Namespace).Delete(ctx, at.Name, metav1.DeleteOptions{
+		PropagationPolicy: &propagation,
+		Preconditions:     &metav1.Preconditions{UID: &at.UID, ResourceVersion: &at.ResourceVersion},
+	})
+	if err != nil && !answer.IsNotFound(err, at.Name) {
+		return s.report(cronAt, v1alpha1.ReasonAtNotDeleted, fmt.Errorf("delete At %s: %w", at.Name, err))
 	}
+	klog.FromContext(ctx).V(2).Info("Deleted At", "at", klog.KObj(at), "replaced", action.Replaced)
+	s.record(cronAt, events)
 	return nil
 }
 
 // expireAt sets the starting deadline of an At unless it has changed since the decision.
-func (s *Steps) expireAt(ctx context.Context, world *cronplan.World, action cronplan.ExpireAt) error {
+func (s *Steps) expireAt(ctx context.Context, cronAt *v1alpha1.CronAt, action cronplan.ExpireAt) error {
 	at := action.At
 	body := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"startingDeadlineSeconds":%d}}`, at.UID, at.ResourceVersion, action.Seconds)
-	expired, err := s.Client.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
-	switch {
-	case answer.IsNotFound(err, at.Name):
-		expired = at.DeepCopy()
-		expired.Spec.StartingDeadlineSeconds = &action.Seconds
-	case err != nil:
-		return s.report(world.CronAt, v1alpha1.ReasonAtNotExpired, fmt.Errorf("set the starting deadline of At %s: %w", at.Name, err))
+	_, err := s.Client.CnatV1alpha1().Ats(at.Namespace).Patch(ctx, at.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	if err != nil && !answer.IsNotFound(err, at.Name) {
+		return s.report(cronAt, v1alpha1.ReasonAtNotExpired, fmt.Errorf("set the starting deadline of At %s: %w", at.Name, err))
 	}
-	replace(world, plan.KeepAt(expired))
 	klog.FromContext(ctx).V(2).Info("Expired At", "at", klog.KObj(at), "startingDeadlineSeconds", action.Seconds)
 	return nil
 }
 
 // releaseAt removes the finalizer from an At.
-func (s *Steps) releaseAt(ctx context.Context, world *cronplan.World, at *v1alpha1.At) error {
-	released, err := s.withoutFinalizer(ctx, at)
-	switch {
-	case answer.IsNotFound(err, at.Name):
-		released = at.DeepCopy()
-		released.Finalizers = nil
-	case err != nil:
-		return s.report(world.CronAt, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of At %s: %w", at.Name, err))
+func (s *Steps) releaseAt(ctx context.Context, cronAt *v1alpha1.CronAt, at *v1alpha1.At) error {
+	if _, err := s.withoutFinalizer(ctx, at); err != nil && !answer.IsNotFound(err, at.Name) {
+		return s.report(cronAt, v1alpha1.ReasonAtNotReleased, fmt.Errorf("remove the finalizer of At %s: %w", at.Name, err))
 	}
-	replace(world, plan.KeepAt(released))
-	s.Forget(at.UID)
+	s.Counted.Forget(at.UID)
 	klog.FromContext(ctx).V(2).Info("Released At", "at", klog.KObj(at))
 	return nil
 }
@@ -403,33 +432,24 @@ func (s *Steps) withoutFinalizer(ctx context.Context, at *v1alpha1.At) (*v1alpha
 	return release(whole)
 }
 
-// writeStatus writes the decision's status and records its events. It puts the resulting
-// CronAt into world.
-func (s *Steps) writeStatus(ctx context.Context, world *cronplan.World, decision cronplan.Decision) error {
-	cronAt := world.CronAt
-	body, err := patch.Status(cronAt.ResourceVersion, &cronAt.Status, decision.Status)
+// writeStatus writes a status, and returns the CronAt with it.
+func (s *Steps) writeStatus(ctx context.Context, cronAt *v1alpha1.CronAt, status *v1alpha1.CronAtStatus) (*v1alpha1.CronAt, error) {
+	body, err := patch.Status(cronAt.ResourceVersion, &cronAt.Status, status)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	updated, err := staleness.Send(s.Written, s.Freshness, s.Clock, cronAt, func() (*v1alpha1.CronAt, error) {
 		return s.Client.CnatV1alpha1().CronAts(cronAt.Namespace).Patch(ctx, cronAt.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	})
 	switch {
 	case answer.IsNotFound(err, cronAt.Name):
-		world.CronAt, world.CronAtIsLive = nil, true
-		return nil
+		return nil, errOutdated
 	case err != nil:
-		return fmt.Errorf("write the status: %w", err)
+		return nil, fmt.Errorf("write the status: %w", err)
 	}
 	klog.FromContext(ctx).V(2).Info("Wrote status", "lastScheduleTime", ptr.Deref(updated.Status.LastScheduleTime, metav1.Time{}), "active", updated.Status.Active, "reason", updated.Status.Reason)
-	metrics.CronAtMissed.Add(float64(missed(decision.Status) - missed(&cronAt.Status)))
-	s.record(updated, decision.Events)
-	world.CronAt, world.CronAtIsLive, world.CronAtAsOf = updated, true, s.Clock.Now()
-	return nil
-}
-
-func missed(status *v1alpha1.CronAtStatus) int64 {
-	return ptr.Deref(status.Missed, v1alpha1.MissedTimes{}).Count
+	metrics.CronAtMissed.Add(float64(cronplan.MissedCount(status) - cronplan.MissedCount(&cronAt.Status)))
+	return updated, nil
 }
 
 // report records an event on the CronAt, if there is one, for an error that will not
