@@ -90,7 +90,7 @@ type explorer struct {
 	instants   []float64
 	decide     func(plan.World) plan.Decision
 	cleanUp    func(plan.World, *corev1.Pod) plan.Decision
-	annotation func(annotationplan.World) annotationplan.Decision
+	annotation func(*annotationplan.World) annotationplan.Decision
 	// mutateCronAt lets a mutant change the world of a CronAt before each decision.
 	mutateCronAt func(s *cronsteps.Steps, w *cronplan.World)
 	// send and receive let a mutant change a request, and the error of its answer.

@@ -40,7 +40,7 @@ func newExplorer(s scenario) *explorer {
 		flight:     maxFlight,
 		decide:     plan.Decide,
 		cleanUp:    plan.CleanUp,
-		annotation: annotationplan.Decide,
+		annotation: func(w *annotationplan.World) annotationplan.Decision { return annotationplan.Decide(*w) },
 	}
 }
 

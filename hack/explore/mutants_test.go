@@ -308,10 +308,10 @@ var mutants = map[string]mutant{
 			r.version = 0
 		}
 	})},
-	"a Deployment in the cache is believed": {"annotation", "the CronAt is created", after(`a user writes the annotation "each night"`, `a user writes the annotation "0 4 * * 0"`), annotation(func(w *annotationplan.World) { w.WorkloadIsLive = true })},
+	"a Deployment in the cache is believed": {"annotation", "the CronAt is created", after(`a user writes the annotation "each night"`, `a user writes the annotation "0 4 * * 0"`), annotation(func(w *annotationplan.World) { w.IsLive = true })},
 	"a CronAt without its owner is left alone": {"annotation", "the CronAt has the owners", nil, func(x *explorer) {
-		x.annotation = func(w annotationplan.World) annotationplan.Decision {
-			d := annotationplan.Decide(w)
+		x.annotation = func(w *annotationplan.World) annotationplan.Decision {
+			d := annotationplan.Decide(*w)
 			if _, adopts := d.Action.(annotationplan.AdoptCronAt); adopts {
 				return annotationplan.Decision{}
 			}

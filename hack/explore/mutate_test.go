@@ -94,12 +94,14 @@ func succeeds(x *explorer) { x.scenario.fails = false }
 // annotation returns a mutant of the world that decisions for a Deployment are made on.
 func annotation(change func(w *annotationplan.World)) func(x *explorer) {
 	return func(x *explorer) {
-		x.annotation = func(w annotationplan.World) annotationplan.Decision {
+		x.annotation = func(w *annotationplan.World) annotationplan.Decision {
+			changed := *w
 			if w.CronAt != nil {
-				w.CronAt = w.CronAt.DeepCopy()
+				changed.CronAt = w.CronAt.DeepCopy()
 			}
-			change(&w)
-			return annotationplan.Decide(w)
+			change(&changed)
+			w.IsLive = changed.IsLive
+			return annotationplan.Decide(changed)
 		}
 	}
 }

@@ -43,6 +43,7 @@ import (
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
+	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationplan"
 	"programming-kubernetes.info/cnat-controller/pkg/restartannotation/annotationsteps"
 	"programming-kubernetes.info/cnat-controller/pkg/steps"
 	"programming-kubernetes.info/cnat-controller/pkg/steps/nodecache"
@@ -167,6 +168,7 @@ func newReplayer(x *explorer) *replayer {
 		Client:         cnatClient{replayer: p},
 		MetadataClient: metadataClient{replayer: p},
 		Recorder:       noRecorder{},
+		Clock:          p.clock,
 		Workloads:      map[v1alpha1.RestartKind]cache.KeyGetter{v1alpha1.RestartDeployment: p.stores[deployments]},
 		CronAts:        p.stores[cronAts],
 	}
@@ -292,23 +294,15 @@ func (p *replayer) syncCronAt(key cache.ObjectName, now int8) string {
 
 // syncWorkload is that of the controller of restart annotations.
 func (p *replayer) syncWorkload(key cache.ObjectName, now int8) string {
-	world := p.annotations.World(v1alpha1.RestartDeployment, key)
-	for range maxSteps {
+	what := ""
+	_, _ = p.annotations.Sync(context.Background(), v1alpha1.RestartDeployment, key, func(world *annotationplan.World) annotationplan.Decision {
 		p.tick(now)
 		world.Now = p.clock.Now()
-		decision := p.x.annotation(*world)
-		if decision.Action == nil {
-			break
-		}
-		err := p.annotations.Take(context.Background(), world, decision)
-		if p.pending != nil {
-			return strings.TrimPrefix(fmt.Sprintf("%T", decision.Action), "annotationplan.")
-		}
-		if err != nil {
-			break
-		}
-	}
-	return ""
+		decision := p.x.annotation(world)
+		what = strings.TrimPrefix(fmt.Sprintf("%T", decision.Action), "annotationplan.")
+		return decision
+	})
+	return what
 }
 
 // prepare gives the steps what the controller knows.

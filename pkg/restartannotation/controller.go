@@ -54,9 +54,6 @@ import (
 // queueName is the name of the queue, for its metrics.
 const queueName = "restart_annotations"
 
-// maxSteps is the number of steps of a sync after which something must be wrong.
-const maxSteps = 8
-
 // At most reportBurst mistakes are reported at once, and further ones with reportRate per
 // second. After a start, all are reported again, however many there are.
 const (
@@ -72,7 +69,6 @@ const permissionPeriod = 10 * time.Second
 type Controller struct {
 	steps     *annotationsteps.Steps
 	namespace string
-	clock     clock.WithTicker
 
 	// workloads has an informer for each kind, for metadata only.
 	workloads map[v1alpha1.RestartKind]cache.SharedIndexInformer
@@ -113,7 +109,6 @@ func NewController(
 ) (*Controller, error) {
 	c := &Controller{
 		namespace: namespace,
-		clock:     wallClock,
 		workloads: map[v1alpha1.RestartKind]cache.SharedIndexInformer{},
 		cronAts: informers.NewTypedFilteredCronAtInformer(client, namespace, 0, nil, func(options *metav1.ListOptions) {
 			options.LabelSelector = v1alpha1.LabelManagedBy + "=" + v1alpha1.ManagedBy
@@ -127,6 +122,7 @@ func NewController(
 		Client:         client,
 		MetadataClient: metadataClient,
 		Recorder:       recorder,
+		Clock:          wallClock,
 		Workloads:      map[v1alpha1.RestartKind]cache.KeyGetter{},
 		CronAts:        c.cronAts.GetIndexer(),
 	}
@@ -269,29 +265,19 @@ func (c *Controller) enqueueOwner(cronAt *v1alpha1.CronAt) {
 	}
 }
 
-// syncHandler takes the next steps for a workload. After an error, a step must be retried
-// with back-off. There is never a delay.
+// syncHandler takes the next step for a workload. After an error, it must be retried with
+// back-off. There is never a delay.
 func (c *Controller) syncHandler(ctx context.Context, key cache.ObjectName) (time.Duration, error) {
 	kind, name, _ := strings.Cut(key.Name, "/")
-	world := c.steps.World(v1alpha1.RestartKind(kind), cache.NewObjectName(key.Namespace, name))
-	for range maxSteps {
-		world.Now = c.clock.Now()
+	world, decision := c.steps.Sync(ctx, v1alpha1.RestartKind(kind), cache.NewObjectName(key.Namespace, name), func(world *annotationplan.World) annotationplan.Decision {
 		decision := annotationplan.Decide(*world)
 		klog.FromContext(ctx).V(4).Info("Decided", "action", fmt.Sprintf("%T", decision.Action))
-		if decision.Action == nil {
-			c.steps.Record(world, decision.Event)
-			c.report(key, world, decision.Mistake)
-			c.remember(key, decision)
-			return 0, decision.Retry
-		}
-		if err := c.steps.Take(ctx, world, decision); err != nil {
-			refused := annotationplan.Refused(err)
-			c.steps.Record(world, refused.Event)
-			c.remember(key, refused)
-			return 0, refused.Retry
-		}
-	}
-	return 0, fmt.Errorf("no result after %d steps: the API server does not store all fields; is its CronAt CRD outdated?", maxSteps)
+		return decision
+	})
+	c.steps.Record(world, decision.Event)
+	c.report(key, world, decision.Mistake)
+	c.remember(key, decision)
+	return 0, decision.Retry
 }
 
 // report records an event on the workload for a mistake, unless it was reported before. If

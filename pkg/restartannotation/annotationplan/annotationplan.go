@@ -58,20 +58,19 @@ const (
 // fit into a label.
 const maxNameLength = 52
 
-// World is the input of a decision.
+// World is what is observed of a workload and its CronAt: from the caches or, where NeedsLive says
+// so, from the API server.
 type World struct {
 	// Kind is the kind of the workload.
 	Kind v1alpha1.RestartKind
 	// Workload is the workload as returned by Keep, or nil if it does not exist.
 	Workload *metav1.PartialObjectMetadata
-	// WorkloadIsLive is true if Workload was read from the API server in this sync. A
-	// Workload from a cache may be outdated.
-	WorkloadIsLive bool
 	// CronAt is the CronAt with the name that belongs to the workload, or nil if there is
-	// none. A CronAt from a cache may be outdated.
+	// none.
 	CronAt *v1alpha1.CronAt
-	// CronAtIsLive is true if CronAt was read from the API server in this sync.
-	CronAtIsLive bool
+	// IsLive is true if both were read from the API server in this sync. The caches may be
+	// outdated, and have only CronAts with the label.
+	IsLive bool
 	// Invalid is the API server's error if it rejected the schedule or the time zone (see
 	// IsInvalidSchedule).
 	Invalid error
@@ -107,44 +106,26 @@ func (d Decision) Blocked() string {
 	}
 }
 
-// LookForWorkload means: read the workload from the API server, then decide again. If it is
-// not the workload that the cache has, the cache reports that later, and there is nothing
-// to do until then.
-type LookForWorkload struct{}
-
-// LookForCronAt means: read the CronAt from the API server, then decide again.
-type LookForCronAt struct{}
-
-// CreateCronAt means: create the CronAt, then decide again.
+// CreateCronAt means: create the CronAt.
 type CreateCronAt struct{ CronAt *v1alpha1.CronAt }
 
-// PatchCronAt means: set spec and labels of the CronAt to the given ones, then decide
-// again.
+// PatchCronAt means: set spec and labels of the CronAt to the given ones.
 type PatchCronAt struct{ CronAt *v1alpha1.CronAt }
 
-// AdoptCronAt means: set the owner reference of the CronAt, then decide again.
+// AdoptCronAt means: set the owner reference of the CronAt.
 type AdoptCronAt struct{ Owner metav1.OwnerReference }
 
 // DeleteCronAt means: delete this version of the CronAt.
 type DeleteCronAt struct{}
 
-// Decide returns the next step for a workload.
-func Decide(w World) Decision {
-	d := decide(w)
-	switch d.Action.(type) {
-	case nil, LookForCronAt:
-		return d
-	}
-	if !w.WorkloadIsLive {
-		// Without this, a controller whose cache lags would undo what another one or the garbage
-		// collector does, and these would do it again, without delay until the cache is up to date.
-		return Decision{Action: LookForWorkload{}}
-	}
-	return d
-}
+// NeedsLive reports whether the workload and its CronAt must be read from the API server before a
+// decision is made again and acted on. Without that, a controller whose cache lags would undo what
+// another one or the garbage collector does, and these would do it again, without delay until the
+// cache is up to date.
+func NeedsLive(w World, d Decision) bool { return !w.IsLive && (d.Action != nil || d.Retry != nil) }
 
-// decide is Decide for a workload that is up to date.
-func decide(w World) Decision {
+// Decide returns the next step for a workload, as if what was observed were the truth.
+func Decide(w World) Decision {
 	if w.Workload == nil || w.Workload.DeletionTimestamp != nil {
 		// The garbage collector deletes the CronAt.
 		return Decision{}
@@ -175,8 +156,6 @@ func decide(w World) Decision {
 	case w.CronAt == nil:
 		d.Action = CreateCronAt{want}
 		d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created CronAt "+want.Name)
-	case !isOwn && !w.CronAtIsLive:
-		d.Action = LookForCronAt{}
 	case !isOwn:
 		return nameTaken(w)
 	default:
@@ -186,10 +165,7 @@ func decide(w World) Decision {
 			want.Spec.Suspend = w.CronAt.Spec.Suspend
 			delete(want.Labels, v1alpha1.AnnotationRestartSuspend)
 		}
-		if isCut := equality.Semantic.DeepEqual(w.CronAt.Spec.AtTemplate, v1alpha1.AtTemplateSpec{}); isCut && !w.CronAtIsLive {
-			// The patch must remove what is not in the cache.
-			d.Action = LookForCronAt{}
-		} else if !equality.Semantic.DeepEqual(want.Spec, w.CronAt.Spec) || !equality.Semantic.DeepEqual(want.Labels, OwnLabels(w.CronAt)) {
+		if !equality.Semantic.DeepEqual(want.Spec, w.CronAt.Spec) || !equality.Semantic.DeepEqual(want.Labels, OwnLabels(w.CronAt)) {
 			d.Action = PatchCronAt{want}
 			d.Event = newEvent(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulUpdate, "Updated CronAt "+want.Name)
 		}

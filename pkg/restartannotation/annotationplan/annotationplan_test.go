@@ -136,8 +136,7 @@ func TestDecide(t *testing.T) {
 		// world
 		workload *metav1.PartialObjectMetadata
 		cronAt   *v1alpha1.CronAt
-		cached   bool // the workload
-		live     bool // the CronAt
+		cached   bool
 		invalid  error
 
 		want Decision
@@ -150,11 +149,11 @@ func TestDecide(t *testing.T) {
 		"a removed annotation":                {workload: newWorkload(nil), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted}},
 		"already being deleted":               {workload: newWorkload(nil), cronAt: newOwn(deleting)},
 		"annotated":                           {workload: newWorkload(berlin), want: Decision{Action: CreateCronAt{newOwn()}, Event: created}},
-		"annotated, in the cache":             {workload: newWorkload(berlin), cached: true, want: Decision{Action: LookForWorkload{}}},
+		"annotated, in the cache":             {workload: newWorkload(berlin), cached: true, want: Decision{Action: "read"}},
 		"annotated, the CronAt exists":        {workload: newWorkload(berlin), cronAt: newOwn()},
 		"annotated, deleted workload":         {workload: newWorkload(berlin, func(w *metav1.PartialObjectMetadata) { w.DeletionTimestamp = &metav1.Time{Time: now} })},
 		"annotated, deleted CronAt":           {workload: newWorkload(berlin), cronAt: newOwn(deleting)},
-		"deleted CronAt, unlabelled":          {workload: newWorkload(berlin), cronAt: newOwn(deleting, unlabelled), live: true, want: Decision{Retry: answer.ErrBlocked}},
+		"deleted CronAt, unlabelled":          {workload: newWorkload(berlin), cronAt: newOwn(deleting, unlabelled), want: Decision{Retry: answer.ErrBlocked}},
 		"invalid, deleted CronAt":             {workload: newWorkload(broken), cronAt: newOwn(deleting), want: Decision{Mistake: brokenMessage}},
 		"with a line break at the end":        {workload: newWorkload(map[string]string{schedule: " 0 3 * * 1-5\n", timeZone: "Europe/Berlin\n"}), cronAt: newOwn()},
 		"suspended by a user":                 {workload: newWorkload(berlin), cronAt: newOwn(suspended)},
@@ -165,23 +164,23 @@ func TestDecide(t *testing.T) {
 		"a removed time zone":                 {workload: newWorkload(map[string]string{schedule: "0 3 * * 1-5"}), cronAt: newOwn(), want: Decision{Action: PatchCronAt{newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Spec.TimeZone = nil })}, Event: updated}},
 		"a spec edited by a user":             {workload: newWorkload(berlin), cronAt: newOwn(suspended, func(cronAt *v1alpha1.CronAt) { cronAt.Spec.AtTemplate.Spec.Restart.Name = "db" }), want: Decision{Action: PatchCronAt{newOwn(suspended)}, Event: updated}},
 		"a label removed by a user":           {workload: newWorkload(berlin), cronAt: newOwn(func(cronAt *v1alpha1.CronAt) { cronAt.Labels = nil }), want: Decision{Action: PatchCronAt{newOwn()}, Event: updated}},
-		"an unrelated CronAt in the cache":    {workload: newWorkload(berlin), cronAt: newOwn(stranger), want: Decision{Action: LookForCronAt{}}},
-		"an unrelated CronAt":                 {workload: newWorkload(berlin), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
-		"of an earlier workload":              {workload: newWorkload(berlin, young), cronAt: newOwn(earlier), live: true, want: Decision{Retry: answer.ErrBlocked}},
-		"of an earlier workload, for long":    {workload: newWorkload(berlin), cronAt: newOwn(earlier), live: true, want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
-		"of a new workload, unrelated CronAt": {workload: newWorkload(berlin, young), cronAt: newOwn(stranger), live: true, want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
+		"an unrelated CronAt in the cache":    {workload: newWorkload(berlin), cached: true, cronAt: newOwn(stranger), want: Decision{Action: "read"}},
+		"an unrelated CronAt":                 {workload: newWorkload(berlin), cronAt: newOwn(stranger), want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
+		"of an earlier workload":              {workload: newWorkload(berlin, young), cronAt: newOwn(earlier), want: Decision{Retry: answer.ErrBlocked}},
+		"of an earlier workload, for long":    {workload: newWorkload(berlin), cronAt: newOwn(earlier), want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
+		"of a new workload, unrelated CronAt": {workload: newWorkload(berlin, young), cronAt: newOwn(stranger), want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
 		"an orphan":                           {workload: newWorkload(berlin), cronAt: newOwn(orphan), want: adopt},
-		"removed, in the cache":               {workload: newWorkload(nil), cached: true, cronAt: newOwn(), want: Decision{Action: LookForWorkload{}}},
-		"broken, in the cache":                {workload: newWorkload(broken), cached: true, cronAt: newOwn(), want: Decision{Action: LookForWorkload{}}},
-		"changed, in the cache":               {workload: newWorkload(frozen), cached: true, cronAt: newOwn(), want: Decision{Action: LookForWorkload{}}},
+		"removed, in the cache":               {workload: newWorkload(nil), cached: true, cronAt: newOwn(), want: Decision{Action: "read"}},
+		"broken, in the cache":                {workload: newWorkload(broken), cached: true, cronAt: newOwn(), want: Decision{Action: "read"}},
+		"changed, in the cache":               {workload: newWorkload(frozen), cached: true, cronAt: newOwn(), want: Decision{Action: "read"}},
 		"unchanged, in the cache":             {workload: newWorkload(frozen), cached: true, cronAt: newOwn(byAnnotation)},
-		"an orphan, a cached workload":        {workload: newWorkload(berlin), cached: true, cronAt: newOwn(orphan), want: Decision{Action: LookForWorkload{}}},
+		"an orphan, a cached workload":        {workload: newWorkload(berlin), cached: true, cronAt: newOwn(orphan), want: Decision{Action: "read"}},
 		"an orphan, broken":                   {workload: newWorkload(broken), cronAt: newOwn(orphan), want: Decision{Action: adopt.Action, Event: adopt.Event, Mistake: brokenMessage}},
 		"an orphan, not annotated":            {workload: newWorkload(nil), cronAt: newOwn(orphan)},
-		"an orphan that is being deleted":     {workload: newWorkload(berlin), cronAt: newOwn(orphan, deleting), live: true, want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
-		"an orphan of another workload":       {workload: newWorkload(berlin), cronAt: newOwn(orphan, otherRestart), live: true, want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
-		"an orphan of another kind":           {workload: newWorkload(berlin), cronAt: newOwn(orphan, otherKind), live: true, want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
-		"an orphan with a command":            {workload: newWorkload(berlin), cronAt: newOwn(orphan, command), live: true, want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
+		"an orphan that is being deleted":     {workload: newWorkload(berlin), cronAt: newOwn(orphan, deleting), want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
+		"an orphan of another workload":       {workload: newWorkload(berlin), cronAt: newOwn(orphan, otherRestart), want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
+		"an orphan of another kind":           {workload: newWorkload(berlin), cronAt: newOwn(orphan, otherKind), want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
+		"an orphan with a command":            {workload: newWorkload(berlin), cronAt: newOwn(orphan, command), want: Decision{Event: conflict, Retry: answer.ErrBlocked}},
 		"a broken schedule":                   {workload: newWorkload(broken), want: Decision{Mistake: brokenMessage}},
 		"broken after a valid one":            {workload: newWorkload(broken), cronAt: newOwn(), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: brokenMessage}},
 		"broken while it is suspended":        {workload: newWorkload(broken), cronAt: newOwn(suspended), want: Decision{Mistake: brokenMessage}},
@@ -228,7 +227,11 @@ func TestDecide(t *testing.T) {
 		"refused as invalid, after a valid one": {workload: newWorkload(berlin), cronAt: newOwn(), invalid: errors.New("too long"), want: Decision{Action: DeleteCronAt{}, Event: deleted, Mistake: "too long", Retry: answer.ErrBlocked}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Decide(World{Kind: v1alpha1.RestartDeployment, Workload: tc.workload, WorkloadIsLive: !tc.cached, CronAt: tc.cronAt, CronAtIsLive: tc.live, Invalid: tc.invalid, Now: now})
+			w := World{Kind: v1alpha1.RestartDeployment, Workload: tc.workload, CronAt: tc.cronAt, IsLive: !tc.cached, Invalid: tc.invalid, Now: now}
+			got := Decide(w)
+			if NeedsLive(w, got) {
+				got = Decision{Action: "read"}
+			}
 			if diff := cmp.Diff(tc.want, got, equate); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}
@@ -397,15 +400,15 @@ func TestKeptSize(t *testing.T) {
 		}
 	}
 	// A long template is not in the cache, but the patch must remove it.
-	w := World{Kind: v1alpha1.RestartDeployment, WorkloadIsLive: true, Workload: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+	w := World{Kind: v1alpha1.RestartDeployment, Workload: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "web", UID: "web", Annotations: map[string]string{v1alpha1.AnnotationRestartSchedule: "0 3 * * *"},
 	}}, Now: time.Date(2026, time.December, 24, 10, 0, 0, 0, time.UTC)}
 	cronAt.OwnerReferences = []metav1.OwnerReference{newOwner(w)}
 	w.CronAt = KeepCronAt(cronAt)
-	if got, want := Decide(w).Action, (LookForCronAt{}); got != want {
-		t.Errorf("got %T for a CronAt without its template, want %T", got, want)
+	if !NeedsLive(w, Decide(w)) {
+		t.Error("a CronAt without its template is not read")
 	}
-	w.CronAt, w.CronAtIsLive = cronAt, true
+	w.CronAt, w.IsLive = cronAt, true
 	if got, ok := Decide(w).Action.(PatchCronAt); !ok {
 		t.Errorf("got %T for a CronAt that was edited, want %T", Decide(w).Action, got)
 	}

@@ -20,6 +20,7 @@ package annotationsteps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -32,6 +33,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -59,20 +61,73 @@ type Steps struct {
 	Client         clientset.Interface
 	MetadataClient metadata.Interface
 	Recorder       record.EventRecorder
+	Clock          clock.PassiveClock
 	// Workloads and CronAts have what is in the caches, as annotationplan.Keep and KeepCronAt
 	// return it.
 	Workloads map[v1alpha1.RestartKind]cache.KeyGetter
 	CronAts   cache.KeyGetter
 }
 
-// World returns the World of a workload, without the time.
-func (s *Steps) World(kind v1alpha1.RestartKind, name cache.ObjectName) *annotationplan.World {
-	world := &annotationplan.World{Kind: kind, CronAt: s.CronAt(kind, name)}
+// errOutdated is the error if something else has changed the CronAt meanwhile.
+var errOutdated = answer.Blocked("CacheOutdated", errors.New("the CronAt has changed: waiting for the cache"))
+
+// Sync observes a workload, decides, and takes one step: its watch brings the next one. If the API
+// server refuses the step, the decision is what follows from that.
+func (s *Steps) Sync(ctx context.Context, kind v1alpha1.RestartKind, name cache.ObjectName, decide func(*annotationplan.World) annotationplan.Decision) (*annotationplan.World, annotationplan.Decision) {
+	world := &annotationplan.World{Kind: kind, CronAt: s.CronAt(kind, name), Now: s.Clock.Now()}
 	// Reading from a cache cannot fail.
 	if object, exists, _ := s.Workloads[kind].GetByKey(name.String()); exists {
 		world.Workload = object.(*metav1.PartialObjectMetadata)
 	}
-	return world
+	decision := decide(world)
+	if annotationplan.NeedsLive(*world, decision) {
+		if err := s.read(ctx, world); err != nil {
+			return world, annotationplan.Decision{Retry: err}
+		}
+		decision = decide(world)
+	}
+	err := s.take(ctx, world, decision)
+	if cronAt := sent(decision); cronAt != nil && annotationplan.IsInvalidSchedule(err, world.CronAt, cronAt) {
+		world.Invalid = err
+		decision = decide(world)
+		err = s.take(ctx, world, decision)
+	}
+	cronAt := annotationplan.Name(kind, name.Name)
+	switch {
+	case err == nil:
+		return world, decision
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		// The workload is deleted with its namespace.
+		return world, annotationplan.Decision{}
+	case apierrors.IsAlreadyExists(err), answer.IsConflict(err, cronAt), answer.IsNotFound(err, cronAt):
+		return world, annotationplan.Decision{Retry: errOutdated}
+	}
+	return world, annotationplan.Refused(err)
+}
+
+// read reads the workload and its CronAt. A workload that is not the one in the cache counts as
+// none: the cache reports that later.
+func (s *Steps) read(ctx context.Context, world *annotationplan.World) error {
+	namespace, name := world.Workload.Namespace, world.Workload.Name
+	workload, err := s.MetadataClient.Resource(Resource(world.Kind)).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case answer.IsNotFound(err, name), err == nil && workload.UID != world.Workload.UID:
+		klog.FromContext(ctx).V(2).Info("Workload in the cache does not exist, waiting for the cache")
+		world.Workload, world.IsLive = nil, true
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the workload: %w", err)
+	}
+	cronAtName := annotationplan.Name(world.Kind, name)
+	cronAt, err := s.Client.CnatV1alpha1().CronAts(namespace).Get(ctx, cronAtName, metav1.GetOptions{})
+	switch {
+	case answer.IsNotFound(err, cronAtName):
+		cronAt = nil
+	case err != nil:
+		return fmt.Errorf("read the CronAt: %w", err)
+	}
+	world.Workload, world.CronAt, world.IsLive = annotationplan.Keep(workload), cronAt, true
+	return nil
 }
 
 // CronAt returns the cached CronAt with the name that belongs to a workload, or nil if
@@ -85,90 +140,47 @@ func (s *Steps) CronAt(kind v1alpha1.RestartKind, workload cache.ObjectName) *v1
 	return nil
 }
 
-// Take takes the step that was decided and updates world. After an error, the step must be
-// retried with back-off.
-func (s *Steps) Take(ctx context.Context, world *annotationplan.World, decision annotationplan.Decision) error {
+// sent returns the CronAt that a decision sends, or nil.
+func sent(decision annotationplan.Decision) *v1alpha1.CronAt {
+	switch action := decision.Action.(type) {
+	case annotationplan.CreateCronAt:
+		return action.CronAt
+	case annotationplan.PatchCronAt:
+		return action.CronAt
+	}
+	return nil
+}
+
+// take takes the step that was decided, if there is one.
+func (s *Steps) take(ctx context.Context, world *annotationplan.World, decision annotationplan.Decision) error {
+	if decision.Action == nil {
+		return nil
+	}
 	cronAts := s.Client.CnatV1alpha1().CronAts(world.Workload.Namespace)
-	var sent, written *v1alpha1.CronAt
+	var body []byte
 	var err error
 	switch action := decision.Action.(type) {
-	case annotationplan.LookForWorkload:
-		return s.lookForWorkload(ctx, world)
-	case annotationplan.LookForCronAt:
-		return s.lookForCronAt(ctx, world)
 	case annotationplan.CreateCronAt:
-		sent = action.CronAt
-		written, err = cronAts.Create(ctx, sent, metav1.CreateOptions{})
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			// The workload is deleted with its namespace.
-			world.Workload = nil
-			return nil
-		}
+		_, err = cronAts.Create(ctx, action.CronAt, metav1.CreateOptions{})
 	case annotationplan.PatchCronAt:
-		sent = action.CronAt
-		var body []byte
-		if body, err = patch.Spec(world.CronAt, annotationplan.OwnLabels(world.CronAt), sent.Labels, world.CronAt.Spec, sent.Spec); err != nil {
-			return err
-		}
-		written, err = cronAts.Patch(ctx, world.CronAt.Name, types.MergePatchType, body, metav1.PatchOptions{})
+		body, err = patch.Spec(world.CronAt, annotationplan.OwnLabels(world.CronAt), action.CronAt.Labels, world.CronAt.Spec, action.CronAt.Spec)
 	case annotationplan.AdoptCronAt:
-		var body []byte
-		if body, err = patch.Owner(world.CronAt, action.Owner); err != nil {
-			return err
-		}
-		written, err = cronAts.Patch(ctx, world.CronAt.Name, types.MergePatchType, body, metav1.PatchOptions{})
+		body, err = patch.Owner(world.CronAt, action.Owner)
 	case annotationplan.DeleteCronAt:
 		err = cronAts.Delete(ctx, world.CronAt.Name, metav1.DeleteOptions{
 			Preconditions:     &metav1.Preconditions{UID: &world.CronAt.UID, ResourceVersion: &world.CronAt.ResourceVersion},
 			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 		})
 	default:
-		return fmt.Errorf("unknown action %T", action)
+		err = fmt.Errorf("unknown action %T", action)
 	}
-	switch {
-	case apierrors.IsAlreadyExists(err), world.CronAt != nil && (answer.IsConflict(err, world.CronAt.Name) || answer.IsNotFound(err, world.CronAt.Name)):
-		return s.lookForCronAt(ctx, world)
-	case sent != nil && annotationplan.IsInvalidSchedule(err, world.CronAt, sent):
-		world.Invalid = err
-		return nil
-	case err != nil:
-		return err
+	if body != nil {
+		_, err = cronAts.Patch(ctx, world.CronAt.Name, types.MergePatchType, body, metav1.PatchOptions{})
 	}
-	world.CronAt, world.CronAtIsLive = written, true
-	klog.FromContext(ctx).V(2).Info("Wrote CronAt", "cronAt", klog.KRef(world.Workload.Namespace, annotationplan.Name(world.Kind, world.Workload.Name)), "reason", decision.Event.Reason)
-	s.Record(world, decision.Event)
-	return nil
-}
-
-// lookForWorkload reads the workload. A workload that is not the one in the cache counts as
-// none.
-func (s *Steps) lookForWorkload(ctx context.Context, world *annotationplan.World) error {
-	workloads := s.MetadataClient.Resource(Resource(world.Kind)).Namespace(world.Workload.Namespace)
-	workload, err := workloads.Get(ctx, world.Workload.Name, metav1.GetOptions{})
-	switch {
-	case answer.IsNotFound(err, world.Workload.Name), err == nil && workload.UID != world.Workload.UID:
-		klog.FromContext(ctx).V(2).Info("Workload in the cache does not exist, waiting for the cache")
-		world.Workload = nil
-		return nil
-	case err != nil:
-		return fmt.Errorf("read the workload: %w", err)
+	if err == nil {
+		klog.FromContext(ctx).V(2).Info("Wrote CronAt", "cronAt", klog.KRef(world.Workload.Namespace, annotationplan.Name(world.Kind, world.Workload.Name)), "reason", decision.Event.Reason)
 	}
-	world.Workload, world.WorkloadIsLive = annotationplan.Keep(workload), true
-	return nil
-}
-
-// lookForCronAt reads the CronAt.
-func (s *Steps) lookForCronAt(ctx context.Context, world *annotationplan.World) error {
-	name := annotationplan.Name(world.Kind, world.Workload.Name)
-	cronAt, err := s.Client.CnatV1alpha1().CronAts(world.Workload.Namespace).Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case answer.IsNotFound(err, name):
-		cronAt = nil
-	case err != nil:
-		return fmt.Errorf("read the CronAt: %w", err)
-	}
-	world.CronAt, world.CronAtIsLive = cronAt, true
-	return nil
+	return err
 }
 
 // Record records an event on the workload, if there is one.
