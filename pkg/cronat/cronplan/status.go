@@ -214,8 +214,9 @@ func (v *view) record(scheduled time.Time, name string) {
 	v.event(corev1.EventTypeNormal, v1alpha1.ReasonSuccessfulCreate, "Created At "+name)
 }
 
-// skip counts what is due and does not run as missed: only the latest time runs, and not after the
-// starting deadline.
+// skip counts what is due and does not run: only the latest time runs, and not after the starting
+// deadline. Any other reason for which a time does not run belongs here. floor must know the last time
+// that was counted, and isUrgent and NeedsLive must compare the count.
 func (v *view) skip() {
 	if v.due.IsZero() {
 		return

@@ -270,20 +270,23 @@ func (s *Steps) take(ctx context.Context, world *cronplan.World, decision cronpl
 // create creates an At. It returns the decision that follows, of which only the status is left to
 // write.
 func (s *Steps) create(ctx context.Context, world *cronplan.World, decision cronplan.Decision, at *v1alpha1.At, decide func(*cronplan.World) cronplan.Decision) (cronplan.Decision, error) {
-	created, err := s.createAt(ctx, at)
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		existing, err := s.getAt(ctx, at)
+	ats := s.Client.CnatV1alpha1().Ats(at.Namespace)
+	created, err := ats.Create(ctx, at, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		var existing *v1alpha1.At
+		existing, err = ats.Get(ctx, at.Name, metav1.GetOptions{})
 		switch {
-		case err != nil:
-			return cronplan.Refused(*world, fmt.Errorf("create At: %w", err)), nil
-		case world.IsChild(existing):
+		case answer.IsNotFound(err, at.Name), err == nil && world.IsChild(existing):
 			return decision, errOutdated
+		case err == nil:
+			return cronplan.AtNameTaken(*world, existing), nil
 		}
-		return cronplan.AtNameTaken(*world, existing), nil
-	case err != nil:
+	}
+	if err != nil {
 		return cronplan.Refused(*world, fmt.Errorf("create At: %w", err)), nil
-	case !s.Freshness.Claim(s.Clock.Now()):
+	}
+	klog.FromContext(ctx).V(2).Info("Created At", "at", klog.KObj(created), "schedule", at.Spec.Schedule)
+	if !s.Freshness.Claim(s.Clock.Now()) {
 		return decision, nil
 	}
 	// One CronAt in each 100 ms goes on with its status. When that comes back through the
@@ -343,28 +346,6 @@ func (s *Steps) readAts(ctx context.Context, world *cronplan.World) error {
 	}
 	world.AtsAsOf = s.Clock.Now()
 	return nil
-}
-
-// createAt creates and returns an At.
-func (s *Steps) createAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
-	created, err := s.Client.CnatV1alpha1().Ats(at.Namespace).Create(ctx, at, metav1.CreateOptions{})
-	if err != nil {
-		return nil, err
-	}
-	klog.FromContext(ctx).V(2).Info("Created At", "at", klog.KObj(created), "schedule", at.Spec.Schedule)
-	return created, nil
-}
-
-// getAt reads the At with the name of an At that could not be created.
-func (s *Steps) getAt(ctx context.Context, at *v1alpha1.At) (*v1alpha1.At, error) {
-	existing, err := s.Client.CnatV1alpha1().Ats(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
-	switch {
-	case answer.IsNotFound(err, at.Name):
-		return nil, errors.New("the At already existed but has since been deleted")
-	case err != nil:
-		return nil, err
-	}
-	return plan.KeepAt(existing), nil
 }
 
 // deleteAt deletes an At unless it has changed since the decision.
