@@ -19,6 +19,7 @@ limitations under the License.
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"flag"
@@ -184,9 +185,9 @@ func (m mutant) try(dir string, packages []testedPackage) string {
 	slices.SortStableFunc(affected, func(a, b testedPackage) int { return cmp.Compare(order(paths[a.path]), order(paths[b.path])) })
 	for _, p := range affected {
 		// The simulation is a layer of its own.
-		output, err := exec.Command("go", "test", "-vet=off", "-count=1", "-failfast", "-timeout=3m", "-skip=^TestSimulate", "-overlay="+overlay, p.path).CombinedOutput()
+		output, err := exec.Command("go", "test", "-vet=off", "-count=1", "-failfast", "-timeout=5m", "-skip=^TestSimulate", "-overlay="+overlay, p.path).CombinedOutput()
 		switch result := failed.FindSubmatch(output); {
-		case err == nil:
+		case err == nil, bytes.Contains(output, []byte("panic: test timed out")):
 		case result == nil:
 			return "does not compile: " + strings.Join(strings.Fields(string(output)), " ")
 		default:
