@@ -35,7 +35,6 @@ import (
 // at is what the history shows of an At.
 type at struct {
 	*v1alpha1.At
-	whole     bool // since its creation
 	gone      bool
 	changed   time.Time // the latest write
 	terms     []terms
@@ -68,7 +67,7 @@ var ranks = map[v1alpha1.AtPhase]int{v1alpha1.PhaseRunning: 1, v1alpha1.PhaseDon
 func (c *Checker) addAt(w Write, object *v1alpha1.At) {
 	a := c.ats[object.UID]
 	if a == nil {
-		a = &at{At: object, whole: w.Created, maxLate: c.MaxLate}
+		a = &at{At: object, maxLate: c.MaxLate}
 		c.ats[object.UID] = a
 		c.Summary.Ats++
 		if parent := c.ats[ownerUID(object, v1alpha1.AtKind)]; parent != nil {
@@ -143,13 +142,13 @@ func (c *Checker) checkStatus(a *at, next *v1alpha1.At) {
 		c.violate(NotLost, next, "its Pod %s is recorded as lost, but has succeeded", recorded.Name)
 	case reason == v1alpha1.ReasonCompleted && after.Pod == nil && next.Spec.Nodes == nil && next.Spec.Restart == nil:
 		c.violate(True, next, "it is Completed, but had no Pod")
-	case reason == v1alpha1.ReasonStartingDeadlineExceeded && next.Spec.StartingDeadlineSeconds != nil && c.now.Add(c.Skew).Before(due.Add(seconds(*next.Spec.StartingDeadlineSeconds))):
+	case reason == v1alpha1.ReasonStartingDeadlineExceeded && next.Spec.StartingDeadlineSeconds != nil && c.now.Before(due.Add(seconds(*next.Spec.StartingDeadlineSeconds))):
 		c.violate(True, next, "its starting deadline has not passed")
 	case reason == v1alpha1.ReasonStartingDeadlineExceeded && slices.ContainsFunc(a.pods, func(p *pod) bool { return p.started }):
 		c.violate(True, next, "it says that it has not started, but it has")
-	case reason == v1alpha1.ReasonDeadlineExceeded && next.Spec.ActiveDeadlineSeconds != nil && after.StartTime != nil && c.now.Add(c.Skew).Before(after.StartTime.Add(seconds(*next.Spec.ActiveDeadlineSeconds))):
+	case reason == v1alpha1.ReasonDeadlineExceeded && next.Spec.ActiveDeadlineSeconds != nil && after.StartTime != nil && c.now.Before(after.StartTime.Add(seconds(*next.Spec.ActiveDeadlineSeconds))):
 		c.violate(True, next, "its deadline has not passed")
-	case after.Nodes != nil && a.whole:
+	case after.Nodes != nil:
 		c.checkCounts(a, next)
 	}
 }
@@ -195,16 +194,16 @@ func (c *Checker) checkCounts(a *at, next *v1alpha1.At) {
 	}
 }
 
-// recorded returns the Pod that a status records, or nil if the history does not show it.
+// recorded returns the Pod that a status records, or nil if there is none.
 func (c *Checker) recorded(a *at, next *v1alpha1.At) *pod {
 	if next.Status.Pod == nil {
 		return nil
 	}
 	p := c.pods[next.Status.Pod.UID]
 	switch {
-	case p == nil && a.whole:
+	case p == nil:
 		c.violate(True, next, "it records Pod %s, which was not created", next.Status.Pod.Name)
-	case p != nil && p.at != a:
+	case p.at != a:
 		c.violate(True, next, "it records Pod %s, which is not its own", p.Name)
 		return nil
 	}
@@ -232,14 +231,12 @@ func (c *Checker) addPod(w Write, object *corev1.Pod) {
 	if p == nil {
 		p = &pod{at: c.ats[ownerUID(object, v1alpha1.AtKind)]}
 		if p.at == nil {
-			return // It belongs to no At, or to one that the history does not show.
+			return // It belongs to no At.
 		}
 		c.pods[object.UID] = p
 		p.Pod = object
 		c.Summary.Pods++
-		if w.Created {
-			c.checkCreation(w, p)
-		}
+		c.checkCreation(w, p)
 		p.at.pods = append(p.at.pods, p)
 	}
 	started := p.started || hasStarted(object)
@@ -273,11 +270,11 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 	}
 	if deadline := a.Spec.StartingDeadlineSeconds; first && parent == nil && deadline != nil {
 		last := a.terms[len(a.terms)-1]
-		if end := last.due.Add(plan.Seconds(*deadline) + time.Second); w.Sent.Sub(last.since) > c.EditDelay && w.Sent.After(end.Add(c.Skew)) {
+		if end := last.due.Add(plan.Seconds(*deadline) + time.Second); w.Sent.Sub(last.since) > editDelay && w.Sent.After(end) {
 			c.violate(Honored, a.At, "it starts %v after its starting deadline", w.Sent.Sub(end))
 		}
 	}
-	if next := a.Status.NextAttemptTime; next != nil && !first && w.Sent.Add(c.Skew).Before(next.Time) {
+	if next := a.Status.NextAttemptTime; next != nil && !first && w.Sent.Before(next.Time) {
 		c.violate(NotEarly, a.At, "its next attempt starts %v before its time", next.Sub(w.Sent))
 	}
 	for _, other := range a.pods {
@@ -295,7 +292,7 @@ func (c *Checker) checkCreation(w Write, p *pod) {
 // wait, is no delay.
 func (c *Checker) checkLate(w Write, a *at) {
 	last := a.terms[len(a.terms)-1]
-	if !a.whole || a.Status.Reason != "" || last.suspended || last.due.IsZero() {
+	if a.Status.Reason != "" || last.suspended || last.due.IsZero() {
 		return
 	}
 	changed := last.since

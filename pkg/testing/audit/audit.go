@@ -17,8 +17,8 @@ limitations under the License.
 // Package audit checks the guarantees of cnat against a history: the writes that an API server
 // has stored in a simulation, in their order.
 //
-// The rules are written without the decisions that they check. What a history does not show is
-// not a violation: a Pod may have started before its status says so.
+// The rules are written without the decisions that they check. The history shows each object since its
+// creation. A Pod may have started before its status says so.
 package audit
 
 import (
@@ -37,7 +37,7 @@ import (
 
 // Write is a change of an object that the API server has stored.
 type Write struct {
-	// Time is when it was stored. Sent is when its client sent it: if that is not known, Time.
+	// Time is when it was stored, and Sent is when its client sent it.
 	Sent, Time time.Time
 	// Created is true for the first write of an object.
 	Created bool
@@ -76,12 +76,6 @@ func (v Violation) String() string {
 
 // Checker checks a history.
 type Checker struct {
-	// EditDelay is how long before its start an edit of an At must have been stored, so that it
-	// has to be honored.
-	EditDelay time.Duration
-	// Skew is how much the clocks of the controller and of the API server may differ.
-	Skew time.Duration
-
 	// MaxLate is how late the first Pod of an At may be created, of those that are created from
 	// now on, and that nothing blocks. 0 means no limit.
 	MaxLate time.Duration
@@ -115,14 +109,14 @@ type Summary struct {
 // NewChecker returns a Checker of a history that has no writes yet.
 func NewChecker() *Checker {
 	return &Checker{
-		EditDelay: editDelay,
-		Summary:   Summary{Ends: map[string]int{}, Blocked: map[string]int{}},
-		ats:       map[types.UID]*at{}, cronAts: map[types.UID]*cronAt{}, pods: map[types.UID]*pod{},
+		Summary: Summary{Ends: map[string]int{}, Blocked: map[string]int{}},
+		ats:     map[types.UID]*at{}, cronAts: map[types.UID]*cronAt{}, pods: map[types.UID]*pod{},
 		deployments: map[types.UID]*deployment{},
 	}
 }
 
-// editDelay is that of guarantees.md, with 100 ms for the way of the answer to the controller.
+// editDelay is how long before its start an edit must have been stored, so that it has to be
+// honored: half a second, and 100 ms for the way of the answer to the controller.
 const editDelay = 600 * time.Millisecond
 
 // Add checks the next write.
@@ -217,8 +211,7 @@ func change(history []terms, next terms) []terms {
 	return append(history, next)
 }
 
-// within returns the terms that were valid at any time from one instant to another. Without
-// any, nothing is known.
+// within returns the terms that were valid at any time from one instant to another.
 func within(history []terms, from, to time.Time) []terms {
 	var valid []terms
 	for i, t := range history {
@@ -232,21 +225,19 @@ func within(history []terms, from, to time.Time) []terms {
 // mayStart checks that a start that was sent at some time respects terms that were valid shortly
 // before. An At that is part of another one needs the terms of both.
 func (c *Checker) mayStart(object metav1.Object, sent time.Time, history []terms) {
-	valid := within(history, sent.Add(-c.EditDelay), sent)
-	if len(valid) == 0 {
+	if respects(sent, history) {
 		return
 	}
+	valid := within(history, sent.Add(-editDelay), sent)
 	last := valid[len(valid)-1]
-	early := func(t terms) bool { return t.due.After(sent.Add(c.Skew)) }
 	switch {
-	case c.respects(sent, history):
 	case last.deleted:
 		c.violate(Honored, object, "it starts %v after it, or what it belongs to, was deleted", sent.Sub(last.since))
 	case last.closed:
 		c.violate(Limits, object, "it starts %v after its run had ended, or had failed on more nodes than maxFailed", sent.Sub(last.since))
 	case last.suspended:
 		c.violate(Honored, object, "it starts %v after it, or what it belongs to, was suspended", sent.Sub(last.since))
-	case len(history) > 1 && sent.Sub(last.since) < time.Minute && slices.ContainsFunc(history, func(t terms) bool { return !early(t) }):
+	case len(history) > 1 && sent.Sub(last.since) < time.Minute && slices.ContainsFunc(history, func(t terms) bool { return !t.due.After(sent) }):
 		c.violate(Honored, object, "it starts %v after its time was moved to %s", sent.Sub(last.since), last.due.UTC().Format(time.RFC3339))
 	default:
 		c.violate(NotEarly, object, "it starts %v before its time, %s", last.due.Sub(sent), last.due.UTC().Format(time.RFC3339Nano))
@@ -254,10 +245,10 @@ func (c *Checker) mayStart(object metav1.Object, sent time.Time, history []terms
 }
 
 // respects reports whether a start that was sent at some time respects terms that were valid
-// shortly before, or nothing is known of these.
-func (c *Checker) respects(sent time.Time, history []terms) bool {
-	valid := within(history, sent.Add(-c.EditDelay), sent)
+// shortly before, or there were none yet.
+func respects(sent time.Time, history []terms) bool {
+	valid := within(history, sent.Add(-editDelay), sent)
 	return len(valid) == 0 || slices.ContainsFunc(valid, func(t terms) bool {
-		return !t.suspended && !t.deleted && !t.closed && !t.due.After(sent.Add(c.Skew))
+		return !t.suspended && !t.deleted && !t.closed && !t.due.After(sent)
 	})
 }

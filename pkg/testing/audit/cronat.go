@@ -43,7 +43,6 @@ type cronAt struct {
 	made    map[string]bool // the names of its Ats
 	times   sets.Set[int64] // the scheduled times of its Ats, in seconds since 1970
 	ats     []*at
-	since   time.Time // the history shows all Ats of later times; the zero time if it shows all
 	tally   *tally
 }
 
@@ -59,15 +58,12 @@ func (c *Checker) addCronAt(w Write, object *v1alpha1.CronAt) {
 	known := c.cronAts[object.UID]
 	if known == nil {
 		known = &cronAt{CronAt: object, made: map[string]bool{}, times: sets.Set[int64]{}}
-		if !w.Created {
-			known.since = w.Time
-		}
 		c.cronAts[object.UID] = known
 		c.Summary.CronAts++
 	}
 	if last, next := known.Status.LastScheduleTime, object.Status.LastScheduleTime; last != nil && (next == nil || next.Before(last)) {
 		c.violate(True, object, "its last scheduled time goes back from %v to %v", last, next)
-	} else if next != nil && !next.Equal(last) && next.After(known.since) && !next.Before(&object.CreationTimestamp) && !known.times.Has(next.Unix()) {
+	} else if next != nil && !next.Equal(last) && !next.Before(&object.CreationTimestamp) && !known.times.Has(next.Unix()) {
 		c.violate(True, object, "its time %s is recorded, but has no At", next.UTC().Format(time.RFC3339))
 		known.tally = nil
 	}
@@ -96,11 +92,8 @@ func (c *Checker) checkTimes(known *cronAt, object *v1alpha1.CronAt) {
 			now.until = t
 		}
 	}
-	if now.until.Before(known.since) {
-		return
-	}
 	known.tally = now
-	if known.since.IsZero() && known.Status.ObservedSchedule == nil && object.Generation <= 1 {
+	if known.Status.ObservedSchedule == nil && object.Generation <= 1 {
 		before = &tally{schedule: now.schedule, until: now.schedule.Since.Time} // It was just seen for the first time.
 	}
 	expression := parse(now.schedule.Schedule, now.schedule.TimeZone)
@@ -164,14 +157,10 @@ func (c *Checker) checkScheduled(w Write, owner *cronAt, a *at) {
 		}
 	}
 	c.mayStart(owner.CronAt, w.Sent, history)
-	alive := owner.DeletionTimestamp == nil && !owner.gone
-	if owner.made[a.Name] && alive {
+	if owner.made[a.Name] && owner.DeletionTimestamp == nil && !owner.gone {
 		c.violate(Once, owner.CronAt, "its At %s is created twice", a.Name)
 	}
-	if scheduled, last := scheduledTime(a), owner.Status.LastScheduleTime; last != nil && !scheduled.IsZero() && !scheduled.After(last.Time) && alive {
-		c.violate(Once, owner.CronAt, "its At %s is created although its time is recorded", a.Name)
-	}
-	for _, t := range within(history, w.Sent.Add(-c.EditDelay), w.Sent) {
+	for _, t := range within(history, w.Sent.Add(-editDelay), w.Sent) {
 		if t.overlaps {
 			return
 		}
@@ -250,8 +239,7 @@ func (c *Checker) settleCronAt(known *cronAt, before time.Time) {
 	}
 }
 
-// lastDue returns the last scheduled time, or the zero time if there is none that the history
-// shows, or that can be checked.
+// lastDue returns the last scheduled time, or the zero time if there is none that can be checked.
 func (c *Checker) lastDue(known *cronAt, before time.Time) time.Time {
 	expression := parse(known.Spec.Schedule, ptr.Deref(known.Spec.TimeZone, ""))
 	if expression == nil {

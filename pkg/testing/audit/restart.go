@@ -75,7 +75,7 @@ func (c *Checker) addDeployment(w Write, object *appsv1.Deployment) {
 		if first == nil || a.Name < first.Name {
 			first = a
 		}
-		if !c.respects(w.Sent, a.terms) {
+		if !respects(w.Sent, a.terms) {
 			continue
 		}
 		if d.restarts[annotation] == nil {
@@ -114,7 +114,7 @@ func restartTime(a *at) time.Time {
 }
 
 // checkRestarted checks that a restart that a status begins to record has happened, and that one was
-// recorded if the At is Completed. Nothing is known of workloads that the history does not show.
+// recorded if the At is Completed.
 func (c *Checker) checkRestarted(a *at, next *v1alpha1.At) {
 	if next.Spec.Restart == nil {
 		return

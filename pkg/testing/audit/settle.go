@@ -114,7 +114,7 @@ func (c *Checker) settleRunning(a *at, before time.Time) {
 	case isBlocked && (a.Spec.Nodes != nil || a.Spec.Restart != nil || len(a.pods) <= int(plan.PodsBefore(a.At))):
 		c.settleBlocked(a) // If it has Pods, the end of each is counted: the next attempt is blocked.
 	case a.Spec.Nodes != nil:
-		if a.whole && !slices.ContainsFunc(a.children, func(child *at) bool {
+		if !slices.ContainsFunc(a.children, func(child *at) bool {
 			return !child.gone && child.Status.Phase != v1alpha1.PhaseDone || child.changed.After(before)
 		}) {
 			c.violate(NotLost, a.At, "all of its Ats have ended, but it has not")
@@ -122,7 +122,7 @@ func (c *Checker) settleRunning(a *at, before time.Time) {
 	case a.Spec.Restart != nil:
 		c.settleRestart(a, before)
 	case a.Status.NextAttemptTime != nil && a.Status.NextAttemptTime.After(before):
-	case a.whole && !lasts:
+	case !lasts:
 		c.violate(NotLost, a.At, "all of its Pods have ended, but it has not")
 	case a.Spec.ActiveDeadlineSeconds != nil && a.Status.StartTime != nil && a.Status.StartTime.Add(plan.Seconds(*a.Spec.ActiveDeadlineSeconds)+stopTime(a)).Before(before):
 		c.violate(NotLost, a.At, "its deadline has passed, but it has not ended")
