@@ -287,6 +287,7 @@ const introduction = `# Which test notices what
 ` + "`hack/kills.sh`" + ` makes this table. A row is a defect that somebody could make. The second column is the package whose unit tests notice it as a
 change of the source (` + "`hack/kills/mutants.txt`" + `), and how long these take until they fail. The third is the explorer or the simulation, which has the same
 defect between the program and its world. A change of the code or of the tests must not make a row worse.
+What was not measured yet is *not tried*.
 
 | mutant | unit tests | its own layer |
 | --- | --- | --- |
