@@ -306,6 +306,7 @@ func workIn(t *testing.T, c *Controller, workers int) (stop func()) {
 func TestSyncHandler(t *testing.T) {
 	forbidden := apierrors.NewForbidden(podsResource.GroupResource(), "example-at-pod", errors.New("exceeded quota"))
 	unavailable := errors.New("connection refused")
+	const atOnce = time.Nanosecond // after a status was written
 	done := ended(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, "", due)
 	second := func(pod *corev1.Pod) { pod.UID = "second" }
 	withTTL := func(at *v1alpha1.At) { at.Spec.TTLSecondsAfterFinished = ptr.To[int32](60) }
@@ -333,7 +334,7 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"due, the Pod was already created, but the response was lost": {
 			world: world{ats: ats(), livePods: pods(corev1.PodPending)},
-			want:  []string{"get ats", "patch ats RUNNING", "create pods", "get pods"}, wantDelay: 20 * time.Second, wantEvents: []string{"Normal SuccessfulCreate"},
+			want:  []string{"get ats", "patch ats RUNNING", "create pods", "get pods"}, wantDelay: atOnce, wantEvents: []string{"Normal SuccessfulCreate"},
 		},
 		"due, an unrelated Pod has the name": {
 			world: world{ats: ats(), livePods: pods(corev1.PodSucceeded, noOwner)},
@@ -344,26 +345,26 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"the Pod is seen": {
 			world: world{ats: ats(), cachedPods: pods(corev1.PodPending)},
-			want:  []string{"patch ats RUNNING"}, wantDelay: 20 * time.Second, wantEvents: []string{"Normal SuccessfulCreate"},
+			want:  []string{"patch ats RUNNING"}, wantDelay: atOnce, wantEvents: []string{"Normal SuccessfulCreate"},
 		},
 		"the Pod has succeeded: it keeps its finalizer": {
 			world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded)}, after: time.Minute,
-			want: []string{"patch ats DONE Completed"}, wantEvents: []string{"Normal Completed"}, wantDelay: 9500 * time.Millisecond,
+			want: []string{"patch ats DONE Completed"}, wantEvents: []string{"Normal Completed"}, wantDelay: atOnce,
 		},
 		"the At is deleted before the end is written": {
 			world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded)}, after: time.Minute,
 			faults: map[string]error{"patch ats": apierrors.NewNotFound(v1alpha1.Resource("ats"), name.Name)},
-			want:   []string{"patch ats DONE Completed", "get ats"},
+			want:   []string{"patch ats DONE Completed"},
 		},
 		"the recorded Pod is missing in the cache, but exists": {
-			world: world{ats: ats(running), livePods: pods(corev1.PodPending)}, want: []string{"get pods"}, wantDelay: 20 * time.Second,
+			world: world{ats: ats(running), livePods: pods(corev1.PodPending)}, want: []string{"get ats", "get pods"}, wantDelay: 20 * time.Second,
 		},
 		"the recorded Pod exists, but the cache has that of an earlier At": {
 			world: world{ats: ats(running), cachedPods: pods(corev1.PodSucceeded, earlier, released), livePods: pods(corev1.PodPending)},
-			want:  []string{"get pods"}, wantDelay: 20 * time.Second,
+			want:  []string{"get ats", "get pods"}, wantDelay: 20 * time.Second,
 		},
 		"the recorded Pod is gone": {
-			world: world{ats: ats(running)}, want: []string{"patch ats DONE PodLost", "get pods"}, wantEvents: []string{"Warning PodLost"},
+			world: world{ats: ats(running)}, want: []string{"get ats", "patch ats DONE PodLost", "get pods"}, wantDelay: atOnce, wantEvents: []string{"Warning PodLost"},
 		},
 		"stale cache: the At is done and its Pod gone": {world: world{ats: ats()}, written: newAt(running, done, newerVersion)},
 		"stale cache: RUNNING is already written": {
@@ -371,11 +372,11 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"beyond the starting deadline, but the Pod exists, which is not in the cache": {
 			world: world{ats: ats(withShortDeadline), livePods: pods(corev1.PodPending)}, after: 15 * time.Second,
-			want: []string{"patch ats RUNNING", "get pods"}, wantDelay: 5 * time.Second, wantEvents: []string{"Normal SuccessfulCreate"},
+			want: []string{"get ats", "patch ats RUNNING", "get pods"}, wantDelay: atOnce, wantEvents: []string{"Normal SuccessfulCreate"},
 		},
-		"the active deadline has passed: the status is written, then the Pod is deleted": {
+		"the active deadline has passed: the status is written before the Pod is deleted": {
 			world: world{ats: ats(running, withActiveDeadline), cachedPods: pods(corev1.PodPending), livePods: pods(corev1.PodPending)}, after: time.Minute,
-			want: []string{"patch ats  DeadlineExceeded", "delete pods"}, wantDelay: time.Minute,
+			want: []string{"patch ats  DeadlineExceeded"}, wantDelay: atOnce,
 		},
 		"the active deadline has passed, the status cannot be written: the Pod is not deleted": {
 			world: world{ats: ats(running, withActiveDeadline), cachedPods: pods(corev1.PodPending)}, after: time.Minute,
@@ -396,7 +397,7 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"the release of the Pod of an earlier At is refused: the name conflict is still reported": {
 			world: world{ats: ats(), cachedPods: pods(corev1.PodRunning, earlier)}, after: time.Minute,
-			faults: map[string]error{"patch pods": forbidden}, want: []string{"patch ats  PodNameConflict", "patch pods"},
+			faults: map[string]error{"patch pods": forbidden}, want: []string{"patch ats  PodNameConflict", "get ats", "patch pods"},
 			wantEvents: []string{"Warning PodNameConflict", "Warning PodNotReleased"}, wantErr: "exceeded quota",
 		},
 		"done, a delayed creation request creates a second Pod: deleted": {
@@ -418,11 +419,11 @@ func TestSyncHandler(t *testing.T) {
 		},
 		"done, the Pod gone: nothing, not even a read": {world: world{ats: ats(running, done)}, after: time.Minute},
 		"a restart is due, its workload does not exist": {
-			world: world{ats: ats(withRestart)}, want: []string{"get ats", "patch ats DONE TargetNotFound", "get pods", "get deployments"}, wantEvents: []string{"Warning TargetNotFound"},
+			world: world{ats: ats(withRestart)}, want: []string{"get ats", "patch ats DONE TargetNotFound", "get deployments", "get deployments", "get pods"}, wantDelay: atOnce, wantEvents: []string{"Warning TargetNotFound"},
 		},
 		"a restart is due, its workload may not be read": {
 			world: world{ats: ats(withRestart)}, faults: map[string]error{"get deployments": forbidden},
-			want: []string{"get ats", "patch ats  RestartForbidden", "get pods", "get deployments"}, wantEvents: []string{"Warning RestartForbidden"}, wantErr: "the verbs get and patch",
+			want: []string{"patch ats  RestartForbidden", "get deployments"}, wantEvents: []string{"Warning RestartForbidden"}, wantErr: "the verbs get and patch",
 		},
 	} {
 		t.Run(testName, func(t *testing.T) {
@@ -471,18 +472,18 @@ func TestProcessNextWorkItem(t *testing.T) {
 		"due":         {world: world{ats: []*v1alpha1.At{newAt()}}, after: 1500 * time.Millisecond, want: map[string]float64{"sync success": 1, "start": 1.5}, wantIn: time.Minute},
 		"completed": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{newPod(corev1.PodSucceeded, released)}},
-			want:  map[string]float64{"sync success": 1, "run Completed": 1, "attempt Completed": 1},
+			want:  map[string]float64{"sync success": 1, "run Completed": 1, "attempt Completed": 1}, wantIn: 1,
 		},
 		"failed": {
 			world: world{ats: []*v1alpha1.At{newAt(running)}, cachedPods: []*corev1.Pod{failed}},
-			want:  map[string]float64{"sync success": 1, "run CommandFailed": 1, "attempt CommandFailed": 1}, wantIn: 9500 * time.Millisecond,
+			want:  map[string]float64{"sync success": 1, "run CommandFailed": 1, "attempt CommandFailed": 1}, wantIn: 1,
 		},
 		"failed, another attempt follows": {
 			world: world{ats: []*v1alpha1.At{newAt(running, func(at *v1alpha1.At) { at.Spec.BackoffLimit = ptr.To[int32](1) })}, cachedPods: []*corev1.Pod{failed}},
-			want:  map[string]float64{"sync success": 1, "attempt CommandFailed": 1}, wantIn: 9500 * time.Millisecond,
+			want:  map[string]float64{"sync success": 1, "attempt CommandFailed": 1}, wantIn: 1,
 		},
 		"invalid: a run without an attempt": {
-			world: world{ats: []*v1alpha1.At{newAt()}}, faults: map[string]error{"create pods": invalid}, want: map[string]float64{"sync success": 1, "run InvalidPod": 1},
+			world: world{ats: []*v1alpha1.At{newAt()}}, faults: map[string]error{"create pods": invalid}, want: map[string]float64{"sync success": 1, "run InvalidPod": 1}, wantIn: 1,
 		},
 		"refused": {
 			world: world{ats: []*v1alpha1.At{newAt()}}, faults: map[string]error{"create pods": apierrors.NewForbidden(podsResource.GroupResource(), "", errors.New("exceeded quota"))},
@@ -589,9 +590,13 @@ func TestHandlers(t *testing.T) {
 		"At recreated, seen as an update": {func(c *Controller) {
 			c.updateAt(logger, newAt(), newAt(newerVersion, func(at *v1alpha1.At) { at.UID = "recreated" }))
 		}, true},
-		"At's status changed, by the controller": {func(c *Controller) { c.updateAt(logger, newAt(), newAt(newerVersion, running)) }, false},
-		"At resynced, same resourceVersion":      {func(c *Controller) { c.updateAt(logger, newAt(), newAt()) }, false},
-		"At deleted":                             {func(c *Controller) { c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
+		"At's status changed, by the controller": {func(c *Controller) {
+			c.cache.Written.Remember(newAt(newerVersion, running))
+			c.updateAt(logger, newAt(), newAt(newerVersion, running))
+		}, false},
+		"At's status changed, by somebody else": {func(c *Controller) { c.updateAt(logger, newAt(), newAt(newerVersion, running)) }, true},
+		"At resynced, same resourceVersion":     {func(c *Controller) { c.updateAt(logger, newAt(), newAt()) }, false},
+		"At deleted":                            {func(c *Controller) { c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{OptionalObj: newAt()}) }, true},
 		"At deleted, tombstone": {func(c *Controller) {
 			c.deleteAt(logger, cache.DeletedObject[*v1alpha1.At]{FinalStateUnknown: &cache.DeletedFinalStateUnknown{Key: name.String()}})
 		}, true},
@@ -624,7 +629,7 @@ func TestHandlers(t *testing.T) {
 		"Pod whose owner's group is invalid": {func(c *Controller) { c.addPod(newPod("", released, owner("a/b/c", "At", name.Name, "at-uid"))) }, false},
 	} {
 		t.Run(testName, func(t *testing.T) {
-			f := newFixture(t, world{}, clock.RealClock{})
+			f := newFixture(t, world{ats: []*v1alpha1.At{newAt()}}, clock.RealClock{})
 			f.working.Store(false)
 			tc.event(f.Controller)
 			if f.queue.Len() > 0 {
@@ -1100,6 +1105,41 @@ func TestBurst(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNodesNotKnown lets the list of nodes hang: the Ats that need it wait in the cache, not in a
+// worker, and start when it is there.
+func TestNodesNotKnown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const onNode, known = 100, time.Hour
+		s := newStage(t, 2, func(s *stage, request *http.Request) error {
+			if path.Base(request.URL.Path) == "nodes" && request.Method == http.MethodGet && request.URL.Query().Get("limit") != "1" {
+				select {
+				case <-time.After(time.Until(s.start.Add(known))):
+				case <-request.Context().Done():
+				}
+			}
+			return request.Context().Err()
+		})
+		harness.Create(t, s.kube.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+		for i := range onNode + 1 {
+			s.create(time.Minute, func(at *v1alpha1.At) {
+				if at.Name = fmt.Sprintf("at-%03d", i); i < onNode {
+					at.Spec.Node = "a"
+				}
+			})
+		}
+		for _, tc := range []struct {
+			at   time.Duration
+			want int
+		}{{time.Minute + time.Second, 1}, {known + time.Second, onNode + 1}} {
+			time.Sleep(time.Until(s.start.Add(tc.at)))
+			if got := len(harness.List(t, s.kube.CoreV1().Pods(name.Namespace)).Items); got != tc.want {
+				t.Errorf("%d Pods after %v, want %d", got, tc.at, tc.want)
+			}
+		}
+	})
 }
 
 // TestSlowTenants has very many Ats in namespaces whose admission takes ten seconds. Those of another
