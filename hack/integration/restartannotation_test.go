@@ -97,6 +97,11 @@ func TestRestartAnnotation(t *testing.T) {
 	// A workload that is deleted without its CronAt and created again adopts it.
 	annotate(scheduleAnnotation + "=@daily")
 	cronAt = waitNamedCronAt(t, namespace, "deployment-web", "to follow", hasSchedule("@daily"))
+	// The garbage collector learns of a new CRD within half a minute, and then deletes what has no owner. Before
+	// that, it does not know what to orphan.
+	actAs(t, "", namespace).want(t, "", creates(fmt.Sprintf(`{kind: CronAt, apiVersion: %s, metadata: {name: lost, ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: lost, uid: lost}]},
+		spec: {schedule: "@yearly", atTemplate: {spec: {command: "true"}}}}`, v1alpha1.SchemeGroupVersion)))
+	waitGone(t, namespace, "cronats/lost")
 	kubectl(t, "", "delete", "-n", namespace, "--cascade=orphan", "deployment/web")
 	waitNamedCronAt(t, namespace, "deployment-web", "to have no owner", func(cronAt *v1alpha1.CronAt) bool {
 		return cronAt != nil && len(cronAt.OwnerReferences) == 0
