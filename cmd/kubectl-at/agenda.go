@@ -18,7 +18,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,7 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/printers"
-	"sigs.k8s.io/yaml"
+	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
@@ -49,6 +48,12 @@ type agenda struct {
 	Starts []start `json:"starts,omitempty"`
 	// Runs are in order of time, those that failed first.
 	Runs []pastRun `json:"runs,omitempty"`
+}
+
+// DeepCopyObject makes the agenda an object that the printers accept. They do not change it.
+func (a *agenda) DeepCopyObject() runtime.Object {
+	same := *a
+	return &same
 }
 
 // agendaFlags are the flags of the command agenda.
@@ -174,19 +179,9 @@ func listIfAllowed[T runtime.Object](c *cli, kind, selector string) ([]T, error)
 func (c *cli) printAgenda(found *agenda, flags *agendaFlags) error {
 	switch flags.output {
 	case "json":
-		body, err := json.MarshalIndent(found, "", "    ")
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(c.Out, "%s\n", body)
-		return err
+		return (&printers.JSONPrinter{}).PrintObj(found, c.Out)
 	case "yaml":
-		body, err := yaml.Marshal(found)
-		if err != nil {
-			return err
-		}
-		_, err = c.Out.Write(body)
-		return err
+		return (&printers.YAMLPrinter{}).PrintObj(found, c.Out)
 	case "ics":
 		return found.calendar(c.now()).SerializeTo(c.Out, ics.WithNewLineWindows)
 	}
@@ -246,11 +241,7 @@ func (a *agenda) calendar(now time.Time) *ics.Calendar {
 		add(s.entry, s.Time, s.note())
 	}
 	for _, r := range a.Runs {
-		took := int64(0)
-		if r.TookSeconds != nil {
-			took = *r.TookSeconds
-		}
-		add(r.entry, r.Time.Add(time.Duration(took)*time.Second), strings.TrimSpace(r.Reason+"\n"+r.Message))
+		add(r.entry, ptr.Deref(r.Ended, r.Time), strings.TrimSpace(r.Reason+"\n"+r.Message))
 	}
 	return calendar
 }
