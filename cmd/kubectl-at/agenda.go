@@ -28,7 +28,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/utils/ptr"
@@ -111,8 +110,8 @@ func (c *cli) setBounds(flags *agendaFlags, found *agenda) (err error) {
 	if !slices.Contains(agendaFormats, flags.output) {
 		return usageError("--output is %q: it must be one of %s", flags.output, strings.Join(agendaFormats[1:], ", "))
 	}
-	if _, err := labels.Parse(flags.selector); err != nil {
-		return usageError("--selector is %q: %w", flags.selector, err)
+	if err := checkSelector(flags.selector); err != nil {
+		return err
 	}
 	found.From = c.now().Truncate(time.Second)
 	found.Until = found.From
@@ -211,14 +210,11 @@ func (c *cli) printStarts(starts []start, options printers.PrintOptions) error {
 func (c *cli) printRuns(runs []pastRun, options printers.PrintOptions) error {
 	var rows []metav1.TableRow
 	for _, r := range runs {
-		took, exitCode := "", ""
+		took := ""
 		if r.TookSeconds != nil {
 			took = shortSeconds(*r.TookSeconds)
 		}
-		if r.ExitCode != nil {
-			exitCode = fmt.Sprint(*r.ExitCode)
-		}
-		rows = append(rows, row(r.object, r.Time.In(c.local()).Format(shortTime), took, r.ref(), r.Reason, exitCode, clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand)))
+		rows = append(rows, row(r.object, r.Time.In(c.local()).Format(shortTime), took, r.ref(), r.Reason, exitCodeOf(r.ExitCode), clip(r.Message, 2*maxCommand), clip(r.Command, maxCommand)))
 	}
 	return c.printRows(options, append(columns(0, "Time", "Took", "Name", "Reason", "Exit", "Message"), columns(1, "Command")...), rows)
 }

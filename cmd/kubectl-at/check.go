@@ -88,7 +88,7 @@ last rehearsal.`,
 
 // requestRehearsal asks the controller for another rehearsal.
 func (c *cli) requestRehearsal(info *resource.Info) error {
-	return c.edit(&output{}, info, func() error {
+	return c.write(&output{}, info, func() error {
 		of := info.Object.(object)
 		s := stateOf(of)
 		switch {
@@ -155,12 +155,15 @@ func (c *cli) check(ctx context.Context, of object, ago time.Duration, out io.Wr
 	case s.run.Rehearse:
 		rehearsal = noRehearsal
 	}
-	missing, notAllowed := "", ""
+	missing, notAllowed, suspended := "", "", ""
+	if s.isSuspended {
+		suspended = "Nothing starts until " + c.kubectl("at resume %s", ref(of)) + "."
+	}
 	if !hasPassed {
 		missing, notAllowed = c.missing(of)
 	}
 	printFields(out, []field{
-		{"Suspended", c.suspendedUntil(of)},
+		{"Suspended", suspended},
 		{"Preflight", cmp.Or(none, "The controller has reported nothing against "+ref(of)+".")},
 		{"Rehearsal", rehearsal},
 		{"Dry-run", asked},
@@ -184,14 +187,6 @@ func uncheckedOf(run *v1alpha1.RunSpec, hasPassed bool) string {
 		return "Image, ConfigMaps, Secrets, volumes, room on a node. And what the command does."
 	}
 	return "Image, ConfigMaps, Secrets, volumes, room on a node: --rehearse tries them. And what the command does."
-}
-
-// suspendedUntil says until when a suspended object does not start.
-func (c *cli) suspendedUntil(of object) string {
-	if !stateOf(of).isSuspended {
-		return ""
-	}
-	return "Nothing starts until " + c.kubectl("at resume %s", ref(of)) + "."
 }
 
 // noPreflight says why neither a preflight nor a rehearsal of a CronAt will take place, or returns "".

@@ -51,9 +51,6 @@ func (c *cli) dryRunPod(ctx context.Context, at *v1alpha1.At) (asked, refused st
 	pod.OwnerReferences, pod.Finalizers = nil, nil
 	delete(pod.Labels, v1alpha1.LabelAtUID)
 	_, err := c.kube.CoreV1().Pods(at.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
-	if isNotAllowed(err) {
-		return "You are not allowed to create Pods, so the Pod was not tried.", ""
-	}
 	return answerTo("the Pod", "create", plan.Foresee(v1alpha1.ReasonPodRefused, err), err)
 }
 
@@ -66,10 +63,7 @@ func (c *cli) dryRunRestart(ctx context.Context, at *v1alpha1.At) (asked, refuse
 		_, err = workload.Restart(ctx, apps, target, c.now(), metav1.DryRunAll)
 		forecast = plan.Foresee(v1alpha1.ReasonRestartRefused, err)
 	}
-	if isNotAllowed(err) {
-		return fmt.Sprintf("You are not allowed to restart %s, so that was not tried.", targetOf(&at.Spec.RunSpec)), ""
-	}
-	return answerTo("the restart", "request", forecast, err)
+	return answerTo("the restart of "+targetOf(&at.Spec.RunSpec), "request", forecast, err)
 }
 
 // lookAtNodes looks for the nodes on which an At would run. What it says follows another sentence.
@@ -90,6 +84,8 @@ func (c *cli) lookAtNodes(at *v1alpha1.At) (asked, refused string) {
 // answerTo puts the answer to a request into words.
 func answerTo(what, verb string, forecast *plan.Forecast, err error) (asked, refused string) {
 	switch {
+	case isNotAllowed(err):
+		return fmt.Sprintf("You are not allowed to %s %s, so it was not tried.", verb, what), ""
 	case forecast == nil:
 		return fmt.Sprintf("The API server does not say whether it accepts %s: %v", what, err), ""
 	case forecast.Reason != "":

@@ -29,7 +29,6 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/cli-runtime/pkg/resource"
 
@@ -78,9 +77,6 @@ func (c *cli) suspension(verb, done, short, long string, suspend bool) *cobra.Co
 			}
 			return nil
 		})
-		if err == nil {
-			err = output.print(c, info.Object)
-		}
 		if cronAt, isCronAt := info.Object.(*v1alpha1.CronAt); isCronAt && err == nil {
 			return c.announceNext(output, cronAt, c.now().Truncate(time.Second))
 		}
@@ -228,8 +224,8 @@ func (m *move) ats(names []string) (infos []*resource.Info, err error) {
 	if !m.selects() {
 		return infos, nil
 	}
-	if _, err := labels.Parse(m.selector); err != nil {
-		return nil, usageError("--selector is %q: %w", m.selector, err)
+	if err := checkSelector(m.selector); err != nil {
+		return nil, err
 	}
 	limit := timespec.Time{}
 	if m.dueBefore != "" {
@@ -356,9 +352,6 @@ func (c *cli) move(ctx context.Context, output *output, info *resource.Info, to 
 		return err
 	})
 	if err != nil {
-		return err
-	}
-	if err := output.print(c, info.Object); err != nil {
 		return err
 	}
 	if before, err := plan.Instant(&was); err == nil {

@@ -69,8 +69,8 @@ Ats, too, and the Ats of the nodes on which an At of --nodes runs.`,
 					return usageError("%w, or wide. Other formats: %s", err, c.kubectl("get at -o FORMAT"))
 				}
 			}
-			if _, err := labels.Parse(selector); err != nil {
-				return usageError("--selector is %q: %w", selector, err)
+			if err := checkSelector(selector); err != nil {
+				return err
 			}
 			if err := c.connect(); err != nil {
 				return err
@@ -116,6 +116,14 @@ Ats, too, and the Ats of the nodes on which an At of --nodes runs.`,
 	return cmd
 }
 
+// checkSelector returns an error if --selector cannot be parsed, before there is any request.
+func checkSelector(selector string) error {
+	if _, err := labels.Parse(selector); err != nil {
+		return usageError("--selector is %q: %w", selector, err)
+	}
+	return nil
+}
+
 // instantOf returns when an At is due; invalid schedules come first.
 func instantOf(at *v1alpha1.At) time.Time {
 	instant, _ := plan.Instant(&at.Spec)
@@ -148,7 +156,7 @@ func (c *cli) printTable(ats []*v1alpha1.At, options printers.PrintOptions) erro
 		pod := ptr.Deref(at.Status.Pod, v1alpha1.AtPod{})
 		rows = append(rows, row(
 			at, at.Name, when, in, string(at.Status.Phase), reasonOf(at, now),
-			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at), pod.Name, pod.NodeName, rehearsed(stateOf(at), now),
+			clip(commandOf(&at.Spec.RunSpec), maxCommand), exitCodeOf(at.Status.ExitCode), pod.Name, pod.NodeName, rehearsed(stateOf(at), now),
 			at.Annotations[v1alpha1.AnnotationRequester],
 		))
 	}
@@ -176,12 +184,12 @@ func (c *cli) printRows(options printers.PrintOptions, columns []metav1.TableCol
 	return printers.NewTablePrinter(options).PrintObj(&metav1.Table{ColumnDefinitions: columns, Rows: rows}, c.Out)
 }
 
-// exitCodeOf returns the exit code of the command, or "" if it has not ended.
-func exitCodeOf(at *v1alpha1.At) string {
-	if at.Status.ExitCode == nil {
+// exitCodeOf shows the exit code of a command; nil means that it has not ended.
+func exitCodeOf(code *int32) string {
+	if code == nil {
 		return ""
 	}
-	return fmt.Sprint(*at.Status.ExitCode)
+	return fmt.Sprint(*code)
 }
 
 // reasonOf returns the reason for the state of an object, even if there is no controller to

@@ -100,14 +100,13 @@ func (c *cli) logs(ctx context.Context, at *v1alpha1.At, attempt int32, containe
 	var lock sync.Mutex
 	found := false
 	for _, one := range ats {
-		log := podLog{cli: c, out: c.Out, at: one, attempt: newestAttempt(one), container: container}
-		if log.attempt < 0 || attempt > log.attempt+1 {
+		latest := newestAttempt(one) + 1
+		number := cmp.Or(attempt, latest)
+		if number == 0 || number > latest {
 			continue
 		}
 		found = true
-		if attempt > 0 {
-			log.attempt = attempt - 1
-		}
+		log := podLog{cli: c, out: c.Out, at: one, attempt: number - 1, container: container}
 		if at.Spec.Nodes != nil {
 			log.out = ofNode(one, c.Out, &lock)
 		}

@@ -178,7 +178,7 @@ func (c *cli) printNodes(at *v1alpha1.At) error {
 	fmt.Fprintln(c.Out, "Nodes")
 	var rows []metav1.TableRow
 	for _, at := range ats {
-		rows = append(rows, row(at, at.Spec.Node, at.Name, string(at.Status.Phase), reasonOf(at, c.now()), exitCodeOf(at)))
+		rows = append(rows, row(at, at.Spec.Node, at.Name, string(at.Status.Phase), reasonOf(at, c.now()), exitCodeOf(at.Status.ExitCode)))
 	}
 	return c.printRows(printers.PrintOptions{}, columns(0, "Node", "Name", "Phase", "Reason", "Exit"), rows)
 }

@@ -227,9 +227,17 @@ func (c *cli) unanswered(output *output, err error, object metav1.Object, done s
 	return fmt.Errorf("%w: %s may have been %s: see %s", err, ref(object), done, c.kubectl("at show %s", strings.TrimPrefix(ref(object), "at/")))
 }
 
-// edit changes an object with change, which may refuse that. If the object has
-// changed in the meantime, edit reads it and calls change again.
+// edit changes an object with change, which may refuse that, and prints it.
 func (c *cli) edit(output *output, info *resource.Info, change func() error) error {
+	if err := c.write(output, info, change); err != nil {
+		return err
+	}
+	return output.print(c, info.Object)
+}
+
+// write does the same, but prints nothing. If the object has changed in the meantime,
+// it reads it and calls change again.
+func (c *cli) write(output *output, info *resource.Info, change func() error) error {
 	helper := resource.NewHelper(info.Client, info.Mapping).DryRun(output.isServer()).WithFieldManager(fieldManager)
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		before, err := json.Marshal(info.Object)

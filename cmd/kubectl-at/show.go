@@ -171,9 +171,10 @@ func (c *cli) statusOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []fie
 	if at.Status.Reason != "" {
 		state += ", " + at.Status.Reason
 	}
-	why, message, pod := c.whyOf(at, newest, now), "", ""
-	if text, isWaiting := c.progressOf(at, newest, now); isWaiting && text != why {
-		pod = text
+	progress, isWaiting := c.progressOf(at, newest, now)
+	why, message, pod := c.whyOf(at, progress, now), "", ""
+	if isWaiting && progress != why {
+		pod = progress
 	}
 	if at.Status.Phase == v1alpha1.PhaseDone && at.Status.Message != why {
 		message = at.Status.Message
@@ -187,7 +188,7 @@ func (c *cli) statusOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) []fie
 		{"Rehearsed", rehearsed(stateOf(at), now)},
 		{"Started", since(at.Status.StartTime, now)},
 		{"Ended", since(at.Status.CompletionTime, now)},
-		{"Exit code", exitCodeOf(at)},
+		{"Exit code", exitCodeOf(at.Status.ExitCode)},
 		{"Again", c.againOf(at)},
 	}
 }
@@ -209,16 +210,12 @@ func (c *cli) againOf(at *v1alpha1.At) string {
 	return c.kubectl("at now --from %s", ref(at))
 }
 
-// whyOf explains the state of an At in a sentence.
-func (c *cli) whyOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) string {
+// whyOf explains the state of an At in a sentence. progress says how far a running one is.
+func (c *cli) whyOf(at *v1alpha1.At, progress string, now time.Time) string {
 	switch hint := c.hintOnAt(at, now); {
 	case at.Status.Phase == v1alpha1.PhaseDone:
-		for _, condition := range at.Status.Conditions {
-			if (condition.Type == v1alpha1.ConditionComplete || condition.Type == v1alpha1.ConditionFailed) && condition.Status == metav1.ConditionTrue {
-				return condition.Message
-			}
-		}
-		return at.Status.Message
+		end := cmp.Or(plan.TrueCondition(at.Status.Conditions, v1alpha1.ConditionComplete), plan.TrueCondition(at.Status.Conditions, v1alpha1.ConditionFailed))
+		return ptr.Deref(end, metav1.Condition{Message: at.Status.Message}).Message
 	case at.Status.Message != "":
 		return at.Status.Message
 	case hint != "" && at.Status.Phase != v1alpha1.PhaseRunning:
@@ -226,8 +223,7 @@ func (c *cli) whyOf(at *v1alpha1.At, newest *corev1.Pod, now time.Time) string {
 	case at.Status.Reason != "":
 		return ""
 	case at.Status.Phase == v1alpha1.PhaseRunning:
-		text, _ := c.progressOf(at, newest, now)
-		return text
+		return progress
 	case instantOf(at).After(now):
 		return "It is waiting for its scheduled time."
 	}
