@@ -155,7 +155,7 @@ func TestAgenda(t *testing.T) {
 		"no label":  {args: []string{"-l", "=="}, code: exitUsage, stderr: "error: --selector is \"==\": .*\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "", tc.objects...)
+			w := newWorld(t, tc.objects...)
 			w.kube = kubefake.NewSimpleClientset(tc.cronJobs...)
 			code := w.run(t, append([]string{"agenda", "--tz=UTC"}, tc.args...)...)
 			wantOutput(t, w, code, tc.code, tc.stdout, tc.stderr)
@@ -227,7 +227,7 @@ func TestAgendaSince(t *testing.T) {
 		"Jobs are forbidden": {args: []string{"--since", "70m", "--no-headers"}, err: apierrors.NewForbidden(batchv1.Resource("jobs"), "", nil), stdout: []string{failed[2], "2026-03-26 18:00:00 UTC - at/runs RUNNING - -"}, stderr: "Cannot list jobs: .*\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "", objects...)
+			w := newWorld(t, objects...)
 			kube := kubefake.NewSimpleClientset(job("bad", batchv1.JobFailed, "BackoffLimitExceeded", "Job has reached the limit"), job("good", batchv1.JobComplete, "", ""), stranger)
 			if tc.err != nil {
 				kube.PrependReactor("list", "jobs", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, tc.err })
@@ -243,7 +243,7 @@ func TestAgendaSince(t *testing.T) {
 // calendar that a public parser of RFC 5545 reads.
 func TestAgendaFormats(t *testing.T) {
 	at := newAt("at", func(at *v1alpha1.At) { at.Spec.Command = strings.Repeat("echo 'a, b; c\\d' ü\n", 10) })
-	w := newWorld(t, "", at)
+	w := newWorld(t, at)
 	if code := w.run(t, "agenda", "--tz=UTC", "-o", "json"); code != 0 {
 		t.Fatal(w.stderr.String())
 	}
@@ -261,7 +261,7 @@ func TestAgendaFormats(t *testing.T) {
 
 	var got []string
 	for _, args := range [][]string{{"agenda", "-o", "ics"}, {"agenda", "-o", "ics", "--since", "12h"}} {
-		w := newWorld(t, "", at, ended("night", -2*time.Hour, time.Hour, 1, nil))
+		w := newWorld(t, at, ended("night", -2*time.Hour, time.Hour, 1, nil))
 		if code := w.run(t, args...); code != 0 {
 			t.Fatal(w.stderr.String())
 		}

@@ -53,12 +53,12 @@ type world struct {
 	cnat           *fake.Clientset
 }
 
-func newWorld(t *testing.T, stdin string, ats ...runtime.Object) *world {
+func newWorld(t *testing.T, ats ...runtime.Object) *world {
 	t.Helper()
 	t.Setenv("KUBECONFIG", "/none")
 	w := &world{cnat: fake.NewSimpleClientset(ats...)}
 	w.cli = &cli{
-		IOStreams: genericiooptions.IOStreams{In: strings.NewReader(stdin), Out: &w.stdout, ErrOut: &w.stderr},
+		IOStreams: genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: &w.stdout, ErrOut: &w.stderr},
 		config:    genericclioptions.NewConfigFlags(true),
 		now:       func() time.Time { return now },
 		kube:      kubefake.NewSimpleClientset(),
@@ -135,7 +135,7 @@ func TestOutput(t *testing.T) {
 		"tomorrow 10:12 --help":          "kubectl at -n NAMESPACE",
 		"__complete list --tz Europe/Be": "\nEurope/Berlin\n",
 	} {
-		w := newWorld(t, "")
+		w := newWorld(t)
 		if code := w.run(t, strings.Fields(args)...); code != 0 || !strings.Contains(w.stdout.String(), want) {
 			t.Errorf("%s: exit code %d, stdout %q, want %q", args, code, w.stdout.String(), want)
 		}
@@ -188,7 +188,7 @@ func TestUnanswered(t *testing.T) {
 		"interrupted, not a POST": {"show x", context.Canceled, true, exitInterrupted, `error: interrupted: Get "http://fake/apis/cnat.programming-kubernetes.info/v1alpha1/namespaces/default/ats/x": context canceled` + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "", newAt("x", nil), newCronAt("x", nil))
+			w := newWorld(t, newAt("x", nil), newCronAt("x", nil))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			w.cnat.PrependReactor("*", "*", func(action kubetesting.Action) (bool, runtime.Object, error) {
@@ -233,7 +233,7 @@ func TestTerminal(t *testing.T) {
 	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}, InvolvedObject: corev1.ObjectReference{UID: "uid"}, Reason: evil, Message: evil}
 	for _, args := range []string{"list -o wide", "show at", "show cronat/backup", "logs at", "rm at", "__complete rm ''"} {
 		t.Run(args, func(t *testing.T) {
-			w := newWorld(t, "", at, cronAt)
+			w := newWorld(t, at, cronAt)
 			w.kube = kubefake.NewSimpleClientset(pod, event)
 			w.cnat.PrependReactor("delete", "ats", func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New(evil) })
 			w.run(t, strings.Split(strings.ReplaceAll(args, "''", ""), " ")...)
@@ -246,7 +246,7 @@ func TestTerminal(t *testing.T) {
 }
 
 func TestKubectl(t *testing.T) {
-	w := newWorld(t, "")
+	w := newWorld(t)
 	if err := w.command().ParseFlags([]string{"--context", "a&b", "-n=x", "--kubeconfig=/none"}); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestKubectl(t *testing.T) {
 
 // TestEditConflict edits an At that changes in the meantime.
 func TestEditConflict(t *testing.T) {
-	w := newWorld(t, "", newAt("at", func(at *v1alpha1.At) { at.ResourceVersion = "7" }))
+	w := newWorld(t, newAt("at", func(at *v1alpha1.At) { at.ResourceVersion = "7" }))
 	var patches []string
 	w.cnat.PrependReactor("patch", "ats", func(action kubetesting.Action) (bool, runtime.Object, error) {
 		patches = append(patches, string(action.(kubetesting.PatchAction).GetPatch()))
@@ -303,7 +303,7 @@ func TestAway(t *testing.T) {
 	} {
 		t.Run(name, inBubble(func(t *testing.T) {
 			t.Helper()
-			w := newWorld(t, "")
+			w := newWorld(t)
 			lists := 0
 			w.cnat.PrependReactor("list", "ats", func(kubetesting.Action) (bool, runtime.Object, error) {
 				lists++

@@ -137,7 +137,7 @@ func TestCopyingPage(t *testing.T) {
 // object of the file.
 func copyOf(t *testing.T, file string, args []string) string {
 	t.Helper()
-	w := newWorld(t, "")
+	w := newWorld(t)
 	source := "-f " + file
 	if i := slices.Index(args, "--from"); i >= 0 {
 		content, err := os.ReadFile(file)

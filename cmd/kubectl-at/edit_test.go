@@ -29,7 +29,7 @@ import (
 
 // TestMoveConflict moves an At by an amount while another user moves it: the amount counts from the time that it replaces.
 func TestMoveConflict(t *testing.T) {
-	w := newWorld(t, "", newAt("at", nil))
+	w := newWorld(t, newAt("at", nil))
 	first := true
 	w.cnat.PrependReactor("patch", "ats", func(kubetesting.Action) (bool, runtime.Object, error) {
 		if !first {

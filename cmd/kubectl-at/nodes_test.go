@@ -75,7 +75,7 @@ func TestLogsOfNodes(t *testing.T) {
 				objects = objects[1:]
 				objects[0].(*v1alpha1.At).Labels[v1alpha1.LabelAtUID] = ""
 			}
-			w := newWorld(t, "", objects...)
+			w := newWorld(t, objects...)
 			var pods []runtime.Object
 			for _, name := range []string{"patch-n1-pod", "patch-n1-pod-1"} {
 				pods = append(pods, &corev1.Pod{

@@ -35,7 +35,7 @@ func TestDownload(t *testing.T) {
 	}))
 	defer server.Close()
 	for path, want := range map[string]string{"/pod.yaml": "at.cnat.programming-kubernetes.info/a-", "/none.yaml": "404 Not Found"} {
-		w := newWorld(t, "")
+		w := newWorld(t)
 		code := w.run(t, "now", "-f", server.URL+path)
 		if got := w.stdout.String() + w.stderr.String(); !strings.Contains(got, want) || (code == 0) != (path == "/pod.yaml") {
 			t.Errorf("%s: exit code %d, got %q, want %q", path, code, got, want)

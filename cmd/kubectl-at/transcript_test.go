@@ -90,7 +90,7 @@ type transcript struct {
 
 func newTranscript(t *testing.T) *transcript {
 	t.Helper()
-	x := &transcript{world: newWorld(t, ""), kube: kubefake.NewClientset(), objects: map[string]runtime.Object{}}
+	x := &transcript{world: newWorld(t), kube: kubefake.NewClientset(), objects: map[string]runtime.Object{}}
 	x.world.kube, x.patience = x.kube, patience
 	began := time.Now()
 	x.now = func() time.Time { return now.Add(time.Since(began)) }
@@ -274,10 +274,10 @@ func blank(t *testing.T, what string) runtime.Object {
 func failure(resource, text string) error {
 	reason, message, _ := strings.Cut(text, " ")
 	codes := map[string]int32{"Forbidden": http.StatusForbidden, "ServiceUnavailable": http.StatusServiceUnavailable, "NotFound": http.StatusNotFound}
-	switch {
-	case reason == "NoConnection":
+	switch reason {
+	case "NoConnection":
 		return errRefused
-	case reason == "NoKind":
+	case "NoKind":
 		return apierrors.NewGenericServerResponse(http.StatusNotFound, "", v1alpha1.Resource(resource), "", "", 0, true)
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: codes[reason], Reason: metav1.StatusReason(reason), Message: message, Details: &metav1.StatusDetails{Kind: resource}}}

@@ -115,7 +115,7 @@ func TestRequestTimeout(t *testing.T) {
 	}
 	defer func() { _ = server.Close() }()
 	for _, command := range []string{"list", "show x", "now --name=x -- x", "now --from=cronjob/x"} {
-		w := newWorld(t, "")
+		w := newWorld(t)
 		w.cli.cnat, w.kube, w.getter = nil, nil, getter{w.config}
 		code := w.run(t, slices.Concat([]string{"--server=http://" + server.Addr().String(), "--request-timeout=20ms"}, strings.Fields(command))...)
 		if code != exitError || !strings.Contains(w.stderr.String(), "the API server has not answered for 20ms") {

@@ -345,9 +345,6 @@ func (p *replayer) prepare(c *controller, now int8) {
 	p.tick(now)
 }
 
-// maxSteps is the number of steps of a sync of the other controllers.
-const maxSteps = 10
-
 // tick sets the clock to when the next request is answered.
 func (p *replayer) tick(now int8) {
 	if len(p.answers) > 0 {

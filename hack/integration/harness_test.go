@@ -329,14 +329,6 @@ func (r retrier) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// applyCRD installs the CRD as described in docs/install.md, in a test that has its own
-// cluster. In the other tests, it is installed.
-func applyCRD(t *testing.T) {
-	t.Helper()
-	kubectl(t, "", "apply", "-f", crd)
-	eventually(t, "Ats to be served", areServed)
-}
-
 // areServed reports whether the API server serves Ats and CronAts. kubectl wait does not
 // suffice: it fails on a CRD whose status has no conditions yet.
 func areServed(ctx context.Context) (bool, error) {

@@ -126,8 +126,8 @@ func TestRestartWorkload(t *testing.T) {
 			createWorkload(t, namespace, tc.kind, "replicas: 2")
 			waitRolledOut(t, namespace, tc.kind)
 			startController(t, namespace)
-			at := createAt(t, newRestart(namespace, tc.kind))
-			at = waitAt(t, namespace, "at", "to have restarted the workload", func(at *v1alpha1.At) bool {
+			createAt(t, newRestart(namespace, tc.kind))
+			at := waitAt(t, namespace, "at", "to have restarted the workload", func(at *v1alpha1.At) bool {
 				return at.Status.Restart != nil && at.Status.Restart.RestartedAt != nil
 			})
 			if at.Status.Phase != v1alpha1.PhaseRunning || at.Status.Restart.UID == "" || at.Status.StartTime == nil || at.Status.Message == "" {

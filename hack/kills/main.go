@@ -21,6 +21,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -185,7 +186,7 @@ func (m mutant) try(dir string, packages []testedPackage) string {
 	slices.SortStableFunc(affected, func(a, b testedPackage) int { return cmp.Compare(order(paths[a.path]), order(paths[b.path])) })
 	for _, p := range affected {
 		// The simulation is a layer of its own.
-		output, err := exec.Command("go", "test", "-vet=off", "-count=1", "-failfast", "-timeout=5m", "-skip=^TestSimulate", "-overlay="+overlay, p.path).CombinedOutput()
+		output, err := exec.CommandContext(context.Background(), "go", "test", "-vet=off", "-count=1", "-failfast", "-timeout=5m", "-skip=^TestSimulate", "-overlay="+overlay, p.path).CombinedOutput()
 		switch result := failed.FindSubmatch(output); {
 		case err == nil, bytes.Contains(output, []byte("panic: test timed out")):
 		case result == nil:
@@ -214,7 +215,7 @@ type testedPackage struct {
 
 // listPackages returns the packages with unit tests, each after those that it imports.
 func listPackages() ([]testedPackage, error) {
-	output, err := exec.Command("go", "list", "-f", `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join .XTestImports " "}}{{end}}`, ".", "./pkg/...").Output()
+	output, err := exec.CommandContext(context.Background(), "go", "list", "-f", `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{join .Deps " "}} {{join .TestImports " "}} {{join .XTestImports " "}}{{end}}`, ".", "./pkg/...").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
@@ -243,13 +244,13 @@ func tryLayer(dir, name string) string {
 	layer, title, _ := strings.Cut(name, ": ")
 	tests := filepath.Join(dir, layer)
 	if _, err := os.Stat(tests); err != nil {
-		if output, err := exec.Command("go", "test", "-c", "-vet=off", "-o", tests, "./"+layers[layer].dir).CombinedOutput(); err != nil {
+		if output, err := exec.CommandContext(context.Background(), "go", "test", "-c", "-vet=off", "-o", tests, "./"+layers[layer].dir).CombinedOutput(); err != nil {
 			return "does not compile: " + strings.Join(strings.Fields(string(output)), " ")
 		}
 	}
 	args := slices.Clone(layers[layer].args)
 	args[len(args)-1] += "^" + regexp.QuoteMeta(strings.ReplaceAll(title, " ", "_")) + "$"
-	command := exec.Command(tests, append(args, "-test.v")...)
+	command := exec.CommandContext(context.Background(), tests, append(args, "-test.v")...)
 	command.Dir = layers[layer].dir
 	output, err := command.Output()
 	if result := passed.FindSubmatch(output); err == nil && result != nil {

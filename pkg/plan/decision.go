@@ -97,7 +97,7 @@ func (w *World) needs(d Decision) Reads {
 	case CreatePod:
 		// Another controller may have run the At, and its Pod may be gone. Or a user may have just
 		// edited, suspended or deleted the At or its parent.
-		if !isFresh || w.Live < LiveAt && !(IsWhole(w.At) && hasAllStatus) {
+		if !isFresh || w.Live < LiveAt && (!IsWhole(w.At) || !hasAllStatus) {
 			return LiveAt
 		}
 	case ResumeAts:

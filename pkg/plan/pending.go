@@ -106,7 +106,8 @@ func (v *view) isDue() bool {
 // that user which nodes there are. Of a run that has started, a Pod was admitted.
 func WantsTrial(w World) bool {
 	v := newView(w)
-	return NeedsNodes(w.At) && v.isDue() && v.startingLeft > 0 && !(v.isChild() && !v.parentIsGone() && isNodesRun(v.Parent))
+	wasAdmitted := v.isChild() && !v.parentIsGone() && isNodesRun(v.Parent)
+	return NeedsNodes(w.At) && v.isDue() && v.startingLeft > 0 && !wasAdmitted
 }
 
 // IsAdmitted reports whether err, the API server's answer to the trial, says nothing against the Pod.
