@@ -26,6 +26,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -38,8 +39,11 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze/freezecache"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
+	listers "programming-kubernetes.info/cnat-controller/pkg/generated/listers/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/sorted"
@@ -68,6 +72,10 @@ type Controller struct {
 	checks    *preflight.Checks    // of Ats
 	steps     *steps.Steps
 	clock     clock.WithTicker
+	// freezes are those that it obeys, and cronAts says which of them concern the Ats of a CronAt.
+	// They are set before Run, or nil.
+	freezes *freezecache.Cache
+	cronAts listers.CronAtLister
 }
 
 // NewController returns a controller that uses the given informers. The caller starts
@@ -201,6 +209,7 @@ func (c *Controller) syncHandler(ctx context.Context, name cache.ObjectName) (ti
 func (c *Controller) decide(world plan.World) plan.Decision {
 	world.Rehearses = c.checks.Rehearses()
 	if world.At != nil {
+		c.addFreezes(&world)
 		world.Forecast = c.checks.Forecast(world.At, plan.RehearsedOf(&world.At.Status))
 	}
 	decision := plan.Decide(world)
@@ -208,6 +217,38 @@ func (c *Controller) decide(world plan.World) plan.Decision {
 		c.checks.Add(cache.MetaObjectToName(world.At))
 	}
 	return decision
+}
+
+// addFreezes adds to world which Freeze holds the At, if it is due. That must be known just before a
+// decision: reading the At may have taken long.
+func (c *Controller) addFreezes(world *plan.World) {
+	if world.Frozen, world.FreezesUnknown = nil, nil; world.At == nil || !plan.MayStartAt(world.At, world.Now) {
+		return
+	}
+	set, err := c.freezes.Set()
+	if world.FreezesUnknown = err; set.IsEmpty() {
+		return
+	}
+	var makers []metav1.Object
+	maker := world.At
+	if world.Parent != nil {
+		maker = world.Parent
+		makers = append(makers, maker)
+	}
+	if owner := plan.Owner(maker, v1alpha1.CronAtKind); owner != nil {
+		// It may be gone, or not in the cache.
+		if cronAt, err := c.cronAts.CronAts(maker.Namespace).Get(owner.Name); err == nil && cronAt.UID == owner.UID {
+			makers = append(makers, cronAt)
+		}
+	}
+	world.Frozen = set.Holding(freeze.NewSubject(world.At, makers...), world.Now)
+}
+
+// freezesChanged enqueues the Ats that wait for the end of a Freeze. What a Freeze begins to hold
+// notices that when it is due.
+func (c *Controller) freezesChanged() {
+	ats, _ := c.cache.Ats.List(labels.Everything()) // Reading from a cache cannot fail.
+	c.enqueueAts(slices.DeleteFunc(ats, func(at *v1alpha1.At) bool { return !plan.IsFrozen(at) }))
 }
 
 func (c *Controller) addAt(logger klog.Logger, at *v1alpha1.At, isInInitialList bool) {
@@ -356,6 +397,7 @@ func (c *Controller) enqueueStep(at *v1alpha1.At, now time.Time) {
 	name := cache.MetaObjectToName(at)
 	world := c.cache.World(name, now)
 	world.Rehearses = c.checks.Rehearses()
+	c.addFreezes(world)
 	decision := plan.Decide(*world)
 	hasStep := decision.Action != nil || decision.Status != nil ||
 		slices.ContainsFunc(world.Pods, func(pod *corev1.Pod) bool { return plan.CleanUp(*world, pod).Action != nil })
@@ -369,7 +411,7 @@ func (c *Controller) isDue(name cache.ObjectName) bool {
 		return false
 	}
 	state, _ := plan.StateOf(at, c.cache.ParentOf(at), c.clock.Now())
-	return state == plan.StateDue
+	return state == plan.StateDue || state == plan.StateFrozen
 }
 
 // HasSynced returns true once the caches have synced.

@@ -58,6 +58,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat"
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze/freezecache"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	cnatscheme "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned/scheme"
 	cnatinformers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions"
@@ -302,6 +303,7 @@ type program struct {
 	controller     *Controller
 	cronController *cronat.Controller
 	annotations    *restartannotation.Controller // nil without the flag
+	freezes        *freezecache.Cache
 }
 
 func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock clock.WithTicker) (*program, error) {
@@ -354,6 +356,13 @@ func newProgram(ctx context.Context, o *options, config *rest.Config, wallClock 
 	if err != nil {
 		return nil, err
 	}
+	p.freezes = freezecache.New(p.cnatClient, p.metadataClient, o.namespace, o.leaderElectNamespace, wallClock, func() {
+		p.controller.freezesChanged()
+		p.cronController.FreezesChanged()
+	})
+	p.controller.freezes, p.controller.cronAts = p.freezes, p.cronFactory.Cnat().V1alpha1().CronAts().Lister()
+	p.controller.synced = append(p.controller.synced, p.freezes)
+	p.cronController.Freezes = p.freezes
 	p.objects = inventory.Objects{
 		Ats:     p.atFactory.Cnat().V1alpha1().Ats().Lister(),
 		CronAts: p.cronFactory.Cnat().V1alpha1().CronAts().Lister(),
@@ -391,6 +400,7 @@ func (p *program) run(ctx context.Context) error {
 	if waitFor(ctx, "Ats", func(ctx context.Context) error { return listAts(ctx, p.cnatClient, p.namespace) }) == nil {
 		p.podFactory.StartWithContext(ctx)
 		p.atFactory.StartWithContext(ctx)
+		go p.freezes.Run(ctx)
 		go p.startCronAts(ctx) // Without them, Ats must run all the same.
 	}
 	var led atomic.Bool

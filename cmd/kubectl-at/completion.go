@@ -65,6 +65,8 @@ func (c *cli) addCompletions(root *cobra.Command) {
 			cmd.ValidArgsFunction = c.complete(c.nameAndState, "ats", "cronats")
 		case "logs", "move", "wait":
 			cmd.ValidArgsFunction = c.complete(c.nameAndState, "ats")
+		case "unfreeze":
+			cmd.ValidArgsFunction = c.complete(name, "freezes")
 		case "every":
 			cmd.ValidArgsFunction = completeWords(scheduleWords...)
 			c.addFlagCompletions(cmd)

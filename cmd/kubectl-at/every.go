@@ -120,6 +120,9 @@ func (o *every) create(cmd *cobra.Command, words, command []string) error {
 	if err := o.announceNext(o.output, cronAt, now); err != nil {
 		return err
 	}
+	if next, err := nextOf(cronAt, now); err == nil {
+		o.announceFreeze(cmd.Context(), o.output, cronAt, next)
+	}
 	return o.warn(cmd.Context(), o.output, cronAt)
 }
 

@@ -130,7 +130,7 @@ func (c *cli) command() *cobra.Command {
 
 	root.AddCommand(
 		c.everyCommand(), c.listCommand(), c.agendaCommand(), c.showCommand(), c.logsCommand(), c.waitCommand(), c.rmCommand(),
-		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(), c.checkCommand(),
+		c.suspendCommand(), c.resumeCommand(), c.moveCommand(), c.runNowCommand(), c.freezeCommand(), c.unfreezeCommand(), c.checkCommand(),
 		c.explainCommand(), c.completionScriptCommand(), c.versionCommand(),
 	)
 	for _, cmd := range root.Commands() {

@@ -65,7 +65,7 @@ var kinds = func() *runtime.Scheme {
 var mapper = func() meta.RESTMapper {
 	all := meta.NewDefaultRESTMapper(nil)
 	for group, names := range map[schema.GroupVersion]map[string]string{
-		v1alpha1.SchemeGroupVersion: {"at": v1alpha1.AtKind, "ca": v1alpha1.CronAtKind},
+		v1alpha1.SchemeGroupVersion: {"at": v1alpha1.AtKind, "ca": v1alpha1.CronAtKind, "freeze": v1alpha1.FreezeKind},
 		batchv1.SchemeGroupVersion:  {"cj": "CronJob", "job": "Job"},
 		appsv1.SchemeGroupVersion:   {"deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet"},
 		corev1.SchemeGroupVersion: {
@@ -173,13 +173,16 @@ type object interface {
 
 // ref returns the name of an At or a CronAt for a message, as kubectl prints it.
 func ref(object metav1.Object) string {
-	if _, isCronAt := object.(*v1alpha1.CronAt); isCronAt {
+	switch object.(type) {
+	case *v1alpha1.CronAt:
 		return cronAtPrefix + object.GetName()
+	case *v1alpha1.Freeze:
+		return "freeze/" + object.GetName()
 	}
 	return "at/" + object.GetName()
 }
 
-// create creates an At or a CronAt, and prints it.
+// create creates an At, a CronAt or a Freeze, and prints it.
 func (c *cli) create(ctx context.Context, output *output, object object) error {
 	if output.isClient() {
 		return output.print(c, object)
@@ -201,6 +204,11 @@ func (c *cli) create(ctx context.Context, output *output, object object) error {
 	case *v1alpha1.CronAt:
 		var created *v1alpha1.CronAt
 		if created, err = c.cronAts.Create(ctx, object, options); err == nil {
+			*object = *created
+		}
+	case *v1alpha1.Freeze:
+		var created *v1alpha1.Freeze
+		if created, err = c.cnat.CnatV1alpha1().Freezes(object.Namespace).Create(ctx, object, options); err == nil {
 			*object = *created
 		}
 	}

@@ -40,6 +40,7 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
@@ -61,12 +62,20 @@ func TestValidObjects(t *testing.T) {
 			var at v1alpha1.At
 			var cronAt v1alpha1.CronAt
 			var err error
-			if object.GetKind() == v1alpha1.CronAtKind {
+			switch object.GetKind() {
+			case v1alpha1.CronAtKind:
 				if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &cronAt); err == nil {
 					err = cronplan.Validate(&cronAt.Spec)
 				}
-			} else if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &at); err == nil {
-				_, err = plan.Instant(&at.Spec)
+			case v1alpha1.FreezeKind:
+				var frozen v1alpha1.Freeze
+				if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &frozen); err == nil {
+					_, err = freeze.New(&frozen)
+				}
+			default:
+				if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &at); err == nil {
+					_, err = plan.Instant(&at.Spec)
+				}
 			}
 			if err != nil {
 				t.Errorf("the CRD accepts an object that the controller cannot read: %v", err)
@@ -270,10 +279,7 @@ func readGolden(t *testing.T, path string) (objects []*unstructured.Unstructured
 // if it has one, or else everything else.
 func writeGolden(t *testing.T, namespace string, object *unstructured.Unstructured) error {
 	t.Helper()
-	resource := "ats"
-	if object.GetKind() == v1alpha1.CronAtKind {
-		resource = "cronats"
-	}
+	resource := strings.ToLower(object.GetKind()) + "s"
 	ats := dynamicClient.Resource(v1alpha1.SchemeGroupVersion.WithResource(resource)).Namespace(namespace)
 	object = object.DeepCopy()
 	status, hasStatus := object.Object["status"]

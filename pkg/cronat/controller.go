@@ -36,6 +36,7 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronplan"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronsteps"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze/freezecache"
 	clientset "programming-kubernetes.info/cnat-controller/pkg/generated/clientset/versioned"
 	informers "programming-kubernetes.info/cnat-controller/pkg/generated/informers/externalversions/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/queue"
@@ -56,6 +57,8 @@ type Controller struct {
 	Steps  *cronsteps.Steps
 	synced []cache.DoneChecker
 	checks Checks
+	// Freezes are those that it obeys, if they are set before Run: see FreezesChanged.
+	Freezes *freezecache.Cache
 
 	// working is false while the controller is on standby: its informers fill the caches,
 	// but nothing is enqueued.
@@ -146,13 +149,25 @@ func (c *Controller) sweep(ctx context.Context) {
 	})
 }
 
-// decide returns the next step, with what preflights have found.
+// decide returns the next step, with what preflights have found. If the Freezes are not known, it is
+// to try again.
 func (c *Controller) decide(world *cronplan.World) cronplan.Decision {
+	var err error
+	if world.Freezes, err = c.Freezes.Set(); err != nil {
+		return cronplan.Decision{Retry: err}
+	}
 	if world.CronAt != nil {
 		world.Rehearses = c.checks.Rehearses()
 		world.Forecast = c.checks.Forecast(world.CronAt, cronplan.RehearsedOf(&world.CronAt.Status))
 	}
 	return cronplan.Decide(*world)
+}
+
+// FreezesChanged must be called when Freezes have changed: all CronAts may have another next time.
+func (c *Controller) FreezesChanged() {
+	for _, name := range c.Steps.Names() {
+		c.enqueue(name)
+	}
 }
 
 // enqueue enqueues a CronAt unless the controller is on standby. In that case, Run will

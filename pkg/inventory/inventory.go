@@ -40,7 +40,7 @@ import (
 var (
 	// Label state is one of the constants of plan.State.
 	atsDesc = metrics.NewDesc("cnat_ats",
-		"Number of Ats, by namespace and state: pending (not due yet), due (not started although the scheduled time has come), blocked, suspended, running, done. Ats that are being deleted are not counted.",
+		"Number of Ats, by namespace and state: pending (not due yet), due (not started although the scheduled time has come), blocked, frozen (waits for the end of a Freeze), suspended, running, done. Ats that are being deleted are not counted.",
 		[]string{"namespace", "state"}, nil, metrics.ALPHA, "")
 	// Label reason is one of the reasons of condition Blocked in v1alpha1.
 	blockedDesc = metrics.NewDesc("cnat_ats_blocked",

@@ -24,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan/rollout"
 )
@@ -65,6 +66,10 @@ type World struct {
 	// AsOf is a time before which nothing was changed in At and Parent that is not in them, or
 	// the zero time if that is unknown.
 	AsOf time.Time
+	// Frozen is the Freeze that keeps the At from starting anything, or nil. FreezesUnknown is why
+	// that is not known.
+	Frozen         *freeze.Hold
+	FreezesUnknown error
 	// Rehearses is false if rehearsals are turned off.
 	Rehearses bool
 	// Forecast is the result of the last preflight of the At in its current form, or nil if

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
@@ -105,7 +106,9 @@ func KeepAt(at *v1alpha1.At) *v1alpha1.At {
 	if isTracked(at) || IsScheduled(at) {
 		kept.Finalizers = keepFinalizers(at.Finalizers)
 	}
-	if IsScheduled(at) || HasLostOwner(at) {
+	if at.Status.Phase != v1alpha1.PhaseDone {
+		kept.Labels = freeze.Keep(at.Labels)
+	} else if IsScheduled(at) || HasLostOwner(at) {
 		kept.Labels = KeepKeys(at.Labels, v1alpha1.LabelCronAtUID, v1alpha1.LabelCronAtName, v1alpha1.LabelAtUID)
 	}
 	kept = Bounded(kept, MaxStatusText)

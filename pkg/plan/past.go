@@ -64,10 +64,10 @@ func (v *view) writeScheduleInPast() Decision {
 
 // ranAtOnce returns the event for a start much later than the scheduled time, if a user
 // wanted that. It returns no event if the controller was not running at that time, or if
-// the At was blocked or suspended.
+// the At was blocked, frozen or suspended.
 func (v *view) ranAtOnce() []Event {
 	late := v.createdLate()
-	if late <= minMistake && meta.FindStatusCondition(v.At.Status.Conditions, v1alpha1.ConditionSuspended) == nil && !isBlockedByOthers(v.At) {
+	if late <= minMistake && meta.FindStatusCondition(v.At.Status.Conditions, v1alpha1.ConditionSuspended) == nil && !isBlockedByOthers(v.At) && !IsFrozen(v.At) {
 		late = editedAt(v.At).Sub(v.instant)
 	}
 	if late <= minMistake || v.scheduleErr != nil {

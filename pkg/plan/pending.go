@@ -75,8 +75,8 @@ func (v *view) startAttempt(instant time.Time) Decision {
 	if d, decided := v.checkNode(); decided {
 		return d
 	}
-	if isBlockedByOthers(v.At) {
-		// It was blocked until now.
+	if isBlockedByOthers(v.At) || IsFrozen(v.At) {
+		// It was blocked or frozen until now.
 		due = v.Now
 	}
 	return Decision{Action: CreatePod{Due: due}, Delay: checkDelay}

@@ -69,7 +69,8 @@ func Decide(w World) Decision {
 	if w.At == nil || isLeaving(w.At) {
 		return Decision{}
 	}
-	d := newView(w).decideRun()
+	v := newView(w)
+	d := v.freeze(v.decideRun())
 	// A status that was never written has no observed generation and needs no write.
 	if observed := w.At.Status.ObservedGeneration; d.Action == nil && d.Status == nil && observed != 0 && observed != w.At.Generation {
 		status := w.At.Status.DeepCopy()
@@ -129,6 +130,8 @@ const (
 	StateDue State = "due"
 	// StateBlocked: PENDING, and condition Blocked is True.
 	StateBlocked State = "blocked"
+	// StateFrozen: PENDING, and condition Frozen is True.
+	StateFrozen State = "frozen"
 	// StateSuspended: PENDING, and spec.suspend is true.
 	StateSuspended State = "suspended"
 	// StateRunning: the phase is RUNNING.
@@ -141,12 +144,16 @@ const (
 // the At that created it, or nil if the parent is gone. overdue is how long the
 // controller could have created the Pod of the first or next attempt but has not recorded
 // it. It is 0 if no Pod is due, or if the At or its parent is suspended, or the At is
-// blocked by something other than the API server.
+// blocked by something other than the API server, or waits for the end of a Freeze.
 func StateOf(at, parent *v1alpha1.At, now time.Time) (state State, overdue time.Duration) {
 	waits := isBlockedByOthers(at) || (&World{At: at, Parent: parent}).isHeld()
 	switch {
 	case at.Status.Phase == v1alpha1.PhaseDone:
 		return StateDone, 0
+	case IsFrozen(at) && at.Status.Phase == v1alpha1.PhaseRunning:
+		return StateRunning, 0
+	case IsFrozen(at):
+		return StateFrozen, 0
 	case isNodesRun(at) && !waits && !allChildrenExist(at):
 		return StateRunning, max(0, now.Sub(at.Status.StartTime.Time))
 	case isRestart(at) && !waits && !wasRestarted(at):

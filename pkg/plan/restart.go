@@ -111,6 +111,9 @@ func (v *view) restartNow() Decision {
 		// It was blocked until then.
 		due = at.Status.StartTime.Time
 	}
+	if IsFrozen(at) {
+		due = v.Now
+	}
 	return Decision{Action: RestartTarget{Time: since, Due: due}}
 }
 

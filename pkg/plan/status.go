@@ -34,8 +34,14 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 )
 
-// write returns the decision to write status, unless the At already has it.
+// write returns the decision to write status, unless the At already has it. What is not frozen is
+// no longer frozen.
 func (v *view) write(status *v1alpha1.AtStatus, events ...Event) Decision {
+	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionFrozen)
+	return v.writeStatus(status, events...)
+}
+
+func (v *view) writeStatus(status *v1alpha1.AtStatus, events ...Event) Decision {
 	if status.Phase != v1alpha1.PhaseDone {
 		explain(status)
 	}
@@ -62,7 +68,7 @@ func explain(status *v1alpha1.AtStatus) {
 	waits := status.Phase != v1alpha1.PhaseRunning || status.NextAttemptTime != nil || status.Nodes != nil ||
 		status.Restart != nil && status.Restart.RestartedAt == nil
 	condition := &metav1.Condition{}
-	for _, conditionType := range []string{v1alpha1.ConditionFailureTarget, v1alpha1.ConditionBlocked, v1alpha1.ConditionSuspended} {
+	for _, conditionType := range []string{v1alpha1.ConditionFailureTarget, v1alpha1.ConditionBlocked, v1alpha1.ConditionSuspended, v1alpha1.ConditionFrozen} {
 		if meta.IsStatusConditionTrue(status.Conditions, conditionType) && (waits || conditionType != v1alpha1.ConditionSuspended) {
 			condition = meta.FindStatusCondition(status.Conditions, conditionType)
 			break

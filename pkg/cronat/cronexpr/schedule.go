@@ -25,9 +25,6 @@ import (
 	"programming-kubernetes.info/cnat-controller/pkg/zones"
 )
 
-// MaxCounted is the maximum number of missed times to count at once.
-const MaxCounted = 100
-
 // everyHour has the bits of all hours.
 const everyHour = 1<<24 - 1
 
@@ -53,6 +50,12 @@ func Parse(text string, location *time.Location) (*Schedule, error) {
 	return s, nil
 }
 
+// IsEvery reports whether the times follow each other at an interval, and begin with nothing.
+func (s *Schedule) IsEvery() bool {
+	_, constant := s.expression.(cron.ConstantDelaySchedule)
+	return constant
+}
+
 // Next returns the first scheduled time after t, or the zero time if there is none within
 // five years.
 //
@@ -60,7 +63,7 @@ func Parse(text string, location *time.Location) (*Schedule, error) {
 // same time in UTC, where all days have the same length. In other zones, robfig/cron
 // loses days that have no midnight.
 func (s *Schedule) Next(t time.Time) time.Time {
-	if _, constant := s.expression.(cron.ConstantDelaySchedule); constant {
+	if s.IsEvery() {
 		return s.expression.Next(t.UTC())
 	}
 	if s.passing {
@@ -137,14 +140,4 @@ func (s *Schedule) Latest(floor, limit time.Time) time.Time {
 		return first
 	}
 	return s.Next(first.Add(time.Duration(seconds-1) * time.Second))
-}
-
-// Count returns the number of scheduled times after floor that are not after limit, at most
-// MaxCounted.
-func (s *Schedule) Count(floor, limit time.Time) int64 {
-	n := int64(0)
-	for t := s.Next(floor); n < MaxCounted && !t.IsZero() && !t.After(limit); t = s.Next(t) {
-		n++
-	}
-	return n
 }

@@ -29,6 +29,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
 
@@ -190,6 +191,7 @@ func KeepCronAt(cronAt *v1alpha1.CronAt) *v1alpha1.CronAt {
 		keys = append(keys, v1alpha1.AnnotationRehearsalRequestedAt)
 	}
 	kept.Annotations = plan.KeepKeys(cronAt.Annotations, keys...)
+	kept.Labels = freeze.Keep(cronAt.Labels)
 	if !IsSmall(cronAt) || kept.Annotations[v1alpha1.AnnotationRequester] != cronAt.Annotations[v1alpha1.AnnotationRequester] {
 		kept.Spec.AtTemplate = v1alpha1.AtTemplateSpec{Spec: v1alpha1.RunSpec{Rehearse: cronAt.Spec.AtTemplate.Spec.Rehearse}}
 	}

@@ -36,6 +36,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/answer"
 	"programming-kubernetes.info/cnat-controller/pkg/machinery/staleness"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
@@ -65,6 +66,8 @@ type World struct {
 	Forecast *plan.Forecast
 	// Rehearses is false if rehearsals are turned off.
 	Rehearses bool
+	// Freezes are those that the controller knows.
+	Freezes *freeze.Set
 	// Now is the wall-clock time.
 	Now time.Time
 }
@@ -155,9 +158,14 @@ func NeedsLive(w World, d Decision) (cronAt, ats bool) {
 	if d.Status != nil {
 		// The patch would write the shortened texts.
 		cronAt = cronAt || !w.CronAtIsLive && !HasWholeStatus(w.CronAt)
-		ats = MissedCount(d.Status) > MissedCount(&w.CronAt.Status)
+		ats = countedTimes(d.Status) > countedTimes(&w.CronAt.Status)
 	}
 	return cronAt, ats && w.Now.Sub(w.AtsAsOf) > maxListAge
+}
+
+// countedTimes returns the number of scheduled times that a status counts as missed or as skipped.
+func countedTimes(status *v1alpha1.CronAtStatus) int64 {
+	return MissedCount(status) + ptr.Deref(status.Skipped, v1alpha1.MissedTimes{}).Count
 }
 
 // MissedCount returns the number of scheduled times that a status counts as missed.
@@ -387,6 +395,9 @@ func (v *view) untilNext() time.Duration {
 // time is missed.
 func (v *view) delay() time.Duration {
 	delay := sooner(v.untilNext(), v.untilForecast())
+	if hold := v.holding(v.now); hold != nil {
+		delay = sooner(delay, hold.Until.Sub(v.now))
+	}
 	if left := v.timeLeft(); !v.due.IsZero() && left != math.MaxInt64 {
 		delay = sooner(delay, max(left, 1))
 	}

@@ -30,8 +30,12 @@ import (
 
 	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
 	"programming-kubernetes.info/cnat-controller/pkg/cronat/cronexpr"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
 	"programming-kubernetes.info/cnat-controller/pkg/plan"
 )
+
+// maxCounted is the maximum number of missed times to count at once.
+const maxCounted = 100
 
 // view is a world with everything derived from it.
 type view struct {
@@ -39,6 +43,7 @@ type view struct {
 	forecast *plan.Forecast
 	// rehearses is false if rehearsals are turned off.
 	rehearses bool
+	freezes   *freeze.Set
 	now       time.Time
 	shift     time.Duration
 	schedule  *cronexpr.Schedule // nil if it is invalid
@@ -55,7 +60,7 @@ type view struct {
 }
 
 func newView(w World) *view {
-	v := &view{cronAt: w.CronAt, forecast: w.Forecast, rehearses: w.Rehearses, now: w.Now, status: w.CronAt.Status.DeepCopy(), children: w.children()}
+	v := &view{cronAt: w.CronAt, forecast: w.Forecast, rehearses: w.Rehearses, freezes: w.Freezes, now: w.Now, status: w.CronAt.Status.DeepCopy(), children: w.children()}
 	slices.SortFunc(v.children, func(a, b *v1alpha1.At) int {
 		// In order of time: a time that is recorded after a later one would count as missed.
 		return scheduledTime(w.CronAt, a).Compare(scheduledTime(w.CronAt, b))
@@ -80,20 +85,22 @@ func newView(w World) *view {
 		err = v.follow(v.status.ObservedSchedule)
 	}
 	if v.schedule != nil && !isSuspended(v.cronAt) {
-		v.due = v.schedule.Latest(v.floor(), v.now.Add(-v.shift))
-		from := v.due
-		if from.IsZero() {
-			from = v.floor()
+		latest := v.schedule.Latest(v.floor(), v.now.Add(-v.shift))
+		if v.due = v.latestUnfrozen(latest); v.due.IsZero() && !latest.IsZero() {
+			v.miss(latest)
 		}
-		v.next = v.schedule.Next(from)
+		if latest.IsZero() {
+			latest = v.floor()
+		}
+		v.next = v.schedule.Next(latest)
 		if v.next.IsZero() {
 			err = errNever(&v.cronAt.Spec)
 		}
 	}
 	v.skip()
 	v.status.NextScheduleTime = nil
-	if !v.next.IsZero() {
-		v.status.NextScheduleTime = &metav1.Time{Time: v.next.Add(v.shift)}
+	if next := v.firstUnfrozen(v.next); !next.IsZero() {
+		v.status.NextScheduleTime = &metav1.Time{Time: next.Add(v.shift)}
 	}
 	v.observeBlocker(err)
 	return v
@@ -197,8 +204,10 @@ func (v *view) floor() time.Time {
 	if later(&metav1.Time{Time: floor}, ptr.Deref(v.status.LastScheduleTime, metav1.Time{}).Time) {
 		floor = v.status.LastScheduleTime.Time
 	}
-	if missed := v.status.Missed; missed != nil && missed.Last.After(floor) {
-		floor = missed.Last.Time
+	for _, times := range []*v1alpha1.MissedTimes{v.status.Missed, v.status.Skipped} {
+		if times != nil && times.Last.After(floor) {
+			floor = times.Last.Time
+		}
 	}
 	return floor
 }
@@ -228,27 +237,96 @@ func (v *view) skip() {
 	}
 }
 
-// miss counts the scheduled times up to the given one as missed, except during a
-// suspension.
+// miss counts the scheduled times up to the given one as skipped, if a Freeze held then, or else as
+// missed, except during a suspension.
 func (v *view) miss(limit time.Time) {
 	if v.schedule == nil || meta.IsStatusConditionTrue(v.status.Conditions, v1alpha1.ConditionSuspended) {
 		return
 	}
-	count := v.schedule.Count(v.floor(), limit)
-	if count == 0 {
-		return
+	var missed, skipped v1alpha1.MissedTimes
+	var hold *freeze.Hold
+	count := func(t time.Time) {
+		if h := v.frozen(t); h != nil {
+			skipped, hold = v1alpha1.MissedTimes{Count: skipped.Count + 1, Last: metav1.Time{Time: t}}, h
+		} else {
+			missed = v1alpha1.MissedTimes{Count: missed.Count + 1, Last: metav1.Time{Time: t}}
+		}
 	}
-	last := v.schedule.Latest(v.floor(), limit)
-	v.status.Missed = &v1alpha1.MissedTimes{Count: MissedCount(v.status) + count, Last: metav1.Time{Time: last}}
-	at := last.UTC().Format(time.RFC3339)
-	switch count {
+	floor := v.floor()
+	last := v.schedule.Latest(floor, limit)
+	for t := v.schedule.Next(floor); !last.IsZero() && t.Before(last) && missed.Count+skipped.Count < maxCounted-1; t = v.schedule.Next(t) {
+		count(t)
+	}
+	if !last.IsZero() {
+		count(last)
+	}
+	if missed.Count > 0 {
+		v.status.Missed = sum(v.status.Missed, missed)
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, "No At was created for "+inWords(missed))
+	}
+	if skipped.Count > 0 {
+		v.status.Skipped = sum(v.status.Skipped, skipped)
+		v.event(corev1.EventTypeNormal, v1alpha1.ReasonSkipSchedule, fmt.Sprintf("No At was created for %s. %s", inWords(skipped), hold))
+	}
+}
+
+// sum returns what was counted before and now.
+func sum(before *v1alpha1.MissedTimes, now v1alpha1.MissedTimes) *v1alpha1.MissedTimes {
+	now.Count += ptr.Deref(before, v1alpha1.MissedTimes{}).Count
+	return &now
+}
+
+// inWords returns the scheduled times that were counted, for an event.
+func inWords(times v1alpha1.MissedTimes) string {
+	last := times.Last.UTC().Format(time.RFC3339)
+	switch times.Count {
 	case 1:
-		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, "No At was created for the scheduled time "+at)
-	case cronexpr.MaxCounted:
-		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for at least %d scheduled times, most recently %s", count, at))
+		return "the scheduled time " + last
+	case maxCounted:
+		return fmt.Sprintf("at least %d scheduled times, most recently %s", times.Count, last)
 	default:
-		v.event(corev1.EventTypeWarning, v1alpha1.ReasonMissSchedule, fmt.Sprintf("No At was created for %d scheduled times, most recently %s", count, at))
+		return fmt.Sprintf("%d scheduled times, most recently %s", times.Count, last)
 	}
+}
+
+// frozen returns the Freeze that holds when the At of a scheduled time is due, or nil.
+func (v *view) frozen(scheduled time.Time) *freeze.Hold { return v.holding(scheduled.Add(v.shift)) }
+
+// holding returns the Freeze that holds at an instant, or nil.
+func (v *view) holding(instant time.Time) *freeze.Hold {
+	if v.freezes.IsEmpty() {
+		return nil
+	}
+	return v.freezes.Holding(freeze.NewSubject(v.cronAt), instant)
+}
+
+// latestUnfrozen returns the latest scheduled time after the floor, up to a given one, at which no
+// Freeze holds, or the zero time. It gives up after so many times as are counted.
+func (v *view) latestUnfrozen(t time.Time) time.Time {
+	for range maxCounted {
+		if t.IsZero() || v.frozen(t) == nil {
+			return t
+		}
+		t = v.schedule.Latest(v.floor(), t.Add(-time.Second))
+	}
+	return time.Time{}
+}
+
+// firstUnfrozen returns the first scheduled time from a given one on at which no Freeze holds, or
+// the zero time.
+func (v *view) firstUnfrozen(t time.Time) time.Time {
+	for range maxCounted {
+		hold := v.frozen(t)
+		if t.IsZero() || hold == nil {
+			return t
+		}
+		// Of the times in the Freeze, only the last one matters.
+		if last := v.schedule.Latest(t, hold.Until.Add(-v.shift-time.Second)); !last.IsZero() {
+			t = last
+		}
+		t = v.schedule.Next(t)
+	}
+	return t
 }
 
 // later reports whether t is after another time, which may be nil.
@@ -302,6 +380,9 @@ func (v *view) explain() {
 		v.status.Reason = v1alpha1.ReasonAtActive
 		v.status.Message = fmt.Sprintf("The run that was due at %s is waiting for At %s to end.", v.due.Add(v.shift).UTC().Format(time.RFC3339), v.active[0].Name)
 	}
+	if hold := v.holding(v.now); v.status.Reason == "" && v.schedule != nil && hold != nil {
+		v.status.Reason, v.status.Message = v1alpha1.ReasonFrozen, hold.String()
+	}
 }
 
 // isUrgent reports whether the status contains a change that decides which times run.
@@ -310,7 +391,7 @@ func (v *view) isUrgent() bool {
 	was, is := &v.cronAt.Status, v.status
 	observed := !equality.Semantic.DeepEqual(was.ObservedSchedule, is.ObservedSchedule)
 	recorded := !equality.Semantic.DeepEqual(was.LastScheduleTime, is.LastScheduleTime)
-	missed := MissedCount(was) != MissedCount(is)
+	missed := countedTimes(was) != countedTimes(is)
 	suspended := meta.IsStatusConditionTrue(was.Conditions, v1alpha1.ConditionSuspended) != meta.IsStatusConditionTrue(is.Conditions, v1alpha1.ConditionSuspended)
 	return observed || recorded || missed || suspended
 }

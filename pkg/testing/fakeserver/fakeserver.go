@@ -71,6 +71,7 @@ var kinds = map[schema.GroupResource]schema.GroupVersionKind{
 	appsResource("statefulsets"):  appsv1.SchemeGroupVersion.WithKind("StatefulSet"),
 	v1alpha1.Resource("ats"):      v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.AtKind),
 	v1alpha1.Resource("cronats"):  v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.CronAtKind),
+	v1alpha1.Resource("freezes"):  v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.FreezeKind),
 }
 
 // phases are the phases of new objects.

@@ -15,7 +15,7 @@ limitations under the License.
 */
 
 // Command slim takes CRDs on its standard input, and prints them with another schema
-// below spec.template, or spec.atTemplate.spec.template:
+// below spec.template, or spec.atTemplate.spec.template, if there is one:
 //   - without descriptions: with them the CRD would be too large for a client-side
 //     kubectl apply, and kubectl explain pod.spec has them;
 //   - without the metadata that a Pod cannot take from a template;
@@ -67,13 +67,16 @@ func run(in io.Reader, out io.Writer) error {
 			if template := at(spec, "atTemplate", "properties", "spec", "properties"); template != nil {
 				spec = template
 			}
-			template := at(spec, "template", "properties")
-			if template == nil {
-				return errors.New("there is no spec.template")
+			selectors := [][]string{{"nodes", "properties", "selector"}}
+			if template := at(spec, "template", "properties"); template != nil {
+				slimTemplate(template)
+			} else if selectors = [][]string{{"selector"}, {"namespaceSelector"}}; at(spec, "windows") == nil {
+				return errors.New("there is neither spec.template nor spec.windows")
 			}
-			slimTemplate(template)
-			if err := limitSelector(at(spec, "nodes", "properties", "selector", "properties")); err != nil {
-				return err
+			for _, path := range selectors {
+				if err := limitSelector(at(spec, append(path, "properties")...)); err != nil {
+					return err
+				}
 			}
 			limit(version)
 		}
@@ -107,7 +110,7 @@ func slimTemplate(template any) {
 	}
 }
 
-// Limits for the selector of nodes. Its keys and values have those of labels. It can name
+// Limits for a label selector, such as that of nodes. Its keys and values have those of labels. It can name
 // each node of the largest cluster that Kubernetes is tested with.
 const (
 	maxRequirements = 64
@@ -123,7 +126,7 @@ func limitSelector(selector any) error {
 	key, _ := at(matchExpressions, "items", "properties", "key").(map[string]any)
 	values, _ := at(matchExpressions, "items", "properties", "values").(map[string]any)
 	if matchLabels == nil || key == nil || values == nil {
-		return errors.New("there is no spec.nodes.selector")
+		return errors.New("there is no label selector")
 	}
 	matchLabels["maxProperties"], matchExpressions["maxItems"] = maxRequirements, maxRequirements
 	key["maxLength"], values["maxItems"] = maxKey, maxValues

@@ -68,11 +68,18 @@ const (
 // wait for an earlier one because of concurrencyPolicy Forbid or Replace.
 const ReasonAtActive = "AtActive"
 
+// ReasonFrozen is the value of status.reason of an At that is due and waits for the end of a
+// Freeze, and of a CronAt while a Freeze holds. It is also the reason of the condition Frozen of
+// an At, and of the event that is recorded when it is set.
+const ReasonFrozen = "Frozen"
+
 // Reasons of events of a CronAt without a condition.
 const (
 	// ReasonMissSchedule: no At was created for a scheduled time. CronJob uses the same
 	// reason.
 	ReasonMissSchedule = "MissSchedule"
+	// ReasonSkipSchedule: no At was created for a scheduled time, because a Freeze held then.
+	ReasonSkipSchedule = "SkipSchedule"
 	// ReasonAtNotExpired: the API server refuses to set startingDeadlineSeconds of an At
 	// that is blocked although the At of a later time was created.
 	ReasonAtNotExpired = "AtNotExpired"
@@ -95,6 +102,7 @@ const (
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Missed",type=integer,priority=1,JSONPath=`.status.missed.count`
+// +kubebuilder:printcolumn:name="Skipped",type=integer,priority=1,JSONPath=`.status.skipped.count`
 // +kubebuilder:printcolumn:name="Rehearsed",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Rehearsed")].reason`
 // +kubebuilder:printcolumn:name="Requester",type=string,priority=1,JSONPath=`.metadata.annotations.cnat\.programming-kubernetes\.info/requester`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.message`
@@ -246,8 +254,9 @@ type CronAtStatus struct {
 	// +optional
 	LastSuccessfulTime *metav1.Time `json:"lastSuccessfulTime,omitempty"`
 
-	// nextScheduleTime is when the next At is due, including the delay of spreadSeconds.
-	// Absent while the CronAt is suspended or its schedule is invalid.
+	// nextScheduleTime is when the next At is due, including the delay of spreadSeconds. Times
+	// at which a Freeze holds are skipped. Absent while the CronAt is suspended or its schedule
+	// is invalid.
 	// +optional
 	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
 
@@ -259,9 +268,15 @@ type CronAtStatus struct {
 	// missed counts the scheduled times for which no At was created: an earlier At had not
 	// ended, the controller was not running, or the API server refused the At, until a later
 	// time was due, startingDeadlineSeconds had passed, or the CronAt was edited or
-	// suspended. Times that pass while the CronAt is suspended are not missed.
+	// suspended. Times that pass while the CronAt is suspended, or while a Freeze holds, are not
+	// missed.
 	// +optional
 	Missed *MissedTimes `json:"missed,omitempty"`
+
+	// skipped counts the scheduled times for which no At was created because a Freeze held
+	// then. They are not missed.
+	// +optional
+	Skipped *MissedTimes `json:"skipped,omitempty"`
 
 	// observedSchedule is the schedule that the controller has seen. The controller uses it
 	// to detect edits.
@@ -284,10 +299,10 @@ type CronAtStatus struct {
 
 // MissedTimes counts scheduled times for which no At was created.
 type MissedTimes struct {
-	// count is the number of missed times. At most 100 are counted for one period without a
+	// count is the number of times. At most 100 are counted for one period without a
 	// running controller.
 	Count int64 `json:"count"`
-	// last is the latest missed time.
+	// last is the latest of them.
 	Last metav1.Time `json:"last"`
 }
 

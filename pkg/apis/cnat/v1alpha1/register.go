@@ -40,7 +40,7 @@ func Resource(resource string) schema.GroupResource {
 }
 
 func addKnownTypes(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(SchemeGroupVersion, &At{}, &AtList{}, &CronAt{}, &CronAtList{})
+	scheme.AddKnownTypes(SchemeGroupVersion, &At{}, &AtList{}, &CronAt{}, &CronAtList{}, &Freeze{}, &FreezeList{})
 	metav1.AddToGroupVersion(scheme, SchemeGroupVersion)
 	return nil
 }

@@ -117,6 +117,10 @@ const (
 	// ConditionSuspended is True while spec.suspend is true, and False afterwards. It is
 	// absent if the At was never suspended.
 	ConditionSuspended = "Suspended"
+	// ConditionFrozen is True while the next Pod of the At, or the restart, is due and a Freeze
+	// keeps it from starting. The message names the Freeze, and says until when it holds at
+	// least. The condition is removed when the At starts, or need no longer wait.
+	ConditionFrozen = "Frozen"
 	// ConditionRehearsed is True if the last rehearsal passed, and False if it did not. It is
 	// absent before the first rehearsal of the current spec.
 	ConditionRehearsed = "Rehearsed"
@@ -642,7 +646,8 @@ type AtStatus struct {
 	// conditions are meant for programs. Complete or Failed is True once the At is DONE, as
 	// in Job. FailureTarget is True while the run is being stopped. Suspended is True while
 	// spec.suspend is true. Blocked is True, with a reason and a message, while something
-	// keeps the At from running or from ending. Rehearsed is the result of the last rehearsal.
+	// keeps the At from running or from ending. Frozen is True while a Freeze keeps it from
+	// starting. Rehearsed is the result of the last rehearsal.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -57,6 +57,8 @@ func (f *sharedInformerFactory) ForResource(resource schema.GroupVersionResource
 		return &genericInformer{resource: resource.GroupResource(), informer: f.Cnat().V1alpha1().Ats().Informer()}, nil
 	case v1alpha1.SchemeGroupVersion.WithResource("cronats"):
 		return &genericInformer{resource: resource.GroupResource(), informer: f.Cnat().V1alpha1().CronAts().Informer()}, nil
+	case v1alpha1.SchemeGroupVersion.WithResource("freezes"):
+		return &genericInformer{resource: resource.GroupResource(), informer: f.Cnat().V1alpha1().Freezes().Informer()}, nil
 
 	}
 

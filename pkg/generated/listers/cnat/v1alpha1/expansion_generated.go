@@ -33,3 +33,11 @@ type CronAtListerExpansion interface{}
 // CronAtNamespaceListerExpansion allows custom methods to be added to
 // CronAtNamespaceLister.
 type CronAtNamespaceListerExpansion interface{}
+
+// FreezeListerExpansion allows custom methods to be added to
+// FreezeLister.
+type FreezeListerExpansion interface{}
+
+// FreezeNamespaceListerExpansion allows custom methods to be added to
+// FreezeNamespaceLister.
+type FreezeNamespaceListerExpansion interface{}

@@ -28,6 +28,8 @@ type Interface interface {
 	Ats() TypedAtInformer
 	// CronAts returns a CronAtInformer.
 	CronAts() TypedCronAtInformer
+	// Freezes returns a FreezeInformer.
+	Freezes() TypedFreezeInformer
 }
 
 type version struct {
@@ -49,4 +51,9 @@ func (v *version) Ats() TypedAtInformer {
 // CronAts returns a TypedCronAtInformer.
 func (v *version) CronAts() TypedCronAtInformer {
 	return &cronAtInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
+}
+
+// Freezes returns a TypedFreezeInformer.
+func (v *version) Freezes() TypedFreezeInformer {
+	return &freezeInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }

@@ -30,6 +30,7 @@ type CnatV1alpha1Interface interface {
 	RESTClient() rest.Interface
 	AtsGetter
 	CronAtsGetter
+	FreezesGetter
 }
 
 // CnatV1alpha1Client is used to interact with features provided by the cnat.programming-kubernetes.info group.
@@ -43,6 +44,10 @@ func (c *CnatV1alpha1Client) Ats(namespace string) AtInterface {
 
 func (c *CnatV1alpha1Client) CronAts(namespace string) CronAtInterface {
 	return newCronAts(c, namespace)
+}
+
+func (c *CnatV1alpha1Client) Freezes(namespace string) FreezeInterface {
+	return newFreezes(c, namespace)
 }
 
 // NewForConfig creates a new CnatV1alpha1Client for the given config.

@@ -21,3 +21,5 @@ package v1alpha1
 type AtExpansion interface{}
 
 type CronAtExpansion interface{}
+
+type FreezeExpansion interface{}

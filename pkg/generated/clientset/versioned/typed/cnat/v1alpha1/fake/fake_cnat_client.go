@@ -36,6 +36,10 @@ func (c *FakeCnatV1alpha1) CronAts(namespace string) v1alpha1.CronAtInterface {
 	return newFakeCronAts(c, namespace)
 }
 
+func (c *FakeCnatV1alpha1) Freezes(namespace string) v1alpha1.FreezeInterface {
+	return newFakeFreezes(c, namespace)
+}
+
 // RESTClient returns a RESTClient that is used to communicate
 // with API server by this client implementation.
 func (c *FakeCnatV1alpha1) RESTClient() rest.Interface {

@@ -1,0 +1,322 @@
+/*
+Copyright The cnat Authors.
+
+Licensed under the Apache License, Version 2.0 (the "License");
+you may not use this file except in compliance with the License.
+You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software
+distributed under the License is distributed on an "AS IS" BASIS,
+WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+See the License for the specific language governing permissions and
+limitations under the License.
+*/
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"programming-kubernetes.info/cnat-controller/cmd/kubectl-at/timespec"
+	"programming-kubernetes.info/cnat-controller/pkg/apis/cnat/v1alpha1"
+	"programming-kubernetes.info/cnat-controller/pkg/freeze"
+)
+
+// controllerNamespace is the namespace of the controller in the manifests. A Freeze there can hold
+// everywhere.
+const controllerNamespace = "cnat-system"
+
+// freezing has the flags of kubectl at freeze.
+type freezing struct {
+	*cli
+	output   *output
+	reason   string
+	selector string
+	all      bool
+}
+
+func (c *cli) freezeCommand() *cobra.Command {
+	f := freezing{cli: c}
+	cmd := &cobra.Command{
+		Use:        "freeze [NAME] [cronat/NAME...] [from TIME] until TIME",
+		SuggestFor: []string{"block", "lock", "maintenance", "skip"},
+		Short:      "Let nothing start until a time",
+		Long: `Let nothing start until a time, or from one time until another: in the namespace, with -A in all
+of them, with -l only the Ats and CronAts with these labels, or only those that are named. What runs
+goes on. An At that is due waits, unless it has a starting deadline. A CronAt skips its times. See kubectl
+at --help for the syntax of TIME.`,
+		Example: `  kubectl at freeze until monday 06:00 --reason "Migration, ask #ops"
+  kubectl at freeze christmas from 23 dec 16:00 until 2 jan 06:00 -A
+  kubectl at freeze cronat/nightly until friday
+  kubectl at freeze shop -l app=shop until tomorrow 08:00`,
+		Args: func(_ *cobra.Command, args []string) error {
+			_, err := f.split(args)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.output.validate(); err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), args)
+		},
+	}
+	f.output = addOutput(cmd, "created")
+	cmd.Flags().StringVar(&f.reason, "reason", "", "What people see who wait, such as \"Change freeze, ask #ops\"")
+	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "Only Ats and CronAts with these labels, such as app=shop, and what they create")
+	cmd.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "In all namespaces: write the Freeze to the namespace of the controller, "+controllerNamespace+" unless -n is given")
+	return cmd
+}
+
+// freezeArgs are the arguments of kubectl at freeze.
+type freezeArgs struct {
+	name        string
+	objects     []string
+	from, until []string // words of times
+}
+
+func (f *freezing) split(args []string) (split freezeArgs, err error) {
+	until := slices.Index(args, "until")
+	if until < 0 || until == len(args)-1 {
+		return split, usageError("write until when nothing starts, such as until monday 06:00")
+	}
+	from := slices.Index(args[:until], "from")
+	if from < 0 {
+		from = until
+	} else if split.from = args[from+1 : until]; len(split.from) == 0 {
+		return split, usageError("write a time after from, such as from friday 18:00 until monday 06:00")
+	}
+	split.until = args[until+1:]
+	for _, arg := range args[:from] {
+		switch kind, _ := reference(arg); {
+		case kind == v1alpha1.AtKind || kind == v1alpha1.CronAtKind:
+			split.objects = append(split.objects, arg)
+		case strings.Contains(arg, "/"):
+			return split, usageError("%q is not a name: write at/NAME for an At, cronat/NAME for a CronAt", arg)
+		case split.name != "":
+			return split, usageError("a Freeze has one name, not %s and %s: write at/NAME for an At, cronat/NAME for a CronAt", split.name, arg)
+		default:
+			split.name = arg
+		}
+	}
+	if len(split.objects) > 0 && (f.selector != "" || f.all) {
+		return split, usageError("names of Ats and CronAts cannot be combined with -l or -A")
+	}
+	return split, nil
+}
+
+func (f *freezing) run(ctx context.Context, args []string) error {
+	split, err := f.split(args)
+	if err != nil {
+		return err
+	}
+	window, err := f.window(&split)
+	if err != nil {
+		return err
+	}
+	selector, err := f.selects(split.objects)
+	if err != nil {
+		return err
+	}
+	object := &v1alpha1.Freeze{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: v1alpha1.FreezeKind},
+		ObjectMeta: metav1.ObjectMeta{Name: split.name},
+		Spec:       v1alpha1.FreezeSpec{Windows: []v1alpha1.FreezeWindow{window}, Reason: f.reason, Selector: selector},
+	}
+	if split.name == "" {
+		object.GenerateName = "freeze-"
+	}
+	if object.Namespace, _, err = f.config.ToRawKubeConfigLoader().Namespace(); err != nil {
+		return err
+	}
+	if f.all && !f.flags.Changed("namespace") {
+		object.Namespace = controllerNamespace
+	}
+	if !f.all {
+		// In the namespace of the controller, it would otherwise hold everywhere.
+		object.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: object.Namespace}}
+	}
+	ready, err := freeze.New(object)
+	if err != nil {
+		return usageError("%w", err)
+	}
+	if err := f.create(ctx, f.output, object); err != nil {
+		return err
+	}
+	now := f.now().Truncate(time.Second)
+	from, until := ready.Next(now)
+	verb, until := "nothing starts", until.In(f.local())
+	if f.output.dryRun != "none" {
+		verb = "nothing would start"
+	}
+	if from.After(now) {
+		verb += " from " + when(from.In(f.local()), f.local(), now)
+	}
+	f.announce(verb+" until", until, now, "")
+	return nil
+}
+
+// window returns the window of the times.
+func (f *freezing) window(split *freezeArgs) (window v1alpha1.FreezeWindow, err error) {
+	from := f.now().Truncate(time.Second)
+	if len(split.from) > 0 {
+		t, _, err := f.parseTime(split.from, timespec.Options{AllowPast: true})
+		if err != nil {
+			return window, err
+		}
+		from = t.Instant
+	}
+	after := *f.cli
+	if from.After(f.now()) { // "until monday" is the first one after from.
+		after.now = func() time.Time { return from }
+	}
+	until, _, err := after.parseTime(split.until, timespec.Options{})
+	if err != nil {
+		return window, err
+	}
+	if !until.Instant.After(from) {
+		return window, usageError("the Freeze would end at %s, before it begins at %s", until.Instant.Format(longTime), from.Format(longTime))
+	}
+	seconds := func(t time.Time) v1alpha1.FreezeTime {
+		return v1alpha1.FreezeTime(t.In(f.local()).Format(time.RFC3339))
+	}
+	return v1alpha1.FreezeWindow{From: seconds(from), Until: seconds(until.Instant)}, nil
+}
+
+// selects returns the selector of -l, or of the named objects.
+func (f *freezing) selects(objects []string) (*metav1.LabelSelector, error) {
+	if f.selector != "" {
+		selector, err := metav1.ParseToLabelSelector(f.selector)
+		if err != nil {
+			return nil, usageError("--selector is %q: %w", f.selector, err)
+		}
+		return selector, nil
+	}
+	if len(objects) == 0 {
+		return nil, nil
+	}
+	requirement := metav1.LabelSelectorRequirement{Operator: metav1.LabelSelectorOpIn}
+	for _, arg := range objects {
+		kind, name := reference(arg)
+		key := v1alpha1.LabelAtName
+		if kind == v1alpha1.CronAtKind {
+			key = v1alpha1.LabelCronAtName
+		}
+		switch {
+		case len(name) > validation.LabelValueMaxLength:
+			return nil, usageError("%s has a name of more than %d characters: give it a label, and select it with -l", arg, validation.LabelValueMaxLength)
+		case requirement.Key != "" && requirement.Key != key:
+			return nil, usageError("a Freeze of single objects is of Ats or of CronAts, not of both: write two")
+		}
+		requirement.Key, requirement.Values = key, append(requirement.Values, name)
+	}
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{requirement}}, nil
+}
+
+func (c *cli) unfreezeCommand() *cobra.Command {
+	all := false
+	cmd := &cobra.Command{
+		Use:        "unfreeze NAME...",
+		Aliases:    []string{"thaw"},
+		SuggestFor: []string{"unblock", "unlock"},
+		Short:      "Delete Freezes",
+		Long: `Delete Freezes of the namespace, or with -A those that hold in all namespaces. What waits for them
+starts, unless another Freeze holds. Times that a CronAt has skipped do not run.`,
+		Example: `  kubectl at unfreeze freeze-x2b4f
+  kubectl at unfreeze christmas -A`,
+		Args: cobra.MinimumNArgs(1),
+	}
+	output := addOutput(cmd, "deleted")
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Those in the namespace of the controller, "+controllerNamespace+" unless -n is given")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := output.validate(); err != nil {
+			return err
+		}
+		if err := c.connect(); err != nil {
+			return err
+		}
+		namespace := c.namespace
+		if all && !c.flags.Changed("namespace") {
+			namespace = controllerNamespace
+		}
+		return each(c, args, func(arg string) error {
+			client := c.cnat.CnatV1alpha1().Freezes(namespace)
+			name := strings.TrimPrefix(arg, "freeze/")
+			object, err := client.Get(cmd.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(object.UID))}
+			if output.isServer() {
+				options.DryRun = []string{metav1.DryRunAll}
+			}
+			if !output.isClient() {
+				if err := client.Delete(cmd.Context(), name, options); err != nil {
+					return c.unanswered(output, err, object, "deleted")
+				}
+			}
+			return output.print(c, object)
+		})
+	}
+	return cmd
+}
+
+// later returns the later one of two instants.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// freezes returns the Freezes of a namespace and of the whole cluster, as far as the user may read
+// them.
+func (c *cli) freezes(ctx context.Context, namespace string) (*freeze.Set, error) {
+	var found []*freeze.Freeze
+	var failed []error
+	for _, from := range slices.Compact([]string{namespace, controllerNamespace}) {
+		list, err := c.cnat.CnatV1alpha1().Freezes(from).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		for i := range list.Items {
+			ready, _ := freeze.New(&list.Items[i]) // What cannot be read holds nothing.
+			found = append(found, ready)
+		}
+	}
+	return freeze.NewSet(controllerNamespace, found, nil), errors.Join(failed...)
+}
+
+// announceFreeze prints which Freeze would keep an At or the next At of a CronAt from starting. It
+// is a service: a Freeze that the user may not read is not announced.
+func (c *cli) announceFreeze(ctx context.Context, output *output, object object, instant time.Time) {
+	if output.isClient() || c.cnat == nil {
+		return
+	}
+	set, _ := c.freezes(ctx, object.GetNamespace())
+	hold := set.Holding(freeze.NewSubject(object), instant)
+	if hold == nil {
+		return
+	}
+	what := "would wait for"
+	if _, isCronAt := object.(*v1alpha1.CronAt); isCronAt {
+		what = "would skip that time because of"
+	}
+	reason := ""
+	if hold.Reason != "" {
+		reason = ": " + hold.Reason
+	}
+	fmt.Fprintf(c.ErrOut, "%s Freeze %s until %s%s\n", what, hold.Freeze, when(hold.Until, c.local(), instant), reason)
+}
